@@ -1,0 +1,117 @@
+"""Where the parts of a transformers decoder are: its blocks, its final norm, its head.
+
+Every engine of `uds_lens.patching` walks a model through this map, so that no other file knows how a family
+names its modules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from uds_lens.errors import ModelError
+
+_FINAL_NORM_NAMES = ("norm", "ln_f", "final_layer_norm", "final_layernorm", "final_norm")
+
+
+@dataclass(frozen=True, eq=False)
+class Anatomy:
+    """The parts of one causal language model.
+
+    The modules are references into the model, not copies.
+    """
+
+    causal_lm: nn.Module
+    """The whole model with its head; calling it returns an output with `.logits`."""
+
+    base: nn.Module
+    """The decoder without head; calling it returns an output with `.last_hidden_state`."""
+
+    layers: nn.ModuleList
+    """The blocks, in the order in which they run."""
+
+    final_norm: nn.Module
+    """The norm between the last block and the head."""
+
+    @property
+    def n_layers(self) -> int:
+        """Number of blocks."""
+        return len(self.layers)
+
+    def unembed(self, normed: Float[Tensor, "row d_model"]) -> Float[Tensor, "row d_vocab"]:
+        """Logits of states that already passed the final norm, by the model's own head.
+
+        The model's own `forward` runs with its decoder stubbed, so that soft-capping, logit scaling and
+        biases of a family's head apply without being known here.
+
+        Args:
+            normed: States after the final norm.
+
+        Returns:
+            Logits in the model's dtype.
+        """
+        from transformers.modeling_outputs import BaseModelOutputWithPast
+
+        output = BaseModelOutputWithPast(last_hidden_state=normed.unsqueeze(0))
+        dummy = torch.zeros(1, 1, dtype=torch.long, device=normed.device)
+        with _forward_replaced(self.base, output):
+            return self.causal_lm(input_ids=dummy, use_cache=False).logits[0]
+
+    def readout(self, states: Float[Tensor, "row d_model"]) -> Float[Tensor, "row d_vocab"]:
+        """Logits of residual-stream states: final norm, then head."""
+        return self.unembed(self.final_norm(states))
+
+
+def anatomy_of(causal_lm: nn.Module) -> Anatomy:
+    """Find the parts of a transformers causal language model.
+
+    Args:
+        causal_lm: A plain transformers model, or the one inside a `TransformerBridge`.
+
+    Returns:
+        The map of its parts.
+
+    Raises:
+        ModelError: The model has no decoder of the expected form (a list of blocks, then a norm).
+    """
+    name = type(causal_lm).__name__
+    prefix = getattr(causal_lm, "base_model_prefix", "")
+    base = getattr(causal_lm, prefix, None) if prefix else None
+    if base is None or base is causal_lm:
+        raise ModelError(
+            f"{name} is not a decoder with a language-model head: expected a transformers causal language model "
+            "(for example LlamaForCausalLM). Load it with AutoModelForCausalLM."
+        )
+    depth = getattr(causal_lm.config.get_text_config(), "num_hidden_layers", None)
+    for root in (base, getattr(base, "decoder", None)):
+        if root is None:
+            continue
+        layers = next(
+            (m for m in root.children() if isinstance(m, nn.ModuleList) and len(m) == depth and depth), None
+        )
+        norm = next((getattr(root, n) for n in _FINAL_NORM_NAMES if getattr(root, n, None) is not None), None)
+        if layers is not None and norm is not None:
+            return Anatomy(causal_lm=causal_lm, base=base, layers=layers, final_norm=norm)
+    raise ModelError(
+        f"{name}: found no list of {depth} blocks followed by a final norm. Encoder-decoder, recurrent and "
+        "multimodal models are not supported; open the text model on its own."
+    )
+
+
+@contextmanager
+def _forward_replaced(module: nn.Module, output: object) -> Iterator[None]:
+    had_own = "forward" in module.__dict__
+    own = module.__dict__.get("forward")
+    module.forward = lambda *args, **kwargs: output  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        if had_own:
+            module.forward = own  # type: ignore[method-assign,assignment]
+        else:
+            del module.__dict__["forward"]

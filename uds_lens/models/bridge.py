@@ -1,0 +1,99 @@
+"""TransformerLens's `TransformerBridge` on top of a model that stays as it is.
+
+`boot_transformers` rewires the model it is given: names in its state dict change and `save_pretrained` fails.
+So the Bridge gets a structural clone: new module objects, a config of its own, and the very same weight tensors.
+"""
+
+from __future__ import annotations
+
+import copy
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from uds_lens.errors import ModelError
+
+if TYPE_CHECKING:
+    from transformer_lens.model_bridge import TransformerBridge
+    from transformers import PreTrainedTokenizerFast
+
+
+def clone_sharing_weights(model: nn.Module) -> nn.Module:
+    """Copy a module tree but not its tensors: parameters and buffers are shared with the original.
+
+    Forward hooks registered on the original are not copied.
+
+    Args:
+        model: Any module.
+
+    Returns:
+        A module of the same structure whose parameters are the same objects.
+
+    Example:
+        >>> layer = nn.Linear(2, 2)
+        >>> twin = clone_sharing_weights(layer)
+        >>> twin is layer, twin.weight is layer.weight
+        (False, True)
+    """
+    memo: dict[int, Any] = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+    for module in model.modules():
+        for hooks in (
+            module._forward_hooks,
+            module._forward_pre_hooks,
+            module._backward_hooks,
+            module._backward_pre_hooks,
+        ):
+            memo[id(hooks)] = type(hooks)()
+    return copy.deepcopy(model, memo)
+
+
+def bridge_on_shared_weights(
+    model: nn.Module, tokenizer: PreTrainedTokenizerFast | None, *, name: str
+) -> TransformerBridge:
+    """Boot a `TransformerBridge` that shares its weights with `model` and leaves `model` untouched.
+
+    Args:
+        model: A plain transformers causal language model.
+        tokenizer: Its tokenizer; the Bridge gets a copy.
+        name: What the Bridge calls the model.
+
+    Returns:
+        The Bridge, without weight processing, in the model's dtype, with eager attention.
+
+    Raises:
+        ModelError: TransformerLens does not know the architecture, or fails to wrap it.
+    """
+    from transformer_lens.model_bridge import TransformerBridge
+
+    twin: Any = clone_sharing_weights(model)
+    if not getattr(twin.config, "architectures", None):
+        twin.config.architectures = [type(model).__name__]
+    dtype = next(p.dtype for p in model.parameters() if p.is_floating_point())
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            return TransformerBridge.boot_transformers(
+                name,
+                hf_model=twin,
+                tokenizer=_reloadable(tokenizer, Path(folder)),
+                dtype=dtype,
+                device=None if hasattr(model, "hf_device_map") else str(next(model.parameters()).device),
+            )
+    except Exception as error:
+        raise ModelError(
+            f"TransformerLens cannot wrap {name!r} ({type(model).__name__}): {error}"
+        ) from error
+
+
+def _reloadable(tokenizer: PreTrainedTokenizerFast | None, folder: Path) -> PreTrainedTokenizerFast | None:
+    """TransformerLens loads the tokenizer a second time, by name: give it a name that works offline."""
+    if tokenizer is None:
+        return None
+    from transformers import AutoTokenizer
+
+    place = getattr(tokenizer, "name_or_path", "") or ""
+    if "name_or_path" in tokenizer.init_kwargs and Path(place).is_dir():
+        return copy.deepcopy(tokenizer)
+    tokenizer.save_pretrained(folder)
+    return AutoTokenizer.from_pretrained(folder, local_files_only=True)

@@ -1,0 +1,157 @@
+"""From a directory or Hub id to a plain transformers model and its tokenizer."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from uds_lens.errors import ModelError
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
+
+
+def is_local(source: str | os.PathLike[str]) -> bool:
+    """Whether `source` names a directory here; raise if it looks like one and is not there.
+
+    Raises:
+        ModelError: A path (absolute, starting with a dot, or of more than two parts) that does not exist, or a
+            directory without `config.json`.
+    """
+    path = Path(source).expanduser()
+    text = os.fspath(source)
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            hint = " It holds a LoRA adapter." if (path / "adapter_config.json").is_file() else ""
+            raise ModelError(
+                f"{text!r} has no config.json: expected a directory written by save_pretrained.{hint}"
+            )
+        return True
+    if path.is_file():
+        raise ModelError(f"{text!r} is a file: expected the directory of a checkpoint, or a Hub id.")
+    if path.is_absolute() or text.startswith((".", "~")) or len(path.parts) > 2 or isinstance(source, Path):
+        raise ModelError(f"no directory {text!r}: give the directory of a checkpoint, or a Hub id 'owner/name'.")
+    return False
+
+
+def load_config(
+    source: str | os.PathLike[str], *, revision: str | None, offline: bool, trust_remote_code: bool
+) -> PreTrainedConfig:
+    """The transformers config of a checkpoint, without its weights."""
+    from transformers import AutoConfig
+
+    with _plain_errors(source):
+        return AutoConfig.from_pretrained(_place(source), **_where(source, revision, offline, trust_remote_code))
+
+
+def load_tokenizer(
+    source: str | os.PathLike[str], *, revision: str | None, offline: bool, trust_remote_code: bool
+) -> PreTrainedTokenizerFast | None:
+    """The checkpoint's tokenizer, or None where a local directory holds none."""
+    from transformers import AutoTokenizer
+
+    if is_local(source) and not _has_tokenizer(Path(source).expanduser()):
+        return None
+    with _plain_errors(source):
+        return AutoTokenizer.from_pretrained(
+            _place(source), **_where(source, revision, offline, trust_remote_code)
+        )
+
+
+def load_weights(
+    source: str | os.PathLike[str],
+    *,
+    dtype: torch.dtype,
+    device: str,
+    device_map: str | dict[str, Any] | None,
+    revision: str | None,
+    offline: bool,
+    trust_remote_code: bool,
+) -> PreTrainedModel:
+    """The model in evaluation mode, every weight from the checkpoint.
+
+    Raises:
+        ModelError: The checkpoint cannot be read, or leaves weights of the model unset.
+    """
+    from transformers import AutoModelForCausalLM
+
+    placement = {"device_map": device_map} if device_map is not None else {}
+    with _plain_errors(source), _quiet():
+        model, info = AutoModelForCausalLM.from_pretrained(
+            _place(source),
+            dtype=dtype,
+            attn_implementation="eager",
+            output_loading_info=True,
+            **placement,
+            **_where(source, revision, offline, trust_remote_code),
+        )
+    missing = sorted(info.get("missing_keys") or ())
+    mismatched = sorted(str(key) for key in info.get("mismatched_keys") or ())
+    if missing or mismatched:
+        names = ", ".join((missing + mismatched)[:3])
+        raise ModelError(
+            f"checkpoint {os.fspath(source)!r} does not fill {len(missing) + len(mismatched)} weights of "
+            f"{type(model).__name__} ({names}, ...): they would be random. Save the complete model again."
+        )
+    if device_map is None:
+        model = model.to(device)
+    return model.eval().requires_grad_(False)
+
+
+def _has_tokenizer(path: Path) -> bool:
+    return any((path / n).is_file() for n in ("tokenizer.json", "tokenizer_config.json", "vocab.json"))
+
+
+def _place(source: str | os.PathLike[str]) -> str:
+    return str(Path(source).expanduser()) if is_local(source) else os.fspath(source)
+
+
+def _where(
+    source: str | os.PathLike[str], revision: str | None, offline: bool, trust_remote_code: bool
+) -> dict[str, Any]:
+    where: dict[str, Any] = {
+        "trust_remote_code": trust_remote_code,
+        "local_files_only": offline or is_local(source),
+    }
+    if revision is not None:
+        where["revision"] = revision
+    return where
+
+
+@contextmanager
+def _plain_errors(source: str | os.PathLike[str]) -> Iterator[None]:
+    try:
+        yield
+    except ModelError:
+        raise
+    except Exception as error:
+        text = os.fspath(source)
+        first = (str(error).strip() or type(error).__name__).splitlines()[0]
+        if is_local(source):
+            raise ModelError(f"cannot load the checkpoint in {text!r}: {first}") from error
+        raise ModelError(
+            f"cannot load {text!r} from the Hugging Face Hub: {first} Check the spelling and your connection, log "
+            "in for a gated model, or pass the directory of a local copy."
+        ) from error
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """No weight-loading bar and no report of it, unless the process asked for more than warnings."""
+    from transformers.utils import logging
+
+    verbosity = logging.get_verbosity()
+    bars = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    if verbosity == logging.WARNING:
+        logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()

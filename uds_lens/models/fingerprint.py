@@ -1,0 +1,75 @@
+"""A fingerprint of a model's weights: equal exactly when names, shapes, dtypes and bytes are equal."""
+
+from __future__ import annotations
+
+import hashlib
+from concurrent.futures import ThreadPoolExecutor
+from os import cpu_count
+
+import torch
+from torch import Tensor, nn
+
+from uds_lens.errors import ModelError
+
+_CHUNK = 1 << 26
+
+
+def fingerprint(model: nn.Module) -> str:
+    """BLAKE2b over every parameter and saved buffer of a plain transformers model.
+
+    Tensors are hashed in parallel (hashing releases the interpreter lock), each with its name, shape and
+    dtype, and the digests are combined in the order of the names. Tied weights are hashed once. The result
+    does not depend on the path, the file layout, or the device the weights lie on; it does depend on the dtype
+    they were loaded in.
+
+    Args:
+        model: The model; one wrapped by TransformerLens counts as the model inside it.
+
+    Returns:
+        32 hexadecimal digits.
+
+    Raises:
+        ModelError: A weight is on the meta device (offloaded), so that its bytes are not at hand.
+
+    Example:
+        >>> a, b = nn.Linear(2, 2), nn.Linear(2, 2)
+        >>> fingerprint(a) == fingerprint(a), fingerprint(a) == fingerprint(b)
+        (True, False)
+    """
+    tensors = named_weights(model)
+    with ThreadPoolExecutor(max_workers=min(16, cpu_count() or 1)) as pool:
+        digests = list(pool.map(_digest, tensors))
+    return hashlib.blake2b(b"".join(digests), digest_size=16).hexdigest()
+
+
+def named_weights(model: nn.Module) -> list[tuple[str, Tensor]]:
+    """Parameters and persistent buffers by plain transformers name, tied ones once, sorted by name."""
+    kept: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    state = model.state_dict(keep_vars=True)
+    for name in sorted(state, key=_plain_name):
+        tensor = state[name]
+        if not isinstance(tensor, Tensor) or id(tensor) in seen:
+            continue
+        seen.add(id(tensor))
+        kept.setdefault(_plain_name(name), tensor.detach())
+    return sorted(kept.items())
+
+
+def _plain_name(name: str) -> str:
+    return name.replace("._original_component", "").replace("_original_component.", "")
+
+
+def _digest(item: tuple[str, Tensor]) -> bytes:
+    name, tensor = item
+    if tensor.is_meta:
+        raise ModelError(
+            f"cannot fingerprint {name!r}: its weights are offloaded. Open the model with enough memory, or "
+            "without disk offload."
+        )
+    digest = hashlib.blake2b(f"{name}|{tuple(tensor.shape)}|{tensor.dtype}|".encode(), digest_size=16)
+    flat = tensor.contiguous().reshape(-1).view(torch.uint8) if tensor.numel() else None
+    if flat is not None:
+        for start in range(0, flat.numel(), _CHUNK):
+            digest.update(flat[start : start + _CHUNK].cpu().numpy())
+    return digest.digest()

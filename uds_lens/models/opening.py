@@ -1,0 +1,140 @@
+"""`open_model`: a directory, a Hub id, a live transformers model or a live Bridge, as one `HookedModel`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import torch
+from torch import nn
+
+from uds_lens.errors import ModelError, warn_once
+from uds_lens.models.bridge import clone_sharing_weights
+from uds_lens.models.checkpoint import load_tokenizer, load_weights
+from uds_lens.models.hooked import HookedModel
+from uds_lens.types import DType, check_choice
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+ModelSource: TypeAlias = "str | os.PathLike[str] | nn.Module | HookedModel"
+"""What can be opened: a directory, a Hub id, a transformers model, a `TransformerBridge`, an open `HookedModel`."""
+
+
+def open_model(
+    source: ModelSource,
+    *,
+    dtype: DType = "float32",
+    device: str = "auto",
+    device_map: str | dict[str, Any] | None = None,
+    revision: str | None = None,
+    offline: bool = False,
+    trust_remote_code: bool = False,
+    tokenizer: PreTrainedTokenizerFast | None = None,
+) -> HookedModel:
+    """Open a checkpoint as a hooked model.
+
+    Local directories never touch the network. A live model keeps its dtype and device: it must already have
+    the `dtype` asked for, because converting it would change the caller's model or double its memory.
+
+    Args:
+        source: A directory written by `save_pretrained`, a Hub id, a transformers causal language model, a
+            `TransformerBridge`, or a `HookedModel` (returned as it is).
+        dtype: Dtype of the weights: `float32`, `bfloat16` or `float16`.
+        device: `auto` (CUDA if there is one, else CPU), or a torch device such as `cuda:1`.
+        device_map: accelerate's placement over several devices; replaces `device`.
+        revision: Branch, tag or commit on the Hub.
+        offline: Use only files already downloaded.
+        trust_remote_code: Run the checkpoint's own Python code. Off unless asked.
+        tokenizer: Tokenizer to use instead of the checkpoint's own.
+
+    Returns:
+        The open model; use it in a `with` block to free its memory.
+
+    Raises:
+        ModelError: Nothing is there, the files do not form a complete causal language model, or a live model
+            has another dtype.
+
+    Example:
+        >>> import uds_lens as ul
+        >>> world = ul.toy.load()
+        >>> with ul.open_model(world.full, device="cpu") as model:
+        ...     model.n_layers == len(model.bridge.blocks)
+        True
+    """
+    check_choice("dtype", dtype, DType)
+    if isinstance(source, HookedModel):
+        return _require_dtype(source, dtype)
+    if isinstance(source, nn.Module):
+        return _require_dtype(_adopt(source, tokenizer), dtype)
+    if not isinstance(source, str | os.PathLike):
+        raise ModelError(
+            f"cannot open {type(source).__name__} as a model: expected a directory, a Hub id, a transformers "
+            "model or a TransformerBridge."
+        )
+    common: dict[str, Any] = {
+        "revision": revision,
+        "offline": offline,
+        "trust_remote_code": trust_remote_code,
+    }
+    hf = load_weights(
+        source, dtype=getattr(torch, dtype), device=pick_device(device), device_map=device_map, **common
+    )
+    own = tokenizer if tokenizer is not None else load_tokenizer(source, **common)
+    return HookedModel(hf, own, name=os.fspath(source), owned=True)
+
+
+def pick_device(device: str) -> str:
+    """`auto` to a real device; Apple's MPS is allowed with a warning.
+
+    >>> pick_device("cpu")
+    'cpu'
+    """
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        kind = torch.device(device).type
+    except RuntimeError as error:
+        raise ModelError(f"no device {device!r}: expected 'auto', 'cpu', 'cuda' or 'cuda:N'.") from error
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise ModelError(f"device {device!r} was asked for, but torch sees no CUDA device: use device='cpu'.")
+    if kind == "mps":
+        warn_once(
+            "device 'mps': Apple's backend has returned wrong logits without an error before; compare a few "
+            "examples with device='cpu' before you trust the numbers."
+        )
+    return device
+
+
+def _adopt(model: nn.Module, tokenizer: PreTrainedTokenizerFast | None) -> HookedModel:
+    if type(model).__name__ == "TransformerBridge":
+        return _adopt_bridge(model, tokenizer)
+    name = getattr(model, "name_or_path", "") or type(model).__name__
+    if tokenizer is None and Path(name).is_dir():
+        tokenizer = load_tokenizer(name, revision=None, offline=True, trust_remote_code=False)
+    view: Any = clone_sharing_weights(model)
+    if getattr(view.config, "_attn_implementation", "eager") != "eager":
+        view.set_attn_implementation("eager")
+    return HookedModel(view.eval(), tokenizer, name=name, owned=False)
+
+
+def _adopt_bridge(bridge: Any, tokenizer: PreTrainedTokenizerFast | None) -> HookedModel:
+    if getattr(bridge, "compatibility_mode", False):
+        raise ModelError(
+            "this TransformerBridge is in compatibility mode: its weights were folded and no longer belong to the "
+            "checkpoint. Boot it without enable_compatibility_mode()."
+        )
+    name = str(getattr(bridge.cfg, "model_name", None) or "TransformerBridge")
+    own = tokenizer if tokenizer is not None else bridge.tokenizer
+    return HookedModel(bridge.original_model, own, name=name, owned=False, bridge=bridge)
+
+
+def _require_dtype(model: HookedModel, dtype: str) -> HookedModel:
+    have = str(model.dtype).removeprefix("torch.")
+    if have != dtype:
+        raise ModelError(
+            f"the live model {model.name!r} is {have}, but dtype={dtype!r} was asked for: convert it yourself "
+            f"(model.to(torch.{dtype})), or ask for dtype={have!r}."
+        )
+    return model
