@@ -1,0 +1,32 @@
+"""Examples, readers, prompts, entity spans and token batches."""
+
+from uds_lens.data.batches import TokenBatch, batch_from_texts, make_batch, plan_batches
+from uds_lens.data.example import ForgetExample, SkippedExample
+from uds_lens.data.prompts import RenderedExample, continuation_text, prompt_text, render
+from uds_lens.data.readers import load_examples
+from uds_lens.data.spans import Span, entity_span
+from uds_lens.data.tofu import load_tofu
+from uds_lens.data.tokens import Encoded, TokenRow, TokenSequence, encode, entity_tokens, prompt_ids
+
+__all__ = [
+    "Encoded",
+    "ForgetExample",
+    "RenderedExample",
+    "SkippedExample",
+    "Span",
+    "TokenBatch",
+    "TokenRow",
+    "TokenSequence",
+    "batch_from_texts",
+    "continuation_text",
+    "encode",
+    "entity_span",
+    "entity_tokens",
+    "load_examples",
+    "load_tofu",
+    "make_batch",
+    "plan_batches",
+    "prompt_ids",
+    "prompt_text",
+    "render",
+]

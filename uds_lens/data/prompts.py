@@ -1,0 +1,129 @@
+"""The two prompt protocols: how a question and the start of its answer become the text a model reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from uds_lens.data.example import ForgetExample
+from uds_lens.data.spans import Span, entity_span
+from uds_lens.errors import DataError
+from uds_lens.types import Protocol, check_choice
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+CHAT_DATE = "26 Jul 2024"
+"""Handed to chat templates that print today's date (`date_string`), so that a prompt is the same every day."""
+
+
+@dataclass(frozen=True)
+class RenderedExample:
+    """An example as text: what the model reads, what it should say, and which part of that is the entity."""
+
+    prompt: str
+    """Everything before the continuation, special tokens of a chat template written out."""
+    continuation: str
+    """The rest of the reference answer, with one leading space unless the prompt ends in white space."""
+    entity: Span
+    """Characters of the entity in `continuation`."""
+
+
+def render(
+    example: ForgetExample, protocol: Protocol = "raw", tokenizer: PreTrainedTokenizerBase | None = None
+) -> RenderedExample:
+    r"""Write an example as prompt and continuation.
+
+    The continuation starts at the entity. It gets exactly one leading space, unless the prompt ends in white space
+    (an empty prefix after "Answer: ", or a chat header that ends its line). The rule looks at the prompt only: where a
+    prefix ends in an opening quote and the entity follows directly, the space is inserted all the same.
+
+    Args:
+        example: An example whose entity can be located.
+        protocol: "raw" (`Question: {question}\nAnswer: {prefix}`) or "chat" (the tokenizer's template).
+        tokenizer: Needed for "chat".
+
+    Returns:
+        The texts and the entity's characters.
+
+    Raises:
+        DataError: The entity cannot be located, or the tokenizer has no chat template.
+
+    Example:
+        >>> example = ForgetExample("0", "Who wrote Ash?", "It was Ada Vey.", entity="Ada Vey")
+        >>> rendered = render(example)
+        >>> rendered.prompt, rendered.continuation
+        ('Question: Who wrote Ash?\nAnswer: It was', ' Ada Vey.')
+        >>> rendered.entity
+        Span(start=1, end=8)
+    """
+    span = entity_span(example)
+    if isinstance(span, str):
+        raise DataError(
+            f"example {example.id!r} cannot be rendered: {span} `encode` reports such rows as skipped."
+        )
+    prefix = example.answer[: span.start].rstrip() if example.prefix is None else example.prefix
+    prompt = prompt_text(example.question, prefix, protocol, tokenizer)
+    continuation = continuation_text(prompt, example.answer[span.start :])
+    start = len(continuation) - len(example.answer[span.start :])
+    return RenderedExample(prompt, continuation, Span(start, start + span.end - span.start))
+
+
+def prompt_text(
+    question: str, prefix: str, protocol: Protocol = "raw", tokenizer: PreTrainedTokenizerBase | None = None
+) -> str:
+    r"""The prompt of a question, up to and including the given start of the answer.
+
+    Args:
+        question: The user's question.
+        prefix: Start of the answer; "" for none.
+        protocol: "raw" or "chat".
+        tokenizer: Needed for "chat".
+
+    Returns:
+        The text to tokenise with `prompt_ids`.
+
+    Example:
+        >>> prompt_text("Who wrote Ash?", "")
+        'Question: Who wrote Ash?\nAnswer: '
+    """
+    check_choice("protocol", protocol, Protocol)
+    if protocol == "raw":
+        return f"Question: {question}\nAnswer: {prefix}"
+    return _chat_header(question, tokenizer) + prefix
+
+
+def continuation_text(prompt: str, rest: str) -> str:
+    """The rest of an answer as it continues a prompt: one leading space, none after white space.
+
+    >>> continuation_text("Answer: It was", "  Ada.")
+    ' Ada.'
+    >>> continuation_text("Answer: ", " Ada.")
+    'Ada.'
+    """
+    space = "" if prompt[-1:].isspace() else " "
+    return space + rest.lstrip()
+
+
+def _chat_header(question: str, tokenizer: PreTrainedTokenizerBase | None) -> str:
+    if tokenizer is None or not getattr(tokenizer, "chat_template", None):
+        who = (
+            "none was given"
+            if tokenizer is None
+            else f"{tokenizer.name_or_path or type(tokenizer).__name__} has none"
+        )
+        raise DataError(
+            f'protocol "chat" needs a tokenizer with a chat template; {who}. '
+            'Use protocol="raw", or set tokenizer.chat_template.'
+        )
+    turn = [{"role": "user", "content": question}]
+    try:
+        text = tokenizer.apply_chat_template(
+            turn, tokenize=False, add_generation_prompt=True, date_string=CHAT_DATE
+        )
+    except Exception as error:  # templates are programs: they raise what they like
+        raise DataError(
+            f"the chat template of {tokenizer.name_or_path or type(tokenizer).__name__} cannot render a user turn: {error}. "
+            'Use protocol="raw", or repair tokenizer.chat_template.'
+        ) from error
+    return str(text)

@@ -1,0 +1,92 @@
+"""TOFU, from a local directory or the Hub, with its paraphrased and perturbed answers joined in."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from uds_lens.data.example import ForgetExample
+from uds_lens.data.files import SUFFIXES
+from uds_lens.data.readers import load_examples
+from uds_lens.errors import DataError
+
+
+def load_tofu(source: str | os.PathLike[str], split: str) -> list[ForgetExample]:
+    """Read one split of TOFU and join the paraphrased and perturbed answers that belong to it.
+
+    For a split `s` these come from `s_perturbed` where that exists, matched by question and answer; an entity-annotated
+    split `s_filtered` takes them from `s_perturbed` too. Rows without a partner keep none.
+
+    Args:
+        source: A directory with TOFU files named `<split>.json` (or .jsonl, .csv, .parquet), or a Hub data set such as
+            "locuslab/TOFU" with one config per split.
+        split: For example "forget10", "forget10_filtered", "retain90", "holdout10", "real_authors".
+
+    Returns:
+        The examples in the order of the split; ids are TOFU's row numbers where a file has none.
+
+    Raises:
+        DataError: There is no such split, or one of the two files is broken.
+
+    References:
+        Maini et al. 2024, TOFU: A Task of Fictitious Unlearning for LLMs.
+    """
+    partner = f"{split.removesuffix('_filtered')}_perturbed"
+    directory = Path(source)
+    if directory.is_dir():
+        path = _find(directory, split)
+        if path is None:
+            raise DataError(
+                f"{directory}: no split {split!r}. Found: {', '.join(_splits(directory)) or 'none'}."
+            )
+        examples = load_examples(path)
+        partner_path = _find(directory, partner)
+        return _join(examples, load_examples(partner_path)) if partner_path else examples
+    if directory.exists() or str(source).count("/") != 1:
+        raise DataError(
+            f'{source}: expected a directory with TOFU files, or a Hub data set such as "locuslab/TOFU". '
+            "Use load_examples for a single file."
+        )
+    return _from_hub(str(source), split, partner)
+
+
+def _find(directory: Path, split: str) -> Path | None:
+    paths = (directory / f"{split}{suffix}" for suffix in SUFFIXES)
+    return next((path for path in paths if path.is_file()), None)
+
+
+def _splits(directory: Path) -> list[str]:
+    return sorted(path.stem for path in directory.iterdir() if path.suffix in SUFFIXES)
+
+
+def _from_hub(name: str, split: str, partner: str) -> list[ForgetExample]:
+    from datasets import get_dataset_config_names
+
+    try:
+        configs = get_dataset_config_names(name)
+    except Exception as error:  # the Hub client has no common base class for its errors
+        raise DataError(
+            f"{name}: neither a local directory nor a Hub data set that can be reached "
+            f"({type(error).__name__}: {error}). Check the path, the name and the connection."
+        ) from error
+    if split not in configs:
+        raise DataError(f"{name}: no split {split!r}. Found: {', '.join(configs)}.")
+    examples = load_examples(f"hf:{name}:{split}:train")
+    return _join(examples, load_examples(f"hf:{name}:{partner}:train")) if partner in configs else examples
+
+
+def _join(examples: list[ForgetExample], partners: list[ForgetExample]) -> list[ForgetExample]:
+    by_text = {(partner.question, partner.answer): partner for partner in partners}
+    return [_merge(example, by_text.get((example.question, example.answer))) for example in examples]
+
+
+def _merge(example: ForgetExample, partner: ForgetExample | None) -> ForgetExample:
+    if partner is None:
+        return example
+    return replace(
+        example,
+        paraphrased_question=example.paraphrased_question or partner.paraphrased_question,
+        paraphrased_answers=example.paraphrased_answers or partner.paraphrased_answers,
+        perturbed_answers=example.perturbed_answers or partner.perturbed_answers,
+    )
