@@ -1,0 +1,93 @@
+"""The package as a whole: quick to import, its names where they are promised, its files in agreement."""
+
+import ast
+import subprocess
+import sys
+import time
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+import uds_lens as ul
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+CONSTRAINTS = (REPOSITORY / "constraints.txt").read_text(encoding="utf-8")
+HEAVY = ("torch", "transformers", "transformer_lens", "pandas", "plotly", "scipy", "sklearn", "numpy")
+
+
+def test_import_is_light_and_quick() -> None:
+    code = f"import sys, uds_lens; print([name for name in {HEAVY!r} if name in sys.modules])"
+    seconds = []
+    for _ in range(3):
+        start = time.perf_counter()
+        printed = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout
+        seconds.append(time.perf_counter() - start)
+    assert printed.strip() == "[]"
+    assert min(seconds) < 1.0
+
+
+@pytest.mark.parametrize("name", ul.__all__)
+def test_public_names_resolve(name: str) -> None:
+    assert getattr(ul, name) is not None
+    assert name in dir(ul)
+
+
+@pytest.mark.parametrize("room", sorted(ul._ROOMS))
+def test_rooms_keep_their_promises(room: str) -> None:
+    module = import_module(f"uds_lens.{room}")
+    assert module.__all__, f"uds_lens.{room} has no __all__"
+    assert [name for name in module.__all__ if not hasattr(module, name)] == []
+
+
+def test_every_room_in_the_tree_is_public() -> None:
+    folders = {path.parent.name for path in (REPOSITORY / "uds_lens").glob("*/__init__.py")}
+    assert folders - {"cli"} == ul._ROOMS - {"errors"}
+
+
+def test_unknown_name_raises_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="'uds_lens' has no attribute 'depth'"):
+        _ = ul.depth
+
+
+def test_version_is_the_same_everywhere() -> None:
+    assert PROJECT["version"] == ul.__version__
+    assert f"## [{ul.__version__}]" in (REPOSITORY / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+def declared() -> dict[str, str]:
+    """Distribution name -> version bounds, for every dependency in pyproject.toml, extras included."""
+    groups = [PROJECT["dependencies"], *PROJECT["optional-dependencies"].values()]
+    requirements = [Requirement(line) for group in groups for line in group]
+    return {item.name: ",".join(sorted(map(str, item.specifier), reverse=True)) for item in requirements}
+
+
+def test_every_import_is_a_declared_dependency() -> None:
+    distribution = {"sklearn": "scikit-learn"}
+    imported = set()
+    for path in (REPOSITORY / "uds_lens").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                imported |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                imported.add(node.module.partition(".")[0])
+    outside = imported - set(sys.stdlib_module_names) - {"uds_lens"}
+    needed = {distribution.get(name, name.replace("_", "-")) for name in outside}
+    assert needed - set(declared()) == set()
+
+
+def test_every_dependency_has_its_reason_and_its_pin() -> None:
+    table = (REPOSITORY / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    pinned = {line.partition("==")[0].lower().replace("_", "-") for line in CONSTRAINTS.splitlines()}
+    for name, bounds in declared().items():
+        assert f"| {name} | `{bounds}` |" in table, f"CONTRIBUTING.md gives no reason for {name}{bounds}"
+        assert name in pinned, f"constraints.txt does not pin {name}"
