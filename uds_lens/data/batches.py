@@ -24,7 +24,7 @@ IGNORED = -100
 
 @dataclass(frozen=True)
 class TokenBatch:
-    """Rows padded to one length, and per row the window from its first patched or scored position to its end."""
+    """Rows padded to one length, each with a window from its first patched or scored position to its end."""
 
     input_ids: Int[Tensor, "batch pos"]
     """Token ids; padding holds the padding token, which nothing attends to."""
@@ -49,12 +49,9 @@ class TokenBatch:
 
     def to(self, device: torch.device | str) -> TokenBatch:
         """The same batch with its tensors on `device`."""
-        moved = {
-            field.name: value.to(device)
-            for field in dataclasses.fields(self)
-            if isinstance(value := getattr(self, field.name), Tensor)
-        }
-        return dataclasses.replace(self, **moved)
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        moved = {name: value.to(device) for name, value in values.items() if isinstance(value, Tensor)}
+        return TokenBatch(**{**values, **moved})
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -158,14 +155,14 @@ def batch_from_texts(
 ) -> TokenBatch:
     """A batch over arbitrary texts, for patching outside an audit.
 
-    The window runs from the first chosen position to the end of each text. Every window position but the last is
-    scored: its target is the next token of the text.
+    The window runs from the first chosen position to the end of each text. Every window position but the last
+    is scored: its target is the next token of the text.
 
     Args:
         tokenizer: Any tokenizer.
         texts: Texts to run, whole.
-        positions: Token positions to patch: a number n for the last n tokens of every text, or per text a contiguous
-            increasing run; negative ones count from the end.
+        positions: Token positions to patch: a number n for the last n tokens of every text, or per text a
+            contiguous increasing run; negative ones count from the end.
         add_special_tokens: False where the texts already hold them.
         padding_side: "left" or "right".
 
@@ -180,6 +177,7 @@ def batch_from_texts(
     coded = tokenizer(
         list(texts), add_special_tokens=add_special_tokens, padding=False, truncation=False, verbose=False
     )
+    chosen: list[int | Sequence[int]]
     chosen = [positions] * len(texts) if isinstance(positions, int) else list(positions)
     if len(chosen) != len(texts):
         raise ConfigError(f"positions must hold one run per text: {len(texts)} texts, {len(chosen)} runs.")
@@ -224,13 +222,14 @@ def _padded(row: TokenSequence, length: int, width: int, pad: int, side: Padding
     window = row.window
     rest = width - len(window)
     target = dict(zip(row.scored, row.targets, strict=True))
+    patched = set(row.patched)
     return (
         pad_to_length(row.ids, pad),
         pad_to_length([1] * len(row.ids), 0),
         pad_to_length(range(len(row.ids)), 0),
         [p + shift for p in window] + [window[-1] + shift] * rest,
         [True] * len(window) + [False] * rest,
-        [p in set(row.patched) for p in window] + [False] * rest,
+        [p in patched for p in window] + [False] * rest,
         [p in target for p in window] + [False] * rest,
         [target.get(p, IGNORED) for p in window] + [IGNORED] * rest,
     )

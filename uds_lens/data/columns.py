@@ -6,7 +6,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from uds_lens.data.example import ForgetExample
 from uds_lens.errors import DataError
@@ -23,6 +23,8 @@ OPTIONAL = (
     "perturbed_answers (or perturbed_answer)",
 )
 
+Cells: TypeAlias = Literal["typed", "text", "csv"]
+
 _LISTS = {
     "paraphrased_answers": ("paraphrased_answers", "paraphrased_answer"),
     "perturbed_answers": ("perturbed_answers", "perturbed_answer"),
@@ -31,7 +33,7 @@ _SHOWN = 10
 
 
 def examples_from_rows(
-    rows: Iterable[Mapping[str, Any]], *, where: str, cells: str = "typed"
+    rows: Iterable[Mapping[str, Any]], *, where: str, cells: Cells = "typed"
 ) -> list[ForgetExample]:
     """Turn rows of named cells into examples, and check them as a whole.
 
@@ -40,16 +42,17 @@ def examples_from_rows(
     Args:
         rows: Mappings from column name to cell.
         where: What the rows come from, for error messages.
-        cells: "typed" where a cell has a type of its own (JSON, Parquet); "text" where a list can only be written
-            as text (CSV, a table read from CSV): a cell of a list column that looks like a list must then be JSON.
-            In a "csv" an empty cell is also a missing one, except that an empty `prefix` next to an entity that
-            opens the answer means the empty prefix.
+        cells: "typed" where a cell has a type of its own (JSON, Parquet); "text" where a list may have been
+            written as text (a table read from CSV): a cell of a list column that looks like a list must then
+            be JSON; "csv" like "text", and an empty cell is a missing one, except that an empty `prefix` next
+            to an entity that opens the answer means the empty prefix.
 
     Returns:
         One example per row, in order.
 
     Raises:
-        DataError: No row; a required column or cell is missing; a cell has the wrong type; an id occurs twice.
+        DataError: No row; a required column or cell is missing; a cell has the wrong type; an id occurs
+            twice.
 
     Example:
         >>> rows = [{"idx": 7, "question": "Who?", "answer": "Ada Vey.", "entity": "Ada Vey"}]
@@ -82,7 +85,8 @@ def _as_mapping(row: object, index: int, where: str) -> Mapping[str, Any]:
     if isinstance(row, Mapping):
         return row
     raise DataError(
-        f"{where}, row {index}: expected named cells (a dict with {_quoted(REQUIRED)}); got {type(row).__name__}."
+        f"{where}, row {index}: expected named cells (a dict with {_quoted(REQUIRED)}); "
+        f"got {type(row).__name__}."
     )
 
 
@@ -111,7 +115,7 @@ def _check_columns(rows: list[Mapping[str, Any]], where: str) -> None:
 class _Row:
     """One row while it is read: knows its place, so that every complaint can name it."""
 
-    def __init__(self, row: Mapping[str, Any], index: int, where: str, cells: str) -> None:
+    def __init__(self, row: Mapping[str, Any], index: int, where: str, cells: Cells) -> None:
         self.row, self.index, self.where, self.cells = row, index, where, cells
 
     def example(self) -> ForgetExample:
@@ -142,7 +146,7 @@ class _Row:
                 continue
             if isinstance(value, str) and value.strip():
                 return value.strip()
-            if isinstance(value, Real) and not isinstance(value, bool) and value == int(value):
+            if _is_number(value) and float(value).is_integer():
                 return str(int(value))
             raise self.wrong(name, value, "text or a whole number")
         return str(self.index)
@@ -151,7 +155,7 @@ class _Row:
         value = self.cell(name)
         if value is None or isinstance(value, str):
             return value
-        if isinstance(value, Integral) and not isinstance(value, bool):
+        if _is_number(value) and isinstance(value, Integral):
             return str(int(value))
         raise self.wrong(name, value, "text")
 
@@ -187,8 +191,8 @@ class _Row:
             return json.loads(value)
         except (ValueError, RecursionError) as error:
             raise DataError(
-                f"{self.where}, row {self.index}, column `{name}`: a list in a text cell must be JSON, for example "
-                f'["one", "two"] (write it with json.dumps); got {_short(value)}.'
+                f"{self.where}, row {self.index}, column `{name}`: a list in a text cell must be JSON, "
+                f'for example ["one", "two"] (write it with json.dumps); got {_short(value)}.'
             ) from error
 
     def wrong(self, name: str, value: object, expected: str) -> DataError:
@@ -203,6 +207,10 @@ def _is_null(value: object) -> bool:
     if value is None or type(value).__name__ in ("NAType", "NaTType"):
         return True
     return isinstance(value, Real) and not isinstance(value, Integral) and value != value
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def _is_blank(value: object) -> bool:

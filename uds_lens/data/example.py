@@ -12,7 +12,8 @@ class ForgetExample:
     """One question with its answer, and where known the entity inside that answer.
 
     Example:
-        >>> ForgetExample(id="0", question="Who wrote Ash?", answer="It was Ada Vey.", entity="Ada Vey").prefix is None
+        >>> example = ForgetExample(id="0", question="Who wrote Ash?", answer="It was Ada Vey.")
+        >>> example.entity is None
         True
     """
 

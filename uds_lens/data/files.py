@@ -42,7 +42,8 @@ def read_rows(path: Path) -> Rows:
         raise DataError(f"{path} is empty: expected at least one row.")
     if suffix == ".csv":
         return _csv(text, path)
-    return _json_lines(text, path) if suffix == ".jsonl" else _json(text, path)
+    lines = suffix == ".jsonl" and not text.lstrip().startswith("[")
+    return _json_lines(text, path) if lines else _json(text, path)
 
 
 def _text(path: Path) -> str:
@@ -68,8 +69,8 @@ def _json(text: str, path: Path) -> Rows:
         return [content]
     if len(lists) != 1:
         raise DataError(
-            f"{path}: a JSON object must hold exactly one list of rows; found the keys {', '.join(content) or 'none'}"
-            f" with {len(lists)} lists. Write a JSON array of objects instead."
+            f"{path}: a JSON object must hold exactly one list of rows; found {len(lists)} lists "
+            f"under the keys {', '.join(content) or '(none)'}. Write a JSON array of objects instead."
         )
     return next(iter(lists.values()))
 

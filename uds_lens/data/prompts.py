@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 CHAT_DATE = "26 Jul 2024"
-"""Handed to chat templates that print today's date (`date_string`), so that a prompt is the same every day."""
+"""Handed to chat templates that print a date (`date_string`), so that a prompt is the same every day."""
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,10 @@ def render(
 ) -> RenderedExample:
     r"""Write an example as prompt and continuation.
 
-    The continuation starts at the entity. It gets exactly one leading space, unless the prompt ends in white space
-    (an empty prefix after "Answer: ", or a chat header that ends its line). The rule looks at the prompt only: where a
-    prefix ends in an opening quote and the entity follows directly, the space is inserted all the same.
+    The continuation starts at the entity. It gets exactly one leading space, unless the prompt ends in white
+    space (an empty prefix after "Answer: ", or a chat header that ends its line). The rule looks at the
+    prompt only: where a prefix ends in an opening quote and the entity follows directly, the space is
+    inserted all the same.
 
     Args:
         example: An example whose entity can be located.
@@ -122,8 +123,9 @@ def _chat_header(question: str, tokenizer: PreTrainedTokenizerBase | None) -> st
             turn, tokenize=False, add_generation_prompt=True, date_string=CHAT_DATE
         )
     except Exception as error:  # templates are programs: they raise what they like
+        name = tokenizer.name_or_path or type(tokenizer).__name__
         raise DataError(
-            f"the chat template of {tokenizer.name_or_path or type(tokenizer).__name__} cannot render a user turn: {error}. "
+            f"the chat template of {name} cannot render a user turn: {error}. "
             'Use protocol="raw", or repair tokenizer.chat_template.'
         ) from error
     return str(text)

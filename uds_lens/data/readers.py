@@ -35,18 +35,20 @@ def load_examples(source: ExampleSource, *, limit: int | None = None) -> list[Fo
     """Read unlearning examples from a file, a table, the Hugging Face Hub, or a list.
 
     Columns: `question` and `answer` are required; `prefix`, `entity`, `id` (or `idx`), `type`, `subject`,
-    `paraphrased_question`, `paraphrased_answers` and `perturbed_answers` (or their singular, with one text or a list)
-    are optional; others are ignored. Without an id the row number stands in. In CSV a list is written as JSON. Texts
-    are taken as they are: white space is kept, nothing is cut, nothing is evaluated.
+    `paraphrased_question`, `paraphrased_answers` and `perturbed_answers` (or their singular, with one text or
+    a list) are optional; others are ignored. Without an id the row number stands in. In CSV a list is written
+    as JSON. Texts are taken as they are: white space is kept, nothing is cut, nothing is evaluated.
 
     Args:
-        source: A path ending in .json (an array, an object with one list, or JSON lines), .jsonl, .csv or .parquet; a
-            Hugging Face `Dataset`; a pandas `DataFrame`; a list of dicts or of `ForgetExample`; or a Hub data set as
-            "user/name" or "user/name:config:split" (with "hf:" in front where a local path would be meant otherwise).
+        source: A path ending in .json (an array, an object with one list, or JSON lines), .jsonl, .csv or
+            .parquet; a Hugging Face `Dataset`; a pandas `DataFrame`; a list of dicts or of `ForgetExample`;
+            or a Hub data set as "user/name" or "user/name:config:split" (with "hf:" in front where a local
+            path would be meant otherwise).
         limit: Keep only the first this many examples; None keeps all. The whole source is checked either way.
 
     Returns:
-        The examples in the order of the source. Those without a usable entity are kept: `encode` reports them.
+        The examples in the order of the source. Those without a usable entity are kept: `encode` reports
+        them.
 
     Raises:
         DataError: The source is missing, empty or broken, lacks a column or a cell, or repeats an id.
@@ -65,17 +67,27 @@ def load_examples(source: ExampleSource, *, limit: int | None = None) -> list[Fo
 
 
 def _read(source: object) -> list[ForgetExample]:
-    if isinstance(source, str) and (name := _hub_name(source)):
-        return _read_hub(name)
     if isinstance(source, (str, os.PathLike)):
-        return _read_path(Path(source))
-    room = type(source).__module__.partition(".")[0]
-    if room == "pandas" and hasattr(source, "to_dict") and hasattr(source, "columns"):
-        return examples_from_rows(source.to_dict("records"), where="the DataFrame", cells="text")
-    if room == "datasets" and not isinstance(source, Mapping):
-        return examples_from_rows(source, where="the Dataset")  # type: ignore[arg-type]
+        try:
+            name = _hub_name(source) if isinstance(source, str) else None
+            return _read_hub(name) if name is not None else _read_path(Path(source))
+        except OSError as error:
+            raise DataError(f"{source!s:.200} cannot be read: {error}") from error
     if isinstance(source, (list, tuple)):
         return _read_list(source)
+    return _read_table(source)
+
+
+def _read_table(source: Any) -> list[ForgetExample]:
+    room = type(source).__module__.partition(".")[0]
+    if room == "pandas" and hasattr(source, "to_dict") and hasattr(source, "columns"):
+        if not source.columns.is_unique:
+            raise DataError(
+                f"the DataFrame: column names must differ; got {', '.join(map(str, source.columns))}."
+            )
+        return examples_from_rows(source.to_dict("records"), where="the DataFrame", cells="text")
+    if room == "datasets" and not isinstance(source, Mapping):
+        return examples_from_rows(source, where="the Dataset")
     raise _unreadable(source)
 
 
@@ -102,7 +114,8 @@ def _read_path(path: Path) -> list[ForgetExample]:
     if path.is_dir():
         inside = sorted(entry.name for entry in path.iterdir() if entry.suffix.lower() in SUFFIXES)
         raise DataError(
-            f"{path} is a directory; expected one file. Inside it: {', '.join(inside) or 'no readable file'}. "
+            f"{path} is a directory; expected one file. "
+            f"Inside it: {', '.join(inside) or 'no readable file'}. "
             "Name one of them, or use load_tofu(directory, split) for TOFU."
         )
     if not path.exists():
@@ -135,13 +148,15 @@ def _read_hub(source: str) -> list[ForgetExample]:
         data = load_dataset(name, config or None, split=split or None)
     except Exception as error:  # the Hub client has no common base class for its errors
         raise DataError(
-            f"{source}: not a local file, and the Hub data set cannot be loaded ({type(error).__name__}: {error}). "
+            f"{source}: not a local file, and the Hub data set cannot be loaded "
+            f"({type(error).__name__}: {error}). "
             'Check the name ("user/name:config:split") and the connection, or pass a local file.'
         ) from error
     if not isinstance(data, Dataset):
         if len(data) != 1:
             raise DataError(
-                f"{source}: choose a split, one of {', '.join(map(str, data))}: {name}:{config}:{next(iter(data))}."
+                f"{source}: choose a split, one of {', '.join(map(str, data))}; "
+                f"for example {name}:{config}:{next(iter(data))}."
             )
         data = next(iter(data.values()))
     return examples_from_rows(data, where=source)

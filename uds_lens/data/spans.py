@@ -17,14 +17,15 @@ class Span(NamedTuple):
 def entity_span(example: ForgetExample) -> Span | str:
     """Locate the entity in the answer.
 
-    With a prefix the answer must start with it and the entity must follow, white space between them allowed. Without
-    one the entity must occur exactly once. White space around the entity itself does not count.
+    With a prefix the answer must start with it and the entity must follow, white space between them allowed.
+    Without one the entity must occur exactly once. White space around the entity itself does not count.
 
     Args:
         example: The example to look at.
 
     Returns:
-        The characters of the entity in `example.answer`, or the reason why they cannot be told, as a sentence.
+        The characters of the entity in `example.answer`, or the reason why they cannot be told, as a
+        sentence.
 
     Example:
         >>> example = ForgetExample("0", "Who wrote Ash?", "It was Ada Vey.", entity="Ada Vey")
@@ -47,7 +48,10 @@ def _only_place(entity: str, answer: str) -> Span | str:
     start = answer.find(entity)
     count = _occurrences(entity, answer)
     if count > 1:
-        return f"The entity {entity!r} occurs {count} times in the answer and no prefix tells which one is meant."
+        return (
+            f"The entity {entity!r} occurs {count} times in the answer "
+            "and no prefix tells which one is meant."
+        )
     return Span(start, start + len(entity))
 
 

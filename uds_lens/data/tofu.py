@@ -15,12 +15,13 @@ from uds_lens.errors import DataError
 def load_tofu(source: str | os.PathLike[str], split: str) -> list[ForgetExample]:
     """Read one split of TOFU and join the paraphrased and perturbed answers that belong to it.
 
-    For a split `s` these come from `s_perturbed` where that exists, matched by question and answer; an entity-annotated
-    split `s_filtered` takes them from `s_perturbed` too. Rows without a partner keep none.
+    For a split `s` these come from `s_perturbed` where that exists, matched by question and answer; an
+    entity-annotated split `s_filtered` takes them from `s_perturbed` too. Rows without a partner keep none.
+    `retain_perturbed`, the first 400 rows of every retain split, is a split of its own.
 
     Args:
-        source: A directory with TOFU files named `<split>.json` (or .jsonl, .csv, .parquet), or a Hub data set such as
-            "locuslab/TOFU" with one config per split.
+        source: A directory with TOFU files named `<split>.json` (or .jsonl, .csv, .parquet), or a Hub data
+            set such as "locuslab/TOFU" with one config per split.
         split: For example "forget10", "forget10_filtered", "retain90", "holdout10", "real_authors".
 
     Returns:
@@ -32,6 +33,7 @@ def load_tofu(source: str | os.PathLike[str], split: str) -> list[ForgetExample]
     References:
         Maini et al. 2024, TOFU: A Task of Fictitious Unlearning for LLMs.
     """
+    hub_name = str(source).removeprefix("hf:")
     partner = f"{split.removesuffix('_filtered')}_perturbed"
     directory = Path(source)
     if directory.is_dir():
@@ -43,12 +45,12 @@ def load_tofu(source: str | os.PathLike[str], split: str) -> list[ForgetExample]
         examples = load_examples(path)
         partner_path = _find(directory, partner)
         return _join(examples, load_examples(partner_path)) if partner_path else examples
-    if directory.exists() or str(source).count("/") != 1:
+    if directory.exists() or hub_name.count("/") != 1 or hub_name.startswith("."):
         raise DataError(
             f'{source}: expected a directory with TOFU files, or a Hub data set such as "locuslab/TOFU". '
             "Use load_examples for a single file."
         )
-    return _from_hub(str(source), split, partner)
+    return _from_hub(hub_name, split, partner)
 
 
 def _find(directory: Path, split: str) -> Path | None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from uds_lens.data.example import ForgetExample, SkippedExample
 from uds_lens.data.prompts import RenderedExample, render
 from uds_lens.data.spans import Span, entity_span
-from uds_lens.errors import DataError
+from uds_lens.errors import ConfigError, DataError
 from uds_lens.types import Protocol, Scope, check_choice
 
 if TYPE_CHECKING:
@@ -34,6 +34,18 @@ class TokenSequence:
     patched: tuple[int, ...]
     """Patched positions, contiguous."""
 
+    def __post_init__(self) -> None:
+        for name, run in (("scored", self.scored), ("patched", self.patched)):
+            if not _is_run(run, len(self.ids)):
+                raise ConfigError(
+                    f"{name} positions must be a contiguous run within 0..{len(self.ids) - 1}; got {run}."
+                )
+        if len(self.targets) != len(self.scored) or not (self.scored or self.patched):
+            raise ConfigError(
+                "a sequence needs a scored or patched position, and one target per scored position; got "
+                f"{len(self.scored)} scored, {len(self.patched)} patched, {len(self.targets)} targets."
+            )
+
     @property
     def window(self) -> range:
         """Positions from the first patched or scored one to the end of the input."""
@@ -42,7 +54,7 @@ class TokenSequence:
 
 @dataclass(frozen=True, kw_only=True)
 class TokenRow(TokenSequence):
-    """One example in tokens y, cut before its last entity token y_T: the last input position y_T - 1 predicts it."""
+    """One example, cut before its last entity token y_T: the last input position y_T - 1 predicts it."""
 
     example: ForgetExample
     """Where the row comes from."""
@@ -86,14 +98,14 @@ def encode(
 ) -> Encoded:
     """Tokenise examples and mark the positions of their entities.
 
-    With the entity's tokens y_1 ... y_T, the scored positions are y_1 - 1 ... y_T - 1. Patched are, by scope: "entity"
-    the scored ones; "boundary" only y_1 - 1; "answer" from the last prompt token to y_T - 1; "all" 0 to y_T - 1. The
-    entity's tokens are those whose characters overlap the entity.
+    With the entity's tokens y_1 ... y_T, the scored positions are y_1 - 1 ... y_T - 1. Patched are, by scope:
+    "entity" the scored ones; "boundary" only y_1 - 1; "answer" from the last prompt token to y_T - 1; "all" 0
+    to y_T - 1. The entity's tokens are those whose characters overlap the entity.
 
     Args:
         examples: Examples with an entity; others are reported as skipped.
-        tokenizer: A fast tokenizer (character offsets). Special tokens are added to raw prompts as it is configured to;
-            chat prompts carry the ones their template writes, and continuations none.
+        tokenizer: A fast tokenizer (character offsets). Special tokens are added to raw prompts as it is
+            configured to; chat prompts carry the ones their template writes, and continuations none.
         protocol: "raw" or "chat".
         scope: "entity", "boundary", "answer" or "all".
 
@@ -133,8 +145,9 @@ def prompt_ids(
 ) -> list[list[int]]:
     """Tokenise prompts, each with its opening special token at most once and never with a closing one.
 
-    Raw prompts get the special tokens the tokenizer adds, except an end token it appends (a text that goes on has not
-    ended). Chat prompts already hold those that belong there, as in `apply_chat_template`: none is added.
+    Raw prompts get the special tokens the tokenizer adds, except an end token it appends (a text that goes on
+    has not ended). Chat prompts already hold those that belong there, as in `apply_chat_template`: none is
+    added.
 
     Args:
         tokenizer: A fast tokenizer.
@@ -162,9 +175,10 @@ def prompt_ids(
 
 
 def entity_tokens(offsets: Sequence[tuple[int, int]], entity: Span) -> range:
-    """The tokens whose characters overlap the entity, as one run from the first to the last; empty when none does.
+    """The tokens whose characters overlap the entity, from the first to the last; empty when none does.
 
-    A token of no width (some tokenizers give these to the later bytes of one character) counts inside the entity only.
+    A token of no width (some tokenizers give these to the later bytes of one character) counts inside the
+    entity only.
 
     >>> entity_tokens([(0, 4), (4, 8), (8, 9)], Span(1, 8))
     range(0, 2)
@@ -208,7 +222,10 @@ def _row(
         return "The prompt has no token, so that no position predicts the entity."
     first, last = len(prompt) + entity.start, len(prompt) + entity[-1]
     if limit is not None and last > limit:
-        return f"The row needs {last} tokens up to its entity, more than the tokenizer's limit (model_max_length) of {limit}."
+        return (
+            f"The row needs {last} tokens up to its entity, "
+            f"more than the tokenizer's limit (model_max_length) of {limit}."
+        )
     tokens = [*prompt, *ids]
     patched = {
         "entity": range(first - 1, last),
@@ -226,6 +243,14 @@ def _row(
     )
 
 
+def _is_run(positions: tuple[int, ...], length: int) -> bool:
+    """True for consecutive positions inside a sequence, and for none at all."""
+    if not positions:
+        return True
+    first, last = positions[0], positions[-1]
+    return first >= 0 and last < length and positions == tuple(range(first, last + 1))
+
+
 def _without_end(ids: list[int], added: list[int]) -> list[int]:
     end = len(ids)
     while end > 1 and added[end - 1]:
@@ -241,6 +266,7 @@ def _limit(tokenizer: PreTrainedTokenizerBase) -> int | None:
 def _check_fast(tokenizer: PreTrainedTokenizerBase) -> None:
     if not getattr(tokenizer, "is_fast", False):
         raise DataError(
-            f"a fast tokenizer is needed, because entities are found by character offsets; got {type(tokenizer).__name__}. "
+            "a fast tokenizer is needed, because entities are found by character offsets; "
+            f"got {type(tokenizer).__name__}. "
             "Load it with AutoTokenizer.from_pretrained(path, use_fast=True), or save a fast one (tokenizer.json) there."
         )
