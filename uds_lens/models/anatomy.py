@@ -43,6 +43,11 @@ class Anatomy:
         """Number of blocks."""
         return len(self.layers)
 
+    @property
+    def d_vocab(self) -> int:
+        """Number of logits."""
+        return int(self.causal_lm.config.get_text_config().vocab_size)
+
     def unembed(self, normed: Float[Tensor, "row d_model"]) -> Float[Tensor, "row d_vocab"]:
         """Logits of states that already passed the final norm, by the model's own head.
 

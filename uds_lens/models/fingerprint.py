@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from concurrent.futures import ThreadPoolExecutor
+from operator import itemgetter
 from os import cpu_count
 
 import torch
@@ -44,16 +46,23 @@ def fingerprint(model: nn.Module) -> str:
 
 def named_weights(model: nn.Module) -> list[tuple[str, Tensor]]:
     """Parameters and persistent buffers by plain transformers name, tied ones once, sorted by name."""
+    state = model.state_dict(keep_vars=True)
+    expected = _unwrapped_names(model) if any("_original_component" in name for name in state) else None
     kept: dict[str, Tensor] = {}
     seen: set[int] = set()
-    state = model.state_dict(keep_vars=True)
-    for name in sorted(state, key=_plain_name):
-        tensor = state[name]
-        if not isinstance(tensor, Tensor) or id(tensor) in seen:
+    for name, tensor in sorted(((_plain_name(name), t) for name, t in state.items()), key=itemgetter(0)):
+        unwanted = expected is not None and (name not in expected or name in kept)
+        if unwanted or not isinstance(tensor, Tensor) or id(tensor) in seen:
             continue
         seen.add(id(tensor))
-        kept.setdefault(_plain_name(name), tensor.detach())
+        kept[name] = tensor.detach()
     return sorted(kept.items())
+
+
+def _unwrapped_names(model: nn.Module) -> set[str]:
+    """Names of a transformers model that TransformerLens has wrapped, as they were before."""
+    with torch.device("meta"):
+        return set(type(model)(copy.deepcopy(model.config)).state_dict())
 
 
 def _plain_name(name: str) -> str:

@@ -1,0 +1,36 @@
+"""Hook utilities: read states of one model, patch them into another, score what is lost. Made for reuse."""
+
+from uds_lens.patching.capture import as_hooked, capture
+from uds_lens.patching.engines import (
+    NaiveTarget,
+    WavefrontTarget,
+    choose_engine,
+    open_target,
+    patched_logprobs,
+)
+from uds_lens.patching.logprobs import target_logprobs
+from uds_lens.patching.naive import SpanPatch, run_hooked, run_patched, scored_logprobs
+from uds_lens.patching.recording import Recording, record
+from uds_lens.patching.sites import hook_name
+from uds_lens.patching.span_cache import SpanCache
+from uds_lens.patching.wavefront import resume_patched
+
+__all__ = [
+    "NaiveTarget",
+    "Recording",
+    "SpanCache",
+    "SpanPatch",
+    "WavefrontTarget",
+    "as_hooked",
+    "capture",
+    "choose_engine",
+    "hook_name",
+    "open_target",
+    "patched_logprobs",
+    "record",
+    "resume_patched",
+    "run_hooked",
+    "run_patched",
+    "scored_logprobs",
+    "target_logprobs",
+]

@@ -1,0 +1,171 @@
+"""Two ways to score patched layers behind one interface, and the check that chooses between them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from uds_lens.data import TokenBatch
+from uds_lens.errors import ModelError, PatchError, warn_once
+from uds_lens.models import HookedModel
+from uds_lens.patching.capture import as_hooked, capture
+from uds_lens.patching.naive import SpanPatch, run_hooked, scored_logprobs
+from uds_lens.patching.recording import Recording, record
+from uds_lens.patching.sites import hook_name
+from uds_lens.patching.span_cache import SpanCache
+from uds_lens.patching.wavefront import resume_patched
+from uds_lens.types import Engine, Site, check_choice
+
+_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.5, torch.float16: 0.1}
+"""Largest difference between the engines, in nats, that rounding explains. Errors of a wrong mask or position are
+larger in float32; half precision rounds log-probabilities by up to a tenth of a nat per step."""
+
+
+def patched_logprobs(
+    model: HookedModel | nn.Module, batch: TokenBatch, cache: SpanCache, *, engine: Engine = "wavefront"
+) -> Float[Tensor, "batch layer win"]:
+    """Log-probabilities of the scored tokens with each layer patched in turn.
+
+    Args:
+        model: The target.
+        batch: The tokens that `cache` was captured on.
+        cache: The source's states.
+        engine: `wavefront`, `naive` (one forward per layer), or `auto` (the first that passes `choose_engine`).
+
+    Returns:
+        Float32 nats, at most 0; NaN where `batch.scored_mask` is False.
+
+    Raises:
+        PatchError: The cache does not fit the batch, or a patch did not take effect.
+    """
+    check_choice("engine", engine, Engine)
+    model = as_hooked(model)
+    if engine == "auto":
+        engine = choose_engine(model, batch, site=cache.site)
+    return open_target(model, batch, site=cache.site, engine=engine).patched(cache)
+
+
+@dataclass(eq=False)
+class WavefrontTarget:
+    """The target on one batch, recorded; every patched layer resumes from the recording."""
+
+    model: HookedModel
+    recording: Recording
+
+    @property
+    def logprobs(self) -> Float[Tensor, "batch win"]:
+        """Unpatched log-probabilities of the scored tokens."""
+        return self.recording.logprobs
+
+    @property
+    def states(self) -> Float[Tensor, "batch layer win d_model"]:
+        """The target's own `resid_post` at the window."""
+        return self.recording.states
+
+    def patched(self, cache: SpanCache, *, layers: list[int] | None = None) -> Float[Tensor, "batch layer win"]:
+        """Log-probabilities with each of `layers` patched (None: all); NaN for the others."""
+        return resume_patched(self.model, self.recording, cache, layers=layers)
+
+
+@dataclass(eq=False)
+class NaiveTarget:
+    """The target on one batch; every patched layer is a full forward with a TransformerLens hook."""
+
+    model: HookedModel
+    batch: TokenBatch
+
+    @cached_property
+    def _logits(self) -> Float[Tensor, "batch pos d_vocab"]:
+        with torch.no_grad():
+            return self.model.bridge(
+                self.batch.input_ids,
+                attention_mask=self.batch.attention_mask,
+                position_ids=self.batch.position_ids,
+            )
+
+    @cached_property
+    def logprobs(self) -> Float[Tensor, "batch win"]:
+        """Unpatched log-probabilities of the scored tokens."""
+        return scored_logprobs(self._logits, self.batch)
+
+    @cached_property
+    def states(self) -> Float[Tensor, "batch layer win d_model"]:
+        """The target's own `resid_post` at the window."""
+        return capture(self.model, self.batch).states
+
+    @torch.no_grad()
+    def patched(self, cache: SpanCache, *, layers: list[int] | None = None) -> Float[Tensor, "batch layer win"]:
+        """Log-probabilities with each of `layers` patched (None: all); NaN for the others.
+
+        Raises:
+            PatchError: A hook did not run exactly once, or it changed states and the logits stayed the same.
+        """
+        cache.check_fits(self.batch, n_layers=self.model.n_layers, d_model=self.model.d_model)
+        shape = (len(self.batch), self.model.n_layers, self.batch.window.shape[1])
+        result = torch.full(shape, torch.nan, dtype=torch.float32, device=self.batch.window.device)
+        for layer in range(self.model.n_layers) if layers is None else layers:
+            patch = SpanPatch(self.batch, cache[layer])
+            name = hook_name(cache.site, layer)
+            logits = run_hooked(self.model, self.batch, name, patch)
+            if patch.fired != 1:
+                raise PatchError(f"the hook at {name} ran {patch.fired} times, expected once.")
+            if patch.changed and torch.equal(logits, self._logits):
+                raise PatchError(
+                    f"the hook at {name} changed {patch.changed} positions, but the logits stayed the same: the "
+                    "model ignores the hooked value. This architecture cannot be patched here."
+                )
+            result[:, layer] = scored_logprobs(logits, self.batch)
+        return result
+
+
+def open_target(
+    model: HookedModel, batch: TokenBatch, *, site: Site = "resid_post", engine: Engine = "wavefront"
+) -> WavefrontTarget | NaiveTarget:
+    """The target on one batch, ready to be patched from any number of sources."""
+    batch = batch.to(model.device)
+    if engine == "naive":
+        return NaiveTarget(model, batch)
+    return WavefrontTarget(model, record(model, batch, by_bridge=site != "resid_post"))
+
+
+def choose_engine(model: HookedModel, batch: TokenBatch, *, site: Site = "resid_post") -> Engine:
+    """Try the wavefront against the reference on a batch; fall back with a warning where they differ.
+
+    The states that are patched in are the target's own, scaled by 0.9 and shifted one layer: far enough from a
+    no-op that a wrong mask, position or layer shows.
+
+    Args:
+        model: The target.
+        batch: A small batch (two rows are enough; ragged and padded ones test more).
+        site: Patch site.
+
+    Returns:
+        `wavefront` if both engines agree within rounding, else `naive`.
+    """
+    try:
+        own = capture(model, batch, site=site)
+        probe = SpanCache(states=own.states.roll(1, dims=1) * 0.9, site=site, name=own.name)
+        fast = open_target(model, batch, site=site).patched(probe)
+        unpatched = record(model, batch).logprobs
+    except (PatchError, ModelError, RuntimeError, TypeError, IndexError) as error:
+        return _fall_back(model, f"it failed: {str(error).splitlines()[0]}")
+    naive = open_target(model, batch, site=site, engine="naive")
+    gap = float((fast - naive.patched(probe)).abs().nan_to_num(0.0).max())
+    gap = max(gap, float((unpatched - naive.logprobs).abs().nan_to_num(0.0).max()))
+    tolerance = _TOLERANCE.get(model.dtype, 1e-3)
+    if gap <= tolerance:
+        return "wavefront"
+    return _fall_back(model, f"log-probabilities differ by {gap:.2g} nats (allowed {tolerance:g})")
+
+
+def _fall_back(model: HookedModel, why: str) -> Engine:
+    warn_once(
+        f"{model.architecture}: the fast engine does not reproduce one patched forward per layer ({why}); using "
+        "the naive engine, which is slower and correct.",
+        key=f"fall back {model.architecture}",
+    )
+    return "naive"

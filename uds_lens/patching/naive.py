@@ -1,0 +1,102 @@
+"""The reference: one full `run_with_hooks` forward per patched layer. Slow and plain."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from uds_lens.data import TokenBatch
+from uds_lens.errors import PatchError
+from uds_lens.models import HookedModel
+from uds_lens.patching.capture import as_hooked
+from uds_lens.patching.sites import hook_name, require_site
+from uds_lens.patching.span_cache import SpanCache
+
+
+@dataclass(eq=False)
+class SpanPatch:
+    """A TransformerLens hook that writes source states over a block's activation, and counts its work.
+
+    Use it as the function of a `(hook_name, hook)` pair; read `fired` and `changed` afterwards.
+    """
+
+    batch: TokenBatch
+    """Which positions to write (`window` where `patched_mask`)."""
+
+    states: Float[Tensor, "batch win d_model"]
+    """What to write; cast to the activation's dtype."""
+
+    fired: int = field(default=0, init=False)
+    """How often the hook ran."""
+
+    changed: int = field(default=0, init=False)
+    """How many positions got another value than they had."""
+
+    def __call__(self, activation: Tensor, *, hook: Any = None) -> Tensor:
+        """Return the activation with the patched positions replaced."""
+        rows, columns = self.batch.patched_mask.to(activation.device).nonzero(as_tuple=True)
+        positions = self.batch.window.to(activation.device)[rows, columns]
+        source = self.states.to(activation.device)[rows, columns].to(activation.dtype)
+        patched = activation.clone()
+        patched[rows, positions] = source
+        self.fired += 1
+        self.changed += int((patched[rows, positions] != activation[rows, positions]).any(-1).sum())
+        return patched
+
+
+@torch.no_grad()
+def run_patched(
+    model: HookedModel | nn.Module, batch: TokenBatch, cache: SpanCache, *, layer: int
+) -> Float[Tensor, "batch pos d_vocab"]:
+    """Logits of the target with one layer's states replaced at the patched positions.
+
+    Args:
+        model: The target.
+        batch: The tokens that `cache` was captured on.
+        cache: The source's states.
+        layer: Which layer to patch.
+
+    Returns:
+        Logits at every position, in the model's dtype.
+
+    Raises:
+        PatchError: The cache does not fit the batch, the hook did not run exactly once, or no position changed
+            although the states differ.
+    """
+    model = as_hooked(model)
+    require_site(model, cache.site)
+    batch = batch.to(model.device)
+    cache.check_fits(batch, n_layers=model.n_layers, d_model=model.d_model)
+    patch = SpanPatch(batch, cache[layer])
+    logits = run_hooked(model, batch, hook_name(cache.site, layer), patch)
+    if patch.fired != 1:
+        raise PatchError(f"the hook at {hook_name(cache.site, layer)} ran {patch.fired} times, expected once.")
+    return logits
+
+
+def run_hooked(
+    model: HookedModel, batch: TokenBatch, name: str, hook: Callable[..., Tensor]
+) -> Float[Tensor, "batch pos d_vocab"]:
+    """One forward of the Bridge over the whole batch with one hook."""
+    return model.bridge.run_with_hooks(
+        batch.input_ids,
+        fwd_hooks=[(name, hook)],
+        attention_mask=batch.attention_mask,
+        position_ids=batch.position_ids,
+        return_type="logits",
+    )
+
+
+def scored_logprobs(
+    logits: Float[Tensor, "batch pos d_vocab"], batch: TokenBatch
+) -> Float[Tensor, "batch win"]:
+    """Log-probabilities of the scored targets from full logits: float32 nats, NaN where not scored."""
+    rows = torch.arange(batch.window.shape[0], device=logits.device)[:, None]
+    logprobs = logits[rows, batch.window].float().log_softmax(-1)
+    picked = logprobs.gather(-1, batch.targets.clamp(min=0)[..., None])[..., 0]
+    return picked.masked_fill(~batch.scored_mask, torch.nan)
