@@ -32,9 +32,7 @@ _LISTS = {
 _SHOWN = 10
 
 
-def examples_from_rows(
-    rows: Iterable[Mapping[str, Any]], *, where: str, cells: Cells = "typed"
-) -> list[ForgetExample]:
+def examples_from_rows(rows: Iterable[Any], *, where: str, cells: Cells = "typed") -> list[ForgetExample]:
     """Turn rows of named cells into examples, and check them as a whole.
 
     Columns that are not known (TOFU's `option1`, `full_output`, ...) are ignored.
@@ -206,7 +204,7 @@ def _is_null(value: object) -> bool:
     """None, NaN, and the missing markers of pandas."""
     if value is None or type(value).__name__ in ("NAType", "NaTType"):
         return True
-    return isinstance(value, Real) and not isinstance(value, Integral) and value != value
+    return isinstance(value, Real) and not isinstance(value, Integral) and bool(value != value)
 
 
 def _is_number(value: Any) -> bool:

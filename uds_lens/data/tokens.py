@@ -268,5 +268,6 @@ def _check_fast(tokenizer: PreTrainedTokenizerBase) -> None:
         raise DataError(
             "a fast tokenizer is needed, because entities are found by character offsets; "
             f"got {type(tokenizer).__name__}. "
-            "Load it with AutoTokenizer.from_pretrained(path, use_fast=True), or save a fast one (tokenizer.json) there."
+            "Load it with AutoTokenizer.from_pretrained(path, use_fast=True), "
+            "or save a fast one (tokenizer.json) there."
         )

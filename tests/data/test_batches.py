@@ -1,0 +1,190 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from jaxtyping import TypeCheckError
+
+from uds_lens.data import (
+    ForgetExample,
+    TokenBatch,
+    TokenSequence,
+    batch_from_texts,
+    encode,
+    load_examples,
+    make_batch,
+    plan_batches,
+)
+from uds_lens.errors import ConfigError
+
+LONG = TokenSequence(ids=(1, 4, 5, 6, 7), targets=(7, 8), scored=(3, 4), patched=(3, 4))
+SHORT = TokenSequence(ids=(1, 9, 3), targets=(2,), scored=(2,), patched=(1,))
+
+
+def test_left_padding_by_hand():
+    batch = make_batch([LONG, SHORT], pad_token_id=3)
+    assert batch.input_ids.tolist() == [[1, 4, 5, 6, 7], [3, 3, 1, 9, 3]]
+    assert batch.attention_mask.tolist() == [[1, 1, 1, 1, 1], [0, 0, 1, 1, 1]]
+    assert batch.position_ids.tolist() == [[0, 1, 2, 3, 4], [0, 0, 0, 1, 2]]
+    assert batch.window.tolist() == [[3, 4], [3, 4]]
+    assert batch.patched_mask.tolist() == [[True, True], [True, False]]
+    assert batch.scored_mask.tolist() == [[True, True], [False, True]]
+    assert batch.targets.tolist() == [[7, 8], [-100, 2]]
+    assert batch.rows == (0, 1)
+    assert len(batch) == 2
+
+
+def test_right_padding_by_hand():
+    batch = make_batch([LONG, SHORT], indices=[1, 0], pad_token_id=3, padding_side="right")
+    assert batch.input_ids.tolist() == [[1, 9, 3, 3, 3], [1, 4, 5, 6, 7]]
+    assert batch.attention_mask.tolist() == [[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]]
+    assert batch.position_ids.tolist() == [[0, 1, 2, 0, 0], [0, 1, 2, 3, 4]]
+    assert batch.window.tolist() == [[1, 2], [3, 4]]
+    assert batch.rows == (1, 0)
+    assert batch.padding_side == "right"
+
+
+def test_short_windows_repeat_their_last_position():
+    one = TokenSequence(ids=(1, 2, 3), targets=(4,), scored=(2,), patched=(2,))
+    for side, last in (("left", 4), ("right", 2)):
+        batch = make_batch([LONG, one], pad_token_id=0, padding_side=side)
+        assert batch.window[1].tolist() == [last, last]
+        assert batch.window_mask.tolist() == [[True, True], [True, False]]
+        assert batch.targets[1].tolist() == [4, -100]
+        assert not batch.patched_mask[1, 1] and not batch.scored_mask[1, 1]
+
+
+def test_padding_token():
+    assert make_batch([LONG, SHORT], pad_token_id=None).input_ids[1, 0] == 0
+    assert make_batch([LONG, SHORT], pad_token_id=42).input_ids[1, 0] == 42
+
+
+def test_faults():
+    with pytest.raises(ConfigError, match="a batch needs at least one row; got none"):
+        make_batch([LONG], indices=[], pad_token_id=0)
+    with pytest.raises(ConfigError, match="token_budget must be at least 1; got 0"):
+        plan_batches([LONG], token_budget=0)
+    with pytest.raises(ConfigError, match="max_rows must be at least 1; got 0"):
+        plan_batches([LONG], max_rows=0)
+
+
+def test_to_moves_every_tensor():
+    batch = make_batch([LONG, SHORT], pad_token_id=0).to("meta")
+    tensors = [value for value in vars(batch).values() if isinstance(value, torch.Tensor)]
+    assert len(tensors) == 8
+    assert all(tensor.device.type == "meta" for tensor in tensors)
+    assert batch.rows == (0, 1)
+
+
+def test_shapes_are_checked():
+    batch = make_batch([LONG, SHORT], pad_token_id=0)
+    with pytest.raises(TypeCheckError):
+        TokenBatch(**{**vars(batch), "targets": batch.targets[:1]})
+
+
+@st.composite
+def sequences(draw):
+    n = draw(st.integers(1, 12))
+    first = draw(st.integers(0, n - 1))
+    scored = tuple(range(first, n))
+    start = draw(st.integers(0, first))
+    patched = tuple(range(start, draw(st.integers(start + 1, n))))
+    ids = tuple(draw(st.lists(st.integers(0, 50), min_size=n, max_size=n)))
+    return {"ids": ids, "targets": (*ids[first + 1 :], 51), "scored": scored, "patched": patched}
+
+
+@given(st.lists(sequences(), min_size=1, max_size=5))
+def test_padding_sides_agree_and_positions_point_at_the_rows(cells):
+    rows = [TokenSequence(**cell) for cell in cells]
+    left, right = (make_batch(rows, pad_token_id=0, padding_side=side) for side in ("left", "right"))
+    for name in ("window_mask", "patched_mask", "scored_mask", "targets"):
+        assert torch.equal(getattr(left, name), getattr(right, name))
+    for name in ("input_ids", "position_ids", "attention_mask"):
+        values = [getattr(batch, name).gather(1, batch.window) for batch in (left, right)]
+        assert torch.equal(*values)
+    for batch in (left, right):
+        assert bool(batch.attention_mask.gather(1, batch.window).all())
+        positions = batch.position_ids.gather(1, batch.window)
+        for index, row in enumerate(rows):
+            real = positions[index]
+            assert tuple(real[batch.patched_mask[index]].tolist()) == row.patched
+            assert tuple(real[batch.scored_mask[index]].tolist()) == row.scored
+            assert tuple(batch.targets[index][batch.scored_mask[index]].tolist()) == row.targets
+            assert tuple(batch.input_ids[index][batch.attention_mask[index].bool()].tolist()) == row.ids
+
+
+@given(st.lists(sequences(), max_size=30), st.integers(1, 60), st.one_of(st.none(), st.integers(1, 4)))
+def test_plans_hold_every_row_once_within_their_limits(cells, token_budget, max_rows):
+    rows = [TokenSequence(**cell) for cell in cells]
+    plan = plan_batches(rows, token_budget=token_budget, max_rows=max_rows)
+    assert sorted(index for batch in plan for index in batch) == list(range(len(rows)))
+    order = [(len(rows[index].ids), index) for batch in plan for index in batch]
+    assert order == sorted(order)
+    for batch in plan:
+        lengths = [len(rows[index].ids) for index in batch]
+        assert len(batch) == 1 or len(batch) * max(lengths) <= token_budget
+        assert max_rows is None or len(batch) <= max_rows
+        assert max(lengths) <= 1.25 * min(lengths) + 8
+
+
+def test_plan_of_the_real_forget_set_pads_little(shared_dir):
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(shared_dir / "models" / "tofu-small" / "full")
+    rows = encode(load_examples(shared_dir / "data" / "tofu" / "forget10_filtered.json"), tokenizer).rows
+    padded = sum(len(batch) * max(len(rows[i].ids) for i in batch) for batch in plan_batches(rows))
+    assert padded < 1.2 * sum(len(row.ids) for row in rows)
+
+
+@pytest.mark.parametrize("scope", ["entity", "boundary", "answer", "all"])
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_scopes_in_a_batch(words, scope, side):
+    examples = [
+        ForgetExample("a", "Who wrote Ash?", "It was Ada Vey.", entity="Ada Vey"),
+        ForgetExample("b", "Who?", "Yes, Ada.", entity="Yes"),
+    ]
+    rows = encode(examples, words, scope=scope).rows
+    batch = make_batch(rows, pad_token_id=words.pad_token_id, padding_side=side)
+    expected = {"entity": [2, 1], "boundary": [1, 1], "answer": [2, 1], "all": [12, 7]}[scope]
+    assert batch.patched_mask.sum(1).tolist() == expected
+    assert batch.scored_mask.sum(1).tolist() == [2, 1]
+    assert batch.window.shape[1] == (12 if scope == "all" else 2)
+
+
+def test_texts(words):
+    batch = batch_from_texts(words, ["Ada Vey wrote Ash", "It was Ada"], positions=2)
+    assert batch.input_ids.tolist() == [[1, 11, 12, 16, 17], [3, 1, 9, 10, 11]]
+    assert batch.window.tolist() == [[3, 4], [3, 4]]
+    assert batch.patched_mask.all()
+    assert batch.scored_mask.tolist() == [[True, False], [True, False]]
+    assert batch.targets.tolist() == [[17, -100], [11, -100]]
+
+
+def test_texts_with_a_run_each(words):
+    batch = batch_from_texts(
+        words,
+        ["Ada Vey wrote Ash", "It was Ada"],
+        positions=[[0, 1], range(-1, 0)],
+        add_special_tokens=False,
+        padding_side="right",
+    )
+    assert batch.input_ids.tolist() == [[11, 12, 16, 17], [9, 10, 11, 3]]
+    assert batch.window.tolist() == [[0, 1, 2, 3], [2, 2, 2, 2]]
+    assert batch.patched_mask.tolist() == [[True, True, False, False], [True, False, False, False]]
+    assert batch.scored_mask.sum(1).tolist() == [3, 0]
+
+
+@pytest.mark.parametrize(
+    ("texts", "positions", "message"),
+    [
+        ([], 1, "texts must be a non-empty list of texts"),
+        (["Ada Vey"], 4, r"text 0 has 3 tokens: positions must be a contiguous run within 0..2; got 4"),
+        (["Ada Vey"], 0, "must be a contiguous run"),
+        (["Ada Vey"], [[0, 2]], r"got \[0, 2\]"),
+        (["Ada Vey"], [[2, 3]], r"got \[2, 3\]"),
+        (["Ada Vey"], [[-4]], r"got \[-4\]"),
+        (["Ada Vey"], [[0], [0]], "one run per text: 1 texts, 2 runs"),
+    ],
+)
+def test_wrong_texts(words, texts, positions, message):
+    with pytest.raises(ConfigError, match=message):
+        batch_from_texts(words, texts, positions=positions)

@@ -1,0 +1,135 @@
+import math
+
+import numpy as np
+import pandas
+import pytest
+
+from uds_lens.data.columns import examples_from_rows
+from uds_lens.errors import DataError
+
+
+def one(cells="typed", **row):
+    return examples_from_rows([{"question": "Who?", "answer": "Ada Vey.", **row}], where="t", cells=cells)[0]
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        ({}, "0"),
+        ({"id": 7}, "7"),
+        ({"id": 7.0}, "7"),
+        ({"id": np.int64(7)}, "7"),
+        ({"id": " a7 "}, "a7"),
+        ({"id": "007"}, "007"),
+        ({"idx": 3}, "3"),
+        ({"id": "a", "idx": 3}, "a"),
+        ({"id": None, "idx": 3}, "3"),
+        ({"id": math.nan}, "0"),
+    ],
+)
+def test_identity(row, expected):
+    assert one(**row).id == expected
+
+
+@pytest.mark.parametrize("value", [1.5, math.inf, True, "", [1], {"a": 1}])
+def test_identity_must_be_text_or_whole(value):
+    with pytest.raises(DataError, match="t, row 0, column `id`: expected text or a whole number; got"):
+        one(id=value)
+
+
+@pytest.mark.parametrize("missing", [None, math.nan, np.float32("nan"), pandas.NA, pandas.NaT])
+def test_missing_cells(missing):
+    example = one(
+        prefix=missing, entity=missing, type=missing, paraphrased_answers=missing, perturbed_answer=missing
+    )
+    assert (example.prefix, example.entity, example.type) == (None, None, None)
+    assert example.paraphrased_answers == example.perturbed_answers == ()
+    with pytest.raises(DataError, match="needs a question and an answer; empty in row 0 \\(`answer`\\)"):
+        one(answer=missing)
+
+
+def test_numbers_as_text():
+    assert one(answer=1945, entity=np.int32(1945)).entity == "1945"
+    with pytest.raises(DataError, match=r"column `answer`: expected text; got 19.5 \(float\)"):
+        one(answer=19.5)
+    with pytest.raises(DataError, match=r"column `entity`: expected text; got True \(bool\)"):
+        one(entity=True)
+
+
+def test_text_is_kept_as_it_is():
+    example = one(prefix="", question=" Who?\n", answer="Ada  Vey. ")
+    assert (example.prefix, example.question, example.answer) == ("", " Who?\n", "Ada  Vey. ")
+
+
+def test_answer_lists_and_their_aliases():
+    assert one(paraphrased_answer="A").paraphrased_answers == ("A",)
+    assert one(paraphrased_answers=["A", "B"], paraphrased_answer="A").paraphrased_answers == ("A", "B")
+    assert one(perturbed_answer=np.array(["A", "B"], dtype=object)).perturbed_answers == ("A", "B")
+    assert one(perturbed_answers='["A"]').perturbed_answers == ('["A"]',)
+    assert one(cells="text", perturbed_answers='["A", "B"]').perturbed_answers == ("A", "B")
+    with pytest.raises(DataError, match="column `perturbed_answer`: expected text or a list of texts; got 3"):
+        one(perturbed_answer=["A", 3])
+
+
+@pytest.mark.parametrize("cell", ["['A']", "[__import__('os').getcwd()]", "[" * 100_000])
+def test_lists_in_text_cells_are_json_and_never_evaluated(cell):
+    with pytest.raises(
+        DataError, match=r"must be JSON, for example \[\"one\", \"two\"\] \(write it with json.dumps\)"
+    ):
+        one(cells="csv", perturbed_answers=cell)
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"), [("Ada Vey, that is Ada Vey.", ""), ("It was Ada Vey.", None), ("Bo.", None)]
+)
+def test_empty_prefix_cell_of_a_csv(answer, expected):
+    assert one(cells="csv", prefix="", entity="Ada Vey", answer=answer).prefix == expected
+
+
+def test_csv_without_prefix_column_knows_no_prefix():
+    assert one(cells="csv", entity="Ada Vey").prefix is None
+
+
+def test_missing_columns_list_what_was_found_and_what_is_expected():
+    with pytest.raises(DataError) as caught:
+        examples_from_rows([{"query": "Who?", "answer": "Ada."}], where="f.json")
+    assert str(caught.value) == (
+        "f.json: the column `question` is missing. Found: `query`, `answer`. Expected: `question`, `answer`; "
+        "optional: prefix, entity, id (or idx), type, subject, paraphrased_question, paraphrased_answers (or "
+        "paraphrased_answer), perturbed_answers (or perturbed_answer). Rename the columns."
+    )
+    with pytest.raises(DataError, match=r"the columns `question`, `answer` are missing. Found: no column"):
+        examples_from_rows([{}], where="f.json")
+
+
+def test_rows_must_have_names():
+    with pytest.raises(DataError, match=r"f.json, row 1: expected named cells .* got str"):
+        examples_from_rows([{"question": "Who?", "answer": "Ada."}, "Ada"], where="f.json")
+
+
+def test_no_rows():
+    with pytest.raises(DataError, match=r"^f.json is empty: expected at least one row with the columns"):
+        examples_from_rows([], where="f.json")
+
+
+def test_all_empty_cells_are_reported_at_once():
+    rows = [{"question": "Who?", "answer": "A"}] + [{"question": " ", "answer": "A"}] * 12
+    with pytest.raises(DataError, match=r"empty in row 1 \(`question`\), .*10 \(`question`\), and 2 more\."):
+        examples_from_rows(rows, where="t")
+
+
+def test_repeated_ids_are_reported_at_once():
+    rows = [{"question": "Who?", "answer": "A", "id": name} for name in ["a", "b", "a", "b", "c", "a"]]
+    with pytest.raises(DataError) as caught:
+        examples_from_rows(rows, where="t")
+    assert str(caught.value) == (
+        "t: ids must be unique; 2 occur more than once: 'a' (rows 0, 2, 5), 'b' (rows 1, 3). "
+        "Rows count from 0. Rename them, or drop the id column to use the row numbers."
+    )
+
+
+def test_long_cells_are_shortened_in_messages_only():
+    with pytest.raises(DataError) as caught:
+        one(entity=["x" * 5000])
+    assert len(str(caught.value)) < 250
+    assert one(entity="x" * 5000).entity == "x" * 5000

@@ -1,0 +1,96 @@
+import pytest
+
+from uds_lens.data import ForgetExample, encode, prompt_ids, prompt_text, render
+from uds_lens.errors import ConfigError, DataError
+
+WITH_BOS = (
+    "{{ bos_token }}{% for m in messages %}Question : {{ m['content'] }} {% endfor %}"
+    "{% if add_generation_prompt %}Answer :\n{% endif %}"
+)
+WITHOUT_BOS = WITH_BOS.replace("{{ bos_token }}", "")
+
+
+def example(answer="It was Ada Vey.", **cells):
+    return ForgetExample("0", "Who wrote Ash?", answer, **{"entity": "Ada Vey", **cells})
+
+
+@pytest.mark.parametrize(
+    ("answer", "prefix", "prompt_end", "continuation"),
+    [
+        ("It was Ada Vey.", "It was", "Answer: It was", " Ada Vey."),
+        ("It was Ada Vey.", None, "Answer: It was", " Ada Vey."),
+        ("It was Ada Vey.", "It was ", "Answer: It was ", "Ada Vey."),
+        ("It was\n  Ada Vey.", "It was", "Answer: It was", " Ada Vey."),
+        ("Ada Vey it was.", "", "Answer: ", "Ada Vey it was."),
+        ("Ada Vey it was.", None, "Answer: ", "Ada Vey it was."),
+        (" Ada Vey it was.", "", "Answer: ", "Ada Vey it was."),
+        ('It was "Ada Vey".', 'It was "', 'Answer: It was "', ' Ada Vey".'),
+        ('It was "Ada Vey".', None, 'Answer: It was "', ' Ada Vey".'),
+    ],
+)
+def test_raw(answer, prefix, prompt_end, continuation):
+    rendered = render(example(answer, prefix=prefix))
+    assert rendered.prompt == "Question: Who wrote Ash?\n" + prompt_end
+    assert rendered.continuation == continuation
+    assert rendered.continuation[slice(*rendered.entity)] == "Ada Vey"
+
+
+def test_an_entity_that_cannot_be_located_is_not_rendered():
+    with pytest.raises(DataError, match=r"example '0' cannot be rendered: The entity 'Bo' does not occur"):
+        render(example(entity="Bo"))
+
+
+def test_unknown_protocol(unchecked, words):
+    for call in (lambda: render(example(), "plain"), lambda: encode([example()], words, protocol="plain")):
+        with pytest.raises(ConfigError, match="protocol must be one of 'raw', 'chat'; got 'plain'"):
+            call()
+
+
+def test_chat(fresh_words):
+    tokenizer = fresh_words(chat_template=WITH_BOS)
+    rendered = render(example(prefix="It was"), "chat", tokenizer)
+    assert rendered.prompt == "<bos>Question : Who wrote Ash? Answer :\nIt was"
+    assert rendered.continuation == " Ada Vey."
+    empty = render(example("Ada Vey.", prefix=""), "chat", tokenizer)
+    assert (empty.prompt[-2:], empty.continuation) == (":\n", "Ada Vey.")
+
+
+def test_chat_header_without_a_line_end_is_followed_by_a_space(fresh_words):
+    tokenizer = fresh_words(chat_template=WITH_BOS.replace("\n", ""))
+    assert render(example("Ada Vey.", prefix=""), "chat", tokenizer).continuation == " Ada Vey."
+
+
+@pytest.mark.parametrize(("template", "count"), [(WITH_BOS, 1), (WITHOUT_BOS, 0)])
+def test_chat_prompts_have_the_special_tokens_of_their_template(fresh_words, template, count):
+    tokenizer = fresh_words(chat_template=template)
+    (row,) = encode([example("Ada Vey.", prefix="")], tokenizer, protocol="chat").rows
+    turn = [{"role": "user", "content": "Who wrote Ash?"}]
+    theirs = tokenizer.apply_chat_template(turn, add_generation_prompt=True, return_dict=False)
+    assert list(row.ids[: len(theirs)]) == list(theirs)
+    assert row.ids.count(tokenizer.bos_token_id) == count
+
+
+def test_chat_prompts_do_not_change_from_day_to_day(fresh_words):
+    tokenizer = fresh_words(chat_template="{{ date_string or strftime_now('%c') }} " + WITHOUT_BOS)
+    assert prompt_text("Who?", "", "chat", tokenizer).startswith("26 Jul 2024 Question : Who?")
+
+
+def test_chat_without_template(words):
+    with pytest.raises(
+        DataError, match=r'needs a tokenizer with a chat template; .* has none. Use protocol="raw"'
+    ):
+        render(example(), "chat", words)
+    with pytest.raises(DataError, match="none was given"):
+        render(example(), "chat")
+
+
+def test_chat_template_that_fails(fresh_words):
+    tokenizer = fresh_words(chat_template="{{ raise_exception('system turn missing') }}")
+    with pytest.raises(
+        DataError, match=r"cannot render a user turn: system turn missing. Use protocol=\"raw\""
+    ):
+        render(example(), "chat", tokenizer)
+
+
+def test_prompt_ids_of_nothing(words):
+    assert prompt_ids(words, []) == []

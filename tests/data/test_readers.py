@@ -1,0 +1,218 @@
+import csv
+import json
+
+import pytest
+
+from uds_lens.data import ForgetExample, load_examples
+from uds_lens.errors import ConfigError, DataError
+
+ROWS = [
+    {
+        "id": f"r{index}",
+        "question": f"Who wrote book {index}?",
+        "answer": f"It was Ada {index}, 東京.",
+        "prefix": "It was",
+        "entity": f"Ada {index}",
+        "type": "Person Name",
+        "subject": "Ada",
+        "paraphrased_question": "Whose book?",
+        "paraphrased_answers": ["Ada did."],
+        "perturbed_answers": ["Bo did.", "Cy, did."],
+        "option1": "ignored",
+    }
+    for index in range(3)
+]
+EXPECTED = [
+    ForgetExample(
+        **{
+            name: tuple(cell) if isinstance(cell, list) else cell
+            for name, cell in row.items()
+            if name != "option1"
+        },
+        row=index,
+    )
+    for index, row in enumerate(ROWS)
+]
+
+
+def as_json(path):
+    path.write_text(json.dumps(ROWS, ensure_ascii=False), encoding="utf-8")
+    return path
+
+
+def as_json_lines(path):
+    path.write_text("\n".join(map(json.dumps, ROWS)), encoding="utf-8")
+    return str(path)
+
+
+def as_csv(path):
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, ROWS[0])
+        writer.writeheader()
+        for row in ROWS:
+            writer.writerow({k: json.dumps(v) if isinstance(v, list) else v for k, v in row.items()})
+    return path
+
+
+def as_parquet(path):
+    as_frame(path).to_parquet(path)
+    return path
+
+
+def as_frame(_):
+    import pandas
+
+    return pandas.DataFrame(ROWS)
+
+
+def as_dataset(_):
+    import datasets
+
+    return datasets.Dataset.from_list(ROWS)
+
+
+def as_iterable_dataset(path):
+    return as_dataset(path).to_iterable_dataset()
+
+
+FORMS = {
+    "json": (as_json, "a.json"),
+    "json lines": (as_json_lines, "a.json"),
+    "jsonl": (as_json_lines, "a.jsonl"),
+    "csv": (as_csv, "a.csv"),
+    "parquet": (as_parquet, "a.parquet"),
+    "frame": (as_frame, ""),
+    "dataset": (as_dataset, ""),
+    "iterable": (as_iterable_dataset, ""),
+    "dicts": (lambda _: ROWS, ""),
+    "examples": (lambda _: EXPECTED, ""),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_source_gives_the_same_examples(form, tmp_path):
+    make, name = FORMS[form]
+    source = make(tmp_path / name)
+    assert load_examples(source) == EXPECTED
+    assert load_examples(source, limit=2) == EXPECTED[:2]
+
+
+def test_frame_with_missing_cells():
+    import pandas
+
+    frame = pandas.DataFrame(
+        {"idx": [1.0, 2.0], "question": ["a", "b"], "answer": ["x", "y"], "entity": ["x", None]}
+    )
+    assert [(example.id, example.entity) for example in load_examples(frame)] == [("1", "x"), ("2", None)]
+
+
+def test_frame_with_a_repeated_column():
+    frame = as_frame(None)[["question", "answer", "answer"]]
+    with pytest.raises(
+        DataError, match="the DataFrame: column names must differ; got question, answer, answer"
+    ):
+        load_examples(frame)
+
+
+def test_repeated_ids_in_a_list_of_examples():
+    with pytest.raises(
+        DataError, match=r"the list of examples: ids must be unique; 3 occur more than once: 'r0'"
+    ):
+        load_examples(EXPECTED + EXPECTED)
+
+
+@pytest.mark.parametrize("limit", [0, -1, True])
+def test_limit(unchecked, limit):
+    with pytest.raises(ConfigError, match="limit must be a whole number of at least 1, or None"):
+        load_examples(ROWS, limit=limit)
+
+
+def test_limit_does_not_hide_later_faults():
+    with pytest.raises(DataError, match="empty in row 3"):
+        load_examples([*ROWS, {"question": "Who?"}], limit=1)
+
+
+def test_wrong_sources(unchecked, tmp_path):
+    as_json(tmp_path / "b.json")
+    with pytest.raises(DataError, match=r"is a directory; expected one file. Inside it: b\.json. Name one"):
+        load_examples(tmp_path)
+    with pytest.raises(
+        DataError, match=r"c\.json: no such file. Check the path; a Hub data set is written \"hf:"
+    ):
+        load_examples(str(tmp_path / "c.json"))
+    with pytest.raises(DataError, match="no such file"):
+        load_examples("data/forget.json")
+    with pytest.raises(DataError, match="cannot be read"):
+        load_examples("x" * 10_000)
+    with pytest.raises(DataError, match=r"expected a path, .* got int"):
+        load_examples(3)
+    with pytest.raises(DataError, match=r"got a dict with train, test. Pass one of its values"):
+        load_examples({"train": ROWS, "test": ROWS})
+    with pytest.raises(DataError, match="the list of rows is empty"):
+        load_examples([])
+
+
+@pytest.fixture
+def hub(monkeypatch):
+    """Stand-in for the Hub: records what was asked, answers with what the test sets."""
+    import datasets
+
+    asked = []
+
+    def load_dataset(name, config, *, split):
+        asked.append((name, config, split))
+        if isinstance(answer[0], Exception):
+            raise answer[0]
+        return answer[0]
+
+    answer = [as_dataset(None)]
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    return asked, answer
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("user/name", ("user/name", None, None)),
+        ("hf:user/name", ("user/name", None, None)),
+        ("user/name:small", ("user/name", "small", None)),
+        ("hf:user/name:small:test", ("user/name", "small", "test")),
+        ("user/name::test", ("user/name", None, "test")),
+    ],
+)
+def test_hub_names(hub, source, expected):
+    asked, _ = hub
+    assert load_examples(source) == EXPECTED
+    assert asked == [expected]
+
+
+def test_hub_splits(hub):
+    import datasets
+
+    _, answer = hub
+    answer[0] = datasets.DatasetDict(train=as_dataset(None))
+    assert load_examples("user/name") == EXPECTED
+    answer[0] = datasets.DatasetDict(train=as_dataset(None), test=as_dataset(None))
+    with pytest.raises(DataError, match="choose a split, one of train, test; for example user/name:c:train"):
+        load_examples("user/name:c")
+
+
+def test_hub_failures(hub):
+    _, answer = hub
+    answer[0] = ConnectionError("offline")
+    with pytest.raises(
+        DataError, match=r"user/name: not a local file, and .* \(ConnectionError: offline\). Check the"
+    ):
+        load_examples("user/name")
+    with pytest.raises(DataError, match=r"expected \"hf:user/name\", .*; got 'name'"):
+        load_examples("hf:name")
+
+
+def test_a_local_path_wins_over_the_hub(hub, tmp_path, monkeypatch):
+    asked, _ = hub
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "user").mkdir()
+    (tmp_path / "user" / "name").mkdir()
+    with pytest.raises(DataError, match="is a directory"):
+        load_examples("user/name")
+    assert asked == []

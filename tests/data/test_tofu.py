@@ -1,0 +1,88 @@
+import json
+
+import pytest
+
+from uds_lens.data import load_tofu
+from uds_lens.errors import DataError
+
+
+@pytest.fixture
+def directory(tmp_path):
+    def lines(name, rows):
+        (tmp_path / name).write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+
+    rows = [{"question": "Who?", "answer": answer} for answer in ("Ada.", "Bo.", "Cy.")]
+    lines("forget10.json", rows)
+    lines("forget10_filtered.json", [{**rows[1], "idx": 1, "prefix": "", "entity": "Bo"}])
+    extra = {"paraphrased_answer": "It is Bo.", "perturbed_answer": ["Di."], "paraphrased_question": "Whom?"}
+    lines("forget10_perturbed.json", [{**rows[1], **extra}])
+    lines("holdout10.json", rows)
+    return tmp_path
+
+
+def test_partner_answers_are_joined_by_question_and_answer(directory):
+    examples = load_tofu(directory, "forget10")
+    assert [example.id for example in examples] == ["0", "1", "2"]
+    assert [example.perturbed_answers for example in examples] == [(), ("Di.",), ()]
+    assert examples[1].paraphrased_answers == ("It is Bo.",)
+    assert examples[1].paraphrased_question == "Whom?"
+
+
+def test_annotated_split_keeps_its_entities(directory):
+    (example,) = load_tofu(directory, "forget10_filtered")
+    assert (example.id, example.entity, example.perturbed_answers) == ("1", "Bo", ("Di.",))
+
+
+def test_split_without_partner(directory):
+    assert all(example.perturbed_answers == () for example in load_tofu(directory, "holdout10"))
+
+
+def test_unknown_split_and_source(directory):
+    with pytest.raises(
+        DataError, match=r"no split 'forget99'. Found: forget10, forget10_filtered, forget10_perturbed"
+    ):
+        load_tofu(directory, "forget99")
+    with pytest.raises(DataError, match="expected a directory with TOFU files, or a Hub data set"):
+        load_tofu(directory / "forget10.json", "forget10")
+
+
+@pytest.mark.parametrize("source", ["locuslab/TOFU", "hf:locuslab/TOFU"])
+def test_hub(monkeypatch, source):
+    import datasets
+
+    rows = [{"question": "Who?", "answer": "Ada."}]
+    configs = {
+        "forget10": rows,
+        "forget10_perturbed": [{**rows[0], "perturbed_answer": ["Bo."]}],
+        "full": rows,
+    }
+    monkeypatch.setattr(datasets, "get_dataset_config_names", lambda name: list(configs))
+    monkeypatch.setattr(
+        datasets, "load_dataset", lambda name, config, *, split: datasets.Dataset.from_list(configs[config])
+    )
+    assert load_tofu(source, "forget10")[0].perturbed_answers == ("Bo.",)
+    assert load_tofu(source, "full")[0].perturbed_answers == ()
+    with pytest.raises(DataError, match=r"no split 'x'. Found: forget10, forget10_perturbed, full"):
+        load_tofu(source, "x")
+
+
+def test_hub_out_of_reach(monkeypatch):
+    import datasets
+
+    def fail(name):
+        raise ConnectionError("offline")
+
+    monkeypatch.setattr(datasets, "get_dataset_config_names", fail)
+    with pytest.raises(
+        DataError, match=r"neither a local directory nor a Hub data set .*\(ConnectionError: offline\)"
+    ):
+        load_tofu("locuslab/TOFU", "forget10")
+
+
+def test_the_real_files(shared_dir):
+    tofu = shared_dir / "data" / "tofu"
+    for split in ("forget10", "forget10_filtered"):
+        examples = load_tofu(tofu, split)
+        assert all(len(e.paraphrased_answers) == 1 and len(e.perturbed_answers) == 5 for e in examples)
+    assert all(len(example.perturbed_answers) == 3 for example in load_tofu(tofu, "real_authors"))
+    assert len(load_tofu(tofu, "retain90")) == 3600
