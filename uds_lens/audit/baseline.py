@@ -1,0 +1,280 @@
+"""Stage 1, measured once and reused: which layers of `full` hold the knowledge, against `retain`."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from uds_lens.audit.config import AuditConfig, RunOptions
+from uds_lens.audit.depth_audit import DepthAudit, as_tensor
+from uds_lens.audit.measure import PatchScores, Plan, SourceStates, make_plan, read_source, score_sources
+from uds_lens.audit.records import ModelRecord, provenance, versions
+from uds_lens.audit.scores import ke_mask
+from uds_lens.data import ForgetExample, SkippedExample
+from uds_lens.errors import ModelError, warn_once
+from uds_lens.models import ModelSource
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Baseline:
+    """Stage 1 of an audit: `full` against `retain` on a forget set.
+
+    It depends on nothing else, so one baseline serves every unlearned model. `Baseline.measure` makes it, `audit`
+    and `audit_all` use it, `save` and `load` keep it.
+    """
+
+    config: AuditConfig
+    """What was measured."""
+
+    models: Mapping[str, ModelRecord]
+    """Records of `full` and `retain`."""
+
+    examples: Sequence[ForgetExample]
+    """The scored examples, in input order."""
+
+    skipped: Sequence[SkippedExample]
+    """Rows that could not be scored, with reasons."""
+
+    provenance: Mapping[str, Any]
+    """Versions, machine, command, engine, first rendered prompt, hash of the token ids."""
+
+    n_tokens: Int[Tensor, "example"]
+    """Entity tokens of each example."""
+
+    s_full: Float[Tensor, "example"]
+    """Mean log-probability of the entity under `full`, nats per token."""
+
+    s1_delta: Float[Tensor, "example layer"]
+    """Log-probability lost with retain's state patched in, nats per token."""
+
+    s1_norm_ratio: Float[Tensor, "example layer"]
+    """Norm of retain's state over that of the state it replaces."""
+
+    s1_cosine: Float[Tensor, "example layer"]
+    """Cosine between retain's state and the state it replaces."""
+
+    full: ModelSource | None = field(default=None, repr=False)
+    """Where `full` is opened again for stage 2; None after `load` means the recorded name."""
+
+    @classmethod
+    def measure(
+        cls,
+        full: ModelSource,
+        retain: ModelSource,
+        examples: Sequence[ForgetExample],
+        *,
+        config: AuditConfig | None = None,
+        options: RunOptions | None = None,
+    ) -> Baseline:
+        """Measure stage 1.
+
+        Args:
+            full: Trained on everything.
+            retain: Never saw the forget set.
+            examples: The forget set.
+            config: What to measure; default `AuditConfig()`.
+            options: How to run it; default `RunOptions()`.
+
+        Returns:
+            The baseline.
+
+        Raises:
+            TrioMismatchError: The two checkpoints differ in architecture, size or tokenizer.
+            ModelError: A checkpoint cannot be opened, or gives NaN.
+            DataError: No examples.
+        """
+        config, options = config or AuditConfig(), options or RunOptions()
+        plan = make_plan({"full": full, "retain": retain}, examples, config=config, options=options)
+        source = read_source(retain, plan, role="retain", config=config, options=options)
+        return _assemble(full, source, [], plan, config, options)[0]
+
+    @property
+    def ke_mask(self) -> Bool[Tensor, "example layer"]:
+        """Knowledge-encoding layers: `s1_delta > tau`."""
+        return ke_mask(self.s1_delta, self.config.tau)
+
+    @property
+    def key(self) -> str:
+        """What stage 1 depends on, hashed: weights, token ids, protocol, dtype, patch site, library version.
+
+        Not tau, which is applied afterwards, and neither names nor paths.
+        """
+        settings = self.config
+        parts = {
+            "full": self.models["full"].fingerprint,
+            "retain": self.models["retain"].fingerprint,
+            "ids": self.provenance["ids_hash"],
+            "uds_lens": versions()["uds_lens"],
+            **{name: getattr(settings, name) for name in STAGE_1_SETTINGS},
+        }
+        return hashlib.blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+    def audit(self, unlearned: ModelSource, *, options: RunOptions | None = None) -> DepthAudit:
+        """Stage 2 of one model.
+
+        Args:
+            unlearned: `full` after an unlearning method.
+            options: How to run it; default `RunOptions()`.
+
+        Returns:
+            The audit.
+
+        Raises:
+            ModelError: `full` is no longer the model that was measured, or a model gives NaN.
+            TrioMismatchError: The model does not fit `full`.
+        """
+        return self.audit_all([unlearned], options=options)[0]
+
+    def audit_all(
+        self, models: Sequence[ModelSource], *, options: RunOptions | None = None
+    ) -> list[DepthAudit]:
+        """Stage 2 of several models; `full` is opened and recorded once for all of them.
+
+        The states of all models are held in memory at once (examples x layers x tokens x d_model numbers each);
+        pass a few dozen at a time.
+
+        Returns:
+            One audit per model, in their order.
+        """
+        options = options or RunOptions()
+        full = self.full if self.full is not None else self.models["full"].name
+        roles = {"full": full, **{f"unlearned {i}": m for i, m in enumerate(models, start=1)}}
+        plan = make_plan(roles, self.examples, config=self.config, options=options)
+        self._require_same_tokens(plan)
+        sources = [
+            read_source(m, plan, role=f"unlearned {i}", config=self.config, options=options)
+            for i, m in enumerate(models, start=1)
+        ]
+        own = [s for s in sources if s.record.fingerprint != self.models["retain"].fingerprint]
+        scores = score_sources(full, own, plan, config=self.config, options=options)
+        if scores.record.fingerprint != self.models["full"].fingerprint:
+            raise ModelError(
+                f"{scores.record.name!r} is not the `full` this baseline was measured with (weights "
+                f"{scores.record.fingerprint}, expected {self.models['full'].fingerprint}). Measure the baseline again, "
+                "or set its `full`."
+            )
+        by_source = dict(zip(map(id, own), scores.sources, strict=True))
+        return [self._with_stage_2(s.record, by_source.get(id(s))) for s in sources]
+
+    def with_full(self, full: ModelSource) -> Baseline:
+        """The same baseline with another place to open `full` from (its weights are checked when it is opened)."""
+        return dataclasses.replace(self, full=full)
+
+    def _require_same_tokens(self, plan: Plan) -> None:
+        if plan.encoded.ids_hash != self.provenance["ids_hash"]:
+            raise ModelError(
+                "the tokenizer of `full` no longer gives the tokens this baseline was measured on: measure it again."
+            )
+
+    def _with_stage_2(self, unlearned: ModelRecord, scores: PatchScores | None) -> DepthAudit:
+        """Join the stages; None means the model is retain itself, whose stage 2 is stage 1."""
+        scores = scores or PatchScores(self.s1_delta, self.s1_norm_ratio, self.s1_cosine)
+        audit = DepthAudit(
+            config=self.config,
+            models={**self.models, "unlearned": unlearned},
+            examples=self.examples,
+            skipped=self.skipped,
+            provenance=self.provenance,
+            n_tokens=self.n_tokens,
+            s_full=self.s_full,
+            s1_delta=self.s1_delta,
+            s2_delta=scores.delta,
+            s1_norm_ratio=self.s1_norm_ratio,
+            s1_cosine=self.s1_cosine,
+            s2_norm_ratio=scores.norm_ratio,
+            s2_cosine=scores.cosine,
+        )
+        if audit.n_measured == 0:
+            warn_once(
+                "UDS is NaN: no example has a layer where patching retain's state costs more than tau "
+                f"({self.config.tau:g} nats per token). Does `full` know the forget set, and `retain` not?"
+            )
+        return audit
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the baseline to a directory, whole or not at all."""
+        from uds_lens.audit.files import save_baseline
+
+        save_baseline(self, path)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Baseline:
+        """Read a baseline written by `save`.
+
+        Raises:
+            ResultFormatError: A file is missing, altered, or of another version.
+        """
+        from uds_lens.audit.files import load_baseline
+
+        return load_baseline(path)
+
+    def __repr__(self) -> str:
+        return (
+            f"Baseline({len(self.examples)} examples, {len(self.skipped)} skipped, {self.s1_delta.shape[1]} layers, "
+            f"full={self.models['full'].name!r}, retain={self.models['retain'].name!r})"
+        )
+
+
+STAGE_1_SETTINGS = ("site", "scope", "last_layer", "protocol", "dtype", "exact_noop")
+"""Settings that stage 1 depends on."""
+
+
+def audit_from_scratch(
+    full: ModelSource,
+    retain: ModelSource,
+    unlearned: ModelSource,
+    examples: Sequence[ForgetExample],
+    *,
+    config: AuditConfig | None = None,
+    options: RunOptions | None = None,
+) -> DepthAudit:
+    """Both stages with one pass over `full`: retain is read, unlearned is read, then both are patched in."""
+    config, options = config or AuditConfig(), options or RunOptions()
+    roles: dict[str, ModelSource] = {"full": full, "retain": retain, "unlearned": unlearned}
+    plan = make_plan(roles, examples, config=config, options=options)
+    first = read_source(retain, plan, role="retain", config=config, options=options)
+    second = read_source(unlearned, plan, role="unlearned", config=config, options=options)
+    same = first.record.fingerprint == second.record.fingerprint
+    baseline, scores = _assemble(full, first, [] if same else [second], plan, config, options)
+    return baseline._with_stage_2(second.record, None if same else scores[0])
+
+
+def _assemble(
+    full: ModelSource,
+    retain: SourceStates,
+    others: list[SourceStates],
+    plan: Plan,
+    config: AuditConfig,
+    options: RunOptions,
+) -> tuple[Baseline, list[PatchScores]]:
+    scores = score_sources(full, [retain, *others], plan, config=config, options=options)
+    stage_1, *stage_2 = scores.sources
+    rows = plan.encoded.rows
+    baseline = Baseline(
+        config=config,
+        models={"full": scores.record, "retain": retain.record},
+        examples=tuple(row.example for row in rows),
+        skipped=tuple(plan.encoded.skipped),
+        provenance=provenance(
+            engine=scores.engine,
+            device=scores.device,
+            rendered_prompt=rows[0].rendered.prompt if rows else None,
+            ids_hash=plan.encoded.ids_hash,
+        ),
+        n_tokens=as_tensor([len(row.targets) for row in rows]),
+        s_full=scores.s_full,
+        s1_delta=stage_1.delta,
+        s1_norm_ratio=stage_1.norm_ratio,
+        s1_cosine=stage_1.cosine,
+        full=full,
+    )
+    return baseline, stage_2
+

@@ -1,0 +1,109 @@
+"""Warnings in words: what a careful reader must know before quoting a score."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from uds_lens.audit.depth_audit import DepthAudit
+
+FEW = 30
+"""Below this many measurable examples an interval over examples is wide."""
+
+OVER_SHARE = 0.25
+"""Share of over-erased KE layers worth a warning."""
+
+COSINE = 0.5
+"""Mean cosine between patched and original state below which the patch is off-distribution."""
+
+NORM_FACTOR = 2.0
+"""Mean norm ratio beyond which (either way) the patch is off-distribution."""
+
+
+def cautions(audit: DepthAudit) -> tuple[str, ...]:
+    """Sentences, most serious first; empty if there is nothing to say."""
+    return tuple(
+        sentence
+        for sentence in (
+            *_weights(audit),
+            _measurable(audit),
+            _skipped(audit),
+            _over_erased(audit),
+            _negative(audit),
+            _off_distribution(audit),
+            _precision(audit),
+        )
+        if sentence
+    )
+
+
+def _weights(audit: DepthAudit) -> list[str]:
+    return [f"{a} and {b} have identical weights." for a, b in audit.equal_weights]
+
+
+def _measurable(audit: DepthAudit) -> str | None:
+    if not audit.examples:
+        return "No example could be scored."
+    if audit.n_measured == 0:
+        return (
+            f"No example is measurable: patching retain's state never costs more than tau = {audit.config.tau:g} "
+            "nats per token. Either full does not know the forget set, or retain knows it too."
+        )
+    if audit.n_measured < FEW:
+        return f"Only {audit.n_measured} examples are measurable: the score depends on few facts."
+    if audit.n_not_measurable > len(audit.examples) / 4:
+        return (
+            f"{audit.n_not_measurable} of {len(audit.examples)} examples are not measurable (no layer holds the "
+            "knowledge) and do not count."
+        )
+    return None
+
+
+def _skipped(audit: DepthAudit) -> str | None:
+    total = len(audit.examples) + len(audit.skipped)
+    if not audit.skipped:
+        return None
+    return f"{len(audit.skipped)} of {total} rows were skipped; `skipped` names the reasons."
+
+
+def _over_erased(audit: DepthAudit) -> str | None:
+    share = audit.over_erased_share
+    if math.isnan(share) or share < OVER_SHARE or ("retain", "unlearned") in audit.equal_weights:
+        return None
+    return (
+        f"Over-erasure: on {share:.0%} of the knowledge-encoding layers the unlearned state costs more than retain's "
+        "(raw LER above 1). Check that the model still works on retained facts."
+    )
+
+
+def _negative(audit: DepthAudit) -> str | None:
+    share = audit.negative_share
+    if math.isnan(share) or share < OVER_SHARE:
+        return None
+    return f"On {share:.0%} of the knowledge-encoding layers the unlearned state helps full recall (raw LER below 0)."
+
+
+def _off_distribution(audit: DepthAudit) -> str | None:
+    if not audit.examples:
+        return None
+    cosine, ratio = audit.s2_cosine.mean(0), audit.s2_norm_ratio.mean(0)
+    off = (cosine < COSINE) | (ratio > NORM_FACTOR) | (ratio < 1 / NORM_FACTOR)
+    layers = off.nonzero()[:, 0].tolist()
+    if not layers:
+        return None
+    named = ", ".join(map(str, layers[:6])) + (", ..." if len(layers) > 6 else "")
+    return (
+        f"Off-distribution patches at layer{'s' if len(layers) > 1 else ''} {named}: the unlearned states are far from "
+        "those they replace (mean cosine below 0.5, or norm off by more than a factor of 2), so a high delta there "
+        "may show damage rather than erasure."
+    )
+
+
+def _precision(audit: DepthAudit) -> str | None:
+    if audit.config.dtype == "float32":
+        return None
+    return (
+        f"Measured in {audit.config.dtype}: rounding moves log-probabilities by up to about 0.1 nats, more than tau. "
+        "Use float32 for numbers to quote."
+    )

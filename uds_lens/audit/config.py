@@ -1,0 +1,126 @@
+"""What is measured (`AuditConfig`) and how it is run (`RunOptions`)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from uds_lens.errors import ConfigError
+from uds_lens.types import DType, Engine, LastLayer, Protocol, Scope, Site, check_choice
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditConfig:
+    """What an audit measures. Two audits are comparable when these are equal.
+
+    Raises:
+        ConfigError: A value is outside its range.
+
+    Example:
+        >>> AuditConfig(tau=-1)
+        Traceback (most recent call last):
+            ...
+        uds_lens.errors.ConfigError: tau must be a number >= 0 (nats per token); got -1.
+    """
+
+    tau: float = 0.05
+    """A layer holds knowledge where patching retain's state costs more than this many nats per token."""
+
+    site: Site = "resid_post"
+    """Point of each block that is patched."""
+
+    scope: Scope = "entity"
+    """Positions that are patched; the entity's tokens are scored in every scope."""
+
+    last_layer: LastLayer = "resid_post"
+    """`post_norm` reproduces the paper's released script, which patches the normed state into the last layer."""
+
+    protocol: Protocol = "raw"
+    """How question and answer become text."""
+
+    dtype: DType = "float32"
+    """Dtype of the models. Log-probabilities are float32 always; half precision adds noise larger than tau."""
+
+    exact_noop: bool = True
+    """Report exactly 0 where source and target states are equal bit for bit, instead of rounding noise."""
+
+    confidence: float = 0.95
+    """Coverage of the bootstrap interval, between 0 and 1."""
+
+    n_bootstrap: int = 9999
+    """Resamples of the bootstrap over examples."""
+
+    seed: int = 0
+    """Seed of the bootstrap."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.tau, bool) or not isinstance(self.tau, int | float) or not 0 <= self.tau < math.inf:
+            raise ConfigError(f"tau must be a number >= 0 (nats per token); got {self.tau!r}.")
+        if not 0 < self.confidence < 1:
+            raise ConfigError(f"confidence must lie between 0 and 1, for example 0.95; got {self.confidence!r}.")
+        if self.n_bootstrap < 100:
+            raise ConfigError(f"n_bootstrap must be at least 100; got {self.n_bootstrap!r}.")
+        if self.seed < 0:
+            raise ConfigError(f"seed must be >= 0; got {self.seed!r}.")
+        check_choice("site", self.site, Site)
+        check_choice("scope", self.scope, Scope)
+        check_choice("last_layer", self.last_layer, LastLayer)
+        check_choice("protocol", self.protocol, Protocol)
+        check_choice("dtype", self.dtype, DType)
+        if self.last_layer == "post_norm" and self.site != "resid_post":
+            raise ConfigError(f"last_layer='post_norm' belongs to site='resid_post'; got site={self.site!r}.")
+
+    def to_dict(self) -> dict[str, Any]:
+        """The settings by name."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, settings: Mapping[str, Any]) -> AuditConfig:
+        """Settings back from `to_dict`; a name that does not exist raises `ConfigError`."""
+        return cls(**_known(cls, settings))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """How an audit is run: where, how fast, with how much memory. Results do not depend on it beyond rounding."""
+
+    device: str = "auto"
+    """`auto` (CUDA if there is one), `cpu`, `cuda:1` ..."""
+
+    device_map: str | dict[str, Any] | None = None
+    """accelerate's placement over several devices; replaces `device`."""
+
+    engine: Engine = "auto"
+    """`auto` checks the wavefront against one patched forward per layer on a first batch, and falls back to it."""
+
+    token_budget: int = 4096
+    """Tokens per batch, padding included. Lower it when memory runs out."""
+
+    revision: str | None = None
+    """Branch, tag or commit, for checkpoints on the Hub."""
+
+    offline: bool = False
+    """Use only files already downloaded."""
+
+    trust_remote_code: bool = False
+    """Run the checkpoints' own Python code."""
+
+    progress: bool | None = None
+    """Show progress bars; None shows them in terminals and notebooks."""
+
+    def __post_init__(self) -> None:
+        check_choice("engine", self.engine, Engine)
+        if self.token_budget < 1:
+            raise ConfigError(f"token_budget must be at least 1; got {self.token_budget!r}.")
+
+
+def _known(cls: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
+    names = {field.name for field in fields(cls)}
+    unknown = sorted(set(settings) - names)
+    if unknown:
+        raise ConfigError(
+            f"{cls.__name__} has no {', '.join(map(repr, unknown))}; it has {', '.join(sorted(names))}."
+        )
+    return dict(settings)

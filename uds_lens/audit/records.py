@@ -1,0 +1,91 @@
+"""Who was measured, with what: model records and provenance."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from uds_lens.models import HookedModel
+
+_PACKAGES = ("uds_lens", "torch", "transformers", "transformer-lens", "tokenizers", "numpy", "scipy")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelRecord:
+    """One checkpoint as it was measured."""
+
+    name: str
+    """Path, Hub id or name of the live model, as given."""
+
+    fingerprint: str
+    """Fingerprint of the weights, 32 hexadecimal digits."""
+
+    architecture: str
+    """transformers class."""
+
+    dtype: str
+    """Dtype of the activations."""
+
+    n_layers: int
+    """Number of blocks."""
+
+    d_model: int
+    """Width of the residual stream."""
+
+    @classmethod
+    def of(cls, model: HookedModel) -> ModelRecord:
+        """Record an open model (hashes its weights)."""
+        return cls(
+            name=model.name,
+            fingerprint=model.fingerprint,
+            architecture=model.architecture,
+            dtype=str(model.dtype).removeprefix("torch."),
+            n_layers=model.n_layers,
+            d_model=model.d_model,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The record by field name."""
+        return asdict(self)
+
+
+def provenance(*, engine: str, device: str, rendered_prompt: str | None, ids_hash: str) -> dict[str, Any]:
+    """What is needed to trace and repeat a measurement: versions, machine, command, first prompt, hash of tokens."""
+    return {
+        "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "command": " ".join(sys.argv),
+        "versions": versions(),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "engine": engine,
+        "device": device,
+        "first_prompt": rendered_prompt,
+        "ids_hash": ids_hash,
+    }
+
+
+def versions() -> dict[str, str]:
+    """Installed versions of the packages that numbers depend on."""
+    found = {}
+    for package in _PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "not installed"
+    return found
+
+
+def equal_weights(models: Mapping[str, ModelRecord]) -> list[tuple[str, str]]:
+    """Pairs of roles whose weights are the same bytes."""
+    roles = list(models)
+    return [
+        (a, b)
+        for i, a in enumerate(roles)
+        for b in roles[i + 1 :]
+        if models[a].fingerprint == models[b].fingerprint
+    ]
