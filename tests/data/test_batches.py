@@ -126,6 +126,11 @@ def test_plans_hold_every_row_once_within_their_limits(cells, token_budget, max_
         assert max(lengths) <= 1.25 * min(lengths) + 8
 
 
+def test_plans_split_where_the_length_jumps():
+    rows = [TokenSequence(ids=(1,) * n, targets=(1,), scored=(0,), patched=(0,)) for n in (59, 40, 58)]
+    assert plan_batches(rows) == [[1, 2], [0]]
+
+
 def test_plan_of_the_real_forget_set_pads_little(shared_dir):
     from transformers import AutoTokenizer
 
