@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from uds_lens import audit, data, errors, models, patching, toy
-    from uds_lens.audit import AuditConfig, Baseline, DepthAudit
+    from uds_lens.audit import AuditConfig, Baseline, DepthAudit, RunOptions
     from uds_lens.data import ForgetExample, load_examples, load_tofu
     from uds_lens.models import open_model
 
@@ -21,6 +21,7 @@ __all__ = [
     "Baseline",
     "DepthAudit",
     "ForgetExample",
+    "RunOptions",
     "__version__",
     "audit",
     "data",
@@ -39,6 +40,7 @@ _HOME = {
     "AuditConfig": "audit",
     "Baseline": "audit",
     "DepthAudit": "audit",
+    "RunOptions": "audit",
     "ForgetExample": "data",
     "load_examples": "data",
     "load_tofu": "data",
