@@ -149,10 +149,10 @@ def test_scopes_in_a_batch(words, scope, side):
     ]
     rows = encode(examples, words, scope=scope).rows
     batch = make_batch(rows, pad_token_id=words.pad_token_id, padding_side=side)
-    expected = {"entity": [2, 1], "boundary": [1, 1], "answer": [2, 1], "all": [12, 7]}[scope]
+    expected = {"entity": [2, 1], "boundary": [1, 1], "answer": [4, 1], "all": [12, 7]}[scope]
     assert batch.patched_mask.sum(1).tolist() == expected
     assert batch.scored_mask.sum(1).tolist() == [2, 1]
-    assert batch.window.shape[1] == (12 if scope == "all" else 2)
+    assert batch.window.shape[1] == {"all": 12, "answer": 4}.get(scope, 2)
 
 
 def test_texts(words):

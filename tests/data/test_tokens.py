@@ -32,7 +32,7 @@ def test_an_entity_that_opens_the_answer(words):
 
 @pytest.mark.parametrize(
     ("scope", "patched"),
-    [("entity", (10, 11)), ("boundary", (10,)), ("answer", (10, 11)), ("all", tuple(range(12)))],
+    [("entity", (10, 11)), ("boundary", (10,)), ("answer", (8, 9, 10, 11)), ("all", tuple(range(12)))],
 )
 def test_scopes(words, scope, patched):
     (row,) = encode([EXAMPLE], words, scope=scope).rows
@@ -41,7 +41,7 @@ def test_scopes(words, scope, patched):
     assert row.window == range(patched[0], 12)
 
 
-def test_scope_answer_starts_at_the_last_prompt_token_even_when_the_entity_does_not(tokenizers):
+def test_scope_answer_starts_at_the_first_token_of_the_answer(tokenizers):
     """A tokenizer that gives the leading space a token of its own."""
     tokenizer = tokenizers["bytes"]
     example = ForgetExample("a", "Who?", "It was Q🦊.", prefix="It was", entity="Q🦊")
@@ -49,7 +49,9 @@ def test_scope_answer_starts_at_the_last_prompt_token_even_when_the_entity_does_
         scope: encode([example], tokenizer, scope=scope).rows[0] for scope in ("entity", "answer", "boundary")
     }
     n_prompt = len(tokenizer("Question: Who?\nAnswer: It was").input_ids)
-    assert rows["answer"].patched[0] == n_prompt - 1
+    first = rows["answer"].patched[0] + 1
+    assert tokenizer.decode(rows["answer"].ids[first:n_prompt]).strip() == "It was"
+    assert rows["answer"].patched[-1] == rows["entity"].patched[-1]
     assert rows["entity"].patched[0] == rows["boundary"].patched[0] == n_prompt
     assert tokenizer.decode(rows["entity"].targets) == "Q🦊"
     assert len(rows["entity"].targets) > len("Q🦊")

@@ -27,6 +27,8 @@ class RenderedExample:
     """The rest of the reference answer, with one leading space unless the prompt ends in white space."""
     entity: Span
     """Characters of the entity in `continuation`."""
+    answer_start: int
+    """Character of `prompt` at which the answer begins (its length, where the prefix is empty)."""
 
 
 def render(
@@ -67,7 +69,8 @@ def render(
     prompt = prompt_text(example.question, prefix, protocol, tokenizer)
     continuation = continuation_text(prompt, example.answer[span.start :])
     start = len(continuation) - len(example.answer[span.start :])
-    return RenderedExample(prompt, continuation, Span(start, start + span.end - span.start))
+    entity = Span(start, start + span.end - span.start)
+    return RenderedExample(prompt, continuation, entity, len(prompt) - len(prefix))
 
 
 def prompt_text(

@@ -125,9 +125,12 @@ def encode(
     rendered = [render(example, protocol, tokenizer) for example in located]
     prompts = prompt_ids(tokenizer, [text.prompt for text in rendered], protocol=protocol)
     continuations = _continuations(tokenizer, [text.continuation for text in rendered])
+    starts = _answer_tokens(tokenizer, rendered, protocol) if scope == "answer" else [0] * len(rendered)
     outcomes = iter(
-        _row(example, text, prompt, continuation, scope, _limit(tokenizer))
-        for example, text, prompt, continuation in zip(located, rendered, prompts, continuations, strict=True)
+        _row(example, text, prompt, start, continuation, scope, _limit(tokenizer))
+        for example, text, prompt, start, continuation in zip(
+            located, rendered, prompts, starts, continuations, strict=True
+        )
     )
     rows: list[TokenRow] = []
     skipped: list[SkippedExample] = []
@@ -191,6 +194,26 @@ def entity_tokens(offsets: Sequence[tuple[int, int]], entity: Span) -> range:
     return range(inside[0], inside[-1] + 1) if inside else range(0)
 
 
+def _answer_tokens(
+    tokenizer: PreTrainedTokenizerBase, rendered: Sequence[RenderedExample], protocol: Protocol
+) -> list[int]:
+    """Index of the first prompt token that belongs to the answer; the prompt's length where none does."""
+    if not rendered:
+        return []
+    coded = tokenizer(
+        [text.prompt for text in rendered],
+        add_special_tokens=protocol == "raw",
+        padding=False,
+        truncation=False,
+        return_offsets_mapping=True,
+        verbose=False,
+    )
+    return [
+        next((i for i, (_, end) in enumerate(offsets) if end > text.answer_start), len(offsets))
+        for text, offsets in zip(rendered, coded["offset_mapping"], strict=True)
+    ]
+
+
 def _continuations(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> list[tuple[list[int], list]]:
     if not texts:
         return []
@@ -210,6 +233,7 @@ def _row(
     example: ForgetExample,
     rendered: RenderedExample,
     prompt: list[int],
+    answer_token: int,
     continuation: tuple[list[int], list],
     scope: Scope,
     limit: int | None,
@@ -230,7 +254,7 @@ def _row(
     patched = {
         "entity": range(first - 1, last),
         "boundary": range(first - 1, first),
-        "answer": range(len(prompt) - 1, last),
+        "answer": range(max(0, min(answer_token, len(prompt)) - 1), last),
         "all": range(last),
     }[scope]
     return TokenRow(
