@@ -1,0 +1,65 @@
+"""The terminal table: right words, right numbers, 80 columns, each warning once."""
+
+import math
+
+import pytest
+
+from uds_lens.cli.table import print_audits, reading
+
+
+def test_reading_changes_at_its_bounds() -> None:
+    words = [reading(uds) for uds in (0.0, 0.049, 0.05, 0.349, 0.35, 0.649, 0.65, 0.949, 0.95, 1.0)]
+    assert words == [
+        *["intact, as in full"] * 2,
+        *["mostly intact"] * 2,
+        *["partly erased"] * 2,
+        *["mostly erased"] * 2,
+        *["erased, as in retain"] * 2,
+    ]
+    assert reading(math.nan) == "not measurable"
+
+
+def test_table_holds_the_numbers(make_audit, capsys: pytest.CaptureFixture[str]) -> None:
+    print_audits({"npo": make_audit(0.2), "rmu": make_audit(0.7)})
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["model", "UDS", "95%", "interval", "N", "NaN", "layers", "reading"]
+    assert lines[2].split() == [
+        "npo",
+        "0.200",
+        "0.200",
+        "-",
+        "0.200",
+        "3",
+        "1",
+        "1.5",
+        "of",
+        "2",
+        "mostly",
+        "intact",
+    ]
+    assert lines[3].split()[:2] == ["rmu", "0.700"]
+
+
+def test_undefined_score_is_said_not_zero(make_audit, capsys: pytest.CaptureFixture[str]) -> None:
+    print_audits({"npo": make_audit(0.2).with_tau(10.0)})
+    row = capsys.readouterr().out.splitlines()[2]
+    assert row.split() == ["npo", "NaN", "-", "0", "4", "0.0", "of", "2", "not", "measurable"]
+
+
+def test_80_columns_without_colour(make_audit, capsys: pytest.CaptureFixture[str]) -> None:
+    print_audits({"a-model-with-a-rather-long-name-0123456789": make_audit(0.2), "b[red]": make_audit(0.7)})
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines())) <= 80
+    assert "\x1b" not in out
+    assert "b[red]" in out
+
+
+def test_warnings_come_once_with_the_names_they_are_about(
+    make_audit, capsys: pytest.CaptureFixture[str]
+) -> None:
+    print_audits({"npo": make_audit(0.2), "rmu": make_audit(0.7)})
+    text = " ".join(capsys.readouterr().out.split())
+    assert text.count("Only 3 examples are measurable") == 1
+    assert "! all: Only 3 examples" in text
+    print_audits({"npo": make_audit(0.2), "rmu": make_audit(0.7)}, cautions_of=["rmu"])
+    assert "! rmu: Only 3 examples" in " ".join(capsys.readouterr().out.split())
