@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 
 def atomic_write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
@@ -71,7 +72,8 @@ def sha256_file(path: str | os.PathLike[str]) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest() if hasattr(hashlib, "file_digest") else _sha256(file)
 
 
-def _sha256(file) -> str:  # noqa: ANN001 - Python 3.10 has no hashlib.file_digest
+def _sha256(file: BinaryIO) -> str:
+    """`hashlib.file_digest`, which Python 3.10 lacks."""
     digest = hashlib.sha256()
     for chunk in iter(lambda: file.read(1 << 20), b""):
         digest.update(chunk)

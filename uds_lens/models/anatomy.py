@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -46,7 +47,12 @@ class Anatomy:
     @property
     def d_vocab(self) -> int:
         """Number of logits."""
-        return int(self.causal_lm.config.get_text_config().vocab_size)
+        return int(self.text_config.vocab_size)
+
+    @property
+    def text_config(self) -> Any:
+        """transformers' configuration of the text model."""
+        return _text_config(self.causal_lm)
 
     def unembed(self, normed: Float[Tensor, "row d_model"]) -> Float[Tensor, "row d_vocab"]:
         """Logits of states that already passed the final norm, by the model's own head.
@@ -92,7 +98,7 @@ def anatomy_of(causal_lm: nn.Module) -> Anatomy:
             f"{name} is not a decoder with a language-model head: expected a transformers causal language model "
             "(for example LlamaForCausalLM). Load it with AutoModelForCausalLM."
         )
-    depth = getattr(causal_lm.config.get_text_config(), "num_hidden_layers", None)
+    depth = getattr(_text_config(causal_lm), "num_hidden_layers", None)
     for root in (base, getattr(base, "decoder", None)):
         if root is None:
             continue
@@ -108,15 +114,20 @@ def anatomy_of(causal_lm: nn.Module) -> Anatomy:
     )
 
 
+def _text_config(causal_lm: nn.Module) -> Any:
+    config: Any = causal_lm.config
+    return config.get_text_config()
+
+
 @contextmanager
 def _forward_replaced(module: nn.Module, output: object) -> Iterator[None]:
     had_own = "forward" in module.__dict__
     own = module.__dict__.get("forward")
-    module.forward = lambda *args, **kwargs: output  # type: ignore[method-assign]
+    module.forward = lambda *args, **kwargs: output
     try:
         yield
     finally:
         if had_own:
-            module.forward = own  # type: ignore[method-assign,assignment]
+            module.forward = own  # type: ignore[assignment]
         else:
             del module.__dict__["forward"]

@@ -80,5 +80,5 @@ def _digest(item: tuple[str, Tensor]) -> bytes:
     flat = tensor.contiguous().reshape(-1).view(torch.uint8) if tensor.numel() else None
     if flat is not None:
         for start in range(0, flat.numel(), _CHUNK):
-            digest.update(flat[start : start + _CHUNK].cpu().numpy())
+            digest.update(flat[start : start + _CHUNK].cpu().numpy().data)
     return digest.digest()

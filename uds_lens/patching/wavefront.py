@@ -214,7 +214,7 @@ def _variants_at_once(recording: Recording) -> int:
     """How many variants may ride together before their attention scores pass the memory bound."""
     batch = recording.batch
     width, prefix = batch.window.shape[1], recording.first_column
-    heads = int(recording.anatomy.causal_lm.config.get_text_config().num_attention_heads)
+    heads = int(recording.anatomy.text_config.num_attention_heads)
     per_head = _SCORES_AT_ONCE / (len(batch) * heads)
     n = 1
     while n < recording.anatomy.n_layers and (n + 1) * width * (prefix + (n + 1) * width) <= per_head:
