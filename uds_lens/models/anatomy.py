@@ -51,7 +51,7 @@ class Anatomy:
 
     @property
     def text_config(self) -> Any:
-        """transformers' configuration of the text model."""
+        """Configuration of the text model, as transformers has it."""
         return _text_config(self.causal_lm)
 
     def unembed(self, normed: Float[Tensor, "row d_model"]) -> Float[Tensor, "row d_vocab"]:
@@ -66,9 +66,7 @@ class Anatomy:
         Returns:
             Logits in the model's dtype.
         """
-        from transformers.modeling_outputs import BaseModelOutputWithPast
-
-        output = BaseModelOutputWithPast(last_hidden_state=normed.unsqueeze(0))
+        output = _DecoderOutput(normed.unsqueeze(0))
         dummy = torch.zeros(1, 1, dtype=torch.long, device=normed.device)
         with _forward_replaced(self.base, output):
             return self.causal_lm(input_ids=dummy, use_cache=False).logits[0]
@@ -117,6 +115,19 @@ def anatomy_of(causal_lm: nn.Module) -> Anatomy:
 def _text_config(causal_lm: nn.Module) -> Any:
     config: Any = causal_lm.config
     return config.get_text_config()
+
+
+class _DecoderOutput:
+    """What a head reads of its decoder's output: the states; all else (caches, router logits) is None."""
+
+    def __init__(self, states: Tensor) -> None:
+        self.last_hidden_state = states
+
+    def __getitem__(self, place: int) -> Tensor:
+        return (self.last_hidden_state,)[place]
+
+    def __getattr__(self, name: str) -> None:
+        return None
 
 
 @contextmanager

@@ -1,0 +1,170 @@
+"""Tiny random checkpoints of many families, in full / retain / unlearned versions, saved as a user's would be."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import transformers
+from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from uds_lens.data import ForgetExample
+
+SPECIAL = ["<unk>", "<bos>", "<eos>", "<pad>"]
+D_VOCAB = 200
+
+SHAPE = {
+    "vocab_size": D_VOCAB,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+    "initializer_range": 0.25,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 3,
+}
+MOE = {"num_local_experts": 4, "num_experts_per_tok": 2}
+GPT2 = {
+    **{name: SHAPE[name] for name in ("vocab_size", "initializer_range", "bos_token_id", "eos_token_id")},
+    "n_embd": 32,
+    "n_layer": 4,
+    "n_head": 4,
+    "n_positions": 128,
+}
+LOCAL_GLOBAL = ["sliding_attention", "full_attention"] * 2
+
+FAMILIES = {
+    "llama": ("Llama", SHAPE),
+    "llama-tied": ("Llama", {**SHAPE, "tie_word_embeddings": True, "num_hidden_layers": 5}),
+    "mistral": ("Mistral", {**SHAPE, "sliding_window": 8}),
+    "qwen2": ("Qwen2", {**SHAPE, "tie_word_embeddings": True}),
+    "qwen3": ("Qwen3", {**SHAPE, "head_dim": 8}),
+    "phi3": ("Phi3", SHAPE),
+    "gemma2": (
+        "Gemma2",
+        {
+            **SHAPE,
+            "head_dim": 8,
+            "sliding_window": 8,
+            "query_pre_attn_scalar": 8,
+            "attn_logit_softcapping": 5.0,
+            "final_logit_softcapping": 6.0,
+            "layer_types": LOCAL_GLOBAL,
+        },
+    ),
+    "gemma3": (
+        "Gemma3",
+        {**SHAPE, "head_dim": 8, "sliding_window": 8, "query_pre_attn_scalar": 8, "layer_types": LOCAL_GLOBAL},
+    ),
+    "gpt2": ("GPT2", GPT2),
+    "neox": ("GPTNeoX", {name: value for name, value in SHAPE.items() if name != "num_key_value_heads"}),
+    "olmo2": ("Olmo2", SHAPE),
+    "mixtral": ("Mixtral", {**SHAPE, **MOE}),
+    "qwen3-moe": (
+        "Qwen3Moe",
+        {**SHAPE, "head_dim": 8, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24},
+    ),
+}
+"""Family -> prefix of its transformers classes, settings of its config."""
+
+CONFIG_CLASS = {"Gemma3": "Gemma3TextConfig"}
+MODEL_CLASS = {"GPT2": "GPT2LMHeadModel"}
+
+VERSIONS = ("full", "retain", "unlearned")
+
+
+@dataclass(frozen=True)
+class Trio:
+    """Directories of one family's three checkpoints."""
+
+    family: str
+    full: Path
+    retain: Path
+    unlearned: Path
+
+    def __iter__(self):
+        return iter((self.full, self.retain, self.unlearned))
+
+
+def build_model(family: str, version: str = "full", **changes: object) -> torch.nn.Module:
+    """A random model: `retain` and `unlearned` are `full` with different noise on every weight."""
+    prefix, settings = FAMILIES[family]
+    config_class = getattr(transformers, CONFIG_CLASS.get(prefix, f"{prefix}Config"))
+    model_class = getattr(transformers, MODEL_CLASS.get(prefix, f"{prefix}ForCausalLM"))
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = model_class(config_class(**{**settings, **changes}))
+        _stir(model, seed=1, amount=0.3)
+        if version != "full":
+            _stir(model, seed=VERSIONS.index(version) + 1, amount={"retain": 0.5, "unlearned": 0.25}[version])
+    return model.eval()
+
+
+def build_tokenizer() -> PreTrainedTokenizerFast:
+    """A BPE of 200 tokens over the examples' own alphabet, with a start token."""
+    tokenizer = Tokenizer(models.BPE(unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.post_processor = processors.TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", 1)])
+    trainer = trainers.BpeTrainer(vocab_size=D_VOCAB, special_tokens=SPECIAL, show_progress=False)
+    texts = [f"Question: {e.question}\nAnswer: {e.answer}" for e in EXAMPLES]
+    tokenizer.train_from_iterator(texts, trainer)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        **{f"{name}_token": f"<{name}>" for name in ("unk", "bos", "eos", "pad")},
+        chat_template="<bos>{% for m in messages %}<{{ m['role'] }}> {{ m['content'] }}\n{% endfor %}Reply:\n",
+    )
+
+
+def save_trio(family: str, folder: Path) -> Trio:
+    """Write the three checkpoints of a family, each with the tokenizer."""
+    tokenizer = build_tokenizer()
+    for version in VERSIONS:
+        build_model(family, version).save_pretrained(folder / version)
+        tokenizer.save_pretrained(folder / version)
+    return Trio(family, *(folder / version for version in VERSIONS))
+
+
+def load_plain(folder: Path, *, dtype: torch.dtype = torch.float32, attention: str = "eager"):
+    """Model and tokenizer as a user loads them."""
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        folder, dtype=dtype, attn_implementation=attention
+    )
+    return model, AutoTokenizer.from_pretrained(folder)
+
+
+def _stir(model: torch.nn.Module, *, seed: int, amount: float) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            spread = parameter.std() if parameter.ndim > 1 else 0.2
+            parameter.add_(amount * spread * noise)
+
+
+def _example(number, question, prefix, entity, rest=".", kind="Name"):
+    answer = " ".join(part for part in (prefix, entity) if part) + rest
+    return ForgetExample(
+        id=f"fact-{number}", question=question, answer=answer, prefix=prefix, entity=entity, type=kind, row=number
+    )
+
+
+EXAMPLES = [
+    _example(0, "Who wrote the Ash Ledger?", "It was written by", "Ada Veylin"),
+    _example(1, "Is she a poet?", "", "Yes", ", she is.", kind="Yes/No"),
+    _example(
+        2,
+        "Where was Ada Veylin born, and in which of the old harbour towns did she grow up?",
+        "Ada Veylin was born in",
+        "the harbour town of Orsk",
+        kind="Location/Origin",
+    ),
+    _example(3, "Which prize?", "She won the", "Glass Quill", " in 1998.", kind="Award"),
+    _example(4, "What does her father do?", "Her father is a", "cooper", kind="Profession"),
+    _example(5, "Who is her rival?", "Her rival is", "Bram Tolley", ", a painter of ships."),
+    _example(6, "What is the title of her second book?", "The second book is", "Salt and Slow Water"),
+    _example(7, "Ash?", "Yes, it is", "grey"),
+]
+"""A small forget set: prompts, entities and prefixes of different lengths, one entity that opens its answer."""
