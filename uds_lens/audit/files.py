@@ -62,6 +62,13 @@ def plain(value: Any) -> Any:
     return value
 
 
+def require_free(path: str | os.PathLike[str]) -> None:
+    """Raise `ResultFormatError` if saving to `path` would replace anything but an earlier result."""
+    target = Path(path)
+    if target.exists() and not (target / _MANIFEST).is_file() and (not target.is_dir() or any(target.iterdir())):
+        raise ResultFormatError(f"{str(target)!r} exists and is no saved result: choose another directory.")
+
+
 def _save(
     result: DepthAudit | Baseline,
     path: str | os.PathLike[str],
@@ -73,8 +80,7 @@ def _save(
     from safetensors.torch import save_file
 
     target = Path(path)
-    if target.exists() and not (target / _MANIFEST).is_file() and (not target.is_dir() or any(target.iterdir())):
-        raise ResultFormatError(f"{str(target)!r} exists and is no saved result: choose another directory.")
+    require_free(target)
     with atomic_directory(target) as folder:
         save_file({name: getattr(result, name).clone().contiguous() for name in names}, folder / _TENSORS)
         _write_examples(result.examples, folder / _EXAMPLES)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from uds_lens.cli import options as opt
-from uds_lens.cli.results import BASELINE, as_json, directory_names, write_table
+from uds_lens.cli.results import BASELINE, as_json, directory_names, prepare, write_table
 from uds_lens.cli.table import print_audits
 
 if TYPE_CHECKING:
@@ -77,13 +77,13 @@ def audit(
         trust_remote_code=trust_remote_code,
     )
     names = directory_names(unlearned)
+    places = {name: out / name for name in names} if len(names) > 1 else {names[0]: out}
+    prepare(places.values())
     forget = ul.load_examples(examples, limit=limit)
-    if len(unlearned) == 1:
-        places = {names[0]: out}
+    if len(names) == 1:
         found = {names[0]: ul.DepthAudit.run(full, retain, unlearned[0], forget, config=config, options=run)}
         found[names[0]].save(out)
     else:
-        places = {name: out / name for name in names}
         found = _audit_several(
             full, retain, dict(zip(names, unlearned, strict=True)), forget, config, run, out
         )

@@ -7,7 +7,7 @@ from pathlib import Path
 import typer
 
 from uds_lens.cli import options as opt
-from uds_lens.cli.results import BASELINE, as_json, write_table
+from uds_lens.cli.results import BASELINE, as_json, prepare, write_table
 from uds_lens.cli.table import print_audits
 
 
@@ -27,6 +27,7 @@ def demo(
     world = ul.toy.load()
     config, run = ul.AuditConfig(), ul.RunOptions(device="cpu")
     models = {"full": world.full, "half": world.half, **world.unlearned, "retain": world.retain}
+    prepare(out / name for name in (BASELINE, *models))
     if not json:
         typer.echo(INTRODUCTION.format(examples=len(world.examples), unlearned=len(world.unlearned)))
     baseline = ul.Baseline.measure(world.full, world.retain, world.examples, config=config, options=run)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +39,17 @@ def directory_names(models: Sequence[str]) -> list[str]:
     raise ConfigError(
         f"the unlearned models must differ, and none may be named {BASELINE!r}; got {', '.join(models)}."
     )
+
+
+def prepare(directories: Iterable[Path]) -> None:
+    """Find out before the work, not after it, that results cannot be saved there."""
+    from uds_lens.audit.files import require_free
+
+    for directory in directories:
+        require_free(directory)
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        if not os.access(directory.parent, os.W_OK):
+            raise ConfigError(f"cannot write to {str(directory.parent)!r}: choose another --out.")
 
 
 def write_table(audits: Mapping[str, DepthAudit], file: Path) -> None:
