@@ -158,8 +158,8 @@ class Baseline:
         if scores.record.fingerprint != self.models["full"].fingerprint:
             raise ModelError(
                 f"{scores.record.name!r} is not the `full` this baseline was measured with (weights "
-                f"{scores.record.fingerprint}, expected {self.models['full'].fingerprint}). Measure the baseline again, "
-                "or set its `full`."
+                f"{scores.record.fingerprint}, expected {self.models['full'].fingerprint}). Measure the baseline "
+                "again, or set its `full`."
             )
         by_source = dict(zip(map(id, own), scores.sources, strict=True))
         return [self._with_stage_2(s.record, by_source.get(id(s))) for s in sources]

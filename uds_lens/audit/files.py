@@ -136,7 +136,8 @@ def _read_manifest(folder: Path, kind: str) -> dict[str, Any]:
         raise ResultFormatError(f"{str(folder)!r} holds a {found}, expected uds_lens.{kind}.")
     if version != VERSION:
         raise ResultFormatError(
-            f"{str(folder)!r} has format version {version}, this release reads {VERSION}: use the release that wrote it."
+            f"{str(folder)!r} has format version {version}, this release reads {VERSION}: use the "
+            "release that wrote it."
         )
     return manifest
 
