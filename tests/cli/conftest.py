@@ -1,12 +1,33 @@
-"""Audits made by hand: four examples, two layers, a score known in advance."""
+"""Audits made by hand: four examples, two layers, a score known in advance; and the program as a function."""
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import pytest
 import torch
 
 from uds_lens.audit import AuditConfig, DepthAudit, ModelRecord
+from uds_lens.cli import main
 from uds_lens.data import ForgetExample
+
+
+class Outcome(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def uds_lens(capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
+    """`uds_lens("demo", "--json")` runs the program in this process."""
+
+    def run(*words: object) -> Outcome:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as exit_info:
+            main([str(word) for word in words])
+        return Outcome(int(exit_info.value.code or 0), *capsys.readouterr())
+
+    return run
 
 
 @pytest.fixture

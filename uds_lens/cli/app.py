@@ -28,10 +28,11 @@ app.command()(audit)
 app.command()(demo)
 
 
-def _print_version(wanted: bool) -> None:
+def _print_version(wanted: bool) -> bool:
     if wanted:
         typer.echo(f"uds-lens {__version__}")
         raise typer.Exit
+    return wanted
 
 
 @app.callback()

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from uds_lens.cli import options as opt
 from uds_lens.cli.results import BASELINE, as_json, prepare, write_table
 from uds_lens.cli.table import print_audits
+
+if TYPE_CHECKING:
+    from uds_lens.toy import World
 
 
 def demo(
@@ -25,13 +29,13 @@ def demo(
     import uds_lens as ul
 
     world = ul.toy.load()
-    config, run = ul.AuditConfig(), ul.RunOptions(device="cpu")
     models = {"full": world.full, "half": world.half, **world.unlearned, "retain": world.retain}
     prepare(out / name for name in (BASELINE, *models))
     if not json:
-        typer.echo(INTRODUCTION.format(examples=len(world.examples), unlearned=len(world.unlearned)))
-    baseline = ul.Baseline.measure(world.full, world.retain, world.examples, config=config, options=run)
-    audits = dict(zip(models, baseline.audit_all(list(models.values()), options=run), strict=True))
+        typer.echo(_introduction(world))
+    options = ul.RunOptions(device="cpu")
+    baseline = ul.Baseline.measure(world.full, world.retain, world.examples, options=options)
+    audits = dict(zip(models, baseline.audit_all(list(models.values()), options=options), strict=True))
     baseline.save(out / BASELINE)
     for name, audit in audits.items():
         audit.save(out / name)
@@ -40,21 +44,31 @@ def demo(
         typer.echo(as_json(audits, {name: out / name for name in audits}))
         return
     print_audits(audits, cautions_of=list(world.unlearned))
-    typer.echo("\n" + NEXT.format(out=out))
+    typer.echo(_NEXT.format(out=out))
 
 
-INTRODUCTION = """\
-The toy world: invented people, and small models trained on facts about them.
-  full    learned all facts        half    learned half of those to forget
-  retain  never saw those to forget
-The others are full after {unlearned} unlearning methods. {examples} facts to forget.
-"""
+def _introduction(world: World) -> str:
+    what = {
+        "full": "trained on all facts",
+        "half": "never saw half of the facts to forget",
+        "retain": "never saw the facts to forget",
+    }
+    recall = [
+        f"  {name:<10} {what.get(name, 'full after unlearning'):<40} {world.recall[name]['forget']:>4.0%}"
+        for name in ("full", "half", *world.unlearned, "retain")
+    ]
+    return "\n".join(
+        [
+            f"The toy world: small models of invented people, {len(world.examples)} facts to forget.",
+            f"{'What the models still answer:':<53} recall",
+            *recall,
+            "\nWhat still lies in their layers:",
+        ]
+    )
 
-NEXT = """\
-full is 0 and retain is 1 by definition.
 
-Saved in {out}, one directory per model and table.csv. To look closer:
+_NEXT = """
+Saved in {out}, one directory per model. To look closer, in Python:
   import uds_lens as ul
-  audit = ul.DepthAudit.load("{out}/retain")
-  audit.layers_frame()
+  ul.DepthAudit.load("{out}/half").layers_frame()
 For your own checkpoints: uds-lens audit --help"""

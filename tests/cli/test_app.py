@@ -1,0 +1,79 @@
+"""What all commands share: help, version, one-line errors and warnings, exit codes."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import uds_lens as ul
+from uds_lens.cli.app import app
+from uds_lens.errors import UdsLensError, forget_warnings, warn_once
+
+PROGRAM = Path(sys.executable).with_name("uds-lens")
+COMMANDS = sorted(command.callback.__name__ for command in app.registered_commands)
+
+
+@pytest.fixture
+def broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`demo` warns once, then fails with a message of two lines."""
+
+    def load() -> None:
+        warn_once("something\nto know", key="tests.cli")
+        raise ul.errors.DataError("no facts:\n  give some.")
+
+    forget_warnings()
+    monkeypatch.setattr("uds_lens.toy.load", load, raising=False)
+
+
+def test_version(uds_lens) -> None:
+    assert uds_lens("--version") == (0, f"uds-lens {ul.__version__}\n", "")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_has_an_example_and_fits(command: str, uds_lens) -> None:
+    code, out, _ = uds_lens(command, "--help")
+    assert code == 0
+    assert f"Example:\n    uds-lens {command} " in out
+    assert max(map(len, out.splitlines())) <= 80
+    assert "--json" in out
+    assert "--debug" in out
+
+
+def test_wrong_usage_is_2(uds_lens) -> None:
+    code, _, err = uds_lens("audit", "--full", "x")
+    assert code == 2
+    assert "Missing option" in err
+    assert uds_lens("depth").code == 2
+
+
+def test_errors_and_warnings_are_one_line_each(broken: None, uds_lens) -> None:
+    code, out, err = uds_lens("demo", "--json")
+    assert (code, out) == (1, "")
+    assert err == "warning: something to know\nerror: no facts: give some.\n"
+
+
+def test_debug_shows_the_traceback(broken: None) -> None:
+    from uds_lens.cli import main
+
+    with pytest.raises(UdsLensError, match="no facts"), pytest.warns(ul.errors.UdsLensWarning):
+        main(["demo", "--debug"])
+
+
+def test_installed_program_answers_at_once() -> None:
+    start = time.perf_counter()
+    done = subprocess.run([PROGRAM, "audit", "--help"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "--unlearned" in done.stdout
+    assert time.perf_counter() - start < 2.0
+
+
+def test_installed_program_fails_in_one_line(tmp_path: Path) -> None:
+    words = ("--full", "f", "--retain", "r", "--unlearned", "u", "--examples", "missing.json", "--out", "o")
+    done = subprocess.run(
+        [PROGRAM, "audit", *words], capture_output=True, text=True, check=False, cwd=tmp_path
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("error: missing.json")
+    assert done.stderr.count("\n") == 1

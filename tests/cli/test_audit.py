@@ -1,0 +1,122 @@
+"""`uds-lens audit`: what it saves and prints, that every option arrives, and what it refuses."""
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import uds_lens as ul
+
+TRIO = ("--full", "full", "--retain", "retain", "--unlearned", "npo")
+
+
+@pytest.fixture
+def examples(tmp_path: Path) -> Path:
+    """Six facts of the toy world as a file."""
+    rows = [
+        {"id": e.id, "question": e.question, "answer": e.answer, "prefix": e.prefix, "entity": e.entity}
+        for e in ul.toy.load().examples[:6]
+    ]
+    file = tmp_path / "forget.jsonl"
+    file.write_text("\n".join(json.dumps(row) for row in rows), encoding="utf-8")
+    return file
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch, make_audit) -> list[tuple]:
+    """Replaces the measurement by one that notes what it was asked for."""
+    noted = []
+
+    def run(*models, config, options):
+        noted.append((models, config, options))
+        return make_audit(0.5)
+
+    monkeypatch.setattr(ul.DepthAudit, "run", run)
+    return noted
+
+
+def test_one_model_is_saved_in_out(examples: Path, tmp_path: Path, uds_lens) -> None:
+    world, out = ul.toy.load(), tmp_path / "audit"
+    model = next(iter(world.unlearned.values()))
+    code, printed, _ = uds_lens(
+        *("audit", "--full", world.full, "--retain", world.retain, "--unlearned", model),
+        *("--examples", examples, "--out", out, "--limit", 4, "--device", "cpu"),
+    )
+    assert code == 0
+    saved = ul.DepthAudit.load(out)
+    assert len(saved.examples) == 4
+    direct = ul.DepthAudit.run(world.full, world.retain, model, ul.load_examples(examples, limit=4))
+    assert saved.uds == pytest.approx(direct.uds, abs=1e-6)
+    assert f"{saved.uds:.3f}" in printed
+    assert str(out) in printed
+
+
+def test_several_models_share_a_baseline(examples: Path, tmp_path: Path, uds_lens) -> None:
+    world, out = ul.toy.load(), tmp_path / "audits"
+    code, printed, _ = uds_lens(
+        *("audit", "--full", world.full, "--retain", world.retain, "--unlearned", world.retain),
+        *("--unlearned", world.full, "--examples", examples, "--out", out, "--device", "cpu", "--json"),
+    )
+    assert code == 0
+    found = json.loads(printed)["audits"]
+    assert [audit["uds"] for audit in found] == [1.0, 0.0]
+    assert [ul.DepthAudit.load(audit["directory"]).uds for audit in found] == [1.0, 0.0]
+    assert pd.read_csv(out / "table.csv")["uds"].tolist() == [1.0, 0.0]
+    assert len(ul.Baseline.load(out / "baseline").examples) == 6
+
+
+def test_without_options_the_defaults_are_those_of_the_library(calls: list, examples: Path, uds_lens) -> None:
+    assert uds_lens("audit", *TRIO, "--examples", examples, "--out", examples.parent / "o").code == 0
+    ((models, config, options),) = calls
+    assert models[:3] == ("full", "retain", "npo")
+    assert len(models[3]) == 6
+    assert config == ul.AuditConfig()
+    assert options == ul.RunOptions()
+
+
+@pytest.mark.parametrize(
+    ("words", "settings"),
+    [
+        ("--tau 0.2", {"tau": 0.2}),
+        ("--site mlp_out", {"site": "mlp_out"}),
+        ("--scope all", {"scope": "all"}),
+        ("--last-layer post_norm", {"last_layer": "post_norm"}),
+        ("--protocol chat", {"protocol": "chat"}),
+        ("--dtype bfloat16", {"dtype": "bfloat16"}),
+        ("--confidence 0.9", {"confidence": 0.9}),
+        ("--n-bootstrap 500", {"n_bootstrap": 500}),
+        ("--seed 7", {"seed": 7}),
+        ("--device cpu", {"device": "cpu"}),
+        ("--device-map auto", {"device_map": "auto"}),
+        ("--engine naive", {"engine": "naive"}),
+        ("--token-budget 64", {"token_budget": 64}),
+        ("--revision v2", {"revision": "v2"}),
+        ("--offline", {"offline": True}),
+        ("--trust-remote-code", {"trust_remote_code": True}),
+    ],
+)
+def test_every_option_arrives(words: str, settings: dict, calls: list, examples: Path, uds_lens) -> None:
+    out = examples.parent / "o"
+    assert uds_lens("audit", *TRIO, "--examples", examples, "--out", out, *words.split()).code == 0
+    ((_, config, options),) = calls
+    ((name, value),) = settings.items()
+    changed = config if hasattr(config, name) else options
+    assert getattr(changed, name) == value
+    assert (config, options).count(type(changed)()) == 0
+    other = options if changed is config else config
+    assert other == type(other)()
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_a_directory_with_other_things_is_refused_before_the_work(
+    several: bool, calls: list, examples: Path, uds_lens
+) -> None:
+    occupied = examples.parent
+    out = occupied.parent if several else occupied
+    more = ("--unlearned", occupied.name) if several else ()
+    code, _, err = uds_lens("audit", *TRIO, *more, "--examples", examples, "--out", out)
+    assert code == 1
+    assert "is no saved result" in err
+    assert calls == []
+    assert examples.exists()

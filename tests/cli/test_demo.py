@@ -1,0 +1,34 @@
+"""`uds-lens demo`: runs offline from end to end, and its sanity rows are exact."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pandas as pd
+
+import uds_lens as ul
+
+
+def test_demo_audits_the_toy_world(tmp_path: Path, uds_lens) -> None:
+    code, out, err = uds_lens("demo", "--out", tmp_path / "demo")
+    assert (code, err) == (0, "")
+    names = ["full", "half", *ul.toy.load().unlearned, "retain"]
+    table = pd.read_csv(tmp_path / "demo" / "table.csv").set_index("model")
+    assert table.index.tolist() == names
+    assert table.loc["full", "uds"] == 0.0
+    assert table.loc["retain", "uds"] == 1.0
+    assert 0.0 < table.loc["half", "uds"] < 1.0
+    rows = {line.split()[0]: line for line in out.splitlines() if line.strip()}
+    for name in names:
+        saved = ul.DepthAudit.load(tmp_path / "demo" / name)
+        assert f"{saved.uds:.3f}" in rows[name]
+    assert "uds-lens audit --help" in out
+
+
+def test_demo_prints_json_only(tmp_path: Path, monkeypatch, uds_lens) -> None:
+    world = ul.toy.load()
+    small = dataclasses.replace(world, unlearned={}, examples=world.examples[:4])
+    monkeypatch.setattr("uds_lens.toy.load", lambda: small)
+    code, out, _ = uds_lens("demo", "--out", tmp_path / "demo", "--json")
+    assert code == 0
+    assert [audit["name"] for audit in json.loads(out)["audits"]] == ["full", "half", "retain"]
