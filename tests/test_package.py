@@ -8,6 +8,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+from jaxtyping import TypeCheckError
 from packaging.requirements import Requirement
 
 import uds_lens as ul
@@ -47,6 +48,11 @@ def test_rooms_keep_their_promises(room: str) -> None:
     module = import_module(f"uds_lens.{room}")
     assert module.__all__, f"uds_lens.{room} has no __all__"
     assert [name for name in module.__all__ if not hasattr(module, name)] == []
+
+
+def test_annotations_are_checked_during_tests() -> None:
+    with pytest.raises(TypeCheckError, match="name"):
+        import_module("uds_lens.types").check_choice(3, "raw", ("raw",))
 
 
 def test_every_room_in_the_tree_is_public() -> None:
