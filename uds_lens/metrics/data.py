@@ -1,0 +1,172 @@
+"""The sets of questions that the metrics ask: forget, holdout, retain, real authors, world facts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+
+from uds_lens.data import ForgetExample, load_tofu
+from uds_lens.errors import ConfigError, DataError
+from uds_lens.metrics.texts import AnswerText
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetricData:
+    """What is asked. A set that is absent costs the metrics that need it, which then are NaN with the reason.
+
+    Example:
+        >>> one = ForgetExample("0", "Who wrote Ash?", "It was Ada Vey.", entity="Ada Vey")
+        >>> data = MetricData(forget=[one])
+        >>> data.missing("forget"), data.missing("holdout")
+        (None, 'there is no holdout set (questions of the same kind that no model has seen)')
+    """
+
+    forget: Sequence[ForgetExample]
+    """The forget set, with paraphrased and perturbed answers where there are any."""
+
+    holdout: Sequence[ForgetExample] = ()
+    """Questions of the same kind that no model has seen: non-members for membership inference."""
+
+    retain: Sequence[ForgetExample] = ()
+    """Questions about what should be kept, with perturbed answers."""
+
+    real_authors: Sequence[ForgetExample] = ()
+    """Related facts from the real world, with wrong options as perturbed answers."""
+
+    world_facts: Sequence[ForgetExample] = ()
+    """Unrelated facts, with wrong options as perturbed answers."""
+
+    entities: Sequence[ForgetExample] | None = None
+    """The forget set with entity spans, for the white-box metrics; None means `forget`, where it has entities."""
+
+    def __post_init__(self) -> None:
+        if not self.forget:
+            raise DataError("no forget examples: the metrics need at least one question with its answer.")
+
+    @property
+    def with_entities(self) -> list[ForgetExample]:
+        """Examples for the white-box metrics."""
+        chosen = self.forget if self.entities is None else self.entities
+        return [example for example in chosen if (example.entity or "").strip()]
+
+    def examples(self, name: str) -> Sequence[ForgetExample]:
+        """The examples of a set; "forget/paraphrased" names those of "forget"."""
+        return getattr(self, name.partition("/")[0])
+
+    def texts(self, name: str) -> list[AnswerText]:
+        """Answers of a set: "forget" the references, "forget/paraphrased", "forget/perturbed" the other answers."""
+        kind = name.partition("/")[2]
+        return [
+            AnswerText(index, example.question, answer)
+            for index, example in enumerate(self.examples(name))
+            for answer in _answers(example, kind)
+        ]
+
+    def missing(self, name: str) -> str | None:
+        """Why a set cannot be asked, as a clause; None if it can."""
+        if name == "entities":
+            return None if self.with_entities else "no example has an entity span"
+        kind = name.partition("/")[2]
+        if not self.examples(name):
+            return f"there is no {_WHAT[name.partition('/')[0]]}"
+        if kind and not self.texts(name):
+            return f"no example of the {_TITLE[name.partition('/')[0]]} set has a {kind} answer"
+        return None
+
+    def limited(self, n: int | None) -> MetricData:
+        """The first n examples of every set; None keeps all."""
+        if n is None:
+            return self
+        if n < 1:
+            raise ConfigError(f"limit must be at least 1, or None for all examples; got {n!r}.")
+        sets = {field.name: getattr(self, field.name) for field in fields(self)}
+        return replace(self, **{name: part[:n] for name, part in sets.items() if part is not None})
+
+    def sizes(self) -> dict[str, int]:
+        """Number of examples per set."""
+        counts = {name: len(getattr(self, name)) for name in _TITLE}
+        return {**counts, "entities": len(self.with_entities)}
+
+
+_TITLE = {
+    "forget": "forget",
+    "holdout": "holdout",
+    "retain": "retain",
+    "real_authors": "real-authors",
+    "world_facts": "world-facts",
+}
+
+_WHAT = {
+    "forget": "forget set",
+    "holdout": "holdout set (questions of the same kind that no model has seen)",
+    "retain": "retain set (questions about what should be kept)",
+    "real_authors": "real-authors set",
+    "world_facts": "world-facts set",
+}
+
+
+def load_tofu_data(
+    source: str | os.PathLike[str], *, split: str = "forget10", limit: int | None = None
+) -> MetricData:
+    """TOFU as the metrics need it: one forget split with its variants, holdout, retain, real authors, world facts.
+
+    The sets are those of Open-Unlearning: `<split>` with `<split>_perturbed`, `holdoutNN`, `retain_perturbed`,
+    `real_authors_perturbed`, `world_facts_perturbed`; and `<split>_filtered` for the entity spans, where it exists.
+
+    Args:
+        source: A directory with TOFU files, or a Hub data set such as "locuslab/TOFU".
+        split: "forget01", "forget05" or "forget10".
+        limit: Only the first this many examples of every set.
+
+    Returns:
+        The sets; those that are not there are empty.
+
+    Raises:
+        DataError: The forget split itself is not there.
+    """
+    holdout = split.replace("forget", "holdout")
+    data = MetricData(
+        forget=load_tofu(source, split),
+        holdout=_optional(source, holdout) if holdout != split else (),
+        retain=_optional(source, "retain_perturbed"),
+        real_authors=_optional(source, "real_authors_perturbed"),
+        world_facts=_optional(source, "world_facts_perturbed"),
+        entities=_optional(source, f"{split}_filtered") or None,
+    )
+    return data.limited(limit)
+
+
+def open_metric_data(source: str, *, split: str = "forget10", limit: int | None = None) -> MetricData:
+    """What a user writes on a command line: "tofu:DIR", "tofu:locuslab/TOFU", or a file with a forget set.
+
+    Args:
+        source: "tofu:" and a place for `load_tofu_data`, a directory, or anything `load_examples` reads.
+        split: Forget split of TOFU.
+        limit: Only the first this many examples of every set.
+
+    Returns:
+        The sets; a single file gives the forget set alone.
+    """
+    from uds_lens.data import load_examples
+
+    if source.startswith("tofu:") or Path(source).is_dir():
+        return load_tofu_data(source.removeprefix("tofu:"), split=split, limit=limit)
+    return MetricData(forget=load_examples(source)).limited(limit)
+
+
+def _answers(example: ForgetExample, kind: str) -> Sequence[str]:
+    if not kind:
+        return (example.answer,)
+    return example.paraphrased_answers if kind == "paraphrased" else example.perturbed_answers
+
+
+def _optional(source: str | os.PathLike[str], split: str) -> list[ForgetExample]:
+    """A split, or nothing where the place has no such split; a broken file still raises."""
+    try:
+        return load_tofu(source, split)
+    except DataError as error:
+        if f"no split {split!r}" in str(error):
+            return []
+        raise

@@ -1,0 +1,74 @@
+"""What the metrics measure and how: one frozen record, saved with every result."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, TypeAlias
+
+from uds_lens.errors import ConfigError
+from uds_lens.types import DType, check_choice
+
+AnswerProtocol: TypeAlias = Literal["auto", "raw", "chat"]
+"""How questions are asked of the output metrics; `auto` is the chat template where the tokenizer has one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetricOptions:
+    """What is measured. Results are comparable when these are equal.
+
+    Raises:
+        ConfigError: A value is outside its range.
+
+    Example:
+        >>> MetricOptions(min_k=2.0)
+        Traceback (most recent call last):
+            ...
+        uds_lens.errors.ConfigError: min_k must lie in (0, 1]; got 2.0.
+    """
+
+    protocol: AnswerProtocol = "auto"
+    """Prompts of the output metrics; the white-box metrics always use the raw protocol."""
+
+    strict_es: bool = False
+    """Extraction Strength 0 instead of Open-Unlearning's 1/T where not even the last token is right."""
+
+    min_k: float = 0.4
+    """Share of the least likely tokens that Min-K and Min-K++ look at."""
+
+    max_new_tokens: int = 200
+    """Longest generated answer, in tokens; generation stops earlier at an end token."""
+
+    jailbreak_prefix: str = "Sure, here is the answer:"
+    """How the assistant's turn starts for Jailbreak-ROUGE."""
+
+    tau: float = 0.05
+    """Threshold of a layer's delta for UDS and Logit Lens, nats per token."""
+
+    uds_in_privacy: bool = False
+    """Privacy as the harmonic mean of MIA_agg and UDS instead of MIA_agg alone."""
+
+    dtype: DType = "float32"
+    """Dtype of the models; log-probabilities are float32 always."""
+
+    fisher_memory_gb: float = 4.0
+    """Memory for Fisher diagonals held at one time; layers are taken in turns that fit, each a pass over the data."""
+
+    generation_rows: int = 64
+    """Answers generated side by side; changes speed and memory, not the text."""
+
+    def __post_init__(self) -> None:
+        check_choice("protocol", self.protocol, AnswerProtocol)
+        check_choice("dtype", self.dtype, DType)
+        if not 0 < self.min_k <= 1:
+            raise ConfigError(f"min_k must lie in (0, 1]; got {self.min_k!r}.")
+        for name in ("max_new_tokens", "generation_rows"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be at least 1; got {getattr(self, name)!r}.")
+        if not self.tau >= 0:
+            raise ConfigError(f"tau must be >= 0 (nats per token); got {self.tau!r}.")
+        if not self.fisher_memory_gb > 0:
+            raise ConfigError(f"fisher_memory_gb must be positive; got {self.fisher_memory_gb!r}.")
+
+    def to_dict(self) -> dict[str, Any]:
+        """The settings by name."""
+        return asdict(self)

@@ -1,0 +1,192 @@
+"""The passes of one evaluation: which model runs when, what is reused, what each pass costs."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Any
+
+from uds_lens.audit import AuditConfig, ModelRecord, RunOptions
+from uds_lens.audit.measure import Plan
+from uds_lens.audit.records import versions
+from uds_lens.data import TokenSequence, encode, plan_batches, prompt_ids
+from uds_lens.metrics.cache import Measured, MetricCache
+from uds_lens.metrics.data import MetricData
+from uds_lens.metrics.options import MetricOptions
+from uds_lens.metrics.spec import Pass
+from uds_lens.metrics.texts import AnswerText, answer_protocol, answer_sequences, question_text
+from uds_lens.models import HookedModel, ModelSource, check_trio, open_model, read_passport
+from uds_lens.types import Protocol
+
+_STAGES: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("retain", ("answers", "generations", "states", "fisher_spill")),
+    ("full", ("fisher_masks",)),
+    ("model", ("answers", "generations", "states", "fisher_sums")),
+    ("full", ("answers", "generations", "states", "patched", "lens")),
+)
+"""Models in the order in which they are opened, one at a time, and what runs on each. A stage with nothing to run
+opens no model; `full` comes early only for the Fisher masks, which the pass over the model needs."""
+
+
+class Session:
+    """Runs passes for one model and its references, each at most once."""
+
+    def __init__(
+        self,
+        sources: dict[str, ModelSource],
+        data: MetricData,
+        *,
+        options: MetricOptions,
+        run: RunOptions,
+        cache: MetricCache,
+    ) -> None:
+        self.sources, self.data, self.options, self.run, self.cache = sources, data, options, run, cache
+        where = {"offline": run.offline, "trust_remote_code": run.trust_remote_code}
+        order = [role for role in ("full", "retain", "model") if role in sources]
+        self.tokenizer = check_trio(
+            {role: read_passport(sources[role], revision=run.revision, **where) for role in order}
+        )
+        self.protocol: Protocol = answer_protocol(options.protocol, self.tokenizer)
+        self.config = AuditConfig(tau=options.tau, dtype=options.dtype)
+        self.results: dict[Pass, Measured] = {}
+        self.fresh: set[Pass] = set()
+        self.records: dict[str, ModelRecord] = {}
+        self.device = "none"
+        for role, source in sources.items():
+            record = cache.record_of(source, options.dtype)
+            if record is not None:
+                self.records[role] = record
+
+    @cached_property
+    def plan(self) -> Plan:
+        """The entity examples in tokens and batches, exactly those of an audit."""
+        encoded = encode(self.data.with_entities, self.tokenizer, protocol="raw", scope="entity")
+        batches = plan_batches(encoded.rows, token_budget=self.run.token_budget)
+        return Plan(encoded=encoded, batches=batches, pad_token_id=self.tokenizer.pad_token_id)
+
+    def answer_rows(self, name: str) -> tuple[list[AnswerText], list[TokenSequence]]:
+        """A set's answers and their tokens."""
+        texts = self.data.texts(name)
+        return texts, answer_sequences(texts, self.tokenizer, protocol=self.protocol)
+
+    def perform(self, passes: Sequence[Pass]) -> None:
+        """Run everything that is not at hand, one model in memory at a time."""
+        wanted = list(dict.fromkeys(passes))
+        for role, kinds in _STAGES:
+            stage = [p for kind in kinds for p in wanted if p.role == role and p.kind == kind]
+            self._stage(role, [p for p in stage if not self._at_hand(p)])
+        self._drop_spilled()
+
+    def _stage(self, role: str, pending: list[Pass]) -> None:
+        if not pending:
+            return
+        from uds_lens.metrics.passes import measure
+
+        with self._opened(role) as model:
+            self.device = str(model.device)
+            for each in pending:
+                if self._at_hand(each):
+                    continue
+                start = time.perf_counter()
+                with _counted(model) as count:
+                    value = measure(self, each, model)
+                self._keep(each, Measured(value, time.perf_counter() - start, count[0]))
+
+    def _at_hand(self, wanted: Pass) -> bool:
+        if wanted in self.results:
+            return True
+        if wanted.kind == "fisher_spill":
+            return self._at_hand(Pass("full", "fisher_masks"))
+        key = self._key(wanted)
+        measured = None if key is None else self.cache.get(key)
+        if measured is None:
+            return False
+        self.results[wanted] = measured
+        return True
+
+    def _keep(self, done: Pass, measured: Measured) -> None:
+        self.results[done] = measured
+        self.fresh.add(done)
+        key = self._key(done)
+        states_of_the_model = done.kind == "states" and done.role == "model"
+        if key is not None and done.kind != "fisher_spill" and not states_of_the_model:
+            self.cache.put(key, measured)
+
+    def _key(self, wanted: Pass) -> tuple[Any, ...] | None:
+        """Everything the result depends on; None while a model involved is not known yet."""
+        roles = {
+            "patched": ("full", wanted.what),
+            "lens": ("full", wanted.what),
+            "fisher_masks": ("retain", "full"),
+            "fisher_sums": ("retain", "full", wanted.role),
+        }.get(wanted.kind, (wanted.role,))
+        if any(role not in self.records for role in roles):
+            return None
+        prints = tuple(self.records[role].fingerprint for role in roles)
+        return (wanted.kind, *prints, self._inputs(wanted), self.options.dtype, versions()["uds_lens"])
+
+    def _inputs(self, wanted: Pass) -> str:
+        if wanted.kind == "answers":
+            return _hash_rows(self.answer_rows(wanted.what)[1])
+        if wanted.kind == "generations":
+            start = self.options.jailbreak_prefix if wanted.start else ""
+            prompts = [
+                question_text(e.question, protocol=self.protocol, tokenizer=self.tokenizer, start=start)
+                for e in self.data.examples(wanted.what)
+            ]
+            ids = prompt_ids(self.tokenizer, prompts, protocol=self.protocol)
+            return _hash_numbers(ids, [self.options.max_new_tokens])
+        return self.plan.encoded.ids_hash
+
+    @contextmanager
+    def _opened(self, role: str) -> Iterator[HookedModel]:
+        """One model, open for the length of the block; an open model of the caller's stays open."""
+        source = self.sources[role]
+        if isinstance(source, HookedModel):
+            self.records[role] = self.cache.remember(source, self.options.dtype, source)
+            yield source
+            return
+        with open_model(
+            source,
+            dtype=self.options.dtype,
+            device=self.run.device,
+            device_map=self.run.device_map,
+            revision=self.run.revision,
+            offline=self.run.offline,
+            trust_remote_code=self.run.trust_remote_code,
+        ) as model:
+            if model.tokenizer is None:
+                model.tokenizer = self.tokenizer
+            self.records[role] = self.cache.remember(source, self.options.dtype, model)
+            yield model
+
+    def _drop_spilled(self) -> None:
+        for done, measured in self.results.items():
+            if done.kind == "fisher_spill":
+                measured.value.close()
+
+
+@contextmanager
+def _counted(model: HookedModel) -> Iterator[list[int]]:
+    """Count forwards of the decoder by its first block."""
+    count = [0]
+
+    def add(module: Any, args: Any) -> None:
+        count[0] += 1
+
+    handle = model.anatomy.layers[0].register_forward_pre_hook(add)
+    try:
+        yield count
+    finally:
+        handle.remove()
+
+
+def _hash_rows(rows: Sequence[TokenSequence]) -> str:
+    return _hash_numbers(*([row.ids, row.targets, row.scored] for row in rows))
+
+
+def _hash_numbers(*lists: Any) -> str:
+    return hashlib.blake2b(repr(lists).encode(), digest_size=16).hexdigest()

@@ -1,0 +1,128 @@
+"""What a metric is, declared once: its name, what it needs, which way it points, what its ends mean."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from uds_lens.metrics.means import mean_of_defined
+
+if TYPE_CHECKING:
+    from uds_lens.metrics.evidence import Evidence
+
+Role: TypeAlias = Literal["retain", "full", "model"]
+"""Which model a pass runs on; `model` is the one that is evaluated."""
+
+Kind: TypeAlias = Literal[
+    "answers", "generations", "states", "patched", "lens", "fisher_spill", "fisher_masks", "fisher_sums"
+]
+"""What a pass measures."""
+
+Group: TypeAlias = Literal["memorization", "generation", "membership", "representation", "utility", "aggregate"]
+"""Families of metrics."""
+
+Direction: TypeAlias = Literal["knowledge", "erasure", "utility"]
+"""What a higher value means: the forget set is still known, it is erased, or the model is more useful."""
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One piece of measuring: a model run over a set of texts. Metrics that name the same pass share it."""
+
+    role: Role
+    """Which model runs."""
+
+    kind: Kind
+    """What is measured."""
+
+    what: str = ""
+    """Set of texts ("forget/paraphrased"), or for `patched` and `lens` the role whose states are read."""
+
+    start: bool = False
+    """Generations only: the answer starts with the jailbreak prefix."""
+
+    optional: bool = False
+    """The metric does without where the set is empty."""
+
+    @property
+    def set_name(self) -> str:
+        """The set of `MetricData` it runs over."""
+        return self.what if self.kind in ("answers", "generations") else "entities"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a metric found, before its name and cost are attached."""
+
+    value: float
+    """The metric; NaN where it is undefined."""
+
+    reason: str | None = None
+    """Why it is NaN, as a sentence."""
+
+    ids: Sequence[str] = ()
+    """Examples, in the order of `per_example`."""
+
+    per_example: Sequence[float] = ()
+    """Value of each example; NaN where it has none."""
+
+    details: Mapping[str, Any] = field(default_factory=dict)
+    """More numbers behind the value, per layer for example."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetricSpec:
+    """One metric, declared once."""
+
+    name: str
+    """Key in results, on the command line and in the published tables."""
+
+    label: str
+    """Name for tables and figures."""
+
+    group: Group
+    """Family."""
+
+    direction: Direction
+    """What a higher value means."""
+
+    zero: str
+    """What 0 means."""
+
+    one: str
+    """What 1 means."""
+
+    score: Callable[[Evidence], Outcome]
+    """From what was measured to the value."""
+
+    passes: tuple[Pass, ...] = ()
+    """What has to be measured."""
+
+    uses: tuple[str, ...] = ()
+    """Metrics it is made of."""
+
+    low: float = 0.0
+    """Smallest possible value."""
+
+    high: float = 1.0
+    """Largest possible value."""
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """What it asks of the caller beyond the model: "output", "internal", "retain", "full"."""
+        found = {each.role for each in self.passes} - {"model"}
+        found |= {"output" if p.kind in ("answers", "generations") else "internal" for p in self.passes}
+        return tuple(need for need in ("output", "internal", "retain", "full") if need in found)
+
+
+def mean_outcome(ids: Sequence[str], per_example: Sequence[float], **details: Any) -> Outcome:
+    """The mean over examples that have a value; NaN with the reason where none has.
+
+    >>> mean_outcome(["a", "b"], [1.0, float("nan")]).value
+    1.0
+    """
+    value = mean_of_defined(per_example)
+    reason = "no example has a value" if math.isnan(value) else None
+    return Outcome(value, reason, tuple(ids), tuple(per_example), details)
