@@ -1,6 +1,8 @@
-"""What every test may rely on: no network, two threads, and the shared data where it is at hand."""
+"""What every test may rely on: no network, one thread, and the shared data where it is at hand."""
 
+import functools
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -13,7 +15,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 
 
 def pytest_configure() -> None:
-    torch.set_num_threads(2)
+    torch.set_num_threads(1)  # tiny tensors: a second thread costs more than it gives
 
 
 @pytest.fixture(scope="session")
@@ -23,3 +25,36 @@ def shared_dir() -> Path:
     if not path.is_dir():
         pytest.skip(f"no shared data at {path} (UDS_LENS_SHARED names another place)")
     return path
+
+
+@pytest.fixture(scope="session")
+def trio(tmp_path_factory: pytest.TempPathFactory) -> Callable:
+    """`trio(family)`: directories of a tiny random model in full, retain and unlearned versions."""
+    from tiny_models import save_trio
+
+    @functools.cache
+    def of(family: str):
+        return save_trio(family, tmp_path_factory.mktemp(family))
+
+    return of
+
+
+@pytest.fixture(scope="session")
+def opened(trio: Callable) -> Callable:
+    """`opened(family, version, dtype="float32")`: the open `HookedModel`, shared by all tests: never close it."""
+    from uds_lens.models import open_model
+
+    @functools.cache
+    def of(family: str, version: str = "full", dtype: str = "float32"):
+        return open_model(getattr(trio(family), version), dtype=dtype, device="cpu")
+
+    return of
+
+
+@pytest.fixture(scope="package")
+def one_thread():
+    """Tiny tensors: a second thread costs more than it gives."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

@@ -57,7 +57,13 @@ FAMILIES = {
     ),
     "gemma3": (
         "Gemma3",
-        {**SHAPE, "head_dim": 8, "sliding_window": 8, "query_pre_attn_scalar": 8, "layer_types": LOCAL_GLOBAL},
+        {
+            **SHAPE,
+            "head_dim": 8,
+            "sliding_window": 8,
+            "query_pre_attn_scalar": 8,
+            "layer_types": LOCAL_GLOBAL,
+        },
     ),
     "gpt2": ("GPT2", GPT2),
     "neox": ("GPTNeoX", {name: value for name, value in SHAPE.items() if name != "num_key_value_heads"}),
@@ -147,7 +153,13 @@ def _stir(model: torch.nn.Module, *, seed: int, amount: float) -> None:
 def _example(number, question, prefix, entity, rest=".", kind="Name"):
     answer = " ".join(part for part in (prefix, entity) if part) + rest
     return ForgetExample(
-        id=f"fact-{number}", question=question, answer=answer, prefix=prefix, entity=entity, type=kind, row=number
+        id=f"fact-{number}",
+        question=question,
+        answer=answer,
+        prefix=prefix,
+        entity=entity,
+        type=kind,
+        row=number,
     )
 
 

@@ -15,7 +15,7 @@ from uds_lens.models import HookedModel
 from uds_lens.patching.capture import as_hooked, capture
 from uds_lens.patching.naive import SpanPatch, run_hooked, scored_logprobs
 from uds_lens.patching.recording import Recording, record
-from uds_lens.patching.sites import hook_name
+from uds_lens.patching.sites import chosen_layers, hook_name
 from uds_lens.patching.span_cache import SpanCache
 from uds_lens.patching.wavefront import resume_patched
 from uds_lens.types import Engine, Site, check_choice
@@ -66,7 +66,9 @@ class WavefrontTarget:
         """The target's own `resid_post` at the window."""
         return self.recording.states
 
-    def patched(self, cache: SpanCache, *, layers: list[int] | None = None) -> Float[Tensor, "batch layer win"]:
+    def patched(
+        self, cache: SpanCache, *, layers: list[int] | None = None
+    ) -> Float[Tensor, "batch layer win"]:
         """Log-probabilities with each of `layers` patched (None: all); NaN for the others."""
         return resume_patched(self.model, self.recording, cache, layers=layers)
 
@@ -98,7 +100,9 @@ class NaiveTarget:
         return capture(self.model, self.batch).states
 
     @torch.no_grad()
-    def patched(self, cache: SpanCache, *, layers: list[int] | None = None) -> Float[Tensor, "batch layer win"]:
+    def patched(
+        self, cache: SpanCache, *, layers: list[int] | None = None
+    ) -> Float[Tensor, "batch layer win"]:
         """Log-probabilities with each of `layers` patched (None: all); NaN for the others.
 
         Raises:
@@ -107,7 +111,7 @@ class NaiveTarget:
         cache.check_fits(self.batch, n_layers=self.model.n_layers, d_model=self.model.d_model)
         shape = (len(self.batch), self.model.n_layers, self.batch.window.shape[1])
         result = torch.full(shape, torch.nan, dtype=torch.float32, device=self.batch.window.device)
-        for layer in range(self.model.n_layers) if layers is None else layers:
+        for layer in chosen_layers(layers, self.model.n_layers):
             patch = SpanPatch(self.batch, cache[layer])
             name = hook_name(cache.site, layer)
             logits = run_hooked(self.model, self.batch, name, patch)
@@ -151,15 +155,23 @@ def choose_engine(model: HookedModel, batch: TokenBatch, *, site: Site = "resid_
         probe = SpanCache(states=own.states.roll(1, dims=1) * 0.9, site=site, name=own.name)
         fast = open_target(model, batch, site=site).patched(probe)
         unpatched = record(model, batch).logprobs
-    except (PatchError, ModelError, RuntimeError, TypeError, IndexError) as error:
+    except (PatchError, ModelError, RuntimeError, TypeError, IndexError, AttributeError) as error:
         return _fall_back(model, f"it failed: {str(error).splitlines()[0]}")
     naive = open_target(model, batch, site=site, engine="naive")
-    gap = float((fast - naive.patched(probe)).abs().nan_to_num(0.0).max())
-    gap = max(gap, float((unpatched - naive.logprobs).abs().nan_to_num(0.0).max()))
+    gap = max(_gap(fast, naive.patched(probe)), _gap(unpatched, naive.logprobs))
     tolerance = _TOLERANCE.get(model.dtype, 1e-3)
     if gap <= tolerance:
         return "wavefront"
+    if gap == float("inf"):
+        return _fall_back(model, "log-probabilities are NaN in one engine only")
     return _fall_back(model, f"log-probabilities differ by {gap:.2g} nats (allowed {tolerance:g})")
+
+
+def _gap(left: Tensor, right: Tensor) -> float:
+    """Largest difference where both are numbers; infinite where one is NaN and the other is not."""
+    if not torch.equal(left.isnan(), right.isnan()):
+        return float("inf")
+    return float((left - right).abs().nan_to_num(0.0).max())
 
 
 def _fall_back(model: HookedModel, why: str) -> Engine:

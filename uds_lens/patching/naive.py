@@ -14,11 +14,11 @@ from uds_lens.data import TokenBatch
 from uds_lens.errors import PatchError
 from uds_lens.models import HookedModel
 from uds_lens.patching.capture import as_hooked
-from uds_lens.patching.sites import hook_name, require_site
+from uds_lens.patching.sites import chosen_layers, hook_name, require_site
 from uds_lens.patching.span_cache import SpanCache
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)  # TransformerLens prints every hook it adds: no tensors in its repr
 class SpanPatch:
     """A TransformerLens hook that writes source states over a block's activation, and counts its work.
 
@@ -65,17 +65,19 @@ def run_patched(
         Logits at every position, in the model's dtype.
 
     Raises:
-        PatchError: The cache does not fit the batch, the hook did not run exactly once, or no position changed
-            although the states differ.
+        PatchError: The cache does not fit the batch, there is no such layer, or the hook did not run exactly once.
     """
     model = as_hooked(model)
     require_site(model, cache.site)
     batch = batch.to(model.device)
     cache.check_fits(batch, n_layers=model.n_layers, d_model=model.d_model)
+    (layer,) = chosen_layers([layer], model.n_layers)
     patch = SpanPatch(batch, cache[layer])
     logits = run_hooked(model, batch, hook_name(cache.site, layer), patch)
     if patch.fired != 1:
-        raise PatchError(f"the hook at {hook_name(cache.site, layer)} ran {patch.fired} times, expected once.")
+        raise PatchError(
+            f"the hook at {hook_name(cache.site, layer)} ran {patch.fired} times, expected once."
+        )
     return logits
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from uds_lens.errors import PatchError
 from uds_lens.models import HookedModel
 from uds_lens.types import Site, check_choice
@@ -30,3 +32,21 @@ def require_site(model: HookedModel, site: Site) -> None:
             f"{model.architecture} has no {site!r}: its blocks do not have that point (parallel attention and MLP "
             "have no state between them). Use site='resid_post', 'attn_out' or 'mlp_out'."
         )
+
+
+def chosen_layers(layers: Sequence[int] | None, n_layers: int) -> list[int]:
+    """The layers to patch in increasing order; None takes all.
+
+    Raises:
+        PatchError: A layer does not exist, or is named twice.
+
+    Example:
+        >>> chosen_layers([2, 0], 4), chosen_layers(None, 2)
+        ([0, 2], [0, 1])
+    """
+    chosen = list(range(n_layers)) if layers is None else sorted(layers)
+    if len(set(chosen)) < len(chosen) or not set(chosen) <= set(range(n_layers)):
+        raise PatchError(
+            f"layers must be distinct numbers from 0 to {n_layers - 1}; got {list(layers or ())}."
+        )
+    return chosen

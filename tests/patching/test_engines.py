@@ -1,0 +1,199 @@
+"""The wavefront is exact: equal to one hooked forward per layer, for every family, scope, site and padding side."""
+
+import pytest
+import torch
+from tiny_models import FAMILIES
+
+from uds_lens.data import TokenSequence, make_batch
+from uds_lens.errors import PatchError, UdsLensWarning, forget_warnings
+from uds_lens.patching import capture, choose_engine, engines, open_target, patched_logprobs
+from uds_lens.patching.span_cache import SpanCache
+
+TOLERANCE = 1e-5
+SITES = ("resid_post", "resid_mid", "attn_out", "mlp_out")
+PARALLEL = {"neox"}
+FUSED = {"gpt2", "phi3", "neox"}
+
+
+def gap(opened, family, batch, site="resid_post", last_layer="resid_post"):
+    """Largest difference between the engines in nats; also that both mark the same entries as scored."""
+    target = opened(family)
+    cache = capture(opened(family, "retain"), batch, site=site, last_layer=last_layer)
+    fast = patched_logprobs(target, batch, cache, engine="wavefront")
+    slow = patched_logprobs(target, batch, cache, engine="naive")
+    scored = batch.scored_mask[:, None].expand_as(fast)
+    assert torch.equal(~fast.isnan(), scored)
+    assert torch.equal(~slow.isnan(), scored)
+    unpatched = open_target(target, batch).logprobs[:, None]
+    assert (fast - unpatched)[scored].abs().max() > 0.01, (
+        "the patch does nothing: the comparison proves nothing"
+    )
+    return float((fast - slow)[scored].abs().max())
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_wavefront_equals_naive_on_every_scope_and_padding_side(opened, batch_of, family):
+    for scope in ("entity", "boundary", "answer", "all"):
+        for side in ("left", "right"):
+            assert gap(opened, family, batch_of(scope, side)) <= TOLERANCE, (scope, side)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_wavefront_equals_naive_on_every_site(opened, batch_of, family):
+    for site in SITES[1:]:
+        if site == "resid_mid" and family in PARALLEL:
+            continue
+        for scope, side in (("entity", "left"), ("answer", "right")):
+            assert gap(opened, family, batch_of(scope, side), site=site) <= TOLERANCE, (site, scope, side)
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_wavefront_equals_naive_with_the_normed_last_layer(opened, batch_of, family):
+    assert gap(opened, family, batch_of(), last_layer="post_norm") <= TOLERANCE
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma2", "neox"])
+def test_wavefront_equals_naive_on_a_single_row(opened, batch_of, family):
+    assert gap(opened, family, batch_of("entity", "left", (3,))) <= TOLERANCE
+    assert gap(opened, family, batch_of("all", "right", (1,))) <= TOLERANCE
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma3"])
+def test_wavefront_equals_naive_when_variants_ride_in_several_parts(opened, batch_of, family, monkeypatch):
+    monkeypatch.setattr("uds_lens.patching.wavefront._SCORES_AT_ONCE", 1)
+    assert gap(opened, family, batch_of("answer")) <= TOLERANCE
+
+
+def test_wavefront_equals_naive_where_the_patch_begins_at_the_first_token_and_ends_before_the_score(opened):
+    one_token = TokenSequence(ids=(5,), targets=(9,), scored=(0,), patched=(0,))
+    ahead = TokenSequence(ids=(5, 6, 7, 8, 9), targets=(10,), scored=(4,), patched=(1, 2))
+    behind = TokenSequence(ids=(1, 7, 9), targets=(9, 4, 4), scored=(0, 1, 2), patched=(1,))
+    for side in ("left", "right"):
+        batch = make_batch([one_token, ahead, behind], pad_token_id=3, padding_side=side)
+        assert gap(opened, "llama", batch) <= TOLERANCE
+        assert gap(opened, "mistral", batch) <= TOLERANCE
+
+
+@pytest.mark.parametrize("engine", ["wavefront", "naive"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_self_patching_changes_nothing_at_any_layer(opened, batch_of, family, engine):
+    batch = batch_of("answer")
+    target = open_target(opened(family), batch, engine=engine)
+    own = capture(opened(family), batch)
+    difference = (target.patched(own) - target.logprobs[:, None]).double().nanmean(-1)
+    # The naive engine runs TransformerLens's own attention where a family fuses query, key and value.
+    tolerance = 2e-6 if engine == "naive" and family in FUSED else 1e-6
+    assert difference.abs().max() <= tolerance
+    assert torch.equal(target.states, own.states)
+
+
+@pytest.mark.parametrize("engine", ["wavefront", "naive"])
+def test_layers_that_were_not_asked_for_are_nan(opened, batch_of, engine):
+    batch = batch_of()
+    target = open_target(opened("llama"), batch, engine=engine)
+    cache = capture(opened("llama", "retain"), batch)
+    some, everything = target.patched(cache, layers=[3, 1]), target.patched(cache)
+    assert some[:, [0, 2]].isnan().all()
+    scored = batch.scored_mask[:, None].expand(-1, 2, -1)
+    torch.testing.assert_close(some[:, [1, 3]][scored], everything[:, [1, 3]][scored], atol=TOLERANCE, rtol=0)
+    assert target.patched(cache, layers=[]).isnan().all()
+
+
+@pytest.mark.parametrize("engine", ["wavefront", "naive"])
+@pytest.mark.parametrize("layers", [[-1], [4], [0, 0]])
+def test_layers_that_do_not_exist_are_refused(opened, batch_of, engine, layers):
+    batch = batch_of()
+    cache = capture(opened("llama", "retain"), batch)
+    with pytest.raises(PatchError, match=r"layers must be distinct numbers from 0 to 3"):
+        open_target(opened("llama"), batch, engine=engine).patched(cache, layers=layers)
+
+
+@pytest.mark.parametrize("engine", ["wavefront", "naive"])
+def test_a_cache_of_another_batch_is_refused(opened, batch_of, engine):
+    cache = capture(opened("llama", "retain"), batch_of("entity", "left", (0, 1)))
+    with pytest.raises(PatchError, match=r"shape \(2, 4, .*capture the source on the same TokenBatch"):
+        patched_logprobs(opened("llama"), batch_of(), cache, engine=engine)
+
+
+def test_the_naive_engine_says_where_a_patch_has_no_effect(opened, batch_of, monkeypatch):
+    batch = batch_of()
+    target = open_target(opened("llama"), batch, engine="naive")
+    cache = capture(opened("llama", "retain"), batch)
+    unpatched = target._logits
+
+    def ignores_the_hook(model, batch, name, hook):
+        hook(torch.zeros(*batch.input_ids.shape, model.d_model))
+        return unpatched
+
+    monkeypatch.setattr(engines, "run_hooked", ignores_the_hook)
+    with pytest.raises(
+        PatchError, match=r"blocks\.0\.hook_resid_post changed \d+ positions, but the logits stayed"
+    ):
+        target.patched(cache)
+    monkeypatch.setattr(engines, "run_hooked", lambda *_: unpatched)
+    with pytest.raises(PatchError, match=r"ran 0 times, expected once"):
+        target.patched(cache)
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2", "mixtral"])
+def test_the_check_chooses_the_wavefront_where_it_is_exact(opened, batch_of, family):
+    assert choose_engine(opened(family), batch_of("entity", "left", (1, 2))) == "wavefront"
+
+
+def spoilt(change):
+    """The wavefront with a mistake in what it returns."""
+    true = engines.resume_patched
+    return lambda *args, **kwargs: change(true(*args, **kwargs))
+
+
+def fail(_):
+    raise PatchError("no key-value cache\nsecond line")
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda values: values - 0.01, r"log-probabilities differ by 0\.01 nats \(allowed 0\.001\)"),
+        (lambda values: values * torch.nan, "NaN in one engine only"),
+        (fail, "it failed: no key-value cache"),
+    ],
+)
+def test_the_check_falls_back_with_a_warning_where_the_wavefront_is_wrong(
+    opened, batch_of, monkeypatch, change, why
+):
+    forget_warnings()
+    monkeypatch.setattr(engines, "resume_patched", spoilt(change))
+    with pytest.warns(UdsLensWarning, match=f"LlamaForCausalLM: the fast engine .*{why}.*naive engine"):
+        assert choose_engine(opened("llama"), batch_of("entity", "left", (1, 2))) == "naive"
+    forget_warnings()
+
+
+def test_half_precision_agrees_within_its_own_rounding(opened, batch_of):
+    batch = batch_of()
+    cache = capture(opened("llama", "retain", "bfloat16"), batch)
+    assert cache.states.dtype == torch.bfloat16
+    target = opened("llama", "full", "bfloat16")
+    fast, slow = (patched_logprobs(target, batch, cache, engine=engine) for engine in ("wavefront", "naive"))
+    assert fast.dtype == slow.dtype == torch.float32
+    exact = patched_logprobs(opened("llama"), batch, capture(opened("llama", "retain"), batch))
+    scored = batch.scored_mask[:, None].expand_as(fast)
+    # bfloat16 keeps 8 bits: logits near 8 come in steps of 0.06, so single tokens may move by a few steps.
+    assert (fast - slow)[scored].abs().mean() < 0.05
+    assert (fast - exact)[scored].abs().mean() < 0.1
+
+
+def test_a_float32_source_is_cast_to_a_half_precision_target(opened, batch_of):
+    batch = batch_of()
+    wide = capture(opened("llama", "retain"), batch)
+    narrow = SpanCache(wide.states.bfloat16(), wide.site)
+    target = opened("llama", "full", "bfloat16")
+    for engine in ("wavefront", "naive"):
+        results = [patched_logprobs(target, batch, cache, engine=engine) for cache in (wide, narrow)]
+        assert torch.equal(*(values.nan_to_num(0.0) for values in results))
+
+
+def test_auto_is_one_of_the_two(opened, batch_of):
+    batch = batch_of("entity", "left", (0, 1))
+    cache = capture(opened("llama", "retain"), batch)
+    chosen, fast = (patched_logprobs(opened("llama"), batch, cache, engine=e) for e in ("auto", "wavefront"))
+    assert torch.equal(chosen.nan_to_num(0.0), fast.nan_to_num(0.0))
