@@ -11,6 +11,7 @@ from uds_lens.audit.analyses import (
     types_frame,
 )
 from uds_lens.audit.baseline import Baseline
+from uds_lens.audit.comparison import models_frame
 from uds_lens.audit.config import AuditConfig, RunOptions
 from uds_lens.audit.depth_audit import DepthAudit
 from uds_lens.audit.records import ModelRecord
@@ -38,6 +39,7 @@ __all__ = [
     "layer_erasure_ratio",
     "length_correlation",
     "mean_uds",
+    "models_frame",
     "spearman",
     "tau_rank_correlation",
     "tau_sweep",

@@ -134,7 +134,7 @@ def length_correlation(audit: DepthAudit) -> Correlation:
     return spearman(audit.n_tokens.tolist(), audit.uds_per_example.tolist())
 
 
-def spearman(left: Sequence[float], right: Sequence[float]) -> Correlation:
+def spearman(left: Sequence[float | int], right: Sequence[float | int]) -> Correlation:
     """Rank correlation over the pairs where both values exist; NaN with fewer than three, or without variation.
 
     >>> spearman([1, 2, 3, 4], [10, 20, 30, float("nan")])

@@ -23,6 +23,7 @@ from uds_lens.audit.scores import (
     mean_uds,
     uds_per_example,
 )
+from uds_lens.audit.views import Views
 from uds_lens.data import ForgetExample, SkippedExample
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class DepthAudit:
+class DepthAudit(Views):
     """How deep an unlearned model has erased a forget set.
 
     Made by `DepthAudit.run`, `Baseline.audit` or `DepthAudit.load`. The example axis holds the scored examples in

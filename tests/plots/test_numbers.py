@@ -1,0 +1,180 @@
+"""Each figure shows the numbers of its frame: read back from the traces."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.testing import assert_allclose
+from synthetic_audits import synthetic_audit
+
+from uds_lens import plots
+from uds_lens.errors import DataError
+from uds_lens.plots.band import outline
+from uds_lens.plots.length import rank_correlation
+
+
+def named(figure, start: str):
+    return next(trace for trace in figure.data if (trace.name or "").startswith(start))
+
+
+def test_layer_profile(audit):
+    frame, figure = audit.layers_frame(), audit.plot_layers()
+    for start, column in (
+        ("S1", "s1_mean"),
+        ("S2", "s2_mean"),
+        ("LER", "ler_mean"),
+        ("examples with", "ke_share"),
+    ):
+        assert_allclose(np.asarray(named(figure, start).y, dtype=float), frame[column])
+
+
+def test_layer_profile_leaves_gaps_where_no_layer_has_knowledge(audit):
+    frame = audit.layers_frame()
+    frame.loc[2, ["ler_mean", "ler_q25", "ler_q75"]] = np.nan
+    trace = named(plots.layer_profile(frame), "LER")
+    assert np.isnan(trace.y[2]) and trace.connectgaps is False
+
+
+@pytest.mark.parametrize("order", ["input", "uds", "cluster"])
+def test_heatmap_rows_are_the_examples_in_the_asked_order(order, audit):
+    cells = audit.plot_heatmap(order=order).data[0]
+    entities = [
+        text.split("</b>")[0].removeprefix("<b>")
+        for text in audit.plot_heatmap(order=order).layout.yaxis.ticktext
+    ]
+    places = [[example.entity for example in audit.examples].index(entity) for entity in entities]
+    assert sorted(places) == list(range(len(audit.examples)))
+    assert_allclose(cells.z, audit.ler[places].numpy().round(4))
+    assert_allclose(cells.customdata[..., 0], audit.s1_delta[places].numpy().round(4))
+    assert_allclose(cells.customdata[..., 1], audit.s2_delta[places].numpy().round(4))
+    if order == "uds":
+        scores = audit.uds_per_example[places].numpy()
+        assert np.isnan(scores[-1]) and (np.diff(scores[:-1]) >= 0).all()
+    if order == "input":
+        assert places == sorted(places)
+
+
+def test_heatmap_tells_nothing_there_from_zero(audit):
+    figure = audit.plot_heatmap()
+    scale = {colour for _, colour in figure.data[0].colorscale}
+    assert figure.layout.plot_bgcolor not in scale
+    assert named(figure, "no knowledge").marker.color == figure.layout.plot_bgcolor
+    assert np.isnan(figure.data[0].z).any()
+
+
+def test_heatmap_clusters_like_rows_together():
+    ler = np.array([[0.0, 0.0], [1.0, 1.0], [0.1, 0.0], [0.9, 1.0], [np.nan, np.nan]])
+    order = plots.heatmap.row_order(ler, np.zeros(5), "cluster").tolist()
+    assert abs(order.index(0) - order.index(2)) == 1 and abs(order.index(1) - order.index(3)) == 1
+
+
+def test_heatmap_refuses_frames_of_two_audits(audit):
+    with pytest.raises(DataError, match="do not make"):
+        plots.ler_heatmap(audit.to_frame(), audit.examples_frame().iloc[:-1])
+
+
+def test_distribution_counts_every_measurable_example(audit):
+    figure = audit.plot_examples()
+    assert sum(figure.data[0].y) == audit.n_measured
+    assert "23 measured, 1 not measurable" in figure.layout.title.subtitle.text
+    assert figure.layout.annotations[0].text == f"mean {audit.uds:.2f}"
+
+
+def test_type_bars_carry_interval_and_n(audit):
+    frame, figure = audit.types_frame(), audit.plot_types()
+    bars = figure.data[0]
+    assert_allclose(bars.x, frame["uds"])
+    assert_allclose(np.add(bars.x, bars.error_x.array), frame["uds_high"])
+    assert_allclose(np.subtract(bars.x, bars.error_x.arrayminus), frame["uds_low"])
+    texts = [note.text for note in figure.layout.annotations]
+    assert "6" in texts and "5 of 6" in texts
+
+
+def test_a_type_without_a_measurable_example_is_named_as_such():
+    frame = pd.DataFrame(
+        {
+            "type": ["x"],
+            "n": [2],
+            "n_measured": [0],
+            "uds": [np.nan],
+            "uds_low": [np.nan],
+            "uds_high": [np.nan],
+        }
+    )
+    assert "not measurable" in [note.text for note in plots.type_bars(frame).layout.annotations]
+
+
+def test_length_says_the_rank_correlation_of_the_audit(audit):
+    from uds_lens.audit import length_correlation
+
+    rho = rank_correlation(audit.examples_frame())
+    assert rho == pytest.approx(length_correlation(audit).rho)
+    assert f"{abs(rho):.2f} over 23" in audit.plot_length().layout.title.subtitle.text
+
+
+def test_tau_marks_the_threshold_of_the_audit(audit):
+    sweep = audit.tau_sweep()
+    figure = audit.plot_tau()
+    assert_allclose(np.asarray(named(figure, "UDS").y, dtype=float), sweep["uds"])
+    assert list(named(figure, "measured").y) == sweep["n_measured"].tolist()
+    assert figure.layout.shapes[0].x0 == sweep["tau"].tolist().index(0.05)
+    assert not plots.tau_curve(sweep).layout.shapes
+
+
+def test_clip_shows_both_sides(audit):
+    frame, figure = audit.layers_frame(), audit.plot_clip()
+    over, negative = figure.data
+    assert_allclose(over.y, frame["over_share"])
+    assert_allclose(negative.y, -frame["negative_share"])
+    low, high = figure.layout.yaxis.range
+    assert low <= -frame["negative_share"].max() and high >= frame["over_share"].max()
+
+
+def test_components_show_each_site_and_its_mean():
+    sites = {
+        site: synthetic_audit(seed=i, layers=4 + i).layers_frame()
+        for i, site in enumerate(("resid_post", "mlp_out"))
+    }
+    figure = plots.component_profile(sites)
+    means = {trace.y[0]: trace.x[0] for trace in figure.data if trace.type == "bar"}
+    assert means == {site: pytest.approx(frame["s1_mean"].mean()) for site, frame in sites.items()}
+    with pytest.raises(DataError, match="got none"):
+        plots.component_profile({})
+
+
+@pytest.mark.parametrize("value", ["ler", "s2"])
+def test_comparison_overlays_and_stays_tellable_apart(value):
+    frames = {f"m{i}": synthetic_audit(seed=i).layers_frame() for i in range(20)}
+    figure = plots.compare_layers(frames, value=value)
+    assert len({(trace.line.color, trace.line.dash) for trace in figure.data}) == 20
+    for trace in figure.data:
+        assert_allclose(np.asarray(trace.y, dtype=float), frames[trace.name][f"{value}_mean"])
+
+
+def test_ranking_orders_by_score_and_keeps_those_without():
+    frame = pd.DataFrame(
+        {
+            "model": ["a", "b", "c"],
+            "uds": [0.1, np.nan, 0.7],
+            "uds_low": [0.0, np.nan, 0.6],
+            "uds_high": [0.2, np.nan, 0.8],
+            "n_measured": [5, 0, 5],
+        }
+    )
+    figure = plots.ranking(frame)
+    assert figure.layout.yaxis.ticktext == ("c", "a", "b")
+    assert [list(trace.x) for trace in figure.data] == [[0.6, 0.8], [0.7], [0.0, 0.2], [0.1]]
+    assert figure.layout.annotations[0].text == "not measurable"
+
+
+def test_lens_puts_both_views_side_by_side():
+    columns = {f"{view}_{part}": [place, place + 1] for place, (view, part) in enumerate(
+        (v, p) for v in ("uds", "lens") for p in ("s1", "s2", "ler"))}  # fmt: skip
+    figure = plots.lens_against_uds(pd.DataFrame({"layer": [0, 1], **columns}))
+    assert [list(trace.y) for trace in figure.data] == [[i, i + 1] for i in range(6)]
+    assert [trace.showlegend for trace in figure.data] == [True] * 3 + [False] * 3
+
+
+def test_a_band_breaks_where_values_are_missing():
+    xs, ys = outline([0, 1, 2, 3], [0.0, np.nan, 0.2, 0.3], [1.0, np.nan, 1.2, 1.3])
+    assert xs == [-0.15, 0.15, 0.15, -0.15, None, 2, 3, 3, 2, None]
+    assert ys == [0.0, 0.0, 1.0, 1.0, None, 0.2, 0.3, 1.3, 1.2, None]

@@ -1,0 +1,66 @@
+"""How a finished audit is looked at: its figures and its report, as methods."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+    from uds_lens.plots import Theme
+    from uds_lens.plots.heatmap import Order
+
+
+class Views:
+    """Figures (`plotly.graph_objects.Figure`, never shown by themselves) and the report of a `DepthAudit`."""
+
+    def plot_layers(self: Any, *, theme: Theme = "light") -> go.Figure:
+        """S1, S2, LER and the share of KE layers by layer (see `uds_lens.plots.layer_profile`)."""
+        from uds_lens.plots import layer_profile
+
+        return layer_profile(self.layers_frame(), theme=theme)
+
+    def plot_heatmap(self: Any, *, order: Order = "uds", theme: Theme = "light") -> go.Figure:
+        """LER of every example at every layer (see `uds_lens.plots.ler_heatmap`)."""
+        from uds_lens.plots import ler_heatmap
+
+        return ler_heatmap(self.to_frame(), self.examples_frame(), order=order, theme=theme)
+
+    def plot_examples(self: Any, *, theme: Theme = "light") -> go.Figure:
+        """Histogram of the examples' scores (see `uds_lens.plots.uds_distribution`)."""
+        from uds_lens.plots import uds_distribution
+
+        return uds_distribution(self.examples_frame(), theme=theme)
+
+    def plot_types(self: Any, *, theme: Theme = "light") -> go.Figure:
+        """UDS by entity type, with intervals and N (see `uds_lens.plots.type_bars`)."""
+        from uds_lens.plots import type_bars
+
+        return type_bars(self.types_frame(), theme=theme)
+
+    def plot_length(self: Any, *, theme: Theme = "light") -> go.Figure:
+        """UDS against entity length (see `uds_lens.plots.length_scatter`)."""
+        from uds_lens.plots import length_scatter
+
+        return length_scatter(self.examples_frame(), theme=theme)
+
+    def plot_tau(self: Any, taus: Sequence[float] | None = None, *, theme: Theme = "light") -> go.Figure:
+        """UDS and KE layers over thresholds (see `uds_lens.plots.tau_curve`)."""
+        from uds_lens.plots import tau_curve
+
+        return tau_curve(self.tau_sweep(taus), tau=self.config.tau, theme=theme)
+
+    def plot_clip(self: Any, *, theme: Theme = "light") -> go.Figure:
+        """Shares of raw LER above 1 and below 0 (see `uds_lens.plots.clip_bars`)."""
+        from uds_lens.plots import clip_bars
+
+        return clip_bars(self.layers_frame(), theme=theme)
+
+    def report(self: Any, path: str | os.PathLike[str]) -> Path:
+        """Write this audit as one HTML file that opens offline (see `uds_lens.report.write_report`)."""
+        from uds_lens.report import write_report
+
+        return write_report(self, path)

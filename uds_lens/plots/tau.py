@@ -1,0 +1,97 @@
+"""How much the score owes to the threshold."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from uds_lens.plots.band import band, curve
+from uds_lens.plots.columns import require
+from uds_lens.plots.palette import Palette, Theme, palette
+from uds_lens.plots.template import style
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import plotly.graph_objects as go
+
+
+def tau_curve(
+    sweep: pd.DataFrame,
+    *,
+    tau: float | int | None = None,
+    theme: Theme = "light",
+    title: str | None = "What the threshold changes",
+) -> go.Figure:
+    """UDS, KE layers per example (mean, smallest to largest) and measurable examples over tau.
+
+    Args:
+        sweep: `audit.tau_sweep()`.
+        tau: The audit's own threshold in nats per token, marked by a line; None marks nothing.
+        theme: Light or dark.
+        title: Heading; None leaves it out.
+
+    Returns:
+        The figure. Thresholds are evenly spaced, whatever their values; a gap in UDS: nothing measurable.
+
+    Raises:
+        DataError: A column is missing.
+    """
+    names = ["tau", "uds", "ke_mean", "ke_min", "ke_max", "n_measured", "n_not_measurable"]
+    require(sweep, names, source="audit.tau_sweep()")
+    from plotly.subplots import make_subplots
+
+    colours, places = palette(theme), list(range(len(sweep)))
+    figure = make_subplots(
+        rows=3, cols=1, shared_xaxes=True, row_heights=[0.4, 0.35, 0.25], vertical_spacing=0.07
+    )
+    score = curve(places, sweep["uds"], name="UDS", colour=colours.erased, hover="UDS %{y:.3f}")
+    figure.add_trace(score, row=1, col=1)
+    _sizes(figure, sweep, places, colours)
+    _counts(figure, sweep, places, colours)
+    if tau in set(sweep["tau"]):
+        place = sweep["tau"].tolist().index(tau)
+        figure.add_vline(place, line={"color": colours.faint, "width": 1, "dash": "dot"})
+    figure.update_xaxes(
+        range=[-0.4, len(sweep) - 0.6], tickvals=places, ticktext=[f"{value:g}" for value in sweep["tau"]]
+    )
+    figure.update_xaxes(title_text="tau, nats per token", row=3)
+    figure.update_yaxes(title_text="UDS", range=[-0.04, 1.06], dtick=0.5, row=1)
+    figure.update_yaxes(title_text="KE layers<br>per example", rangemode="tozero", row=2)
+    figure.update_yaxes(title_text="examples", rangemode="tozero", row=3)
+    figure.update_layout(hovermode="x unified", barmode="stack")
+    subtitle = "Band: fewest to most KE layers of an example." + (
+        " Dotted: the tau of this audit." if tau is not None else ""
+    )
+    return style(figure, theme=theme, title=title, subtitle=subtitle, height=560)
+
+
+def _sizes(figure: Any, sweep: Any, places: list[int], colours: Palette) -> None:
+    name = "KE layers"
+    shade = band(places, sweep["ke_min"], sweep["ke_max"], colour=colours.retain_band, group=name)
+    line = curve(
+        places,
+        sweep["ke_mean"],
+        name=name,
+        colour=colours.retain,
+        hover="KE layers %{y:.2f} (%{customdata[0]:.0f} to %{customdata[1]:.0f})",
+        customdata=sweep[["ke_min", "ke_max"]].to_numpy(dtype=float),
+    )
+    figure.add_traces([shade, line], rows=[2, 2], cols=[1, 1])
+
+
+def _counts(figure: Any, sweep: Any, places: list[int], colours: Palette) -> None:
+    import plotly.graph_objects as go
+
+    parts = (
+        ("n_measured", "measured", colours.faint),
+        ("n_not_measurable", "not measurable", colours.missing),
+    )
+    for column, name, colour in parts:
+        bars = go.Bar(
+            x=places,
+            y=sweep[column],
+            name=name,
+            width=0.5,
+            marker={"color": colour, "line": {"width": 0}},
+            hovertemplate=f"{name} %{{y}}<extra></extra>",
+        )
+        figure.add_trace(bars, row=3, col=1)
