@@ -24,8 +24,12 @@ COSTED = "retain95"
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--shared", type=Path, default=Path("../shared"), help="folder with data/ and models/")
+    options = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    options.add_argument(
+        "--shared", type=Path, default=Path("../shared"), help="folder with data/ and models/"
+    )
     options.add_argument("--out", type=Path, default=Path("runs/metrics-tofu-small"))
     options.add_argument("--limit", type=int, help="only the first examples of every set")
     options.add_argument("--threads", type=int, default=2)
@@ -65,8 +69,13 @@ def markdown(found: dict[str, MetricResults]) -> str:
     for name, spec in METRICS.items():
         cost = found[COSTED][name].cost
         values = [cell(result[name].value) for result in found.values()]
-        costs = [f"{cost.seconds:.1f}", cost.forwards, f"{cost.reference_seconds:.1f}", cost.reference_forwards]
-        lines.append(f"| {' | '.join(map(str, [spec.label, spec.one, *values, *costs]))} |")
+        costs = [
+            f"{cost.seconds:.1f}",
+            cost.forwards,
+            f"{cost.reference_seconds:.1f}",
+            cost.reference_forwards,
+        ]
+        lines.append(f"| {' | '.join(map(str, [spec.label, spec.meaning.one, *values, *costs]))} |")
     return "\n".join(lines)
 
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
+    from uds_lens.metrics import LensComparison
+    from uds_lens.models import ModelSource
     from uds_lens.plots import Theme
     from uds_lens.plots.heatmap import Order
 
@@ -35,6 +37,22 @@ class Views:
 
         return uds_distribution(self.examples_frame(), theme=theme)
 
+    def plot_example(self: Any, example_id: str, *, theme: Theme = "light") -> go.Figure:
+        """S1, S2 and LER of one example by layer (see `uds_lens.plots.example_profile`).
+
+        Raises:
+            DataError: No scored example has that id.
+        """
+        from uds_lens.errors import DataError
+        from uds_lens.plots import example_profile
+
+        found = next((example for example in self.examples if example.id == example_id), None)
+        if found is None:
+            raise DataError(f"no scored example has the id {example_id!r}: see audit.examples_frame().")
+        frame = self.to_frame()
+        rows = frame[frame["example_id"] == example_id]
+        return example_profile(rows, tau=self.config.tau, question=found.question, theme=theme)
+
     def plot_types(self: Any, *, theme: Theme = "light") -> go.Figure:
         """UDS by entity type, with intervals and N (see `uds_lens.plots.type_bars`)."""
         from uds_lens.plots import type_bars
@@ -58,6 +76,19 @@ class Views:
         from uds_lens.plots import clip_bars
 
         return clip_bars(self.layers_frame(), theme=theme)
+
+    def compare_logit_lens(
+        self: Any,
+        example: str | int,
+        *,
+        full: ModelSource | None = None,
+        retain: ModelSource | None = None,
+        unlearned: ModelSource | None = None,
+    ) -> LensComparison:
+        """Logit Lens beside UDS, layer by layer, for one example (see `uds_lens.metrics.compare_logit_lens`)."""
+        from uds_lens.metrics import compare_logit_lens
+
+        return compare_logit_lens(self, example, full=full, retain=retain, unlearned=unlearned)
 
     def report(self: Any, path: str | os.PathLike[str]) -> Path:
         """Write this audit as one HTML file that opens offline (see `uds_lens.report.write_report`)."""

@@ -13,6 +13,7 @@ import typer
 from uds_lens import __version__
 from uds_lens.cli.audit import audit
 from uds_lens.cli.demo import demo
+from uds_lens.cli.metrics import metrics
 from uds_lens.errors import UdsLensError, UdsLensWarning
 
 app = typer.Typer(
@@ -26,6 +27,7 @@ app = typer.Typer(
 )
 app.command()(audit)
 app.command()(demo)
+app.command()(metrics)
 
 
 def _print_version(wanted: bool) -> bool:

@@ -112,7 +112,9 @@ def read_tokens(
     return logprobs, hits, standardised
 
 
-def _read_chunk(logits: Float[Tensor, "row d_vocab"], targets: Int[Tensor, "row"]) -> tuple[Tensor, Tensor, Tensor]:
+def _read_chunk(
+    logits: Float[Tensor, "row d_vocab"], targets: Int[Tensor, "row"]
+) -> tuple[Tensor, Tensor, Tensor]:
     targets = targets.to(logits.device)
     logp = logits.log_softmax(-1)
     picked = logp.gather(-1, targets[:, None])[:, 0]

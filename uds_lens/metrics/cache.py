@@ -63,7 +63,7 @@ class MetricCache:
         if isinstance(source, HookedModel):
             return self.remember(source, dtype, source)
         identity = _files(source)
-        return None if identity is None else self._records.get(self._fingerprints.get((*identity, dtype), ""))
+        return None if identity is None else self._records.get(self._fingerprints.get((identity, dtype), ""))
 
     def remember(self, source: ModelSource, dtype: str, model: HookedModel) -> ModelRecord:
         """Note who an opened source is."""
@@ -71,7 +71,7 @@ class MetricCache:
         self._records[record.fingerprint] = record
         identity = _files(source)
         if identity is not None:
-            self._fingerprints[(*identity, dtype)] = record.fingerprint
+            self._fingerprints[(identity, dtype)] = record.fingerprint
         return record
 
 
@@ -83,4 +83,4 @@ def _files(source: ModelSource) -> tuple[Any, ...] | None:
     if not folder.is_dir():
         return None
     stats = [(entry.name, entry.stat()) for entry in sorted(folder.iterdir()) if entry.is_file()]
-    return (str(folder.resolve()), *((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats))
+    return (str(folder.resolve()), tuple((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats))

@@ -16,7 +16,9 @@ ARROWS = {"knowledge": "↑ known", "erasure": "↑ erased", "utility": "↑ use
 def results_card(results: MetricResults) -> str:
     """HTML table of the metrics; every text from outside is escaped."""
     cell = "padding:2px 12px 2px 0;text-align:left;vertical-align:top"
-    head = "".join(f'<th style="{cell}">{title}</th>' for title in ("metric", "value", "", "0 means", "1 means", "n"))
+    head = "".join(
+        f'<th style="{cell}">{title}</th>' for title in ("metric", "value", "", "0 means", "1 means", "n")
+    )
     body = "".join(f"<tr>{_cells(metric, cell)}</tr>" for metric in results)
     name = escape(results.models["model"].name)
     return f'<div><b>{name}</b><table style="border-collapse:collapse"><tr>{head}</tr>{body}</table></div>'

@@ -13,8 +13,9 @@ from uds_lens.metrics.cache import MetricCache
 from uds_lens.metrics.data import MetricData
 from uds_lens.metrics.evidence import Evidence, Undefined
 from uds_lens.metrics.fluency import FluencyScorer, HeuristicFluency, HubFluency
+from uds_lens.metrics.lookup import resolve
 from uds_lens.metrics.options import MetricOptions
-from uds_lens.metrics.registry import METRICS, resolve
+from uds_lens.metrics.registry import METRICS
 from uds_lens.metrics.results import Cost, MetricResults, MetricValue
 from uds_lens.metrics.session import Session
 from uds_lens.metrics.spec import MetricSpec, Outcome, Pass
@@ -92,19 +93,14 @@ def scorer(fluency: FluencyScorer | str, *, offline: bool = False) -> FluencySco
 
 def _missing(spec: MetricSpec, session: Session) -> str | None:
     """Why a metric cannot be measured at all; None if it can."""
-    for each in spec.passes:
-        if each.role not in session.sources:
-            return f"no {each.role} model was given"
-        if each.optional:
-            continue
-        lack = session.data.missing(each.set_name)
-        if lack is not None:
-            return lack
-    internal = any(p.set_name == "entities" for p in spec.passes)
-    if internal and len(session.sources) < 3:
-        absent = next(role for role in ("retain", "full") if role not in session.sources)
-        return f"no {absent} model was given"
-    if internal and not session.plan.encoded.rows:
+    absent = [role for role in spec.needs if role in ("retain", "full") and role not in session.sources]
+    if absent:
+        return f"no {' and no '.join(absent)} model was given"
+    lacks = [session.data.missing(name) for name in spec.sets]
+    lack = next((lack for lack in lacks if lack is not None), None)
+    if lack is not None:
+        return lack
+    if "internal" in spec.needs and not session.plan.encoded.rows:
         return f"no entity could be located; the first: {session.plan.encoded.skipped[0].reason}"
     return None
 
@@ -135,11 +131,11 @@ def _assemble(
             name=spec.name,
             label=spec.label,
             group=spec.group,
-            direction=spec.direction,
+            direction=spec.meaning.direction,
             low=spec.low,
             high=spec.high,
-            zero=spec.zero,
-            one=spec.one,
+            zero=spec.meaning.zero,
+            one=spec.meaning.one,
             value=outcome.value,
             reason=outcome.reason,
             ids=tuple(outcome.ids),

@@ -31,7 +31,9 @@ def save_results(results: MetricResults, path: str | os.PathLike[str]) -> None:
     """
     if Path(path).is_dir():
         raise ResultFormatError(f"{str(path)!r} is a directory: name a file, for example metrics.json.")
-    atomic_write_text(path, json.dumps(as_dict(results), indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+    atomic_write_text(
+        path, json.dumps(as_dict(results), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    )
 
 
 def as_dict(results: MetricResults) -> dict[str, Any]:
@@ -45,7 +47,8 @@ def as_dict(results: MetricResults) -> dict[str, Any]:
         "provenance": plain(results.provenance),
         "total": results.total._asdict(),
         "metrics": [
-            plain({**_fields(metric), "cost": metric.cost._asdict(), "details": metric.details}) for metric in results
+            plain({**_fields(metric), "cost": metric.cost._asdict(), "details": metric.details})
+            for metric in results
         ],
         "generations": {name: list(texts) for name, texts in results.generations.items()},
     }

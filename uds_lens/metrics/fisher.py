@@ -94,7 +94,12 @@ def mask_size(n_weights: int, fraction: float) -> int:
 
 
 def diagonal_fisher(
-    model: HookedModel, rows: Sequence[TokenSequence], layers: Sequence[int], *, desc: str = "Fisher", show: bool | None = None
+    model: HookedModel,
+    rows: Sequence[TokenSequence],
+    layers: Sequence[int],
+    *,
+    desc: str = "Fisher",
+    show: bool | None = None,
 ) -> dict[int, Float[Tensor, "weight"]]:
     """Mean over examples of the squared gradient of the mean entity NLL, for the weights of some layers.
 
@@ -148,11 +153,16 @@ def fisher_masks(
         for layer, own in diagonal_fisher(full, rows, turn, desc="Fisher, full", show=show).items():
             layers[layer] = _mask_layer(retain[layer], own.cpu(), max(fractions))
     columns = list(zip(*(layers[layer] for layer in range(full.n_layers)), strict=True))
-    return FisherMasks(*columns)  # type: ignore[arg-type]
+    return FisherMasks(*columns)
 
 
 def masked_fisher(
-    model: HookedModel, rows: Sequence[TokenSequence], masks: FisherMasks, *, memory_gb: float, show: bool | None = None
+    model: HookedModel,
+    rows: Sequence[TokenSequence],
+    masks: FisherMasks,
+    *,
+    memory_gb: float,
+    show: bool | None = None,
 ) -> list[Float[Tensor, "masked"]]:
     """Fisher information of a model at the masked weights; nothing else is kept."""
     places = [indices.to(model.device) for indices in masks.indices]
@@ -239,7 +249,9 @@ def block_parameters(model: HookedModel, layer: int) -> list[Tensor]:
     named = sorted(model.anatomy.layers[layer].named_parameters())
     integer = [name for name, parameter in named if not parameter.is_floating_point()]
     if integer:
-        raise ModelError(f"{model.name!r}: {integer[0]} is quantised, and has no gradient. Dequantise the model.")
+        raise ModelError(
+            f"{model.name!r}: {integer[0]} is quantised, and has no gradient. Dequantise the model."
+        )
     return [parameter for _, parameter in named]
 
 

@@ -73,8 +73,12 @@ class HubFluency:
                 ) from error
             known = set(head.config.id2label.values())
             if not known & set(self.fluent_labels):
-                raise ModelError(f"{self.model!r} has the labels {sorted(known)}; none of {self.fluent_labels}.")
-            self._classifier = pipeline("text-classification", model=head, tokenizer=words, device=self.device)
+                raise ModelError(
+                    f"{self.model!r} has the labels {sorted(known)}; none of {self.fluent_labels}."
+                )
+            self._classifier = pipeline(
+                "text-classification", model=head, tokenizer=words, device=self.device
+            )
         return self._classifier
 
 
@@ -98,11 +102,14 @@ class HeuristicFluency:
         return [float(_looks_like_language(text)) for text in texts]
 
 
+_PUNCTUATION = ".,;:!?'\"()-%$\u2019\u201c\u201d"
+
+
 def _looks_like_language(text: str) -> bool:
     words = re.findall(r"\w+", text)
     if not words:
         return False
-    ordinary = sum(char.isalnum() or char.isspace() or char in ".,;:!?'\"()-%$’“”" for char in text) / len(text)
+    ordinary = sum(char.isalnum() or char.isspace() or char in _PUNCTUATION for char in text) / len(text)
     length = sum(map(len, words)) / len(words)
     runs = [tuple(words[i : i + 4]) for i in range(max(1, len(words) - 3))]
     return ordinary >= 0.9 and 1.5 <= length <= 15 and len(set(runs)) >= 0.5 * len(runs)

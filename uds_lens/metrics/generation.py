@@ -66,7 +66,11 @@ def generate_answers(
 
 @torch.no_grad()
 def greedy(
-    model: HookedModel, prompts: Sequence[Sequence[int]], *, max_new_tokens: int, names: Sequence[str] | None = None
+    model: HookedModel,
+    prompts: Sequence[Sequence[int]],
+    *,
+    max_new_tokens: int,
+    names: Sequence[str] | None = None,
 ) -> list[list[int]]:
     """Greedy continuations of tokenised prompts, side by side.
 

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
-from uds_lens.errors import ConfigError
 from uds_lens.metrics import scores_internal as internal
 from uds_lens.metrics import scores_output as output
 from uds_lens.metrics import scores_utility as useful
 from uds_lens.metrics.fisher import FRACTIONS
-from uds_lens.metrics.spec import MetricSpec, Pass, Role
-
-if TYPE_CHECKING:
-    import pandas as pd
+from uds_lens.metrics.spec import Meaning, MetricSpec, Pass, Role
 
 
 def _answers(*names: str, role: Role = "model", optional: bool = False) -> tuple[Pass, ...]:
@@ -29,24 +23,40 @@ _RETAIN_STATES = Pass("retain", "states")
 _MODEL_STATES = Pass("model", "states")
 _FULL_STATES = Pass("full", "states")
 
-_KNOWN = {"direction": "knowledge", "zero": "nothing of the answers is left", "one": "the answers are known by heart"}
-_ERASED = {"direction": "erasure", "zero": "as full", "one": "as retain"}
+_KNOWN = Meaning("knowledge", "nothing of the answers is left", "the answers are known by heart")
+_ERASED = Meaning("erasure", "as full", "as retain")
+_USEFUL = Meaning("utility", "useless", "perfect")
 
 _MEMORIZATION = (
     MetricSpec(
-        name="es", label="Extraction Strength", group="memorization", **_KNOWN, score=output.es, passes=_answers("forget")
+        name="es",
+        label="Extraction Strength",
+        group="memorization",
+        meaning=_KNOWN,
+        score=output.es,
+        passes=_answers("forget"),
     ),
     MetricSpec(
-        name="em", label="Exact Memorization", group="memorization", **_KNOWN, score=output.em, passes=_answers("forget")
+        name="em",
+        label="Exact Memorization",
+        group="memorization",
+        meaning=_KNOWN,
+        score=output.em,
+        passes=_answers("forget"),
     ),
     MetricSpec(
-        name="prob", label="Probability", group="memorization", **_KNOWN, score=output.prob, passes=_answers("forget")
+        name="prob",
+        label="Probability",
+        group="memorization",
+        meaning=_KNOWN,
+        score=output.prob,
+        passes=_answers("forget"),
     ),
     MetricSpec(
         name="paraprob",
         label="Para. Probability",
         group="memorization",
-        **_KNOWN,
+        meaning=_KNOWN,
         score=output.paraprob,
         passes=_answers("forget/paraphrased"),
     ),
@@ -54,29 +64,35 @@ _MEMORIZATION = (
         name="truth_ratio",
         label="Truth Ratio",
         group="memorization",
-        direction="knowledge",
-        zero="prefers wrong answers",
-        one="prefers the truth (0.5: no preference)",
+        meaning=Meaning("knowledge", "prefers wrong answers", "prefers the truth (0.5: no preference)"),
         score=output.forget_truth_ratio,
         passes=_answers("forget/paraphrased", "forget/perturbed"),
     ),
 )
 
 _GENERATION = (
-    MetricSpec(name="rouge", label="ROUGE", group="generation", **_KNOWN, score=output.rouge, passes=_said("forget")),
+    MetricSpec(
+        name="rouge",
+        label="ROUGE",
+        group="generation",
+        meaning=_KNOWN,
+        score=output.rouge,
+        passes=_said("forget"),
+    ),
     MetricSpec(
         name="para_rouge",
         label="Para. ROUGE",
         group="generation",
-        **_KNOWN,
+        meaning=_KNOWN,
         score=output.para_rouge,
-        passes=(*_said("forget"), *_answers("forget/paraphrased")),
+        passes=_said("forget"),
+        references=("forget/paraphrased",),
     ),
     MetricSpec(
         name="jailbreak_rouge",
         label="Jailbreak ROUGE",
         group="generation",
-        **_KNOWN,
+        meaning=_KNOWN,
         score=partial(output.rouge, jailbreak=True),
         passes=_said("forget", jailbreak=True),
     ),
@@ -89,31 +105,34 @@ _ATTACKS = (
     ("mia_min_kpp", "Min-K++", output.min_kpp_attack),
 )
 
-_MEMBERSHIP = tuple(
-    MetricSpec(
-        name=name,
-        label=f"MIA-{label}",
-        group="membership",
-        direction="knowledge",
-        zero="the holdout looks more familiar",
-        one="the forget set is told apart perfectly (0.5: not at all)",
-        score=partial(output.mia, attack=attack),
-        passes=_answers("forget", "holdout"),
-    )
-    for name, label, attack in _ATTACKS
-) + tuple(
-    MetricSpec(
-        name=f"s_{name}",
-        label=f"s_{label}",
-        group="membership",
-        direction="erasure",
-        zero="as far from retain as an AUC of 0",
-        one="as hard to attack as retain",
-        score=partial(output.s_mia, attack=attack, of=name),
-        passes=_answers("forget", "holdout", role="retain"),
-        uses=(name,),
-    )
-    for name, label, attack in _ATTACKS
+_MEMBERSHIP = (
+    *(
+        MetricSpec(
+            name=name,
+            label=f"MIA-{label}",
+            group="membership",
+            meaning=Meaning(
+                "knowledge",
+                "the holdout looks more familiar",
+                "the forget set is told apart perfectly (0.5: not at all)",
+            ),
+            score=partial(output.mia, attack=attack),
+            passes=_answers("forget", "holdout"),
+        )
+        for name, label, attack in _ATTACKS
+    ),
+    *(
+        MetricSpec(
+            name=f"s_{name}",
+            label=f"s_{label}",
+            group="membership",
+            meaning=Meaning("erasure", "as far from retain as an AUC of 0", "as hard to attack as retain"),
+            score=partial(output.s_mia, attack=attack, of=name),
+            passes=_answers("forget", "holdout", role="retain"),
+            uses=(name,),
+        )
+        for name, label, attack in _ATTACKS
+    ),
 )
 
 _REPRESENTATION = (
@@ -121,18 +140,22 @@ _REPRESENTATION = (
         name="cka",
         label="CKA",
         group="representation",
-        **_ERASED,
+        meaning=_ERASED,
         score=internal.cka,
         passes=(_RETAIN_STATES, _MODEL_STATES, _FULL_STATES),
     ),
     *(
         MetricSpec(
             name=f"fisher_masked_{fraction:g}",
-            label=f"Fisher Masked ({fraction:.4g})".replace(f"{fraction:.4g}", f"{100 * fraction:g}%"),
+            label=f"Fisher Masked ({100 * fraction:g}%)",
             group="representation",
-            **_ERASED,
+            meaning=_ERASED,
             score=partial(internal.fisher_masked, fraction=fraction),
-            passes=(Pass("retain", "fisher_spill"), Pass("full", "fisher_masks"), Pass("model", "fisher_sums")),
+            passes=(
+                Pass("retain", "fisher_spill"),
+                Pass("full", "fisher_masks"),
+                Pass("model", "fisher_sums"),
+            ),
         )
         for fraction in FRACTIONS
     ),
@@ -140,7 +163,7 @@ _REPRESENTATION = (
         name="logit_lens",
         label="Logit Lens",
         group="representation",
-        **_ERASED,
+        meaning=_ERASED,
         score=internal.logit_lens,
         passes=(
             _RETAIN_STATES,
@@ -153,9 +176,14 @@ _REPRESENTATION = (
         name="uds",
         label="UDS",
         group="representation",
-        **_ERASED,
+        meaning=_ERASED,
         score=internal.uds,
-        passes=(_RETAIN_STATES, _MODEL_STATES, Pass("full", "patched", "retain"), Pass("full", "patched", "model")),
+        passes=(
+            _RETAIN_STATES,
+            _MODEL_STATES,
+            Pass("full", "patched", "retain"),
+            Pass("full", "patched", "model"),
+        ),
     ),
 )
 
@@ -180,25 +208,25 @@ def _all_utility_passes(role: Role) -> tuple[Pass, ...]:
 _SET_LABELS = {"retain": "retain", "ra": "real authors", "wf": "world facts"}
 _PARTS = {"q_prob": useful.q_prob, "q_rouge": useful.q_rouge, "truth_ratio": useful.q_truth_ratio}
 _PART_LABELS = {"q_prob": "Probability", "q_rouge": "ROUGE", "truth_ratio": "Truth Ratio"}
-_USEFUL = {"direction": "utility", "zero": "useless", "one": "perfect"}
 
-_UTILITY = tuple(
-    MetricSpec(
-        name=f"{short}_{part}",
-        label=f"{_PART_LABELS[part]}, {_SET_LABELS[short]}",
-        group="utility",
-        **_USEFUL,
-        score=partial(score, name=name),
-        passes=_utility_passes("model")[f"{short}_{part}"],
-    )
-    for short, name in useful.SETS.items()
-    for part, score in _PARTS.items()
-) + (
+_UTILITY = (
+    *(
+        MetricSpec(
+            name=f"{short}_{part}",
+            label=f"{_PART_LABELS[part]}, {_SET_LABELS[short]}",
+            group="utility",
+            meaning=_USEFUL,
+            score=partial(score, name=name),
+            passes=_utility_passes("model")[f"{short}_{part}"],
+        )
+        for short, name in useful.SETS.items()
+        for part, score in _PARTS.items()
+    ),
     MetricSpec(
         name="model_utility",
         label="Model Utility",
         group="utility",
-        **_USEFUL,
+        meaning=_USEFUL,
         score=useful.model_utility,
         passes=_all_utility_passes("model"),
     ),
@@ -206,9 +234,7 @@ _UTILITY = tuple(
         name="fluency",
         label="Fluency",
         group="utility",
-        direction="utility",
-        zero="only gibberish",
-        one="no gibberish",
+        meaning=Meaning("utility", "only gibberish", "no gibberish"),
         score=useful.fluency,
         passes=_said("forget"),
     ),
@@ -216,7 +242,7 @@ _UTILITY = tuple(
         name="utility",
         label="Utility",
         group="utility",
-        **_USEFUL,
+        meaning=_USEFUL,
         score=useful.utility,
         passes=(*_all_utility_passes("model"), *_said("forget")),
     ),
@@ -224,9 +250,7 @@ _UTILITY = tuple(
         name="utility_rel",
         label="Utility (rel.)",
         group="utility",
-        direction="utility",
-        zero="useless",
-        one="as useful as full; more is possible",
+        meaning=Meaning("utility", "useless", "as useful as full; more is possible"),
         high=float("inf"),
         score=useful.utility_rel,
         passes=(*_all_utility_passes("full"), *_said("forget", role="full")),
@@ -239,9 +263,7 @@ _AGGREGATE = (
         name="memorization",
         label="Memorization",
         group="aggregate",
-        direction="erasure",
-        zero="one of the four is fully known",
-        one="nothing is known",
+        meaning=Meaning("erasure", "one of the four is fully known", "nothing is known"),
         score=useful.memorization,
         uses=("es", "em", "paraprob", "truth_ratio"),
     ),
@@ -249,9 +271,9 @@ _AGGREGATE = (
         name="mia_agg",
         label="MIA agg.",
         group="aggregate",
-        direction="erasure",
-        zero="one attack is as far from retain as can be",
-        one="as hard to attack as retain",
+        meaning=Meaning(
+            "erasure", "one attack is as far from retain as can be", "as hard to attack as retain"
+        ),
         score=useful.mia_agg,
         uses=tuple(f"s_{name}" for name in useful.MIA_NAMES),
     ),
@@ -259,9 +281,7 @@ _AGGREGATE = (
         name="privacy",
         label="Privacy",
         group="aggregate",
-        direction="erasure",
-        zero="leaks",
-        one="as retain",
+        meaning=Meaning("erasure", "leaks", "as retain"),
         score=useful.privacy,
         uses=("mia_agg",),
     ),
@@ -269,9 +289,7 @@ _AGGREGATE = (
         name="overall",
         label="Overall",
         group="aggregate",
-        direction="utility",
-        zero="one of the three is 0",
-        one="forgotten, private, and as useful as full",
+        meaning=Meaning("utility", "one of the three is 0", "forgotten, private, and as useful as full"),
         high=float("inf"),
         score=useful.overall,
         uses=("memorization", "privacy", "utility_rel"),
@@ -283,74 +301,3 @@ METRICS: dict[str, MetricSpec] = {
     for spec in (*_MEMORIZATION, *_GENERATION, *_MEMBERSHIP, *_REPRESENTATION, *_UTILITY, *_AGGREGATE)
 }
 """Every metric by name, in an order where each comes after those it is made of."""
-
-
-def resolve(names: Iterable[str] | None, *, uds_in_privacy: bool = False) -> list[MetricSpec]:
-    """The metrics asked for with those they are made of, in the order of `METRICS`.
-
-    Args:
-        names: Names; None takes all.
-        uds_in_privacy: Whether Privacy is made of UDS too.
-
-    Returns:
-        Specs, each once.
-
-    Raises:
-        ConfigError: A name does not exist.
-
-    Example:
-        >>> [spec.name for spec in resolve(["s_mia_loss"])]
-        ['mia_loss', 's_mia_loss']
-    """
-    wanted = set(METRICS) if names is None else set()
-    queue = [] if names is None else list(names)
-    while queue:
-        name = queue.pop()
-        if name not in METRICS:
-            raise ConfigError(f"there is no metric {name!r}; there are {', '.join(METRICS)}.")
-        if name not in wanted:
-            wanted.add(name)
-            queue += METRICS[name].uses
-            queue += ["uds"] if name == "privacy" and uds_in_privacy else []
-    return [spec for name, spec in METRICS.items() if name in wanted]
-
-
-def metrics_frame(specs: Sequence[MetricSpec] | None = None) -> pd.DataFrame:
-    """The registry as a table: one row per metric.
-
-    Args:
-        specs: Which metrics; None takes all.
-
-    Returns:
-        Columns `name`, `label`, `group`, `needs`, `data`, `direction`, `low`, `high`, `zero`, `one`.
-    """
-    import pandas as pd
-
-    rows = [
-        {
-            "name": spec.name,
-            "label": spec.label,
-            "group": spec.group,
-            "needs": ", ".join(all_needs(spec)),
-            "data": ", ".join(data_sets(spec)),
-            "direction": spec.direction,
-            "low": spec.low,
-            "high": spec.high,
-            "zero": spec.zero,
-            "one": spec.one,
-        }
-        for spec in (METRICS.values() if specs is None else specs)
-    ]
-    return pd.DataFrame(rows)
-
-
-def all_needs(spec: MetricSpec) -> list[str]:
-    """What a metric needs, through the metrics it is made of."""
-    found = {need for each in resolve([spec.name]) for need in each.needs}
-    return [need for need in ("output", "internal", "retain", "full") if need in found]
-
-
-def data_sets(spec: MetricSpec) -> list[str]:
-    """Sets of `MetricData` a metric cannot do without, through the metrics it is made of."""
-    passes = [p for each in resolve([spec.name]) for p in each.passes if not p.optional]
-    return list(dict.fromkeys(p.set_name for p in passes))

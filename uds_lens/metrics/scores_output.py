@@ -62,28 +62,38 @@ def para_rouge(evidence: Evidence) -> Outcome:
     """ROUGE-L recall of the paraphrased forget answers, by the same generations; mean over the paraphrases of one."""
     answers = evidence.generations("forget")
     values = [
-        mean_of_defined(rouge_l_recall(example.paraphrased_answers, [answer] * len(example.paraphrased_answers)))
+        mean_of_defined(
+            rouge_l_recall(example.paraphrased_answers, [answer] * len(example.paraphrased_answers))
+        )
         for example, answer in zip(evidence.data.forget, answers, strict=True)
     ]
     return mean_outcome(evidence.ids("forget"), values)
 
 
-def loss_attack(evidence: Evidence, logp: Float[Tensor, "token"], z: Float[Tensor, "token"], text: str) -> float:
+def loss_attack(
+    evidence: Evidence, logp: Float[Tensor, "token"], z: Float[Tensor, "token"], text: str
+) -> float:
     """MIA-LOSS."""
     return mean_nll(logp)
 
 
-def zlib_attack(evidence: Evidence, logp: Float[Tensor, "token"], z: Float[Tensor, "token"], text: str) -> float:
+def zlib_attack(
+    evidence: Evidence, logp: Float[Tensor, "token"], z: Float[Tensor, "token"], text: str
+) -> float:
     """MIA-ZLib."""
     return zlib_score(logp, text)
 
 
-def min_k_attack(evidence: Evidence, logp: Float[Tensor, "token"], z: Float[Tensor, "token"], text: str) -> float:
+def min_k_attack(
+    evidence: Evidence, logp: Float[Tensor, "token"], z: Float[Tensor, "token"], text: str
+) -> float:
     """MIA-Min-K."""
     return min_k_score(logp, k=evidence.options.min_k)
 
 
-def min_kpp_attack(evidence: Evidence, logp: Float[Tensor, "token"], z: Float[Tensor, "token"], text: str) -> float:
+def min_kpp_attack(
+    evidence: Evidence, logp: Float[Tensor, "token"], z: Float[Tensor, "token"], text: str
+) -> float:
     """MIA-Min-K++."""
     return min_k_score(z, k=evidence.options.min_k)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 from uds_lens.metrics.evidence import Evidence, Undefined
 from uds_lens.metrics.generation import rouge_l_recall
@@ -58,8 +57,7 @@ def model_utility(evidence: Evidence, *, role: Role = "model") -> Outcome:
 def fluency(evidence: Evidence, *, role: Role = "model") -> Outcome:
     """Share of fluent answers to the forget questions."""
     values = evidence.fluency(evidence.generations("forget", role))
-    outcome = mean_outcome(evidence.ids("forget"), values, scorer=evidence.fluency.name)
-    return outcome
+    return mean_outcome(evidence.ids("forget"), values, scorer=evidence.fluency.name)
 
 
 def utility(evidence: Evidence, *, role: Role = "model") -> Outcome:
@@ -102,11 +100,6 @@ def overall(evidence: Evidence) -> Outcome:
     """Harmonic mean of Memorization, Privacy and Utility_rel."""
     parts = {name: evidence.value(name) for name in ("memorization", "privacy", "utility_rel")}
     return Outcome(_harmonic(parts), details=parts)
-
-
-def part_names() -> Sequence[str]:
-    """Names of the nine parts of Model Utility."""
-    return [f"{short}_{what}" for short in SETS for what in ("q_prob", "q_rouge", "truth_ratio")]
 
 
 def _harmonic(parts: dict[str, float]) -> float:

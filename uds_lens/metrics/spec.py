@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from uds_lens.metrics.means import mean_of_defined
 
@@ -20,7 +20,9 @@ Kind: TypeAlias = Literal[
 ]
 """What a pass measures."""
 
-Group: TypeAlias = Literal["memorization", "generation", "membership", "representation", "utility", "aggregate"]
+Group: TypeAlias = Literal[
+    "memorization", "generation", "membership", "representation", "utility", "aggregate"
+]
 """Families of metrics."""
 
 Direction: TypeAlias = Literal["knowledge", "erasure", "utility"]
@@ -72,6 +74,19 @@ class Outcome:
     """More numbers behind the value, per layer for example."""
 
 
+class Meaning(NamedTuple):
+    """How to read a value."""
+
+    direction: Direction
+    """What a higher value means."""
+
+    zero: str
+    """What 0 means."""
+
+    one: str
+    """What 1 means."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class MetricSpec:
     """One metric, declared once."""
@@ -85,14 +100,8 @@ class MetricSpec:
     group: Group
     """Family."""
 
-    direction: Direction
-    """What a higher value means."""
-
-    zero: str
-    """What 0 means."""
-
-    one: str
-    """What 1 means."""
+    meaning: Meaning
+    """Which way it points, and what 0 and 1 mean."""
 
     score: Callable[[Evidence], Outcome]
     """From what was measured to the value."""
@@ -103,6 +112,9 @@ class MetricSpec:
     uses: tuple[str, ...] = ()
     """Metrics it is made of."""
 
+    references: tuple[str, ...] = ()
+    """Sets it compares with, beyond those its passes run over."""
+
     low: float = 0.0
     """Smallest possible value."""
 
@@ -110,9 +122,14 @@ class MetricSpec:
     """Largest possible value."""
 
     @property
+    def sets(self) -> tuple[str, ...]:
+        """Sets of `MetricData` it cannot do without."""
+        return tuple(dict.fromkeys((*(p.set_name for p in self.passes if not p.optional), *self.references)))
+
+    @property
     def needs(self) -> tuple[str, ...]:
         """What it asks of the caller beyond the model: "output", "internal", "retain", "full"."""
-        found = {each.role for each in self.passes} - {"model"}
+        found: set[str] = {str(each.role) for each in self.passes if each.role != "model"}
         found |= {"output" if p.kind in ("answers", "generations") else "internal" for p in self.passes}
         return tuple(need for need in ("output", "internal", "retain", "full") if need in found)
 

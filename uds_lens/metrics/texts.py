@@ -71,12 +71,19 @@ def answer_sequences(
         return []
     end = tokenizer.eos_token_id
     if end is None:
-        raise DataError("the tokenizer has no end token (eos_token): the metrics score the end of an answer. Set it.")
+        raise DataError(
+            "the tokenizer has no end token (eos_token): the metrics score the end of an answer. Set it."
+        )
     prompts = [question_text(text.question, protocol=protocol, tokenizer=tokenizer) for text in texts]
     answers = [continuation_text(prompt, text.answer) for prompt, text in zip(prompts, texts, strict=True)]
     heads = prompt_ids(tokenizer, prompts, protocol=protocol)
     coded = tokenizer(
-        answers, add_special_tokens=False, padding=False, truncation=False, return_attention_mask=False, verbose=False
+        answers,
+        add_special_tokens=False,
+        padding=False,
+        truncation=False,
+        return_attention_mask=False,
+        verbose=False,
     )
     return [_row(head, ids, int(end)) for head, ids in zip(heads, coded["input_ids"], strict=True)]
 

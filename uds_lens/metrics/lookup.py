@@ -1,0 +1,83 @@
+"""Finding metrics by name, and the registry as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from uds_lens.errors import ConfigError
+from uds_lens.metrics.registry import METRICS
+from uds_lens.metrics.spec import MetricSpec
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def resolve(names: Iterable[str] | None, *, uds_in_privacy: bool = False) -> list[MetricSpec]:
+    """The metrics asked for with those they are made of, in the order of `METRICS`.
+
+    Args:
+        names: Names; None takes all.
+        uds_in_privacy: Whether Privacy is made of UDS too.
+
+    Returns:
+        Specs, each once.
+
+    Raises:
+        ConfigError: A name does not exist.
+
+    Example:
+        >>> [spec.name for spec in resolve(["s_mia_loss"])]
+        ['mia_loss', 's_mia_loss']
+    """
+    wanted = set(METRICS) if names is None else set()
+    queue = [] if names is None else list(names)
+    while queue:
+        name = queue.pop()
+        if name not in METRICS:
+            raise ConfigError(f"there is no metric {name!r}; there are {', '.join(METRICS)}.")
+        if name not in wanted:
+            wanted.add(name)
+            queue += METRICS[name].uses
+            queue += ["uds"] if name == "privacy" and uds_in_privacy else []
+    return [spec for name, spec in METRICS.items() if name in wanted]
+
+
+def metrics_frame(specs: Sequence[MetricSpec] | None = None) -> pd.DataFrame:
+    """The registry as a table: one row per metric.
+
+    Args:
+        specs: Which metrics; None takes all.
+
+    Returns:
+        Columns `name`, `label`, `group`, `needs`, `data`, `direction`, `low`, `high`, `zero`, `one`.
+    """
+    import pandas as pd
+
+    rows = [
+        {
+            "name": spec.name,
+            "label": spec.label,
+            "group": spec.group,
+            "needs": ", ".join(all_needs(spec)),
+            "data": ", ".join(data_sets(spec)),
+            "direction": spec.meaning.direction,
+            "low": spec.low,
+            "high": spec.high,
+            "zero": spec.meaning.zero,
+            "one": spec.meaning.one,
+        }
+        for spec in (METRICS.values() if specs is None else specs)
+    ]
+    return pd.DataFrame(rows)
+
+
+def all_needs(spec: MetricSpec) -> list[str]:
+    """What a metric needs, through the metrics it is made of."""
+    found = {need for each in resolve([spec.name]) for need in each.needs}
+    return [need for need in ("output", "internal", "retain", "full") if need in found]
+
+
+def data_sets(spec: MetricSpec) -> list[str]:
+    """Sets of `MetricData` a metric cannot do without, through the metrics it is made of."""
+    return list(dict.fromkeys(name for each in resolve([spec.name]) for name in each.sets))
