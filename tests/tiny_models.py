@@ -21,7 +21,7 @@ SHAPE = {
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "max_position_embeddings": 128,
-    "initializer_range": 0.25,
+    "initializer_range": 0.15,
     "bos_token_id": 1,
     "eos_token_id": 2,
     "pad_token_id": 3,

@@ -1,0 +1,30 @@
+"""Audits of the tiny models, each measured once for all tests that look at it."""
+
+import functools
+
+import pytest
+from tiny_models import EXAMPLES
+
+from uds_lens.audit import AuditConfig, DepthAudit, RunOptions
+
+QUICK = RunOptions(device="cpu", engine="wavefront")
+
+
+@pytest.fixture(scope="package", autouse=True)
+def _quick(one_thread):
+    return
+
+
+@pytest.fixture(scope="session")
+def audited(trio):
+    """`audited(family, unlearned="unlearned", **settings)`: a finished audit on the tiny forget set."""
+
+    @functools.cache
+    def of(family="llama", unlearned="unlearned", **settings):
+        paths = trio(family)
+        config = AuditConfig(**settings)
+        return DepthAudit.run(
+            paths.full, paths.retain, getattr(paths, unlearned), EXAMPLES, config=config, options=QUICK
+        )
+
+    return of
