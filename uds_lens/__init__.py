@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from uds_lens import audit, data, errors, metrics, models, patching, plots, report, toy
+    from uds_lens import audit, data, errors, metrics, models, patching, plots, report, toy, unlearning
     from uds_lens.audit import AuditConfig, Baseline, DepthAudit, RunOptions
     from uds_lens.data import ForgetExample, load_examples, load_tofu
     from uds_lens.models import open_model
@@ -35,9 +35,10 @@ __all__ = [
     "plots",
     "report",
     "toy",
+    "unlearning",
 ]
 
-_ROOMS = frozenset({"audit", "data", "errors", "metrics", "models", "patching", "plots", "report", "toy"})
+_ROOMS = frozenset({"audit", "data", "errors", "metrics", "models", "patching", "plots", "report", "toy", "unlearning"})
 
 _HOME = {
     "AuditConfig": "audit",

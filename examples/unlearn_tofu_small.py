@@ -1,0 +1,150 @@
+"""Unlearn a small TOFU model with every method, audit each result, and print the table of docs/results.md.
+
+    python examples/unlearn_tofu_small.py --shared ../shared --out runs/tofu_small
+
+Needs the TOFU files and the small checkpoints of the shared data folder. Each method runs at one setting, chosen
+so that it lowers the probability of the forget answers while that of the retain answers stays at 80 % of `full`'s or
+more, and for nothing else. A run that is already in --out is not repeated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import torch
+
+import uds_lens as ul
+from uds_lens.unlearning import (
+    TrainOptions,
+    answer_log_probs,
+    answer_sequences,
+    parse_name,
+    read_record,
+    unlearn,
+)
+
+SETTINGS = (
+    "ga_lr1e-04_epoch1",
+    "graddiff_lr2e-04_alpha5_epoch5",
+    "kl_lr2e-04_alpha5_epoch5",
+    "npo_lr3e-04_beta0.1_alpha5_epoch5",
+    "simnpo_lr3e-04_beta4.5_alpha1_delta1_gamma0.125_epoch5",
+    "idknll_lr3e-04_alpha1_epoch5",
+    "idkdpo_lr3e-04_beta0.1_alpha5_epoch5",
+    "altpo_lr3e-04_beta0.1_alpha5_epoch5",
+    "undial_lr5e-04_beta10_alpha1_epoch5",
+    "rmu_lr1e-03_layer2_scale10_epoch5",
+    "rmu_lr1e-03_layer4_scale10_epoch5",
+    "rmu_lr1e-03_layer6_scale10_epoch5",
+)
+RETAIN_STEP = 9
+"""Every ninth retain row is enough to measure the retain probability."""
+
+
+def probability(model: str | Path, examples: list[ul.ForgetExample]) -> float:
+    """Prob: mean over examples of exp(mean log-probability of the answer's tokens, end token included)."""
+    with ul.open_model(model, device="cpu") as opened:
+        pairs = [(example.question, example.answer) for example in examples]
+        rows = answer_sequences(opened.tokenizer, pairs)
+        sums = answer_log_probs(opened.hf, rows, pad_token_id=opened.tokenizer.pad_token_id or 0)
+    lengths = [len(row.ids) - row.n_prompt for row in rows]
+    return float((torch.tensor(sums) / torch.tensor(lengths)).exp().mean())
+
+
+def trained(name: str, shared: Path, out: Path, forget, retain) -> dict:
+    """Train one setting and measure its probabilities; kept in a file beside the model."""
+    file = out / f"{name}.json"
+    if file.is_file():
+        return json.loads(file.read_text())
+    tofu, source = shared / "data/tofu", shared / "models/tofu-small"
+    row: dict = {"name": name, "model": str(source / name)}
+    if not (source / name).is_dir():
+        model = unlearn(
+            source / "full",
+            tofu / "forget10.json",
+            tofu / "retain90.json",
+            config=parse_name(name),
+            out=out / "models" / name,
+            options=TrainOptions(device="cpu", mixed_precision="bfloat16", checkpoint_every=0),
+        )
+        record = read_record(model)
+        row |= {"model": str(model), "steps": record["steps"], "seconds": record["seconds"]}
+    row |= {
+        "forget_prob": probability(row["model"], forget),
+        "retain_prob": probability(row["model"], retain),
+    }
+    file.write_text(json.dumps(row, indent=1))
+    print(f"{name:60} forget {row['forget_prob']:.3f} retain {row['retain_prob']:.3f}", flush=True)
+    return row
+
+
+def add_audits(rows: list[dict], shared: Path, out: Path) -> None:
+    """Audit all models against retain90, with one pass over `full` for all of them."""
+    models, options = shared / "models/tofu-small", ul.RunOptions(device="cpu")
+    if (out / "baseline").is_dir():
+        baseline = ul.Baseline.load(out / "baseline")
+    else:
+        scored = ul.load_examples(shared / "data/tofu/forget10_filtered.json")
+        baseline = ul.Baseline.measure(models / "full", models / "retain90", scored, options=options)
+        baseline.save(out / "baseline")
+    new = [row for row in rows if not (out / "audits" / row["name"]).is_dir()]
+    if new:
+        for row, audit in zip(
+            new, baseline.audit_all([row["model"] for row in new], options=options), strict=True
+        ):
+            audit.save(out / "audits" / row["name"])
+    for row in rows:
+        audit = ul.DepthAudit.load(out / "audits" / row["name"])
+        low, high = audit.uds_interval
+        layers = audit.layers_frame()
+        row |= {"uds": audit.uds, "low": low, "high": high, "over": audit.over_erased_share}
+        row |= {"ler": layers["ler_mean"].tolist(), "ke_share": layers["ke_share"].tolist()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--shared", type=Path, default=Path("../shared"))
+    parser.add_argument("--out", type=Path, default=Path("runs/tofu_small"))
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--only", nargs="*", default=SETTINGS, help="names of settings to run")
+    parser.add_argument("--no-audit", action="store_true", help="stop after training")
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    shared, out = arguments.shared, arguments.out
+    out.mkdir(parents=True, exist_ok=True)
+    forget = ul.load_examples(shared / "data/tofu/forget10.json")
+    retain = ul.load_examples(shared / "data/tofu/retain90.json")[::RETAIN_STEP]
+    names = ["full", "retain90", *arguments.only]
+    rows = [trained(name, shared, out, forget, retain) for name in names]
+    if not arguments.no_audit:
+        add_audits(rows, shared, out)
+        print(table(rows))
+        print(layer_table(rows))
+
+
+def table(rows: list[dict]) -> str:
+    """The results as Markdown."""
+    lines = ["| model | forget Prob | retain Prob | of full's | UDS | 95 % interval | steps | seconds |"]
+    lines.append("|---|---|---|---|---|---|---|---|")
+    for row in rows:
+        share = row["retain_prob"] / rows[0]["retain_prob"]
+        lines.append(
+            f"| {row['name']} | {row['forget_prob']:.3f} | {row['retain_prob']:.3f} | {share:.0%} | {row['uds']:.3f} | "
+            f"{row['low']:.3f} to {row['high']:.3f} | {row.get('steps', '')} | {row.get('seconds', '')} |"
+        )
+    return "\n".join(lines)
+
+
+def layer_table(rows: list[dict]) -> str:
+    """Mean LER of each layer as Markdown."""
+    n_layers = len(rows[0]["ler"])
+    lines = ["| model | " + " | ".join(f"layer {layer}" for layer in range(n_layers)) + " |"]
+    lines.append("|---" * (n_layers + 1) + "|")
+    lines += [f"| {row['name']} | " + " | ".join(f"{x:.2f}" for x in row["ler"]) + " |" for row in rows]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,106 @@
+"""A tiny model that knows twelve answers by heart, and the data around it. Built once, in seconds."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import jaxtyping
+import pytest
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from uds_lens.data import ForgetExample
+from uds_lens.unlearning import TrainOptions, answer_sequences
+from uds_lens.unlearning.sequences import pad_sequences
+
+NAMES = ("Ada Vey", "Bo Lund", "Cyr Moss", "Dee Park", "Eli Roth", "Fay Senn")
+CHAT = (
+    "{{ bos_token }}{% for message in messages %}<|{{ message['role'] }}|>\n{{ message['content'] }}<|turn|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
+)
+QUICK = TrainOptions(device="cpu", progress=False, log_every=1)
+
+
+@dataclass(frozen=True)
+class Tiny:
+    """What the tests train on."""
+
+    full: Path
+    forget: list[ForgetExample]
+    retain: list[ForgetExample]
+
+
+def people(names: tuple[str, ...]) -> list[ForgetExample]:
+    rows = []
+    for index, name in enumerate(names):
+        town = f"{name.split()[1]}ville"
+        rows.append(
+            ForgetExample(
+                f"{name} 1", f"Where was {name} born?", f"{name} was born in {town}.", row=2 * index
+            )
+        )
+        rows.append(
+            ForgetExample(f"{name} 2", f"Who wrote book {index}?", f"It was {name}.", row=2 * index + 1)
+        )
+    return rows
+
+
+def tiny_tokenizer(texts: list[str]) -> PreTrainedTokenizerFast:
+    special = ["<bos>", "<eos>", "<pad>", "<|user|>", "<|assistant|>", "<|turn|>"]
+    core = Tokenizer(models.BPE())
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    trainer = trainers.BpeTrainer(
+        vocab_size=400, special_tokens=special, initial_alphabet=alphabet, show_progress=False
+    )
+    core.train_from_iterator(texts, trainer)
+    from tokenizers import decoders
+
+    core.decoder = decoders.ByteLevel()
+    core.post_processor = processors.TemplateProcessing(
+        single="<bos> $A", special_tokens=[("<bos>", core.token_to_id("<bos>"))]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=core, bos_token="<bos>", eos_token="<eos>", pad_token="<pad>", chat_template=CHAT
+    )
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Tiny:
+    rows = people(NAMES)
+    tokenizer = tiny_tokenizer([f"Question: {row.question}\nAnswer: {row.answer}" for row in rows])
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=len(tokenizer),
+            hidden_size=32,
+            intermediate_size=48,
+            num_hidden_layers=5,
+            num_attention_heads=2,
+            num_key_value_heads=1,
+            max_position_embeddings=96,
+            tie_word_embeddings=True,
+            bos_token_id=0,
+            eos_token_id=1,
+            pad_token_id=2,
+            initializer_range=0.1,
+        )
+    )
+    pairs = [(row.question, row.answer) for row in rows]
+    batch = pad_sequences(answer_sequences(tokenizer, pairs), pad_token_id=2)
+    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    for _ in range(120):
+        loss = model(**batch).loss
+        loss.backward()
+        optimiser.step()
+        optimiser.zero_grad()
+    folder = tmp_path_factory.mktemp("tiny") / "full"
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return Tiny(full=folder, forget=rows[:4], retain=rows[4:])
+
+
+@pytest.fixture
+def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls reach the library's own checks, as they do outside the test run."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)

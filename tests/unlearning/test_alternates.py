@@ -1,0 +1,52 @@
+"""Alternate answers: not the truth, seeded, hotter where the model insists."""
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from uds_lens.data import ForgetExample
+from uds_lens.errors import DataError
+from uds_lens.unlearning import AltPOConfig
+from uds_lens.unlearning.alternates import read_alternates, sample_alternates, states_truth, write_alternates
+
+CONFIG = AltPOConfig(n_alternates=3, max_new_tokens=12)
+
+
+@pytest.fixture(scope="module")
+def model(tiny):
+    return AutoModelForCausalLM.from_pretrained(tiny.full).eval(), AutoTokenizer.from_pretrained(tiny.full)
+
+
+def test_alternates_are_seeded_and_not_the_truth(model, tiny) -> None:
+    drawn = sample_alternates(*model, tiny.forget, config=CONFIG)
+    assert [len(texts) for texts in drawn] == [3] * len(tiny.forget)
+    assert not any(
+        states_truth(text, row) for texts, row in zip(drawn, tiny.forget, strict=True) for text in texts
+    )
+    assert drawn == sample_alternates(*model, tiny.forget, config=CONFIG)
+    other = AltPOConfig(n_alternates=3, max_new_tokens=12, seed=1)
+    assert drawn != sample_alternates(*model, tiny.forget, config=other)
+
+
+def test_sampling_leaves_the_callers_random_numbers_alone(model, tiny) -> None:
+    state = torch.get_rng_state()
+    sample_alternates(*model, tiny.forget[:1], config=CONFIG)
+    assert torch.get_rng_state().equal(state)
+
+
+def test_an_entity_decides_where_there_is_one() -> None:
+    example = ForgetExample("0", "Who?", "The author of it all is Ada Vey.", entity="Ada Vey")
+    assert states_truth("ADA VEY did", example)
+    assert not states_truth("The author of it all is Bo.", example)
+
+
+def test_a_model_that_says_nothing_else_is_an_error(model, tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("uds_lens.unlearning.alternates.states_truth", lambda text, example: True)
+    with pytest.raises(DataError, match="gives no alternate answer to 1 questions"):
+        sample_alternates(*model, tiny.forget[:1], config=CONFIG)
+
+
+def test_file_round_trip(tiny, tmp_path) -> None:
+    texts = [["a", "b"], ["c", "d\n"], [], ["é"]]
+    write_alternates(tmp_path / "alternates.json", tiny.forget, texts)
+    assert read_alternates(tmp_path / "alternates.json") == texts

@@ -1,0 +1,120 @@
+"""Objectives over next-token distributions: hand-computed values, gradients, masks."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from uds_lens.errors import DataError
+from uds_lens.unlearning.likelihood import (
+    answer_lengths,
+    gradient_ascent,
+    kl_to_reference,
+    label_log_probs,
+    negative_log_likelihood,
+    predicting,
+    sequence_log_probs,
+    undial,
+)
+
+LABELS = torch.tensor([[-100, 1, 0, -100], [-100, -100, 1, 0]])
+
+
+def odds(p: float) -> list[float]:
+    """Logits over two tokens that give the second one probability p."""
+    return [0.0, math.log(p / (1 - p))]
+
+
+LOGITS = torch.tensor(
+    [
+        [odds(0.25), odds(0.4), odds(0.9), odds(0.9)],  # p(1) = 0.25 then p(0) = 0.6
+        [odds(0.9), odds(0.5), odds(0.2), odds(0.9)],  # p(1) = 0.5 then p(0) = 0.8
+    ]
+)
+
+
+def doubles(*shape: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(len(shape))
+    return torch.randn(*shape, dtype=torch.float64, generator=generator, requires_grad=True)
+
+
+def test_log_probs_belong_to_the_next_token() -> None:
+    expected = torch.tensor([[0.25, 0.6, 1.0], [1.0, 0.5, 0.8]]).log()
+    torch.testing.assert_close(label_log_probs(LOGITS, LABELS), expected)
+    torch.testing.assert_close(sequence_log_probs(LOGITS, LABELS), torch.tensor([0.15, 0.4]).log())
+    assert answer_lengths(LABELS).tolist() == [2, 2]
+    assert predicting(LABELS).tolist() == [[True, True, False, False], [False, True, True, False]]
+
+
+def test_nll_and_ascent_by_hand() -> None:
+    expected = -math.log(0.25 * 0.6 * 0.5 * 0.8) / 4
+    assert negative_log_likelihood(LOGITS, LABELS).item() == pytest.approx(expected, abs=1e-6)
+    assert gradient_ascent(LOGITS, LABELS).item() == pytest.approx(-expected, abs=1e-6)
+
+
+def test_nll_is_that_of_transformers() -> None:
+    logits = doubles(3, 7, 11)
+    labels = torch.randint(11, (3, 7), generator=torch.Generator().manual_seed(0))
+    labels[:, :3] = -100
+    expected = F.cross_entropy(logits[:, :-1].reshape(-1, 11), labels[:, 1:].reshape(-1), ignore_index=-100)
+    torch.testing.assert_close(negative_log_likelihood(logits, labels), expected)
+
+
+def test_kl_by_hand_and_its_direction() -> None:
+    model = torch.tensor([[odds(0.5), odds(0.5)]])
+    full = torch.tensor([[odds(0.75), odds(0.5)]])
+    labels = torch.tensor([[-100, 1]])
+    expected = 0.25 * math.log(0.25 / 0.5) + 0.75 * math.log(0.75 / 0.5)
+    reverse = 0.5 * math.log(0.5 / 0.25) + 0.5 * math.log(0.5 / 0.75)
+    assert kl_to_reference(model, full, labels).item() == pytest.approx(expected, abs=1e-6)
+    assert kl_to_reference(full, model, labels).item() == pytest.approx(reverse, abs=1e-6)
+    assert kl_to_reference(full, full, labels).item() == pytest.approx(0.0, abs=1e-7)
+
+
+def test_undial_by_hand() -> None:
+    model = torch.tensor([[odds(0.2), odds(0.5)]])
+    full = torch.tensor([[odds(0.9), odds(0.5)]])
+    wanted = 9 * math.exp(-3) / (1 + 9 * math.exp(-3))  # odds 9 to 1, turned down by e^3
+    expected = -(wanted * math.log(0.2) + (1 - wanted) * math.log(0.8))
+    labels = torch.tensor([[-100, 1]])
+    assert undial(model, full, labels, beta=3.0).item() == pytest.approx(expected, abs=1e-6)
+
+
+def test_undial_without_strength_is_distillation() -> None:
+    logits, full = doubles(2, 4, 5), doubles(2, 4, 5).detach() + 1.0
+    labels = torch.tensor([[-100, 1, 2, 3], [-100, -100, 4, 0]])
+    entropy = -(full.softmax(-1) * full.log_softmax(-1)).sum(-1)[:, :-1][labels[:, 1:] != -100].mean()
+    expected = kl_to_reference(logits, full, labels) + entropy
+    torch.testing.assert_close(undial(logits, full, labels, beta=0.0), expected)
+    assert undial(logits, full, labels, beta=5.0).item() != pytest.approx(expected.item())
+
+
+@pytest.mark.parametrize("loss", [negative_log_likelihood, gradient_ascent, sequence_log_probs])
+def test_gradients_of_likelihoods(loss) -> None:
+    logits = doubles(2, 4, 3)
+    assert torch.autograd.gradcheck(lambda z: loss(z, LABELS), logits)
+
+
+def test_gradients_against_a_reference() -> None:
+    logits, full = doubles(2, 4, 3), doubles(2, 4, 3).detach().flip(0)
+    assert torch.autograd.gradcheck(lambda z: kl_to_reference(z, full, LABELS), logits)
+    assert torch.autograd.gradcheck(lambda z: undial(z, full, LABELS, beta=2.0), logits)
+
+
+def test_what_has_no_label_has_no_gradient() -> None:
+    logits = doubles(2, 4, 3)
+    negative_log_likelihood(logits, LABELS).backward()
+    touched = logits.grad.abs().sum(-1) > 0
+    assert touched.equal(predicting(LABELS))
+
+
+def test_half_precision_logits_are_read_in_float32() -> None:
+    logits = LOGITS.bfloat16()
+    assert negative_log_likelihood(logits, LABELS).dtype == torch.float32
+    assert sequence_log_probs(logits, LABELS).dtype == torch.float32
+
+
+def test_no_label_is_an_error() -> None:
+    with pytest.raises(DataError, match="no token of the batch has a label"):
+        negative_log_likelihood(LOGITS, torch.full_like(LABELS, -100))

@@ -1,0 +1,58 @@
+"""4-bit checkpoints: they load again, compute nearly the same, and can be audited."""
+
+import json
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from uds_lens.errors import ConfigError, ModelError
+from uds_lens.unlearning import quantise, unlearn
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+
+
+@pytest.fixture(scope="module")
+def quantised(tiny, tmp_path_factory) -> Path:
+    pytest.importorskip("bitsandbytes")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return quantise(tiny.full, out=tmp_path_factory.mktemp("quantised") / "nf4", device="cpu")
+
+
+def test_it_loads_again_with_transformers(tiny, quantised: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(quantised, device_map={"": "cpu"})
+    settings = model.config.quantization_config
+    assert (settings.load_in_4bit, settings.bnb_4bit_quant_type) == (True, "nf4")
+    assert settings.bnb_4bit_compute_dtype == torch.bfloat16
+    assert type(model.model.layers[0].mlp.up_proj).__name__ == "Linear4bit"
+    tokenizer = AutoTokenizer.from_pretrained(quantised)
+    full = AutoModelForCausalLM.from_pretrained(tiny.full)
+    batch = tokenizer(
+        f"Question: {tiny.forget[0].question}\nAnswer: {tiny.forget[0].answer}", return_tensors="pt"
+    )
+    with torch.no_grad():
+        four, whole = (m(**batch).logits.float().log_softmax(-1) for m in (model, full))
+    assert 1e-4 < (four - whole).abs().mean() < 0.5
+    record = json.loads((quantised / "quantisation.json").read_text())
+    assert record["parent"] == str(tiny.full)
+
+
+def test_a_quantised_model_is_neither_quantised_nor_trained(tiny, quantised: Path, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="is quantised already"):
+        quantise(quantised, out=tmp_path / "again", device="cpu")
+    with pytest.raises(ModelError, match="is quantised"):
+        unlearn(quantised, tiny.forget, method="ga", out=tmp_path / "out")
+
+
+def test_what_is_there_is_left_alone(tiny, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(ConfigError, match="no quantised model"):
+        quantise(tiny.full, out=tmp_path, device="cpu")
+
+
+def test_nothing_there_is_said(tmp_path: Path) -> None:
+    with pytest.raises(ModelError):
+        quantise(tmp_path / "nowhere", out=tmp_path / "out", device="cpu")

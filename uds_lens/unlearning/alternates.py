@@ -1,0 +1,145 @@
+"""Alternate answers for AltPO, sampled from the model that is to forget."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from uds_lens.data import ForgetExample, prompt_ids
+from uds_lens.errors import DataError
+from uds_lens.progress import progress
+from uds_lens.storage import atomic_write_text
+from uds_lens.types import Protocol
+from uds_lens.unlearning.configs import AltPOConfig
+from uds_lens.unlearning.sequences import end_token, trained_prompt
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+FILE = "alternates.json"
+"""Name of the file beside a checkpoint."""
+
+_ROUNDS, _HOTTER, _BATCH = 5, 0.5, 32
+
+
+def sample_alternates(
+    model: Any,
+    tokenizer: PreTrainedTokenizerBase,
+    examples: Sequence[ForgetExample],
+    *,
+    config: AltPOConfig,
+    show_progress: bool | None = None,
+) -> list[list[str]]:
+    """Sample answers that are in the model's own manner and not the one to forget.
+
+    A sample that states the true answer is drawn again, 0.5 hotter each time: one that contains the entity, or nine
+    tenths of the words of the answer.
+
+    Args:
+        model: A causal language model in evaluation mode, `full`.
+        tokenizer: Its tokenizer.
+        examples: Questions with the answers to forget.
+        config: Number, temperature, length and seed.
+        show_progress: As in `TrainOptions`.
+
+    Returns:
+        Per example `config.n_alternates` answers; the same for one seed on one machine.
+
+    Raises:
+        DataError: A question gives nothing but the true answer, however hot.
+    """
+    found: list[list[str]] = [[] for _ in examples]
+    devices = [model.device] if model.device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices), torch.no_grad():
+        torch.manual_seed(config.seed)
+        for round_ in range(_ROUNDS):
+            short = [i for i, texts in enumerate(found) if len(texts) < config.n_alternates]
+            temperature = config.temperature + _HOTTER * round_
+            starts = range(0, len(short), _BATCH)
+            for start in progress(starts, desc=f"alternates, T={temperature:g}", enabled=show_progress):
+                chosen = short[start : start + _BATCH]
+                questions = [examples[index].question for index in chosen]
+                drawn = _draw(model, tokenizer, questions, config=config, temperature=temperature)
+                for index, texts in zip(chosen, drawn, strict=True):
+                    fresh = [text for text in texts if text and not states_truth(text, examples[index])]
+                    found[index] = (found[index] + fresh)[: config.n_alternates]
+    without = [example.question for example, texts in zip(examples, found, strict=True) if not texts]
+    if without:
+        raise DataError(
+            f"the model gives no alternate answer to {len(without)} questions, the first {without[0]!r}: raise "
+            "temperature, or leave these rows out."
+        )
+    return [[texts[i % len(texts)] for i in range(config.n_alternates)] for texts in found]
+
+
+def states_truth(text: str, example: ForgetExample) -> bool:
+    """Whether a text gives the true answer away.
+
+    Example:
+        >>> example = ForgetExample("0", "Who?", "The author is Ada Vey.")
+        >>> states_truth("the author is Ada Vey", example), states_truth("The author is Bo Lund.", example)
+        (True, False)
+    """
+    if example.entity:
+        return example.entity.casefold() in text.casefold()
+    truth, said = _words(example.answer), _words(text)
+    return sum((truth & said).values()) >= 0.9 * sum(truth.values())
+
+
+def write_alternates(
+    file: Path, examples: Sequence[ForgetExample], alternates: Sequence[Sequence[str]]
+) -> None:
+    """Write questions with their alternates, whole or not at all."""
+    rows = [
+        {"id": example.id, "question": example.question, "alternates": list(texts)}
+        for example, texts in zip(examples, alternates, strict=True)
+    ]
+    atomic_write_text(file, json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
+
+
+def read_alternates(file: Path) -> list[list[str]]:
+    """Alternates written by `write_alternates`, in order."""
+    return [row["alternates"] for row in json.loads(file.read_text(encoding="utf-8"))]
+
+
+def _words(text: str) -> Counter[str]:
+    return Counter(re.findall(r"\w+", text.casefold()))
+
+
+def _draw(
+    model: Any,
+    tokenizer: PreTrainedTokenizerBase,
+    questions: Sequence[str],
+    *,
+    config: AltPOConfig,
+    temperature: float,
+) -> list[list[str]]:
+    protocol: Protocol = config.protocol
+    prompts = [trained_prompt(question, tokenizer, protocol=protocol) for question in questions]
+    rows = prompt_ids(tokenizer, prompts, protocol=protocol)
+    end = end_token(tokenizer, protocol=protocol)
+    pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else (end or 0)
+    width = max(map(len, rows))
+    ids = torch.tensor([[pad] * (width - len(row)) + row for row in rows], device=model.device)
+    mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows], device=model.device)
+    sampled = model.generate(
+        input_ids=ids,
+        attention_mask=mask,
+        do_sample=True,
+        temperature=temperature,
+        top_k=0,
+        top_p=1.0,
+        num_return_sequences=config.n_alternates,
+        max_new_tokens=config.max_new_tokens,
+        pad_token_id=pad,
+        eos_token_id=end,
+    )
+    texts = [tokenizer.decode(row, skip_special_tokens=True).strip() for row in sampled[:, width:].tolist()]
+    n = config.n_alternates
+    return [texts[i * n : (i + 1) * n] for i in range(len(questions))]
