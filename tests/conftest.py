@@ -1,6 +1,7 @@
 """What every test may rely on: no network, one thread, and the shared data where it is at hand."""
 
 import functools
+import gc
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -30,7 +31,11 @@ def shared_dir() -> Path:
 @pytest.fixture(scope="session")
 def trio(tmp_path_factory: pytest.TempPathFactory) -> Callable:
     """`trio(family)`: directories of a tiny random model in full, retain and unlearned versions."""
+    import transformer_lens  # noqa: F401 - its objects, too, shall not be walked by each collection
     from tiny_models import save_trio
+
+    gc.collect()
+    gc.freeze()
 
     @functools.cache
     def of(family: str):

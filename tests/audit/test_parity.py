@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from audit import independent
 from tiny_models import EXAMPLES, FAMILIES
 
+from audit import independent
 from uds_lens.audit import AuditConfig, DepthAudit, RunOptions
 
 NAIVE = RunOptions(device="cpu", engine="naive")
