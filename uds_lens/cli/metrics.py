@@ -112,10 +112,10 @@ def _print_list(as_json: bool) -> None:
         typer.echo(ul.metrics.metrics_frame().to_json(orient="records", indent=2))
         return
     rows = [
-        [name, ", ".join(ul.metrics.all_needs(spec)), ", ".join(spec.uses or spec.sets), *spec.meaning[1:]]
+        [name, ", ".join(ul.metrics.all_needs(spec)), ", ".join(spec.uses or spec.sets), *spec.meaning]
         for name, spec in ul.metrics.METRICS.items()
     ]
-    _print_table(["name", "needs", "made of", "0 means", "1 means"], rows)
+    _print_table(["name", "needs", "made of", "more is", "0 means", "1 means"], rows)
 
 
 def _print_results(results: MetricResults) -> None:

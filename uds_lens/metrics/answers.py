@@ -30,13 +30,13 @@ class AnswerScores:
     texts: tuple[AnswerText, ...]
     """The answers, several per example where there are paraphrases."""
 
-    logprobs: tuple[Float[Tensor, "token"], ...]
+    logprobs: tuple[Float[Tensor, "_"], ...]
     """Log-probability of each token, nats, float32."""
 
-    hits: tuple[Bool[Tensor, "token"], ...]
+    hits: tuple[Bool[Tensor, "_"], ...]
     """Is the token the model's first choice?"""
 
-    standardised: tuple[Float[Tensor, "token"], ...]
+    standardised: tuple[Float[Tensor, "_"], ...]
     """`(log p - mu) / sigma` over the vocabulary, for Min-K++."""
 
 

@@ -85,7 +85,7 @@ class Evidence:
         """Fisher masks of `full` and `retain`."""
         return self._value(Pass("full", "fisher_masks"))
 
-    def fisher(self) -> list[Float[Tensor, "masked"]]:
+    def fisher(self) -> list[Float[Tensor, "_"]]:
         """Fisher information of the model at the masked weights."""
         return self._value(Pass("model", "fisher_sums"))
 

@@ -38,13 +38,13 @@ class FisherMasks:
     have more in `retain`.
     """
 
-    indices: tuple[Int[Tensor, "masked"], ...]
+    indices: tuple[Int[Tensor, "_"], ...]
     """Positions in the layer's flattened parameters, one tensor per layer."""
 
-    retain: tuple[Float[Tensor, "masked"], ...]
+    retain: tuple[Float[Tensor, "_"], ...]
     """Fisher information of `retain` there."""
 
-    full: tuple[Float[Tensor, "masked"], ...]
+    full: tuple[Float[Tensor, "_"], ...]
     """Fisher information of `full` there."""
 
     n_weights: tuple[int, ...]
@@ -163,7 +163,7 @@ def masked_fisher(
     *,
     memory_gb: float,
     show: bool | None = None,
-) -> list[Float[Tensor, "masked"]]:
+) -> list[Float[Tensor, "_"]]:
     """Fisher information of a model at the masked weights; nothing else is kept."""
     places = [indices.to(model.device) for indices in masks.indices]
     sums = [torch.zeros(len(indices), dtype=torch.float64, device=model.device) for indices in places]
@@ -177,7 +177,7 @@ def masked_fisher(
 
 
 def fisher_erasure(
-    masks: FisherMasks, model: Sequence[Float[Tensor, "masked"]], fraction: float
+    masks: FisherMasks, model: Sequence[Float[Tensor, "_"]], fraction: float
 ) -> tuple[Float[Tensor, "layer"], Float[Tensor, "layer"]]:
     """Erasure and weight of each layer: `1 - clip((F_ret - F_unl) / (e + eps), 0, 1)`, `e = F_ret - F_full`.
 

@@ -104,7 +104,7 @@ def _fisher_masks(session: Session, wanted: Pass, model: HookedModel) -> FisherM
     )
 
 
-def _fisher_sums(session: Session, wanted: Pass, model: HookedModel) -> list[Float[Tensor, "masked"]]:
+def _fisher_sums(session: Session, wanted: Pass, model: HookedModel) -> list[Float[Tensor, "_"]]:
     return masked_fisher(
         dequantised(model),
         session.plan.encoded.rows,

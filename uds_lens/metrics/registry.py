@@ -23,7 +23,7 @@ _RETAIN_STATES = Pass("retain", "states")
 _MODEL_STATES = Pass("model", "states")
 _FULL_STATES = Pass("full", "states")
 
-_KNOWN = Meaning("knowledge", "nothing of the answers is left", "the answers are known by heart")
+_KNOWN = Meaning("knowledge", "nothing left", "known by heart")
 _ERASED = Meaning("erasure", "as full", "as retain")
 _USEFUL = Meaning("utility", "useless", "perfect")
 
@@ -64,7 +64,7 @@ _MEMORIZATION = (
         name="truth_ratio",
         label="Truth Ratio",
         group="memorization",
-        meaning=Meaning("knowledge", "prefers wrong answers", "prefers the truth (0.5: no preference)"),
+        meaning=Meaning("knowledge", "prefers falsehoods", "prefers truth (0.5: neither)"),
         score=output.forget_truth_ratio,
         passes=_answers("forget/paraphrased", "forget/perturbed"),
     ),
@@ -113,8 +113,8 @@ _MEMBERSHIP = (
             group="membership",
             meaning=Meaning(
                 "knowledge",
-                "the holdout looks more familiar",
-                "the forget set is told apart perfectly (0.5: not at all)",
+                "holdout more familiar",
+                "told apart (0.5: not)",
             ),
             score=partial(output.mia, attack=attack),
             passes=_answers("forget", "holdout"),
@@ -126,7 +126,7 @@ _MEMBERSHIP = (
             name=f"s_{name}",
             label=f"s_{label}",
             group="membership",
-            meaning=Meaning("erasure", "as far from retain as an AUC of 0", "as hard to attack as retain"),
+            meaning=Meaning("erasure", "far from retain", "as retain"),
             score=partial(output.s_mia, attack=attack, of=name),
             passes=_answers("forget", "holdout", role="retain"),
             uses=(name,),
@@ -250,7 +250,7 @@ _UTILITY = (
         name="utility_rel",
         label="Utility (rel.)",
         group="utility",
-        meaning=Meaning("utility", "useless", "as useful as full; more is possible"),
+        meaning=Meaning("utility", "useless", "as full; may exceed 1"),
         high=float("inf"),
         score=useful.utility_rel,
         passes=(*_all_utility_passes("full"), *_said("forget", role="full")),
@@ -263,7 +263,7 @@ _AGGREGATE = (
         name="memorization",
         label="Memorization",
         group="aggregate",
-        meaning=Meaning("erasure", "one of the four is fully known", "nothing is known"),
+        meaning=Meaning("erasure", "one of four known", "nothing known"),
         score=useful.memorization,
         uses=("es", "em", "paraprob", "truth_ratio"),
     ),
@@ -271,9 +271,7 @@ _AGGREGATE = (
         name="mia_agg",
         label="MIA agg.",
         group="aggregate",
-        meaning=Meaning(
-            "erasure", "one attack is as far from retain as can be", "as hard to attack as retain"
-        ),
+        meaning=Meaning("erasure", "far from retain", "as retain"),
         score=useful.mia_agg,
         uses=tuple(f"s_{name}" for name in useful.MIA_NAMES),
     ),
@@ -289,7 +287,7 @@ _AGGREGATE = (
         name="overall",
         label="Overall",
         group="aggregate",
-        meaning=Meaning("utility", "one of the three is 0", "forgotten, private, and as useful as full"),
+        meaning=Meaning("utility", "one of three is 0", "forgot, private, useful"),
         high=float("inf"),
         score=useful.overall,
         uses=("memorization", "privacy", "utility_rel"),

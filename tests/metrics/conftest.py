@@ -1,0 +1,55 @@
+"""A small set of questions of every kind, and models without real knowledge, for the mechanics."""
+
+from dataclasses import replace
+
+import pytest
+from tiny_models import EXAMPLES
+
+from uds_lens.audit import RunOptions
+from uds_lens.metrics import MetricData, MetricOptions
+
+RUN = RunOptions(device="cpu", progress=False, engine="wavefront")
+SHORT = MetricOptions(max_new_tokens=6, protocol="raw")
+
+
+def with_variants(example):
+    return replace(
+        example,
+        paraphrased_answers=(f"In other words, {example.answer}", f"Well: {example.answer}"),
+        perturbed_answers=("It was a ship.", "Her rival.", "The second prize of 1998."),
+    )
+
+
+@pytest.fixture(scope="session")
+def data():
+    forget = [with_variants(example) for example in EXAMPLES]
+    swapped = [
+        replace(e, id=f"h{i}", answer=f"The {e.answer} book", entity=None, prefix=None) for i, e in enumerate(EXAMPLES)
+    ]
+    return MetricData(
+        forget=forget,
+        holdout=swapped[:6],
+        retain=forget[2:6],
+        real_authors=[replace(e, paraphrased_answers=()) for e in forget[:3]],
+        world_facts=[replace(e, paraphrased_answers=()) for e in forget[5:]],
+    )
+
+
+@pytest.fixture(scope="session")
+def llama(opened):
+    """The open models by version: `llama("retain")`."""
+    return lambda version="full": opened("llama", version)
+
+
+@pytest.fixture
+def broken(trio, tmp_path):
+    """A checkpoint whose logits are NaN."""
+    import torch
+    from tiny_models import load_plain
+
+    model, tokenizer = load_plain(trio("llama").full)
+    with torch.no_grad():
+        model.model.norm.weight.fill_(torch.nan)
+    model.save_pretrained(tmp_path / "broken")
+    tokenizer.save_pretrained(tmp_path / "broken")
+    return tmp_path / "broken"
