@@ -45,7 +45,7 @@ class HookedModel:
         self.tokenizer = tokenizer
         self.name = name
         self._owned = owned
-        self.anatomy: Anatomy = anatomy_of(hf)
+        self._anatomy: Anatomy | None = anatomy_of(hf)
 
     def __enter__(self) -> HookedModel:
         return self
@@ -68,8 +68,7 @@ class HookedModel:
         if self._hf is None:
             return
         on_gpu = self.device.type == "cuda"
-        self._hf = self._bridge = None
-        self.__dict__.pop("anatomy", None)
+        self._hf = self._bridge = self._anatomy = None
         if self._owned:
             gc.collect()
             if on_gpu:
@@ -81,6 +80,11 @@ class HookedModel:
         if self._hf is None:
             raise ModelError(f"{self.name!r} is closed: use the model inside its `with open_model(...)` block.")
         return self._hf
+
+    @property
+    def anatomy(self) -> Anatomy:
+        """Where the parts of `hf` are."""
+        return self._anatomy if self._anatomy is not None else anatomy_of(self.hf)
 
     @property
     def bridge(self) -> TransformerBridge:

@@ -125,6 +125,10 @@ def _adopt_bridge(bridge: Any, tokenizer: PreTrainedTokenizerFast | None) -> Hoo
             "this TransformerBridge is in compatibility mode: its weights were folded and no longer belong to the "
             "checkpoint. Boot it without enable_compatibility_mode()."
         )
+    if bridge.training or bridge.original_model.training:
+        raise ModelError(
+            "this TransformerBridge is in training mode, where dropout makes every pass differ: call its .eval() first."
+        )
     name = str(getattr(bridge.cfg, "model_name", None) or "TransformerBridge")
     own = tokenizer if tokenizer is not None else bridge.tokenizer
     return HookedModel(bridge.original_model, own, name=name, owned=False, bridge=bridge)

@@ -105,7 +105,7 @@ def _shared_tokenizer(passports: Mapping[str, Passport]) -> PreTrainedTokenizerF
     if not with_one:
         raise ModelError(
             "none of the checkpoints has a tokenizer: save it beside the weights with "
-            "tokenizer.save_pretrained(directory), or pass tokenizer=..."
+            "tokenizer.save_pretrained(directory), or hand over ul.open_model(model, tokenizer=...)."
         )
     role, tokenizer = with_one[0]
     if without:

@@ -1,0 +1,127 @@
+"""Equal weights have equal fingerprints, in whatever form they come; one bit makes them differ."""
+
+import pytest
+import torch
+from tiny_models import FAMILIES, build_model, build_tokenizer
+from torch import nn
+
+from uds_lens.errors import ModelError
+from uds_lens.models import clone_sharing_weights, fingerprint, open_model
+from uds_lens.models.bridge import bridge_on_shared_weights
+
+
+def test_the_file_layout_does_not_matter(trio, tmp_path):
+    with open_model(trio("qwen2").full, device="cpu") as model:
+        expected = model.fingerprint
+        model.hf.save_pretrained(tmp_path / "sharded", max_shard_size="20KB")
+        model.tokenizer.save_pretrained(tmp_path / "sharded")
+    assert len(list((tmp_path / "sharded").glob("*.safetensors"))) > 2
+    with open_model(tmp_path / "sharded", device="cpu") as model:
+        assert model.fingerprint == expected
+
+
+@pytest.mark.parametrize(
+    "name", ["model.embed_tokens.weight", "model.layers.3.mlp.down_proj.weight", "lm_head.weight"]
+)
+def test_one_bit_matters(name):
+    model = build_model("llama")
+    before = fingerprint(model)
+    weight = model.get_parameter(name)
+    bits = weight.detach().view(torch.int32)
+    bits[3, 5] ^= 1
+    assert fingerprint(model) != before
+    bits[3, 5] ^= 1
+    assert fingerprint(model) == before
+
+
+def test_a_saved_buffer_matters_as_well():
+    layer = nn.BatchNorm1d(3)
+    before = fingerprint(layer)
+    layer.running_mean[0] = 1.0
+    assert fingerprint(layer) != before
+
+
+def test_the_same_numbers_under_other_names_shapes_and_dtypes_differ():
+    def of(name, tensor):
+        module = nn.Module()
+        module.register_parameter(name, nn.Parameter(tensor))
+        return fingerprint(module)
+
+    zeros = torch.zeros(4)
+    prints = [
+        of("a", zeros),
+        of("b", zeros),
+        of("a", zeros.reshape(2, 2)),
+        of("a", zeros.bfloat16()),
+        of("a", zeros[:2]),
+    ]
+    assert len(set(prints)) == len(prints)
+
+
+def test_memory_layout_device_mode_and_gradients_do_not_matter():
+    model = build_model("llama")
+    before = fingerprint(model)
+    weight = model.lm_head.weight
+    weight.data = weight.data.T.contiguous().T
+    assert not weight.is_contiguous()
+    model.train().requires_grad_(False)
+    assert fingerprint(model) == before
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_wrapped_model_counts_as_the_model_inside(family):
+    model = build_model(family)
+    before = fingerprint(model)
+    bridge = bridge_on_shared_weights(model, build_tokenizer(), name=family)
+    assert fingerprint(model) == before
+    assert fingerprint(bridge.original_model) == before
+
+
+def test_versions_differ(opened):
+    prints = {opened("llama", version).fingerprint for version in ("full", "retain", "unlearned")}
+    assert len(prints) == 3
+    assert all(len(value) == 32 and int(value, 16) >= 0 for value in prints)
+
+
+def test_weights_that_are_not_at_hand_are_not_guessed():
+    with torch.device("meta"):
+        layer = nn.Linear(2, 2)
+    with pytest.raises(ModelError, match="cannot fingerprint 'bias': its weights are offloaded"):
+        fingerprint(layer)
+
+
+def test_a_clone_shares_tensors_and_has_its_own_modules_config_and_hooks():
+    model = build_model("llama")
+    model.register_forward_hook(lambda *_: None)
+    twin = clone_sharing_weights(model)
+    assert all(a is b for a, b in zip(model.parameters(), twin.parameters(), strict=True))
+    assert all(a is b for a, b in zip(model.buffers(), twin.buffers(), strict=True))
+    assert twin.model.layers[0] is not model.model.layers[0]
+    assert twin.config is not model.config
+    assert len(model._forward_hooks) == 1
+    assert len(twin._forward_hooks) == 0
+
+
+def test_a_bridge_computes_what_its_model_computes_and_leaves_it_untouched(trio):
+    model = build_model("gemma2")
+    names, hooks = list(model.state_dict()), sum(len(m._forward_hooks) for m in model.modules())
+    bridge = bridge_on_shared_weights(model, build_tokenizer(), name="gemma2")
+    ids = torch.tensor([[1, 5, 9, 30]])
+    with torch.no_grad():
+        assert torch.equal(bridge(ids), model(ids).logits)
+        model.model.layers[0].mlp.down_proj.weight.mul_(1.5)
+        assert torch.equal(bridge(ids), model(ids).logits), "the Bridge has a copy of the weights"
+    assert list(model.state_dict()) == names
+    assert sum(len(m._forward_hooks) for m in model.modules()) == hooks
+
+
+def test_an_architecture_that_transformer_lens_cannot_wrap_is_named():
+    class Unheard(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.config = build_model("llama").config
+            self.config.architectures = ["UnheardForCausalLM"]
+            self.weight = nn.Parameter(torch.zeros(2))
+
+    with pytest.raises(ModelError, match=r"TransformerLens cannot wrap 'x' \(Unheard\)"):
+        bridge_on_shared_weights(Unheard(), build_tokenizer(), name="x")

@@ -1,0 +1,278 @@
+"""What can be opened, what is refused, and with which words."""
+
+import gc
+import json
+import time
+import weakref
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tiny_models import FAMILIES, build_model, build_tokenizer, load_plain
+
+from uds_lens.errors import ConfigError, ModelError, UdsLensWarning, forget_warnings
+from uds_lens.models import open_model, pick_device
+
+
+def test_a_directory_opens_in_evaluation_mode_with_eager_attention_and_no_gradients(trio):
+    with open_model(trio("llama").full, device="cpu") as model:
+        assert (model.n_layers, model.d_model, model.d_vocab) == (4, 32, 200)
+        assert model.architecture == "LlamaForCausalLM"
+        assert (model.dtype, model.device) == (torch.float32, torch.device("cpu"))
+        assert not model.hf.training
+        assert model.hf.config._attn_implementation == "eager"
+        assert not any(p.requires_grad for p in model.hf.parameters())
+        assert model.tokenizer.is_fast
+        assert "LlamaForCausalLM, 4 layers, d_model 32, float32, cpu" in repr(model)
+
+
+@pytest.mark.parametrize("as_source", [str, lambda path: path])
+def test_paths_may_be_text_or_path(trio, as_source):
+    with open_model(as_source(trio("llama").full), device="cpu") as model:
+        assert model.name == str(trio("llama").full)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_weights_have_the_dtype_asked_for(trio, dtype):
+    with open_model(trio("qwen2").full, dtype=dtype, device="cpu") as model:
+        assert {p.dtype for p in model.hf.parameters()} == {getattr(torch, dtype)}
+        assert model.bridge.cfg.dtype == getattr(torch, dtype)
+
+
+def test_an_unknown_dtype_is_refused(trio, monkeypatch):
+    monkeypatch.setattr("jaxtyping.config.jaxtyping_disable", True)
+    with pytest.raises(
+        ConfigError, match="dtype must be one of 'float32', 'bfloat16', 'float16'; got 'int8'"
+    ):
+        open_model(trio("llama").full, dtype="int8")
+
+
+def test_leaving_the_block_frees_the_model_and_says_so_afterwards(trio):
+    with open_model(trio("llama").full, device="cpu") as model:
+        weights = weakref.ref(next(model.hf.parameters()))
+        assert model.bridge is model.bridge
+    assert weights() is None
+    model.close()
+    for use in (lambda: model.hf, lambda: model.n_layers, lambda: model.bridge, lambda: model.fingerprint):
+        with pytest.raises(ModelError, match="is closed: use the model inside its `with open_model"):
+            use()
+    assert repr(model).endswith("closed)")
+
+
+def test_an_error_inside_the_block_frees_the_model_too(trio):
+    with pytest.raises(KeyError), open_model(trio("llama").full, device="cpu") as model:
+        weights = weakref.ref(next(model.hf.parameters()))
+        raise KeyError
+    gc.collect()
+    assert weights() is None
+
+
+def test_opening_an_open_model_returns_it(trio):
+    with open_model(trio("llama").full, device="cpu") as model:
+        assert open_model(model) is model
+        with pytest.raises(ModelError, match="is float32, but dtype='bfloat16' was asked for"):
+            open_model(model, dtype="bfloat16")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_weight_of_every_family_is_read(trio, family):
+    with open_model(trio(family).full, device="cpu") as model:
+        expected = build_model(family).state_dict()
+        assert expected.keys() == model.hf.state_dict().keys()
+        assert all(torch.equal(value, expected[name]) for name, value in model.hf.state_dict().items())
+
+
+# What is refused.
+
+
+def test_a_missing_directory_is_said_at_once(tmp_path):
+    with pytest.raises(ModelError, match=r"no directory '.*/nowhere': give the directory of a checkpoint"):
+        open_model(str(tmp_path / "nowhere"))
+    for text in ("./nowhere", "~/nowhere-at-all", "runs/npo/final"):
+        with pytest.raises(ModelError, match="no directory"):
+            open_model(text)
+
+
+def test_a_file_is_no_checkpoint(trio):
+    with pytest.raises(ModelError, match=r"config.json' is a file: expected the directory of a checkpoint"):
+        open_model(trio("llama").full / "config.json")
+
+
+def test_a_directory_without_config_is_no_checkpoint(tmp_path):
+    with pytest.raises(
+        ModelError, match=r"has no config.json: expected a directory written by save_pretrained"
+    ):
+        open_model(tmp_path)
+
+
+@pytest.mark.parametrize("source", [7, None, {"a": 1}])
+def test_other_things_are_no_model(source, monkeypatch):
+    monkeypatch.setattr("jaxtyping.config.jaxtyping_disable", True)
+    with pytest.raises(
+        ModelError, match=f"cannot open {type(source).__name__} as a model: expected a directory"
+    ):
+        open_model(source)
+
+
+@pytest.mark.parametrize("offline", [True, False])
+def test_a_hub_id_without_network_gives_one_error_soon(offline):
+    start = time.perf_counter()
+    with pytest.raises(
+        ModelError, match="cannot load 'nobody/no-such-model' from the Hugging Face Hub: "
+    ) as caught:
+        open_model("nobody/no-such-model", offline=offline)
+    assert time.perf_counter() - start < 10
+    assert "pass the directory of a local copy" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_checkpoint_that_lacks_weights_is_refused(copy_of):
+    folder = copy_of()
+    tensors = load_file(folder / "model.safetensors")
+    del tensors["model.layers.2.mlp.up_proj.weight"]
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(
+        ModelError, match=r"does not fill 1 weights .*layers\.2\.mlp\.up_proj\.weight.*random"
+    ):
+        open_model(folder)
+
+
+def test_a_checkpoint_without_weight_files_is_refused(copy_of):
+    folder = copy_of()
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(ModelError, match=r"cannot load the checkpoint in '.*copy': .*model.safetensors"):
+        open_model(folder)
+
+
+def test_weights_of_another_shape_are_refused(copy_of):
+    folder = copy_of()
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "intermediate_size": 64}))
+    with pytest.raises(ModelError, match=r"cannot load the checkpoint in|does not fill"):
+        open_model(folder)
+
+
+def test_a_truncated_weight_file_is_refused(copy_of):
+    folder = copy_of()
+    content = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(content[: len(content) // 2])
+    with pytest.raises(ModelError, match=r"cannot load the checkpoint in '.*copy': "):
+        open_model(folder)
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"model_type": "no-such-type"}', "{}"])
+def test_a_broken_config_is_refused(copy_of, content):
+    folder = copy_of()
+    (folder / "config.json").write_text(content)
+    with pytest.raises(ModelError, match=r"cannot load the checkpoint in '.*copy': "):
+        open_model(folder)
+
+
+def test_an_encoder_decoder_is_refused():
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    config = T5Config(vocab_size=50, d_model=16, d_kv=4, d_ff=16, num_layers=2, num_heads=2)
+    with pytest.raises(ModelError, match="T5"):
+        open_model(T5ForConditionalGeneration(config))
+
+
+def test_a_decoder_without_its_head_is_refused():
+    with pytest.raises(ModelError, match="LlamaModel is not a decoder with a language-model head"):
+        open_model(build_model("llama").model)
+
+
+def test_devices():
+    assert pick_device("auto") == ("cuda" if torch.cuda.is_available() else "cpu")
+    with pytest.raises(ModelError, match="no device 'gpu': expected 'auto', 'cpu', 'cuda' or 'cuda:N'"):
+        pick_device("gpu")
+    if not torch.cuda.is_available():
+        with pytest.raises(ModelError, match="device 'cuda:0' was asked for, but torch sees no CUDA device"):
+            pick_device("cuda:0")
+    forget_warnings()
+    with pytest.warns(UdsLensWarning, match="wrong logits without an error"):
+        assert pick_device("mps") == "mps"
+    forget_warnings()
+
+
+# Live models.
+
+
+def test_a_live_model_stays_as_it_was(trio):
+    live, tokenizer = load_plain(trio("llama").full, attention="sdpa")
+    live.train()
+    ids = tokenizer("Who is her rival?", return_tensors="pt").input_ids
+    names = list(live.state_dict())
+    before = live.eval()(ids).logits
+    live.train()
+    handle = live.model.layers[0].register_forward_hook(lambda *_: None)
+    with open_model(live) as model:
+        assert model.hf is not live
+        assert next(model.hf.parameters()) is next(live.parameters())
+        assert not model.hf.training
+        assert model.hf.config._attn_implementation == "eager"
+        assert not model.hf.model.layers[0]._forward_hooks
+        assert model.tokenizer.get_vocab() == tokenizer.get_vocab()
+        assert model.bridge.original_model is not live
+        assert model.name == str(trio("llama").full)
+    assert live.training
+    assert live.config._attn_implementation == "sdpa"
+    assert all(p.requires_grad for p in live.parameters())
+    assert len(live.model.layers[0]._forward_hooks) == 1
+    handle.remove()
+    assert list(live.state_dict()) == names
+    assert torch.equal(live.eval()(ids).logits, before)
+
+
+def test_a_live_model_of_another_dtype_is_refused(trio):
+    live, _ = load_plain(trio("llama").full, dtype=torch.bfloat16)
+    with pytest.raises(
+        ModelError, match=r"is bfloat16, but dtype='float32' was asked for: .*ask for dtype='bfloat16'"
+    ):
+        open_model(live)
+    assert open_model(live, dtype="bfloat16").dtype == torch.bfloat16
+
+
+def test_a_live_model_without_a_place_needs_a_tokenizer_from_the_caller():
+    live = build_model("llama")
+    assert open_model(live).tokenizer is None
+    tokenizer = build_tokenizer()
+    with open_model(live, tokenizer=tokenizer) as model:
+        assert model.tokenizer is tokenizer
+        assert model.name == "LlamaForCausalLM"
+        assert model.bridge.tokenizer is not tokenizer
+
+
+# Live Bridges.
+
+
+def boot(family, trio, **options):
+    from transformer_lens.model_bridge import TransformerBridge
+
+    live, tokenizer = load_plain(trio(family).full)
+    return TransformerBridge.boot_transformers(
+        str(trio(family).full), hf_model=live, tokenizer=tokenizer, dtype=torch.float32, device="cpu"
+    )
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2", "neox", "phi3"])
+def test_a_live_bridge_is_taken_as_it_is(trio, family):
+    bridge = boot(family, trio)
+    with open_model(bridge) as model, open_model(trio(family).full, device="cpu") as plain:
+        assert model.bridge is bridge
+        assert model.hf is bridge.original_model
+        assert model.fingerprint == plain.fingerprint
+
+
+def test_a_bridge_in_compatibility_mode_is_refused(trio):
+    bridge = boot("llama", trio)
+    bridge.enable_compatibility_mode(disable_warnings=True)
+    with pytest.raises(ModelError, match=r"compatibility mode.*Boot it without enable_compatibility_mode"):
+        open_model(bridge)
+
+
+def test_a_bridge_in_training_mode_is_refused(trio):
+    bridge = boot("gpt2", trio)
+    bridge.train()
+    with pytest.raises(ModelError, match=r"training mode.*\.eval\(\)"):
+        open_model(bridge)
+    assert open_model(bridge.eval()).bridge is bridge

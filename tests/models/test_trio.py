@@ -1,0 +1,127 @@
+"""Checkpoints that do not fit together are named with what differs, before a weight is read."""
+
+import json
+
+import pytest
+import torch
+from tiny_models import build_model, build_tokenizer, load_plain
+
+from uds_lens.errors import ModelError, TrioMismatchError, UdsLensWarning, forget_warnings
+from uds_lens.models import check_trio, open_model, read_passport
+
+
+def passports(trio, other):
+    return {"full": read_passport(trio("llama").full), "unlearned": read_passport(other)}
+
+
+def with_config(folder, **changes):
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, **changes}))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"model_type": "mistral"}, r"architecture: full '.*' has 'llama', unlearned '.*' has 'mistral'"),
+        ({"num_hidden_layers": 3}, r"depth \(layers\): full '.*' has 4, unlearned '.*' has 3"),
+        ({"hidden_size": 64}, r"width \(d_model\): full '.*' has 32, unlearned '.*' has 64"),
+        ({"vocab_size": 201}, r"vocabulary size: full '.*' has 200, unlearned '.*' has 201"),
+        ({"num_attention_heads": 8}, r"attention heads: full '.*' has 4, unlearned '.*' has 8"),
+    ],
+)
+def test_each_property_of_the_shape_is_compared(trio, copy_of, changes, words):
+    with pytest.raises(TrioMismatchError, match=words):
+        check_trio(passports(trio, with_config(copy_of(), **changes)))
+
+
+def test_all_differences_are_named_at_once(trio, copy_of):
+    other = with_config(copy_of(), num_hidden_layers=3, hidden_size=64)
+    with pytest.raises(TrioMismatchError) as caught:
+        check_trio(passports(trio, other))
+    assert len(str(caught.value).splitlines()) == 3
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda state: state["model"]["vocab"].update({"zzz": 150}),
+        lambda state: state.update(post_processor=None),
+        lambda state: state["model"]["merges"].pop(),
+    ],
+)
+def test_tokenizers_are_compared(trio, copy_of, spoil):
+    folder = copy_of()
+    state = json.loads((folder / "tokenizer.json").read_text())
+    spoil(state)
+    (folder / "tokenizer.json").write_text(json.dumps(state))
+    with pytest.raises(TrioMismatchError, match=r"tokenizer: full '.*' and unlearned '.*copy' differ"):
+        check_trio(passports(trio, folder))
+
+
+def test_chat_templates_are_compared(trio, copy_of):
+    folder = copy_of()
+    tokenizer = build_tokenizer()
+    tokenizer.chat_template = "other"
+    tokenizer.save_pretrained(folder)
+    with pytest.raises(TrioMismatchError, match="tokenizer"):
+        check_trio(passports(trio, folder))
+
+
+def test_padding_and_truncation_of_the_last_call_do_not_matter(trio):
+    one, other = open_model(build_model("llama"), tokenizer=build_tokenizer()), build_tokenizer()
+    other(["a", "b c d"], padding=True, truncation=True, max_length=2)
+    two = open_model(build_model("llama", "retain"), tokenizer=other)
+    assert check_trio({"full": read_passport(one), "retain": read_passport(two)}) is one.tokenizer
+
+
+def test_a_missing_tokenizer_is_borrowed_with_a_warning(trio, copy_of):
+    folder = copy_of()
+    for file in folder.glob("tokenizer*"):
+        file.unlink()
+    for file in folder.glob("chat_template*"):
+        file.unlink()
+    forget_warnings()
+    with pytest.warns(
+        UdsLensWarning, match=r"no tokenizer beside unlearned '.*copy': using that of full, unchecked"
+    ):
+        tokenizer = check_trio(passports(trio, folder))
+    assert tokenizer.vocab_size == 200
+    forget_warnings()
+    with pytest.warns(UdsLensWarning, match="using that of retain"):
+        check_trio({"full": read_passport(folder), "retain": read_passport(trio("llama").retain)})
+    forget_warnings()
+    with pytest.raises(
+        ModelError, match=r"none of the checkpoints has a tokenizer: save it beside the weights"
+    ):
+        check_trio({"full": read_passport(folder)})
+
+
+@pytest.mark.parametrize("form", ["directory", "live model", "open model", "bridge"])
+def test_a_passport_is_the_same_for_every_form(trio, form):
+    place = trio("llama").full
+    plain = read_passport(place)
+    source = place
+    if form == "live model":
+        source, _ = load_plain(place, dtype=torch.bfloat16)
+    elif form != "directory":
+        opened = open_model(place, device="cpu")
+        source = opened if form == "open model" else opened.bridge
+    passport = read_passport(source)
+    assert passport.shape == plain.shape
+    assert passport.tokenizer_hash == plain.tokenizer_hash
+    assert set(passport.shape.values()) == {"llama", 4, 32, 200}
+
+
+def test_a_passport_needs_no_weights(copy_of):
+    folder = copy_of()
+    (folder / "model.safetensors").unlink()
+    assert read_passport(folder).shape["depth (layers)"] == 4
+
+
+def test_a_passport_of_nothing_is_refused(tmp_path, monkeypatch):
+    with pytest.raises(ModelError, match="no directory"):
+        read_passport(str(tmp_path / "nowhere"))
+    monkeypatch.setattr("jaxtyping.config.jaxtyping_disable", True)
+    with pytest.raises(ModelError, match="cannot open int as a model"):
+        read_passport(3)
