@@ -261,6 +261,17 @@ def test_a_live_bridge_is_taken_as_it_is(trio, family):
         assert model.bridge is bridge
         assert model.hf is bridge.original_model
         assert model.fingerprint == plain.fingerprint
+        # TransformerLens sets its copy to add a start token in any case: not what the checkpoint was trained with.
+        assert model.tokenizer is not bridge.tokenizer
+        assert model.tokenizer.backend_tokenizer.to_str() == plain.tokenizer.backend_tokenizer.to_str()
+
+
+def test_a_bridge_without_a_place_lends_its_tokenizer(trio):
+    bridge = boot("llama", trio)
+    bridge.original_model.name_or_path = ""
+    assert open_model(bridge).tokenizer is bridge.tokenizer
+    bridge.original_model.name_or_path = "nobody/no-such-model"
+    assert open_model(bridge).tokenizer is bridge.tokenizer
 
 
 def test_a_bridge_in_compatibility_mode_is_refused(trio):

@@ -81,9 +81,7 @@ def bridge_on_shared_weights(
                 device=None if hasattr(model, "hf_device_map") else str(next(model.parameters()).device),
             )
     except Exception as error:
-        raise ModelError(
-            f"TransformerLens cannot wrap {name!r} ({type(model).__name__}): {error}"
-        ) from error
+        raise ModelError(f"TransformerLens cannot wrap {name!r} ({type(model).__name__}): {error}") from error
 
 
 def _reloadable(tokenizer: PreTrainedTokenizerFast | None, folder: Path) -> PreTrainedTokenizerFast | None:

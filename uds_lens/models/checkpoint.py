@@ -34,7 +34,9 @@ def is_local(source: str | os.PathLike[str]) -> bool:
     if path.is_file():
         raise ModelError(f"{text!r} is a file: expected the directory of a checkpoint, or a Hub id.")
     if path.is_absolute() or text.startswith((".", "~")) or len(path.parts) > 2 or isinstance(source, Path):
-        raise ModelError(f"no directory {text!r}: give the directory of a checkpoint, or a Hub id 'owner/name'.")
+        raise ModelError(
+            f"no directory {text!r}: give the directory of a checkpoint, or a Hub id 'owner/name'."
+        )
     return False
 
 
@@ -45,7 +47,9 @@ def load_config(
     from transformers import AutoConfig
 
     with _plain_errors(source):
-        return AutoConfig.from_pretrained(_place(source), **_where(source, revision, offline, trust_remote_code))
+        return AutoConfig.from_pretrained(
+            _place(source), **_where(source, revision, offline, trust_remote_code)
+        )
 
 
 def load_tokenizer(

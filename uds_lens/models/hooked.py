@@ -78,7 +78,9 @@ class HookedModel:
     def hf(self) -> PreTrainedModel:
         """The plain transformers model (the one inside the Bridge, if a Bridge was handed over)."""
         if self._hf is None:
-            raise ModelError(f"{self.name!r} is closed: use the model inside its `with open_model(...)` block.")
+            raise ModelError(
+                f"{self.name!r} is closed: use the model inside its `with open_model(...)` block."
+            )
         return self._hf
 
     @property

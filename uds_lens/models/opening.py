@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
@@ -111,12 +110,23 @@ def _adopt(model: nn.Module, tokenizer: PreTrainedTokenizerFast | None) -> Hooke
     if type(model).__name__ == "TransformerBridge":
         return _adopt_bridge(model, tokenizer)
     name = getattr(model, "name_or_path", "") or type(model).__name__
-    if tokenizer is None and Path(name).is_dir():
-        tokenizer = load_tokenizer(name, revision=None, offline=True, trust_remote_code=False)
+    if tokenizer is None:
+        tokenizer = _tokenizer_beside(model)
     view: Any = clone_sharing_weights(model)
     if getattr(view.config, "_attn_implementation", "eager") != "eager":
         view.set_attn_implementation("eager")
     return HookedModel(view.eval(), tokenizer, name=name, owned=False)
+
+
+def _tokenizer_beside(model: nn.Module) -> PreTrainedTokenizerFast | None:
+    """The tokenizer where a live model was loaded from, if it lies on this machine."""
+    place = getattr(model, "name_or_path", "")
+    if not place:
+        return None
+    try:
+        return load_tokenizer(place, revision=None, offline=True, trust_remote_code=False)
+    except ModelError:
+        return None
 
 
 def _adopt_bridge(bridge: Any, tokenizer: PreTrainedTokenizerFast | None) -> HookedModel:
@@ -130,7 +140,8 @@ def _adopt_bridge(bridge: Any, tokenizer: PreTrainedTokenizerFast | None) -> Hoo
             "this TransformerBridge is in training mode, where dropout makes every pass differ: call its .eval() first."
         )
     name = str(getattr(bridge.cfg, "model_name", None) or "TransformerBridge")
-    own = tokenizer if tokenizer is not None else bridge.tokenizer
+    # TransformerLens changes the tokenizer it is given (a start token where there was none): last choice.
+    own = tokenizer or _tokenizer_beside(bridge.original_model) or bridge.tokenizer
     return HookedModel(bridge.original_model, own, name=name, owned=False, bridge=bridge)
 
 

@@ -47,7 +47,11 @@ class Passport:
 
 
 def read_passport(
-    source: ModelSource, *, revision: str | None = None, offline: bool = False, trust_remote_code: bool = False
+    source: ModelSource,
+    *,
+    revision: str | None = None,
+    offline: bool = False,
+    trust_remote_code: bool = False,
 ) -> Passport:
     """Read a checkpoint's shape and tokenizer without its weights."""
     if isinstance(source, HookedModel):
@@ -63,7 +67,9 @@ def read_passport(
             "model or a TransformerBridge."
         )
     config = load_config(source, revision=revision, offline=offline, trust_remote_code=trust_remote_code)
-    tokenizer = load_tokenizer(source, revision=revision, offline=offline, trust_remote_code=trust_remote_code)
+    tokenizer = load_tokenizer(
+        source, revision=revision, offline=offline, trust_remote_code=trust_remote_code
+    )
     return _passport(os.fspath(source), config, tokenizer)
 
 
@@ -89,7 +95,11 @@ def check_trio(passports: Mapping[str, Passport]) -> PreTrainedTokenizerFast:
                     f"{what}: {role} {reference.name!r} has {value!r}, {other_role} {other.name!r} has "
                     f"{other.shape[what]!r}"
                 )
-        if reference.tokenizer_hash and other.tokenizer_hash and other.tokenizer_hash != reference.tokenizer_hash:
+        if (
+            reference.tokenizer_hash
+            and other.tokenizer_hash
+            and other.tokenizer_hash != reference.tokenizer_hash
+        ):
             problems.append(f"tokenizer: {role} {reference.name!r} and {other_role} {other.name!r} differ")
     if problems:
         raise TrioMismatchError(
