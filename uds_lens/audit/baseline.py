@@ -16,7 +16,7 @@ from torch import Tensor
 from uds_lens.audit.config import AuditConfig, RunOptions
 from uds_lens.audit.depth_audit import DepthAudit, as_tensor
 from uds_lens.audit.measure import PatchScores, Plan, SourceStates, make_plan, read_source, score_sources
-from uds_lens.audit.records import ModelRecord, provenance, versions
+from uds_lens.audit.records import ModelRecord, provenance
 from uds_lens.audit.scores import ke_mask
 from uds_lens.data import ForgetExample, SkippedExample
 from uds_lens.errors import ModelError, warn_once
@@ -112,7 +112,7 @@ class Baseline:
             "full": self.models["full"].fingerprint,
             "retain": self.models["retain"].fingerprint,
             "ids": self.provenance["ids_hash"],
-            "uds_lens": versions()["uds_lens"],
+            "uds_lens": self.provenance["versions"]["uds_lens"],
             **{name: getattr(settings, name) for name in STAGE_1_SETTINGS},
         }
         return hashlib.blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=16).hexdigest()

@@ -58,12 +58,10 @@ class AuditConfig:
     def __post_init__(self) -> None:
         if isinstance(self.tau, bool) or not isinstance(self.tau, int | float) or not 0 <= self.tau < math.inf:
             raise ConfigError(f"tau must be a number >= 0 (nats per token); got {self.tau!r}.")
-        if not 0 < self.confidence < 1:
+        if not isinstance(self.confidence, int | float) or not 0 < self.confidence < 1:
             raise ConfigError(f"confidence must lie between 0 and 1, for example 0.95; got {self.confidence!r}.")
-        if self.n_bootstrap < 100:
-            raise ConfigError(f"n_bootstrap must be at least 100; got {self.n_bootstrap!r}.")
-        if self.seed < 0:
-            raise ConfigError(f"seed must be >= 0; got {self.seed!r}.")
+        _require_whole("n_bootstrap", self.n_bootstrap, at_least=100)
+        _require_whole("seed", self.seed, at_least=0)
         check_choice("site", self.site, Site)
         check_choice("scope", self.scope, Scope)
         check_choice("last_layer", self.last_layer, LastLayer)
@@ -112,8 +110,12 @@ class RunOptions:
 
     def __post_init__(self) -> None:
         check_choice("engine", self.engine, Engine)
-        if self.token_budget < 1:
-            raise ConfigError(f"token_budget must be at least 1; got {self.token_budget!r}.")
+        _require_whole("token_budget", self.token_budget, at_least=1)
+
+
+def _require_whole(name: str, value: object, *, at_least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < at_least:
+        raise ConfigError(f"{name} must be a whole number of at least {at_least}; got {value!r}.")
 
 
 def _known(cls: Any, settings: Mapping[str, Any]) -> dict[str, Any]:

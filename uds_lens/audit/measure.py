@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -108,9 +109,11 @@ def make_plan(
     return Plan(encoded=encoded, batches=batches, pad_token_id=tokenizer.pad_token_id)
 
 
-def opened(source: ModelSource, config: AuditConfig, options: RunOptions) -> HookedModel:
-    """Open one checkpoint the way the audit asks for."""
-    return open_model(
+def opened(
+    source: ModelSource, config: AuditConfig, options: RunOptions
+) -> AbstractContextManager[HookedModel]:
+    """Open one checkpoint the way the audit asks for; one that the caller has open stays open."""
+    model = open_model(
         source,
         dtype=config.dtype,
         device=options.device,
@@ -119,6 +122,7 @@ def opened(source: ModelSource, config: AuditConfig, options: RunOptions) -> Hoo
         offline=options.offline,
         trust_remote_code=options.trust_remote_code,
     )
+    return nullcontext(model) if model is source else model
 
 
 def read_source(
