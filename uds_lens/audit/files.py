@@ -36,6 +36,14 @@ def save_audit(audit: DepthAudit, path: str | os.PathLike[str]) -> None:
     _save(audit, path, kind="DepthAudit", names=tensor_fields(), extra={"summary": plain(audit.summary())})
 
 
+def is_audit(path: str | os.PathLike[str]) -> bool:
+    """Whether a directory says that it is a saved `DepthAudit`; whether it is whole shows when it is loaded."""
+    try:
+        return bool(_read_manifest(Path(path), "DepthAudit"))
+    except ResultFormatError:
+        return False
+
+
 def load_audit(path: str | os.PathLike[str]) -> DepthAudit:
     """Read a `DepthAudit`."""
     return DepthAudit(**_load(path, kind="DepthAudit", names=tensor_fields()))
@@ -65,7 +73,11 @@ def plain(value: Any) -> Any:
 def require_free(path: str | os.PathLike[str]) -> None:
     """Raise `ResultFormatError` if saving to `path` would replace anything but an earlier result."""
     target = Path(path)
-    if target.exists() and not (target / _MANIFEST).is_file() and (not target.is_dir() or any(target.iterdir())):
+    if (
+        target.exists()
+        and not (target / _MANIFEST).is_file()
+        and (not target.is_dir() or any(target.iterdir()))
+    ):
         raise ResultFormatError(f"{str(target)!r} exists and is no saved result: choose another directory.")
 
 
@@ -104,7 +116,9 @@ def _load(path: str | os.PathLike[str], *, kind: str, names: Sequence[str]) -> d
     try:
         for name, digest in manifest["files"].items():
             if name not in (_TENSORS, _EXAMPLES) or sha256_file(folder / name) != digest:
-                raise ResultFormatError(f"{str(folder / name)!r} was altered after it was saved: measure again.")
+                raise ResultFormatError(
+                    f"{str(folder / name)!r} was altered after it was saved: measure again."
+                )
         tensors = _read_tensors(folder / _TENSORS, names)
         examples = _read_examples(folder / _EXAMPLES)
         if any(len(tensor) != len(examples) for tensor in tensors.values()):
@@ -171,5 +185,3 @@ def _read_examples(file: Path) -> tuple[ForgetExample, ...]:
         ForgetExample(**{**row, **{name: tuple(row[name] or ()) for name in lists}})
         for row in parquet.read_table(file).to_pylist()
     )
-
-

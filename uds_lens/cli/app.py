@@ -14,6 +14,10 @@ from uds_lens import __version__
 from uds_lens.cli.audit import audit
 from uds_lens.cli.demo import demo
 from uds_lens.cli.metrics import metrics
+from uds_lens.cli.quantise import quantise
+from uds_lens.cli.relearn import relearn
+from uds_lens.cli.report import report
+from uds_lens.cli.unlearn import unlearn
 from uds_lens.errors import UdsLensError, UdsLensWarning
 
 app = typer.Typer(
@@ -28,6 +32,10 @@ app = typer.Typer(
 app.command()(audit)
 app.command()(demo)
 app.command()(metrics)
+app.command()(quantise)
+app.command()(relearn)
+app.command()(report)
+app.command()(unlearn)
 
 
 def _print_version(wanted: bool) -> bool:

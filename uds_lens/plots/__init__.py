@@ -3,6 +3,7 @@
 from uds_lens.plots.clip import clip_bars
 from uds_lens.plots.comparison import compare_layers
 from uds_lens.plots.components import component_profile
+from uds_lens.plots.example import example_profile
 from uds_lens.plots.examples import uds_distribution
 from uds_lens.plots.export import save_figure
 from uds_lens.plots.heatmap import ler_heatmap
@@ -20,6 +21,7 @@ __all__ = [
     "clip_bars",
     "compare_layers",
     "component_profile",
+    "example_profile",
     "layer_profile",
     "length_scatter",
     "lens_against_uds",

@@ -66,17 +66,17 @@ def uds_distribution(
             y=1,
             yref="paper",
             xanchor="right" if mean > 0.5 else "left",
-            yanchor="bottom",
-            yshift=3,
+            yanchor="top",
+            xshift=-6 if mean > 0.5 else 6,
             font={"color": colours.ink},
         )
     else:
         note(figure, "No example is measurable.")
     figure.update_xaxes(
-        title_text="UDS of an example",
+        title_text="UDS of an example, 0 intact to 1 erased",
         range=[-0.01, 1.01],
-        tickvals=[0, 0.25, 0.5, 0.75, 1],
-        ticktext=["0 intact", "0.25", "0.5", "0.75", "1 erased"],
+        dtick=0.25,
+        tickformat=".2~f",
     )
     figure.update_yaxes(title_text="examples", rangemode="tozero", tickformat="d")
     subtitle = f"{len(measured)} measured, {len(scores) - len(measured)} not measurable."

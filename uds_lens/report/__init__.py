@@ -1,3 +1,5 @@
 """Finished audits as one HTML file that opens anywhere, offline."""
 
-__all__: list[str] = []
+from uds_lens.report.writing import render_report, write_report
+
+__all__ = ["render_report", "write_report"]

@@ -1,0 +1,24 @@
+"""A score in words."""
+
+from __future__ import annotations
+
+import math
+
+_READINGS = (
+    (0.05, "intact, as in full"),
+    (0.35, "mostly intact"),
+    (0.65, "partly erased"),
+    (0.95, "mostly erased"),
+    (math.inf, "erased, as in retain"),
+)
+
+
+def reading(uds: float) -> str:
+    """A score in words.
+
+    >>> [reading(uds) for uds in (0.0, 0.2, 0.5, 0.8, 1.0, float("nan"))]
+    ['intact, as in full', 'mostly intact', 'partly erased', 'mostly erased', 'erased, as in retain', 'not measurable']
+    """
+    if math.isnan(uds):
+        return "not measurable"
+    return next(words for bound, words in _READINGS if uds < bound)

@@ -1,0 +1,152 @@
+"""The words and tables of the page that need no script: score, counts, protocol, provenance, reproduction."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from uds_lens.audit import AuditConfig, DepthAudit
+from uds_lens.audit.reading import reading
+
+NOT_MEASURABLE = "not measurable"
+
+
+def score(value: float, digits: int = 3) -> str:
+    """A score as text; NaN in words.
+
+    >>> score(0.5), score(float("nan"))
+    ('0.500', 'not measurable')
+    """
+    return NOT_MEASURABLE if math.isnan(value) else f"{value:.{digits}f}"
+
+
+def percent(value: float) -> str:
+    """A share as text.
+
+    >>> percent(0.256), percent(float("nan"))
+    ('26 %', 'undefined')
+    """
+    return "undefined" if math.isnan(value) else f"{value:.0%}".replace("%", " %")
+
+
+def headlines(audits: Mapping[str, DepthAudit]) -> list[dict[str, Any]]:
+    """One entry per audit, highest score first and those without a score last; `index` is its place in `audits`."""
+    rows = [_headline(place, name, audit) for place, (name, audit) in enumerate(audits.items())]
+    return sorted(rows, key=lambda row: (row["uds"] is None, -(row["uds"] or 0.0)))
+
+
+def _headline(index: int, name: str, audit: DepthAudit) -> dict[str, Any]:
+    low, high = audit.uds_interval
+    defined = not math.isnan(audit.uds)
+    return {
+        "index": index,
+        "name": name,
+        "uds": audit.uds if defined else None,
+        "score": score(audit.uds),
+        "low": None if math.isnan(low) else low,
+        "high": None if math.isnan(high) else high,
+        "interval": "no interval" if math.isnan(low) else f"{low:.3f} to {high:.3f}",
+        "confidence": f"{audit.config.confidence:.0%}".replace("%", " %"),
+        "reading": reading(audit.uds),
+        "sentence": _sentence(audit),
+        "measured": audit.n_measured,
+        "not_measurable": audit.n_not_measurable,
+        "skipped": len(audit.skipped),
+        "over": percent(audit.over_erased_share),
+        "negative": percent(audit.negative_share),
+    }
+
+
+def _sentence(audit: DepthAudit) -> str:
+    if math.isnan(audit.uds):
+        return "Nothing could be measured: on no example do full and retain differ enough, at any layer."
+    facts = "one fact" if audit.n_measured == 1 else f"{audit.n_measured} facts"
+    return (
+        f"Averaged over {facts}, {percent(audit.uds)} of what full knows and retain does not "
+        "is gone from the unlearned model's layers."
+    )
+
+
+def skipped_rows(audits: Mapping[str, DepthAudit]) -> list[dict[str, Any]]:
+    """Rows that could not be scored, each once, with the names of the audits."""
+    found: dict[tuple[Any, ...], list[str]] = {}
+    for name, audit in audits.items():
+        for row in audit.skipped:
+            found.setdefault((row.row, row.id, row.question, row.reason), []).append(name)
+    return [
+        {"row": row, "id": ident, "question": question, "reason": reason, "names": names}
+        for (row, ident, question, reason), names in sorted(found.items(), key=lambda item: item[0][0])
+    ]
+
+
+def settings(audits: Mapping[str, DepthAudit]) -> list[dict[str, str]]:
+    """The configuration: one row per setting, the values of all audits, equal ones once."""
+    rows = []
+    for name in AuditConfig().to_dict():
+        values = list(dict.fromkeys(str(getattr(audit.config, name)) for audit in audits.values()))
+        rows.append({"name": name, "value": ", ".join(values)})
+    return rows
+
+
+def checkpoints(audits: Mapping[str, DepthAudit]) -> list[dict[str, Any]]:
+    """The models: those that several audits share once, with their role."""
+    found: dict[tuple[str, str, str], dict[str, Any]] = {}
+    for name, audit in audits.items():
+        for role, record in audit.models.items():
+            shown = name if role == "unlearned" else ""
+            found.setdefault(
+                (role, record.fingerprint, shown), {"role": role, "audit": shown, **record.to_dict()}
+            )
+    order = {"full": 0, "retain": 1}
+    return sorted(found.values(), key=lambda row: order.get(row["role"], 2))
+
+
+def provenance(audits: Mapping[str, DepthAudit]) -> list[dict[str, Any]]:
+    """Where and with what the numbers were made; audits with the same answer share a row."""
+    found: dict[str, dict[str, Any]] = {}
+    for name, audit in audits.items():
+        facts = {
+            key: value for key, value in audit.provenance.items() if key not in ("first_prompt", "versions")
+        }
+        versions = audit.provenance.get("versions")
+        if versions:
+            facts["versions"] = ", ".join(f"{package} {number}" for package, number in versions.items())
+        entry = found.setdefault(
+            repr(sorted(facts.items(), key=lambda item: item[0])), {"names": [], "facts": facts}
+        )
+        entry["names"].append(name)
+    return list(found.values())
+
+
+def prompts(audits: Mapping[str, DepthAudit]) -> list[str]:
+    """The first rendered prompt of each protocol."""
+    found = (audit.provenance.get("first_prompt") for audit in audits.values())
+    return list(dict.fromkeys(prompt for prompt in found if prompt))
+
+
+def recipe(audits: Mapping[str, DepthAudit]) -> str:
+    """Python that measures the first audit again."""
+    audit = next(iter(audits.values()))
+    default = AuditConfig()
+    changed = [
+        f"{field.name}={getattr(audit.config, field.name)!r}"
+        for field in fields(AuditConfig)
+        if getattr(audit.config, field.name) != getattr(default, field.name)
+    ]
+    names = {role: record.name for role, record in audit.models.items()}
+    rows, tokens = len(audit.examples) + len(audit.skipped), audit.provenance.get("ids_hash")
+    return "\n".join(
+        [
+            "import uds_lens as ul",
+            "",
+            f'examples = ul.load_examples("forget.json")  # your forget set: {rows} rows',
+            "audit = ul.DepthAudit.run(",
+            *(f"    {names[role]!r}," for role in ("full", "retain", "unlearned")),
+            "    examples,",
+            f"    config=ul.AuditConfig({', '.join(changed)}),",
+            ")",
+            *([f'assert audit.provenance["ids_hash"] == {tokens!r}  # the same tokens'] if tokens else []),
+        ]
+    )

@@ -1,0 +1,80 @@
+"""What a reader must know before quoting the scores: each audit's warnings, and what stands between audits."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from uds_lens.audit import DepthAudit
+
+_COMPARED = ("tau", "site", "scope", "last_layer", "protocol", "dtype")
+_PERCENT = re.compile(r"(\d+)%")
+
+
+class Note(NamedTuple):
+    """One warning."""
+
+    names: tuple[str, ...]
+    """Audits it is about; empty when it is about all of them together."""
+    text: str
+    """The sentence."""
+
+
+def notes(audits: Mapping[str, DepthAudit]) -> list[Note]:
+    """Warnings between audits first, then those of single audits; alike ones once.
+
+    Args:
+        audits: Name to audit.
+    """
+    found: dict[str, dict[str, str]] = {}
+    for name, audit in audits.items():
+        for sentence in audit.warnings:
+            found.setdefault(_PERCENT.sub("%", sentence), {})[name] = sentence
+    own = [Note(tuple(named), _merged(list(named.values()))) for named in found.values()]
+    return [*_between(audits), *own]
+
+
+def _merged(sentences: list[str]) -> str:
+    """One sentence for several that differ in their percentages only.
+
+    >>> _merged(["on 20% of the layers", "on 35% of the layers"])
+    'on 20% to 35% of the layers'
+    """
+    slots = zip(*(map(int, _PERCENT.findall(sentence)) for sentence in sentences), strict=True)
+    spans = iter(
+        [f"{min(slot)}%" if len(set(slot)) == 1 else f"{min(slot)}% to {max(slot)}%" for slot in slots]
+    )
+    return _PERCENT.sub(lambda _: next(spans), sentences[0])
+
+
+def _between(audits: Mapping[str, DepthAudit]) -> list[Note]:
+    if len(audits) < 2:
+        return []
+    every = list(audits.values())
+    between = [
+        Note(tuple(names), "These audits are of models with identical weights.")
+        for names in _same_model(audits)
+    ]
+    for role in ("full", "retain"):
+        if len({audit.models[role].fingerprint for audit in every}) > 1:
+            between.append(
+                Note((), f"The audits use different {role} models: their scores have different meanings.")
+            )
+    differing = [name for name in _COMPARED if len({getattr(audit.config, name) for audit in every}) > 1]
+    if differing:
+        between.append(
+            Note((), f"The audits differ in {', '.join(differing)}: their scores are not comparable.")
+        )
+    if len({audit.provenance.get("ids_hash") for audit in every}) > 1:
+        between.append(
+            Note((), "The audits were measured on different examples, or read them as different tokens.")
+        )
+    return between
+
+
+def _same_model(audits: Mapping[str, DepthAudit]) -> list[list[str]]:
+    by_weights: dict[str, list[str]] = {}
+    for name, audit in audits.items():
+        by_weights.setdefault(audit.models["unlearned"].fingerprint, []).append(name)
+    return [names for names in by_weights.values() if len(names) > 1]

@@ -1,0 +1,64 @@
+"use strict";
+/* Reads the embedded numbers. Texts from data only ever become text nodes or escaped plotly strings. */
+
+const DATA = JSON.parse(document.getElementById("data").textContent);
+const state = { model: 0, order: "uds", sort: "row", descending: false, search: "", status: "all", all: false, open: new Set() };
+
+const decoded = new Map();
+function floats(text) {
+  if (!decoded.has(text)) {
+    const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+    decoded.set(text, new Float32Array(bytes.buffer));
+  }
+  return decoded.get(text);
+}
+
+const examplesOf = new Map();
+function examples(model) {
+  if (!examplesOf.has(model.set)) {
+    const { fields, rows } = DATA.sets[model.set];
+    examplesOf.set(model.set, rows.map((row, index) => {
+      const example = Object.fromEntries(fields.map((name, place) => [name, row[place]]));
+      example.index = index;
+      example.haystack = [example.id, example.question, example.answer, example.entity, example.type, example.subject]
+        .filter(Boolean).join("\n").toLowerCase();
+      return example;
+    }));
+  }
+  return examplesOf.get(model.set);
+}
+
+/* Layers of one example: S1, S2, whether the layer counts, LER (clipped, NaN where it does not count) and raw LER. */
+function layers(model, index) {
+  const s1 = floats(DATA.stage1[model.stage1]), s2 = floats(model.s2), tau = Math.fround(model.tau);
+  return Array.from({ length: model.layers }, (_, layer) => {
+    const at = index * model.layers + layer, ke = s1[at] > tau, raw = ke ? s2[at] / s1[at] : NaN;
+    return { layer, s1: s1[at], s2: s2[at], ke, raw, ler: Math.min(1, Math.max(0, raw)) };
+  });
+}
+
+const scoreOf = (model, index) => floats(model.uds)[index];
+const keCount = (model, index) => layers(model, index).filter((part) => part.ke).length;
+const shown = (value, digits = 2) => (Number.isNaN(value) ? "–" : value.toFixed(digits).replace("-", "−"));
+
+function element(tag, properties = {}, ...children) {
+  const { dataset, ...rest } = properties;
+  const made = Object.assign(document.createElement(tag), rest);
+  if (dataset) Object.assign(made.dataset, dataset);
+  made.append(...children);
+  return made;
+}
+
+/* Plotly reads a little HTML in every string: this keeps every letter a letter, and breaks long lines. */
+function plotText(text, width = 64, limit = 300) {
+  let words = String(text ?? "").split(/\s+/).filter(Boolean).join(" ");
+  if (words.length > limit) words = words.slice(0, limit - 1) + "…";
+  const lines = [""];
+  for (const word of words.split(" ")) {
+    const last = lines[lines.length - 1];
+    if (last && last.length + word.length >= width) lines.push(word);
+    else lines[lines.length - 1] = last ? `${last} ${word}` : word;
+  }
+  const codes = { "&": "&amp;", "<": "&lt;", ">": "&gt;", $: "&#36;" };
+  return lines.map((line) => line.replace(/[&<>$]/g, (letter) => codes[letter])).join("<br>");
+}

@@ -1,0 +1,72 @@
+/* The view of one example: its texts, its layers in the chosen model, and all models side by side. */
+
+function detail(model, index) {
+  const example = examples(model)[index], parts = layers(model, index);
+  const cell = element("td", { className: "detail", colSpan: 99 });
+  cell.append(element("p", { className: "answer q", textContent: example.question }), answer(example));
+  if (Number.isNaN(scoreOf(model, index))) {
+    cell.append(element("p", { className: "why", textContent: "Not measurable: no layer of full holds more of this than retain's (S1 ≤ tau everywhere)." }));
+  }
+  const plot = element("div", { className: "plot" });
+  cell.append(element("div", { className: "split" }, plot, element("div", { className: "card scroll" }, layerTable(parts))));
+  const others = DATA.models.filter((other) => other.set === model.set);
+  if (others.length > 1) cell.append(element("h3", { textContent: "All models, layer by layer (LER)" }), strip(others, index));
+  return { cell, plot: () => drawExample(plot, parts, model) };
+}
+
+function answer(example) {
+  const line = element("p", { className: "answer" });
+  const start = example.prefix !== null && example.entity ? example.answer.indexOf(example.entity, example.prefix.length) : -1;
+  if (start < 0) {
+    line.append(example.answer);
+  } else {
+    const end = start + example.entity.length;
+    line.append(example.answer.slice(0, start), element("mark", { textContent: example.entity }), example.answer.slice(end));
+  }
+  return line;
+}
+
+function drawExample(target, parts, model) {
+  const { data, layout } = inColours(DATA.figures.example);
+  const x = parts.map((part) => part.layer);
+  [(part) => part.s1, (part) => part.s2, (part) => (part.ke ? part.ler : null)].forEach((pick, place) => {
+    Object.assign(data[place], { x, y: parts.map(pick) });
+  });
+  const range = [-0.5, model.layers - 0.5], dtick = Math.ceil(model.layers / 16);
+  for (const axis of ["xaxis", "xaxis2"]) Object.assign(layout[axis], { range, dtick });
+  for (const line of layout.shapes ?? []) Object.assign(line, { y0: model.tau, y1: model.tau });
+  drawSpec(target, { data, layout });
+}
+
+function layerTable(parts) {
+  const titles = ["layer", "S1", "S2", "LER", "raw"].map((name) => element("th", { className: "num", scope: "col", textContent: name }));
+  const rows = parts.map((part) => {
+    const values = [String(part.layer), shown(part.s1, 3), shown(part.s2, 3), part.ke ? shown(part.ler, 3) : "–", part.ke ? shown(part.raw, 3) : "–"];
+    return element("tr", { className: part.ke ? "" : "absent" }, ...values.map((text) => element("td", { className: "num", textContent: text })));
+  });
+  return element("table", {}, element("thead", {}, element("tr", {}, ...titles)), element("tbody", {}, ...rows));
+}
+
+function strip(models, index) {
+  const rows = models.map((model) => {
+    const cells = layers(model, index).map((part) => {
+      const cell = element("i", { title: `layer ${part.layer}: ${part.ke ? `LER ${shown(part.ler)}` : "no knowledge"}` });
+      if (part.ke) cell.style.background = scaleColour(part.ler);
+      return cell;
+    });
+    const score = scoreOf(model, index);
+    return element("div", {}, element("span", { className: "name", title: model.name, textContent: model.name }),
+      element("span", { className: "num", textContent: Number.isNaN(score) ? "n/m" : shown(score) }), element("span", { className: "cells" }, ...cells));
+  });
+  return element("div", { className: "scroll" }, element("div", { className: "strip" }, ...rows));
+}
+
+function scaleColour(share) {
+  const colours = inColours(DATA.scale), at = share * (colours.length - 1), low = Math.min(Math.floor(at), colours.length - 2);
+  const channel = (colour, place) => parseInt(colour.slice(1 + 2 * place, 3 + 2 * place), 16);
+  const mixed = [0, 1, 2].map((place) => {
+    const start = channel(colours[low], place);
+    return Math.round(start + (at - low) * (channel(colours[low + 1], place) - start));
+  });
+  return `rgb(${mixed.join(",")})`;
+}

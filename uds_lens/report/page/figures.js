@@ -1,0 +1,116 @@
+/* Figures: drawn when they come near the window, redrawn when the model, the order or the colours change. */
+
+const darkness = matchMedia("(prefers-color-scheme: dark)");
+let printing = false;
+const isDark = () => darkness.matches && !printing;
+
+function inColours(value) {
+  if (!isDark()) return structuredClone(value);
+  const swap = (whole, colour) => (DATA.recolour[colour] ? `"${DATA.recolour[colour]}"` : whole);
+  return JSON.parse(JSON.stringify(value).replace(/"(#[0-9a-f]{6}|rgba\([0-9.,]+\))"/g, swap));
+}
+
+function spec(name) {
+  const model = DATA.models[state.model];
+  if (name === "heatmap") return heatmapSpec(model);
+  const found = DATA.figures[name] ?? model.figures[name];
+  return found ? inColours(found) : null;
+}
+
+const CONFIG = {
+  displaylogo: false,
+  responsive: true,
+  modeBarButtons: [["toImage"]],
+  toImageButtonOptions: { format: "svg" },
+};
+
+function drawSpec(target, { data, layout }) {
+  layout.template = inColours(DATA.figures.template);
+  layout.autosize = true;
+  layout.dragmode = false;
+  if (target.clientWidth < 520) {
+    layout.margin = { ...layout.margin, l: 48, r: Math.min(layout.margin?.r ?? 12, 80) };
+    layout.legend = { ...layout.legend, font: { size: 11.5 } };
+    if (layout.showlegend) layout.height += 50;
+    for (const [name, axis] of Object.entries(layout)) {
+      if (name.startsWith("xaxis") && axis.dtick > 0 && axis.range?.[1] - axis.range[0] > 12) axis.dtick = Math.ceil((axis.range[1] - axis.range[0]) / 8);
+    }
+  }
+  return Plotly.react(target, data, layout, CONFIG);
+}
+
+function draw(target) {
+  const found = spec(target.dataset.figure);
+  target.dataset.state = "drawn";
+  target.closest(".figure").hidden = !found;
+  if (!found) return;
+  drawSpec(target, found);
+  if (target.dataset.figure === "heatmap") listenToCells(target);
+}
+
+const near = new Set();
+const watcher = new IntersectionObserver((entries) => {
+  for (const entry of entries) {
+    near[entry.isIntersecting ? "add" : "delete"](entry.target);
+    if (entry.isIntersecting && entry.target.dataset.state !== "drawn") draw(entry.target);
+  }
+}, { rootMargin: "300px" });
+
+function redraw(names) {
+  for (const target of document.querySelectorAll(".plot[data-figure]")) {
+    if (names && !names.includes(target.dataset.figure)) continue;
+    target.dataset.state = "stale";
+    if (near.has(target)) draw(target);
+  }
+}
+
+function rowOrder(model) {
+  if (state.order === "cluster") return model.cluster;
+  const order = examples(model).map((example) => example.index);
+  if (state.order === "input") return order;
+  const key = (index) => (Number.isNaN(scoreOf(model, index)) ? 2 : scoreOf(model, index));
+  return order.sort((a, b) => key(a) - key(b) || a - b);
+}
+
+function heatmapSpec(model) {
+  const order = rowOrder(model), known = examples(model);
+  const { data, layout } = inColours(DATA.figures.heatmap);
+  if (!order.length) return { data: [], layout: { height: 160, xaxis: { visible: false }, yaxis: { visible: false } } };
+  const rows = order.map((index) => layers(model, index));
+  Object.assign(data[0], {
+    x: rows[0].map((part) => part.layer),
+    z: rows.map((row) => row.map((part) => (part.ke ? part.ler : null))),
+    customdata: rows.map((row) => row.map((part) => [part.s1, part.s2])),
+    ygap: order.length <= 120 ? 1 : 0,
+  });
+  const step = Math.ceil(model.layers / 16);
+  const names = order.length <= 40 && innerWidth > 620;
+  const range = [order.length - 0.5, -0.5], ticks = order.map((_, place) => place);
+  const hover = order.map((index) => `<b>${plotText(known[index].entity, 99, 60)}</b><br>${plotText(known[index].question)}`
+    + `<br>UDS ${Number.isNaN(scoreOf(model, index)) ? "not measurable" : shown(scoreOf(model, index))}`);
+  layout.height = Math.round(Math.min(860, Math.max(280, 150 + 18 * order.length)));
+  Object.assign(layout.xaxis, { dtick: step, tick0: 0, range: [-0.5, model.layers - 0.5] });
+  Object.assign(layout.yaxis, { range, tickvals: ticks, ticktext: hover });
+  Object.assign(layout.yaxis2, {
+    range, showticklabels: names, tickvals: names ? ticks : [],
+    ticktext: names ? order.map((index) => plotText(known[index].entity, 99, 28)) : [],
+    title: { text: names ? "" : `${order.length} examples` },
+  });
+  return { data, layout };
+}
+
+function listenToCells(target) {
+  if (target.dataset.listening) return;
+  target.dataset.listening = "yes";
+  target.on("plotly_click", ({ points }) => {
+    const place = Array.isArray(points[0].pointIndex) ? points[0].pointIndex[0] : points[0].pointNumber[0];
+    openExample(rowOrder(DATA.models[state.model])[place]);
+  });
+}
+
+darkness.addEventListener("change", () => { redraw(); renderTable(); });
+addEventListener("beforeprint", () => {
+  printing = true;
+  for (const target of document.querySelectorAll(".plot[data-figure]")) draw(target);
+});
+addEventListener("afterprint", () => { printing = false; redraw(); });

@@ -1,0 +1,69 @@
+"""The numbers and texts that the page's script works with. What several audits share is there once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from uds_lens.audit import DepthAudit
+from uds_lens.audit.files import plain
+from uds_lens.plots.palette import LIGHT, recolouring
+from uds_lens.report.embedding import deltas, floats
+from uds_lens.report.figures import cluster_order, model_figures, shared_figures
+
+EXAMPLE_FIELDS = ("id", "row", "type", "subject", "question", "answer", "prefix", "entity")
+
+
+def payload(audits: Mapping[str, DepthAudit]) -> dict[str, Any]:
+    """Everything for the page, as strict JSON values.
+
+    Returns:
+        `models` (one per audit, with indices into the following), `sets` (examples), `stage1` (S1 deltas), `figures`,
+        `recolour` (light colour to dark), `scale`.
+    """
+    sets: list[Any] = []
+    stage1: list[str] = []
+    models = []
+    for name, audit in audits.items():
+        tau = audit.config.tau
+        models.append(
+            {
+                "name": name,
+                "set": _index(sets, _example_set(audit)),
+                "stage1": _index(stage1, deltas(audit.s1_delta, tau)),
+                "s2": floats(audit.s2_delta),
+                "uds": floats(audit.uds_per_example),
+                "tau": tau,
+                "layers": audit.n_layers,
+                "cluster": cluster_order(audit),
+                "figures": model_figures(audit),
+            }
+        )
+    return plain(
+        {
+            "models": models,
+            "sets": sets,
+            "stage1": stage1,
+            "figures": shared_figures(audits),
+            "recolour": recolouring(),
+            "scale": list(LIGHT.scale),
+            "missing": LIGHT.missing,
+        }
+    )
+
+
+def _example_set(audit: DepthAudit) -> dict[str, Any]:
+    return {
+        "fields": [*EXAMPLE_FIELDS, "tokens"],
+        "rows": [
+            [*(getattr(example, name) for name in EXAMPLE_FIELDS), tokens]
+            for example, tokens in zip(audit.examples, audit.n_tokens.tolist(), strict=True)
+        ],
+    }
+
+
+def _index(known: list[Any], item: Any) -> int:
+    """Place of `item` in `known`, added if new."""
+    if item not in known:
+        known.append(item)
+    return known.index(item)

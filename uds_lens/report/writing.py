@@ -1,0 +1,126 @@
+"""From audits to the file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePath
+from typing import Any
+
+from uds_lens.audit import DepthAudit
+from uds_lens.errors import ConfigError
+from uds_lens.report import content
+from uds_lens.report.embedding import safe_json, script_hash
+from uds_lens.report.notes import notes
+from uds_lens.report.payload import payload
+from uds_lens.storage import atomic_write_text
+
+_PAGE = Path(__file__).parent / "page"
+_SCRIPTS = ("data.js", "figures.js", "detail.js", "examples.js", "main.js")
+
+
+def write_report(
+    audits: DepthAudit | Mapping[str, DepthAudit] | Sequence[DepthAudit],
+    path: str | os.PathLike[str],
+    *,
+    title: str = "How deep did unlearning go?",
+) -> Path:
+    """Write one HTML file with everything about one audit or several: it opens offline and asks no network.
+
+    Args:
+        audits: An audit; several by name; or several, named after their unlearned models.
+        path: File to write (`.html`), whole or not at all.
+        title: Heading of the page.
+
+    Returns:
+        The path.
+
+    Raises:
+        ConfigError: No audits, or the path does not end in `.html`.
+    """
+    path = Path(path)
+    if path.suffix.lower() not in (".html", ".htm"):
+        raise ConfigError(f"a report is an HTML file, for example report.html; got {str(path)!r}.")
+    atomic_write_text(path, render_report(audits, title=title))
+    return path
+
+
+def render_report(
+    audits: DepthAudit | Mapping[str, DepthAudit] | Sequence[DepthAudit],
+    *,
+    title: str = "How deep did unlearning go?",
+) -> str:
+    """The page of `write_report` as text.
+
+    Raises:
+        ConfigError: No audits.
+    """
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    from markupsafe import Markup
+    from plotly.offline import get_plotlyjs
+
+    named = _named(audits)
+    library, script = (
+        get_plotlyjs(),
+        "\n".join((_PAGE / name).read_text(encoding="utf-8") for name in _SCRIPTS),
+    )
+    environment = Environment(
+        loader=FileSystemLoader(_PAGE),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("report.html.j2").render(
+        title=title,
+        policy=_policy(library, script),
+        style=Markup((_PAGE / "report.css").read_text(encoding="utf-8")),
+        library=Markup(library),
+        script=Markup(script),
+        data=Markup(safe_json(payload(named))),
+        **_context(named),
+    )
+
+
+def _context(audits: Mapping[str, DepthAudit]) -> dict[str, Any]:
+    from uds_lens import __version__
+
+    return {
+        "version": __version__,
+        "models": content.headlines(audits),
+        "names": list(audits),
+        "notes": notes(audits),
+        "skipped": content.skipped_rows(audits),
+        "settings": content.settings(audits),
+        "checkpoints": content.checkpoints(audits),
+        "provenance": content.provenance(audits),
+        "prompts": content.prompts(audits),
+        "recipe": content.recipe(audits),
+    }
+
+
+def _named(audits: Any) -> dict[str, DepthAudit]:
+    if isinstance(audits, DepthAudit):
+        audits = [audits]
+    if not isinstance(audits, Mapping):
+        named: dict[str, DepthAudit] = {}
+        for audit in audits:
+            name = short = PurePath(audit.models["unlearned"].name).name or "unlearned"
+            count = 1
+            while name in named:
+                count += 1
+                name = f"{short} ({count})"
+            named[name] = audit
+        audits = named
+    if not audits:
+        raise ConfigError("a report needs at least one audit; got none.")
+    return dict(audits)
+
+
+def _policy(*scripts: str) -> str:
+    """Only our own scripts run, and nothing is loaded: the second lock behind the escaping of texts."""
+    hashes = " ".join(map(script_hash, scripts))
+    return (
+        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:; "
+        "base-uri 'none'; form-action 'none'"
+    )
