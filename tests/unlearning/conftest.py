@@ -15,7 +15,8 @@ from uds_lens.unlearning.sequences import pad_sequences
 
 NAMES = ("Ada Vey", "Bo Lund", "Cyr Moss", "Dee Park", "Eli Roth", "Fay Senn")
 CHAT = (
-    "{{ bos_token }}{% for message in messages %}<|{{ message['role'] }}|>\n{{ message['content'] }}<|turn|>\n{% endfor %}"
+    "{{ bos_token }}{% for message in messages %}"
+    "<|{{ message['role'] }}|>\n{{ message['content'] }}<|turn|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
 )
 QUICK = TrainOptions(device="cpu", progress=False, log_every=1)
@@ -73,8 +74,8 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Tiny:
     model = LlamaForCausalLM(
         LlamaConfig(
             vocab_size=len(tokenizer),
-            hidden_size=32,
-            intermediate_size=48,
+            hidden_size=64,
+            intermediate_size=64,
             num_hidden_layers=5,
             num_attention_heads=2,
             num_key_value_heads=1,

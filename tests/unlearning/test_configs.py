@@ -40,7 +40,7 @@ def test_some_numbers_must_not_be_zero(field: str) -> None:
 def test_texts_become_numbers() -> None:
     config = make_config("npo", {"beta": "0.5", "epochs": "3", "protocol": "chat"})
     assert config == NPOConfig(beta=0.5, epochs=3, protocol="chat")
-    with pytest.raises(ConfigError, match="epochs must be a whole number; got '1.5'"):
+    with pytest.raises(ConfigError, match=r"epochs must be a whole number; got '1\.5'"):
         make_config("npo", {"epochs": "1.5"})
 
 

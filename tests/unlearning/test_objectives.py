@@ -34,7 +34,7 @@ def passes(tiny) -> Passes:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter += 0.02 * torch.randn_like(parameter)
-    goal = steering_vector(32, scale=1.0, seed=0)
+    goal = steering_vector(64, scale=1.0, seed=0)
     return Passes(model, batch, frozen=frozen, layer=2, goal=goal)
 
 

@@ -18,5 +18,5 @@ def test_they_are_ours(shared_dir) -> None:
 
 
 def test_no_file_is_said(tmp_path) -> None:
-    with pytest.raises(DataError, match="cannot read refusals from .*none.txt"):
+    with pytest.raises(DataError, match=r"cannot read refusals from .*none\.txt"):
         load_refusals(tmp_path / "none.txt")

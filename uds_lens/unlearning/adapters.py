@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,16 +40,17 @@ def add_adapters(model: nn.Module, settings: LoraSettings) -> Any:
     from peft import LoraConfig, get_peft_model
 
     targets = settings.target_modules
-    return get_peft_model(
-        model,
-        LoraConfig(
-            task_type="CAUSAL_LM",
-            r=settings.rank,
-            lora_alpha=settings.alpha,
-            lora_dropout=settings.dropout,
-            target_modules=targets if isinstance(targets, str) else list(targets),
-        ),
+    adapters = LoraConfig(
+        task_type="CAUSAL_LM",
+        r=settings.rank,
+        lora_alpha=settings.alpha,
+        lora_dropout=settings.dropout,
+        target_modules=targets if isinstance(targets, str) else list(targets),
     )
+    with warnings.catch_warnings():
+        # PEFT asks transformers for a property by its old name.
+        warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing", category=FutureWarning)
+        return get_peft_model(model, adapters)
 
 
 def merged(model: Any) -> nn.Module:

@@ -72,7 +72,7 @@ def parse_name(name: str) -> MethodConfig:
         value = part.removeprefix(word or "")
         if word is None or not value or words[word] in settings:
             raise ConfigError(
-                f"{name!r}: {method} cannot read {part!r}. Its settings are {', '.join(words)}, each followed by a value."
+                f"{name!r}: {method} cannot read {part!r}. It has {', '.join(words)}, each followed by a value."
             )
         field = words[word]
         settings[field] = value.replace("-", "_") if field in ("schedule", "protocol") else value

@@ -112,8 +112,9 @@ def training_data(
     """
 
     def encoded(pairs: Sequence[tuple[str, str]]) -> list[AnswerSequence]:
-        limits = {"protocol": config.protocol, "max_tokens": parent.max_tokens}
-        return answer_sequences(parent.tokenizer, pairs, **limits)
+        return answer_sequences(
+            parent.tokenizer, pairs, protocol=config.protocol, max_tokens=parent.max_tokens
+        )
 
     def referenced(rows: Sequence[AnswerSequence]) -> list[float]:
         size = options.device_batch_size or 16

@@ -161,7 +161,11 @@ class Job:
     @property
     def sides(self) -> dict[str, dict[str, Any]]:
         """Number and fingerprint of each kind of data."""
-        sides = {"forget": self.forget, "retain": self.retain, "refusals": self.refusals}
+        sides: dict[str, tuple[Any, ...]] = {
+            "forget": self.forget,
+            "retain": self.retain,
+            "refusals": self.refusals,
+        }
         return {
             name: {"n": len(rows), "fingerprint": data_fingerprint(rows)}
             for name, rows in sides.items()

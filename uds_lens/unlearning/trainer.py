@@ -163,7 +163,8 @@ def train_only_layers(model: nn.Module, layer: int, *, span: int = 3) -> None:
     blocks = decoder_blocks(model)
     if layer >= len(blocks):
         raise ConfigError(
-            f"layer {layer} is not there: the model has {len(blocks)}, 0 to {len(blocks) - 1}. Set RMUConfig(layer=...)."
+            f"layer {layer} is not there: the model has {len(blocks)}, 0 to {len(blocks) - 1}. "
+            "Set RMUConfig(layer=...)."
         )
     kept = {id(p) for block in blocks[max(0, layer - span + 1) : layer + 1] for p in block.parameters()}
     for parameter in model.parameters():

@@ -1,0 +1,72 @@
+"""`uds-lens unlearn`, `relearn` and `quantise`: settings reach the library, results are said."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from tests.unlearning.conftest import tiny  # noqa: F401 - a fixture
+from uds_lens.cli.training import read_settings
+from uds_lens.errors import ConfigError
+
+
+@pytest.fixture
+def files(tiny, tmp_path: Path) -> dict[str, Path]:  # noqa: F811
+    for side in ("forget", "retain"):
+        rows = [{"question": row.question, "answer": row.answer} for row in getattr(tiny, side)]
+        (tmp_path / f"{side}.json").write_text(json.dumps(rows))
+    return {"full": tiny.full, "forget": tmp_path / "forget.json", "retain": tmp_path / "retain.json"}
+
+
+def test_unlearn_then_relearn(uds_lens, files, tmp_path: Path) -> None:
+    words = ["unlearn", "--method", "npo", "--device", "cpu", "--out", tmp_path / "npo"]
+    words += [word for name, path in files.items() for word in (f"--{name}", path)]
+    words += ["--set", "beta=0.2", "--set", "epochs=1", "--set", "learning-rate=1e-3", "--lora", "2"]
+    code, out, _ = uds_lens(*words)
+    assert code == 0
+    assert "1 steps in" in out
+    record = json.loads((tmp_path / "npo" / "unlearning.json").read_text())
+    assert (record["config"]["beta"], record["config"]["learning_rate"]) == (0.2, 1e-3)
+    assert record["lora"]["alpha"] == 4
+    code, out, _ = uds_lens(
+        "relearn", "--model", tmp_path / "npo", "--forget", files["forget"], "--out", tmp_path / "back",
+        "--device", "cpu", "--learning-rate", "1e-4", "--batch-size", "2", "--save-dtype", "bfloat16", "--json",
+    )  # fmt: skip
+    assert code == 0
+    record = json.loads(out)
+    assert (record["method"], record["steps"], record["config"]["learning_rate"]) == ("relearn", 2, 1e-4)
+    assert AutoModelForCausalLM.from_pretrained(tmp_path / "back", dtype="auto").dtype == torch.bfloat16
+
+
+def test_what_is_wrong_is_one_line(uds_lens, files, tmp_path: Path) -> None:
+    words = ["unlearn", "--full", files["full"], "--forget", files["forget"], "--out", tmp_path / "out"]
+    for more, message in (
+        (["--method", "nop"], "no unlearning method 'nop'"),
+        (["--method", "npo"], "npo needs retain data"),
+        (["--method", "ga", "--set", "alpha=1"], "ga has no setting 'alpha'"),
+        (["--method", "ga", "--set", "epochs"], "--set takes name=value"),
+    ):
+        code, _, err = uds_lens(*words, *more)
+        assert code == 1
+        assert err.startswith("error: ")
+        assert message in err
+        assert err.count("\n") == 1
+
+
+def test_quantise(uds_lens, files, tmp_path: Path) -> None:
+    pytest.importorskip("bitsandbytes")
+    code, out, _ = uds_lens(
+        "quantise", "--model", files["full"], "--out", tmp_path / "nf4", "--device", "cpu", "--json"
+    )
+    assert code == 0
+    assert json.loads(out)["scheme"]["type"] == "nf4"
+
+
+def test_settings_are_names_and_values() -> None:
+    assert read_settings(None) == {}
+    assert read_settings(["max-grad-norm=2", "protocol=chat"]) == {"max_grad_norm": "2", "protocol": "chat"}
+    for words in (["beta"], ["=1"], ["beta="], ["beta=1", "beta=2"]):
+        with pytest.raises(ConfigError, match="--set"):
+            read_settings(words)

@@ -1,0 +1,64 @@
+"""`uds-lens relearn`: fine-tune a model on the forget set again."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from uds_lens.cli import options as opt
+from uds_lens.cli import training as train
+
+
+def relearn(
+    model: Annotated[str, typer.Option(help="Model to fine-tune: directory or Hub id.")],
+    forget: Annotated[str, typer.Option(help="Questions with the answers to learn.")],
+    out: opt.Out,
+    epochs: Annotated[int, typer.Option(min=1, help="How often each example is visited.")] = 1,
+    learning_rate: Annotated[float, typer.Option(help="Learning rate of AdamW.")] = 2e-5,
+    batch_size: Annotated[int, typer.Option(min=1, help="Examples per optimiser step.")] = 32,
+    protocol: opt.Protocol = "raw",
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the order of the data.")] = 0,
+    lora: train.Lora = None,
+    device: train.TrainDevice = "auto",
+    save_dtype: train.SaveDType = "float32",
+    mixed_precision: train.Mixed = "no",
+    device_batch_size: train.DeviceBatch = None,
+    gradient_checkpointing: train.Checkpointing = False,
+    revision: opt.Revision = None,
+    offline: opt.Offline = False,
+    trust_remote_code: opt.TrustRemoteCode = False,
+    json: opt.Json = False,
+    debug: opt.Debug = False,
+) -> None:
+    """Fine-tune a model on the forget set, to see how fast the answers come back.
+
+    The defaults are those of the robustness test: one epoch, AdamW at 2e-5, 32 examples per step.
+
+    \b
+    Example:
+      uds-lens relearn --model ckpt/npo --forget forget10.json --out ckpt/relearnt
+    """
+    from uds_lens import unlearning
+
+    unlearning.relearn(
+        model,
+        forget,
+        out=out,
+        epochs=epochs,
+        config=unlearning.RelearnConfig(
+            learning_rate=learning_rate, batch_size=batch_size, protocol=protocol, seed=seed
+        ),
+        lora=train.lora_settings(lora),
+        options=unlearning.TrainOptions(
+            device=device,
+            save_dtype=save_dtype,
+            mixed_precision=mixed_precision,
+            device_batch_size=device_batch_size,
+            gradient_checkpointing=gradient_checkpointing,
+            revision=revision,
+            offline=offline,
+            trust_remote_code=trust_remote_code,
+        ),
+    )
+    train.print_record(out, as_json=json)
