@@ -1,0 +1,179 @@
+"""Models that the caller holds: audited like checkpoints, and handed back as they were."""
+
+import pytest
+import torch
+from tiny_models import EXAMPLES, build_model, build_tokenizer, load_plain
+
+from uds_lens.audit import AuditConfig, Baseline, DepthAudit, RunOptions
+from uds_lens.errors import (
+    DataError,
+    ModelError,
+    PatchError,
+    TrioMismatchError,
+    UdsLensWarning,
+    forget_warnings,
+)
+from uds_lens.models import open_model
+from uds_lens.patching import capture
+
+CPU = RunOptions(device="cpu", engine="wavefront")
+AUTO = RunOptions(device="cpu")
+
+
+def n_hooks(model):
+    return sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules())
+
+
+def boot(folder):
+    from transformer_lens.model_bridge import TransformerBridge
+
+    model, tokenizer = load_plain(folder)
+    return TransformerBridge.boot_transformers(
+        str(folder), hf_model=model, tokenizer=tokenizer, dtype=torch.float32, device="cpu"
+    )
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_live_models_give_the_same_audit_and_stay_as_they_were(audited, trio, tmp_path, family):
+    live = [load_plain(path, attention="sdpa")[0] for path in trio(family)]
+    ids = torch.tensor([[1, 8, 30, 77, 5]])
+    before = [(list(m.state_dict()), m.config.to_dict(), m(ids).logits, n_hooks(m)) for m in live]
+    audit = DepthAudit.run(*live, EXAMPLES, options=AUTO)
+    assert torch.equal(audit.s2_delta, audited(family).s2_delta)
+    for model, (names, config, logits, hooks) in zip(live, before, strict=True):
+        assert list(model.state_dict()) == names
+        assert model.config.to_dict() == config
+        assert model.config._attn_implementation == "sdpa"
+        assert torch.equal(model(ids).logits, logits)
+        assert n_hooks(model) == hooks
+        assert model.get_input_embeddings().weight.requires_grad
+    live[2].save_pretrained(tmp_path / "saved")
+    reloaded = load_plain(trio(family).unlearned)[0].state_dict()
+    assert all(torch.equal(value, reloaded[name]) for name, value in live[2].state_dict().items())
+    build_tokenizer().save_pretrained(tmp_path / "saved")
+    with open_model(tmp_path / "saved", device="cpu") as again:
+        assert again.fingerprint == audit.models["unlearned"].fingerprint
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2", "neox"])
+def test_live_bridges_give_the_same_audit(audited, trio, family):
+    bridges = [boot(path) for path in trio(family)]
+    for bridge in bridges:
+        bridge(torch.tensor([[1, 8, 30]]))  # transformers installs hooks of its own at the first pass
+    hooks = [n_hooks(bridge) for bridge in bridges]
+    audit = DepthAudit.run(*bridges, EXAMPLES, options=AUTO)
+    torch.testing.assert_close(audit.s2_delta, audited(family).s2_delta, atol=1e-5, rtol=0)
+    assert audit.models["full"].fingerprint == audited(family).models["full"].fingerprint
+    assert [n_hooks(bridge) for bridge in bridges] == hooks
+
+
+def test_one_live_bridge_fits_two_directories(audited, trio):
+    paths = trio("llama")
+    audit = DepthAudit.run(paths.full, paths.retain, boot(paths.unlearned), EXAMPLES, options=CPU)
+    assert torch.equal(audit.s2_delta, audited("llama").s2_delta)
+
+
+def test_models_that_the_caller_opened_stay_open(audited, trio):
+    paths = trio("llama")
+    with open_model(paths.full, device="cpu") as full, open_model(paths.retain, device="cpu") as retain:
+        baseline = Baseline.measure(full, retain, EXAMPLES, options=CPU)
+        with open_model(paths.unlearned, device="cpu") as unlearned:
+            audit = baseline.audit(unlearned, options=CPU)
+            assert unlearned.n_layers == 4
+        assert (full.n_layers, retain.n_layers) == (4, 4)
+    assert torch.equal(audit.s2_delta, audited("llama").s2_delta)
+
+
+def test_one_live_model_may_play_every_part(trio):
+    live, _ = load_plain(trio("llama").full)
+    forget_warnings()
+    with pytest.warns(
+        UdsLensWarning, match="UDS is NaN: no example has a layer where patching retain's state"
+    ):
+        audit = DepthAudit.run(live, live, live, EXAMPLES, options=CPU)
+    forget_warnings()
+    assert audit.uds != audit.uds
+    assert audit.equal_weights == [("full", "retain"), ("full", "unlearned"), ("retain", "unlearned")]
+
+
+def test_live_models_without_a_tokenizer_are_told_how_to_bring_one():
+    live = [build_model("llama", version) for version in ("full", "retain", "unlearned")]
+    with pytest.raises(
+        ModelError, match=r"none of the checkpoints has a tokenizer.*open_model\(model, tokenizer="
+    ):
+        DepthAudit.run(*live, EXAMPLES, options=CPU)
+    opened = [open_model(model, tokenizer=build_tokenizer()) for model in live]
+    assert 0 < DepthAudit.run(*opened, EXAMPLES, options=CPU).uds < 1
+
+
+def test_a_live_model_of_another_dtype_is_refused(trio):
+    live, _ = load_plain(trio("llama").full, dtype=torch.bfloat16)
+    with pytest.raises(ModelError, match="is bfloat16, but dtype='float32' was asked for"):
+        DepthAudit.run(live, *list(trio("llama"))[1:], EXAMPLES, options=CPU)
+    audit = DepthAudit.run(
+        live, *list(trio("llama"))[1:], EXAMPLES, config=AuditConfig(dtype="bfloat16"), options=CPU
+    )
+    assert audit.models["full"].dtype == "bfloat16"
+
+
+def test_reading_states_leaves_no_hooks_even_after_an_error(trio):
+    live, tokenizer = load_plain(trio("llama").full)
+    from uds_lens.data import encode, make_batch
+
+    batch = make_batch(encode(EXAMPLES, tokenizer).rows, pad_token_id=3)
+    before = n_hooks(live)
+    with open_model(live) as model:
+        for site in ("resid_post", "attn_out"):
+            capture(model, batch, site=site)
+            inside = (n_hooks(model.hf), n_hooks(model.bridge))
+            broken = make_batch(encode(EXAMPLES, tokenizer).rows, pad_token_id=3)
+            broken.window.add_(10_000)
+            with pytest.raises(IndexError):
+                capture(model, broken, site=site)
+            assert (n_hooks(model.hf), n_hooks(model.bridge)) == inside
+    assert n_hooks(live) == before == 0
+
+
+# What goes wrong in the middle.
+
+
+def with_nan(folder, tmp_path, name="model.layers.1.mlp.up_proj.weight"):
+    model, tokenizer = load_plain(folder)
+    with torch.no_grad():
+        model.get_parameter(name)[0, 0] = torch.nan
+    model.save_pretrained(tmp_path / "nan")
+    tokenizer.save_pretrained(tmp_path / "nan")
+    return tmp_path / "nan"
+
+
+@pytest.mark.parametrize("options", [CPU, AUTO])
+@pytest.mark.parametrize("role", [0, 1, 2])
+def test_broken_weights_are_an_error_that_names_model_and_example(trio, tmp_path, role, options):
+    paths = list(trio("llama"))
+    paths[role] = with_nan(paths[role], tmp_path)
+    with pytest.raises(
+        ModelError,
+        match=r"nan' gives NaN or infinite .*, first for example 'fact-\d' \('.*weights are broken",
+    ):
+        DepthAudit.run(*paths, EXAMPLES, options=options)
+
+
+def test_checkpoints_that_do_not_fit_are_refused_before_any_weight_is_read(trio, tmp_path):
+    (tmp_path / "empty").mkdir()
+    for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / "empty" / name).write_bytes((trio("llama-tied").full / name).read_bytes())
+    with pytest.raises(TrioMismatchError, match=r"depth \(layers\): full '.*' has 4, unlearned '.*' has 5"):
+        DepthAudit.run(trio("llama").full, trio("llama").retain, tmp_path / "empty", EXAMPLES)
+    with pytest.raises(TrioMismatchError, match="retain"):
+        Baseline.measure(trio("llama").full, trio("llama-tied").retain, EXAMPLES)
+
+
+def test_no_examples_are_no_audit(trio):
+    with pytest.raises(DataError, match="no examples: an audit needs at least one row"):
+        DepthAudit.run(*trio("llama"), [])
+
+
+def test_a_site_that_a_family_does_not_have_is_named(trio, audited):
+    with pytest.raises(PatchError, match=r"GPTNeoXForCausalLM has no 'resid_mid'.*Use site='resid_post'"):
+        audited("neox", site="resid_mid")
+    assert 0 <= audited("neox", site="attn_out").uds <= 1
