@@ -24,7 +24,8 @@ def with_variants(example):
 def data():
     forget = [with_variants(example) for example in EXAMPLES]
     swapped = [
-        replace(e, id=f"h{i}", answer=f"The {e.answer} book", entity=None, prefix=None) for i, e in enumerate(EXAMPLES)
+        replace(e, id=f"h{i}", answer=f"The {e.answer} book", entity=None, prefix=None)
+        for i, e in enumerate(EXAMPLES)
     ]
     return MetricData(
         forget=forget,

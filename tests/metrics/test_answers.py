@@ -71,5 +71,8 @@ def test_no_texts(llama):
 
 
 def test_a_broken_model_is_named_with_its_first_example(broken):
-    with open_model(broken, device="cpu") as model, pytest.raises(ModelError, match=r"broken.*Who wrote the Ash"):
+    with (
+        open_model(broken, device="cpu") as model,
+        pytest.raises(ModelError, match=r"broken.*Who wrote the Ash"),
+    ):
         scored(model)

@@ -36,7 +36,9 @@ def test_states_that_do_not_vary_have_no_cka():
 
 def test_erasure_identities_and_clip():
     c_fr = torch.tensor([0.2, 0.5, 0.9], dtype=torch.float64)
-    assert torch.allclose(cka_erasure(c_fr, torch.ones(3, dtype=torch.float64)), torch.ones(3, dtype=torch.float64))
+    assert torch.allclose(
+        cka_erasure(c_fr, torch.ones(3, dtype=torch.float64)), torch.ones(3, dtype=torch.float64)
+    )
     assert cka_erasure(c_fr, c_fr).tolist() == [0, 0, 0]
     assert cka_erasure(c_fr, c_fr - 0.1).tolist() == [0, 0, 0]
     half = cka_erasure(c_fr, (1 + c_fr) / 2)

@@ -21,7 +21,11 @@ def in_4bit(model):
             for name, child in list(part.named_children()):
                 if isinstance(child, torch.nn.Linear):
                     four = bitsandbytes.nn.Linear4bit(
-                        child.in_features, child.out_features, bias=False, quant_type="nf4", compute_dtype=torch.float32
+                        child.in_features,
+                        child.out_features,
+                        bias=False,
+                        quant_type="nf4",
+                        compute_dtype=torch.float32,
                     )
                     four.load_state_dict({"weight": child.weight.data})
                     setattr(part, name, four.to("cpu"))

@@ -65,7 +65,10 @@ def test_end_tokens_of_config_and_tokenizer(llama):
 
 
 def test_a_broken_model_is_named_with_the_question(broken):
-    with open_model(broken, device="cpu") as model, pytest.raises(ModelError, match=r"broken.*NaN or infinite"):
+    with (
+        open_model(broken, device="cpu") as model,
+        pytest.raises(ModelError, match=r"broken.*NaN or infinite"),
+    ):
         generate_answers(model, QUESTIONS, protocol="raw", max_new_tokens=2, show=False)
 
 

@@ -37,7 +37,9 @@ def test_the_last_layer_read_out_is_the_model(llama):
 
     model = llama()
     batch = make_batch(encode(EXAMPLES[:3], model.tokenizer).rows, pad_token_id=3)
-    found = lens_logprobs(model.anatomy, capture(model, batch).states, batch.targets, batch.scored_mask)[:, -1]
+    found = lens_logprobs(model.anatomy, capture(model, batch).states, batch.targets, batch.scored_mask)[
+        :, -1
+    ]
     own = record(model, batch).logprobs
     expected = torch.where(batch.scored_mask, own.double(), 0.0).sum(-1) / batch.scored_mask.sum(-1)
     assert torch.allclose(found, expected, atol=1e-5)

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from uds_lens.data import TokenSequence, make_batch, plan_batches
 from uds_lens.errors import ModelError
+from uds_lens.metrics.forward import normed_at_window
 from uds_lens.metrics.texts import AnswerText
 from uds_lens.models import Anatomy, HookedModel
-from uds_lens.patching.capture import at_window, run_decoder
 from uds_lens.progress import progress
 
 _LOGITS_AT_ONCE = 1 << 24
@@ -75,7 +75,7 @@ def score_answers(
     pad = model.tokenizer.pad_token_id if model.tokenizer is not None else None
     for indices in progress(plan_batches(kept, token_budget=token_budget), desc=desc, enabled=show):
         batch = make_batch(kept, indices=indices, pad_token_id=pad).to(model.device)
-        states = at_window(run_decoder(model, batch, use_cache=False).last_hidden_state, batch.window)
+        states = normed_at_window(model, batch)
         scored = batch.scored_mask
         read = read_tokens(model.anatomy, states[scored.to(states.device)], batch.targets[scored])
         broken.extend(fitting[indices[row]] for row in _rows_not_finite(read[0], scored))

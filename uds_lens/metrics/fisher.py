@@ -7,7 +7,9 @@ model only the masked entries.
 
 from __future__ import annotations
 
+import shutil
 import tempfile
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,10 +19,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from uds_lens.data import TokenSequence, make_batch
+from uds_lens.data import TokenRow, make_batch
 from uds_lens.errors import ModelError
+from uds_lens.metrics.answers import raise_not_finite
+from uds_lens.metrics.forward import normed_at_window
 from uds_lens.models import HookedModel
-from uds_lens.patching.capture import run_decoder
 from uds_lens.progress import progress
 
 FRACTIONS = (0.0001, 0.001, 0.01)
@@ -64,7 +67,8 @@ class SpilledFisher:
     """Fisher diagonals of one model on disk, a file per layer, in a temporary directory that goes with this object."""
 
     def __init__(self) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="uds_lens_fisher_")
+        self._folder = Path(tempfile.mkdtemp(prefix="uds_lens_fisher_"))
+        self._remove = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
 
     def __setitem__(self, layer: int, values: Float[Tensor, "weight"]) -> None:
         from safetensors.torch import save_file
@@ -78,10 +82,10 @@ class SpilledFisher:
 
     def close(self) -> None:
         """Delete the files."""
-        self._folder.cleanup()
+        self._remove()
 
     def _file(self, layer: int) -> Path:
-        return Path(self._folder.name) / f"{layer}.safetensors"
+        return self._folder / f"{layer}.safetensors"
 
 
 def mask_size(n_weights: int, fraction: float) -> int:
@@ -95,7 +99,7 @@ def mask_size(n_weights: int, fraction: float) -> int:
 
 def diagonal_fisher(
     model: HookedModel,
-    rows: Sequence[TokenSequence],
+    rows: Sequence[TokenRow],
     layers: Sequence[int],
     *,
     desc: str = "Fisher",
@@ -114,7 +118,7 @@ def diagonal_fisher(
         Per layer its flattened parameters' values, float32.
 
     Raises:
-        ModelError: A gradient is NaN or infinite; names the example.
+        ModelError: NaN or infinite logits; names the first example.
     """
     sums: dict[int, Tensor] = {}
 
@@ -128,7 +132,7 @@ def diagonal_fisher(
 
 
 def spill_fisher(
-    model: HookedModel, rows: Sequence[TokenSequence], *, memory_gb: float, show: bool | None = None
+    model: HookedModel, rows: Sequence[TokenRow], *, memory_gb: float, show: bool | None = None
 ) -> SpilledFisher:
     """Fisher diagonals of all layers, written to disk in turns that fit the memory."""
     spilled = SpilledFisher()
@@ -141,7 +145,7 @@ def spill_fisher(
 def fisher_masks(
     full: HookedModel,
     retain: SpilledFisher,
-    rows: Sequence[TokenSequence],
+    rows: Sequence[TokenRow],
     *,
     memory_gb: float,
     fractions: Sequence[float] = FRACTIONS,
@@ -158,7 +162,7 @@ def fisher_masks(
 
 def masked_fisher(
     model: HookedModel,
-    rows: Sequence[TokenSequence],
+    rows: Sequence[TokenRow],
     masks: FisherMasks,
     *,
     memory_gb: float,
@@ -213,7 +217,7 @@ def fisher_erasure(
 
 def each_gradient(
     model: HookedModel,
-    rows: Sequence[TokenSequence],
+    rows: Sequence[TokenRow],
     layers: Sequence[int],
     take: Callable[[int, Float[Tensor, "weight"]], None],
     *,
@@ -225,16 +229,15 @@ def each_gradient(
     parameters = {layer: block_parameters(model, layer) for layer in layers}
     flat = [parameter for layer in layers for parameter in parameters[layer]]
     with _differentiable(flat), torch.enable_grad():
-        for number, row in enumerate(progress(rows, desc=desc, enabled=show)):
+        for row in progress(rows, desc=desc, enabled=show):
             batch = make_batch([row], pad_token_id=pad).to(model.device)
-            states = run_decoder(model, batch, use_cache=False).last_hidden_state[0]
-            scored = states[batch.window[0][batch.scored_mask[0]].to(states.device)]
-            logits = model.anatomy.unembed(scored).float()
+            states = normed_at_window(model, batch)
+            logits = model.anatomy.unembed(states[batch.scored_mask.to(states.device)]).float()
             targets = batch.targets[batch.scored_mask].to(logits.device)
             loss = torch.nn.functional.cross_entropy(logits, targets)
+            if not bool(loss.detach().isfinite()):
+                raise_not_finite(model.name, row.example.question)
             gradients = iter(torch.autograd.grad(loss, flat, allow_unused=True, materialize_grads=True))
-            if not bool(loss.isfinite()):
-                raise ModelError(f"{model.name!r}: the NLL of example number {number} is {float(loss)}.")
             for layer in layers:
                 own = [next(gradients).reshape(-1).float() for _ in parameters[layer]]
                 take(layer, torch.cat(own))

@@ -15,6 +15,10 @@ from uds_lens.metrics.fisher import fisher_erasure
 from uds_lens.metrics.spec import Outcome
 
 
+_ROUNDING = 1e-9
+"""Distance of a CKA from 1 that float64 sums of equal states can leave."""
+
+
 def cka(evidence: Evidence) -> Outcome:
     """CKA erasure."""
     layers = range(evidence.n_layers())
@@ -25,6 +29,7 @@ def cka(evidence: Evidence) -> Outcome:
         model_retain.append(linear_cka(evidence.stacked_states("model", layer), retain))
     c_fr, c_ur = (torch.tensor(values, dtype=torch.float64) for values in (full_retain, model_retain))
     erasure, weights = cka_erasure(c_fr, c_ur), 1 - c_fr
+    weights[weights < _ROUNDING] = 0.0
     value = weighted_erasure(erasure, weights)
     if math.isnan(value):
         raise Undefined("no layer tells full from retain: their states have CKA 1, or do not vary")

@@ -1,0 +1,58 @@
+"""`uds-lens metrics`: the list, one evaluation from end to end, that options arrive, and what it refuses."""
+
+import json
+
+import pytest
+from tiny_models import EXAMPLES
+
+import uds_lens as ul
+
+
+@pytest.fixture
+def examples(tmp_path):
+    rows = [
+        {"question": e.question, "answer": e.answer, "entity": e.entity, "prefix": e.prefix} for e in EXAMPLES
+    ]
+    file = tmp_path / "forget.jsonl"
+    file.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    return file
+
+
+def test_the_list(uds_lens):
+    code, printed, _ = uds_lens("metrics", "--list")
+    assert code == 0
+    assert all(name in printed for name in ul.metrics.METRICS)
+    found = json.loads(uds_lens("metrics", "--list", "--json").out)
+    assert [row["name"] for row in found] == list(ul.metrics.METRICS)
+    assert found[0]["direction"] == "knowledge"
+
+
+def test_an_evaluation(trio, examples, tmp_path, uds_lens):
+    models, out = trio("llama"), tmp_path / "runs" / "metrics.json"
+    words = ("metrics", "--model", models.unlearned, "--retain", models.retain, "--full", models.full)
+    words += ("--data", examples, "--out", out, "--device", "cpu", "--max-new-tokens", 4, "--limit", 3)
+    words += ("--metric", "es", "--metric", "uds", "--metric", "mia_loss", "--metric", "rouge", "--strict-es")
+    code, printed, _ = uds_lens(*words)
+    assert code == 0
+    saved = ul.metrics.MetricResults.load(out)
+    assert list(saved.metrics) == ["es", "rouge", "mia_loss", "uds"]
+    assert saved.options.strict_es
+    assert saved.sizes["forget"] == 3
+    assert f"{saved['es'].value:.3f}" in printed
+    assert "there is no holdout set" in " ".join(printed.split())
+    code, printed, _ = uds_lens(*words, "--json")
+    assert json.loads(printed)["format"] == "uds_lens.MetricResults"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "needs --model, --data and --out"),
+        (("--model", "m", "--data", "no/such/file.json", "--out", "x.json"), "no such file"),
+    ],
+)
+def test_refusals_are_one_line(uds_lens, words, said):
+    code, _, err = uds_lens("metrics", *words)
+    assert code != 0
+    assert said in err
+    assert err.count("\n") == 1

@@ -1,0 +1,89 @@
+import json
+import math
+
+import pytest
+
+from uds_lens.errors import ResultFormatError
+from uds_lens.metrics import MetricResults, evaluate
+
+from .conftest import RUN, SHORT
+
+
+@pytest.fixture(scope="module")
+def results(trio, data):
+    names = ["es", "mia_loss", "rouge", "utility_rel", "s_mia_loss"]
+    return evaluate(
+        trio("llama").full,
+        data,
+        metrics=names,
+        retain=trio("llama").retain,
+        options=SHORT,
+        run=RUN,
+        fluency="heuristic",
+    )
+
+
+def same(a, b):
+    return a == pytest.approx(b, nan_ok=True)
+
+
+def test_round_trip(results, tmp_path):
+    results.save(tmp_path / "found" / "metrics.json")
+    again = MetricResults.load(tmp_path / "found" / "metrics.json")
+    assert same(again.values, results.values)
+    assert again.reasons == results.reasons
+    assert (again.options, again.models, again.total) == (results.options, results.models, results.total)
+    assert dict(again.generations) == dict(results.generations)
+    assert again["utility_rel"].high == math.inf
+    for metric in results:
+        assert same(list(again[metric.name].per_example), list(metric.per_example))
+        assert again[metric.name].cost == metric.cost
+        assert (again[metric.name].zero, again[metric.name].direction) == (metric.zero, metric.direction)
+
+
+def test_the_file_is_strict_json(results, tmp_path):
+    results.save(tmp_path / "metrics.json")
+    text = (tmp_path / "metrics.json").read_text()
+    found = json.loads(text, parse_constant=pytest.fail)
+    assert {row["name"]: row["value"] for row in found["metrics"]}["utility_rel"] is None
+    assert found["provenance"]["versions"]["torch"]
+
+
+def test_frames(results):
+    frame = results.to_frame().set_index("metric")
+    assert list(frame.index) == list(results.metrics)
+    assert frame.loc["utility_rel", "reason"] == "no full model was given"
+    assert frame.loc["es", "n"] == 8
+    assert frame.loc["es", "forwards"] > 0
+    long = results.examples_frame()
+    assert long[long.metric == "es"]["value"].mean() == pytest.approx(results["es"].value)
+    assert len(long[long.metric == "mia_loss"]) == 14
+
+
+def test_how_it_shows_itself(results):
+    assert "es=" in repr(results)
+    card = results._repr_html_()
+    assert "no full model was given" in card
+    assert "Extraction Strength" in card
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "holds no saved metrics"),
+        ('{"format": "other", "version": 1}', "this release reads"),
+        ('{"format": "uds_lens.MetricResults", "version": 99}', "version 99"),
+        ('{"format": "uds_lens.MetricResults", "version": 1}', "not complete"),
+    ],
+)
+def test_files_that_cannot_be_read(tmp_path, text, said):
+    (tmp_path / "metrics.json").write_text(text)
+    with pytest.raises(ResultFormatError, match=said):
+        MetricResults.load(tmp_path / "metrics.json")
+
+
+def test_places_that_are_no_file(results, tmp_path):
+    with pytest.raises(ResultFormatError, match="no saved metrics"):
+        MetricResults.load(tmp_path / "none.json")
+    with pytest.raises(ResultFormatError, match="is a directory"):
+        results.save(tmp_path)
