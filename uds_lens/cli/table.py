@@ -16,25 +16,6 @@ _LEGEND = (
     "layers: those that hold the knowledge, mean over examples."
 )
 
-_READINGS = (
-    (0.05, "intact, as in full"),
-    (0.35, "mostly intact"),
-    (0.65, "partly erased"),
-    (0.95, "mostly erased"),
-    (math.inf, "erased, as in retain"),
-)
-
-
-def reading(uds: float) -> str:
-    """A score in words.
-
-    >>> [reading(uds) for uds in (0.0, 0.2, 0.5, 0.8, 1.0, float("nan"))]
-    ['intact, as in full', 'mostly intact', 'partly erased', 'mostly erased', 'erased, as in retain', 'not measurable']
-    """
-    if math.isnan(uds):
-        return "not measurable"
-    return next(words for bound, words in _READINGS if uds < bound)
-
 
 def print_audits(audits: Mapping[str, DepthAudit], *, cautions_of: Sequence[str] | None = None) -> None:
     """Print the table of `audits` (name to audit), their warnings, and what the columns mean.
@@ -72,6 +53,8 @@ def _interval_title(audits: Mapping[str, DepthAudit]) -> str:
 
 def _cells(name: str, audit: DepthAudit) -> list[str]:
     from rich.markup import escape
+
+    from uds_lens.audit.reading import reading
 
     summary = audit.summary()
     low, high = summary["uds_low"], summary["uds_high"]
