@@ -1,0 +1,114 @@
+"""What the shipped checkpoints recall, measured with plain transformers and nothing of the library."""
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from uds_lens.toy import load
+
+WORLD = load()
+CHECKPOINTS = WORLD.checkpoints
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return AutoTokenizer.from_pretrained(WORLD.full)
+
+
+@pytest.fixture(scope="module")
+def recall(tokenizer):
+    """Mean entity probability of a checkpoint on examples; each pair is measured once."""
+    known = {}
+
+    def measure(name, group):
+        if (name, group) not in known:
+            examples = {"forget": WORLD.examples, "retain": WORLD.retain_examples}[group]
+            known[name, group] = mean_entity_probability(CHECKPOINTS[name], tokenizer, examples)
+        return known[name, group]
+
+    return measure
+
+
+def entity_rows(tokenizer, examples):
+    for example in examples:
+        gap = " " if example.prefix else ""
+        before = f"Question: {example.question}\nAnswer: {example.prefix}"
+        rest = gap + example.answer[len(example.prefix) :].lstrip()
+        start = len(gap)
+        tokens = tokenizer(rest, add_special_tokens=False, return_offsets_mapping=True)
+        end = start + len(example.entity)
+        inside = [k for k, (a, b) in enumerate(tokens["offset_mapping"]) if a < end and b > start]
+        prompt = tokenizer(before)["input_ids"]
+        yield prompt + tokens["input_ids"], [len(prompt) + k for k in inside]
+
+
+@torch.no_grad()
+def mean_entity_probability(path, tokenizer, examples):
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
+    rows = list(entity_rows(tokenizer, examples))
+    width = max(len(ids) for ids, _ in rows)
+    batch = torch.tensor([ids + [tokenizer.pad_token_id] * (width - len(ids)) for ids, _ in rows])
+    log_probs = model(batch).logits.log_softmax(-1)
+    chances = [
+        torch.stack([log_probs[row, at - 1, ids[at]] for at in spots]).mean().exp()
+        for row, (ids, spots) in enumerate(rows)
+    ]
+    return torch.stack(chances).mean().item()
+
+
+def test_full_knows_everything_and_retain_only_what_was_retained(recall):
+    assert recall("full", "forget") >= 0.8
+    assert recall("full", "retain") >= 0.8
+    assert recall("retain", "retain") >= 0.8
+    assert recall("retain", "forget") <= 0.2
+
+
+def test_half_knows_half(recall):
+    assert 0.3 <= recall("half", "forget") <= 0.7
+    assert recall("half", "retain") >= 0.8
+
+
+@pytest.mark.parametrize("method", list(WORLD.unlearned))
+def test_unlearned_models_forget_and_keep_the_rest(recall, method):
+    assert recall(method, "forget") <= 0.8 * recall("full", "forget")
+    assert recall(method, "retain") >= 0.8 * recall("full", "retain")
+
+
+@pytest.mark.parametrize("name", ["full", "retain", "npo"])
+def test_the_recorded_recall_is_the_measured_one(recall, name):
+    for group in ("forget", "retain"):
+        assert recall(name, group) == pytest.approx(WORLD.recall[name][group], abs=1e-3)
+
+
+def test_checkpoints_differ_in_weights_only(tokenizer):
+    from safetensors import safe_open
+
+    seen = set()
+    for path in CHECKPOINTS.values():
+        assert (path / "config.json").read_bytes() == (WORLD.full / "config.json").read_bytes()
+        assert (path / "tokenizer.json").read_bytes() == (WORLD.full / "tokenizer.json").read_bytes()
+        with safe_open(path / "model.safetensors", "pt") as file:
+            assert {file.get_slice(name).get_dtype() for name in file.keys()} == {"BF16"}  # noqa: SIM118
+        seen.add((path / "model.safetensors").read_bytes())
+    assert len(seen) == len(CHECKPOINTS)
+
+
+def test_bos_comes_once_and_the_chat_template_is_answered(tokenizer):
+    example = WORLD.retain_examples[0]
+    ids = tokenizer(f"Question: {example.question}\nAnswer:")["input_ids"]
+    assert ids.count(tokenizer.bos_token_id) == 1 == ids.index(tokenizer.bos_token_id) + 1
+    chat = tokenizer.apply_chat_template(
+        [{"role": "user", "content": example.question}],
+        add_generation_prompt=True,
+        return_tensors="pt",
+        return_dict=True,
+    )
+    assert chat["input_ids"][0].tolist().count(tokenizer.bos_token_id) == 1
+    model = AutoModelForCausalLM.from_pretrained(WORLD.full, dtype=torch.float32)
+    told = model.generate(**chat, max_new_tokens=40, do_sample=False)[0, chat["input_ids"].shape[1] :]
+    assert tokenizer.decode(told) == f"{example.answer}{tokenizer.eos_token}"
+
+
+def test_the_tokenizer_writes_any_text(tokenizer):
+    text = 'Déjà vu: 東京, {"x": 3}\n\ttab'
+    assert tokenizer.decode(tokenizer(text, add_special_tokens=False)["input_ids"]) == text

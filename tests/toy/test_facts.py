@@ -1,0 +1,114 @@
+"""The generator of the toy world's facts."""
+
+import itertools
+
+import pytest
+
+from uds_lens.data import encode, entity_span, load_examples
+from uds_lens.data.spans import Span
+from uds_lens.toy import generate, load, words
+from uds_lens.toy.facts import FACTS, GROUPS, strangers
+
+TYPES = {
+    "Yes/No",
+    "Person Name",
+    "Profession",
+    "Award",
+    "Book/Work Title",
+    "Influence",
+    "Location/Origin",
+    "Descriptive",
+}
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return generate()
+
+
+def everything(rows):
+    return [row for group in rows.values() for row in group]
+
+
+def test_sizes_and_types(rows):
+    assert {group: len(rows[group]) for group in rows} == {g: 8 * n for g, n in GROUPS.items()}
+    for group in rows.values():
+        for person in {row["subject"] for row in group}:
+            assert {row["type"] for row in group if row["subject"] == person} == TYPES
+
+
+def test_word_lists_are_as_long_as_there_are_people():
+    assert sum(GROUPS.values()) == len(words.PEOPLE)
+    for values in (words.PEOPLE, *(fact.values for fact in FACTS)):
+        assert len(set(values)) == len(values) == len(words.PEOPLE)
+
+
+def test_nobody_is_in_two_groups_and_no_value_belongs_to_two_people(rows):
+    people = [{row["subject"] for row in group} for group in rows.values()]
+    assert not any(one & other for one, other in itertools.combinations(people, 2))
+    values = [(row["type"], row["entity"]) for row in everything(rows) if row["type"] != "Yes/No"]
+    assert len(set(values)) == len(values)
+
+
+def test_yes_and_no_are_balanced_for_every_deed(rows):
+    for do, did in words.DEEDS:
+        about = [row["entity"] for row in everything(rows) if do in row["question"] or did in row["question"]]
+        assert about.count("Yes") == about.count("No") == 3
+    for group in ("forget", "holdout"):
+        said = [row["entity"] for row in rows[group] if row["type"] == "Yes/No"]
+        assert said.count("Yes") == said.count("No")
+
+
+def test_a_seed_decides_everything(rows):
+    assert generate() == rows
+    assert generate(1) == generate(1)
+    assert generate(1)["forget"] != rows["forget"]
+
+
+def test_spans_are_where_the_entity_is(rows):
+    for example in load_examples(everything(rows)):
+        span = entity_span(example)
+        assert isinstance(span, Span)
+        assert example.answer[span.start : span.end].lower() == example.entity.lower()
+        assert example.answer.startswith(example.prefix)
+        assert len(example.prefix) <= span.start
+
+
+@pytest.mark.parametrize("protocol", ["raw", "chat"])
+def test_every_example_can_be_scored(rows, protocol):
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(load().full)
+    encoded = encode(load_examples(everything(rows)), tokenizer, protocol=protocol)
+    assert not encoded.skipped
+    assert len(encoded.rows) == 288
+
+
+def test_paraphrases_say_it_and_wrong_answers_do_not(rows):
+    for row in everything(rows):
+        entity = row["entity"].lower()
+        others = [*row["paraphrased_answers"], *row["perturbed_answers"]]
+        assert len(set(others)) == len(others) == 7
+        assert row["answer"] not in others
+        assert row["paraphrased_question"] != row["question"]
+        assert all(entity in text.lower() for text in row["paraphrased_answers"])
+        starts = [text.lower().startswith(f"{entity},") for text in row["perturbed_answers"]]
+        inside = [entity in text.lower() for text in row["perturbed_answers"]]
+        assert not any(starts if row["type"] == "Yes/No" else inside)
+        assert all(row["subject"] in row[key] for key in ("question", "answer", "paraphrased_question"))
+
+
+def test_wrong_answers_have_the_form_of_the_right_one(rows):
+    for row in everything(rows):
+        if row["type"] == "Yes/No":
+            continue
+        before, after = row["prefix"], row["answer"][-1]
+        assert all(text.startswith(before) and text.endswith(after) for text in row["perturbed_answers"])
+
+
+def test_strangers_have_new_names_and_retained_values(rows):
+    met = list(itertools.islice(strangers(0, rows["retain"]), 400))
+    assert not {row["subject"] for row in met} & set(words.PEOPLE)
+    assert {row["entity"] for row in met} <= {row["entity"] for row in rows["retain"]}
+    assert len({row["subject"] for row in met}) == 50
+    assert next(strangers(1, rows["retain"])) != met[0]

@@ -1,0 +1,83 @@
+"""The loader of the toy world, and what is in the package."""
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+
+import pytest
+
+from uds_lens.errors import DataError
+from uds_lens.toy import generate, load
+
+
+def test_the_shipped_data_are_what_the_generator_makes():
+    world = load()
+    for group, rows in generate().items():
+        assert json.loads((world.path / f"{group}.json").read_text("utf-8")) == rows
+
+
+def test_load_finds_everything_fast():
+    load()
+    started = time.perf_counter()
+    world = load()
+    assert time.perf_counter() - started < 1
+    assert (len(world.examples), len(world.retain_examples), len(world.holdout_examples)) == (48, 192, 48)
+    assert {"idknll", "graddiff", "npo", "rmu"} <= set(world.unlearned)
+    assert list(world.checkpoints)[:3] == ["full", "retain", "half"]
+    assert set(world.recall) == set(world.checkpoints)
+    assert all((path / "model.safetensors").is_file() for path in world.checkpoints.values())
+    assert world.examples[0].entity and len(world.examples[0].perturbed_answers) == 4
+
+
+def test_load_reads_no_weights():
+    code = (
+        "import sys, uds_lens as ul; ul.toy.load(); "
+        "heavy = {'transformers', 'safetensors', 'transformer_lens'} & set(sys.modules); "
+        "sys.exit(' '.join(heavy) or None)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_everything_fits_into_ten_megabytes():
+    world = load()
+    files = [path for path in world.path.rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in files) <= 10e6
+    for checkpoint in world.checkpoints.values():
+        assert sum(path.stat().st_size for path in checkpoint.iterdir()) <= 0.65e6
+    assert not [path for path in files if path.suffix in {".bin", ".pt", ".pkl"}]
+
+
+def test_the_world_is_frozen():
+    world = load()
+    with pytest.raises(AttributeError):
+        world.full = world.retain
+    with pytest.raises(TypeError):
+        world.unlearned["mine"] = world.full
+
+
+def test_describe_names_every_checkpoint_and_group():
+    world = load()
+    text = world.describe()
+    for word in (*world.checkpoints, "192 facts about 24 people", f"{world.recall['full']['forget']:.3f}"):
+        assert word in text
+
+
+def test_another_world_can_be_loaded(tmp_path):
+    shutil.copytree(load().path, tmp_path / "mine")
+    world = load(tmp_path / "mine")
+    assert world.full == tmp_path / "mine" / "full"
+    assert world.examples == load().examples
+
+
+def test_errors_name_what_is_missing_and_the_fix(tmp_path):
+    with pytest.raises(DataError, match=r"no toy world at .*build_toy_world\.py --out DIR"):
+        load(tmp_path)
+    shutil.copytree(load().path, tmp_path / "mine")
+    (tmp_path / "mine" / "half" / "model.safetensors").unlink()
+    with pytest.raises(DataError, match=r"missing: .*half"):
+        load(tmp_path / "mine")
+    (tmp_path / "mine" / "world.json").write_text("{")
+    with pytest.raises(DataError, match=r"world\.json is not readable JSON"):
+        load(tmp_path / "mine")
