@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -40,7 +42,7 @@ def atomic_directory(path: str | os.PathLike[str]) -> Iterator[Path]:
 
     A block that raises, or a process that dies, leaves what stood at `path` as it was.
     """
-    path = Path(path)
+    path = Path(os.path.realpath(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part"))
     try:
@@ -55,15 +57,28 @@ def _swap(new: Path, path: Path) -> None:
     if not path.exists():
         os.rename(new, path)
         return
+    if _exchange(new, path):
+        return
+    # Without an atomic exchange there is a moment with neither: what stood there then lies in `.old`.
     old = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=".old"))
-    os.rename(path, old / "old")
     try:
-        os.rename(new, path)
-    except BaseException:
-        os.rename(old / "old", path)
-        raise
+        os.rename(path, old / "old")
+        try:
+            os.rename(new, path)
+        except BaseException:
+            os.rename(old / "old", path)
+            raise
     finally:
         shutil.rmtree(old, ignore_errors=True)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Let two paths change places in one step (Linux); False where the system cannot."""
+    rename = getattr(ctypes.CDLL(None), "renameat2", None) if sys.platform == "linux" else None
+    if rename is None:
+        return False
+    here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    return rename(here, os.fsencode(one), here, os.fsencode(other), exchange) == 0
 
 
 def sha256_file(path: str | os.PathLike[str]) -> str:

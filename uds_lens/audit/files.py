@@ -21,7 +21,7 @@ from uds_lens.audit.config import AuditConfig
 from uds_lens.audit.depth_audit import DepthAudit, tensor_fields
 from uds_lens.audit.records import ModelRecord
 from uds_lens.data import ForgetExample, SkippedExample
-from uds_lens.errors import ResultFormatError, UdsLensError
+from uds_lens.errors import ResultFormatError
 from uds_lens.storage import atomic_directory, atomic_write_text, sha256_file
 
 VERSION = 1
@@ -114,8 +114,8 @@ def _load(path: str | os.PathLike[str], *, kind: str, names: Sequence[str]) -> d
     folder = Path(path)
     manifest = _read_manifest(folder, kind)
     try:
-        for name, digest in manifest["files"].items():
-            if name not in (_TENSORS, _EXAMPLES) or sha256_file(folder / name) != digest:
+        for name in (_TENSORS, _EXAMPLES):
+            if sha256_file(folder / name) != manifest["files"][name]:
                 raise ResultFormatError(
                     f"{str(folder / name)!r} was altered after it was saved: measure again."
                 )
@@ -131,7 +131,7 @@ def _load(path: str | os.PathLike[str], *, kind: str, names: Sequence[str]) -> d
             "examples": examples,
             **tensors,
         }
-    except UdsLensError:
+    except ResultFormatError:
         raise
     except Exception as error:
         raise ResultFormatError(f"{str(folder)!r} is not a complete {kind}: {error}") from error

@@ -17,6 +17,10 @@ from torch import Tensor
 from uds_lens.errors import ConfigError
 
 
+_ROUNDING = 1e-12
+"""Scores closer than this differ by rounding; a bootstrap of them divides zero by zero."""
+
+
 class Interval(NamedTuple):
     """A confidence interval; NaN on both sides where it is undefined."""
 
@@ -137,8 +141,8 @@ def bootstrap_interval(
     scores = per_example[~per_example.isnan()].double().numpy()
     if len(scores) < 2:
         return Interval(math.nan, math.nan)
-    if np.ptp(scores) == 0:
-        return Interval(float(scores[0]), float(scores[0]))
+    if np.ptp(scores) < _ROUNDING:
+        return Interval(float(scores.min()), float(scores.max()))
     from scipy.stats import bootstrap
 
     result = bootstrap(
