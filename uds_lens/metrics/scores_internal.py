@@ -14,7 +14,6 @@ from uds_lens.metrics.evidence import Evidence, Undefined
 from uds_lens.metrics.fisher import fisher_erasure
 from uds_lens.metrics.spec import Outcome
 
-
 _ROUNDING = 1e-9
 """Distance of a CKA from 1 that float64 sums of equal states can leave."""
 
