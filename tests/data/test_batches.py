@@ -117,18 +117,29 @@ def test_plans_hold_every_row_once_within_their_limits(cells, token_budget, max_
     rows = [TokenSequence(**cell) for cell in cells]
     plan = plan_batches(rows, token_budget=token_budget, max_rows=max_rows)
     assert sorted(index for batch in plan for index in batch) == list(range(len(rows)))
-    order = [(len(rows[index].ids), index) for batch in plan for index in batch]
-    assert order == sorted(order)
+    longest = [max(len(rows[index].ids) for index in batch) for batch in plan]
+    assert longest == sorted(longest)
     for batch in plan:
+        widths = [len(rows[index].window) for index in batch]
+        assert widths == sorted(widths)
         lengths = [len(rows[index].ids) for index in batch]
         assert len(batch) == 1 or len(batch) * max(lengths) <= token_budget
         assert max_rows is None or len(batch) <= max_rows
-        assert max(lengths) <= 1.25 * min(lengths) + 8
 
 
-def test_plans_split_where_the_length_jumps():
-    rows = [TokenSequence(ids=(1,) * n, targets=(1,), scored=(0,), patched=(0,)) for n in (59, 40, 58)]
-    assert plan_batches(rows) == [[1, 2], [0]]
+def _rows(*cells):
+    """Rows of (length, window width)."""
+    return [TokenSequence(ids=(1,) * n, targets=(1,), scored=(n - 1,), patched=(n - w,)) for n, w in cells]
+
+
+def test_plans_split_where_padding_costs_more_than_one_more_batch():
+    by_length = _rows((10, 1), (90, 1), (10, 1))
+    assert plan_batches(by_length, n_layers=1, call_cost=159) == [[0, 2], [1]]
+    assert plan_batches(by_length, n_layers=1, call_cost=161) == [[0, 1, 2]]
+    by_width = _rows((20, 1), (20, 11), (20, 1))
+    assert plan_batches(by_width, n_layers=5, call_cost=39) == [[0, 2], [1]]
+    assert plan_batches(by_width, n_layers=5, call_cost=41) == [[0, 2, 1]]
+    assert plan_batches(by_width, n_layers=1, call_cost=0) == [[0, 2, 1]]
 
 
 def test_plan_of_the_real_forget_set_pads_little(shared_dir):

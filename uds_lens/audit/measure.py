@@ -14,10 +14,20 @@ from uds_lens.audit.config import AuditConfig, RunOptions
 from uds_lens.audit.records import ModelRecord
 from uds_lens.data import Encoded, ForgetExample, TokenBatch, encode, make_batch, plan_batches
 from uds_lens.errors import DataError, ModelError
-from uds_lens.models import HookedModel, ModelSource, check_trio, open_model, read_passport
+from uds_lens.models import (
+    HookedModel,
+    ModelSource,
+    check_trio,
+    open_model,
+    pick_device,
+    read_passport,
+)
 from uds_lens.patching import NaiveTarget, SpanCache, WavefrontTarget, capture, choose_engine, open_target
 from uds_lens.progress import progress
 from uds_lens.types import Engine
+
+_CALL_COST = {False: 64, True: 2048}
+"""What one more batch costs beside its tokens, in tokens: on a CPU, and on a CUDA device."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +46,10 @@ class Plan:
     def batch(self, number: int) -> TokenBatch:
         """Tensors of one batch."""
         return make_batch(
-            self.encoded.rows, indices=self.batches[number], pad_token_id=self.pad_token_id, padding_side="left"
+            self.encoded.rows,
+            indices=self.batches[number],
+            pad_token_id=self.pad_token_id,
+            padding_side="left",
         )
 
 
@@ -101,11 +114,18 @@ def make_plan(
     if not examples:
         raise DataError("no examples: an audit needs at least one row with question, answer and entity.")
     where = {"offline": options.offline, "trust_remote_code": options.trust_remote_code}
-    tokenizer = check_trio(
-        {role: read_passport(model, revision=options.revision, **where) for role, model in models.items()}
-    )
+    passports = {
+        role: read_passport(model, revision=options.revision, **where) for role, model in models.items()
+    }
+    tokenizer = check_trio(passports)
     encoded = encode(examples, tokenizer, protocol=config.protocol, scope=config.scope)
-    batches = plan_batches(encoded.rows, token_budget=options.token_budget)
+    depth = next(iter(passports.values())).shape["depth (layers)"]
+    batches = plan_batches(
+        encoded.rows,
+        token_budget=options.token_budget,
+        n_layers=depth if isinstance(depth, int) else 16,
+        call_cost=_CALL_COST[pick_device(options.device).startswith("cuda")],
+    )
     return Plan(encoded=encoded, batches=batches, pad_token_id=tokenizer.pad_token_id)
 
 
@@ -138,13 +158,20 @@ def read_source(
         for number in progress(range(len(plan.batches)), desc=f"read {role}", enabled=options.progress):
             batch = plan.batch(number)
             cache = capture(model, batch, site=config.site, last_layer=config.last_layer)
-            _require_finite(cache.states.isfinite().all(-1).all(-1).all(-1), batch, plan, model.name, "hidden states")
+            _require_finite(
+                cache.states.isfinite().all(-1).all(-1).all(-1), batch, plan, model.name, "hidden states"
+            )
             caches.append(SpanCache(cache.states.cpu(), cache.site, cache.last_layer, cache.name))
         return SourceStates(record=ModelRecord.of(model), caches=caches)
 
 
 def score_sources(
-    full: ModelSource, sources: Sequence[SourceStates], plan: Plan, *, config: AuditConfig, options: RunOptions
+    full: ModelSource,
+    sources: Sequence[SourceStates],
+    plan: Plan,
+    *,
+    config: AuditConfig,
+    options: RunOptions,
 ) -> TargetScores:
     """Open `full` once and patch every source into it; each batch is recorded once for all sources.
 
@@ -155,11 +182,14 @@ def score_sources(
     with opened(full, config, options) as target:
         engine = options.engine
         if engine == "auto":
-            engine = choose_engine(target, _check_batch(plan), site=config.site) if plan.batches else "wavefront"
+            engine = (
+                choose_engine(target, _check_batch(plan), site=config.site) if plan.batches else "wavefront"
+            )
         shape = (n_examples, target.n_layers)
         s_full = torch.full((n_examples,), torch.nan, dtype=torch.float64)
         scores = [
-            PatchScores(*(torch.full(shape, torch.nan, dtype=torch.float64) for _ in range(3))) for _ in sources
+            PatchScores(*(torch.full(shape, torch.nan, dtype=torch.float64) for _ in range(3)))
+            for _ in sources
         ]
         for number in progress(range(len(plan.batches)), desc="patch into full", enabled=options.progress):
             batch = plan.batch(number).to(target.device)
@@ -176,7 +206,11 @@ def score_sources(
                 ratio, cosine = _closeness(cache.states, own_states, batch)
                 score.norm_ratio[rows], score.cosine[rows] = ratio.cpu(), cosine.cpu()
         return TargetScores(
-            record=ModelRecord.of(target), engine=engine, device=str(target.device), s_full=s_full, sources=scores
+            record=ModelRecord.of(target),
+            engine=engine,
+            device=str(target.device),
+            s_full=s_full,
+            sources=scores,
         )
 
 
@@ -202,7 +236,9 @@ def _delta(
 def _mean_over_tokens(values: Tensor, batch: TokenBatch) -> Tensor:
     """Mean over the scored window positions (last axis), whatever stands at the others."""
     scored = batch.scored_mask if values.ndim == 2 else batch.scored_mask[:, None]
-    return torch.where(scored, values, 0.0).sum(-1) / batch.scored_mask.sum(-1).reshape(-1, *[1] * (values.ndim - 2))
+    return torch.where(scored, values, 0.0).sum(-1) / batch.scored_mask.sum(-1).reshape(
+        -1, *[1] * (values.ndim - 2)
+    )
 
 
 def _closeness(

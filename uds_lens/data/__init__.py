@@ -1,7 +1,8 @@
 """Examples, readers, prompts, entity spans and token batches."""
 
-from uds_lens.data.batches import TokenBatch, batch_from_texts, make_batch, plan_batches
+from uds_lens.data.batches import TokenBatch, batch_from_texts, make_batch
 from uds_lens.data.example import ForgetExample, SkippedExample
+from uds_lens.data.plan import plan_batches
 from uds_lens.data.prompts import RenderedExample, continuation_text, prompt_text, render
 from uds_lens.data.readers import load_examples
 from uds_lens.data.spans import Span, entity_span

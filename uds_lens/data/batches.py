@@ -108,43 +108,6 @@ def make_batch(
     )
 
 
-def plan_batches(
-    rows: Sequence[TokenSequence], *, token_budget: int = 4096, max_rows: int | None = None
-) -> list[list[int]]:
-    """Group rows of similar length, so that little of a batch is padding.
-
-    Rows are sorted by length, ties by position. A batch ends before its padded size would pass the budget, at
-    `max_rows`, or where a row is longer than 1.25 times the shortest plus 8.
-
-    Args:
-        rows: The rows to group.
-        token_budget: Tokens per batch, padding included. A row longer than this gets a batch of its own.
-        max_rows: Rows per batch at most; None leaves it to the budget.
-
-    Returns:
-        Lists of indices into `rows`; each index occurs once.
-
-    Raises:
-        ConfigError: A limit is smaller than 1.
-
-    Example:
-        >>> rows = [TokenSequence(ids=(1,) * n, targets=(1,), scored=(0,), patched=(0,)) for n in (4, 90, 5)]
-        >>> plan_batches(rows)
-        [[0, 2], [1]]
-    """
-    for name, value in (("token_budget", token_budget), ("max_rows", max_rows)):
-        if value is not None and value < 1:
-            raise ConfigError(f"{name} must be at least 1; got {value}.")
-    batches: list[list[int]] = []
-    for index in sorted(range(len(rows)), key=lambda index: len(rows[index].ids)):
-        length = len(rows[index].ids)
-        if batches and _fits(length, len(rows[batches[-1][0]].ids), len(batches[-1]), token_budget, max_rows):
-            batches[-1].append(index)
-        else:
-            batches.append([index])
-    return batches
-
-
 def batch_from_texts(
     tokenizer: PreTrainedTokenizerBase,
     texts: Sequence[str],
@@ -204,12 +167,6 @@ def _free_row(ids: list[int], run: int | Sequence[int], index: int) -> TokenSequ
     return TokenSequence(
         ids=tuple(ids), targets=tuple(ids[asked[0] + 1 :]), scored=tuple(scored), patched=tuple(asked)
     )
-
-
-def _fits(length: int, shortest: int, count: int, token_budget: int, max_rows: int | None) -> bool:
-    if max_rows is not None and count >= max_rows:
-        return False
-    return length * (count + 1) <= token_budget and length <= 1.25 * shortest + 8
 
 
 def _padded(row: TokenSequence, length: int, width: int, pad: int, side: PaddingSide) -> tuple[list, ...]:

@@ -42,6 +42,8 @@ class HookedModel:
     ) -> None:
         self._hf: Any = hf
         self._bridge = bridge
+        self.is_wrapped = bridge is not None
+        """Whether `hf` is the model inside a Bridge that the caller handed over."""
         self.tokenizer = tokenizer
         self.name = name
         self._owned = owned

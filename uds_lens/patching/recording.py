@@ -1,8 +1,11 @@
-"""One forward of the target, remembered: what every patched variant shares.
+"""One forward of a model, remembered: what every patched variant of it shares.
 
 Patching a layer changes nothing before it and nothing at earlier positions. So the keys and values before the
-window, each block's keyword arguments (mask, positions, rotary tables) and the states at the window are the same
-for every layer patched and every source: they are recorded once.
+window, each block's arguments (mask, positions, rotary tables) and the states at the window are the same for every
+layer patched and every source: they are recorded once.
+
+The last block is not run over the whole sequence either: once its keys and values are there, only the window
+matters, and the block is resumed on it.
 """
 
 from __future__ import annotations
@@ -17,19 +20,24 @@ from torch import Tensor
 from uds_lens.data import TokenBatch
 from uds_lens.errors import PatchError
 from uds_lens.models import Anatomy, HookedModel, anatomy_of
-from uds_lens.patching.capture import at_window, first_tensor, forward_hooks
+from uds_lens.patching.block import run_block
+from uds_lens.patching.forward import at_window, first_tensor, forward_hooks
 from uds_lens.patching.logprobs import target_logprobs
+from uds_lens.patching.prefix import PrefixKept, prefix_cache, recording_cache
+
+_SCORES_AT_ONCE = 1 << 26
+"""Attention scores of one block held at one time (256 MiB in float32)."""
 
 
 @dataclass(eq=False)
-class Recording:
-    """The target's own pass over one batch."""
+class Trace:
+    """A model's pass over one batch."""
 
     anatomy: Anatomy
-    """The modules that were recorded and will be resumed."""
+    """The modules that ran, and will be resumed."""
 
     batch: TokenBatch
-    """The tokens, on the target's device."""
+    """The tokens, on the model's device."""
 
     entry: Float[Tensor, "batch win d_model"]
     """Window states that enter the first block."""
@@ -37,22 +45,28 @@ class Recording:
     states: Float[Tensor, "batch layer win d_model"]
     """Window states that leave each block (`resid_post`)."""
 
-    logprobs: Float[Tensor, "batch win"]
-    """The target's own log-probabilities of the scored tokens, float32 nats; NaN where not scored."""
-
     calls: list[tuple[tuple[Any, ...], dict[str, Any]]]
     """Arguments of each block, without the hidden states."""
 
     cache: Any
-    """The key-value cache that the blocks wrote to, with `keys[layer]` and `values[layer]`."""
+    """The key-value cache that the blocks wrote to (see `recording_cache`)."""
 
-    masks: dict[tuple[int, int], Tensor] = field(default_factory=dict)
-    """Attention masks already built for the variants, by mask and number of variants."""
+    first_column: int
+    """Keys from this position on are replaced by the variants' own."""
 
-    @property
-    def first_column(self) -> int:
-        """Keys from this position on are replaced by the variants' own."""
-        return int(self.batch.window[:, 0].max())
+    variants: int = 1
+    """How many variants ride together at most when blocks are resumed."""
+
+    cuts: dict[int, Tensor] = field(default_factory=dict)
+    """Masks, positions and rotary tables cut to the window for that many variants, by the tensor they come from."""
+
+
+@dataclass(eq=False)
+class Recording(Trace):
+    """The target's own pass over one batch, with the keys and values of every layer."""
+
+    logprobs: Float[Tensor, "batch win"] = field(kw_only=True)
+    """The target's own log-probabilities of the scored tokens, float32 nats; NaN where not scored."""
 
     @property
     def nbytes(self) -> int:
@@ -77,9 +91,39 @@ def record(model: HookedModel, batch: TokenBatch, *, by_bridge: bool = False) ->
     Raises:
         PatchError: The model did not run each block exactly once, or keeps no key-value cache.
     """
+    pass_ = trace(model, batch, keep_prefix=True, by_bridge=by_bridge)
+    if not pass_.cache.complete:
+        raise PatchError(
+            f"{model.name!r}: not every block wrote its keys and values to the cache exactly once, so that patched "
+            "variants cannot be resumed. Use engine='naive'."
+        )
+    batch = pass_.batch
+    logprobs = target_logprobs(pass_.anatomy, pass_.states[:, -1], batch.targets, batch.scored_mask)
+    recording = Recording(**{**vars(pass_), "cuts": {}}, logprobs=logprobs)
+    recording.variants = _variants_at_once(recording)
+    return recording
+
+
+@torch.no_grad()
+def trace(model: HookedModel, batch: TokenBatch, *, keep_prefix: bool, by_bridge: bool = False) -> Trace:
+    """Run a model once over the batch, without logits, and keep its window states.
+
+    Args:
+        model: The model.
+        batch: The tokens.
+        keep_prefix: Keep the keys and values of every layer, to resume from; costs memory.
+        by_bridge: Walk TransformerLens's blocks instead of the plain ones.
+
+    Returns:
+        The trace.
+
+    Raises:
+        PatchError: The model did not run each block exactly once.
+    """
     batch = batch.to(model.device)
     anatomy = anatomy_of(model.bridge.original_model) if by_bridge else model.anatomy
-    cache = _recording_cache(anatomy.n_layers)
+    short = not by_bridge and _may_stop_early(model)
+    cache = recording_cache(anatomy.n_layers, keep=keep_prefix, stop_at_last=short)
     calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
     entry: list[Tensor] = []
     states: list[Tensor] = []
@@ -87,35 +131,46 @@ def record(model: HookedModel, batch: TokenBatch, *, by_bridge: bool = False) ->
     def keep_call(layer: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         hidden, rest, options = _split_call(args, kwargs)
         if layer == 0:
-            entry.append(at_window(hidden, batch.window))
+            entry.append(at_window(hidden, batch.window).to(model.device))
         calls.append((rest, options))
 
     def keep_state(layer: int, output: Any) -> None:
         states.append(at_window(first_tensor(output), batch.window).to(model.device))
 
+    stopped = False
     with forward_hooks(anatomy.layers, keep_call, pre=True), forward_hooks(anatomy.layers, keep_state):
-        anatomy.base(
-            input_ids=batch.input_ids,
-            attention_mask=batch.attention_mask,
-            position_ids=batch.position_ids,
-            past_key_values=cache,
-            use_cache=True,
-        )
-    if not (len(calls) == len(states) == anatomy.n_layers) or any(k is None for k in cache.keys):
+        try:
+            anatomy.base(
+                input_ids=batch.input_ids,
+                attention_mask=batch.attention_mask,
+                position_ids=batch.position_ids,
+                past_key_values=cache,
+                use_cache=True,
+            )
+        except PrefixKept:
+            stopped = True
+    pass_ = Trace(anatomy, batch, entry[0], entry[0][:, None], calls, cache, int(batch.window[:, 0].max()))
+    if stopped:
+        past = prefix_cache(cache, pass_.first_column)
+        before = states[-1] if states else entry[0]
+        states.append(run_block(pass_, past, anatomy.n_layers - 1, before))
+    require_each_once(model, states)
+    pass_.states = torch.stack(states, dim=1)
+    return pass_
+
+
+def require_each_once(model: HookedModel, states: list[Tensor]) -> None:
+    """Raise `PatchError` unless there is one state per layer."""
+    if len(states) != model.n_layers:
         raise PatchError(
-            f"{model.name!r}: expected {anatomy.n_layers} blocks, each run once with a key-value cache; "
-            f"{len(states)} ran. Use engine='naive'."
+            f"{model.name!r}: {len(states)} layers were read in one forward, expected {model.n_layers}. The model "
+            "skips or repeats blocks, which patching by layer cannot describe."
         )
-    logprobs = target_logprobs(anatomy, states[-1], batch.targets, batch.scored_mask)
-    return Recording(
-        anatomy=anatomy,
-        batch=batch,
-        entry=entry[0],
-        states=torch.stack(states, dim=1),
-        logprobs=logprobs,
-        calls=calls,
-        cache=cache,
-    )
+
+
+def _may_stop_early(model: HookedModel) -> bool:
+    """Not through accelerate's hooks, which have work to do after a block; not through TransformerLens's."""
+    return getattr(model.hf, "hf_device_map", None) is None and not model.is_wrapped
 
 
 def _split_call(
@@ -127,48 +182,13 @@ def _split_call(
     return options.pop("hidden_states"), (), options
 
 
-def _recording_cache(n_layers: int) -> Any:
-    """A transformers cache that keeps references to keys and values and returns them unchanged.
-
-    It has no config on purpose: with one, sliding-window models would cut the keys.
-    """
-    from transformers.cache_utils import Cache, DynamicLayer
-
-    class _Keep(DynamicLayer):
-        def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> Any:
-            self.keys, self.values, self.is_initialized = key_states, value_states, True
-            return key_states, value_states
-
-    class _Recorded(Cache):
-        @property
-        def keys(self) -> list[Tensor]:
-            return [layer.keys for layer in self.layers]
-
-        @property
-        def values(self) -> list[Tensor]:
-            return [layer.values for layer in self.layers]
-
-    return _Recorded(layers=[_Keep() for _ in range(n_layers)])
-
-
-def prefix_cache(recording: Recording) -> Any:
-    """A transformers cache that prepends the recorded prefix to new keys and values and stores nothing."""
-    from transformers.cache_utils import Cache, DynamicLayer
-
-    columns = recording.first_column
-
-    class _Prepend(DynamicLayer):
-        def __init__(self, keys: Tensor, values: Tensor) -> None:
-            super().__init__()
-            self.keys, self.values = keys[:, :, :columns], values[:, :, :columns]
-            self.is_initialized = True
-
-        def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> Any:
-            return (
-                torch.cat([self.keys, key_states], dim=2),
-                torch.cat([self.values, value_states], dim=2),
-            )
-
-    kept = zip(recording.cache.keys, recording.cache.values, strict=True)
-    return Cache(layers=[_Prepend(keys, values) for keys, values in kept])
-
+def _variants_at_once(recording: Recording) -> int:
+    """How many variants may ride together before their attention scores pass the memory bound."""
+    batch = recording.batch
+    width, prefix = batch.window.shape[1], recording.first_column
+    heads = int(recording.anatomy.text_config.num_attention_heads)
+    per_head = _SCORES_AT_ONCE / (len(batch) * heads)
+    n = 1
+    while n < recording.anatomy.n_layers and (n + 1) * width * (prefix + (n + 1) * width) <= per_head:
+        n += 1
+    return n

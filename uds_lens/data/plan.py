@@ -1,0 +1,94 @@
+"""Which rows run together, so that little of the work is padding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from uds_lens.data.tokens import TokenSequence
+from uds_lens.errors import ConfigError
+
+_Cost = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
+
+
+def plan_batches(
+    rows: Sequence[TokenSequence],
+    *,
+    token_budget: int = 4096,
+    max_rows: int | None = None,
+    n_layers: int = 16,
+    call_cost: int = 128,
+) -> list[list[int]]:
+    """Group rows of similar length and similar window width.
+
+    A batch of n rows costs n (S + W (L - 1) / 2) + `call_cost` tokens, with S its longest row, W its widest window
+    and L layers: one forward, and every patched layer resumed at the window. Starting from all rows, the batch is
+    split, by length or by width, where that saves most, until nothing is saved and every batch is within the budget.
+
+    Args:
+        rows: The rows to group.
+        token_budget: Tokens per batch, padding included. A row longer than this gets a batch of its own.
+        max_rows: Rows per batch at most; None leaves it to the budget.
+        n_layers: L, how much the windows weigh; 1 groups by length alone.
+        call_cost: What one more batch costs, in tokens.
+
+    Returns:
+        Lists of indices into `rows`, each index once; batches of short rows first, rows in order of window width.
+
+    Raises:
+        ConfigError: A limit is smaller than 1.
+
+    Example:
+        >>> rows = [TokenSequence(ids=(1,) * n, targets=(1,), scored=(0,), patched=(0,)) for n in (4, 900, 5)]
+        >>> plan_batches(rows)
+        [[0, 2], [1]]
+    """
+    for name, value in (("token_budget", token_budget), ("max_rows", max_rows), ("n_layers", n_layers)):
+        if value is not None and value < 1:
+            raise ConfigError(f"{name} must be at least 1; got {value}.")
+    lengths = np.array([len(row.ids) for row in rows], dtype=float)
+    widths = np.array([len(row.window) for row in rows], dtype=float)
+    weight = (n_layers - 1) / 2
+
+    def cost(count: np.ndarray, longest: np.ndarray, widest: np.ndarray) -> np.ndarray:
+        return count * (longest + weight * widest)
+
+    def too_large(group: np.ndarray) -> bool:
+        if max_rows is not None and len(group) > max_rows:
+            return True
+        return bool(len(group) * lengths[group].max() > token_budget)
+
+    pending, batches = [np.arange(len(rows))] if rows else [], []
+    while pending:
+        group = pending.pop()
+        saving, left, right = _best_split(group, lengths, widths, cost)
+        if len(group) > 1 and (too_large(group) or saving > call_cost):
+            pending += [left, right]
+        else:
+            batches.append(sorted(group.tolist(), key=lambda index: (widths[index], index)))
+    return sorted(batches, key=lambda batch: (max(lengths[index] for index in batch), batch))
+
+
+def _best_split(
+    group: np.ndarray, lengths: np.ndarray, widths: np.ndarray, cost: _Cost
+) -> tuple[float, np.ndarray, np.ndarray]:
+    """The cut of a group, along its lengths or its widths, that saves most; and how much it saves."""
+    best = (-np.inf, group, group[:0])
+    if len(group) < 2:
+        return best
+    count = np.arange(1, len(group))
+    whole = float(
+        cost(np.array([len(group)]), lengths[group].max(keepdims=True), widths[group].max(keepdims=True))[0]
+    )
+    for key in (lengths, widths):
+        order = group[np.argsort(key[group], kind="stable")]
+        length, width = lengths[order], widths[order]
+        head = cost(count, np.maximum.accumulate(length)[:-1], np.maximum.accumulate(width)[:-1])
+        tail_length = np.maximum.accumulate(length[::-1])[::-1][1:]
+        tail_width = np.maximum.accumulate(width[::-1])[::-1][1:]
+        saved = whole - head - cost(len(group) - count, tail_length, tail_width)
+        at = int(saved.argmax())
+        if saved[at] > best[0]:
+            best = (float(saved[at]), order[: at + 1], order[at + 1 :])
+    return best

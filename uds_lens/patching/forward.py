@@ -1,0 +1,59 @@
+"""Small pieces that every pass through a model is made of: hooks on its blocks, cuts to the window."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from uds_lens.data import TokenBatch
+from uds_lens.models import HookedModel
+
+
+def at_window(
+    states: Float[Tensor, "batch pos d_model"], window: Int[Tensor, "batch win"]
+) -> Float[Tensor, "batch win d_model"]:
+    """Copy the window positions out of a full activation."""
+    rows = torch.arange(window.shape[0], device=states.device)[:, None]
+    return states[rows, window.to(states.device)]
+
+
+def first_tensor(output: Any) -> Tensor:
+    """A block's hidden state, whether it returns a tensor or a tuple that starts with it."""
+    return output if isinstance(output, Tensor) else output[0]
+
+
+@contextmanager
+def forward_hooks(modules: nn.ModuleList, hook: Any, *, pre: bool = False) -> Iterator[None]:
+    """Register `hook(layer, ...)` on every block for the length of the `with` block."""
+    handles = []
+    try:
+        for layer, module in enumerate(modules):
+            if pre:
+                handles.append(
+                    module.register_forward_pre_hook(
+                        lambda m, args, kwargs, layer=layer: hook(layer, args, kwargs), with_kwargs=True
+                    )
+                )
+            else:
+                handles.append(
+                    module.register_forward_hook(lambda m, args, output, layer=layer: hook(layer, output))
+                )
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def run_decoder(model: HookedModel, batch: TokenBatch, **options: Any) -> Any:
+    """One forward of the decoder without the head."""
+    return model.anatomy.base(
+        input_ids=batch.input_ids,
+        attention_mask=batch.attention_mask,
+        position_ids=batch.position_ids,
+        **options,
+    )
