@@ -13,8 +13,9 @@ if TYPE_CHECKING:
 def audit_card(audit: DepthAudit) -> str:
     """HTML of an audit's headline, counts and warnings; every text from outside is escaped."""
     low, high = audit.uds_interval
+    interval = f"{audit.config.confidence * 100:g} % interval {number(low)} to {number(high)}"
     rows = [
-        ("UDS", f"<b>{number(audit.uds)}</b> ({audit.config.confidence * 100:g} % interval {number(low)} to {number(high)})"),
+        ("UDS", f"<b>{number(audit.uds)}</b> ({interval})"),
         ("unlearned", escape(audit.models["unlearned"].name)),
         ("measured", f"{audit.n_measured} of {len(audit.examples) + len(audit.skipped)} examples"),
         ("not measurable", f"{audit.n_not_measurable} (no layer holds the knowledge)"),

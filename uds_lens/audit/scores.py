@@ -16,7 +16,6 @@ from torch import Tensor
 
 from uds_lens.errors import ConfigError
 
-
 _ROUNDING = 1e-12
 """Scores closer than this differ by rounding; a bootstrap of them divides zero by zero."""
 

@@ -1,0 +1,91 @@
+"""Errors, closed vocabularies and progress bars: what every room stands on."""
+
+import ast
+import warnings
+from pathlib import Path
+
+import pytest
+
+from uds_lens import errors
+from uds_lens.errors import UdsLensError, UdsLensWarning, forget_warnings, warn_once
+from uds_lens.progress import progress
+from uds_lens.types import Protocol, Scope, check_choice
+
+PACKAGE = Path(errors.__file__).parent
+
+
+@pytest.mark.parametrize(
+    ("name", "also"),
+    [
+        ("ConfigError", ValueError),
+        ("DataError", ValueError),
+        ("MissingDependencyError", ImportError),
+        ("ModelError", ValueError),
+        ("PatchError", RuntimeError),
+        ("ResultFormatError", ValueError),
+        ("TrioMismatchError", ValueError),
+    ],
+)
+def test_every_error_is_ours_and_of_a_usual_kind(name, also):
+    assert issubclass(getattr(errors, name), (UdsLensError, also))
+    assert issubclass(getattr(errors, name), also)
+
+
+def test_the_list_of_errors_is_complete():
+    defined = {
+        name
+        for name, value in vars(errors).items()
+        if isinstance(value, type) and value.__module__ == errors.__name__
+    }
+    assert defined | {"warn_once"} == set(errors.__all__)
+
+
+def test_a_warning_is_said_once_per_key():
+    forget_warnings()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        warn_once("first", key="k")
+        warn_once("second", key="k")
+        warn_once("third")
+        warn_once("third")
+    assert [str(w.message) for w in caught] == ["first", "third"]
+    forget_warnings()
+    with pytest.warns(UdsLensWarning, match="second"):
+        warn_once("second", key="k")
+    forget_warnings()
+
+
+def test_a_word_outside_the_vocabulary_is_refused_with_the_vocabulary():
+    check_choice("protocol", "chat", Protocol)
+    for word in ("", "Entity", None, 3):
+        with pytest.raises(
+            errors.ConfigError, match="scope must be one of 'entity', 'boundary', 'answer', 'all'; got"
+        ):
+            check_choice("scope", word, Scope)
+
+
+def test_progress_is_quiet_without_a_terminal_and_speaks_when_asked(capsys):
+    assert list(progress(range(3), desc="work")) == [0, 1, 2]
+    assert capsys.readouterr() == ("", "")
+    assert list(progress(iter("ab"), desc="work", total=2, enabled=True)) == ["a", "b"]
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert "work" in printed.err
+
+
+def test_nothing_in_the_package_unpickles():
+    forbidden = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                assert not forbidden & {alias.name.partition(".")[0] for alias in node.names}, path
+            if isinstance(node, ast.ImportFrom):
+                assert (node.module or "").partition(".")[0] not in forbidden, path
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                call = f"{node.value.id}.{node.attr}"
+                assert call not in {"torch.save", "torch.load", "np.load", "numpy.load", "pd.read_pickle"}, (
+                    path,
+                    call,
+                )
+            if isinstance(node, ast.Name):
+                assert node.id not in {"eval", "exec"}, path
