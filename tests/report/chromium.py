@@ -91,7 +91,13 @@ class Chromium:
         return time.monotonic() - begun
 
     def resize(self, width: int, height: int = 900) -> None:
-        self.send("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600)
+        self.send(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=width < 600,
+        )
 
     def run(self, script: str) -> Any:
         """Value of a JavaScript expression."""

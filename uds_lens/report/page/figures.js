@@ -32,8 +32,9 @@ function drawSpec(target, { data, layout }) {
     layout.margin = { ...layout.margin, l: 48, r: Math.min(layout.margin?.r ?? 12, 80) };
     layout.legend = { ...layout.legend, font: { size: 11.5 } };
     if (layout.showlegend) layout.height += 50;
-    for (const [name, axis] of Object.entries(layout)) {
-      if (name.startsWith("xaxis") && axis.dtick > 0 && axis.range?.[1] - axis.range[0] > 12) axis.dtick = Math.ceil((axis.range[1] - axis.range[0]) / 8);
+    for (const axis of [layout.xaxis, layout.xaxis2]) {
+      const span = axis?.range ? axis.range[1] - axis.range[0] : 0;
+      if (axis?.dtick && span > 12) axis.dtick = Math.ceil(span / 8);
     }
   }
   return Plotly.react(target, data, layout, CONFIG);

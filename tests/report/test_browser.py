@@ -1,0 +1,161 @@
+"""The page in a real browser: no errors, no requests, and everything that can be clicked works."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from .chromium import Chromium
+from .conftest import NASTY
+
+QUESTIONS = "[...document.querySelectorAll('#table .open')].map((b) => b.textContent)"
+DRAWN = """[...document.querySelectorAll('.plot[data-figure]')]
+  .filter((plot) => !plot.closest('.figure').hidden).every((plot) => plot.querySelector('.main-svg'))"""
+TOO_WIDE = """[...document.querySelectorAll('body *')].filter((e) => {
+  if (e.closest('.scroll, svg, .js-plotly-plot') && !e.matches('.scroll, .js-plotly-plot')) return false;
+  const box = e.getBoundingClientRect();
+  return box.width > 0 && (box.right > innerWidth + 0.5 || box.left < -0.5);
+}).map((e) => `${e.tagName}.${e.className}`)"""
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
+    chromium = Chromium(tmp_path_factory.mktemp("profile"))
+    yield chromium
+    chromium.close()
+
+
+def draw_everything(browser: Chromium) -> None:
+    browser.run("dispatchEvent(new Event('beforeprint'))")
+    browser.wait_for(DRAWN)
+    browser.run("dispatchEvent(new Event('afterprint'))")
+
+
+def calm(browser: Chromium) -> None:
+    """No error was logged, and nothing but the file itself was asked for."""
+    assert browser.problems == []
+    outside = [url for url in browser.requests if not url.startswith(("data:", "blob:", "about:"))]
+    assert [Path(url).suffix for url in outside] == [".html"]
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("report", ["one", "several"])
+def test_opens_quietly_and_fits(browser, report, width, dark, request):
+    browser.open(request.getfixturevalue(report), width=width, dark=dark)
+    draw_everything(browser)
+    browser.run("document.querySelector('#table .open').click()")
+    browser.wait_for("document.querySelector('.detail .main-svg')")
+    assert browser.run("document.documentElement.scrollWidth") <= width
+    assert browser.run(TOO_WIDE) == []
+    browser.run("document.querySelector('[data-figure=layers]').scrollIntoView()")
+    paper = "#14171c" if dark else "#ffffff"
+    browser.wait_for(f"document.querySelector('[data-figure=layers]')._fullLayout.paper_bgcolor === '{paper}'")
+    calm(browser)
+
+
+def test_texts_are_shown_and_do_not_run(browser, one):
+    browser.open(one)
+    draw_everything(browser)
+    for place, question in enumerate(NASTY):
+        assert browser.run(QUESTIONS)[place] == question
+        browser.run(f"openExample({place})")
+        assert browser.run("document.querySelector('.detail .q').textContent") == question
+    assert browser.run("document.title") != "run"
+    assert browser.run("document.querySelectorAll('img, b > script').length") == 0
+    hover = browser.run("document.querySelector('[data-figure=heatmap]').layout.yaxis.ticktext.join(' ')")
+    assert "<script" not in hover and "<img" not in hover and "&lt;script&gt;" in hover
+    calm(browser)
+
+
+def test_sorting_by_score_puts_the_undefined_last_in_both_directions(browser, one):
+    browser.open(one)
+    last = "[...document.querySelectorAll('#table .row .meters')].map((cell) => cell.textContent)"
+    browser.run("document.getElementById('more').click()")
+    for direction in ("ascending", "descending"):
+        browser.run("document.querySelector('#table [data-sort^=uds]').click()")
+        assert (
+            browser.run("document.querySelector('#table [aria-sort]').getAttribute('aria-sort')") == direction
+        )
+        scores = browser.run(last)
+        assert len(scores) == 70 and scores[-1] == "n/m"
+        assert scores[:-1] == sorted(scores[:-1], reverse=direction == "descending")
+    browser.run("document.querySelector('#table [data-sort=question]').click()")
+    assert browser.run("document.querySelector('#table [aria-sort] button').textContent") == "question"
+    calm(browser)
+
+
+def test_searching_and_filtering_narrow_the_table(browser, one):
+    browser.open(one)
+    assert browser.run(f"{QUESTIONS}.length") == 50
+    assert browser.run("document.getElementById('more').textContent") == "Show all 70"
+    search = "document.getElementById('search')"
+    browser.run(f"{search}.value = 'AUTHOR 3 entity 10'; {search}.dispatchEvent(new Event('input'))")
+    assert browser.run(QUESTIONS) == ["Question number 10 about author 3?"]
+    assert browser.run("document.getElementById('count').textContent") == "1 of 70 examples"
+    browser.run(f"{search}.value = ''; {search}.dispatchEvent(new Event('input'))")
+    status = "document.getElementById('status')"
+    browser.run(f"{status}.value = 'none'; {status}.dispatchEvent(new Event('change'))")
+    assert browser.run(QUESTIONS) == ["Question number 69 about author 6?"]
+    calm(browser)
+
+
+def test_an_example_opens_with_its_layers_and_closes(browser, several, audits):
+    browser.open(several)
+    chosen = int(browser.run("document.getElementById('model').value"))
+    audit = list(audits.values())[chosen]
+    browser.run("document.querySelectorAll('#table .open')[7].click()")
+    browser.wait_for("document.querySelector('.detail .main-svg')")
+    assert browser.run("document.querySelector('.detail mark').textContent") == "entity 7"
+    cells = browser.run(
+        "[...document.querySelectorAll('.split tbody tr')].map((r) => [...r.cells].map((c) => c.textContent))"
+    )
+    for layer, row in enumerate(cells):
+        s1, s2, ke = (
+            float(audit.s1_delta[7, layer]),
+            float(audit.s2_delta[7, layer]),
+            bool(audit.ke_mask[7, layer]),
+        )
+        texts = [
+            f"{s1:.3f}",
+            f"{s2:.3f}",
+            *([f"{audit.ler[7, layer]:.3f}", f"{s2 / s1:.3f}"] if ke else "\u2013\u2013"),
+        ]
+        assert row == [str(layer), *(text.replace("-", "\u2212") for text in texts)]
+    assert browser.run("document.querySelectorAll('.strip > div').length") == 3
+    browser.run("document.querySelectorAll('#table .open')[7].click()")
+    assert browser.run("document.querySelectorAll('.detail').length") == 0
+    calm(browser)
+
+
+def test_choosing_a_model_changes_figures_and_table(browser, several):
+    browser.open(several)
+    draw_everything(browser)
+    curve = "JSON.stringify(document.querySelector('[data-figure=layers]').data.find((t) => t.name?.startsWith('LER')).y)"
+    before = browser.run(curve), browser.run("document.querySelector('.current').textContent")
+    browser.run("document.querySelectorAll('.pick')[2].click()")
+    draw_everything(browser)
+    assert browser.run("document.querySelector('.current').textContent") == "npo" != before[1]
+    assert browser.run(curve) != before[0]
+    assert browser.run("document.querySelector('.models [aria-current=true] .pick').textContent") == "npo"
+    calm(browser)
+
+
+def test_the_map_shows_no_knowledge_as_a_gap_and_can_be_reordered(browser, one):
+    browser.open(one)
+    draw_everything(browser)
+    cells = "document.querySelector('[data-figure=heatmap]').data[0].z"
+    assert browser.run(f"{cells}[69].every((value) => value === null)")
+    order = "document.getElementById('order')"
+    for choice in ("input", "cluster"):
+        before = browser.run(f"JSON.stringify({cells})")
+        browser.run(f"{order}.value = '{choice}'; {order}.dispatchEvent(new Event('change'))")
+        draw_everything(browser)
+        assert browser.run(f"JSON.stringify({cells})") != before
+    calm(browser)
+
+
+def test_the_largest_report_opens_within_three_seconds(browser, largest):
+    assert min(browser.open(largest) for _ in range(2)) < 3
+    assert browser.run(f"{QUESTIONS}.length") == 50
+    calm(browser)

@@ -1,0 +1,40 @@
+import dataclasses
+
+from synthetic_audits import record, synthetic_audit
+
+from uds_lens.audit import AuditConfig
+from uds_lens.report.notes import Note, notes
+
+
+def texts(audits):
+    return [note.text for note in notes(audits)]
+
+
+def test_each_warning_once_with_the_names_it_is_about(audits):
+    found = notes(audits)
+    few = [note for note in found if note.text.startswith("Only 23 examples are measurable")]
+    assert few == [Note(tuple(audits), few[0].text)]
+
+
+def test_warnings_that_differ_in_percentages_become_one():
+    audits = {f"m{i}": synthetic_audit(seed=i, erased=0.9 + i / 5) for i in range(2)}
+    shares = [audit.over_erased_share for audit in audits.values()]
+    over = [note for note in notes(audits) if note.text.startswith("Over-erasure")]
+    assert [note.names for note in over] == [("m0", "m1")]
+    assert f"on {min(shares):.0%} to {max(shares):.0%} of" in over[0].text
+
+
+def test_two_audits_of_the_same_weights_are_noticed():
+    same = {"npo": synthetic_audit(seed=3), "rmu": synthetic_audit(seed=3), "ga": synthetic_audit(seed=4)}
+    assert Note(("npo", "rmu"), "These audits are of models with identical weights.") in notes(same)
+
+
+def test_audits_that_cannot_be_compared_say_why():
+    first = synthetic_audit(seed=1)
+    other_tau = synthetic_audit(seed=2, config=AuditConfig(tau=0.1, n_bootstrap=200))
+    assert any("differ in tau" in text for text in texts({"a": first, "b": other_tau}))
+    retrained = dataclasses.replace(first, models={**first.models, "retain": record("x", "b" * 32, 6)})
+    assert any("different retain models" in text for text in texts({"a": first, "b": retrained}))
+    elsewhere = dataclasses.replace(first, provenance={**first.provenance, "ids_hash": "1" * 32})
+    assert any("different examples" in text for text in texts({"a": first, "b": elsewhere}))
+    assert not any("differ" in text for text in texts({"a": first, "b": synthetic_audit(seed=2)}))

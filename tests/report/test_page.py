@@ -1,0 +1,170 @@
+"""The file as text: what it says, what it holds, and that nothing from data is markup."""
+
+import base64
+import json
+from collections import Counter
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from synthetic_audits import synthetic_audit
+
+from uds_lens.audit import AuditConfig
+from uds_lens.errors import ConfigError
+from uds_lens.report import render_report, write_report
+
+
+class Page(HTMLParser):
+    """Counts elements, gathers attributes, visible text and the scripts."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: Counter[str] = Counter()
+        self.attributes: list[tuple[str, str, str]] = []
+        self.scripts: list[str] = []
+        self.text = ""
+        self._inside = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags[tag] += 1
+        self.attributes += [(tag, name, value or "") for name, value in attrs]
+        self._inside = tag
+        if tag == "script":
+            self.scripts.append("")
+
+    def handle_endtag(self, tag):
+        self._inside = ""
+
+    def handle_data(self, data):
+        if self._inside == "script":
+            self.scripts[-1] += data
+        elif self._inside != "style":
+            self.text += data + " "
+
+    @property
+    def words(self) -> str:
+        return " ".join(self.text.split())
+
+    @property
+    def data(self):
+        return json.loads(self.scripts[0])
+
+
+@pytest.fixture(scope="module")
+def page(several: Path) -> Page:
+    return Page(several.read_text(encoding="utf-8"))
+
+
+def test_names_and_texts_are_shown_not_parsed(page, audits):
+    assert page.tags["script"] == 3, "data, plotly, ours"
+    assert page.tags["img"] == 0
+    assert not [attribute for attribute in page.attributes if attribute[1].startswith("on")]
+    assert "</script>&<b>rmu" in page.words
+    embedded = [row[4] for row in page.data["sets"][0]["rows"]]
+    assert embedded == [example.question for example in audits["npo"].examples]
+    assert page.data["models"][1]["name"] == "</script>&<b>rmu"
+
+
+def test_nothing_is_loaded_from_anywhere(page):
+    loads = [(t, n, v) for t, n, v in page.attributes if n in ("src", "href", "action", "srcset", "data")]
+    assert loads == [("link", "href", "data:,")]
+    policy = next(v for t, n, v in page.attributes if t == "meta" and n == "content" and "default-src" in v)
+    assert "default-src 'none'" in policy and "http" not in policy and "unsafe-inline'; img" in policy
+    script_part = policy.split("script-src")[1].split(";")[0]
+    assert script_part.count("sha256-") == 2 and "unsafe" not in script_part
+
+
+def test_scores_stand_in_order_with_interval_and_counts(page, audits):
+    scores = sorted((audit.uds for audit in audits.values()), reverse=True)
+    places = [page.words.index(f"{score:.3f}") for score in scores]
+    assert places == sorted(places)
+    for audit in audits.values():
+        low, high = audit.uds_interval
+        assert f"{low:.3f} to {high:.3f}" in page.words
+
+
+def test_warnings_skips_protocol_provenance_and_recipe_are_there(page):
+    for words in (
+        "Only 23 examples are measurable",
+        "the entity is not in the answer",
+        "resid_post",
+        "Question: Who? Answer:",
+        "ffffffffffffffffffffffffffffffff",
+        "uds_lens 0.1.0, torch 2.6",
+        "uds-lens audit --full ckpt/full",
+        "ul.DepthAudit.run(",
+        "config=ul.AuditConfig(n_bootstrap=200)",
+    ):
+        assert words in page.words, words
+
+
+def test_the_recipe_is_python(page):
+    recipe = page.text[page.text.index("import uds_lens as ul") :].split("Weights, tokens")[0]
+    compile(recipe, "recipe", "exec")
+
+
+def test_one_audit_has_a_headline(one):
+    text = Page(one.read_text(encoding="utf-8")).words
+    audit = synthetic_audit(n=70)
+    assert (
+        f"{audit.uds:.3f} 95 % interval {audit.uds_interval.low:.3f} to {audit.uds_interval.high:.3f}" in text
+    )
+    assert "measured 69 not measurable 1 skipped 1" in text
+    assert "Partly erased" in text
+
+
+def test_numbers_come_back_from_the_page(page, audits):
+    def numbers(text):
+        return np.frombuffer(base64.b64decode(text), dtype="<f4")
+
+    data = page.data
+    assert len(data["sets"]) == 1 and len(data["stage1"]) == 1, "shared parts are there once"
+    for model, audit in zip(data["models"], audits.values(), strict=True):
+        s1 = numbers(data["stage1"][model["stage1"]]).reshape(audit.s1_delta.shape)
+        assert_allclose(s1, audit.s1_delta, atol=1e-5)
+        assert_allclose(numbers(model["s2"]).reshape(s1.shape), audit.s2_delta, atol=1e-5)
+        assert_allclose(numbers(model["uds"]), audit.uds_per_example, atol=1e-6)
+        assert ((s1 > np.float32(model["tau"])) == audit.ke_mask.numpy()).all()
+        assert sorted(model["cluster"]) == list(range(len(audit.examples)))
+
+
+def test_nothing_measured_is_said_in_words():
+    text = Page(render_report(synthetic_audit(n=1, skipped=0))).words
+    assert "not measurable no interval" in text and "Nothing could be measured" in text
+    assert "NaN to" not in text
+    empty = Page(render_report(synthetic_audit(n=0, skipped=2))).words
+    assert "No example could be scored" in empty and "Skipped rows 2 rows" in empty
+
+
+def test_different_sets_of_examples_are_kept_apart():
+    audits = [synthetic_audit(n=5, name="a/x"), synthetic_audit(n=7, layers=3, name="b/x")]
+    data = Page(render_report(audits)).data
+    assert [model["name"] for model in data["models"]] == ["x", "x (2)"]
+    assert [model["set"] for model in data["models"]] == [0, 1]
+    assert [len(part["rows"]) for part in data["sets"]] == [5, 7]
+
+
+def test_other_settings_are_in_the_table():
+    text = Page(render_report(synthetic_audit(config=AuditConfig(tau=0.25, n_bootstrap=200)))).words
+    assert "tau 0.25" in text
+
+
+def test_wrong_calls_name_the_fix(tmp_path):
+    with pytest.raises(ConfigError, match="at least one audit; got none"):
+        write_report({}, tmp_path / "r.html")
+    with pytest.raises(ConfigError, match=r"for example report\.html"):
+        write_report(synthetic_audit(), tmp_path / "r.pdf")
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_method_writes_the_same_page(tmp_path):
+    audit = synthetic_audit(n=3)
+    path = audit.report(tmp_path / "r.html")
+    assert path.read_text(encoding="utf-8") == render_report(audit)
+
+
+def test_the_largest_report_stays_under_15_megabytes(largest):
+    assert largest.stat().st_size < 15_000_000
