@@ -48,9 +48,16 @@ def test_opens_quietly_and_fits(browser, report, width, dark, request):
     browser.wait_for("document.querySelector('.detail .main-svg')")
     assert browser.run("document.documentElement.scrollWidth") <= width
     assert browser.run(TOO_WIDE) == []
+    question, table = (
+        f"document.querySelector('{place}').offsetWidth" for place in ("td.question", "#table")
+    )
+    assert browser.run(question) > 180 and browser.run(table) > 0.85 * width - 200
+    assert browser.run("document.querySelector('td.detail').offsetWidth") >= browser.run(table) - 2
     browser.run("document.querySelector('[data-figure=layers]').scrollIntoView()")
     paper = "#14171c" if dark else "#ffffff"
-    browser.wait_for(f"document.querySelector('[data-figure=layers]')._fullLayout.paper_bgcolor === '{paper}'")
+    browser.wait_for(
+        f"document.querySelector('[data-figure=layers]')._fullLayout.paper_bgcolor === '{paper}'"
+    )
     calm(browser)
 
 
@@ -131,7 +138,8 @@ def test_an_example_opens_with_its_layers_and_closes(browser, several, audits):
 def test_choosing_a_model_changes_figures_and_table(browser, several):
     browser.open(several)
     draw_everything(browser)
-    curve = "JSON.stringify(document.querySelector('[data-figure=layers]').data.find((t) => t.name?.startsWith('LER')).y)"
+    figure = "document.querySelector('[data-figure=layers]')"
+    curve = f"JSON.stringify({figure}.data.find((trace) => trace.name?.startsWith('LER')).y)"
     before = browser.run(curve), browser.run("document.querySelector('.current').textContent")
     browser.run("document.querySelectorAll('.pick')[2].click()")
     draw_everything(browser)

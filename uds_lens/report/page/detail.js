@@ -2,7 +2,7 @@
 
 function detail(model, index) {
   const example = examples(model)[index], parts = layers(model, index);
-  const cell = element("td", { className: "detail", colSpan: 99 });
+  const cell = element("td", { className: "detail" });
   cell.append(element("p", { className: "answer q", textContent: example.question }), answer(example));
   if (Number.isNaN(scoreOf(model, index))) {
     cell.append(element("p", { className: "why", textContent: "Not measurable: no layer of full holds more of this than retain's (S1 ≤ tau everywhere)." }));

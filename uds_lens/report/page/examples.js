@@ -1,5 +1,7 @@
 /* The table of examples: search, sort, open. Undefined scores come last in either direction. */
 
+const narrow = matchMedia("(max-width: 620px)");
+
 const PAGE_ROWS = 50, MODEL_COLUMNS = 5;
 
 function columns(model) {
@@ -16,7 +18,8 @@ function columns(model) {
     { key: "tokens", title: "tokens", numeric: true, secondary: true, value: (example) => example.tokens },
     { key: "ke", title: "KE layers", numeric: true, secondary: true, value: (example) => keCount(model, example.index) },
     ...scores,
-  ].filter((column) => column.key !== "type" || examples(model).some((example) => example.type));
+  ].filter((column) => !(narrow.matches && column.secondary))
+    .filter((column) => column.key !== "type" || examples(model).some((example) => example.type));
 }
 
 function chosen(model) {
@@ -27,7 +30,7 @@ function chosen(model) {
     if (state.status === "none" && !absent) return false;
     return words.every((word) => example.haystack.includes(word));
   });
-  const column = columns(model).find(({ key }) => key === state.sort) ?? columns(model)[0];
+  const column = columns(model).find(({ key }) => key === state.sort) ?? { numeric: true, value: (example) => example.index };
   const sign = state.descending ? -1 : 1;
   const compare = (a, b) => {
     if (column.numeric) {
@@ -38,6 +41,8 @@ function chosen(model) {
   };
   return wanted.map((example) => [column.value(example), example]).sort((a, b) => compare(a[0], b[0]) || a[1].index - b[1].index).map(([, example]) => example);
 }
+
+narrow.addEventListener("change", () => renderTable());
 
 function renderTable() {
   const model = DATA.models[state.model], shownColumns = columns(model), found = chosen(model);
@@ -50,11 +55,12 @@ function renderTable() {
     body.append(row(example, shownColumns, open));
     if (!open) continue;
     const { cell, plot } = detail(model, example.index);
+    cell.colSpan = shownColumns.length;
     body.append(element("tr", { className: "detail-row" }, cell));
     plots.push(plot);
   }
   for (const plot of plots) plot();
-  if (!found.length) body.append(element("tr", {}, element("td", { className: "absent", colSpan: 99, textContent: "No example matches." })));
+  if (!found.length) body.append(element("tr", {}, element("td", { className: "absent", colSpan: shownColumns.length, textContent: "No example matches." })));
   document.getElementById("count").textContent = `${found.length} of ${examples(model).length} examples`;
   const more = document.getElementById("more");
   more.hidden = visible.length === found.length;
@@ -75,7 +81,7 @@ function heading(column) {
   return cell;
 }
 
-const classes = (column) => [column.numeric ? "num" : "", column.secondary ? "secondary" : "", column.css ?? ""].filter(Boolean).join(" ");
+const classes = (column) => [column.numeric ? "num" : "", column.css ?? ""].filter(Boolean).join(" ");
 
 function row(example, shownColumns, open) {
   const made = element("tr", { className: "row", dataset: { example: String(example.index) } });
