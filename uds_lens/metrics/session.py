@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
 
+from uds_lens import __version__
 from uds_lens.audit import AuditConfig, ModelRecord, RunOptions
 from uds_lens.audit.measure import Plan
-from uds_lens.audit.records import versions
 from uds_lens.data import TokenSequence, encode, plan_batches, prompt_ids
 from uds_lens.metrics.cache import Measured, MetricCache
 from uds_lens.metrics.data import MetricData
@@ -55,6 +55,7 @@ class Session:
         self.fresh: set[Pass] = set()
         self.records: dict[str, ModelRecord] = {}
         self.device = "none"
+        self._rows: dict[str, tuple[list[AnswerText], list[TokenSequence]]] = {}
         for role, source in sources.items():
             record = cache.record_of(source, options.dtype)
             if record is not None:
@@ -69,8 +70,10 @@ class Session:
 
     def answer_rows(self, name: str) -> tuple[list[AnswerText], list[TokenSequence]]:
         """A set's answers and their tokens."""
-        texts = self.data.texts(name)
-        return texts, answer_sequences(texts, self.tokenizer, protocol=self.protocol)
+        if name not in self._rows:
+            texts = self.data.texts(name)
+            self._rows[name] = texts, answer_sequences(texts, self.tokenizer, protocol=self.protocol)
+        return self._rows[name]
 
     def perform(self, passes: Sequence[Pass]) -> None:
         """Run everything that is not at hand, one model in memory at a time."""
@@ -126,7 +129,7 @@ class Session:
         if any(role not in self.records for role in roles):
             return None
         prints = tuple(self.records[role].fingerprint for role in roles)
-        return (wanted.kind, *prints, self._inputs(wanted), self.options.dtype, versions()["uds_lens"])
+        return (wanted.kind, *prints, self._inputs(wanted), self.options.dtype, __version__)
 
     def _inputs(self, wanted: Pass) -> str:
         if wanted.kind == "answers":
