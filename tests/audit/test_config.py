@@ -6,7 +6,7 @@ import pytest
 import torch
 from tiny_models import EXAMPLES
 
-from uds_lens.audit import AuditConfig, DepthAudit, RunOptions, measure
+from uds_lens.audit import AuditConfig, DepthAudit, RunOptions, plan
 from uds_lens.errors import ConfigError
 
 CPU = RunOptions(device="cpu", engine="wavefront")
@@ -114,14 +114,14 @@ def test_a_row_does_not_depend_on_its_neighbours(trio, reference):
 
 
 def test_the_padding_side_does_not_matter(trio, reference, monkeypatch):
-    true = measure.make_batch
+    true = plan.make_batch
     sides = []
 
     def on_the_right(*args, **options):
         sides.append("right")
         return true(*args, **{**options, "padding_side": "right"})
 
-    monkeypatch.setattr(measure, "make_batch", on_the_right)
+    monkeypatch.setattr(plan, "make_batch", on_the_right)
     assert_equal_audits(run(trio), reference)
     assert sides
 

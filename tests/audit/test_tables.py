@@ -34,7 +34,9 @@ def empty():
         [],
         [],
         skipped=2,
-        **dict.fromkeys(("s1_delta", "s2_delta", "s1_cosine", "s2_cosine", "s1_norm_ratio", "s2_norm_ratio"), EMPTY),
+        **dict.fromkeys(
+            ("s1_delta", "s2_delta", "s1_cosine", "s2_cosine", "s1_norm_ratio", "s2_norm_ratio"), EMPTY
+        ),
     )
 
 

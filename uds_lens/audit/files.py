@@ -28,6 +28,7 @@ VERSION = 1
 """Version of the format; raised when older releases could misread a result."""
 
 _MANIFEST, _TENSORS, _EXAMPLES = "manifest.json", "tensors.safetensors", "examples.parquet"
+_ROLES = {"DepthAudit": {"full", "retain", "unlearned"}, "Baseline": {"full", "retain"}}
 _BASELINE_TENSORS = tuple(name for name in tensor_fields() if not name.startswith("s2_"))
 
 
@@ -119,6 +120,11 @@ def _load(path: str | os.PathLike[str], *, kind: str, names: Sequence[str]) -> d
                 raise ResultFormatError(
                     f"{str(folder / name)!r} was altered after it was saved: measure again."
                 )
+        if set(manifest["models"]) != _ROLES[kind]:
+            raise ResultFormatError(
+                f"{str(folder)!r} is not a complete {kind}: expected models {', '.join(sorted(_ROLES[kind]))}, got "
+                f"{', '.join(sorted(manifest['models']))}."
+            )
         tensors = _read_tensors(folder / _TENSORS, names)
         examples = _read_examples(folder / _EXAMPLES)
         if any(len(tensor) != len(examples) for tensor in tensors.values()):

@@ -1,0 +1,171 @@
+"""Stage 1 on its own: reused, saved, keyed by what it depends on, and never mixed up."""
+
+import shutil
+from dataclasses import replace
+
+import pytest
+import torch
+from tiny_models import EXAMPLES
+
+from uds_lens.audit import AuditConfig, Baseline, DepthAudit, RunOptions
+from uds_lens.audit.depth_audit import tensor_fields
+from uds_lens.errors import ModelError, ResultFormatError, TrioMismatchError, UdsLensWarning, forget_warnings
+
+CPU = RunOptions(device="cpu", engine="wavefront")
+
+
+@pytest.fixture(scope="module")
+def baseline(trio):
+    return Baseline.measure(trio("llama").full, trio("llama").retain, EXAMPLES, options=CPU)
+
+
+def measured(trio, examples=EXAMPLES, family="llama", retain="retain", **settings):
+    paths = trio(family)
+    return Baseline.measure(
+        paths.full, getattr(paths, retain), examples, config=AuditConfig(**settings), options=CPU
+    )
+
+
+def assert_bitwise(left, right):
+    for name in tensor_fields():
+        assert torch.equal(getattr(left, name), getattr(right, name)), name
+    assert left.config == right.config
+    assert left.models == right.models
+    assert list(left.examples) == list(right.examples)
+    assert left.uds == right.uds
+    assert left.uds_interval == right.uds_interval
+
+
+def test_two_stages_are_bitwise_one_run(audited, baseline, trio):
+    assert_bitwise(baseline.audit(trio("llama").unlearned, options=CPU), audited("llama"))
+    assert_bitwise(baseline.audit(trio("llama").retain, options=CPU), audited("llama", unlearned="retain"))
+    assert_bitwise(baseline.audit(trio("llama").full, options=CPU), audited("llama", unlearned="full"))
+
+
+def test_several_models_at_once_are_each_as_if_alone(audited, baseline, trio):
+    paths = trio("llama")
+    audits = baseline.audit_all([paths.unlearned, paths.retain, paths.full, paths.unlearned], options=CPU)
+    for audit, unlearned in zip(audits, ("unlearned", "retain", "full", "unlearned"), strict=True):
+        assert_bitwise(audit, audited("llama", unlearned=unlearned))
+    assert baseline.audit_all([], options=CPU) == []
+
+
+def test_the_ke_layers_are_those_of_the_audit(audited, baseline):
+    assert torch.equal(baseline.ke_mask, audited("llama").ke_mask)
+    assert baseline.ke_mask.any()
+
+
+def test_a_saved_baseline_comes_back_and_opens_full_where_it_was(audited, baseline, trio, tmp_path):
+    baseline.save(tmp_path / "base")
+    again = Baseline.load(tmp_path / "base")
+    for name in tensor_fields():
+        if not name.startswith("s2_"):
+            assert torch.equal(getattr(again, name), getattr(baseline, name)), name
+    assert (again.config, again.models, again.key) == (baseline.config, baseline.models, baseline.key)
+    assert (again.examples, again.skipped, again.provenance) == (
+        baseline.examples,
+        baseline.skipped,
+        baseline.provenance,
+    )
+    assert again.full is None
+    assert_bitwise(again.audit(trio("llama").unlearned, options=CPU), audited("llama"))
+    with pytest.raises(ResultFormatError, match=r"holds a uds_lens\.Baseline, expected uds_lens\.DepthAudit"):
+        DepthAudit.load(tmp_path / "base")
+
+
+def test_a_baseline_follows_a_full_that_was_moved(audited, baseline, trio, tmp_path):
+    shutil.copytree(trio("llama").full, tmp_path / "moved")
+    baseline.save(tmp_path / "base")
+    again = Baseline.load(tmp_path / "base").with_full(tmp_path / "moved")
+    audit = again.audit(trio("llama").unlearned, options=CPU)
+    assert torch.equal(audit.s2_delta, audited("llama").s2_delta)
+
+
+def test_another_full_is_refused(baseline, trio):
+    wrong = baseline.with_full(trio("llama").retain)
+    with pytest.raises(
+        ModelError, match=r"retain' is not the `full` this baseline was measured with .*or set its `full`"
+    ):
+        wrong.audit(trio("llama").unlearned, options=CPU)
+
+
+def test_a_full_that_is_gone_is_named(baseline, tmp_path, trio):
+    with pytest.raises(ModelError, match="no directory"):
+        baseline.with_full(tmp_path / "gone").audit(trio("llama").unlearned, options=CPU)
+
+
+def test_a_model_that_does_not_fit_is_refused_and_named(baseline, trio):
+    with pytest.raises(TrioMismatchError, match=r"depth \(layers\): full '.*' has 4, unlearned 2 '.*' has 5"):
+        baseline.audit_all([trio("llama").unlearned, trio("llama-tied").unlearned], options=CPU)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"site": "mlp_out"},
+        {"scope": "all"},
+        {"last_layer": "post_norm"},
+        {"protocol": "chat"},
+        {"dtype": "bfloat16"},
+        {"exact_noop": False},
+    ],
+    ids=str,
+)
+def test_the_key_changes_with_what_stage_1_depends_on(baseline, trio, settings):
+    assert measured(trio, **settings).key != baseline.key
+
+
+def test_the_key_changes_with_weights_and_tokens(baseline, trio):
+    assert measured(trio, retain="unlearned").key != baseline.key
+    assert measured(trio, EXAMPLES[1:]).key != baseline.key
+    assert measured(trio, EXAMPLES[::-1]).key != baseline.key
+
+
+def test_the_key_ignores_names_paths_and_what_comes_afterwards(baseline, trio, tmp_path):
+    shutil.copytree(trio("llama").full, tmp_path / "copy")
+    renamed = [replace(example, id=f"other {example.id}", type="x") for example in EXAMPLES]
+    again = Baseline.measure(
+        tmp_path / "copy",
+        trio("llama").retain,
+        renamed,
+        config=AuditConfig(tau=1.0, seed=5, confidence=0.5, n_bootstrap=200),
+        options=replace(CPU, token_budget=64),
+    )
+    assert again.key == baseline.key
+    assert len(again.key) == 32
+
+
+def test_the_key_keeps_the_release_that_measured(baseline):
+    older = {**baseline.provenance, "versions": {**baseline.provenance["versions"], "uds_lens": "0.0.1"}}
+    assert replace(baseline, provenance=older).key != baseline.key
+
+
+def test_a_baseline_without_a_scored_row_gives_an_audit_without_a_score(trio):
+    lost = [replace(EXAMPLES[0], entity="Nobody")]
+    paths = trio("llama")
+    forget_warnings()
+    with pytest.warns(UdsLensWarning, match="UDS is NaN"):
+        once = DepthAudit.run(*paths, lost, options=CPU)
+        forget_warnings()
+        twice = measured(trio, lost).audit(paths.unlearned, options=CPU)
+    forget_warnings()
+    for audit in (once, twice):
+        assert (len(audit.examples), len(audit.skipped)) == (0, 1)
+        assert audit.uds != audit.uds
+
+
+def test_equal_weights_are_reported_whatever_the_file_layout(trio, tmp_path):
+    from tiny_models import load_plain
+
+    model, tokenizer = load_plain(trio("llama").full)
+    model.save_pretrained(tmp_path / "sharded", max_shard_size="20KB")
+    tokenizer.save_pretrained(tmp_path / "sharded")
+    paths = trio("llama")
+    audit = DepthAudit.run(paths.full, paths.retain, tmp_path / "sharded", EXAMPLES, options=CPU)
+    assert audit.equal_weights == [("full", "unlearned")]
+    assert "full and unlearned have identical weights." in audit.warnings
+    assert audit.uds == 0.0
+
+
+def test_the_line_names_both_models(baseline):
+    assert repr(baseline).startswith("Baseline(8 examples, 0 skipped, 4 layers, full='")
