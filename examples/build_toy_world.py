@@ -97,6 +97,7 @@ class Builder:
 
     def store(self, model: LlamaForCausalLM, name: str, place: str) -> None:
         copy.deepcopy(model).to(torch.bfloat16).save_pretrained(self.path / place)
+        (self.path / place / "model.safetensors").chmod(0o644)
         self.tokenizer.save_pretrained(self.path / place)
         core = self.path / place / "tokenizer.json"
         core.write_text(json.dumps(json.loads(core.read_text("utf-8")), separators=(",", ":")), "utf-8")
