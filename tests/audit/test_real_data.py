@@ -1,21 +1,10 @@
 """TOFU forget10 on small Llamas trained on it: the order of the UDS paper's Table 2."""
 
-import pytest
-import torch
-
 from uds_lens.audit import Baseline, RunOptions
 from uds_lens.data import load_examples
 
 
-@pytest.fixture
-def two_threads():
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(before)
-
-
-def test_models_trained_on_less_of_the_forget_set_score_higher(shared_dir, two_threads):
+def test_models_trained_on_less_of_the_forget_set_score_higher(shared_dir):
     models = shared_dir / "models" / "tofu-small"
     examples = load_examples(shared_dir / "data" / "tofu" / "forget10_filtered.json")[::6]
     options = RunOptions(device="cpu")
