@@ -216,3 +216,10 @@ def test_the_record_is_strict_json(tiny: Tiny, tmp_path: Path) -> None:
     assert record["name"] == "ga_lr2e-03_epoch2_batchsize2_warmupepochs0"
     assert set(record["data"]) == {"forget"}
     assert {"accelerate", "peft", "torch", "transformers", "uds_lens"} <= set(record["versions"])
+
+
+def test_a_run_without_a_terminal_is_silent(
+    tiny: Tiny, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    train(tiny, "kl", tmp_path / "out", options=replace(QUICK, progress=None))
+    assert capfd.readouterr() == ("", "")

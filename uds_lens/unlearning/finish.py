@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +47,6 @@ def save_model(
     Warns:
         UdsLensWarning: The weights are those of the parent.
     """
-    import warnings
-
     require_finite(model)
     trained_dtype = next(p.dtype for p in model.parameters() if p.is_floating_point())
     model = model.to("cpu").to(getattr(torch, dtype))

@@ -15,6 +15,7 @@ from uds_lens.errors import ConfigError, MissingDependencyError, ModelError
 from uds_lens.models import pick_device
 from uds_lens.models.checkpoint import load_tokenizer
 from uds_lens.storage import atomic_directory, atomic_write_text
+from uds_lens.unlearning.quiet import quiet
 
 RECORD = "quantisation.json"
 """Name of the record beside a quantised checkpoint."""
@@ -49,17 +50,30 @@ def quantise(
         ModelError: The model cannot be opened, or is quantised already.
         MissingDependencyError: bitsandbytes is not installed.
     """
-    from transformers import AutoConfig, AutoModelForCausalLM, BitsAndBytesConfig
-
     place = Path(out)
     if place.exists() and not (place / RECORD).is_file() and (not place.is_dir() or any(place.iterdir())):
         raise ConfigError(f"{str(place)!r} holds something that is no quantised model: choose another out.")
-    where: dict[str, Any] = {
-        "revision": revision,
-        "local_files_only": offline or Path(model).is_dir(),
-        "trust_remote_code": trust_remote_code,
-    }
     source = os.fspath(model)
+    with quiet():
+        quantised = _load_in_4_bits(
+            source,
+            device=device,
+            revision=revision,
+            local_files_only=offline or Path(model).is_dir(),
+            trust_remote_code=trust_remote_code,
+        )
+    tokenizer = load_tokenizer(model, revision=revision, offline=offline, trust_remote_code=trust_remote_code)
+    with quiet(), atomic_directory(place) as folder:
+        quantised.save_pretrained(folder)
+        if tokenizer is not None:
+            tokenizer.save_pretrained(folder)
+        atomic_write_text(folder / RECORD, json.dumps(_record(source), indent=2) + "\n")
+    return place
+
+
+def _load_in_4_bits(source: str, *, device: str, **where: Any) -> Any:
+    from transformers import AutoConfig, AutoModelForCausalLM, BitsAndBytesConfig
+
     try:
         config = AutoConfig.from_pretrained(source, **where)
         if getattr(config, "quantization_config", None) is not None:
@@ -67,26 +81,19 @@ def quantise(
         four_bit = BitsAndBytesConfig(
             load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16
         )
-        quantised = AutoModelForCausalLM.from_pretrained(
+        return AutoModelForCausalLM.from_pretrained(
             source,
             quantization_config=four_bit,
             dtype=torch.bfloat16,
             device_map={"": pick_device(device)},
             **where,
         )
+    except ModelError:
+        raise
     except ImportError as error:
         raise MissingDependencyError(f"4-bit weights need bitsandbytes: {error}") from error
     except (OSError, ValueError, KeyError) as error:
-        if isinstance(error, ModelError):
-            raise
         raise ModelError(f"cannot quantise {source!r}: {str(error).strip().splitlines()[0]}") from error
-    tokenizer = load_tokenizer(model, revision=revision, offline=offline, trust_remote_code=trust_remote_code)
-    with atomic_directory(place) as folder:
-        quantised.save_pretrained(folder)
-        if tokenizer is not None:
-            tokenizer.save_pretrained(folder)
-        atomic_write_text(folder / RECORD, json.dumps(_record(source), indent=2) + "\n")
-    return place
 
 
 def _record(source: str) -> dict[str, Any]:

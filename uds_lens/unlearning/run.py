@@ -17,6 +17,7 @@ from uds_lens.unlearning.finish import save_model
 from uds_lens.unlearning.objectives import NEEDS_REFUSALS
 from uds_lens.unlearning.options import TrainOptions
 from uds_lens.unlearning.prepare import Parent, open_parent, training_data
+from uds_lens.unlearning.quiet import quiet
 from uds_lens.unlearning.record import RELEARNING, UNLEARNING, data_fingerprint, make_record, run_key
 from uds_lens.unlearning.refusals import load_refusals
 from uds_lens.unlearning.workplace import Workplace
@@ -183,6 +184,11 @@ class Job:
 
 def run(job: Job) -> Path:
     """Do a job, or the rest of it, or nothing where its result is already there."""
+    with quiet():
+        return _run(job)
+
+
+def _run(job: Job) -> Path:
     from transformers import set_seed
 
     started = time.perf_counter()
