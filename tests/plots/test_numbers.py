@@ -58,7 +58,11 @@ def test_heatmap_tells_nothing_there_from_zero(audit):
     scale = {colour for _, colour in figure.data[0].colorscale}
     assert figure.layout.plot_bgcolor not in scale
     assert named(figure, "no knowledge").marker.color == figure.layout.plot_bgcolor
-    assert np.isnan(figure.data[0].z).any()
+    texts = np.asarray(figure.data[0].text)
+    absent = np.isnan(figure.data[0].z)
+    assert absent.any() and (texts[absent] == "no knowledge, LER undefined").all()
+    told = [float(text.removeprefix("LER ")) for text in texts[~absent]]
+    assert_allclose(told, figure.data[0].z[~absent], atol=0.0051)
 
 
 def test_heatmap_clusters_like_rows_together():

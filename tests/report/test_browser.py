@@ -163,6 +163,25 @@ def test_the_map_shows_no_knowledge_as_a_gap_and_can_be_reordered(browser, one):
     calm(browser)
 
 
+def test_pointing_at_the_map_tells_the_example_and_what_is_undefined(browser, one):
+    browser.open(one)
+    browser.run("document.querySelector('[data-figure=heatmap]').scrollIntoView()")
+    browser.wait_for("document.querySelector('[data-figure=heatmap] .nsewdrag')")
+    for height, layer_words in ((0.002, "LER 0."), (0.998, "no knowledge, LER undefined")):
+        box = "document.querySelector('[data-figure=heatmap] .nsewdrag').getBoundingClientRect()"
+        browser.resize(1280, 1200)
+        left, top = browser.run(f"[{box}.left + 0.75 * {box}.width, {box}.top + {height} * {box}.height]")
+        for step in (0, 2):
+            browser.send("Input.dispatchMouseEvent", type="mouseMoved", x=left + step, y=top)
+        browser.wait_for(
+            f"document.querySelector('[data-figure=heatmap] .hoverlayer').textContent.includes('{layer_words}')"
+        )
+    assert "Question number 69" in browser.run(
+        "document.querySelector('[data-figure=heatmap] .hoverlayer').textContent"
+    )
+    calm(browser)
+
+
 def test_the_largest_report_opens_within_three_seconds(browser, largest):
     assert min(browser.open(largest) for _ in range(2)) < 3
     assert browser.run(f"{QUESTIONS}.length") == 50

@@ -21,7 +21,7 @@ Order: TypeAlias = Literal["input", "uds", "cluster"]
 """Rows as in the data, by score (not measurable ones last), or similar ones together."""
 
 _NAMED_ROWS = 40
-_HOVER = "%{y}<br>layer %{x}: LER %{z:.2f}<br>S1 %{customdata[0]:.3f}, S2 %{customdata[1]:.3f} nats per token"
+_HOVER = "%{y}<br>layer %{x}: %{text}<br>S1 %{customdata[0]:.3f}, S2 %{customdata[1]:.3f} nats per token"
 
 
 def ler_heatmap(
@@ -111,6 +111,10 @@ def _cells(matrices: Any, rows: np.ndarray, layers: Any, colours: Palette) -> An
         z=matrices["ler"][rows].round(4),
         x=layers,
         customdata=deltas.round(4),
+        text=[
+            ["no knowledge, LER undefined" if x != x else f"LER {x:.2f}" for x in row]
+            for row in matrices["ler"][rows]
+        ],
         zmin=0,
         zmax=1,
         colorscale=[[float(stop), colour] for stop, colour in zip(stops, colours.scale, strict=True)],

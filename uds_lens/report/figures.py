@@ -56,7 +56,7 @@ def _heatmap_pattern() -> Any:
     long = pd.DataFrame({"layer": [0], "s1_delta": [1.0], "s2_delta": [0.0], "ler": [0.0]})
     examples = pd.DataFrame({"example_id": [""], "question": [""], "entity": [""], "uds": [0.0]})
     pattern = _plain(plots.ler_heatmap(long, examples, title=None))
-    for key in ("x", "z", "customdata"):
+    for key in ("x", "z", "text", "customdata"):
         pattern["data"][0].pop(key)
     return pattern
 

@@ -81,6 +81,7 @@ function heatmapSpec(model) {
   Object.assign(data[0], {
     x: rows[0].map((part) => part.layer),
     z: rows.map((row) => row.map((part) => (part.ke ? part.ler : null))),
+    text: rows.map((row) => row.map((part) => (part.ke ? `LER ${shown(part.ler)}` : "no knowledge, LER undefined"))),
     customdata: rows.map((row) => row.map((part) => [part.s1, part.s2])),
     ygap: order.length <= 120 ? 1 : 0,
   });
