@@ -1,0 +1,226 @@
+"""States are read where they are said to be, and patches are written where they are said to be."""
+
+import pytest
+import torch
+from tiny_models import FAMILIES, build_model
+
+from uds_lens.errors import ConfigError, PatchError
+from uds_lens.patching import (
+    SpanCache,
+    SpanPatch,
+    as_hooked,
+    capture,
+    hook_name,
+    run_patched,
+    target_logprobs,
+)
+from uds_lens.patching.sites import chosen_layers, require_site
+
+SITES = ("resid_post", "resid_mid", "attn_out", "mlp_out")
+
+
+def hidden_states(model, batch):
+    """As transformers reports them: embeddings, then every layer, the last one after the final norm."""
+    with torch.no_grad():
+        return model.hf(
+            input_ids=batch.input_ids,
+            attention_mask=batch.attention_mask,
+            position_ids=batch.position_ids,
+            output_hidden_states=True,
+        ).hidden_states
+
+
+def picked(states, batch):
+    return torch.stack([state[window] for state, window in zip(states, batch.window, strict=True)])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_resid_post_is_what_leaves_each_layer(opened, batch_of, family):
+    model, batch = opened(family), batch_of("answer")
+    expected = hidden_states(model, batch)
+    cache = capture(model, batch)
+    assert cache.states.shape == (8, model.n_layers, batch.window.shape[1], 32)
+    assert (cache.n_layers, cache.site, cache.name) == (model.n_layers, "resid_post", model.name)
+    for layer in range(model.n_layers - 1):
+        assert torch.equal(cache[layer], picked(expected[layer + 1], batch))
+    normed = capture(model, batch, last_layer="post_norm")
+    assert torch.equal(normed.states[:, :-1], cache.states[:, :-1])
+    assert torch.allclose(normed[model.n_layers - 1], picked(expected[-1], batch), atol=1e-6)
+    assert not torch.allclose(normed[model.n_layers - 1], cache[model.n_layers - 1], atol=1e-2)
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2", "gemma2", "phi3"])
+def test_the_points_of_a_block_add_up(opened, batch_of, family):
+    model, batch = opened(family), batch_of("answer")
+    post, middle, attention, mlp = (capture(model, batch, site=site).states for site in SITES)
+    assert torch.allclose(middle + mlp, post, atol=1e-5)
+    assert torch.allclose(post[:, :-1] + attention[:, 1:], middle[:, 1:], atol=1e-5)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_point_is_what_transformer_lens_caches_there(opened, batch_of, family):
+    model, batch = opened(family), batch_of()
+    sites = [site for site in SITES if (family, site) != ("neox", "resid_mid")]
+    names = [hook_name(site, layer) for site in sites for layer in range(model.n_layers)]
+    kept = {}
+    model.bridge.run_with_hooks(
+        batch.input_ids,
+        fwd_hooks=[(name, lambda a, hook, name=name: kept.__setitem__(name, a)) for name in names],
+        attention_mask=batch.attention_mask,
+        position_ids=batch.position_ids,
+    )
+    for site in sites:
+        cache = capture(model, batch, site=site)
+        for layer in range(model.n_layers):
+            assert torch.allclose(cache[layer], picked(kept[hook_name(site, layer)], batch), atol=1e-5)
+
+
+def test_padding_does_not_change_what_is_read(opened, batch_of):
+    model = opened("gemma2")
+    left, right = (capture(model, batch_of("entity", side)).states for side in ("left", "right"))
+    alone = capture(model, batch_of("entity", "left", (4,))).states
+    real = batch_of().window_mask[:, None, :, None].expand_as(left)
+    assert torch.allclose(left[real], right[real], atol=1e-5)
+    assert torch.allclose(left[4:5, :, : alone.shape[2]], alone, atol=1e-5)
+
+
+def test_states_are_copies(opened, batch_of):
+    cache = capture(opened("llama"), batch_of())
+    assert cache.states.untyped_storage().nbytes() == cache.states.numel() * 4
+    assert not cache.states.requires_grad
+
+
+def test_a_plain_model_or_a_bridge_can_be_read(opened, batch_of):
+    batch, model = batch_of(), opened("llama")
+    expected = capture(model, batch).states
+    live = build_model("llama")
+    assert torch.equal(capture(live, batch).states, expected)
+    assert torch.allclose(capture(model.bridge, batch).states, expected, atol=1e-5)
+    assert as_hooked(model) is model
+    assert as_hooked(build_model("llama").to(torch.bfloat16)).dtype == torch.bfloat16
+    assert not any(module._forward_hooks for module in live.modules())
+
+
+def test_a_model_that_skips_a_block_is_refused(batch_of):
+    model = as_hooked(build_model("llama"))
+    model.anatomy.base.config.num_hidden_layers = 3
+    model.anatomy.base.layers = model.anatomy.layers[:3]
+    with pytest.raises(
+        PatchError, match=r"3 layers were read in one forward, expected 4\. The model skips or repeats"
+    ):
+        capture(model, batch_of())
+
+
+# Sites.
+
+
+def test_a_family_without_a_point_is_named(opened, batch_of):
+    with pytest.raises(PatchError, match=r"GPTNeoXForCausalLM has no 'resid_mid'.*'attn_out' or 'mlp_out'"):
+        capture(opened("neox"), batch_of(), site="resid_mid")
+    for site in ("resid_post", "attn_out", "mlp_out"):
+        require_site(opened("neox"), site)
+
+
+def test_an_unknown_site_is_refused(monkeypatch):
+    monkeypatch.setattr("jaxtyping.config.jaxtyping_disable", True)
+    with pytest.raises(
+        ConfigError, match="site must be one of 'resid_post', 'resid_mid', 'attn_out', 'mlp_out'"
+    ):
+        hook_name("resid_pre", 0)
+
+
+def test_chosen_layers():
+    assert chosen_layers(None, 3) == [0, 1, 2]
+    assert chosen_layers((2, 0), 3) == [0, 2]
+    for wrong in ([3], [-1], [1, 1]):
+        with pytest.raises(PatchError, match="layers must be distinct numbers from 0 to 2; got"):
+            chosen_layers(wrong, 3)
+
+
+# Patches.
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2", "neox"])
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_run_patched_equals_a_plain_hook_that_overwrites_the_layer(opened, batch_of, family, side):
+    target, batch = opened(family), batch_of("answer", side)
+    cache = capture(opened(family, "retain"), batch)
+
+    def overwrite(module, args, output):
+        hidden = (output if isinstance(output, torch.Tensor) else output[0]).clone()
+        for row in range(len(batch)):
+            for place, patched, state in zip(
+                batch.window[row], batch.patched_mask[row], cache[2][row], strict=True
+            ):
+                if patched:
+                    hidden[row, place] = state
+        return hidden if isinstance(output, torch.Tensor) else (hidden, *output[1:])
+
+    handle = target.anatomy.layers[2].register_forward_hook(overwrite)
+    with torch.no_grad():
+        expected = target.hf(
+            input_ids=batch.input_ids, attention_mask=batch.attention_mask, position_ids=batch.position_ids
+        ).logits
+    handle.remove()
+    logits = run_patched(target, batch, cache, layer=2)
+    real = batch.attention_mask.bool()
+    assert torch.allclose(logits[real], expected[real], atol=1e-5)
+
+
+def test_run_patched_leaves_no_hook_and_refuses_what_does_not_fit(opened, batch_of):
+    target, batch = opened("llama"), batch_of()
+    cache = capture(target, batch)
+    for layer in (-1, 4):
+        with pytest.raises(PatchError, match="layers must be distinct numbers from 0 to 3"):
+            run_patched(target, batch, cache, layer=layer)
+    with pytest.raises(PatchError, match="capture the source on the same TokenBatch"):
+        run_patched(target, batch_of("all"), cache, layer=0)
+    before = run_patched(target, batch, cache, layer=0)
+    changed = SpanCache(cache.states + 1.0, cache.site)
+    assert not torch.equal(run_patched(target, batch, changed, layer=0), before)
+    assert torch.equal(run_patched(target, batch, cache, layer=0), before)
+
+
+def test_a_span_patch_writes_the_patched_positions_only_and_counts(batch_of):
+    batch = batch_of("boundary")
+    states = torch.full((8, batch.window.shape[1], 2), 7.0)
+    patch = SpanPatch(batch, states)
+    activation = torch.zeros(*batch.input_ids.shape, 2, dtype=torch.float16)
+    patched = patch(activation)
+    assert patched.dtype == torch.float16
+    assert not activation.any()
+    assert (patched != 0).any(-1).sum(-1).tolist() == [1] * 8
+    assert all(patched[row, batch.window[row, 0], 0] == 7.0 for row in range(8))
+    assert (patch.fired, patch.changed) == (1, 8)
+    patch(patched)
+    assert (patch.fired, patch.changed) == (2, 8)
+    assert len(repr(patch)) < 200, "TransformerLens prints each hook it adds"
+
+
+def test_states_are_the_same_only_if_every_patched_entry_is(batch_of):
+    batch = batch_of("boundary")
+    own = torch.randn(8, 3, batch.window.shape[1], 4)
+    source = own.clone()
+    source[2, 1, 0, 3] += 1e-7 + own[2, 1, 0, 3].abs() * 1e-6
+    source[5, 0, 3:] += 1.0  # not patched in this scope
+    same = SpanCache(source, "resid_post").same_as(own, batch.patched_mask)
+    expected = torch.ones(8, 3, dtype=torch.bool)
+    expected[2, 1] = False
+    assert torch.equal(same, expected)
+
+
+def test_log_probabilities_do_not_depend_on_the_chunk(opened, monkeypatch):
+    model = opened("llama")
+    states, targets = torch.randn(3, 5, 32), torch.randint(0, 200, (3, 5))
+    scored = torch.rand(3, 5, generator=torch.Generator().manual_seed(0)) > 0.4
+    with torch.no_grad():
+        whole = target_logprobs(model.anatomy, states, targets, scored)
+        expected = model.anatomy.readout(states[scored]).log_softmax(-1)
+    monkeypatch.setattr("uds_lens.patching.logprobs._LOGITS_AT_ONCE", 400)
+    with torch.no_grad():
+        parts = target_logprobs(model.anatomy, states, targets, scored)
+        none = target_logprobs(model.anatomy, states, targets, torch.zeros_like(scored))
+    assert torch.equal(whole.isnan(), ~scored)
+    torch.testing.assert_close(whole, parts, equal_nan=True)
+    torch.testing.assert_close(whole[scored], expected.gather(-1, targets[scored][:, None])[:, 0])
+    assert none.isnan().all()
