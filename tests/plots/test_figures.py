@@ -24,6 +24,9 @@ FIGURES = {
     "heatmap": lambda a, t: a.plot_heatmap(theme=t),
     "cluster": lambda a, t: a.plot_heatmap(order="cluster", theme=t),
     "examples": lambda a, t: a.plot_examples(theme=t),
+    "example": lambda a, t: plots.example_profile(
+        a.to_frame().head(a.n_layers), tau=0.05, question="Who?", theme=t
+    ),
     "types": lambda a, t: a.plot_types(theme=t),
     "length": lambda a, t: a.plot_length(theme=t),
     "tau": lambda a, t: a.plot_tau(theme=t),
@@ -87,6 +90,15 @@ def test_only_colours_of_the_palette_so_that_a_page_can_swap_them(draw, audit):
 def test_deltas_are_in_nats_per_token(unit, audit):
     titles = [axis.title.text or "" for axis in FIGURES[unit](audit, "light").select_yaxes()]
     assert any("nats per token" in title for title in titles)
+
+
+def test_one_example_by_its_id(audit):
+    figure = audit.plot_example("e3")
+    assert list(figure.data[0].y) == audit.s1_delta[3].tolist()
+    assert list(figure.data[1].y) == audit.s2_delta[3].tolist()
+    assert figure.layout.title.subtitle.text == audit.examples[3].question
+    with pytest.raises(DataError, match="no scored example has the id 'e99'"):
+        audit.plot_example("e99")
 
 
 def test_unknown_theme_is_refused():

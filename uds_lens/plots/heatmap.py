@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Order: TypeAlias = Literal["input", "uds", "cluster"]
 """Rows as in the data, by score (not measurable ones last), or similar ones together."""
 
-_NAMED_ROWS = 40
+_NAMED_ROWS = 50
 _HOVER = "%{y}<br>layer %{x}: %{text}<br>S1 %{customdata[0]:.3f}, S2 %{customdata[1]:.3f} nats per token"
 
 
@@ -74,7 +74,7 @@ def ler_heatmap(
         title_text="layer", dtick=max(1, -(-len(layers) // 16)), tickformat="d", showline=False, ticks=""
     )
     subtitle = "0: as in full; 1: as in retain; grey: no knowledge at that layer." + _ORDERS[order]
-    height = int(min(900, max(320, 190 + 18 * n)))
+    height = max(320, 190 + 18 * n if n <= _NAMED_ROWS else 900)
     return style(figure, theme=theme, title=title, subtitle=subtitle, height=height)
 
 

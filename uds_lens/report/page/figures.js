@@ -86,11 +86,11 @@ function heatmapSpec(model) {
     ygap: order.length <= 120 ? 1 : 0,
   });
   const step = Math.ceil(model.layers / 16);
-  const names = order.length <= 40 && innerWidth > 620;
+  const few = order.length <= 50, names = few && innerWidth > 620;
   const range = [order.length - 0.5, -0.5], ticks = order.map((_, place) => place);
   const hover = order.map((index) => `<b>${plotText(known[index].entity, 99, 60)}</b><br>${plotText(known[index].question)}`
     + `<br>UDS ${Number.isNaN(scoreOf(model, index)) ? "not measurable" : shown(scoreOf(model, index))}`);
-  layout.height = Math.round(Math.min(860, Math.max(280, 150 + 18 * order.length)));
+  layout.height = Math.max(280, few ? 150 + 18 * order.length : 860);
   Object.assign(layout.xaxis, { dtick: step, tick0: 0, range: [-0.5, model.layers - 0.5] });
   Object.assign(layout.yaxis, { range, tickvals: ticks, ticktext: hover });
   Object.assign(layout.yaxis2, {
