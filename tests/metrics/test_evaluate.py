@@ -228,13 +228,14 @@ def test_open_models_stay_open_and_give_the_same(trio, data, results):
         assert found[name].value == pytest.approx(results["unlearned"][name].value, abs=1e-6)
 
 
+class Half:
+    name = "half"
+
+    def __call__(self, texts):
+        return [0.5] * len(texts)
+
+
 def test_a_fluency_scorer_of_ones_own(trio, data):
-    class Half:
-        name = "half"
-
-        def __call__(self, texts):
-            return [0.5] * len(texts)
-
     found = ask(trio("llama").full, data, metrics=["fluency"], fluency=Half())
     assert found["fluency"].value == 0.5
     assert found.provenance["fluency"] == "half"
@@ -250,3 +251,24 @@ def test_unknown_metric(trio, data):
     with pytest.raises(ConfigError, match="no metric 'bleu'"):
         ask(trio("llama").full, data, metrics=["bleu"])
     assert MetricOptions() == MetricOptions(min_k=0.4)
+
+
+def test_utility_by_hand(results):
+    found = results["unlearned"].values
+    parts = [found[f"{s}_{w}"] for s in ("retain", "ra", "wf") for w in ("q_prob", "q_rouge", "truth_ratio")]
+    assert found["model_utility"] == pytest.approx(harmonic_mean(parts))
+    assert found["utility"] == pytest.approx(harmonic_mean([found["model_utility"], found["fluency"]]))
+
+
+def test_relative_utility_by_hand(trio, data, monkeypatch):
+    """Random models recall nothing: let ROUGE, Truth Ratio and Fluency be 0.5, so that the quotient exists."""
+    from uds_lens.metrics import scores_utility
+
+    monkeypatch.setattr(scores_utility, "rouge_l_recall", lambda references, answers: [0.5] * len(references))
+    monkeypatch.setattr(scores_utility, "kept_truth", lambda correct, wrong: 0.5)
+    models = trio("llama")
+    names = ["utility_rel", "utility"]
+    own = ask(models.unlearned, data, metrics=names, full=models.full, fluency=Half())
+    full = ask(models.full, data, metrics=names, full=models.full, fluency=Half())
+    assert full["utility_rel"].value == pytest.approx(1)
+    assert own["utility_rel"].value == pytest.approx(own["utility"].value / full["utility"].value)

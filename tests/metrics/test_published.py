@@ -10,7 +10,9 @@ PARTS = {
     "mem": ["one_minus_es", "one_minus_em", "one_minus_paraprob", "one_minus_truth"],
     "privacy_mia": ["s_loss", "s_zlib", "s_mink", "s_minkpp"],
     "privacy": ["privacy_mia", "uds"],
-    "model_utility": [f"{s}_{w}" for s in ("retain", "ra", "wf") for w in ("q_prob", "q_rouge", "truth_ratio")],
+    "model_utility": [
+        f"{s}_{w}" for s in ("retain", "ra", "wf") for w in ("q_prob", "q_rouge", "truth_ratio")
+    ],
     "utility": ["model_utility", "fluency"],
     "overall": ["mem", "privacy", "utility_rel"],
 }

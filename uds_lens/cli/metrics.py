@@ -11,7 +11,7 @@ from uds_lens.cli import options as opt
 from uds_lens.errors import ConfigError
 
 if TYPE_CHECKING:
-    from uds_lens.metrics import MetricResults
+    from uds_lens.metrics import MetricResults, MetricSpec
 
 
 def metrics(
@@ -112,10 +112,25 @@ def _print_list(as_json: bool) -> None:
         typer.echo(ul.metrics.metrics_frame().to_json(orient="records", indent=2))
         return
     rows = [
-        [name, ", ".join(ul.metrics.all_needs(spec)), ", ".join(spec.uses or spec.sets), *spec.meaning]
+        [name, ", ".join(ul.metrics.all_needs(spec)), _parts(spec), _reading(spec)]
         for name, spec in ul.metrics.METRICS.items()
     ]
-    _print_table(["name", "needs", "made of", "more is", "0 means", "1 means"], rows)
+    _print_table(["name", "needs", "made of", "meaning"], rows)
+
+
+def _parts(spec: MetricSpec) -> str:
+    """Metrics it is made of, or sets it asks, each with its variants: "forget + paraphrased"."""
+    bases = dict.fromkeys(name.partition("/")[0] for name in spec.sets)
+    sets = [
+        " + ".join([base, *(n.partition("/")[2] for n in spec.sets if n.startswith(f"{base}/"))])
+        for base in bases
+    ]
+    return ", ".join(spec.uses or sets)
+
+
+def _reading(spec: MetricSpec) -> str:
+    direction, zero, one = spec.meaning
+    return f"0: {zero}; 1: {one} (more {direction})"
 
 
 def _print_results(results: MetricResults) -> None:
@@ -144,7 +159,7 @@ def _print_table(titles: list[str], rows: list[list[str]]) -> None:
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for number, title in enumerate(titles):
-        table.add_column(title, no_wrap=number == 0)
+        table.add_column(title, no_wrap=number == 0, overflow="fold")
     for row in rows:
         table.add_row(*map(escape, row))
     Console(file=sys.stdout, highlight=False).print(table)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from importlib.metadata import version
 
 from uds_lens.audit import ModelRecord, RunOptions
 from uds_lens.audit.records import provenance
@@ -186,13 +187,19 @@ def _generations(session: Session) -> dict[str, Sequence[str]]:
 def _provenance(session: Session, evidence: Evidence) -> dict[str, object]:
     first = session.data.forget[0].question
     internal = any(p.set_name == "entities" for p in session.results)
+    found = provenance(
+        engine=session.run.engine,
+        device=session.device,
+        rendered_prompt=question_text(first, protocol=session.protocol, tokenizer=session.tokenizer),
+        ids_hash=session.inputs_hash(Pass("model", "answers", "forget")),
+    )
     return {
-        **provenance(
-            engine=session.run.engine,
-            device=session.device,
-            rendered_prompt=question_text(first, protocol=session.protocol, tokenizer=session.tokenizer),
-            ids_hash=session.plan.encoded.ids_hash if internal else "",
-        ),
+        **found,
+        "versions": {
+            **found["versions"],
+            **{name: version(name) for name in ("rouge-score", "scikit-learn")},
+        },
+        "entity_ids_hash": session.plan.encoded.ids_hash if internal else None,
         "protocol": session.protocol,
         "fluency": evidence.fluency.name,
         "metrics": [name for name in METRICS if name in evidence.outcomes],

@@ -201,12 +201,11 @@ def _utility_passes(role: Role) -> dict[str, tuple[Pass, ...]]:
     return found
 
 
-def _all_utility_passes(role: Role) -> tuple[Pass, ...]:
-    return tuple(dict.fromkeys(p for passes in _utility_passes(role).values() for p in passes))
+def _full_utility_passes() -> tuple[Pass, ...]:
+    return tuple(dict.fromkeys(p for passes in _utility_passes("full").values() for p in passes))
 
 
 _SET_LABELS = {"retain": "retain", "ra": "real authors", "wf": "world facts"}
-_PARTS = {"q_prob": useful.q_prob, "q_rouge": useful.q_rouge, "truth_ratio": useful.q_truth_ratio}
 _PART_LABELS = {"q_prob": "Probability", "q_rouge": "ROUGE", "truth_ratio": "Truth Ratio"}
 
 _UTILITY = (
@@ -220,7 +219,7 @@ _UTILITY = (
             passes=_utility_passes("model")[f"{short}_{part}"],
         )
         for short, name in useful.SETS.items()
-        for part, score in _PARTS.items()
+        for part, score in useful.PARTS.items()
     ),
     MetricSpec(
         name="model_utility",
@@ -228,7 +227,7 @@ _UTILITY = (
         group="utility",
         meaning=_USEFUL,
         score=useful.model_utility,
-        passes=_all_utility_passes("model"),
+        uses=useful.PART_NAMES,
     ),
     MetricSpec(
         name="fluency",
@@ -244,7 +243,7 @@ _UTILITY = (
         group="utility",
         meaning=_USEFUL,
         score=useful.utility,
-        passes=(*_all_utility_passes("model"), *_said("forget")),
+        uses=("model_utility", "fluency"),
     ),
     MetricSpec(
         name="utility_rel",
@@ -253,7 +252,7 @@ _UTILITY = (
         meaning=Meaning("utility", "useless", "as full; may exceed 1"),
         high=float("inf"),
         score=useful.utility_rel,
-        passes=(*_all_utility_passes("full"), *_said("forget", role="full")),
+        passes=(*_full_utility_passes(), *_said("forget", role="full")),
         uses=("utility",),
     ),
 )

@@ -44,13 +44,16 @@ def q_truth_ratio(evidence: Evidence, *, name: str, role: Role = "model") -> Out
     return mean_outcome(evidence.ids(name), [kept_truth(*pair) for pair in zip(correct, wrong, strict=True)])
 
 
-def model_utility(evidence: Evidence, *, role: Role = "model") -> Outcome:
+PARTS = {"q_prob": q_prob, "q_rouge": q_rouge, "truth_ratio": q_truth_ratio}
+"""What is measured on each of the three sets."""
+
+PART_NAMES = tuple(f"{short}_{kind}" for short in SETS for kind in PARTS)
+"""The nine parts of Model Utility."""
+
+
+def model_utility(evidence: Evidence) -> Outcome:
     """Model Utility: harmonic mean of the nine parts."""
-    parts = {}
-    for short, name in SETS.items():
-        for what, part in (("prob", q_prob), ("rouge", q_rouge)):
-            parts[f"{short}_q_{what}"] = part(evidence, name=name, role=role).value
-        parts[f"{short}_truth_ratio"] = q_truth_ratio(evidence, name=name, role=role).value
+    parts = {name: evidence.value(name) for name in PART_NAMES}
     return Outcome(_harmonic(parts), details=parts)
 
 
@@ -60,21 +63,31 @@ def fluency(evidence: Evidence, *, role: Role = "model") -> Outcome:
     return mean_outcome(evidence.ids("forget"), values, scorer=evidence.fluency.name)
 
 
-def utility(evidence: Evidence, *, role: Role = "model") -> Outcome:
+def utility(evidence: Evidence) -> Outcome:
     """Utility: harmonic mean of Model Utility and Fluency."""
-    parts = {
-        "model_utility": model_utility(evidence, role=role).value,
-        "fluency": fluency(evidence, role=role).value,
-    }
+    parts = {name: evidence.value(name) for name in ("model_utility", "fluency")}
     return Outcome(_harmonic(parts), details=parts)
 
 
 def utility_rel(evidence: Evidence) -> Outcome:
     """Utility relative to `full`."""
-    own, full = evidence.value("utility"), utility(evidence, role="full").value
+    own, full = evidence.value("utility"), _utility_of_full(evidence)
     if full == 0:
         raise Undefined("the Utility of full is 0")
     return Outcome(own / full, details={"utility_model": own, "utility_full": full})
+
+
+def _utility_of_full(evidence: Evidence) -> float:
+    parts = {
+        f"{short}_{kind} of full": score(evidence, name=name, role="full").value
+        for short, name in SETS.items()
+        for kind, score in PARTS.items()
+    }
+    both = {
+        "Model Utility of full": _harmonic(parts),
+        "Fluency of full": fluency(evidence, role="full").value,
+    }
+    return _harmonic(both)
 
 
 def memorization(evidence: Evidence) -> Outcome:

@@ -129,9 +129,10 @@ class Session:
         if any(role not in self.records for role in roles):
             return None
         prints = tuple(self.records[role].fingerprint for role in roles)
-        return (wanted.kind, *prints, self._inputs(wanted), self.options.dtype, __version__)
+        return (wanted.kind, *prints, self.inputs_hash(wanted), self.options.dtype, __version__)
 
-    def _inputs(self, wanted: Pass) -> str:
+    def inputs_hash(self, wanted: Pass) -> str:
+        """Hash of the tokens that a pass runs over."""
         if wanted.kind == "answers":
             return _hash_rows(self.answer_rows(wanted.what)[1])
         if wanted.kind == "generations":
