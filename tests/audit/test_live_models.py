@@ -70,7 +70,8 @@ def test_live_bridges_give_the_same_audit(audited, trio, family):
 def test_one_live_bridge_fits_two_directories(audited, trio):
     paths = trio("llama")
     audit = DepthAudit.run(paths.full, paths.retain, boot(paths.unlearned), EXAMPLES, options=CPU)
-    assert torch.equal(audit.s2_delta, audited("llama").s2_delta)
+    # A Bridge runs its last block over the whole sequence, a plain model at the window only: equal up to rounding.
+    torch.testing.assert_close(audit.s2_delta, audited("llama").s2_delta, atol=1e-5, rtol=0)
 
 
 def test_models_that_the_caller_opened_stay_open(audited, trio):

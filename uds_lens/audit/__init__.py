@@ -10,7 +10,7 @@ from uds_lens.audit.analyses import (
     tau_sweep,
     types_frame,
 )
-from uds_lens.audit.baseline import Baseline
+from uds_lens.audit.baseline import Baseline, RecordedBaseline
 from uds_lens.audit.comparison import models_frame
 from uds_lens.audit.config import AuditConfig, RunOptions
 from uds_lens.audit.depth_audit import DepthAudit
@@ -32,6 +32,7 @@ __all__ = [
     "DepthAudit",
     "Interval",
     "ModelRecord",
+    "RecordedBaseline",
     "RunOptions",
     "bootstrap_interval",
     "clip_shares",

@@ -6,7 +6,8 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,12 +16,15 @@ from torch import Tensor
 
 from uds_lens.audit.config import AuditConfig, RunOptions
 from uds_lens.audit.depth_audit import DepthAudit, as_tensor
-from uds_lens.audit.measure import PatchScores, Plan, SourceStates, make_plan, read_source, score_sources
+from uds_lens.audit.memory import require_memory
+from uds_lens.audit.plan import Plan, make_plan, require_examples
 from uds_lens.audit.records import ModelRecord, provenance
 from uds_lens.audit.scores import ke_mask
+from uds_lens.audit.states import SourceStates, read_source
+from uds_lens.audit.target import PatchScores, Target, score_sources
 from uds_lens.data import ForgetExample, SkippedExample
 from uds_lens.errors import ModelError, warn_once
-from uds_lens.models import ModelSource
+from uds_lens.models import ModelSource, check_trio, read_passport
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -92,7 +96,9 @@ class Baseline:
             DataError: No examples.
         """
         config, options = config or AuditConfig(), options or RunOptions()
+        require_examples(examples)
         plan = make_plan({"full": full, "retain": retain}, examples, config=config, options=options)
+        require_memory(full, plan, n_sources=1, config=config, options=options)
         source = read_source(retain, plan, role="retain", config=config, options=options)
         return _assemble(full, source, [], plan, config, options)[0]
 
@@ -138,41 +144,77 @@ class Baseline:
     ) -> list[DepthAudit]:
         """Stage 2 of several models; `full` is opened and recorded once for all of them.
 
-        The states of all models are held in memory at once (examples x layers x tokens x d_model numbers each);
-        pass a few dozen at a time.
+        One model is in memory at a time. The states of all models are kept until `full` is opened (examples x
+        layers x tokens x d_model numbers each), beyond `RunOptions.memory_gib` in temporary files.
 
         Returns:
             One audit per model, in their order.
         """
         options = options or RunOptions()
-        full = self.full if self.full is not None else self.models["full"].name
-        roles = {"full": full, **{f"unlearned {i}": m for i, m in enumerate(models, start=1)}}
-        plan = make_plan(roles, self.examples, config=self.config, options=options)
-        self._require_same_tokens(plan)
+        names = ["unlearned"] if len(models) == 1 else [f"unlearned {i}" for i in range(1, len(models) + 1)]
+        plan = self._plan(dict(zip(names, models, strict=True)), options)
+        require_memory(self._full, plan, n_sources=len(models), config=self.config, options=options)
         sources = [
-            read_source(m, plan, role=f"unlearned {i}", config=self.config, options=options)
-            for i, m in enumerate(models, start=1)
+            read_source(m, plan, role=name, config=self.config, options=options, share=len(models))
+            for name, m in zip(names, models, strict=True)
         ]
-        own = [s for s in sources if s.record.fingerprint != self.models["retain"].fingerprint]
-        scores = score_sources(full, own, plan, config=self.config, options=options)
-        if scores.record.fingerprint != self.models["full"].fingerprint:
+        with Target(self._full, plan, config=self.config, options=options) as target:
+            return self._finish(sources, target)
+
+    @contextmanager
+    def recorded(self, *, options: RunOptions | None = None) -> Iterator[RecordedBaseline]:
+        """Keep `full` open and recorded, for many stage 2 in a row: two models in memory, the least work per model.
+
+        Args:
+            options: How to run it; `memory_gib` bounds the recordings that are kept.
+
+        Returns:
+            A context manager that yields a `RecordedBaseline`; its `audit` measures one model.
+
+        Example:
+            >>> import uds_lens as ul
+            >>> world = ul.toy.load()
+            >>> baseline = ul.Baseline.measure(world.full, world.retain, world.examples)
+            >>> with baseline.recorded() as recorded:
+            ...     scores = [recorded.audit(model).uds for model in (world.full, world.retain)]
+            >>> scores
+            [0.0, 1.0]
+        """
+        options = options or RunOptions()
+        plan = self._plan({}, options)
+        require_memory(self._full, plan, n_sources=1, config=self.config, options=options, models_open=2)
+        with Target(self._full, plan, config=self.config, options=options, keep=True) as target:
+            yield RecordedBaseline(self, plan, target, options)
+
+    @property
+    def _full(self) -> ModelSource:
+        return self.full if self.full is not None else self.models["full"].name
+
+    def _plan(self, models: Mapping[str, ModelSource], options: RunOptions) -> Plan:
+        """Tokens and batches again, checked against those stage 1 was measured on."""
+        plan = make_plan({"full": self._full, **models}, self.examples, config=self.config, options=options)
+        if plan.encoded.ids_hash != self.provenance["ids_hash"]:
             raise ModelError(
-                f"{scores.record.name!r} is not the `full` this baseline was measured with (weights "
-                f"{scores.record.fingerprint}, expected {self.models['full'].fingerprint}). Measure the baseline "
+                "the tokenizer of `full` no longer gives the tokens this baseline was measured on: measure it again."
+            )
+        return plan
+
+    def _finish(self, sources: Sequence[SourceStates], target: Target) -> list[DepthAudit]:
+        """Stage 2 of sources that were read, in a target that must be the `full` of stage 1."""
+        if target.record.fingerprint != self.models["full"].fingerprint:
+            raise ModelError(
+                f"{target.record.name!r} is not the `full` this baseline was measured with (weights "
+                f"{target.record.fingerprint}, expected {self.models['full'].fingerprint}). Measure the baseline "
                 "again, or set its `full`."
             )
-        by_source = dict(zip(map(id, own), scores.sources, strict=True))
+        own = [s for s in sources if s.record.fingerprint != self.models["retain"].fingerprint]
+        scores = target.score(own).sources if own else []
+        by_source = dict(zip(map(id, own), scores, strict=True))
         return [self._with_stage_2(s.record, by_source.get(id(s))) for s in sources]
 
     def with_full(self, full: ModelSource) -> Baseline:
         """The same baseline with another place to open `full` from (its weights are checked when it is opened)."""
         return dataclasses.replace(self, full=full)
-
-    def _require_same_tokens(self, plan: Plan) -> None:
-        if plan.encoded.ids_hash != self.provenance["ids_hash"]:
-            raise ModelError(
-                "the tokenizer of `full` no longer gives the tokens this baseline was measured on: measure it again."
-            )
 
     def _with_stage_2(self, unlearned: ModelRecord, scores: PatchScores | None) -> DepthAudit:
         """Join the stages; None means the model is retain itself, whose stage 2 is stage 1."""
@@ -223,6 +265,40 @@ class Baseline:
         )
 
 
+@dataclass(frozen=True, eq=False)
+class RecordedBaseline:
+    """A baseline whose `full` is open and recorded; made by `Baseline.recorded`."""
+
+    baseline: Baseline
+    """Stage 1."""
+
+    plan: Plan
+    """Rows and batches."""
+
+    target: Target
+    """`full`, open."""
+
+    options: RunOptions
+    """How it is run."""
+
+    def audit(self, unlearned: ModelSource) -> DepthAudit:
+        """Stage 2 of one model: one pass over it, and its patched variants.
+
+        Raises:
+            TrioMismatchError: The model does not fit `full`.
+            ModelError: The model cannot be opened, or gives NaN.
+        """
+        where = {"offline": self.options.offline, "trust_remote_code": self.options.trust_remote_code}
+        full = read_passport(self.target.model)
+        check_trio(
+            {"full": full, "unlearned": read_passport(unlearned, revision=self.options.revision, **where)}
+        )
+        source = read_source(
+            unlearned, self.plan, role="unlearned", config=self.baseline.config, options=self.options
+        )
+        return self.baseline._finish([source], self.target)[0]
+
+
 STAGE_1_SETTINGS = ("site", "scope", "last_layer", "protocol", "dtype", "exact_noop")
 """Settings that stage 1 depends on."""
 
@@ -239,9 +315,11 @@ def audit_from_scratch(
     """Both stages with one pass over `full`: retain is read, unlearned is read, then both are patched in."""
     config, options = config or AuditConfig(), options or RunOptions()
     roles: dict[str, ModelSource] = {"full": full, "retain": retain, "unlearned": unlearned}
+    require_examples(examples)
     plan = make_plan(roles, examples, config=config, options=options)
-    first = read_source(retain, plan, role="retain", config=config, options=options)
-    second = read_source(unlearned, plan, role="unlearned", config=config, options=options)
+    require_memory(full, plan, n_sources=2, config=config, options=options)
+    first = read_source(retain, plan, role="retain", config=config, options=options, share=2)
+    second = read_source(unlearned, plan, role="unlearned", config=config, options=options, share=2)
     same = first.record.fingerprint == second.record.fingerprint
     baseline, scores = _assemble(full, first, [] if same else [second], plan, config, options)
     return baseline._with_stage_2(second.record, None if same else scores[0])
@@ -277,4 +355,3 @@ def _assemble(
         full=full,
     )
     return baseline, stage_2
-

@@ -23,7 +23,9 @@ def audit_card(audit: DepthAudit) -> str:
         ("layers", str(audit.n_layers)),
     ]
     cell = "padding:2px 12px 2px 0;text-align:left;vertical-align:top"
-    body = "".join(f'<tr><th style="{cell}">{name}</th><td style="{cell}">{value}</td></tr>' for name, value in rows)
+    body = "".join(
+        f'<tr><th style="{cell}">{name}</th><td style="{cell}">{value}</td></tr>' for name, value in rows
+    )
     warnings = "".join(f"<li>{escape(text)}</li>" for text in audit.warnings)
     notes = f'<ul style="margin:4px 0 0 0">{warnings}</ul>' if warnings else ""
     return f'<div><table style="border-collapse:collapse">{body}</table>{notes}</div>'

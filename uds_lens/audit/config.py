@@ -56,10 +56,16 @@ class AuditConfig:
     """Seed of the bootstrap."""
 
     def __post_init__(self) -> None:
-        if isinstance(self.tau, bool) or not isinstance(self.tau, int | float) or not 0 <= self.tau < math.inf:
+        if (
+            isinstance(self.tau, bool)
+            or not isinstance(self.tau, int | float)
+            or not 0 <= self.tau < math.inf
+        ):
             raise ConfigError(f"tau must be a number >= 0 (nats per token); got {self.tau!r}.")
         if not isinstance(self.confidence, int | float) or not 0 < self.confidence < 1:
-            raise ConfigError(f"confidence must lie between 0 and 1, for example 0.95; got {self.confidence!r}.")
+            raise ConfigError(
+                f"confidence must lie between 0 and 1, for example 0.95; got {self.confidence!r}."
+            )
         _require_whole("n_bootstrap", self.n_bootstrap, at_least=100)
         _require_whole("seed", self.seed, at_least=0)
         check_choice("site", self.site, Site)
@@ -96,6 +102,12 @@ class RunOptions:
     token_budget: int = 4096
     """Tokens per batch, padding included. Lower it when memory runs out."""
 
+    memory_gib: float = 4.0
+    """Memory for states and kept recordings, GiB. States beyond it go to temporary files, recordings are redone."""
+
+    check_memory: bool = True
+    """Estimate the memory needed before the run, and raise if it is not there."""
+
     revision: str | None = None
     """Branch, tag or commit, for checkpoints on the Hub."""
 
@@ -111,6 +123,8 @@ class RunOptions:
     def __post_init__(self) -> None:
         check_choice("engine", self.engine, Engine)
         _require_whole("token_budget", self.token_budget, at_least=1)
+        if not isinstance(self.memory_gib, int | float) or not 0 <= self.memory_gib < math.inf:
+            raise ConfigError(f"memory_gib must be a number >= 0 (GiB); got {self.memory_gib!r}.")
 
 
 def _require_whole(name: str, value: object, *, at_least: int) -> None:

@@ -248,7 +248,9 @@ class DepthAudit(Views):
             "n_not_measurable": self.n_not_measurable,
             "n_skipped": len(self.skipped),
             "n_layers": self.n_layers,
-            "ke_layers_mean": float(self.ke_mask.sum(-1).double().mean()) if len(self.examples) else float("nan"),
+            "ke_layers_mean": float(self.ke_mask.sum(-1).double().mean())
+            if len(self.examples)
+            else float("nan"),
             "over_erased_share": self.over_erased_share,
             "negative_share": self.negative_share,
             "s_full_mean": float(self.s_full.mean()) if len(self.examples) else float("nan"),

@@ -88,7 +88,9 @@ def layers_frame(audit: DepthAudit) -> pd.DataFrame:
     columns["negative_share"] = ((audit.ler_raw < 0) & ke).sum(0).double().div(count).numpy()
     for name in ("s1_norm_ratio", "s1_cosine", "s2_norm_ratio", "s2_cosine"):
         values = getattr(audit, name)
-        columns[name] = (values.mean(0) if len(values) else values.new_full((audit.n_layers,), torch.nan)).numpy()
+        columns[name] = (
+            values.mean(0) if len(values) else values.new_full((audit.n_layers,), torch.nan)
+        ).numpy()
     return pd.DataFrame(columns)
 
 

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from uds_lens.audit.measure import SourceStates
+from uds_lens.audit.states import SourceStates
 from uds_lens.metrics.answers import AnswerScores
 from uds_lens.metrics.fisher import FisherMasks
 from uds_lens.metrics.fluency import FluencyScorer
@@ -65,8 +65,9 @@ class Evidence:
     def stacked_states(self, role: Role, layer: int) -> Float[Tensor, "token d_model"]:
         """States of one layer at the scored positions of all examples, float64."""
         source: SourceStates = self._value(Pass(role, "states"))
-        plan = self.session.plan
-        parts = [cache[layer][plan.batch(n).scored_mask].double() for n, cache in enumerate(source.caches)]
+        rows = self.session.plan.encoded.rows
+        at = [[position - row.window[0] for position in row.scored] for row in rows]
+        parts = [source.store.get(n)[layer, places].double() for n, places in enumerate(at)]
         return torch.cat(parts)
 
     def n_layers(self) -> int:

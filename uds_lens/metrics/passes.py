@@ -8,7 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from uds_lens.audit.measure import PatchScores, SourceStates, read_source, score_sources
+from uds_lens.audit.states import SourceStates, read_source
+from uds_lens.audit.target import PatchScores, score_sources
 from uds_lens.metrics.answers import AnswerScores, score_answers
 from uds_lens.metrics.dequantise import dequantised
 from uds_lens.metrics.fisher import FisherMasks, SpilledFisher, fisher_masks, masked_fisher, spill_fisher
@@ -78,9 +79,10 @@ def _lens(session: Session, wanted: Pass, model: HookedModel) -> Float[Tensor, "
     source: SourceStates = session.results[Pass(wanted.what, "states")].value  # type: ignore[arg-type]
     plan = session.plan
     found = torch.full((len(plan.encoded.rows), model.n_layers), torch.nan, dtype=torch.float64)
-    for number, cache in enumerate(source.caches):
-        batch = plan.batch(number).to(model.device)
-        states = cache.states.to(model.device, model.dtype)
+    for number in range(len(plan.batches)):
+        batch = plan.batch(number)
+        states = source.cache(batch).states.to(model.device, model.dtype)
+        batch = batch.to(model.device)
         found[list(batch.rows)] = lens_logprobs(model.anatomy, states, batch.targets, batch.scored_mask).cpu()
     return found
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from uds_lens import __version__
 from uds_lens.audit import AuditConfig, ModelRecord, RunOptions
-from uds_lens.audit.measure import Plan
+from uds_lens.audit.plan import Plan
 from uds_lens.data import TokenSequence, encode, plan_batches, prompt_ids
 from uds_lens.metrics.cache import Measured, MetricCache
 from uds_lens.metrics.data import MetricData

@@ -1,0 +1,213 @@
+"""When memory runs out: halve the batch and go on; and how much is needed, told before the run."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import logging
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from uds_lens.audit.config import AuditConfig, RunOptions
+from uds_lens.audit.plan import Plan
+from uds_lens.errors import ModelError, warn_once
+from uds_lens.models import ModelSource, pick_device
+from uds_lens.models.checkpoint import load_config
+
+logger = logging.getLogger(__name__)
+
+GIB = 1 << 30
+
+
+def run_halving(rows: Sequence[int], work: Callable[[list[int]], None]) -> None:
+    """Run `work` on rows; where memory runs out, on each half of them instead.
+
+    Args:
+        rows: Row numbers of one batch.
+        work: Does the rows given to it, and keeps nothing of an attempt that raised.
+
+    Raises:
+        ModelError: Memory runs out on a single row.
+    """
+    try:
+        work(list(rows))
+        return
+    except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        if len(rows) == 1:
+            raise ModelError(
+                "memory ran out on a single example: use a GPU with more memory, device_map='auto' to spread the "
+                "model, dtype='bfloat16', or device='cpu'."
+            ) from error
+    _free()
+    warn_once(
+        "memory ran out on a batch: halving batches, results do not change. A lower RunOptions(token_budget=...) "
+        "avoids the failed attempts."
+    )
+    middle = len(rows) // 2
+    run_halving(rows[:middle], work)
+    run_halving(rows[middle:], work)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an exception says that an allocation failed (CUDA's own class, Python's, or the CPU allocator's)."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    text = str(error)
+    return "out of memory" in text or "can't allocate memory" in text
+
+
+def _free() -> None:
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+@dataclass(frozen=True)
+class MemoryEstimate:
+    """What an audit will hold at its largest moment, in bytes."""
+
+    weights: int
+    """One model, the only one in memory."""
+
+    states: int
+    """States of all sources at the windows."""
+
+    batch: int
+    """The largest batch: recorded keys and values, activations, logits."""
+
+    available: int
+    """Free memory of the device now."""
+
+    @property
+    def total(self) -> int:
+        """Sum of the parts."""
+        return self.weights + self.states + self.batch
+
+    def __str__(self) -> str:
+        parts = (("weights", self.weights), ("states", self.states), ("batch", self.batch))
+        told = ", ".join(f"{name} {value / GIB:.2f}" for name, value in parts)
+        return f"needs about {self.total / GIB:.2f} GiB ({told}) of {self.available / GIB:.2f} GiB free"
+
+    def require(self) -> None:
+        """Raise unless it fits.
+
+        Raises:
+            ModelError: With the parts and the ways to need less.
+        """
+        if self.total > self.available:
+            raise ModelError(
+                f"the audit {self}. Use dtype='bfloat16', a lower RunOptions(token_budget=...), a lower "
+                "RunOptions(memory_gib=...) for the states, device_map='auto', or another device; "
+                "RunOptions(check_memory=False) tries all the same."
+            )
+
+
+def estimate_memory(
+    config: Any, plan: Plan, *, n_sources: int, dtype: str, device: str, states_budget: int
+) -> MemoryEstimate:
+    """Estimate from a transformers config, without loading weights.
+
+    Args:
+        config: Config of the models.
+        plan: The batches.
+        n_sources: Models whose states are kept at once.
+        dtype: Dtype of weights and activations.
+        device: Where the models run.
+        states_budget: Bytes of states kept in memory before they are written to disk.
+
+    Returns:
+        The estimate; right to about 20 % for dense decoders.
+    """
+    text = config.get_text_config()
+    size = torch.empty(0, dtype=getattr(torch, dtype)).element_size()
+    width, layers = int(text.hidden_size), int(text.num_hidden_layers)
+    heads = int(text.num_attention_heads)
+    head = int(getattr(text, "head_dim", None) or width // heads)
+    kv = 2 * head * int(getattr(text, "num_key_value_heads", None) or heads)
+    inner = int(getattr(text, "intermediate_size", None) or 4 * width)
+    rows = plan.encoded.rows
+    windows = sum(len(row.window) for row in rows)
+    largest = 0
+    for batch in plan.batches:
+        tokens = len(batch) * max(len(rows[i].ids) for i in batch)
+        flying = len(batch) * max(len(rows[i].window) for i in batch) * layers
+        length = max(len(rows[i].ids) for i in batch)
+        recorded = tokens * layers * kv * size + 2 * flying * width * size
+        active = max(tokens, flying) * (2 * width + 3 * inner) * size + len(batch) * heads * length**2 * 8
+        largest = max(largest, recorded + active)
+    logits = 3 * min(1 << 25, windows * layers * int(text.vocab_size)) * 4
+    return MemoryEstimate(
+        weights=_weight_bytes(config, size),
+        states=min(states_budget, n_sources * windows * layers * width * size),
+        batch=largest + logits,
+        available=free_bytes(device),
+    )
+
+
+def require_memory(
+    full: ModelSource,
+    plan: Plan,
+    *,
+    n_sources: int,
+    config: AuditConfig,
+    options: RunOptions,
+    models_open: int = 1,
+) -> MemoryEstimate | None:
+    """Estimate an audit's memory, log it, and raise if it is not there.
+
+    Nothing is estimated for live models (they are in memory already), with `device_map` (accelerate places the
+    weights), or with `check_memory=False`.
+
+    Returns:
+        The estimate, or None where there is none.
+
+    Raises:
+        ModelError: It cannot fit.
+    """
+    if not options.check_memory or options.device_map is not None or not isinstance(full, str | os.PathLike):
+        return None
+    settings = load_config(
+        full,
+        revision=options.revision,
+        offline=options.offline,
+        trust_remote_code=options.trust_remote_code,
+    )
+    estimate = estimate_memory(
+        settings,
+        plan,
+        n_sources=n_sources,
+        dtype=config.dtype,
+        device=pick_device(options.device),
+        states_budget=int(options.memory_gib * GIB),
+    )
+    estimate = dataclasses.replace(estimate, weights=estimate.weights * models_open)
+    logger.info("the audit %s", estimate)
+    estimate.require()
+    return estimate
+
+
+def free_bytes(device: str) -> int:
+    """Free memory of a device, in bytes."""
+    kind = torch.device(device)
+    if kind.type == "cuda":
+        return int(torch.cuda.mem_get_info(kind)[0])
+    import psutil
+
+    return int(psutil.virtual_memory().available)
+
+
+def _weight_bytes(config: Any, size: int) -> int:
+    """Bytes of the weights, from the model built without storage; tied weights count once."""
+    import copy
+
+    from transformers import AutoModelForCausalLM
+
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(copy.deepcopy(config))
+    return sum(parameter.numel() for parameter in model.parameters()) * size
