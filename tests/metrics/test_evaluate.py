@@ -272,3 +272,24 @@ def test_relative_utility_by_hand(trio, data, monkeypatch):
     full = ask(models.full, data, metrics=names, full=models.full, fluency=Half())
     assert full["utility_rel"].value == pytest.approx(1)
     assert own["utility_rel"].value == pytest.approx(own["utility"].value / full["utility"].value)
+
+
+def test_one_model_in_memory_at_a_time(trio, data, monkeypatch):
+    from uds_lens.metrics import session
+
+    opened, order = [], []
+
+    def watched(source, **options):
+        assert all(model._hf is None for model in opened), "the model before is still open"
+        opened.append(open_model(source, **options))
+        order.append(source.name)
+        return opened[-1]
+
+    monkeypatch.setattr(session, "open_model", watched)
+    models = trio("llama")
+    ask(models.unlearned, data, metrics=[*WHITE_BOX, "es"], retain=models.retain, full=models.full)
+    assert order == ["retain", "full", "unlearned", "full"]
+    opened.clear()
+    order.clear()
+    ask(models.unlearned, data, metrics=["uds", "s_mia_loss"], retain=models.retain, full=models.full)
+    assert order == ["retain", "unlearned", "full"]

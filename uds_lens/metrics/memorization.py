@@ -53,7 +53,7 @@ def truth_ratio(correct: Sequence[float], wrong: Sequence[float]) -> float:
         In [0, 1]; 0.5 = no preference, 1 = only the truth. NaN where a side is empty or both are 0.
 
     Example:
-        >>> truth_ratio([0.6], [0.2])
+        >>> round(truth_ratio([0.6], [0.2]), 6)
         0.75
     """
     p_c, p_w = geometric_mean(correct), geometric_mean(wrong)
