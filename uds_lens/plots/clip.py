@@ -62,7 +62,7 @@ def clip_bars(
         ticktext=[f"{abs(tick):.0%}" for tick in ticks],
     )
     layer_axis(figure, len(layers))
-    figure.update_layout(barmode="relative", hovermode="x unified")
+    figure.update_layout(barmode="relative", hovermode="x unified", hoverdistance=-1)
     subtitle = "Share of examples whose raw LER lies outside 0 to 1, by layer."
     return style(figure, theme=theme, title=title, subtitle=subtitle, height=360)
 

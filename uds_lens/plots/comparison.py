@@ -71,7 +71,7 @@ def compare_layers(
         )
     else:
         figure.update_yaxes(title_text="mean S2, nats per token", rangemode="tozero")
-    figure.update_layout(hovermode="x unified")
+    figure.update_layout(hovermode="x unified", hoverdistance=-1)
     rows = -(-len(models) // 4)
     subtitle = (
         "Means over the examples with knowledge at the layer."

@@ -53,7 +53,7 @@ def component_profile(
     figure.update_xaxes(title_text="layer", row=1, col=1)
     figure.update_yaxes(title_text="S1, nats per token", rangemode="tozero", row=1, col=1)
     _mean_axes(figure, [shown(site) for site in sites])
-    figure.update_layout(hovermode="x unified")
+    figure.update_layout(hovermode="x unified", hoverdistance=-1)
     subtitle = "Log-probability lost with retain's state at each site: by layer, and the mean over layers."
     return style(figure, theme=theme, title=title, subtitle=subtitle, height=390)
 

@@ -62,6 +62,6 @@ def example_profile(
     layer_axis(figure, len(layers))
     figure.update_yaxes(title_text="nats per token", rangemode="tozero", row=1)
     figure.update_yaxes(title_text="LER, 0 to 1", range=[0, 1.05], dtick=0.5, row=2)
-    figure.update_layout(hovermode="x unified")
+    figure.update_layout(hovermode="x unified", hoverdistance=-1)
     subtitle = None if question is None else shown(question, limit=110)
     return style(figure, theme=theme, title=title, subtitle=subtitle, height=430)

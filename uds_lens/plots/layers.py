@@ -52,7 +52,7 @@ def layer_profile(
     layer_axis(figure, len(layers))
     figure.update_yaxes(title_text="lost log-probability<br>nats per token", rangemode="tozero", row=1)
     figure.update_yaxes(title_text="share, 0 to 1", range=[-0.02, 1.04], dtick=0.25, tickformat=".2~f", row=2)
-    figure.update_layout(hovermode="x unified", bargap=0)
+    figure.update_layout(hovermode="x unified", hoverdistance=-1, bargap=0)
     return style(
         figure,
         theme=theme,

@@ -60,7 +60,7 @@ def lens_against_uds(
     figure.update_yaxes(title_text="lost log-probability<br>nats per token", row=1, col=1)
     figure.update_yaxes(title_text="LER", range=[-0.06, 1.06], dtick=0.5, row=2)
     figure.update_yaxes(title_text="LER, 0 to 1", row=2, col=1)
-    figure.update_layout(hovermode="x unified")
+    figure.update_layout(hovermode="x unified", hoverdistance=-1)
     style(
         figure,
         theme=theme,

@@ -57,7 +57,7 @@ def tau_curve(
     figure.update_yaxes(title_text="UDS", range=[-0.04, 1.06], dtick=0.5, row=1)
     figure.update_yaxes(title_text="KE layers<br>per example", rangemode="tozero", row=2)
     figure.update_yaxes(title_text="examples", rangemode="tozero", row=3)
-    figure.update_layout(hovermode="x unified", barmode="stack")
+    figure.update_layout(hovermode="x unified", hoverdistance=-1, barmode="stack")
     subtitle = "Band: fewest to most KE layers of an example." + (
         " Dotted: the tau of this audit." if tau is not None else ""
     )
