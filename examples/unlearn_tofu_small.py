@@ -26,18 +26,18 @@ from uds_lens.unlearning import (
 )
 
 SETTINGS = (
-    "ga_lr1e-04_epoch1",
-    "graddiff_lr2e-04_alpha5_epoch5",
-    "kl_lr2e-04_alpha5_epoch5",
-    "npo_lr3e-04_beta0.1_alpha5_epoch5",
-    "simnpo_lr3e-04_beta4.5_alpha1_delta1_gamma0.125_epoch5",
-    "idknll_lr3e-04_alpha1_epoch5",
-    "idkdpo_lr3e-04_beta0.1_alpha5_epoch5",
-    "altpo_lr3e-04_beta0.1_alpha5_epoch5",
-    "undial_lr5e-04_beta10_alpha1_epoch5",
-    "rmu_lr1e-03_layer2_scale10_epoch5",
-    "rmu_lr1e-03_layer4_scale10_epoch5",
-    "rmu_lr1e-03_layer6_scale10_epoch5",
+    "ga_lr3e-04_epoch1",
+    "graddiff_lr2e-04_alpha5_epoch3",
+    "kl_lr2e-04_alpha5_epoch3",
+    "npo_lr3e-04_beta0.1_alpha5_epoch3",
+    "simnpo_lr3e-04_beta4.5_alpha1_delta1_gamma0.125_epoch3",
+    "idknll_lr3e-04_alpha1_epoch3",
+    "idkdpo_lr3e-04_beta0.1_alpha5_epoch3",
+    "altpo_lr1e-03_beta0.1_alpha5_epoch3_nalternates2",
+    "undial_lr5e-04_beta10_alpha1_epoch3",
+    "rmu_lr1e-03_alpha5_layer2_scale30_epoch2",
+    "rmu_lr1e-03_alpha5_layer4_scale30_epoch2",
+    "rmu_lr1e-03_alpha5_layer6_scale30_epoch2",
 )
 RETAIN_STEP = 18
 """Two hundred retain rows are enough to measure the retain probability."""
@@ -103,6 +103,28 @@ def add_audits(rows: list[dict], shared: Path, out: Path) -> None:
         row |= {"ler": layers["ler_mean"].tolist(), "ke_share": layers["ke_share"].tolist()}
 
 
+def add_logit_lens(rows: list[dict], shared: Path, out: Path) -> None:
+    """The Logit Lens score of each model, to set beside UDS."""
+    models, cache = shared / "models/tofu-small", ul.metrics.MetricCache()
+    examples = ul.load_examples(shared / "data/tofu/forget10_filtered.json")
+    for row in rows:
+        file = out / "logit_lens" / f"{row['name']}.json"
+        if not file.is_file():
+            results = ul.metrics.evaluate(
+                row["model"],
+                examples,
+                metrics=["logit_lens"],
+                retain=models / "retain90",
+                full=models / "full",
+                cache=cache,
+                run=ul.RunOptions(device="cpu"),
+                fluency="heuristic",
+            )
+            file.parent.mkdir(exist_ok=True)
+            file.write_text(json.dumps(results["logit_lens"].value))
+        row["logit_lens"] = json.loads(file.read_text())
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--shared", type=Path, default=Path("../shared"))
@@ -120,19 +142,23 @@ def main() -> None:
     rows = [trained(name, shared, out, forget, retain) for name in names]
     if not arguments.no_audit:
         add_audits(rows, shared, out)
+        add_logit_lens(rows, shared, out)
         print(table(rows))
         print(layer_table(rows))
 
 
 def table(rows: list[dict]) -> str:
     """The results as Markdown."""
-    lines = ["| model | forget Prob | retain Prob | of full's | UDS | 95 % interval | steps | seconds |"]
-    lines.append("|---|---|---|---|---|---|---|---|")
+    lines = [
+        "| model | forget Prob | retain Prob | of full's | UDS | 95 % interval | Logit Lens | steps | seconds |"
+    ]
+    lines.append("|---|---|---|---|---|---|---|---|---|")
     for row in rows:
         share = row["retain_prob"] / rows[0]["retain_prob"]
         lines.append(
             f"| {row['name']} | {row['forget_prob']:.3f} | {row['retain_prob']:.3f} | {share:.0%} | {row['uds']:.3f} | "
-            f"{row['low']:.3f} to {row['high']:.3f} | {row.get('steps', '')} | {row.get('seconds', '')} |"
+            f"{row['low']:.3f} to {row['high']:.3f} | {row['logit_lens']:.3f} | "
+            f"{row.get('steps', '')} | {row.get('seconds', '')} |"
         )
     return "\n".join(lines)
 
