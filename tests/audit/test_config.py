@@ -97,7 +97,8 @@ def assert_equal_audits(audit, reference, order=None):
 
 
 @pytest.mark.parametrize(
-    "options", [{"token_budget": 1}, {"token_budget": 50}, {"engine": "naive"}, {"engine": "auto"}]
+    "options",
+    [{"token_budget": 1}, {"token_budget": 50}, {"memory_gib": 0.0}, {"engine": "naive"}, {"engine": "auto"}],
 )
 def test_values_do_not_depend_on_how_it_is_run(trio, reference, options):
     assert_equal_audits(run(trio, options=replace(CPU, **options)), reference)

@@ -74,6 +74,14 @@ def test_one_live_bridge_fits_two_directories(audited, trio):
     torch.testing.assert_close(audit.s2_delta, audited("llama").s2_delta, atol=1e-5, rtol=0)
 
 
+def test_the_weights_of_full_in_a_live_bridge_score_exactly_zero(trio):
+    paths = trio("llama")
+    audit = DepthAudit.run(paths.full, paths.retain, boot(paths.full), EXAMPLES, options=CPU)
+    assert audit.equal_weights == [("full", "unlearned")]
+    assert (audit.s2_delta == 0).all()
+    assert audit.uds == 0.0
+
+
 def test_models_that_the_caller_opened_stay_open(audited, trio):
     paths = trio("llama")
     with open_model(paths.full, device="cpu") as full, open_model(paths.retain, device="cpu") as retain:

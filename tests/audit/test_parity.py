@@ -73,8 +73,10 @@ def test_self_patching_is_a_no_op_without_the_shortcut(audited, family):
     assert audit.s1_delta.abs().max() > 0.1
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("exact_noop", [True, False])
+@pytest.mark.parametrize(
+    ("family", "exact_noop"),
+    [*((family, True) for family in FAMILIES), ("llama", False), ("gemma2", False), ("neox", False)],
+)
 def test_retain_as_unlearned_scores_exactly_one(audited, family, exact_noop):
     audit = audited(family, unlearned="retain", exact_noop=exact_noop)
     assert audit.uds == 1.0
