@@ -1,0 +1,106 @@
+"""What the documentation shows is true: its code runs, its commands exist, its error messages are the real ones."""
+
+import ast
+import re
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+import typer
+
+import uds_lens as ul
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+DOCS = REPOSITORY / "docs"
+PAGES = [page for page in sorted(DOCS.rglob("*.md")) if page.parent.name != "api"]
+TEXTS = [*PAGES, REPOSITORY / "README.md"]
+PYTHON = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+BASH = re.compile(r"^```bash\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def name(page: Path) -> str:
+    return str(page.relative_to(REPOSITORY))
+
+
+@pytest.fixture
+def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the files the pages speak of, made of the toy world."""
+    world = ul.toy.load()
+    (tmp_path / "ckpt").mkdir()
+    for role in ("full", "retain", "npo", "rmu"):
+        (tmp_path / "ckpt" / role).symlink_to(world.checkpoints[role])
+    shutil.copy(world.path / "forget.json", tmp_path / "forget10.json")
+    shutil.copy(world.path / "retain.json", tmp_path / "retain90.json")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if PYTHON.search(page.read_text(encoding="utf-8"))], ids=name
+)
+@pytest.mark.filterwarnings("ignore::uds_lens.errors.UdsLensWarning")
+def test_python_runs(page: Path, workplace: Path) -> None:
+    shared: dict[str, object] = {}
+    for place, block in enumerate(PYTHON.findall(page.read_text(encoding="utf-8"))):
+        exec(compile(block, f"{page.name}, block {place}", "exec"), shared)
+
+
+def commands() -> list[tuple[str, str]]:
+    found = []
+    for page in TEXTS:
+        for block in BASH.findall(page.read_text(encoding="utf-8")):
+            lines = block.replace("\\\n", " ").splitlines()
+            found += [(name(page), line.strip()) for line in lines if line.startswith("uds-lens ")]
+    return found
+
+
+@pytest.mark.parametrize(("page", "line"), commands())
+def test_commands_exist(page: str, line: str) -> None:
+    from uds_lens.cli.app import app
+
+    _, command, *words = shlex.split(line)
+    known = typer.main.get_command(app).commands
+    assert command in known
+    options = {flag for parameter in known[command].params for flag in parameter.opts}
+    assert {word for word in words if word.startswith("--")} <= options
+
+
+def literals() -> str:
+    """All texts of the package, with an ellipsis for each value that is put in."""
+    texts = []
+    for path in (REPOSITORY / "uds_lens").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.JoinedStr):
+                texts.append(
+                    "".join(part.value if isinstance(part, ast.Constant) else "…" for part in node.values)
+                )
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                texts.append(node.value)
+    return "\n".join(" ".join(text.split()) for text in texts)
+
+
+MESSAGES = re.findall(r"^### `(.+)`$", (DOCS / "faq.md").read_text(encoding="utf-8"), re.MULTILINE)
+
+
+def test_error_messages_are_the_real_ones() -> None:
+    said = literals()
+    assert len(MESSAGES) > 15
+    parts = [part.strip() for message in MESSAGES for part in message.split("…") if len(part.strip()) > 3]
+    assert [part for part in parts if part not in said] == []
+
+
+@pytest.mark.parametrize("page", TEXTS, ids=name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#:]+?)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+        assert (page.parent / target).exists(), target
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    navigation = (REPOSITORY / "mkdocs.yml").read_text(encoding="utf-8")
+    for page in DOCS.rglob("*.md"):
+        assert f": {page.relative_to(DOCS)}" in navigation
+
+
+def test_every_room_has_a_reference() -> None:
+    assert {f"{room}.md" for room in ul._ROOMS} == {page.name for page in (DOCS / "api").iterdir()}
