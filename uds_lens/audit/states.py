@@ -126,6 +126,7 @@ def read_source(
         ModelError: It produces states that are NaN or infinite; names the first example.
     """
     with opened(source, config, options) as model:
+        record = ModelRecord.of(model)  # before the first pass: on a CPU, bitsandbytes repacks 4-bit weights then
         store = StateStore(budget=int(options.memory_gib * GIB / share))
 
         def read(rows: Sequence[int]) -> None:
@@ -136,7 +137,7 @@ def read_source(
 
         for rows in progress(plan.batches, desc=f"read {role}", unit="batch", enabled=options.progress):
             run_halving(rows, read)
-        return SourceStates(ModelRecord.of(model), store, config.site, config.last_layer)
+        return SourceStates(record, store, config.site, config.last_layer)
 
 
 def opened(

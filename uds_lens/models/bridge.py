@@ -65,6 +65,11 @@ def bridge_on_shared_weights(
     Raises:
         ModelError: TransformerLens does not know the architecture, or fails to wrap it.
     """
+    if is_offloaded(model):
+        raise ModelError(
+            f"TransformerLens cannot share the weights of {name!r}: accelerate keeps some of them on disk or moves "
+            "them as they are needed."
+        )
     from transformer_lens.model_bridge import TransformerBridge
 
     twin: Any = clone_sharing_weights(model)
@@ -82,6 +87,16 @@ def bridge_on_shared_weights(
             )
     except Exception as error:
         raise ModelError(f"TransformerLens cannot wrap {name!r} ({type(model).__name__}): {error}") from error
+
+
+def is_offloaded(model: nn.Module) -> bool:
+    """Whether accelerate keeps weights of the model elsewhere (disk, or the CPU for a GPU) until they are needed."""
+    return any(
+        getattr(part, "offload", False)
+        for module in model.modules()
+        if (hook := getattr(module, "_hf_hook", None)) is not None
+        for part in getattr(hook, "hooks", (hook,))
+    )
 
 
 def _reloadable(tokenizer: PreTrainedTokenizerFast | None, folder: Path) -> PreTrainedTokenizerFast | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,11 +26,8 @@ def is_local(source: str | os.PathLike[str]) -> bool:
     path = Path(source).expanduser()
     text = os.fspath(source)
     if path.is_dir():
-        if not (path / "config.json").is_file():
-            hint = " It holds a LoRA adapter." if (path / "adapter_config.json").is_file() else ""
-            raise ModelError(
-                f"{text!r} has no config.json: expected a directory written by save_pretrained.{hint}"
-            )
+        if not (path / "config.json").is_file() and not is_adapter(path):
+            raise ModelError(f"{text!r} has no config.json: expected a directory written by save_pretrained.")
         return True
     if path.is_file():
         raise ModelError(f"{text!r} is a file: expected the directory of a checkpoint, or a Hub id.")
@@ -40,12 +38,40 @@ def is_local(source: str | os.PathLike[str]) -> bool:
     return False
 
 
+def is_adapter(source: str | os.PathLike[str]) -> bool:
+    """Whether `source` is a directory with a PEFT adapter instead of a whole model."""
+    path = Path(source).expanduser()
+    return (path / "adapter_config.json").is_file() and not (path / "config.json").is_file()
+
+
+def adapter_base(source: str | os.PathLike[str]) -> str:
+    """The checkpoint an adapter was trained on: a directory (relative ones count from the adapter's), or a Hub id.
+
+    Raises:
+        ModelError: The adapter does not name one.
+    """
+    path = Path(source).expanduser()
+    try:
+        base = json.loads((path / "adapter_config.json").read_text("utf-8"))["base_model_name_or_path"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ModelError(f"{os.fspath(source)!r} has a broken adapter_config.json: {error}") from error
+    if not isinstance(base, str) or not base:
+        raise ModelError(
+            f"{os.fspath(source)!r} does not name its base model: set base_model_name_or_path in adapter_config.json, "
+            "or merge the adapter and save the whole model."
+        )
+    beside = path / base
+    return str(beside) if not Path(base).is_dir() and beside.is_dir() else base
+
+
 def load_config(
     source: str | os.PathLike[str], *, revision: str | None, offline: bool, trust_remote_code: bool
 ) -> PreTrainedConfig:
-    """The transformers config of a checkpoint, without its weights."""
+    """The transformers config of a checkpoint, without its weights; of an adapter, that of its base."""
     from transformers import AutoConfig
 
+    if is_adapter(source):
+        source = adapter_base(source)
     with _plain_errors(source):
         return AutoConfig.from_pretrained(
             _place(source), **_where(source, revision, offline, trust_remote_code)
@@ -58,6 +84,8 @@ def load_tokenizer(
     """The checkpoint's tokenizer, or None where a local directory holds none."""
     from transformers import AutoTokenizer
 
+    if is_adapter(source) and not _has_tokenizer(Path(source).expanduser()):
+        source = adapter_base(source)
     if is_local(source) and not _has_tokenizer(Path(source).expanduser()):
         return None
     with _plain_errors(source):
@@ -76,13 +104,26 @@ def load_weights(
     offline: bool,
     trust_remote_code: bool,
 ) -> PreTrainedModel:
-    """The model in evaluation mode, every weight from the checkpoint.
+    """The model in evaluation mode, every weight from the checkpoint; a PEFT adapter is merged into its base.
+
+    A checkpoint quantised by bitsandbytes stays quantised; its other weights have `dtype`.
 
     Raises:
         ModelError: The checkpoint cannot be read, or leaves weights of the model unset.
     """
     from transformers import AutoModelForCausalLM
 
+    if is_adapter(source):
+        base = load_weights(
+            adapter_base(source),
+            dtype=dtype,
+            device=device,
+            device_map=device_map,
+            revision=None,
+            offline=offline,
+            trust_remote_code=trust_remote_code,
+        )
+        return _with_adapter(base, source)
     placement = {"device_map": device_map} if device_map is not None else {}
     with _plain_errors(source), _quiet():
         model, info = AutoModelForCausalLM.from_pretrained(
@@ -101,9 +142,17 @@ def load_weights(
             f"checkpoint {os.fspath(source)!r} does not fill {len(missing) + len(mismatched)} weights of "
             f"{type(model).__name__} ({names}, ...): they would be random. Save the complete model again."
         )
-    if device_map is None:
+    if device_map is None and str(model.device) != device:
         model = model.to(device)
     return model.eval().requires_grad_(False)
+
+
+def _with_adapter(base: PreTrainedModel, source: str | os.PathLike[str]) -> PreTrainedModel:
+    from peft import PeftModel
+
+    with _plain_errors(source), _quiet():
+        merged: Any = PeftModel.from_pretrained(base, str(Path(source).expanduser())).merge_and_unload()
+    return merged.eval().requires_grad_(False)
 
 
 def _has_tokenizer(path: Path) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from operator import itemgetter
 from os import cpu_count
@@ -31,7 +32,7 @@ def fingerprint(model: nn.Module) -> str:
         32 hexadecimal digits.
 
     Raises:
-        ModelError: A weight is on the meta device (offloaded), so that its bytes are not at hand.
+        ModelError: A weight is on the meta device and accelerate does not know where its bytes are.
 
     Example:
         >>> a, b = nn.Linear(2, 2), nn.Linear(2, 2)
@@ -39,9 +40,26 @@ def fingerprint(model: nn.Module) -> str:
         (True, False)
     """
     tensors = named_weights(model)
+    if any(tensor.is_meta for _, tensor in tensors):
+        return _combined(_digest_offloaded(model, name, tensor) for name, tensor in tensors)
     with ThreadPoolExecutor(max_workers=min(16, cpu_count() or 1)) as pool:
-        digests = list(pool.map(_digest, tensors))
+        return _combined(pool.map(_digest, tensors))
+
+
+def _combined(digests: Iterable[bytes]) -> str:
     return hashlib.blake2b(b"".join(digests), digest_size=16).hexdigest()
+
+
+def _digest_offloaded(model: nn.Module, name: str, tensor: Tensor) -> bytes:
+    """The digest of a weight that accelerate may keep on disk: its module is brought to the CPU for the moment."""
+    from accelerate.utils import align_module_device
+
+    if not tensor.is_meta:
+        return _digest((name, tensor))
+    owner, _, leaf = name.rpartition(".")
+    module = model.get_submodule(owner)
+    with align_module_device(module, "cpu"):
+        return _digest((name, getattr(module, leaf).detach()))
 
 
 def named_weights(model: nn.Module) -> list[tuple[str, Tensor]]:
@@ -73,8 +91,8 @@ def _digest(item: tuple[str, Tensor]) -> bytes:
     name, tensor = item
     if tensor.is_meta:
         raise ModelError(
-            f"cannot fingerprint {name!r}: its weights are offloaded. Open the model with enough memory, or "
-            "without disk offload."
+            f"cannot fingerprint {name!r}: it is on the meta device, without bytes. Load the weights, with "
+            "from_pretrained for example."
         )
     digest = hashlib.blake2b(f"{name}|{tuple(tensor.shape)}|{tensor.dtype}|".encode(), digest_size=16)
     flat = tensor.contiguous().reshape(-1).view(torch.uint8) if tensor.numel() else None

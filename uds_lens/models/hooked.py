@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from uds_lens.errors import ModelError
+from uds_lens.errors import ModelError, warn_once
 from uds_lens.models.anatomy import Anatomy, anatomy_of
 from uds_lens.models.bridge import bridge_on_shared_weights
 from uds_lens.models.fingerprint import fingerprint
@@ -96,6 +96,19 @@ class HookedModel:
         if self._bridge is None:
             self._bridge = bridge_on_shared_weights(self.hf, self.tokenizer, name=self.name)
         return self._bridge
+
+    @cached_property
+    def has_bridge(self) -> bool:
+        """Whether TransformerLens can wrap the model; where it cannot, warns once and says what is left."""
+        try:
+            return self.bridge is not None
+        except ModelError as error:
+            warn_once(
+                f"{error} Falling back to plain forward hooks on its {self.n_layers} blocks: site 'resid_post' "
+                "works as before, the sites inside a block do not.",
+                key=f"no bridge {self.architecture}",
+            )
+            return False
 
     @cached_property
     def fingerprint(self) -> str:

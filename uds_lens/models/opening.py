@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from uds_lens.errors import ModelError, warn_once
-from uds_lens.models.bridge import clone_sharing_weights
+from uds_lens.models.bridge import clone_sharing_weights, is_offloaded
 from uds_lens.models.checkpoint import load_tokenizer, load_weights
 from uds_lens.models.hooked import HookedModel
 from uds_lens.types import DType, check_choice
@@ -112,10 +112,22 @@ def _adopt(model: nn.Module, tokenizer: PreTrainedTokenizerFast | None) -> Hooke
     name = getattr(model, "name_or_path", "") or type(model).__name__
     if tokenizer is None:
         tokenizer = _tokenizer_beside(model)
+    if is_offloaded(model):
+        return _adopt_offloaded(model, tokenizer, name)
     view: Any = clone_sharing_weights(model)
     if getattr(view.config, "_attn_implementation", "eager") != "eager":
         view.set_attn_implementation("eager")
     return HookedModel(view.eval(), tokenizer, name=name, owned=False)
+
+
+def _adopt_offloaded(model: Any, tokenizer: PreTrainedTokenizerFast | None, name: str) -> HookedModel:
+    """A model whose weights come and go cannot be seen through a second set of modules: it is used as it is."""
+    if model.training or getattr(model.config, "_attn_implementation", "eager") != "eager":
+        raise ModelError(
+            f"the live model {name!r} is offloaded by accelerate, so that it is used as it is: load it with "
+            "attn_implementation='eager' and call .eval()."
+        )
+    return HookedModel(model, tokenizer, name=name, owned=False)
 
 
 def _tokenizer_beside(model: nn.Module) -> PreTrainedTokenizerFast | None:

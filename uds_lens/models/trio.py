@@ -43,7 +43,7 @@ class Passport:
     """The tokenizer, or None where the checkpoint has none."""
 
     tokenizer_hash: str | None
-    """Hash of vocabulary, merges, normaliser, special tokens and chat template."""
+    """Hash of vocabulary, merges, normaliser and special tokens; prompts are rendered with full's chat template."""
 
 
 def read_passport(
@@ -137,5 +137,4 @@ def _tokenizer_hash(tokenizer: PreTrainedTokenizerFast | None) -> str | None:
     # Padding and truncation are settings of the last call, not of the tokenizer.
     state.pop("padding", None)
     state.pop("truncation", None)
-    kept = {"state": state, "template": tokenizer.chat_template}
-    return hashlib.blake2b(json.dumps(kept, sort_keys=True).encode(), digest_size=16).hexdigest()
+    return hashlib.blake2b(json.dumps(state, sort_keys=True).encode(), digest_size=16).hexdigest()

@@ -9,7 +9,7 @@ from uds_lens.patching.engines import (
     patched_logprobs,
 )
 from uds_lens.patching.logprobs import target_logprobs
-from uds_lens.patching.naive import SpanPatch, run_hooked, run_patched, scored_logprobs
+from uds_lens.patching.naive import SpanPatch, run_hooked, run_patched, run_unhooked, scored_logprobs
 from uds_lens.patching.recording import Recording, record
 from uds_lens.patching.sites import hook_name
 from uds_lens.patching.span_cache import SpanCache
@@ -31,6 +31,7 @@ __all__ = [
     "resume_patched",
     "run_hooked",
     "run_patched",
+    "run_unhooked",
     "scored_logprobs",
     "target_logprobs",
 ]

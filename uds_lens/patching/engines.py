@@ -13,7 +13,7 @@ from uds_lens.data import TokenBatch
 from uds_lens.errors import ModelError, PatchError, warn_once
 from uds_lens.models import HookedModel
 from uds_lens.patching.capture import as_hooked, capture
-from uds_lens.patching.naive import SpanPatch, run_hooked, scored_logprobs
+from uds_lens.patching.naive import SpanPatch, run_hooked, run_unhooked, scored_logprobs
 from uds_lens.patching.recording import Recording, record
 from uds_lens.patching.sites import chosen_layers, hook_name
 from uds_lens.patching.span_cache import SpanCache
@@ -83,11 +83,7 @@ class NaiveTarget:
     @cached_property
     def _logits(self) -> Float[Tensor, "batch pos d_vocab"]:
         with torch.no_grad():
-            return self.model.bridge(
-                self.batch.input_ids,
-                attention_mask=self.batch.attention_mask,
-                position_ids=self.batch.position_ids,
-            )
+            return run_unhooked(self.model, self.batch)
 
     @cached_property
     def logprobs(self) -> Float[Tensor, "batch win"]:

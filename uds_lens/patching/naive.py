@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +15,7 @@ from uds_lens.data import TokenBatch
 from uds_lens.errors import PatchError
 from uds_lens.models import HookedModel
 from uds_lens.patching.capture import as_hooked
+from uds_lens.patching.forward import first_tensor
 from uds_lens.patching.sites import chosen_layers, hook_name, require_site
 from uds_lens.patching.span_cache import SpanCache
 
@@ -81,17 +83,60 @@ def run_patched(
     return logits
 
 
+def run_unhooked(model: HookedModel, batch: TokenBatch) -> Float[Tensor, "batch pos d_vocab"]:
+    """One plain forward over the whole batch, by the same route as `run_hooked`."""
+    return _forward(model.bridge if model.has_bridge else model.anatomy.causal_lm, batch)
+
+
 def run_hooked(
     model: HookedModel, batch: TokenBatch, name: str, hook: Callable[..., Tensor]
 ) -> Float[Tensor, "batch pos d_vocab"]:
-    """One forward of the Bridge over the whole batch with one hook."""
-    return model.bridge.run_with_hooks(
-        batch.input_ids,
-        fwd_hooks=[(name, hook)],
-        attention_mask=batch.attention_mask,
-        position_ids=batch.position_ids,
-        return_type="logits",
-    )
+    """One forward over the whole batch with one TransformerLens hook.
+
+    A model that TransformerLens cannot wrap gets a plain forward hook on its block instead (`resid_post` only),
+    with a warning.
+
+    Args:
+        model: The model.
+        batch: The tokens.
+        name: TransformerLens's name of the point, for example `blocks.3.hook_resid_post`.
+        hook: Takes the activation and `hook=`, returns the one to use.
+
+    Returns:
+        Logits at every position, in the model's dtype.
+
+    Raises:
+        PatchError: The point is inside a block of a model that TransformerLens cannot wrap.
+    """
+    if model.has_bridge:
+        return model.bridge.run_with_hooks(
+            batch.input_ids,
+            fwd_hooks=[(name, hook)],
+            attention_mask=batch.attention_mask,
+            position_ids=batch.position_ids,
+            return_type="logits",
+        )
+    point = re.fullmatch(r"blocks\.(\d+)\.hook_resid_post", name)
+    if point is None:
+        raise PatchError(
+            f"TransformerLens cannot wrap {model.architecture}, so that {name!r} is out of reach: use "
+            "'blocks.N.hook_resid_post'."
+        )
+
+    def replace(module: nn.Module, args: Any, output: Any) -> Any:
+        patched = hook(first_tensor(output), hook=None)
+        return patched if isinstance(output, Tensor) else (patched, *output[1:])
+
+    handle = model.anatomy.layers[int(point[1])].register_forward_hook(replace)
+    try:
+        return _forward(model.anatomy.causal_lm, batch)
+    finally:
+        handle.remove()
+
+
+def _forward(run: nn.Module, batch: TokenBatch) -> Float[Tensor, "batch pos d_vocab"]:
+    output = run(batch.input_ids, attention_mask=batch.attention_mask, position_ids=batch.position_ids)
+    return output if isinstance(output, Tensor) else output.logits
 
 
 def scored_logprobs(

@@ -27,7 +27,14 @@ def require_site(model: HookedModel, site: Site) -> None:
             `resid_mid`).
     """
     check_choice("site", site, Site)
-    if site != "resid_post" and model.bridge.get_hook_point(hook_name(site, 0)) is None:
+    if site == "resid_post":
+        return
+    if not model.has_bridge:
+        raise PatchError(
+            f"{model.architecture} cannot be wrapped by TransformerLens, so that {site!r} is out of reach: use "
+            "site='resid_post'."
+        )
+    if model.bridge.get_hook_point(hook_name(site, 0)) is None:
         raise PatchError(
             f"{model.architecture} has no {site!r}: its blocks do not have that point (parallel attention and MLP "
             "have no state between them). Use site='resid_post', 'attn_out' or 'mlp_out'."
