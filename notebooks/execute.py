@@ -1,0 +1,95 @@
+"""Run notebooks from nothing and write their outputs back: `make notebooks`.
+
+    python notebooks/execute.py                    # all of them
+    python notebooks/execute.py 01_first_audit.ipynb
+
+Figures become plotly JSON for Jupyter and a PNG for places that run no JavaScript (needs `uds-lens[static]` and a
+Chrome or Chromium). Nothing of this machine stays in the outputs: no paths, no times, no progress bars.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import os
+import tempfile
+from pathlib import Path
+
+import nbformat
+import plotly.io
+from nbclient import NotebookClient
+
+HERE = Path(__file__).resolve().parent
+REPOSITORY = HERE.parent
+SHARED = Path(os.environ.get("UDS_LENS_SHARED", REPOSITORY.parent / "shared")).resolve()
+PLOTLY = "application/vnd.plotly.v1+json"
+
+
+def execute(path: Path, folder: Path) -> nbformat.NotebookNode:
+    """Run one notebook in `folder` with a fresh kernel, and return it with its outputs (figures as plotly JSON).
+
+    Raises:
+        nbclient.exceptions.CellExecutionError: A cell raises.
+    """
+    notebook = nbformat.read(path, as_version=4)
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": "1",
+        "TQDM_DISABLE": "1",
+        "PLOTLY_RENDERER": "plotly_mimetype",
+    }
+    client = NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(folder)}})
+    client.execute(env=environment)
+    for cell in notebook.cells:
+        cell.metadata.pop("execution", None)
+        if cell.cell_type == "code":
+            cell.outputs = [
+                without_places(output) for output in cell.outputs if output.get("name") != "stderr"
+            ]
+    return notebook
+
+
+def add_pictures(notebook: nbformat.NotebookNode) -> None:
+    """Put a PNG beside the JSON of every figure."""
+    for cell in notebook.cells:
+        for output in cell.get("outputs", []):
+            figure = output.get("data", {}).get(PLOTLY)
+            if figure is not None:
+                plain = {key: figure[key] for key in ("data", "layout")}
+                picture = plotly.io.to_image(plain, format="png", width=760, validate=False)
+                output["data"]["image/png"] = base64.b64encode(picture).decode("ascii")
+
+
+def without_places(output: nbformat.NotebookNode) -> nbformat.NotebookNode:
+    """The output with paths of this machine made relative to the repository."""
+    if "text" in output:
+        output["text"] = _relative(output["text"])
+    for kind, value in output.get("data", {}).items():
+        if kind.startswith("text/"):
+            output["data"][kind] = _relative(value)
+    return output
+
+
+def _relative(text: str) -> str:
+    for place, instead in ((REPOSITORY, ""), (SHARED.parent, "../")):
+        text = text.replace(f"{place}{os.sep}", instead)
+    return text
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    options.add_argument("names", nargs="*", help="file names in notebooks/; default: all")
+    asked = options.parse_args()
+    for path in [HERE / name for name in asked.names] or sorted(HERE.glob("*.ipynb")):
+        with tempfile.TemporaryDirectory() as folder:
+            notebook = execute(path, Path(folder))
+        add_pictures(notebook)
+        nbformat.write(notebook, path)
+        print(f"{path.name}: {path.stat().st_size // 1024} KB")
+
+
+if __name__ == "__main__":
+    main()

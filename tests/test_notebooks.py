@@ -1,0 +1,54 @@
+"""The notebooks run from nothing, and what is committed of them is small, whole and tells nothing about a machine."""
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+nbformat = pytest.importorskip("nbformat")
+pytest.importorskip("nbclient")
+pytest.importorskip("ipykernel")
+
+FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
+NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
+PLOTLY = "application/vnd.plotly.v1+json"
+sys.path.insert(0, str(FOLDER))
+
+
+def names(path: Path) -> str:
+    return path.stem
+
+
+def outputs(notebook) -> list:
+    return [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
+
+
+def test_all_are_there() -> None:
+    assert [path.stem[:2] for path in NOTEBOOKS] == ["01", "02", "03", "04"]
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=names)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning", "ignore::DeprecationWarning", "ignore::UserWarning")
+def test_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from execute import execute
+
+    monkeypatch.delenv("UDS_LENS_SHARED", raising=False)
+    monkeypatch.setenv("PYTHONWARNINGS", "ignore")
+    notebook = execute(path, tmp_path)
+    figures = [output for output in outputs(notebook) if PLOTLY in output.get("data", {})]
+    committed = outputs(nbformat.read(path, as_version=4))
+    assert len(figures) == sum(PLOTLY in output.get("data", {}) for output in committed) > 0
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=names)
+def test_committed_outputs(path: Path) -> None:
+    notebook = nbformat.read(path, as_version=4)
+    nbformat.validate(notebook)
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1)), "run: make notebooks"
+    assert not [output for output in outputs(notebook) if output.output_type == "error"]
+    assert path.stat().st_size < 300_000
+    shown = [output["data"] for output in outputs(notebook) if "data" in output]
+    assert all("image/png" in data for data in shown if PLOTLY in data), "figures need a picture for GitHub"
+    assert not re.findall(r"(?:/home|/root|/tmp|/work|/Users)/\S*", path.read_text(encoding="utf-8"))
