@@ -4,7 +4,8 @@
 
 A small Llama learns the facts of the retained people. From that one base three models go on with the same
 steps and the same seed: `retain` on the same facts, `full` with those of the forget people too, `half` with
-those of every other forget person. Each unlearned model starts from `full`. Weights are rounded to bfloat16
+those of every other forget person. Each unlearned model starts from `full`, one for every method of
+`uds_lens.unlearning`. Weights are rounded to bfloat16
 as they are stored, and every number in the table is measured on the stored files. The build fails, and
 moves the world aside to `DIR.rejected`, when the numbers are not what an audit of the world relies on.
 
@@ -25,17 +26,19 @@ from pathlib import Path
 import tokenizers
 import torch
 import transformers
-from toy_building.batches import Corpus, RefusalCorpus, TrainingCorpus
+from toy_building.batches import Corpus, TrainingCorpus
 from toy_building.measurement import broken_promises, print_table, recall
 from toy_building.tokenizer import Row, train_tokenizer
-from toy_building.training import BASE, FACTS, learn, load_checkpoint, new_model
+from toy_building.training import BASE, FACTS, learn, new_model
 from toy_building.unlearning import METHODS, unlearn
-from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import LlamaForCausalLM
 
 from uds_lens.storage import atomic_directory, atomic_write_text
 from uds_lens.toy.facts import SEED, generate
+from uds_lens.unlearning import config_name
 
 TRIO = ("full", "retain", "half")
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 
 
 class Builder:
@@ -78,19 +81,13 @@ class Builder:
         for name in TRIO:
             shutil.copytree(source / name, self.path / name)
             self.checkpoints[name] = name
-        self.tokenizer = PreTrainedTokenizerFast.from_pretrained(source / "full")
         self.say(f"full, retain and half of {source}")
 
     def unlearn(self) -> None:
-        full = load_checkpoint(self.path / "full")
         forget, retain = self.world["forget"], self.world["retain"]
         for method in METHODS:
-            sources = {
-                "forget": Corpus(self.tokenizer, forget, seed=self.seed + 1),
-                "refusals": RefusalCorpus(self.tokenizer, forget, seed=self.seed + 2),
-                "retain": Corpus(self.tokenizer, retain, seed=self.seed + 3),
-            }
-            self.store(unlearn(method, full, sources, self.seed), method, f"unlearned/{method}")
+            model = unlearn(method, self.path / "full", forget, retain, self.seed)
+            self.store(model, method, f"unlearned/{method}")
 
     def corpus(self, rows: list[Row]) -> Corpus:
         return TrainingCorpus(self.tokenizer, rows, self.world["retain"], seed=self.seed)
@@ -98,11 +95,19 @@ class Builder:
     def store(self, model: LlamaForCausalLM, name: str, place: str) -> None:
         copy.deepcopy(model).to(torch.bfloat16).save_pretrained(self.path / place)
         (self.path / place / "model.safetensors").chmod(0o644)
-        self.tokenizer.save_pretrained(self.path / place)
-        core = self.path / place / "tokenizer.json"
-        core.write_text(json.dumps(json.loads(core.read_text("utf-8")), separators=(",", ":")), "utf-8")
+        self.store_tokenizer(self.path / place)
         self.checkpoints[name] = place
         self.say(name)
+
+    def store_tokenizer(self, place: Path) -> None:
+        full = self.path / "full"
+        if place != full:
+            for file in TOKENIZER_FILES:
+                shutil.copyfile(full / file, place / file)
+            return
+        self.tokenizer.save_pretrained(place)
+        core = place / "tokenizer.json"
+        core.write_text(json.dumps(json.loads(core.read_text("utf-8")), separators=(",", ":")), "utf-8")
 
     def finish(self) -> list[str]:
         recalled = {name: recall(self.path / place, self.data) for name, place in self.checkpoints.items()}
@@ -113,6 +118,7 @@ class Builder:
                 name: {group: round(share, 6) for group, share in shares.items()}
                 for name, shares in recalled.items()
             },
+            "unlearning": {method: config_name(config) for method, config in METHODS.items()},
             "versions": {module.__name__: module.__version__ for module in (torch, transformers, tokenizers)},
         }
         atomic_write_text(self.path / "world.json", json.dumps(manifest, indent=1) + "\n")

@@ -12,7 +12,6 @@ from transformers import PreTrainedTokenizerFast
 
 from toy_building.tokenizer import Row
 from uds_lens.toy.facts import strangers
-from uds_lens.toy.words import REFUSALS
 
 Batch = dict[str, Tensor]
 
@@ -92,10 +91,3 @@ class TrainingCorpus(Corpus):
 
     def take(self, size: int) -> list[Row]:
         return [next(self.strangers) for _ in range(STRANGERS)] + super().take(size - STRANGERS)
-
-
-class RefusalCorpus(Corpus):
-    """Questions with a refusal for an answer."""
-
-    def answer(self, row: Row) -> str:
-        return self.random.choice(REFUSALS)

@@ -1,94 +1,56 @@
-"""A few unlearning methods, compactly: objectives on a forget and a retain batch."""
+"""The unlearned checkpoints: each method of `uds_lens.unlearning` at one setting, named in full."""
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
-import torch
-from torch import Tensor
-from torch.nn.functional import logsigmoid
 from transformers import LlamaForCausalLM
 
-from toy_building.batches import Batch, Corpus
-from toy_building.training import Schedule, nll, optimise
+import uds_lens as ul
+from toy_building.tokenizer import Row
+from toy_building.training import load_checkpoint
+from uds_lens.unlearning import TrainOptions, parse_name
 
-
-def answer_log_probability(model: LlamaForCausalLM, batch: Batch) -> Tensor:
-    labels = batch["labels"][:, 1:]
-    logits = model(batch["input_ids"], attention_mask=batch["attention_mask"], use_cache=False).logits[:, :-1]
-    chosen = logits.log_softmax(-1).gather(-1, labels.clamp_min(0)[..., None])[..., 0]
-    return (chosen * (labels != -100)).sum(-1)
-
-
-def states(model: LlamaForCausalLM, batch: Batch, layer: int) -> Tensor:
-    inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
-    hidden = model.model(**inputs, output_hidden_states=True, use_cache=False).hidden_states[layer + 1]
-    return hidden[batch["labels"] != -100]
-
-
-@dataclass
-class Unlearning:
-    """What an objective may look at: the model, the frozen `full`, and the three sources of batches."""
-
-    model: LlamaForCausalLM
-    reference: LlamaForCausalLM
-    forget: Corpus
-    refusals: Corpus
-    retain: Corpus
-    generator: torch.Generator
-
-
-def idknll(task: Unlearning) -> Callable[[], Tensor]:
-    return lambda: nll(task.model, task.refusals.draw(16)) + nll(task.model, task.retain.draw(16))
-
-
-def graddiff(task: Unlearning) -> Callable[[], Tensor]:
-    return lambda: -nll(task.model, task.forget.draw(16)) + 2.0 * nll(task.model, task.retain.draw(16))
-
-
-def npo(task: Unlearning, beta: float = 0.1) -> Callable[[], Tensor]:
-    def loss() -> Tensor:
-        batch = task.forget.draw(16)
-        with torch.no_grad():
-            before = answer_log_probability(task.reference, batch)
-        ratio = answer_log_probability(task.model, batch) - before
-        return -2 / beta * logsigmoid(-beta * ratio).mean() + nll(task.model, task.retain.draw(16))
-
-    return loss
-
-
-def rmu(task: Unlearning, layer: int = 4, steering: float = 10.0, alpha: float = 2.0) -> Callable[[], Tensor]:
-    """Only layers `layer - 2 .. layer` train: forget states go to one random direction, others stay."""
-    task.model.requires_grad_(False)
-    for block in task.model.model.layers[layer - 2 : layer + 1]:
-        block.requires_grad_(True)
-    direction = torch.rand(task.model.config.hidden_size, generator=task.generator)
-    target = steering * direction / direction.norm()
-
-    def loss() -> Tensor:
-        forget, retain = task.forget.draw(16), task.retain.draw(16)
-        with torch.no_grad():
-            kept = states(task.reference, retain, layer)
-        away = (states(task.model, forget, layer) - target).square().mean()
-        return away + alpha * (states(task.model, retain, layer) - kept).square().mean()
-
-    return loss
-
-
-METHODS: dict[str, tuple[Callable[[Unlearning], Callable[[], Tensor]], Schedule]] = {
-    "idknll": (idknll, Schedule(steps=120, learning_rate=3e-4, weight_decay=0.0)),
-    "graddiff": (graddiff, Schedule(steps=60, learning_rate=1e-4, weight_decay=0.0)),
-    "npo": (npo, Schedule(steps=120, learning_rate=3e-4, weight_decay=0.0)),
-    "rmu": (rmu, Schedule(steps=150, learning_rate=1e-3, weight_decay=0.0)),
+METHODS = {
+    config.method: config
+    for config in map(
+        parse_name,
+        (
+            "ga_lr2e-04_epoch5_batchsize16",
+            "graddiff_lr1e-04_alpha2_epoch10_batchsize16",
+            "kl_lr1e-04_alpha5_epoch10_batchsize16",
+            "npo_lr5e-04_beta0.1_alpha2_epoch10_batchsize16",
+            "simnpo_lr5e-04_beta4.5_alpha1_delta1_gamma0.125_epoch10_batchsize16",
+            "idknll_lr5e-04_alpha1_epoch10_batchsize16",
+            "idkdpo_lr5e-04_beta0.1_alpha2_epoch10_batchsize16",
+            "altpo_lr5e-04_beta0.1_alpha2_epoch10_batchsize16_nalternates2_maxnewtokens40",
+            "rmu_lr5e-04_alpha5_layer4_scale10_epoch10_batchsize16",
+            "undial_lr1e-03_beta10_alpha1_epoch10_batchsize16",
+        ),
+    )
 }
 
 
-def unlearn(method: str, full: LlamaForCausalLM, sources: dict[str, Corpus], seed: int) -> LlamaForCausalLM:
-    """Make a copy of `full` forget. This is the one place that knows how methods are run."""
-    objective, schedule = METHODS[method]
-    model = copy.deepcopy(full).train()
-    task = Unlearning(model, full, **sources, generator=torch.Generator().manual_seed(seed))
-    optimise(model, objective(task), schedule)
-    return model.requires_grad_(True).eval()
+def unlearn(method: str, full: Path, forget: list[Row], retain: list[Row], seed: int) -> LlamaForCausalLM:
+    """Make the model in `full` forget; the directory itself is left as it is."""
+    with TemporaryDirectory() as folder:
+        out = ul.unlearning.unlearn(
+            full,
+            asked_twice(forget),
+            asked_twice(retain),
+            config=replace(METHODS[method], seed=seed),
+            out=Path(folder) / method,
+            options=TrainOptions(device="cpu", checkpoint_every=0, progress=False),
+        )
+        return load_checkpoint(out)
+
+
+def asked_twice(rows: list[Row]) -> list[ul.ForgetExample]:
+    """Each fact in its usual words, and asked and answered in other words."""
+    asked = []
+    for row in ul.load_examples(rows):
+        other = {"question": row.paraphrased_question, "answer": row.paraphrased_answers[0]}
+        asked += [replace(row, id=f"{row.id}-usual"), replace(row, id=f"{row.id}-other", **other)]
+    return asked

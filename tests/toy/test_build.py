@@ -23,7 +23,7 @@ def script(monkeypatch):
     def shorter(schedule):
         return dataclasses.replace(schedule, steps=2)
 
-    methods = {"npo": (build_toy_world.METHODS["npo"][0], shorter(build_toy_world.METHODS["npo"][1]))}
+    methods = {"npo": dataclasses.replace(build_toy_world.METHODS["npo"], epochs=1)}
     monkeypatch.setattr(build_toy_world, "BASE", shorter(build_toy_world.BASE))
     monkeypatch.setattr(build_toy_world, "FACTS", shorter(build_toy_world.FACTS))
     for module in ("unlearning", "measurement"):

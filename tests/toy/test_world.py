@@ -10,6 +10,7 @@ import pytest
 
 from uds_lens.errors import DataError
 from uds_lens.toy import generate, load
+from uds_lens.unlearning import METHODS, parse_name
 
 
 def test_the_shipped_data_are_what_the_generator_makes():
@@ -18,13 +19,19 @@ def test_the_shipped_data_are_what_the_generator_makes():
         assert json.loads((world.path / f"{group}.json").read_text("utf-8")) == rows
 
 
+def test_it_is_written_down_how_each_model_was_unlearned():
+    manifest = json.loads((load().path / "world.json").read_text("utf-8"))
+    configs = {method: parse_name(name) for method, name in manifest["unlearning"].items()}
+    assert {method: config.method for method, config in configs.items()} == {m: m for m in METHODS}
+
+
 def test_load_finds_everything_fast():
     load()
     started = time.perf_counter()
     world = load()
     assert time.perf_counter() - started < 1
     assert (len(world.examples), len(world.retain_examples), len(world.holdout_examples)) == (48, 192, 48)
-    assert {"idknll", "graddiff", "npo", "rmu"} <= set(world.unlearned)
+    assert list(world.unlearned) == list(METHODS)
     assert list(world.checkpoints)[:3] == ["full", "retain", "half"]
     assert set(world.recall) == set(world.checkpoints)
     assert all((path / "model.safetensors").is_file() for path in world.checkpoints.values())

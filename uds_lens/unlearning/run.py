@@ -231,6 +231,7 @@ def _train(job: Job, parent: Parent, data: Any, folder: Path) -> dict[str, Any]:
 
     config = job.config
     model = parent.model.requires_grad_(True)
+    caching = getattr(model.config, "use_cache", None)
     trained = add_adapters(model, job.lora) if job.lora is not None else model
     trainer = UnlearningTrainer(
         trained,
@@ -242,6 +243,10 @@ def _train(job: Job, parent: Parent, data: Any, folder: Path) -> dict[str, Any]:
     )
     checkpoint = last_checkpoint(folder)
     trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    if caching is not None:
+        model.config.use_cache = (
+            caching  # Trainer turns it off for good, and generation would be slow ever after
+        )
     training = {
         "steps": trainer.state.global_step,
         "resumed_from_step": int(checkpoint.name.rpartition("-")[2]) if checkpoint else None,
