@@ -5,10 +5,10 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format clean
+.PHONY: help demo test check docs notebooks format clean
 
 help:  ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(INSTALLED)  ## audit the toy world: a table, and saved audits in runs/demo
 	$(BIN)/uds-lens demo
@@ -22,12 +22,19 @@ check: $(INSTALLED)  ## lint, format, types, import contracts
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 
+docs: $(INSTALLED)  ## build the documentation into site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict --site-dir site
+
+notebooks: $(INSTALLED)  ## run the notebooks and write their outputs (needs a Chrome or Chromium for the pictures)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[static]"
+	$(BIN)/python notebooks/execute.py
+
 format: $(INSTALLED)  ## put the code (notebooks too) into its format
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 
 clean:  ## remove .venv, caches and builds; results in runs/ stay
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(INSTALLED): pyproject.toml constraints.txt
