@@ -51,7 +51,9 @@ def test_every_method_gives_a_checkpoint_with_its_record(method: str, tiny: Tiny
             full.fingerprint,
         )
         assert model.tokenizer.get_vocab() == full.tokenizer.get_vocab()
-    assert json.loads((out / "config.json").read_text()) == json.loads((tiny.full / "config.json").read_text())
+    assert json.loads((out / "config.json").read_text()) == json.loads(
+        (tiny.full / "config.json").read_text()
+    )
     assert sorted(path.name for path in tmp_path.iterdir()) == [method]
     assert (out / "alternates.json").is_file() == (method == "altpo")
     assert ("refusals" in record["data"]) == method.startswith("idk")
