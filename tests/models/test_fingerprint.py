@@ -86,7 +86,7 @@ def test_versions_differ(opened):
 def test_weights_that_are_not_at_hand_are_not_guessed():
     with torch.device("meta"):
         layer = nn.Linear(2, 2)
-    with pytest.raises(ModelError, match="cannot fingerprint 'bias': its weights are offloaded"):
+    with pytest.raises(ModelError, match="cannot fingerprint 'bias': it is on the meta device"):
         fingerprint(layer)
 
 

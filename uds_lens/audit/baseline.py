@@ -192,6 +192,15 @@ class Baseline:
 
     def _plan(self, models: Mapping[str, ModelSource], options: RunOptions) -> Plan:
         """Tokens and batches again, checked against those stage 1 was measured on."""
+        try:
+            read_passport(self._full, revision=options.revision, offline=options.offline)
+        except ModelError as error:
+            if self.full is not None:
+                raise
+            raise ModelError(
+                f"the `full` this baseline was measured with, {self.models['full'].name!r}, cannot be opened from "
+                f"here: {error} Say where it is: baseline.with_full(directory)."
+            ) from error
         plan = make_plan({"full": self._full, **models}, self.examples, config=self.config, options=options)
         if plan.encoded.ids_hash != self.provenance["ids_hash"]:
             raise ModelError(
@@ -210,13 +219,26 @@ class Baseline:
         own = [s for s in sources if s.record.fingerprint != self.models["retain"].fingerprint]
         scores = target.score(own).sources if own else []
         by_source = dict(zip(map(id, own), scores, strict=True))
-        return [self._with_stage_2(s.record, by_source.get(id(s))) for s in sources]
+        told = self._stage_2_provenance(target)
+        return [self._with_stage_2(s.record, by_source.get(id(s)), told) for s in sources]
+
+    def _stage_2_provenance(self, target: Target) -> dict[str, Any]:
+        """Provenance of this run, with that of the run that measured stage 1 inside."""
+        told = provenance(
+            engine=target.engine,
+            device=str(target.model.device),
+            rendered_prompt=self.provenance["first_prompt"],
+            ids_hash=self.provenance["ids_hash"],
+        )
+        return {**told, "stage_1": dict(self.provenance)}
 
     def with_full(self, full: ModelSource) -> Baseline:
         """The same baseline with another place to open `full` from (its weights are checked when it is opened)."""
         return dataclasses.replace(self, full=full)
 
-    def _with_stage_2(self, unlearned: ModelRecord, scores: PatchScores | None) -> DepthAudit:
+    def _with_stage_2(
+        self, unlearned: ModelRecord, scores: PatchScores | None, told: Mapping[str, Any]
+    ) -> DepthAudit:
         """Join the stages; None means the model is retain itself, whose stage 2 is stage 1."""
         scores = scores or PatchScores(self.s1_delta, self.s1_norm_ratio, self.s1_cosine)
         audit = DepthAudit(
@@ -224,7 +246,7 @@ class Baseline:
             models={**self.models, "unlearned": unlearned},
             examples=self.examples,
             skipped=self.skipped,
-            provenance=self.provenance,
+            provenance=told,
             n_tokens=self.n_tokens,
             s_full=self.s_full,
             s1_delta=self.s1_delta,
@@ -322,7 +344,7 @@ def audit_from_scratch(
     second = read_source(unlearned, plan, role="unlearned", config=config, options=options, share=2)
     same = first.record.fingerprint == second.record.fingerprint
     baseline, scores = _assemble(full, first, [] if same else [second], plan, config, options)
-    return baseline._with_stage_2(second.record, None if same else scores[0])
+    return baseline._with_stage_2(second.record, None if same else scores[0], baseline.provenance)
 
 
 def _assemble(

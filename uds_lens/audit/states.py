@@ -126,7 +126,9 @@ def read_source(
         ModelError: It produces states that are NaN or infinite; names the first example.
     """
     with opened(source, config, options) as model:
-        record = ModelRecord.of(model)  # before the first pass: on a CPU, bitsandbytes repacks 4-bit weights then
+        record = ModelRecord.of(
+            model
+        )  # before the first pass: on a CPU, bitsandbytes repacks 4-bit weights then
         store = StateStore(budget=int(options.memory_gib * GIB / share))
 
         def read(rows: Sequence[int]) -> None:

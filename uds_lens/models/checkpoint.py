@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -150,7 +151,9 @@ def load_weights(
 def _with_adapter(base: PreTrainedModel, source: str | os.PathLike[str]) -> PreTrainedModel:
     from peft import PeftModel
 
-    with _plain_errors(source), _quiet():
+    with _plain_errors(source), _quiet(), warnings.catch_warnings():
+        # PEFT asks transformers for a property by its old name.
+        warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing", category=FutureWarning)
         merged: Any = PeftModel.from_pretrained(base, str(Path(source).expanduser())).merge_and_unload()
     return merged.eval().requires_grad_(False)
 

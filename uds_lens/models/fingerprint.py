@@ -1,12 +1,14 @@
-"""A fingerprint of a model's weights: equal exactly when names, shapes, dtypes and bytes are equal."""
+"""A fingerprint of a model: equal when its weights are, byte for byte, and its config computes the same with them."""
 
 from __future__ import annotations
 
 import copy
 import hashlib
+import json
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from operator import itemgetter
+from typing import Any
 from os import cpu_count
 
 import torch
@@ -16,9 +18,33 @@ from uds_lens.errors import ModelError
 
 _CHUNK = 1 << 26
 
+_NOT_COMPUTED = frozenset(
+    (
+        "_name_or_path",
+        "architectures",
+        "attention_dropout",
+        "chunk_size_feed_forward",
+        "dtype",
+        "id2label",
+        "initializer_range",
+        "is_encoder_decoder",
+        "label2id",
+        "output_attentions",
+        "output_hidden_states",
+        "pretraining_tp",
+        "problem_type",
+        "quantization_config",
+        "return_dict",
+        "torch_dtype",
+        "transformers_version",
+        "use_cache",
+    )
+)
+"""Entries of a transformers config that do not change an evaluation forward with these weights."""
+
 
 def fingerprint(model: nn.Module) -> str:
-    """BLAKE2b over every parameter and saved buffer of a plain transformers model.
+    """BLAKE2b over every parameter and saved buffer of a plain transformers model, and its config.
 
     Tensors are hashed in parallel (hashing releases the interpreter lock), each with its name, shape and
     dtype, and the digests are combined in the order of the names. Tied weights are hashed once. The result
@@ -40,24 +66,37 @@ def fingerprint(model: nn.Module) -> str:
         (True, False)
     """
     tensors = named_weights(model)
+    start = _digest_config(model)
     if any(tensor.is_meta for _, tensor in tensors):
-        return _combined(_digest_offloaded(model, name, tensor) for name, tensor in tensors)
+        return _combined(start, (_digest_offloaded(model, name, tensor) for name, tensor in tensors))
     with ThreadPoolExecutor(max_workers=min(16, cpu_count() or 1)) as pool:
-        return _combined(pool.map(_digest, tensors))
+        return _combined(start, pool.map(_digest, tensors))
 
 
-def _combined(digests: Iterable[bytes]) -> str:
-    return hashlib.blake2b(b"".join(digests), digest_size=16).hexdigest()
+def _combined(start: bytes, digests: Iterable[bytes]) -> str:
+    return hashlib.blake2b(start + b"".join(digests), digest_size=16).hexdigest()
+
+
+def _digest_config(model: nn.Module) -> bytes:
+    """Settings that change what the weights compute (rotary base, norm epsilon, soft caps ...), not names or labels."""
+    config: Any = getattr(model, "config", None)
+    if not hasattr(config, "to_dict"):
+        return b""
+    settings = {
+        k: v for k, v in config.to_dict().items() if k not in _NOT_COMPUTED and not k.endswith("_token_id")
+    }
+    text = json.dumps(settings, sort_keys=True, default=str)
+    return hashlib.blake2b(text.encode(), digest_size=16).digest()
 
 
 def _digest_offloaded(model: nn.Module, name: str, tensor: Tensor) -> bytes:
     """The digest of a weight that accelerate may keep on disk: its module is brought to the CPU for the moment."""
     from accelerate.utils import align_module_device
 
-    if not tensor.is_meta:
-        return _digest((name, tensor))
     owner, _, leaf = name.rpartition(".")
     module = model.get_submodule(owner)
+    if not tensor.is_meta or not hasattr(module, "_hf_hook"):
+        return _digest((name, tensor))
     with align_module_device(module, "cpu"):
         return _digest((name, getattr(module, leaf).detach()))
 

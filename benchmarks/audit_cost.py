@@ -1,0 +1,144 @@
+"""What an audit costs, against one patched forward per layer and against one plain forward.
+
+    python benchmarks/audit_cost.py --shared ../shared
+
+All times are of one run on one machine, models already open, the best of `--repeats`; rows of `tofu-small` are those
+of TOFU forget10, those of the random Llama the same. Prints Markdown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from bound import least_work
+from reference import one_forward_per_layer, plain_forward
+from workloads import Workload, random_llama, tofu_small
+
+import uds_lens as ul
+from uds_lens.audit.plan import make_plan
+from uds_lens.data import make_batch, plan_batches
+
+
+def best_of(repeats: int, work: Callable[[], object]) -> float:
+    """Seconds of the fastest of several runs."""
+    times = []
+    for _ in range(repeats):
+        begun = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - begun)
+    return min(times)
+
+
+def measure(load: Workload, *, repeats: int, token_budget: int, naive_rows: int | None) -> None:
+    """Time one workload and print its table."""
+    options = ul.RunOptions(progress=False, check_memory=False, token_budget=token_budget, device="cpu")
+    with (
+        ul.open_model(load.full, device="cpu") as full,
+        ul.open_model(load.retain, device="cpu") as retain,
+        ul.open_model(load.unlearned, device="cpu") as unlearned,
+    ):
+        rows = load.encoded.rows
+        buckets = plan_batches(rows, token_budget=1024, n_layers=1, call_cost=32)
+        batches = [make_batch(rows, indices=b, pad_token_id=0) for b in buckets]
+        tokenizer = full.tokenizer
+        texts = [
+            [
+                *tokenizer(row.rendered.prompt).input_ids,
+                *tokenizer(row.rendered.continuation, add_special_tokens=False).input_ids,
+            ]
+            for row in rows
+        ]
+        some = slice(0, naive_rows)
+        share = len(rows) / len(rows[some])
+        forward = best_of(repeats + 2, lambda: plain_forward(unlearned.hf, batches))
+        stage = share * best_of(
+            1,
+            lambda: one_forward_per_layer(full.hf, unlearned.hf, rows[some], texts[some], rows_at_once=32),
+        )
+        baseline = ul.Baseline.measure(full, retain, load.examples, options=options)
+        whole = best_of(
+            repeats, lambda: ul.DepthAudit.run(full, retain, unlearned, load.examples, options=options)
+        )
+        alone = best_of(repeats, lambda: baseline.audit(unlearned, options=options))
+        with baseline.recorded(options=options) as recorded:
+            recorded.audit(unlearned)
+            again = best_of(repeats + 2, lambda: recorded.audit(unlearned))
+        plan = make_plan({"full": full}, load.examples, config=baseline.config, options=options)
+        config = full.hf.config
+    bound = least_work(config, load.encoded)
+    told = "" if naive_rows is None else f" (from the first {naive_rows} rows, scaled)"
+    tokens = sum(len(row.ids) for row in rows) / len(rows)
+    entity = sum(len(row.scored) for row in rows) / len(rows)
+    print(f"\n### {load.name}\n")
+    print(
+        f"{config.num_hidden_layers} layers, d_model {config.hidden_size}, vocabulary {config.vocab_size}; ",
+        end="",
+    )
+    print(
+        f"{len(rows)} rows, {tokens:.1f} tokens and {entity:.1f} entity tokens a row, {len(plan.batches)} batches.\n"
+    )
+    print("| | seconds | plain forwards (b) | faster than (a) |\n|---|---|---|---|")
+    for name, seconds, against in (
+        (f"(a) one forward per layer, one stage{told}", stage, stage),
+        ("(b) one plain forward", forward, None),
+        ("whole audit, both stages, one model", whole, 2 * stage),
+        ("one more model, full recorded again", alone, stage),
+        ("one more model, recording kept", again, stage),
+    ):
+        faster = f"{against / seconds:.1f}x" if against else ""
+        print(f"| {name} | {seconds:.2f} | {seconds / forward:.2f} | {faster} |")
+    parts = [
+        f"{name} {getattr(bound, name) / bound.forward:.2f}" for name in ("source", "variants", "unembedding")
+    ]
+    print(
+        f"\nLeast arithmetic of one more model: {bound.ratio:.2f} plain forwards ({', '.join(parts)}); ",
+        end="",
+    )
+    print(f"share reached: {bound.ratio * forward / again:.0%}.")
+
+
+def main() -> None:
+    """Parse, measure, print."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--shared", type=Path, default=Path("../shared"), help="folder with data/ and models/"
+    )
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--limit", type=int, default=None, help="only the first rows")
+    parser.add_argument("--token-budget", type=int, default=ul.RunOptions().token_budget)
+    parser.add_argument("--naive-rows", type=int, default=64, help="rows for (a) on the larger model")
+    parser.add_argument("--only", choices=("tofu-small", "llama"), default=None)
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    print(
+        f"{args.threads} threads, {platform.machine()}, torch {torch.__version__}, float32, {time.strftime('%Y-%m-%d')}"
+    )
+    settings = {"repeats": args.repeats, "token_budget": args.token_budget}
+    if args.only != "llama":
+        measure(tofu_small(args.shared, args.limit), **settings, naive_rows=None)
+    if args.only != "tofu-small":
+        with tempfile.TemporaryDirectory() as folder:
+            load = random_llama(
+                args.shared,
+                Path(folder),
+                args.limit,
+                n_layers=16,
+                d_model=512,
+                vocabulary=32_000,
+                name="random Llama, 16 layers",
+            )
+            measure(load, **settings, naive_rows=args.naive_rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+"""What the audit is measured against: the plain way to do it, and one plain forward."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from uds_lens.data import TokenBatch, TokenRow
+
+
+def padded(rows: Sequence[list[int]]) -> tuple[Tensor, Tensor]:
+    """Right-padded ids and mask."""
+    longest = max(map(len, rows))
+    ids = torch.tensor([[*row, *[0] * (longest - len(row))] for row in rows])
+    mask = torch.tensor([[*[1] * len(row), *[0] * (longest - len(row))] for row in rows])
+    return ids, mask
+
+
+def _replace(
+    module: nn.Module, args: object, output: Tensor, *, part: Sequence[TokenRow], new: Tensor
+) -> Tensor:
+    output = output.clone()
+    for i, row in enumerate(part):
+        output[i, list(row.patched)] = new[i, list(row.patched)]
+    return output
+
+
+@torch.no_grad()
+def one_forward_per_layer(
+    target: nn.Module,
+    source: nn.Module,
+    rows: Sequence[TokenRow],
+    texts: Sequence[list[int]],
+    *,
+    rows_at_once: int,
+) -> Tensor:
+    """One stage the plain way: rows in input order, whole answers, full logits everywhere.
+
+    Per batch one source forward with all hidden states, then one full forward of the target per layer with the span
+    replaced by a forward hook on the block.
+
+    Returns:
+        Mean log-probability of each entity with each layer patched, `[example, layer]`.
+    """
+    layers = target.model.layers
+    result = torch.full((len(rows), len(layers)), torch.nan)
+    for start in range(0, len(rows), rows_at_once):
+        part = rows[start : start + rows_at_once]
+        ids, mask = padded(texts[start : start + rows_at_once])
+        states = source(ids, attention_mask=mask, output_hidden_states=True).hidden_states
+        for layer, block in enumerate(layers):
+            new = states[layer + 1]
+
+            handle = block.register_forward_hook(partial(_replace, part=part, new=new))
+            logprobs = target(ids, attention_mask=mask).logits.float().log_softmax(-1)
+            handle.remove()
+            for i, row in enumerate(part):
+                picked = logprobs[i, list(row.scored), list(row.targets)]
+                result[start + i, layer] = picked.mean()
+    return result
+
+
+@torch.no_grad()
+def plain_forward(model: nn.Module, batches: Sequence[TokenBatch]) -> None:
+    """The decoder once over all rows, cut at the last scored position and bucketed by length, without logits."""
+    for batch in batches:
+        model.model(
+            input_ids=batch.input_ids,
+            attention_mask=batch.attention_mask,
+            position_ids=batch.position_ids,
+            use_cache=False,
+        )

@@ -1,0 +1,172 @@
+"""Checkpoints in other forms: 4-bit, adapters, placed by accelerate, offloaded, unknown to TransformerLens."""
+
+import warnings
+
+import pytest
+import torch
+import transformers
+from tiny_models import EXAMPLES, build_model, build_tokenizer, load_plain
+
+from uds_lens.audit import DepthAudit, RunOptions
+from uds_lens.errors import ModelError, PatchError, UdsLensWarning, forget_warnings
+from uds_lens.models import open_model, pick_device
+from uds_lens.patching import capture
+
+AUTO = RunOptions(device="cpu", progress=False)
+WIDE = {"hidden_size": 64, "intermediate_size": 128, "num_key_value_heads": 4}
+
+
+def save(model, folder):
+    model.save_pretrained(folder)
+    build_tokenizer().save_pretrained(folder)
+    return folder
+
+
+def in_4bit(folder):
+    quantised = transformers.BitsAndBytesConfig(
+        load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.float32
+    )
+    return transformers.AutoModelForCausalLM.from_pretrained(
+        folder, quantization_config=quantised, dtype=torch.float32, attn_implementation="eager"
+    )
+
+
+@pytest.fixture(scope="module", params=["llama", "phi3", "gpt-neox"])
+def wide(request, tmp_path_factory):
+    """A trio wide enough for 4-bit blocks, and each version in NF4."""
+    family, folder = request.param, tmp_path_factory.mktemp(request.param)
+    if family == "gpt-neox":
+        family, changes = "neox", {"hidden_size": 64, "intermediate_size": 128}
+    else:
+        changes = WIDE
+    for version in ("full", "retain", "unlearned"):
+        save(build_model(family, version, **changes), folder / version)
+        save(in_4bit(folder / version), folder / f"{version}-nf4")
+    return folder
+
+
+def dequantised(wide, version, out):
+    """The same numbers as plain weights: what a 4-bit audit must equal."""
+    from bitsandbytes.functional import dequantize_4bit
+
+    plain, _ = load_plain(wide / version)
+    four, _ = load_plain(wide / f"{version}-nf4")
+    layers = {n: m for n, m in four.named_modules() if type(m).__name__ == "Linear4bit"}
+    assert len(layers) >= 4 * plain.config.num_hidden_layers
+    with torch.no_grad():
+        for name, layer in layers.items():
+            weight = dequantize_4bit(layer.weight.data, layer.weight.quant_state)
+            plain.get_submodule(name).weight.copy_(weight)
+    return save(plain, out)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
+def test_4bit_sources_and_targets_equal_their_dequantised_twins(wide, tmp_path):
+    forget_warnings()
+    plain = {v: dequantised(wide, v, tmp_path / v) for v in ("full", "unlearned")}
+    four = DepthAudit.run(
+        wide / "full-nf4", wide / "retain", wide / "unlearned-nf4", EXAMPLES[:4], options=AUTO
+    )
+    twin = DepthAudit.run(plain["full"], wide / "retain", plain["unlearned"], EXAMPLES[:4], options=AUTO)
+    # On a CPU bitsandbytes multiplies 4-bit blocks in bfloat16, whatever the compute dtype: not closer than that.
+    for mine, theirs in ((four.s1_delta, twin.s1_delta), (four.s2_delta, twin.s2_delta)):
+        torch.testing.assert_close(mine, theirs, atol=0.1, rtol=0)
+        assert (mine - theirs).abs().mean() < 0.05
+        assert theirs.abs().max() > 0.2
+    assert four.models["unlearned"].fingerprint != twin.models["unlearned"].fingerprint
+
+
+def test_an_adapter_is_merged_on_load(trio, tmp_path):
+    from peft import LoraConfig, get_peft_model
+
+    paths = trio("llama")
+    base, _ = load_plain(paths.full)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.manual_seed(0)
+        adapted = get_peft_model(
+            base, LoraConfig(r=2, target_modules="all-linear", init_lora_weights=False, task_type="CAUSAL_LM")
+        )
+        adapted.save_pretrained(tmp_path / "adapter")
+        merged = save(adapted.merge_and_unload(), tmp_path / "merged")
+    with open_model(tmp_path / "adapter") as model, open_model(merged) as whole:
+        assert model.fingerprint == whole.fingerprint
+        assert model.tokenizer is not None
+    audits = [
+        DepthAudit.run(paths.full, paths.retain, unlearned, EXAMPLES[:4], options=AUTO)
+        for unlearned in (tmp_path / "adapter", merged)
+    ]
+    assert torch.equal(audits[0].s2_delta, audits[1].s2_delta)
+
+
+def test_an_adapter_that_names_no_base_is_refused(tmp_path):
+    (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": null}')
+    with pytest.raises(ModelError, match="does not name its base model"):
+        open_model(tmp_path)
+
+
+def test_device_map_gives_the_same_numbers(audited, trio):
+    paths = trio("llama")
+    options = RunOptions(device_map={"": "cpu"}, engine="wavefront")
+    audit = DepthAudit.run(paths.full, paths.retain, paths.unlearned, EXAMPLES, options=options)
+    torch.testing.assert_close(audit.s2_delta, audited("llama").s2_delta, atol=1e-5, rtol=0)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning:accelerate", "ignore::UserWarning:transformers")
+def test_a_model_offloaded_to_disk_is_audited(audited, trio, tmp_path):
+    forget_warnings()
+    paths = trio("llama")
+    places = {f"model.layers.{i}": "disk" if i % 2 else "cpu" for i in range(4)}
+    others = dict.fromkeys(("model.embed_tokens", "model.norm", "model.rotary_emb", "lm_head"), "cpu")
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        paths.full,
+        device_map=places | others,
+        offload_folder=tmp_path,
+        attn_implementation="eager",
+        dtype=torch.float32,
+    )
+    with pytest.warns(UdsLensWarning, match="accelerate keeps some of them on disk"):
+        audit = DepthAudit.run(model, paths.retain, paths.unlearned, EXAMPLES, options=AUTO)
+    torch.testing.assert_close(audit.s2_delta, audited("llama").s2_delta, atol=1e-5, rtol=0)
+    assert audit.models["full"].fingerprint == audited("llama").models["full"].fingerprint
+    assert audit.provenance["engine"] == "wavefront"
+
+
+@pytest.fixture
+def unknown(monkeypatch):
+    """TransformerLens refuses every model."""
+    from transformer_lens.model_bridge import TransformerBridge
+
+    def refuse(*args, **kwargs):
+        raise ValueError("Unsupported architecture: NewForCausalLM")
+
+    forget_warnings()
+    monkeypatch.setattr(TransformerBridge, "boot_transformers", refuse)
+
+
+@pytest.mark.parametrize("engine", ["auto", "naive"])
+def test_an_architecture_transformer_lens_refuses_falls_back_to_plain_hooks(audited, trio, unknown, engine):
+    paths = trio("llama")
+    options = RunOptions(device="cpu", engine=engine)
+    with pytest.warns(UdsLensWarning, match="cannot wrap .*Unsupported architecture.*plain forward hooks"):
+        audit = DepthAudit.run(paths.full, paths.retain, paths.unlearned, EXAMPLES, options=options)
+    torch.testing.assert_close(audit.s2_delta, audited("llama").s2_delta, atol=1e-5, rtol=0)
+    assert audit.provenance["engine"] == ("wavefront" if engine == "auto" else "naive")
+
+
+def test_sites_inside_a_block_need_transformer_lens(trio, unknown):
+    from uds_lens.data import encode, make_batch
+
+    with open_model(trio("llama").full) as model:
+        batch = make_batch(encode(EXAMPLES[:2], model.tokenizer).rows, pad_token_id=3)
+        with (
+            pytest.warns(UdsLensWarning),
+            pytest.raises(PatchError, match="'attn_out' is out of reach: use site='resid_post'"),
+        ):
+            capture(model, batch, site="attn_out")
+
+
+def test_apples_backend_is_warned_about():
+    forget_warnings()
+    with pytest.warns(UdsLensWarning, match="mps.*compare a few examples with device='cpu'"):
+        assert pick_device("mps") == "mps"

@@ -1,0 +1,222 @@
+"""Memory: states that spill, batches that halve, recordings that are kept or not, and the estimate before a run."""
+
+import logging
+from pathlib import Path
+
+import pytest
+import torch
+from tiny_models import EXAMPLES, build_model
+
+from uds_lens.audit import AuditConfig, Baseline, DepthAudit, RunOptions
+from uds_lens.audit.memory import GIB, MemoryEstimate, estimate_memory, is_out_of_memory, run_halving
+from uds_lens.audit.plan import make_plan
+from uds_lens.audit.states import StateStore, read_source
+from uds_lens.audit.target import Target
+from uds_lens.errors import DataError, ModelError, UdsLensWarning, forget_warnings
+
+CPU = RunOptions(device="cpu", engine="wavefront", progress=False)
+CONFIG = AuditConfig()
+
+
+@pytest.fixture(scope="module")
+def plan(trio):
+    return make_plan({"full": trio("llama").full}, EXAMPLES, config=CONFIG, options=CPU)
+
+
+@pytest.fixture(scope="module")
+def baseline(trio):
+    paths = trio("llama")
+    return Baseline.measure(paths.full, paths.retain, EXAMPLES, options=CPU)
+
+
+def spill_folders(tmp: Path) -> list[Path]:
+    return list(tmp.glob("uds_lens-states-*"))
+
+
+@pytest.mark.parametrize("budget", [0.0, 4.0])
+def test_states_beyond_the_budget_go_to_disk_and_the_numbers_stay(
+    audited, trio, tmp_path, monkeypatch, budget
+):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    paths = trio("llama")
+    seen = []
+    put = StateStore.put
+
+    def spy(store, batch, states):
+        put(store, batch, states)
+        seen.append(store.spilled)
+
+    monkeypatch.setattr(StateStore, "put", spy)
+    options = RunOptions(device="cpu", engine="wavefront", memory_gib=budget)
+    audit = DepthAudit.run(paths.full, paths.retain, paths.unlearned, EXAMPLES, options=options)
+    assert torch.equal(audit.s2_delta, audited("llama").s2_delta)
+    assert max(seen) == (0 if budget else len(EXAMPLES) - len(audit.skipped))
+    assert spill_folders(tmp_path) == []
+
+
+def test_a_row_that_was_never_read_is_named(plan):
+    store = StateStore(budget=0)
+    with pytest.raises(DataError, match="no states for row 3: read the source on the same plan"):
+        store.get(3)
+
+
+def test_padded_states_repeat_the_last_position(trio, plan):
+    source = read_source(trio("llama").full, plan, role="full", config=CONFIG, options=CPU)
+    batch = plan.batch_of(range(len(plan.encoded.rows)))
+    states = source.cache(batch).states
+    for i, width in enumerate(batch.window_mask.sum(1).tolist()):
+        assert torch.equal(states[i, :, :width], source.store.get(i))
+        assert (states[i, :, width:] == states[i, :, width - 1 : width]).all()
+
+
+def failing(limit, log, error=None):
+    error = error or torch.OutOfMemoryError("CUDA out of memory")
+
+    def work(rows):
+        if len(rows) > limit:
+            raise error
+        log.append(rows)
+
+    return work
+
+
+def test_a_batch_that_does_not_fit_is_halved_until_it_does():
+    forget_warnings()
+    log = []
+    with pytest.warns(UdsLensWarning, match="halving batches, results do not change"):
+        run_halving([5, 1, 4, 2, 3], failing(2, log))
+    assert log == [[5, 1], [4], [2, 3]]
+
+
+def test_a_single_row_that_does_not_fit_is_an_error_with_the_ways_out():
+    forget_warnings()
+    with (
+        pytest.warns(UdsLensWarning),
+        pytest.raises(ModelError, match=r"memory ran out on a single example: .*device_map"),
+    ):
+        run_halving([1, 2], failing(0, []))
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (torch.OutOfMemoryError("x"), True),
+        (MemoryError(), True),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"), True),
+        (RuntimeError("size mismatch"), False),
+        (ValueError("out"), False),
+    ],
+)
+def test_what_counts_as_out_of_memory(error, expected):
+    assert is_out_of_memory(error) is expected
+
+
+def test_other_errors_pass_through():
+    with pytest.raises(RuntimeError, match="size mismatch"):
+        run_halving([1, 2], failing(0, [], RuntimeError("size mismatch")))
+
+
+@pytest.mark.parametrize("stage", ["uds_lens.audit.states.capture", "uds_lens.audit.target.open_target"])
+def test_running_out_of_memory_on_a_batch_changes_no_result(audited, trio, monkeypatch, stage):
+    forget_warnings()
+    module, name = stage.rsplit(".", 1)
+    import importlib
+
+    true = getattr(importlib.import_module(module), name)
+
+    def small(model, batch, **options):
+        if len(batch) > 1:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return true(model, batch, **options)
+
+    monkeypatch.setattr(stage, small)
+    paths = trio("llama")
+    with pytest.warns(UdsLensWarning, match="memory ran out on a batch"):
+        audit = DepthAudit.run(paths.full, paths.retain, paths.unlearned, EXAMPLES, options=CPU)
+    torch.testing.assert_close(audit.s2_delta, audited("llama").s2_delta, atol=1e-5, rtol=0)
+    assert not audit.s2_delta.isnan().any()
+
+
+def test_a_recorded_baseline_gives_the_same_audits(audited, baseline, trio):
+    paths = trio("llama")
+    with baseline.recorded(options=CPU) as recorded:
+        audits = [
+            recorded.audit(model) for model in (paths.unlearned, paths.full, paths.retain, paths.unlearned)
+        ]
+    assert torch.equal(audits[0].s2_delta, audited("llama").s2_delta)
+    assert torch.equal(audits[3].s2_delta, audits[0].s2_delta)
+    assert (audits[1].uds, audits[2].uds) == (0.0, 1.0)
+
+
+@pytest.mark.parametrize(("gib", "recordings"), [(4.0, 1), (0.0, 3)])
+def test_batches_are_recorded_once_within_the_budget(baseline, trio, plan, monkeypatch, gib, recordings):
+    from uds_lens.audit import target as module
+
+    true, made = module.open_target, []
+    monkeypatch.setattr(module, "open_target", lambda *a, **k: made.append(1) or true(*a, **k))
+    options = RunOptions(device="cpu", engine="wavefront", memory_gib=gib)
+    with baseline.recorded(options=options) as recorded:
+        n_batches = len(recorded.plan.batches)
+        for _ in range(3):
+            recorded.audit(trio("llama").unlearned)
+    assert len(made) == recordings * n_batches
+
+
+def test_a_recorded_baseline_refuses_what_does_not_fit(baseline, trio):
+    with baseline.recorded(options=CPU) as recorded, pytest.raises(ModelError, match="do not fit together"):
+        recorded.audit(trio("qwen2").unlearned)
+
+
+def test_a_target_lets_go_of_its_model(trio, plan):
+    with Target(trio("llama").full, plan, config=CONFIG, options=CPU, keep=True) as target:
+        model = target.model
+    with pytest.raises(ModelError, match="is closed"):
+        _ = model.hf
+
+
+def test_audits_from_a_baseline_carry_both_runs(baseline, trio):
+    audit = baseline.audit(trio("llama").unlearned, options=CPU)
+    assert audit.provenance["stage_1"] == baseline.provenance
+    assert audit.provenance["ids_hash"] == baseline.provenance["ids_hash"]
+
+
+def test_the_estimate_counts_weights_states_and_batches(plan):
+    model = build_model("llama")
+    weights = sum(p.numel() for p in model.parameters()) * 4
+    windows = sum(len(row.window) for row in plan.encoded.rows)
+
+    def of(**changes):
+        settings = {"n_sources": 2, "dtype": "float32", "device": "cpu", "states_budget": GIB, **changes}
+        return estimate_memory(model.config, plan, **settings)
+
+    assert of().weights == weights
+    assert of().states == 2 * windows * 4 * 32 * 4
+    assert of(states_budget=100).states == 100
+    assert of(dtype="bfloat16").weights == weights // 2
+    assert of().batch > 0
+    assert of().available > 0
+
+
+def test_an_audit_that_cannot_fit_is_refused_before_any_work(trio, monkeypatch, caplog):
+    monkeypatch.setattr("uds_lens.audit.memory.free_bytes", lambda device: 1000)
+    monkeypatch.setattr("uds_lens.audit.states.capture", lambda *a, **k: pytest.fail("work was done"))
+    paths = trio("llama")
+    with (
+        caplog.at_level(logging.INFO, "uds_lens"),
+        pytest.raises(ModelError, match=r"the audit needs about .* GiB free\. Use dtype='bfloat16'"),
+    ):
+        DepthAudit.run(paths.full, paths.retain, paths.unlearned, EXAMPLES, options=CPU)
+    assert "needs about" in caplog.text
+
+
+def test_the_check_can_be_switched_off(trio, monkeypatch):
+    monkeypatch.setattr("uds_lens.audit.memory.free_bytes", lambda device: 1000)
+    paths = trio("llama")
+    options = RunOptions(device="cpu", engine="wavefront", check_memory=False)
+    assert DepthAudit.run(paths.full, paths.retain, paths.retain, EXAMPLES[:2], options=options).uds == 1.0
+
+
+def test_an_estimate_reads_as_a_sentence():
+    estimate = MemoryEstimate(weights=2 * GIB, states=GIB, batch=GIB // 2, available=4 * GIB)
+    assert str(estimate) == "needs about 3.50 GiB (weights 2.00, states 1.00, batch 0.50) of 4.00 GiB free"
+    estimate.require()
