@@ -104,3 +104,14 @@ def test_every_page_is_in_the_navigation() -> None:
 
 def test_every_room_has_a_reference() -> None:
     assert {f"{room}.md" for room in ul._ROOMS} == {page.name for page in (DOCS / "api").iterdir()}
+
+
+def test_numbers_of_the_readme() -> None:
+    world = ul.toy.load()
+    told = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    (score,) = re.findall(r"its depth score is (\d\.\d+)", told)
+    probability, reference = re.findall(r"(\d+) %(?: of probability|\)\. Blue)", told)
+    audit = ul.DepthAudit.run(world.full, world.retain, world.unlearned["idkdpo"], world.examples)
+    assert score == f"{audit.uds:.2f}"
+    assert probability == f"{100 * world.recall['idkdpo']['forget']:.0f}"
+    assert reference == f"{100 * world.recall['retain']['forget']:.0f}"

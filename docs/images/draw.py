@@ -17,8 +17,8 @@ def main() -> None:
     models = {"full": world.full, "half": world.half, **world.unlearned, "retain": world.retain}
     audits = dict(zip(models, baseline.audit_all(list(models.values())), strict=True))
     pictures = {
-        "toy_layers.png": audits["idknll"].plot_layers(),
-        "toy_heatmap.png": audits["idknll"].plot_heatmap(),
+        "toy_layers.png": audits["idkdpo"].plot_layers(),
+        "toy_heatmap.png": audits["idkdpo"].plot_heatmap(),
         "toy_ranking.png": ul.plots.ranking(ul.audit.models_frame(audits)),
     }
     for name, figure in pictures.items():
