@@ -8,8 +8,8 @@ import json
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from operator import itemgetter
-from typing import Any
 from os import cpu_count
+from typing import Any
 
 import torch
 from torch import Tensor, nn
