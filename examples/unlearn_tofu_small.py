@@ -26,13 +26,13 @@ from uds_lens.unlearning import (
 )
 
 SETTINGS = (
-    "ga_lr3e-04_epoch1",
+    "ga_lr4e-04_epoch1",
     "graddiff_lr2e-04_alpha5_epoch3",
     "kl_lr2e-04_alpha5_epoch3",
     "npo_lr3e-04_beta0.1_alpha5_epoch3",
     "simnpo_lr3e-04_beta4.5_alpha1_delta1_gamma0.125_epoch3",
     "idknll_lr3e-04_alpha1_epoch3",
-    "idkdpo_lr3e-04_beta0.1_alpha5_epoch3",
+    "idkdpo_lr1e-03_beta0.1_alpha5_epoch3",
     "altpo_lr1e-03_beta0.1_alpha5_epoch3_nalternates2",
     "undial_lr5e-04_beta10_alpha1_epoch3",
     "rmu_lr1e-03_alpha5_layer2_scale30_epoch2",
@@ -147,18 +147,26 @@ def main() -> None:
         print(layer_table(rows))
 
 
+def reading(uds: float) -> str:
+    """Where a score lies, in one word."""
+    return "shallow" if uds < 0.35 else "half-way" if uds < 0.65 else "deep"
+
+
 def table(rows: list[dict]) -> str:
     """The results as Markdown."""
     lines = [
-        "| model | forget Prob | retain Prob | of full's | UDS | 95 % interval | Logit Lens | steps | seconds |"
+        "| model | forget Prob | retain Prob | of full's | UDS | 95 % interval | reading | raw LER > 1 | Logit Lens "
+        "| steps | seconds |",
+        "|---" * 11 + "|",
     ]
-    lines.append("|---|---|---|---|---|---|---|---|---|")
     for row in rows:
-        share = row["retain_prob"] / rows[0]["retain_prob"]
+        kept = row["retain_prob"] / rows[0]["retain_prob"]
+        word = reading(row["uds"]) if "steps" in row else "the scale"
         lines.append(
-            f"| {row['name']} | {row['forget_prob']:.3f} | {row['retain_prob']:.3f} | {share:.0%} | {row['uds']:.3f} | "
-            f"{row['low']:.3f} to {row['high']:.3f} | {row['logit_lens']:.3f} | "
-            f"{row.get('steps', '')} | {row.get('seconds', '')} |"
+            f"| {row['name']} | {row['forget_prob']:.3f} | {row['retain_prob']:.3f} | {100 * kept:.0f} % | "
+            f"{row['uds']:.3f} | {row['low']:.3f} to {row['high']:.3f} | {word} | "
+            f"{100 * row['over']:.0f} % | {row['logit_lens']:.3f} | "
+            f"{row.get('steps', '')} | {round(row['seconds']) if 'seconds' in row else ''} |"
         )
     return "\n".join(lines)
 
