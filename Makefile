@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check docs notebooks format clean
+.PHONY: help demo test check bench support docs notebooks format clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -21,6 +21,14 @@ check: $(INSTALLED)  ## lint, format, types, import contracts
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+
+bench: $(INSTALLED)  ## measure cost and memory of an audit (needs the shared data and models)
+	$(BIN)/python benchmarks/audit_cost.py
+	$(BIN)/python benchmarks/memory_cost.py
+
+support: $(INSTALLED)  ## write docs/support.md from the tests of families and forms
+	PYTHONPATH=tests $(BIN)/python -m pytest -q -p support_table \
+	  tests/audit/test_parity.py tests/audit/test_breadth.py tests/patching/test_engines.py
 
 docs: $(INSTALLED)  ## build the documentation into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict --site-dir site

@@ -91,6 +91,8 @@ def test_without_options_the_defaults_are_those_of_the_library(calls: list, exam
         ("--device-map auto", {"device_map": "auto"}),
         ("--engine naive", {"engine": "naive"}),
         ("--token-budget 64", {"token_budget": 64}),
+        ("--memory-gib 0.5", {"memory_gib": 0.5}),
+        ("--no-check-memory", {"check_memory": False}),
         ("--revision v2", {"revision": "v2"}),
         ("--offline", {"offline": True}),
         ("--trust-remote-code", {"trust_remote_code": True}),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -38,6 +39,8 @@ def audit(
     device_map: opt.DeviceMap = None,
     engine: opt.Engine = "auto",
     token_budget: opt.TokenBudget = 4096,
+    memory_gib: opt.MemoryGib = 4.0,
+    check_memory: opt.CheckMemory = True,
     revision: opt.Revision = None,
     offline: opt.Offline = False,
     trust_remote_code: opt.TrustRemoteCode = False,
@@ -72,6 +75,8 @@ def audit(
         device_map=device_map,
         engine=engine,
         token_budget=token_budget,
+        memory_gib=memory_gib,
+        check_memory=check_memory,
         revision=revision,
         offline=offline,
         trust_remote_code=trust_remote_code,
@@ -80,6 +85,7 @@ def audit(
     places = {name: out / name for name in names} if len(names) > 1 else {names[0]: out}
     prepare(places.values())
     forget = ul.load_examples(examples, limit=limit)
+    tell_memory()
     if len(names) == 1:
         found = {names[0]: ul.DepthAudit.run(full, retain, unlearned[0], forget, config=config, options=run)}
         found[names[0]].save(out)
@@ -92,6 +98,17 @@ def audit(
         return
     print_audits(found)
     typer.echo(f"\nSaved in {out}")
+
+
+def tell_memory() -> None:
+    """Print what the library logs about memory (its estimate before a run) on standard error."""
+    logger = logging.getLogger("uds_lens.audit.memory")
+    logger.setLevel(logging.INFO)
+    for old in list(logger.handlers):
+        logger.removeHandler(old)
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("memory: %(message)s"))
+    logger.addHandler(handler)
 
 
 def _audit_several(

@@ -35,6 +35,10 @@ Engine: TypeAlias = Annotated[
     types.Engine, typer.Option(help="auto checks the fast engine against the naive one.")
 ]
 TokenBudget: TypeAlias = Annotated[int, typer.Option(help="Tokens per batch; lower it when memory runs out.")]
+MemoryGib: TypeAlias = Annotated[
+    float, typer.Option(min=0.0, help="GiB for states; beyond it they go to temporary files.")
+]
+CheckMemory: TypeAlias = Annotated[bool, typer.Option(help="Refuse to start where memory cannot suffice.")]
 Revision: TypeAlias = Annotated[
     str | None, typer.Option(help="Branch, tag or commit of checkpoints on the Hub.")
 ]

@@ -1,0 +1,95 @@
+"""A pytest plugin that writes docs/support.md from the tests that ran, and from nothing else.
+
+    pytest -p support_table tests/audit/test_parity.py tests/audit/test_breadth.py tests/patching/test_engines.py
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "support.md"
+
+COLUMNS = {
+    "test_an_audit_equals_the_independent_implementation": "audit, float32",
+    "test_bfloat16_differs_by_its_rounding_only": "audit, bfloat16",
+    "test_self_patching_is_a_no_op_without_the_shortcut": "self-patch is a no-op",
+    "test_wavefront_equals_naive_on_every_scope_and_padding_side": "scopes, both paddings",
+    "test_wavefront_equals_naive_on_every_site": "sites",
+}
+
+FORMS = {
+    "test_4bit_sources_and_targets_equal_their_dequantised_twins": "NF4 (bitsandbytes), as source and as target, on a CPU",
+    "test_an_adapter_is_merged_on_load": "a PEFT (LoRA) directory, merged on load",
+    "test_device_map_gives_the_same_numbers": "`device_map`",
+    "test_a_model_offloaded_to_disk_is_audited": "a live model offloaded to disk by accelerate",
+    "test_an_architecture_transformer_lens_refuses_falls_back_to_plain_hooks": (
+        "an architecture that TransformerLens refuses (plain forward hooks, `resid_post` only)"
+    ),
+    "test_apples_backend_is_warned_about": "Apple's MPS: allowed, with a warning to compare with the CPU",
+}
+
+NAMES = {
+    "llama": "Llama",
+    "llama-tied": "Llama, tied embeddings",
+    "mistral": "Mistral, sliding window",
+    "qwen2": "Qwen2, tied embeddings",
+    "qwen3": "Qwen3",
+    "phi3": "Phi3, fused projections",
+    "gemma2": "Gemma2, soft-capping and sliding window",
+    "gemma3": "Gemma3 (text), sliding window",
+    "gpt2": "GPT-2",
+    "neox": "GPT-NeoX, parallel blocks",
+    "olmo2": "OLMo2, norms after the blocks",
+    "mixtral": "Mixtral, mixture of experts",
+    "qwen3-moe": "Qwen3-MoE, mixture of experts",
+}
+
+_outcomes: dict[tuple[str, str], list[str]] = defaultdict(list)
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Keep what a test of the table came to, by function and by the parameter that names the family or form."""
+    if report.when != "call" and not (report.when == "setup" and report.outcome != "passed"):
+        return
+    match = re.search(r"::(\w+)(?:\[(.*)\])?$", report.nodeid)
+    if match:
+        _outcomes[match[1], match[2] or ""].append(report.outcome)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Write the page."""
+    PAGE.write_text(page(_outcomes), encoding="utf-8")
+
+
+def page(outcomes: dict[tuple[str, str], list[str]]) -> str:
+    """The page as Markdown."""
+    from tiny_models import FAMILIES  # not before the run: it imports the package, which is checked as it is imported
+
+    lines = [
+        "# What is supported",
+        "",
+        "Written by the tests that ran (`make support`): tiny random models of each family, saved and opened as a user's",
+        "would be. An audit is compared with an independent implementation in plain transformers hooks: within 1e-5 nats in",
+        "float32, within the rounding of bfloat16. The fast engine is compared with one patched forward per layer.",
+        "",
+        "| family | " + " | ".join(COLUMNS.values()) + " |",
+        "|---|" + "---|" * len(COLUMNS),
+    ]
+    for family in FAMILIES:
+        cells = [_word(outcomes.get((test, family))) for test in COLUMNS]
+        lines.append(f"| {NAMES.get(family, family)} | " + " | ".join(cells) + " |")
+    lines += ["", "GPT-NeoX has no `resid_mid`: its attention and MLP run side by side.", "", "| form | |", "|---|---|"]
+    for test, told in FORMS.items():
+        found = [o for (name, _), results in outcomes.items() if name == test for o in results]
+        lines.append(f"| {told} | {_word(found)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _word(results: list[str] | None) -> str:
+    if not results:
+        return "not run"
+    return "tested" if set(results) == {"passed"} else ", ".join(sorted(set(results)))
