@@ -1,10 +1,13 @@
 """Errors, closed vocabularies and progress bars: what every room stands on."""
 
 import ast
+import sys
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import tqdm.auto
 
 from uds_lens import errors
 from uds_lens.errors import UdsLensError, UdsLensWarning, forget_warnings, warn_once
@@ -71,6 +74,15 @@ def test_progress_is_quiet_without_a_terminal_and_speaks_when_asked(capsys):
     printed = capsys.readouterr()
     assert printed.out == ""
     assert "work" in printed.err
+
+
+@pytest.mark.parametrize(("shell", "speaks"), [(SimpleNamespace(kernel="a kernel"), True), (None, False)])
+def test_progress_speaks_in_notebooks_only(shell, speaks, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    monkeypatch.setitem(sys.modules, "ipykernel", SimpleNamespace())
+    monkeypatch.setattr("tqdm.auto.tqdm", tqdm.std.tqdm)
+    assert list(progress(range(3), desc="work")) == [0, 1, 2]
+    assert ("work" in capsys.readouterr().err) is speaks
 
 
 def test_nothing_in_the_package_unpickles():

@@ -36,5 +36,11 @@ def progress(
     from tqdm.auto import tqdm
 
     if enabled is None:
-        enabled = sys.stderr.isatty() or "ipykernel" in sys.modules
+        enabled = sys.stderr.isatty() or _in_notebook()
     return iter(tqdm(iterable, desc=desc, total=total, unit=unit, disable=not enabled, leave=False))
+
+
+def _in_notebook() -> bool:
+    """Whether this process is a notebook's kernel (a module that was merely imported proves nothing)."""
+    ipython = sys.modules.get("IPython")
+    return ipython is not None and hasattr(ipython.get_ipython(), "kernel")

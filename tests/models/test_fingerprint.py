@@ -103,7 +103,7 @@ def test_a_clone_shares_tensors_and_has_its_own_modules_config_and_hooks():
 
 
 def test_a_bridge_computes_what_its_model_computes_and_leaves_it_untouched(trio):
-    model = build_model("gemma2")
+    model = build_model("gemma2", attn_implementation="eager")
     names, hooks = list(model.state_dict()), sum(len(m._forward_hooks) for m in model.modules())
     bridge = bridge_on_shared_weights(model, build_tokenizer(), name="gemma2")
     ids = torch.tensor([[1, 5, 9, 30]])
