@@ -34,7 +34,6 @@ docs: $(INSTALLED)  ## build the documentation into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict --site-dir site
 
 notebooks: $(INSTALLED)  ## run the notebooks and write their outputs (needs a Chrome or Chromium for the pictures)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[static]"
 	$(BIN)/python notebooks/execute.py
 
 format: $(INSTALLED)  ## put the code (notebooks too) into its format
@@ -51,5 +50,5 @@ $(INSTALLED): pyproject.toml constraints.txt
 	  echo "Name another one: make PYTHON=python3.11 $(MAKECMDGOALS)" >&2; exit 1; }
 	@echo "Installing into $(VENV); the first time this takes some minutes."
 	@$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,static]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,docs,notebooks,static]"
 	@touch $@
