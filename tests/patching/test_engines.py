@@ -121,16 +121,17 @@ def test_the_naive_engine_says_where_a_patch_has_no_effect(opened, batch_of, mon
     cache = capture(opened("llama", "retain"), batch)
     unpatched = target._logits
 
-    def ignores_the_hook(model, batch, name, hook):
+    def ignores_the_hook(model, batch, hooks):
+        ((_, hook),) = hooks
         hook(torch.zeros(*batch.input_ids.shape, model.d_model))
         return unpatched
 
-    monkeypatch.setattr(engines, "run_hooked", ignores_the_hook)
+    monkeypatch.setattr(engines, "run_hooks", ignores_the_hook)
     with pytest.raises(
         PatchError, match=r"blocks\.0\.hook_resid_post changed \d+ positions, but the logits stayed"
     ):
         target.patched(cache)
-    monkeypatch.setattr(engines, "run_hooked", lambda *_: unpatched)
+    monkeypatch.setattr(engines, "run_hooks", lambda *_: unpatched)
     with pytest.raises(PatchError, match=r"ran 0 times, expected once"):
         target.patched(cache)
 

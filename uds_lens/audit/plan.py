@@ -17,7 +17,7 @@ from uds_lens.models import ModelSource, check_trio, pick_device, read_passport
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-_CALL_COST = {False: 64, True: 2048}
+_CALL_COST = {False: 256, True: 2048}
 """What one more batch costs beside its tokens, in tokens: on a CPU, and on a CUDA device."""
 
 

@@ -9,9 +9,16 @@ from uds_lens.patching.engines import (
     patched_logprobs,
 )
 from uds_lens.patching.logprobs import target_logprobs
-from uds_lens.patching.naive import SpanPatch, run_hooked, run_patched, run_unhooked, scored_logprobs
+from uds_lens.patching.naive import (
+    SpanPatch,
+    run_hooked,
+    run_hooks,
+    run_patched,
+    run_unhooked,
+    scored_logprobs,
+)
 from uds_lens.patching.recording import Recording, record
-from uds_lens.patching.sites import hook_name
+from uds_lens.patching.sites import hook_name, patch_hooks
 from uds_lens.patching.span_cache import SpanCache
 from uds_lens.patching.wavefront import resume_patched
 
@@ -26,10 +33,12 @@ __all__ = [
     "choose_engine",
     "hook_name",
     "open_target",
+    "patch_hooks",
     "patched_logprobs",
     "record",
     "resume_patched",
     "run_hooked",
+    "run_hooks",
     "run_patched",
     "run_unhooked",
     "scored_logprobs",

@@ -13,9 +13,9 @@ from uds_lens.data import TokenBatch
 from uds_lens.errors import ModelError, PatchError, warn_once
 from uds_lens.models import HookedModel
 from uds_lens.patching.capture import as_hooked, capture
-from uds_lens.patching.naive import SpanPatch, run_hooked, run_unhooked, scored_logprobs
+from uds_lens.patching.naive import SpanPatch, run_hooks, run_unhooked, scored_logprobs
 from uds_lens.patching.recording import Recording, record
-from uds_lens.patching.sites import chosen_layers, hook_name
+from uds_lens.patching.sites import chosen_layers, hook_name, patch_hooks
 from uds_lens.patching.span_cache import SpanCache
 from uds_lens.patching.wavefront import resume_patched
 from uds_lens.types import Engine, Site, check_choice
@@ -110,7 +110,7 @@ class NaiveTarget:
         for layer in chosen_layers(layers, self.model.n_layers):
             patch = SpanPatch(self.batch, cache[layer])
             name = hook_name(cache.site, layer)
-            logits = run_hooked(self.model, self.batch, name, patch)
+            logits = run_hooks(self.model, self.batch, patch_hooks(cache.site, layer, patch))
             if patch.fired != 1:
                 raise PatchError(f"the hook at {name} ran {patch.fired} times, expected once.")
             if patch.changed and torch.equal(logits, self._logits):

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from uds_lens.data import TokenBatch
 from uds_lens.errors import PatchError
 from uds_lens.models import HookedModel
 from uds_lens.patching.capture import as_hooked
 from uds_lens.patching.forward import first_tensor
-from uds_lens.patching.sites import chosen_layers, hook_name, require_site
+from uds_lens.patching.sites import chosen_layers, hook_name, patch_hooks, require_site
 from uds_lens.patching.span_cache import SpanCache
 
 
@@ -75,7 +77,7 @@ def run_patched(
     cache.check_fits(batch, n_layers=model.n_layers, d_model=model.d_model)
     (layer,) = chosen_layers([layer], model.n_layers)
     patch = SpanPatch(batch, cache[layer])
-    logits = run_hooked(model, batch, hook_name(cache.site, layer), patch)
+    logits = run_hooks(model, batch, patch_hooks(cache.site, layer, patch))
     if patch.fired != 1:
         raise PatchError(
             f"the hook at {hook_name(cache.site, layer)} ran {patch.fired} times, expected once."
@@ -108,14 +110,29 @@ def run_hooked(
     Raises:
         PatchError: The point is inside a block of a model that TransformerLens cannot wrap.
     """
+    return run_hooks(model, batch, [(name, hook)])
+
+
+def run_hooks(
+    model: HookedModel, batch: TokenBatch, hooks: Sequence[tuple[str, Callable[..., Tensor]]]
+) -> Float[Tensor, "batch pos d_vocab"]:
+    """One forward over the whole batch with several hooks; see `run_hooked`."""
     if model.has_bridge:
         return model.bridge.run_with_hooks(
             batch.input_ids,
-            fwd_hooks=[(name, hook)],
+            fwd_hooks=list(hooks),
             attention_mask=batch.attention_mask,
             position_ids=batch.position_ids,
             return_type="logits",
         )
+    with ExitStack() as stack:
+        for name, hook in hooks:
+            stack.callback(_hook_block(model, name, hook).remove)
+        return _forward(model.anatomy.causal_lm, batch)
+
+
+def _hook_block(model: HookedModel, name: str, hook: Callable[..., Tensor]) -> RemovableHandle:
+    """A plain forward hook on a block, where TransformerLens has none."""
     point = re.fullmatch(r"blocks\.(\d+)\.hook_resid_post", name)
     if point is None:
         raise PatchError(
@@ -127,11 +144,7 @@ def run_hooked(
         patched = hook(first_tensor(output), hook=None)
         return patched if isinstance(output, Tensor) else (patched, *output[1:])
 
-    handle = model.anatomy.layers[int(point[1])].register_forward_hook(replace)
-    try:
-        return _forward(model.anatomy.causal_lm, batch)
-    finally:
-        handle.remove()
+    return model.anatomy.layers[int(point[1])].register_forward_hook(replace)
 
 
 def _forward(run: nn.Module, batch: TokenBatch) -> Float[Tensor, "batch pos d_vocab"]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import Tensor
 
 from uds_lens.errors import PatchError
 from uds_lens.models import HookedModel
@@ -39,6 +42,38 @@ def require_site(model: HookedModel, site: Site) -> None:
             f"{model.architecture} has no {site!r}: its blocks do not have that point (parallel attention and MLP "
             "have no state between them). Use site='resid_post', 'attn_out' or 'mlp_out'."
         )
+
+
+def patch_hooks(
+    site: Site, layer: int, write: Callable[[Tensor], Tensor]
+) -> list[tuple[str, Callable[..., Tensor]]]:
+    """TransformerLens hooks that replace a site's activation by `write(activation)` for all that reads it.
+
+    `hook_resid_mid` stands at the input of the MLP's norm: what it returns reaches the MLP, but not the residual
+    connection around it. So for that site a second hook adds the change to the block's output, where the residual
+    stream would have carried it.
+
+    Args:
+        site: Point of the block.
+        layer: Which block.
+        write: Takes the activation, returns the one to use instead; called once per forward.
+
+    Returns:
+        Pairs of hook name and hook.
+    """
+    if site != "resid_mid":
+        return [(hook_name(site, layer), lambda activation, *, hook=None: write(activation))]
+    moved: list[Tensor] = []
+
+    def before_mlp(activation: Tensor, *, hook: Any = None) -> Tensor:
+        patched = write(activation)
+        moved.append(patched - activation)
+        return patched
+
+    def after_block(activation: Tensor, *, hook: Any = None) -> Tensor:
+        return activation + moved.pop()
+
+    return [(hook_name("resid_mid", layer), before_mlp), (hook_name("resid_post", layer), after_block)]
 
 
 def chosen_layers(layers: Sequence[int] | None, n_layers: int) -> list[int]:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -25,7 +24,7 @@ from uds_lens.patching.block import run_block
 from uds_lens.patching.logprobs import target_logprobs
 from uds_lens.patching.prefix import prefix_cache
 from uds_lens.patching.recording import Recording
-from uds_lens.patching.sites import chosen_layers, hook_name
+from uds_lens.patching.sites import chosen_layers, hook_name, patch_hooks
 from uds_lens.patching.span_cache import SpanCache
 
 
@@ -113,7 +112,7 @@ def _patched_inside(model: HookedModel, recording: Recording, cache: SpanCache, 
     patched = recording.batch.patched_mask[..., None]
     fired = 0
 
-    def write(activation: Tensor, *, hook: Any) -> Tensor:
+    def write(activation: Tensor) -> Tensor:
         nonlocal fired
         fired += 1
         newest = activation[:, -width:]
@@ -122,8 +121,9 @@ def _patched_inside(model: HookedModel, recording: Recording, cache: SpanCache, 
             [activation[:, :-width], torch.where(patched.to(activation.device), source, newest)], dim=1
         )
 
-    name = hook_name(cache.site, layer)
-    with model.bridge.hooks(fwd_hooks=[(name, write)]):
+    with model.bridge.hooks(fwd_hooks=patch_hooks(cache.site, layer, write)):
         yield
     if fired != 1:
-        raise PatchError(f"the hook at {name} ran {fired} times, expected once. Use engine='naive'.")
+        raise PatchError(
+            f"the hook at {hook_name(cache.site, layer)} ran {fired} times, expected once. Use engine='naive'."
+        )
