@@ -26,14 +26,15 @@ from uds_lens.audit.plan import make_plan
 from uds_lens.data import make_batch, plan_batches
 
 
-def best_of(repeats: int, work: Callable[[], object]) -> float:
-    """Seconds of the fastest of several runs."""
-    times = []
-    for _ in range(repeats):
-        begun = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - begun)
-    return min(times)
+def best_of(rounds: int, works: dict[str, Callable[[], object]]) -> dict[str, float]:
+    """Seconds of the fastest run of each work; they take turns, so that a busy moment hits them alike."""
+    best = dict.fromkeys(works, float("inf"))
+    for _ in range(rounds):
+        for name, work in works.items():
+            begun = time.perf_counter()
+            work()
+            best[name] = min(best[name], time.perf_counter() - begun)
+    return best
 
 
 def measure(load: Workload, *, repeats: int, token_budget: int, naive_rows: int | None) -> None:
@@ -57,19 +58,32 @@ def measure(load: Workload, *, repeats: int, token_budget: int, naive_rows: int 
         ]
         some = slice(0, naive_rows)
         share = len(rows) / len(rows[some])
-        forward = best_of(repeats + 2, lambda: plain_forward(unlearned.hf, batches))
-        stage = share * best_of(
-            1,
-            lambda: one_forward_per_layer(full.hf, unlearned.hf, rows[some], texts[some], rows_at_once=32),
+        stage = (
+            share
+            * best_of(
+                1,
+                {
+                    "a": lambda: one_forward_per_layer(
+                        full.hf, unlearned.hf, rows[some], texts[some], rows_at_once=32
+                    )
+                },
+            )["a"]
         )
         baseline = ul.Baseline.measure(full, retain, load.examples, options=options)
-        whole = best_of(
-            repeats, lambda: ul.DepthAudit.run(full, retain, unlearned, load.examples, options=options)
-        )
-        alone = best_of(repeats, lambda: baseline.audit(unlearned, options=options))
         with baseline.recorded(options=options) as recorded:
             recorded.audit(unlearned)
-            again = best_of(repeats + 2, lambda: recorded.audit(unlearned))
+            best = best_of(
+                repeats,
+                {
+                    "forward": lambda: plain_forward(unlearned.hf, batches),
+                    "again": lambda: recorded.audit(unlearned),
+                    "alone": lambda: baseline.audit(unlearned, options=options),
+                    "whole": lambda: ul.DepthAudit.run(
+                        full, retain, unlearned, load.examples, options=options
+                    ),
+                },
+            )
+        forward, whole, alone, again = (best[name] for name in ("forward", "whole", "alone", "again"))
         plan = make_plan({"full": full}, load.examples, config=baseline.config, options=options)
         config = full.hf.config
     bound = least_work(config, load.encoded)
@@ -113,10 +127,11 @@ def main() -> None:
         "--shared", type=Path, default=Path("../shared"), help="folder with data/ and models/"
     )
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=5, help="rounds; the best counts")
     parser.add_argument("--limit", type=int, default=None, help="only the first rows")
     parser.add_argument("--token-budget", type=int, default=ul.RunOptions().token_budget)
     parser.add_argument("--naive-rows", type=int, default=64, help="rows for (a) on the larger model")
+    parser.add_argument("--llama-rows", type=int, default=128, help="rows for the random Llama")
     parser.add_argument("--only", choices=("tofu-small", "llama"), default=None)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
@@ -131,7 +146,7 @@ def main() -> None:
             load = random_llama(
                 args.shared,
                 Path(folder),
-                args.limit,
+                args.llama_rows,
                 n_layers=16,
                 d_model=512,
                 vocabulary=32_000,

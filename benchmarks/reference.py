@@ -55,11 +55,11 @@ def one_forward_per_layer(
             new = states[layer + 1]
 
             handle = block.register_forward_hook(partial(_replace, part=part, new=new))
-            logprobs = target(ids, attention_mask=mask).logits.float().log_softmax(-1)
+            logits = target(ids, attention_mask=mask).logits
             handle.remove()
             for i, row in enumerate(part):
-                picked = logprobs[i, list(row.scored), list(row.targets)]
-                result[start + i, layer] = picked.mean()
+                logprobs = logits[i, list(row.scored)].float().log_softmax(-1)
+                result[start + i, layer] = logprobs.gather(-1, torch.tensor(row.targets)[:, None]).mean()
     return result
 
 
