@@ -1,6 +1,6 @@
 """A pytest plugin that writes docs/support.md from the tests that ran, and from nothing else.
 
-    pytest -p support_table tests/audit/test_parity.py tests/audit/test_breadth.py tests/patching/test_engines.py
+pytest -p support_table tests/audit/test_parity.py tests/audit/test_breadth.py tests/patching/test_engines.py
 """
 
 from __future__ import annotations
@@ -67,7 +67,9 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 def page(outcomes: dict[tuple[str, str], list[str]]) -> str:
     """The page as Markdown."""
-    from tiny_models import FAMILIES  # not before the run: it imports the package, which is checked as it is imported
+    from tiny_models import (
+        FAMILIES,
+    )  # not before the run: it imports the package, which is checked as it is imported
 
     lines = [
         "# What is supported",
@@ -82,7 +84,13 @@ def page(outcomes: dict[tuple[str, str], list[str]]) -> str:
     for family in FAMILIES:
         cells = [_word(outcomes.get((test, family))) for test in COLUMNS]
         lines.append(f"| {NAMES.get(family, family)} | " + " | ".join(cells) + " |")
-    lines += ["", "GPT-NeoX has no `resid_mid`: its attention and MLP run side by side.", "", "| form | |", "|---|---|"]
+    lines += [
+        "",
+        "GPT-NeoX has no `resid_mid`: its attention and MLP run side by side.",
+        "",
+        "| form | |",
+        "|---|---|",
+    ]
     for test, told in FORMS.items():
         found = [o for (name, _), results in outcomes.items() if name == test for o in results]
         lines.append(f"| {told} | {_word(found)} |")

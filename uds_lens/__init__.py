@@ -38,7 +38,9 @@ __all__ = [
     "unlearning",
 ]
 
-_ROOMS = frozenset({"audit", "data", "errors", "metrics", "models", "patching", "plots", "report", "toy", "unlearning"})
+_ROOMS = frozenset(
+    {"audit", "data", "errors", "metrics", "models", "patching", "plots", "report", "toy", "unlearning"}
+)
 
 _HOME = {
     "AuditConfig": "audit",

@@ -84,7 +84,11 @@ def _exchange(one: Path, other: Path) -> bool:
 def sha256_file(path: str | os.PathLike[str]) -> str:
     """Hexadecimal SHA-256 of a file's bytes."""
     with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest() if hasattr(hashlib, "file_digest") else _sha256(file)
+        return (
+            hashlib.file_digest(file, "sha256").hexdigest()
+            if hasattr(hashlib, "file_digest")
+            else _sha256(file)
+        )
 
 
 def _sha256(file: BinaryIO) -> str:
