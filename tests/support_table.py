@@ -22,7 +22,9 @@ COLUMNS = {
 }
 
 FORMS = {
-    "test_4bit_sources_and_targets_equal_their_dequantised_twins": "NF4 (bitsandbytes), as source and as target, on a CPU",
+    "test_4bit_sources_and_targets_equal_their_dequantised_twins": (
+        "NF4 (bitsandbytes), as source and as target, on a CPU"
+    ),
     "test_an_adapter_is_merged_on_load": "a PEFT (LoRA) directory, merged on load",
     "test_device_map_gives_the_same_numbers": "`device_map`",
     "test_a_model_offloaded_to_disk_is_audited": "a live model offloaded to disk by accelerate",
@@ -74,9 +76,10 @@ def page(outcomes: dict[tuple[str, str], list[str]]) -> str:
     lines = [
         "# What is supported",
         "",
-        "Written by the tests that ran (`make support`): tiny random models of each family, saved and opened as a user's",
-        "would be. An audit is compared with an independent implementation in plain transformers hooks: within 1e-5 nats in",
-        "float32, within the rounding of bfloat16. The fast engine is compared with one patched forward per layer.",
+        "Written by the tests that ran (`make support`): tiny random models of each family, saved and opened as a",
+        "user's would be. An audit is compared with an independent implementation in plain transformers hooks: within",
+        "1e-5 nats in float32, within its rounding in bfloat16. The fast engine is compared with one patched forward",
+        "per layer.",
         "",
         "| family | " + " | ".join(COLUMNS.values()) + " |",
         "|---|" + "---|" * len(COLUMNS),

@@ -216,7 +216,7 @@ def test_log_probabilities_do_not_depend_on_the_chunk(opened, monkeypatch):
     with torch.no_grad():
         whole = target_logprobs(model.anatomy, states, targets, scored)
         expected = model.anatomy.readout(states[scored]).log_softmax(-1)
-    monkeypatch.setattr("uds_lens.patching.logprobs._LOGITS_AT_ONCE", 400)
+    monkeypatch.setattr("uds_lens.patching.logprobs._LOGITS_AT_ONCE", {"cpu": 400})
     with torch.no_grad():
         parts = target_logprobs(model.anatomy, states, targets, scored)
         none = target_logprobs(model.anatomy, states, targets, torch.zeros_like(scored))
