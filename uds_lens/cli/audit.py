@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -85,14 +87,15 @@ def audit(
     places = {name: out / name for name in names} if len(names) > 1 else {names[0]: out}
     prepare(places.values())
     forget = ul.load_examples(examples, limit=limit)
-    tell_memory()
-    if len(names) == 1:
-        found = {names[0]: ul.DepthAudit.run(full, retain, unlearned[0], forget, config=config, options=run)}
-        found[names[0]].save(out)
-    else:
-        found = _audit_several(
-            full, retain, dict(zip(names, unlearned, strict=True)), forget, config, run, out
-        )
+    with _memory_told():
+        if len(names) == 1:
+            found = {
+                names[0]: ul.DepthAudit.run(full, retain, unlearned[0], forget, config=config, options=run)
+            }
+            found[names[0]].save(out)
+        else:
+            models = dict(zip(names, unlearned, strict=True))
+            found = _audit_several(full, retain, models, forget, config, run, out)
     if json:
         typer.echo(as_json(found, places))
         return
@@ -100,15 +103,19 @@ def audit(
     typer.echo(f"\nSaved in {out}")
 
 
-def tell_memory() -> None:
+@contextmanager
+def _memory_told() -> Iterator[None]:
     """Print what the library logs about memory (its estimate before a run) on standard error."""
-    logger = logging.getLogger("uds_lens.audit.memory")
-    logger.setLevel(logging.INFO)
-    for old in list(logger.handlers):
-        logger.removeHandler(old)
-    handler = logging.StreamHandler()
+    logger, handler = logging.getLogger("uds_lens.audit.memory"), logging.StreamHandler()
     handler.setFormatter(logging.Formatter("memory: %(message)s"))
+    level = logger.level
+    logger.setLevel(logging.INFO)
     logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
 
 
 def _audit_several(
