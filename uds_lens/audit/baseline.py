@@ -192,8 +192,9 @@ class Baseline:
 
     def _plan(self, models: Mapping[str, ModelSource], options: RunOptions) -> Plan:
         """Tokens and batches again, checked against those stage 1 was measured on."""
+        where = {"offline": options.offline, "trust_remote_code": options.trust_remote_code}
         try:
-            read_passport(self._full, revision=options.revision, offline=options.offline)
+            read_passport(self._full, revision=options.revision, **where)
         except ModelError as error:
             if self.full is not None:
                 raise
@@ -256,7 +257,7 @@ class Baseline:
             s2_norm_ratio=scores.norm_ratio,
             s2_cosine=scores.cosine,
         )
-        if audit.n_measured == 0:
+        if audit.examples and audit.n_measured == 0:
             warn_once(
                 "UDS is NaN: no example has a layer where patching retain's state costs more than tau "
                 f"({self.config.tau:g} nats per token). Does `full` know the forget set, and `retain` not?"

@@ -109,7 +109,14 @@ class MemoryEstimate:
 
 
 def estimate_memory(
-    config: Any, plan: Plan, *, n_sources: int, dtype: str, device: str, states_budget: int
+    config: Any,
+    plan: Plan,
+    *,
+    n_sources: int,
+    dtype: str,
+    device: str,
+    states_budget: int,
+    trust_remote_code: bool = False,
 ) -> MemoryEstimate:
     """Estimate from a transformers config, without loading weights.
 
@@ -120,6 +127,7 @@ def estimate_memory(
         dtype: Dtype of weights and activations.
         device: Where the models run.
         states_budget: Bytes of states kept in memory before they are written to disk.
+        trust_remote_code: Build the model from the checkpoint's own code.
 
     Returns:
         The estimate; right to about 20 % for dense decoders.
@@ -143,7 +151,7 @@ def estimate_memory(
         largest = max(largest, recorded + active)
     logits = 3 * min(1 << 23, windows * layers * int(text.vocab_size)) * 4
     return MemoryEstimate(
-        weights=_weight_bytes(config, size),
+        weights=_weight_bytes(config, size, trust_remote_code),
         states=min(states_budget, n_sources * windows * layers * width * size),
         batch=largest + logits,
         available=free_bytes(device),
@@ -185,6 +193,7 @@ def require_memory(
         dtype=config.dtype,
         device=pick_device(options.device),
         states_budget=int(options.memory_gib * GIB),
+        trust_remote_code=options.trust_remote_code,
     )
     estimate = dataclasses.replace(estimate, weights=estimate.weights * models_open)
     logger.info("the audit %s", estimate)
@@ -202,12 +211,20 @@ def free_bytes(device: str) -> int:
     return int(psutil.virtual_memory().available)
 
 
-def _weight_bytes(config: Any, size: int) -> int:
+def _weight_bytes(config: Any, size: int, trust_remote_code: bool) -> int:
     """Bytes of the weights, from the model built without storage; tied weights count once."""
     import copy
 
     from transformers import AutoModelForCausalLM
 
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(copy.deepcopy(config))
-    return sum(parameter.numel() for parameter in model.parameters()) * size
+        model = AutoModelForCausalLM.from_config(copy.deepcopy(config), trust_remote_code=trust_remote_code)
+    kept = sum(parameter.numel() for parameter in model.parameters())
+    quantisation = getattr(config, "quantization_config", None) or {}
+    if not isinstance(quantisation, dict):
+        quantisation = quantisation.to_dict()
+    packed = 0
+    if quantisation.get("load_in_4bit"):
+        packed = sum(m.weight.numel() for m in model.modules() if isinstance(m, torch.nn.Linear))
+        packed -= config.get_text_config().vocab_size * config.get_text_config().hidden_size
+    return (kept - packed) * size + packed * 9 // 16

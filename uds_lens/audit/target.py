@@ -180,11 +180,14 @@ class Target:
         return capture(self.model, _batch_of(on_batch), site=self.config.site).states
 
     def _choose(self) -> Engine:
-        """The engine that passes the self-check on two rows of unequal length."""
+        """The engine that passes the self-check on the shortest row, the longest, and that of the widest window."""
         order = [row for batch in self.plan.batches for row in batch]
         if not order:
             return "wavefront"
-        rows = sorted({order[0], order[len(order) // 2]})
+        tokens = self.plan.encoded.rows
+        longest = max(order, key=lambda row: len(tokens[row].ids))
+        widest = max(order, key=lambda row: len(tokens[row].window))
+        rows = sorted({order[0], longest, widest})
         return choose_engine(self.model, self.plan.batch_of(rows), site=self.config.site)
 
 

@@ -60,6 +60,8 @@ def audit(
           --unlearned ckpt/rmu --examples forget10.json --out runs/forget10
     """
     import uds_lens as ul
+    from uds_lens.audit.files import is_audit
+    from uds_lens.errors import ConfigError
 
     config = ul.AuditConfig(
         tau=tau,
@@ -85,6 +87,10 @@ def audit(
     )
     names = directory_names(unlearned)
     places = {name: out / name for name in names} if len(names) > 1 else {names[0]: out}
+    if len(names) > 1 and is_audit(out):
+        raise ConfigError(
+            f"{str(out)!r} holds one audit; several need a directory of their own: choose another --out."
+        )
     prepare(places.values())
     forget = ul.load_examples(examples, limit=limit)
     with _memory_told():

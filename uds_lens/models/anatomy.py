@@ -33,6 +33,9 @@ class Anatomy:
     base: nn.Module
     """The decoder without head; calling it returns an output with `.last_hidden_state`."""
 
+    root: nn.Module
+    """The module that holds the blocks; mostly `base` itself."""
+
     layers: nn.ModuleList
     """The blocks, in the order in which they run."""
 
@@ -68,8 +71,14 @@ class Anatomy:
         """
         output = _DecoderOutput(normed.unsqueeze(0))
         dummy = torch.zeros(1, 1, dtype=torch.long, device=normed.device)
-        with _forward_replaced(self.base, output):
-            return self.causal_lm(input_ids=dummy, use_cache=False).logits[0]
+        with _forward_replaced(self.base, output), _forward_replaced(self.root, output):
+            logits = self.causal_lm(input_ids=dummy, use_cache=False).logits[0]
+        if len(logits) != len(normed):
+            raise ModelError(
+                f"{type(self.causal_lm).__name__} computes its logits from something else than its decoder's last "
+                "state: its head cannot be applied alone. Use engine='naive'."
+            )
+        return logits
 
     def readout(self, states: Float[Tensor, "row d_model"]) -> Float[Tensor, "row d_vocab"]:
         """Logits of residual-stream states: final norm, then head."""
@@ -105,7 +114,7 @@ def anatomy_of(causal_lm: nn.Module) -> Anatomy:
         )
         norm = next((getattr(root, n) for n in _FINAL_NORM_NAMES if getattr(root, n, None) is not None), None)
         if layers is not None and norm is not None:
-            return Anatomy(causal_lm=causal_lm, base=base, layers=layers, final_norm=norm)
+            return Anatomy(causal_lm=causal_lm, base=base, root=root, layers=layers, final_norm=norm)
     raise ModelError(
         f"{name}: found no list of {depth} blocks followed by a final norm. Encoder-decoder, recurrent and "
         "multimodal models are not supported; open the text model on its own."

@@ -62,7 +62,7 @@ def adapter_base(source: str | os.PathLike[str]) -> str:
             "or merge the adapter and save the whole model."
         )
     beside = path / base
-    return str(beside) if not Path(base).is_dir() and beside.is_dir() else base
+    return str(beside) if beside.is_dir() else base
 
 
 def load_config(
@@ -154,6 +154,8 @@ def _with_adapter(base: PreTrainedModel, source: str | os.PathLike[str]) -> PreT
     with _plain_errors(source), _quiet(), warnings.catch_warnings():
         # PEFT asks transformers for a property by its old name.
         warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing", category=FutureWarning)
+        # Keys that do not match leave the adapter at its initial values: as if there were none, or random.
+        warnings.filterwarnings("error", message="(?s).*missing adapter keys.*")
         merged: Any = PeftModel.from_pretrained(base, str(Path(source).expanduser())).merge_and_unload()
     return merged.eval().requires_grad_(False)
 

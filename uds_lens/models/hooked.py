@@ -42,6 +42,7 @@ class HookedModel:
     ) -> None:
         self._hf: Any = hf
         self._bridge = bridge
+        self._fingerprint: str | None = None
         self.is_wrapped = bridge is not None
         """Whether `hf` is the model inside a Bridge that the caller handed over."""
         self.tokenizer = tokenizer
@@ -110,10 +111,18 @@ class HookedModel:
             )
             return False
 
-    @cached_property
+    @property
     def fingerprint(self) -> str:
-        """Fingerprint of the weights (see `uds_lens.models.fingerprint`)."""
-        return fingerprint(self.hf)
+        """Fingerprint of the weights as they are now (see `uds_lens.models.fingerprint`).
+
+        Hashed anew each time, because a live model may be trained between two audits; of a quantised model once,
+        because its kernels may repack the weights at the first pass.
+        """
+        if not getattr(self.hf, "is_quantized", False):
+            return fingerprint(self.hf)
+        if self._fingerprint is None:
+            self._fingerprint = fingerprint(self.hf)
+        return self._fingerprint
 
     @property
     def architecture(self) -> str:

@@ -92,6 +92,11 @@ def record(model: HookedModel, batch: TokenBatch, *, by_bridge: bool = False) ->
         PatchError: The model did not run each block exactly once, or keeps no key-value cache.
     """
     pass_ = trace(model, batch, keep_prefix=True, by_bridge=by_bridge)
+    if has_own_masks(pass_.anatomy):
+        raise PatchError(
+            f"the blocks of {type(pass_.anatomy.causal_lm).__name__} keep causal masks of their own, which resumed "
+            "tokens would read at wrong places. Use engine='naive'."
+        )
     if not pass_.cache.complete:
         raise PatchError(
             f"{model.name!r}: not every block wrote its keys and values to the cache exactly once, so that patched "
@@ -105,7 +110,14 @@ def record(model: HookedModel, batch: TokenBatch, *, by_bridge: bool = False) ->
 
 
 @torch.no_grad()
-def trace(model: HookedModel, batch: TokenBatch, *, keep_prefix: bool, by_bridge: bool = False) -> Trace:
+def trace(
+    model: HookedModel,
+    batch: TokenBatch,
+    *,
+    keep_prefix: bool,
+    by_bridge: bool = False,
+    whole: bool = False,
+) -> Trace:
     """Run a model once over the batch, without logits, and keep its window states.
 
     Args:
@@ -113,6 +125,7 @@ def trace(model: HookedModel, batch: TokenBatch, *, keep_prefix: bool, by_bridge
         batch: The tokens.
         keep_prefix: Keep the keys and values of every layer, to resume from; costs memory.
         by_bridge: Walk TransformerLens's blocks instead of the plain ones.
+        whole: Run the last block over the whole sequence too.
 
     Returns:
         The trace.
@@ -122,7 +135,7 @@ def trace(model: HookedModel, batch: TokenBatch, *, keep_prefix: bool, by_bridge
     """
     batch = batch.to(model.device)
     anatomy = anatomy_of(model.bridge.original_model) if by_bridge else model.anatomy
-    short = not by_bridge and _may_stop_early(model)
+    short = not by_bridge and not whole and _may_stop_early(model)
     cache = recording_cache(anatomy.n_layers, keep=keep_prefix, stop_at_last=short)
     calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
     entry: list[Tensor] = []
@@ -153,7 +166,10 @@ def trace(model: HookedModel, batch: TokenBatch, *, keep_prefix: bool, by_bridge
     if stopped:
         past = prefix_cache(cache, pass_.first_column)
         before = states[-1] if states else entry[0]
-        states.append(run_block(pass_, past, anatomy.n_layers - 1, before))
+        try:
+            states.append(run_block(pass_, past, anatomy.n_layers - 1, before))
+        except PatchError:
+            return trace(model, batch, keep_prefix=keep_prefix, by_bridge=by_bridge, whole=True)
     require_each_once(model, states)
     pass_.states = torch.stack(states, dim=1)
     return pass_
@@ -169,8 +185,18 @@ def require_each_once(model: HookedModel, states: list[Tensor]) -> None:
 
 
 def _may_stop_early(model: HookedModel) -> bool:
-    """Not through accelerate's hooks, which have work to do after a block; not through TransformerLens's."""
-    return getattr(model.hf, "hf_device_map", None) is None and not model.is_wrapped
+    """Whether the last block may be cut off after its keys and values, and resumed at the window.
+
+    Not through accelerate's hooks, which have work to do after a block; not through TransformerLens's; and not where
+    blocks keep a causal mask of their own, indexed by the layout of keys, which resumed tokens do not have.
+    """
+    plain = getattr(model.hf, "hf_device_map", None) is None and not model.is_wrapped
+    return plain and not has_own_masks(model.anatomy)
+
+
+def has_own_masks(anatomy: Anatomy) -> bool:
+    """Whether blocks hold a square buffer (GPT-Neo's local attention): a mask by position in the key layout."""
+    return any(b.ndim >= 2 and b.shape[-1] == b.shape[-2] > 1 for b in anatomy.layers.buffers())
 
 
 def _split_call(

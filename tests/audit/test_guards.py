@@ -1,0 +1,145 @@
+"""Where shortcuts could give a wrong number without a sign: each has a guard."""
+
+import json
+import warnings
+
+import pytest
+import torch
+import transformers
+from tiny_models import EXAMPLES, SHAPE, build_tokenizer, load_plain
+
+from uds_lens.audit import Baseline, DepthAudit, RunOptions
+from uds_lens.errors import ModelError, UdsLensWarning, forget_warnings
+from uds_lens.models import open_model
+from uds_lens.models.checkpoint import adapter_base
+from uds_lens.patching import capture, open_target
+
+AUTO = RunOptions(device="cpu", progress=False)
+
+
+def test_a_model_that_changed_since_it_was_opened_is_measured_anew(audited, trio):
+    paths = trio("llama")
+    baseline = Baseline.measure(paths.full, paths.retain, EXAMPLES, options=AUTO)
+    with open_model(paths.full, device="cpu") as model, open_model(paths.unlearned, device="cpu") as other:
+        assert baseline.audit(model, options=AUTO).uds == 0.0
+        model.hf.load_state_dict(other.hf.state_dict())
+        again = baseline.audit(model, options=AUTO)
+    assert torch.equal(again.s2_delta, audited("llama").s2_delta)
+    assert again.equal_weights == []
+
+
+def test_an_adapter_whose_keys_do_not_match_is_refused(trio, tmp_path):
+    from peft import LoraConfig, get_peft_model
+    from safetensors.torch import load_file, save_file
+
+    base, _ = load_plain(trio("llama").full)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        get_peft_model(base, LoraConfig(r=2, target_modules=["q_proj"])).save_pretrained(tmp_path)
+    file = tmp_path / "adapter_model.safetensors"
+    save_file({key.replace("q_proj", "other"): tensor for key, tensor in load_file(file).items()}, file)
+    with pytest.raises(ModelError, match="missing adapter keys"):
+        open_model(tmp_path)
+
+
+def test_a_relative_base_counts_from_the_adapter(tmp_path, monkeypatch):
+    for folder in (tmp_path / "base", tmp_path / "adapter" / "base"):
+        folder.mkdir(parents=True)
+    (tmp_path / "adapter" / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "base"}))
+    monkeypatch.chdir(tmp_path)
+    assert adapter_base(tmp_path / "adapter") == str(tmp_path / "adapter" / "base")
+
+
+def save_random(folder, build, seeds=(0, 1)):
+    paths = []
+    for seed in seeds:
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            build().save_pretrained(folder / str(seed))
+        build_tokenizer().save_pretrained(folder / str(seed))
+        paths.append(folder / str(seed))
+    return paths
+
+
+def gpt_neo():
+    config = transformers.GPTNeoConfig(
+        vocab_size=SHAPE["vocab_size"],
+        hidden_size=32,
+        num_layers=4,
+        num_heads=4,
+        attention_types=[[["global", "local"], 2]],
+        window_size=8,
+        max_position_embeddings=256,
+        initializer_range=0.2,
+    )
+    return transformers.GPTNeoForCausalLM(config)
+
+
+def opt():
+    config = transformers.OPTConfig(
+        vocab_size=SHAPE["vocab_size"],
+        hidden_size=32,
+        ffn_dim=64,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        word_embed_proj_dim=32,
+        max_position_embeddings=256,
+        init_std=0.2,
+    )
+    return transformers.OPTForCausalLM(config)
+
+
+@pytest.mark.parametrize("build", [gpt_neo, opt])
+def test_families_with_masks_or_heads_of_their_own_equal_plain_hooks(tmp_path, build):
+    """Their states must be those of a full forward, and patched layers those of one hooked forward each."""
+    from uds_lens.data import encode, make_batch
+
+    forget_warnings()
+    full, source = save_random(tmp_path, build)
+    with open_model(full, device="cpu") as target, open_model(source, device="cpu") as other:
+        batch = make_batch(encode(EXAMPLES, target.tokenizer).rows, pad_token_id=3)
+        inputs = {
+            "input_ids": batch.input_ids,
+            "attention_mask": batch.attention_mask,
+            "position_ids": batch.position_ids,
+        }
+        rows = torch.arange(len(batch))[:, None]
+        with torch.no_grad():
+            hidden = other.hf(**inputs, output_hidden_states=True).hidden_states
+        cache = capture(other, batch)
+        for layer in range(3):  # the last of transformers' states is behind the final norm
+            torch.testing.assert_close(cache[layer], hidden[layer + 1][rows, batch.window], atol=1e-5, rtol=0)
+        with torch.no_grad():
+            last = other.anatomy.final_norm(cache[3])
+        torch.testing.assert_close(last, hidden[4][rows, batch.window], atol=1e-5, rtol=0)
+        naive = open_target(target, batch, engine="naive").patched(cache)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("warnings.warn", lambda *a, **k: None)
+        audit = DepthAudit.run(full, source, source, EXAMPLES, options=AUTO)
+    lost = torch.where(batch.scored_mask[:, None], naive, 0).sum(-1) / batch.scored_mask.sum(-1)[:, None]
+    torch.testing.assert_close(audit.s_full[:, None] - audit.s1_delta, lost.double(), atol=1e-5, rtol=0)
+
+
+def test_running_out_of_memory_in_the_check_is_not_taken_for_disagreement(trio, monkeypatch):
+    forget_warnings()
+
+    def fail(*args, **kwargs):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr("uds_lens.patching.engines.capture", fail)
+    paths = trio("llama")
+    with pytest.raises(torch.OutOfMemoryError):
+        DepthAudit.run(paths.full, paths.retain, paths.unlearned, EXAMPLES, options=AUTO)
+
+
+def test_rows_that_were_all_skipped_are_not_blamed_on_the_models(trio, recwarn):
+    from dataclasses import replace
+
+    forget_warnings()
+    paths = trio("llama")
+    rows = [replace(example, entity="nowhere", prefix=None) for example in EXAMPLES[:2]]
+    audit = DepthAudit.run(paths.full, paths.retain, paths.unlearned, rows, options=AUTO)
+    assert len(audit.skipped) == 2
+    assert not [
+        w for w in recwarn if issubclass(w.category, UdsLensWarning) and "Does `full`" in str(w.message)
+    ]
