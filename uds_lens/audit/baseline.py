@@ -257,7 +257,12 @@ class Baseline:
             s2_norm_ratio=scores.norm_ratio,
             s2_cosine=scores.cosine,
         )
-        if audit.examples and audit.n_measured == 0:
+        if not audit.examples:
+            warn_once(
+                f"UDS is NaN: none of the {len(audit.skipped)} rows could be scored, so that nothing was measured. "
+                f"`skipped` names the reasons; the first: {audit.skipped[0].reason}"
+            )
+        elif audit.n_measured == 0:
             warn_once(
                 "UDS is NaN: no example has a layer where patching retain's state costs more than tau "
                 f"({self.config.tau:g} nats per token). Does `full` know the forget set, and `retain` not?"
