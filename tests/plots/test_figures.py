@@ -1,22 +1,33 @@
 """What holds for every figure, whatever it draws."""
 
+import dataclasses
 import inspect
+import json
+from itertools import pairwise
 
 import plotly.graph_objects as go
 import plotly.io
 import pytest
-from synthetic_audits import synthetic_audit
+import torch
+from synthetic_audits import example, synthetic_audit
 
 from uds_lens import plots
-from uds_lens.audit import DepthAudit, models_frame
+from uds_lens.audit import DepthAudit
 from uds_lens.errors import ConfigError, DataError
+from uds_lens.metrics import LensComparison
 from uds_lens.plots.palette import palette
 
 
-def lens_frame(audit: DepthAudit):
+def lens_comparison(audit: DepthAudit) -> LensComparison:
     layers = audit.layers_frame()
-    parts = {f"{view}_{p}": layers[f"{p}_mean"] for view in ("uds", "lens") for p in ("s1", "s2", "ler")}
-    return layers[["layer"]].assign(**parts)
+    s1, s2 = (torch.tensor(layers[f"{part}_mean"].to_numpy()) for part in ("s1", "s2"))
+    asked = audit.examples[0] if audit.examples else example(0)
+    return LensComparison(example=asked, tau=0.05, lens_s1=s1 / 2, lens_s2=s2 / 2, uds_s1=s1, uds_s2=s2)
+
+
+def elsewhere(audit: DepthAudit) -> DepthAudit:
+    """The same audit, said to be measured at another site."""
+    return dataclasses.replace(audit, config=dataclasses.replace(audit.config, site="mlp_out"))
 
 
 FIGURES = {
@@ -31,12 +42,10 @@ FIGURES = {
     "length": lambda a, t: a.plot_length(theme=t),
     "tau": lambda a, t: a.plot_tau(theme=t),
     "clip": lambda a, t: a.plot_clip(theme=t),
-    "components": lambda a, t: plots.component_profile({"resid_post": a.layers_frame()}, theme=t),
-    "comparison": lambda a, t: plots.compare_layers(
-        {"npo": a.layers_frame(), "rmu": a.layers_frame()}, theme=t
-    ),
-    "ranking": lambda a, t: plots.ranking(models_frame({"npo": a, "rmu": a}), theme=t),
-    "lens": lambda a, t: plots.lens_against_uds(lens_frame(a), theme=t),
+    "components": lambda a, t: a.plot_components([elsewhere(a)], theme=t),
+    "comparison": lambda a, t: a.plot_comparison([a], theme=t),
+    "ranking": lambda a, t: a.plot_ranking([a], theme=t),
+    "lens": lambda a, t: lens_comparison(a).plot(theme=t),
 }
 draw = pytest.mark.parametrize("draw", FIGURES.values(), ids=FIGURES.keys())
 
@@ -65,6 +74,29 @@ def test_has_a_picture_of_nothing(draw, empty, request):
     assert '"data"' in figure.to_json()
 
 
+def never(constant: str) -> None:
+    pytest.fail(f"{constant} is no JSON")
+
+
+@draw
+@pytest.mark.parametrize("which", ["audit", "nothing_measurable", "nothing_scored"])
+def test_is_strict_json_that_any_plotly_js_reads(draw, which, request):
+    text = draw(request.getfixturevalue(which), "light").to_json()
+    json.loads(text, parse_constant=never)
+    assert "bdata" not in text, "base64 arrays are unknown to plotly.js before 2.35"
+
+
+@pytest.mark.parametrize(("name", "columns"), [("layers", 1), ("example", 1), ("tau", 1), ("lens", 2)])
+def test_panels_above_each_other_share_one_axis_so_that_hover_tells_all(name, columns, audit):
+    figure = FIGURES[name](audit, "light")
+    assert len({trace.xaxis for trace in figure.data}) == columns
+    assert len({trace.yaxis for trace in figure.data}) == len(list(figure.select_yaxes())) > columns
+    assert figure.layout.hovermode == "x unified" and figure.layout.template.layout.hoversubplots == "axis"
+    heights = sorted(tuple(axis.domain) for axis in figure.select_yaxes())[::columns]
+    assert heights[0][0] == 0 and heights[-1][1] == 1
+    assert all(below[1] < above[0] for below, above in pairwise(heights))
+
+
 @draw
 def test_every_visible_axis_beneath_or_beside_data_has_a_title(draw, audit):
     figure = draw(audit, "light")
@@ -86,7 +118,7 @@ def test_only_colours_of_the_palette_so_that_a_page_can_swap_them(draw, audit):
     assert found and found <= set(recolouring())
 
 
-@pytest.mark.parametrize("unit", ["layers", "components"])
+@pytest.mark.parametrize("unit", ["layers", "components", "example", "lens"])
 def test_deltas_are_in_nats_per_token(unit, audit):
     titles = [axis.title.text or "" for axis in FIGURES[unit](audit, "light").select_yaxes()]
     assert any("nats per token" in title for title in titles)
@@ -99,6 +131,23 @@ def test_one_example_by_its_id(audit):
     assert figure.layout.title.subtitle.text == audit.examples[3].question
     with pytest.raises(DataError, match="no scored example has the id 'e99'"):
         audit.plot_example("e99")
+
+
+def test_components_are_of_one_trio_and_of_several_sites(audit):
+    figure = audit.plot_components([elsewhere(audit)])
+    assert [trace.name for trace in figure.data if trace.type == "scatter"] == ["resid_post", "mlp_out"]
+    for others in ([], [audit]):
+        with pytest.raises(ConfigError, match=r"each with a site of its own.*got sites resid_post"):
+            audit.plot_components(others)
+    other_tokens = dataclasses.replace(elsewhere(audit), provenance={"ids_hash": "1" * 32})
+    with pytest.raises(ConfigError, match="on the same examples"):
+        audit.plot_components([other_tokens])
+
+
+def test_comparison_and_ranking_name_the_unlearned_models(audit):
+    other = synthetic_audit(seed=1, name="ckpt/rmu", erased=0.9)
+    assert [trace.name for trace in audit.plot_comparison([other], value="s2").data] == ["npo", "rmu"]
+    assert audit.plot_ranking([other]).layout.yaxis.ticktext == ("rmu", "npo")
 
 
 def test_unknown_theme_is_refused():

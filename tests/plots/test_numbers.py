@@ -44,8 +44,9 @@ def test_heatmap_rows_are_the_examples_in_the_asked_order(order, audit):
     places = [[example.entity for example in audit.examples].index(entity) for entity in entities]
     assert sorted(places) == list(range(len(audit.examples)))
     assert_allclose(cells.z, audit.ler[places].numpy().round(4))
-    assert_allclose(cells.customdata[..., 0], audit.s1_delta[places].numpy().round(4))
-    assert_allclose(cells.customdata[..., 1], audit.s2_delta[places].numpy().round(4))
+    deltas = np.asarray(cells.customdata)
+    assert_allclose(deltas[..., 0], audit.s1_delta[places].numpy().round(4))
+    assert_allclose(deltas[..., 1], audit.s2_delta[places].numpy().round(4))
     if order == "uds":
         scores = audit.uds_per_example[places].numpy()
         assert np.isnan(scores[-1]) and (np.diff(scores[:-1]) >= 0).all()
@@ -59,10 +60,11 @@ def test_heatmap_tells_nothing_there_from_zero(audit):
     assert figure.layout.plot_bgcolor not in scale
     assert named(figure, "no knowledge").marker.color == figure.layout.plot_bgcolor
     texts = np.asarray(figure.data[0].text)
-    absent = np.isnan(figure.data[0].z)
+    shares = np.asarray(figure.data[0].z)
+    absent = np.isnan(shares)
     assert absent.any() and (texts[absent] == "no knowledge, LER undefined").all()
     told = [float(text.removeprefix("LER ")) for text in texts[~absent]]
-    assert_allclose(told, figure.data[0].z[~absent], atol=0.0051)
+    assert_allclose(told, shares[~absent], atol=0.0051)
 
 
 def test_heatmap_clusters_like_rows_together():
@@ -172,10 +174,11 @@ def test_ranking_orders_by_score_and_keeps_those_without():
 
 def test_lens_puts_both_views_side_by_side():
     columns = {f"{view}_{part}": [place, place + 1] for place, (view, part) in enumerate(
-        (v, p) for v in ("uds", "lens") for p in ("s1", "s2", "ler"))}  # fmt: skip
-    figure = plots.lens_against_uds(pd.DataFrame({"layer": [0, 1], **columns}))
+        (v, p) for v in ("uds", "lens") for p in ("s1_delta", "s2_delta", "ler"))}  # fmt: skip
+    figure = plots.lens_against_uds(pd.DataFrame({"layer": [0, 1], **columns}), tau=0.25)
     assert [list(trace.y) for trace in figure.data] == [[i, i + 1] for i in range(6)]
     assert [trace.showlegend for trace in figure.data] == [True] * 3 + [False] * 3
+    assert [shape.y0 for shape in figure.layout.shapes] == [0.25, 0.25]
 
 
 def test_a_band_breaks_where_values_are_missing():

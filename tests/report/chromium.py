@@ -77,8 +77,16 @@ class Chromium:
                 return answer["result"]
             self._note(answer)
 
-    def open(self, path: Path, *, width: int = 1280, height: int = 900, dark: bool = False) -> float:
-        """Load a local file and wait until its script is through; returns the seconds it took."""
+    def open(
+        self,
+        path: Path,
+        *,
+        width: int = 1280,
+        height: int = 900,
+        dark: bool = False,
+        ready: str = "document.documentElement?.dataset.ready === 'yes'",
+    ) -> float:
+        """Load a local file and wait until it is `ready`, a JavaScript condition; returns the seconds it took."""
         self.problems.clear()
         self.requests.clear()
         self.resize(width, height)
@@ -87,7 +95,7 @@ class Chromium:
         self.send("Page.navigate", url="about:blank")
         begun = time.monotonic()
         self.send("Page.navigate", url=path.as_uri())
-        self.wait_for("document.documentElement?.dataset.ready === 'yes'")
+        self.wait_for(ready)
         return time.monotonic() - begun
 
     def resize(self, width: int, height: int = 900) -> None:

@@ -11,9 +11,10 @@ from uds_lens.audit.analyses import (
     types_frame,
 )
 from uds_lens.audit.baseline import Baseline, RecordedBaseline
-from uds_lens.audit.comparison import models_frame
+from uds_lens.audit.comparison import models_frame, site_groups
 from uds_lens.audit.config import AuditConfig, RunOptions
 from uds_lens.audit.depth_audit import DepthAudit
+from uds_lens.audit.naming import audit_names
 from uds_lens.audit.records import ModelRecord
 from uds_lens.audit.scores import (
     Interval,
@@ -34,6 +35,7 @@ __all__ = [
     "ModelRecord",
     "RecordedBaseline",
     "RunOptions",
+    "audit_names",
     "bootstrap_interval",
     "clip_shares",
     "ke_mask",
@@ -41,6 +43,7 @@ __all__ = [
     "length_correlation",
     "mean_uds",
     "models_frame",
+    "site_groups",
     "spearman",
     "tau_rank_correlation",
     "tau_sweep",

@@ -117,7 +117,7 @@ def bootstrap_interval(
 ) -> Interval:
     """Bootstrap interval of the mean over measurable examples, bias-corrected and accelerated (BCa).
 
-    Resamples examples, not models or seeds: it says how much the score depends on which facts were asked.
+    Resamples examples, not models or seeds: it says how much the score depends on which examples were asked.
 
     Args:
         per_example: Scores; NaN are left out.

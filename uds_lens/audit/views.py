@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-    from uds_lens.metrics import LensComparison
+    from uds_lens.audit.depth_audit import DepthAudit
+    from uds_lens.metrics import LensComparison, MetricResults
     from uds_lens.models import ModelSource
     from uds_lens.plots import Theme
+    from uds_lens.plots.comparison import Value
     from uds_lens.plots.heatmap import Order
 
 
@@ -77,6 +79,57 @@ class Views:
 
         return clip_bars(self.layers_frame(), theme=theme)
 
+    def plot_components(self: Any, others: Sequence[DepthAudit], *, theme: Theme = "light") -> go.Figure:
+        """S1 by layer at this audit's patch site and at those of others (see `uds_lens.plots.component_profile`).
+
+        Raises:
+            ConfigError: The audits do not differ in the site, or differ in models, tokens, scope, protocol or dtype.
+        """
+        from uds_lens.audit.comparison import site_groups
+        from uds_lens.errors import ConfigError
+        from uds_lens.plots import component_profile
+
+        groups = site_groups([self, *others])
+        if len(groups) != 1 or len(groups[0]) != 1 + len(others):
+            sites = ", ".join(audit.config.site for audit in (self, *others))
+            raise ConfigError(
+                "expected audits of one full and one retain model on the same examples, each with a site of its own "
+                f"(AuditConfig(site=...)) and all else equal; got sites {sites}."
+            )
+        frames = {site: audit.layers_frame() for site, audit in groups[0].items()}
+        return component_profile(frames, theme=theme)
+
+    def plot_comparison(
+        self: Any, others: Sequence[DepthAudit], *, value: Value = "ler", theme: Theme = "light"
+    ) -> go.Figure:
+        """Mean LER or S2 by layer, of this audit and others (see `uds_lens.plots.compare_layers`)."""
+        from uds_lens.plots import compare_layers
+
+        named = _named([self, *others])
+        return compare_layers(
+            {name: audit.layers_frame() for name, audit in named.items()}, value=value, theme=theme
+        )
+
+    def plot_ranking(self: Any, others: Sequence[DepthAudit], *, theme: Theme = "light") -> go.Figure:
+        """UDS with intervals, of this audit and others (see `uds_lens.plots.ranking`)."""
+        from uds_lens.audit.comparison import models_frame
+        from uds_lens.plots import ranking
+
+        return ranking(models_frame(_named([self, *others])), theme=theme)
+
+    def plot_logit_lens(
+        self: Any,
+        example: str | int,
+        *,
+        full: ModelSource | None = None,
+        retain: ModelSource | None = None,
+        unlearned: ModelSource | None = None,
+        theme: Theme = "light",
+    ) -> go.Figure:
+        """Patching and Logit Lens of one example side by side; opens the models, as `compare_logit_lens` does."""
+        found = self.compare_logit_lens(example, full=full, retain=retain, unlearned=unlearned)
+        return found.plot(theme=theme)
+
     def compare_logit_lens(
         self: Any,
         example: str | int,
@@ -90,8 +143,16 @@ class Views:
 
         return compare_logit_lens(self, example, full=full, retain=retain, unlearned=unlearned)
 
-    def report(self: Any, path: str | os.PathLike[str]) -> Path:
+    def report(
+        self: Any, path: str | os.PathLike[str], *, lens: Sequence[LensComparison | MetricResults] = ()
+    ) -> Path:
         """Write this audit as one HTML file that opens offline (see `uds_lens.report.write_report`)."""
         from uds_lens.report import write_report
 
-        return write_report(self, path)
+        return write_report(self, path, lens=lens)
+
+
+def _named(audits: Sequence[DepthAudit]) -> dict[str, DepthAudit]:
+    from uds_lens.audit.naming import audit_names
+
+    return dict(zip(audit_names(audits), audits, strict=True))

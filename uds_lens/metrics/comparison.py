@@ -20,6 +20,9 @@ from uds_lens.models import ModelSource
 
 if TYPE_CHECKING:
     import pandas as pd
+    import plotly.graph_objects as go
+
+    from uds_lens.plots import Theme
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -66,6 +69,12 @@ class LensComparison:
             columns[f"{name}_ke"] = ke[0].tolist()
             columns[f"{name}_ler"] = layer_erasure_ratio(s1[None], s2[None], ke)[0].tolist()
         return pd.DataFrame(columns)
+
+    def plot(self, *, theme: Theme = "light") -> go.Figure:
+        """Both metrics side by side (see `uds_lens.plots.lens_against_uds`)."""
+        from uds_lens.plots import lens_against_uds
+
+        return lens_against_uds(self.to_frame(), tau=self.tau, question=self.example.question, theme=theme)
 
     def __repr__(self) -> str:
         return (

@@ -37,8 +37,8 @@ def clip_bars(
 
     colours = palette(theme)
     sides = (
-        ("over_share", 1, "above 1: over-erased", colours.unlearned),
-        ("negative_share", -1, "below 0: helps recall", colours.retain),
+        ("over_share", 1, "raw LER above 1: over-erased", colours.unlearned),
+        ("negative_share", -1, "raw LER below 0: helps recall", colours.retain),
     )
     figure = go.Figure(
         [
@@ -56,14 +56,14 @@ def clip_bars(
     ticks = _ticks(*layers[["over_share", "negative_share"]].max().fillna(0.0))
     figure.add_hline(0, line={"color": colours.faint, "width": 1})
     figure.update_yaxes(
-        title_text="share of KE examples",
+        title_text="share of examples<br>with knowledge there",
         range=[1.06 * ticks[0], 1.06 * ticks[-1]],
         tickvals=ticks,
         ticktext=[f"{abs(tick):.0%}" for tick in ticks],
     )
     layer_axis(figure, len(layers))
     figure.update_layout(barmode="relative", hovermode="x unified", hoverdistance=-1)
-    subtitle = "Share of examples whose raw LER lies outside 0 to 1, by layer."
+    subtitle = "Raw LER: S2 / S1 before it is cut to 0 to 1. Share of examples outside, by layer."
     return style(figure, theme=theme, title=title, subtitle=subtitle, height=360)
 
 

@@ -50,7 +50,6 @@ def component_profile(
         figure.add_trace(line, row=1, col=1)
         figure.add_trace(_mean_bar(name, float(frame["s1_mean"].mean()), colour), row=1, col=2)
     layer_axis(figure, max(map(len, sites.values())))
-    figure.update_xaxes(title_text="layer", row=1, col=1)
     figure.update_yaxes(title_text="S1, nats per token", rangemode="tozero", row=1, col=1)
     _mean_axes(figure, [shown(site) for site in sites])
     figure.update_layout(hovermode="x unified", hoverdistance=-1)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from uds_lens.plots.band import curve
 from uds_lens.plots.columns import require
 from uds_lens.plots.palette import Theme, palette
+from uds_lens.plots.panels import level, panels, put
 from uds_lens.plots.template import layer_axis, style
 from uds_lens.plots.texts import shown
 
@@ -40,15 +41,13 @@ def example_profile(
     """
     require(layers, ["layer", "s1_delta", "s2_delta", "ler"], source="audit.to_frame()")
     import plotly.graph_objects as go
-    from plotly.subplots import make_subplots
 
-    colours = palette(theme)
-    figure = make_subplots(rows=2, cols=1, shared_xaxes=True, row_heights=[0.62, 0.38], vertical_spacing=0.1)
+    colours, figure = palette(theme), panels([0.62, 0.38], gap=0.1)
     parts = (("s1", "S1: retain's state", colours.retain), ("s2", "S2: unlearned state", colours.unlearned))
     for key, name, colour in parts:
         hover = f"{key.upper()} %{{y:.3f}} nats per token"
         line = curve(layers["layer"], layers[f"{key}_delta"], name=name, colour=colour, hover=hover)
-        figure.add_trace(line, row=1, col=1)
+        put(figure, line, row=1)
     bars = go.Bar(
         x=layers["layer"],
         y=layers["ler"],
@@ -56,12 +55,15 @@ def example_profile(
         marker={"color": colours.erased, "line": {"width": 0}},
         hovertemplate="LER %{y:.3f}<extra></extra>",
     )
-    figure.add_trace(bars, row=2, col=1)
+    put(figure, bars, row=2)
     if tau is not None:
-        figure.add_hline(tau, row=1, col=1, line={"color": colours.faint, "width": 1, "dash": "dot"})
+        level(figure, tau, row=1, colour=colours.faint)
     layer_axis(figure, len(layers))
-    figure.update_yaxes(title_text="nats per token", rangemode="tozero", row=1)
-    figure.update_yaxes(title_text="LER, 0 to 1", range=[0, 1.05], dtick=0.5, row=2)
-    figure.update_layout(hovermode="x unified", hoverdistance=-1)
+    figure.update_layout(
+        yaxis={"title": {"text": "nats per token"}, "rangemode": "tozero"},
+        yaxis2={"title": {"text": "LER, 0 to 1"}, "range": [0, 1.05], "dtick": 0.5},
+        hovermode="x unified",
+        hoverdistance=-1,
+    )
     subtitle = None if question is None else shown(question, limit=110)
     return style(figure, theme=theme, title=title, subtitle=subtitle, height=430)

@@ -19,7 +19,7 @@ _BINS = 20
 
 
 def uds_distribution(
-    examples: pd.DataFrame, *, theme: Theme = "light", title: str | None = "How deep each fact was erased"
+    examples: pd.DataFrame, *, theme: Theme = "light", title: str | None = "How deep each example was erased"
 ) -> go.Figure:
     """Histogram of UDS over examples, with the mean; examples that are not measurable are counted in words.
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from uds_lens.plots.band import band, curve
 from uds_lens.plots.columns import require
 from uds_lens.plots.palette import Palette, Theme, palette
+from uds_lens.plots.panels import panels, put
 from uds_lens.plots.template import layer_axis, style
 
 if TYPE_CHECKING:
@@ -43,21 +44,27 @@ def layer_profile(
         'lost log-probability<br>nats per token'
     """
     require(layers, ["layer", "ke_share", "n_ke", *_STATISTICS], source="audit.layers_frame()")
-    from plotly.subplots import make_subplots
-
-    colours = palette(theme)
-    figure = make_subplots(rows=2, cols=1, shared_xaxes=True, row_heights=[0.56, 0.44], vertical_spacing=0.08)
+    colours, figure = palette(theme), panels([0.56, 0.44])
     _deltas(figure, layers, colours)
     _erasure(figure, layers, colours)
     layer_axis(figure, len(layers))
-    figure.update_yaxes(title_text="lost log-probability<br>nats per token", rangemode="tozero", row=1)
-    figure.update_yaxes(title_text="share, 0 to 1", range=[-0.02, 1.04], dtick=0.25, tickformat=".2~f", row=2)
-    figure.update_layout(hovermode="x unified", hoverdistance=-1, bargap=0)
+    figure.update_layout(
+        yaxis={"title": {"text": "lost log-probability<br>nats per token"}, "rangemode": "tozero"},
+        yaxis2={
+            "title": {"text": "share, 0 to 1"},
+            "range": [-0.02, 1.04],
+            "dtick": 0.25,
+            "tickformat": ".2~f",
+        },
+        hovermode="x unified",
+        hoverdistance=-1,
+        bargap=0,
+    )
     return style(
         figure,
         theme=theme,
         title=title,
-        subtitle="Means over examples; bands hold the middle half of them.",
+        subtitle="Means over examples, bands: the middle half of them. LER: S2 / S1, cut to 0 to 1.",
         height=540,
     )
 
@@ -70,11 +77,11 @@ def _deltas(figure: Any, layers: Any, colours: Palette) -> None:
     layer = layers["layer"]
     for key, (name, _, shade) in parts.items():
         spread = band(layer, layers[f"{key}_q25"], layers[f"{key}_q75"], colour=shade, group=name)
-        figure.add_trace(spread, row=1, col=1)
+        put(figure, spread, row=1)
     for key, (name, colour, _) in parts.items():
         hover = f"{key.upper()} %{{y:.3f}} nats per token"
         mean = curve(layer, layers[f"{key}_mean"], name=name, colour=colour, hover=hover)
-        figure.add_trace(mean, row=1, col=1)
+        put(figure, mean, row=1)
 
 
 def _erasure(figure: Any, layers: Any, colours: Palette) -> None:
@@ -88,9 +95,9 @@ def _erasure(figure: Any, layers: Any, colours: Palette) -> None:
         marker={"color": colours.share, "line": {"width": 0}, "cornerradius": 0},
         hovertemplate="knowledge here: %{customdata} examples (%{y:.0%})<extra></extra>",
     )
-    figure.add_trace(shares, row=2, col=1)
+    put(figure, shares, row=2)
     name, layer = "LER: erased share", layers["layer"]
     shade = band(layer, layers["ler_q25"], layers["ler_q75"], colour=colours.erased_band, group=name)
-    figure.add_trace(shade, row=2, col=1)
+    put(figure, shade, row=2)
     mean = curve(layer, layers["ler_mean"], name=name, colour=colours.erased, hover="LER %{y:.3f}")
-    figure.add_trace(mean, row=2, col=1)
+    put(figure, mean, row=2)

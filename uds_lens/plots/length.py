@@ -63,7 +63,7 @@ def length_scatter(
         mode="lines+markers",
         name=f"mean per length ({_ENOUGH} examples or more)",
         line={"color": colours.unlearned, "width": 2},
-        marker={"color": colours.unlearned, "size": (4 + 2 * np.sqrt(means["size"])).clip(upper=16)},
+        marker={"color": colours.unlearned, "size": (4 + 2 * np.sqrt(means["size"])).clip(upper=16).tolist()},
         customdata=means["size"],
         hovertemplate="%{x} tokens: mean UDS %{y:.2f} (%{customdata} examples)<extra></extra>",
     )

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 from uds_lens.plots.band import band, curve
 from uds_lens.plots.columns import require
 from uds_lens.plots.palette import Palette, Theme, palette
-from uds_lens.plots.template import style
+from uds_lens.plots.panels import panels, put
+from uds_lens.plots.template import head, style
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,28 +38,32 @@ def tau_curve(
     """
     names = ["tau", "uds", "ke_mean", "ke_min", "ke_max", "n_measured", "n_not_measurable"]
     require(sweep, names, source="audit.tau_sweep()")
-    from plotly.subplots import make_subplots
-
     colours, places = palette(theme), list(range(len(sweep)))
-    figure = make_subplots(
-        rows=3, cols=1, shared_xaxes=True, row_heights=[0.4, 0.35, 0.25], vertical_spacing=0.07
-    )
+    figure = panels([0.4, 0.35, 0.25], gap=0.07)
     score = curve(places, sweep["uds"], name="UDS", colour=colours.erased, hover="UDS %{y:.3f}")
-    figure.add_trace(score, row=1, col=1)
+    put(figure, score, row=1)
     _sizes(figure, sweep, places, colours)
     _counts(figure, sweep, places, colours)
     if tau in set(sweep["tau"]):
         place = sweep["tau"].tolist().index(tau)
-        figure.add_vline(place, line={"color": colours.faint, "width": 1, "dash": "dot"})
-    figure.update_xaxes(
-        range=[-0.4, len(sweep) - 0.6], tickvals=places, ticktext=[f"{value:g}" for value in sweep["tau"]]
+        line = {"color": colours.faint, "width": 1, "dash": "dot"}
+        figure.add_shape(type="line", x0=place, x1=place, y0=0, y1=1, yref="paper", line=line)
+    figure.update_layout(
+        xaxis={
+            "title": {"text": "tau, nats per token"},
+            "range": [-0.4, len(sweep) - 0.6],
+            "tickvals": places,
+            "ticktext": [f"{value:g}" for value in sweep["tau"]],
+        },
+        yaxis={"title": {"text": "UDS"}, "range": [-0.04, 1.06], "dtick": 0.5},
+        yaxis2={"title": {"text": "KE layers<br>per example"}, "rangemode": "tozero"},
+        yaxis3={"title": {"text": "examples"}, "rangemode": "tozero"},
+        hovermode="x unified",
+        hoverdistance=-1,
+        barmode="stack",
     )
-    figure.update_xaxes(title_text="tau, nats per token", row=3)
-    figure.update_yaxes(title_text="UDS", range=[-0.04, 1.06], dtick=0.5, row=1)
-    figure.update_yaxes(title_text="KE layers<br>per example", rangemode="tozero", row=2)
-    figure.update_yaxes(title_text="examples", rangemode="tozero", row=3)
-    figure.update_layout(hovermode="x unified", hoverdistance=-1, barmode="stack")
-    subtitle = "Band: fewest to most KE layers of an example." + (
+    head(figure, "tau %{x}")
+    subtitle = "KE layers: those where S1 exceeds tau; band: fewest to most of an example." + (
         " Dotted: the tau of this audit." if tau is not None else ""
     )
     return style(figure, theme=theme, title=title, subtitle=subtitle, height=560)
@@ -75,7 +80,8 @@ def _sizes(figure: Any, sweep: Any, places: list[int], colours: Palette) -> None
         hover="KE layers %{y:.2f} (%{customdata[0]:.0f} to %{customdata[1]:.0f})",
         customdata=sweep[["ke_min", "ke_max"]].to_numpy(dtype=float),
     )
-    figure.add_traces([shade, line], rows=[2, 2], cols=[1, 1])
+    put(figure, shade, row=2)
+    put(figure, line, row=2)
 
 
 def _counts(figure: Any, sweep: Any, places: list[int], colours: Palette) -> None:
@@ -94,4 +100,4 @@ def _counts(figure: Any, sweep: Any, places: list[int], colours: Palette) -> Non
             marker={"color": colour, "line": {"width": 0}},
             hovertemplate=f"{name} %{{y}}<extra></extra>",
         )
-        figure.add_trace(bars, row=3, col=1)
+        put(figure, bars, row=3)

@@ -102,17 +102,38 @@ def style(
     figure.update_layout(
         template=template(theme), title=heading, height=height, margin={"t": top}, showlegend=legend
     )
+    _without_arrays(figure)
     return figure
 
 
-def layer_axis(figure: Any, n_layers: int, *, title: str = "layer") -> None:
-    """Integer ticks for a layer axis on the lowest row of a figure with shared x, the same range on all rows."""
+def _without_arrays(figure: Any) -> None:
+    """Numbers as lists: plotly writes arrays as base64, which older plotly.js (in VS Code, say) cannot read."""
+    for trace in figure.data:
+        for name in ("x", "y", "z", "text", "customdata"):
+            values = trace[name] if name in trace else None
+            if hasattr(values, "tolist"):
+                trace[name] = None  # an equal value would be taken for the one that is there
+                trace[name] = values.tolist()
+
+
+def layer_axis(figure: Any, n_layers: int) -> None:
+    """Layers on every x axis of the figure: integer ticks, and "layer 3" above a hover label of all curves."""
     n = max(n_layers, 1)
     figure.update_xaxes(
-        range=[-0.5, n - 0.5], dtick=max(1, -(-n // 16)), tick0=0, tickformat="d", hoverformat="d"
+        range=[-0.5, n - 0.5],
+        dtick=max(1, -(-n // 16)),
+        tick0=0,
+        tickformat="d",
+        hoverformat="d",
+        title_text="layer",
     )
-    rows = len(figure._get_subplot_rows_columns()[0]) if figure._has_subplots() else None
-    figure.update_xaxes(title_text=title, row=rows) if rows else figure.update_xaxes(title_text=title)
+    head(figure, "layer %{x}")
+
+
+def head(figure: Any, text: str) -> None:
+    """First line of the hover label that tells all curves at one x (plotly before 6.3 shows x alone)."""
+    if "unifiedhovertitle" in figure.layout.xaxis:
+        figure.update_xaxes(unifiedhovertitle_text=text)
 
 
 def note(figure: Any, text: str) -> None:

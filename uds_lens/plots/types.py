@@ -1,4 +1,4 @@
-"""Depth by kind of fact: names, awards, places ..."""
+"""Depth by type of the entity: names, awards, places ..."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def type_bars(
-    types: pd.DataFrame, *, theme: Theme = "light", title: str | None = "Depth by type of fact"
+    types: pd.DataFrame, *, theme: Theme = "light", title: str | None = "Depth by entity type"
 ) -> go.Figure:
     """Mean UDS per entity type with its bootstrap interval, and how many examples stand behind it.
 

@@ -1,0 +1,137 @@
+"""Figures where people look at them: Jupyter, VS Code, Colab, and notebooks turned into HTML."""
+
+import json
+import os
+import re
+from pathlib import Path
+
+import nbformat
+import plotly.io
+import pytest
+from nbclient import NotebookClient
+from plotly.offline import get_plotlyjs
+from report.chromium import Chromium
+from synthetic_audits import synthetic_audit
+
+from uds_lens.plots import save_figure
+
+PLOTLY, HTML = "application/vnd.plotly.v1+json", "text/html"
+RENDERERS = {
+    "plotly_mimetype": PLOTLY,
+    "jupyterlab": PLOTLY,
+    "vscode": PLOTLY,
+    "notebook": HTML,
+    "notebook_connected": HTML,
+    "colab": HTML,
+}
+CELL = """
+import pandas as pd, plotly.io
+import uds_lens.plots as plots
+before = plotly.io.renderers.default, plotly.io.templates.default
+frame = pd.DataFrame({"layer": [0, 1, 2], "ler_mean": [0.5, float("nan"), 1.0]})
+figure = plots.compare_layers({"npo": frame})
+assert (plotly.io.renderers.default, plotly.io.templates.default) == before
+figure
+"""
+
+
+@pytest.mark.parametrize("renderer", RENDERERS)
+def test_every_renderer_takes_the_figure_and_nothing_global_changes(renderer, audit):
+    before = plotly.io.renderers.default, plotly.io.templates.default, sorted(plotly.io.templates)
+    bundle = plotly.io.renderers[renderer].to_mimebundle(audit.plot_heatmap().to_dict())
+    assert list(bundle) == [RENDERERS[renderer]]
+    json.dumps(bundle, allow_nan=False)
+    assert (plotly.io.renderers.default, plotly.io.templates.default, sorted(plotly.io.templates)) == before
+
+
+def test_a_large_figure_stays_small_enough_for_a_notebook():
+    figure = synthetic_audit(n=400, layers=32).plot_heatmap()
+    bundle = plotly.io.renderers["vscode"].to_mimebundle(figure.to_dict())
+    assert 200_000 < len(json.dumps(bundle, allow_nan=False)) < 1_500_000
+
+
+def executed(environment: dict[str, str], folder: Path) -> nbformat.NotebookNode:
+    """A notebook of one cell, run by a real kernel."""
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(CELL)])
+    client = NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(folder)}})
+    clean = {name: value for name, value in os.environ.items() if name != "PLOTLY_RENDERER"}
+    client.execute(env={**clean, **environment})
+    return notebook
+
+
+@pytest.mark.parametrize(
+    ("environment", "kind"),
+    [({}, PLOTLY), ({"VSCODE_PID": "1"}, PLOTLY), ({"COLAB_NOTEBOOK_ID": "x"}, HTML)],
+    ids=["jupyter", "vscode", "colab"],
+)
+def test_a_kernel_shows_the_figure_by_itself(environment, kind, tmp_path):
+    (output,) = executed(environment, tmp_path).cells[0].outputs
+    assert output.output_type == "display_data" and kind in output.data
+    if kind == PLOTLY:
+        curve = output.data[kind]["data"][0]
+        assert (curve["name"], curve["y"]) == ("npo", [0.5, None, 1.0])
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    chromium = Chromium(tmp_path_factory.mktemp("profile"))
+    yield chromium
+    chromium.close()
+
+
+DRAWN = (
+    "document.querySelector('.js-plotly-plot .main-svg .scatterlayer, .js-plotly-plot .heatmaplayer image')"
+)
+
+
+def looks_right(browser: Chromium, page: Path) -> None:
+    browser.open(page, ready=DRAWN)
+    box = "document.querySelector('.js-plotly-plot .main-svg').getBoundingClientRect()"
+    assert browser.run(f"{box}.width") > 400 and browser.run(f"{box}.height") > 250
+    assert browser.problems == []
+    assert [
+        url for url in browser.requests if not url.startswith(("file:", "data:", "blob:", "about:"))
+    ] == []
+
+
+def without_network(text: str) -> tuple[str, list[str]]:
+    """HTML without the scripts that it would load, and what those are."""
+    script = r'<script[^>]*src="(https?://[^"]+)"[^>]*></script>'
+    loads = ["mathjax" if "mathjax" in url.lower() else "plotly" for url in re.findall(script, text)]
+    return re.sub(script, "", text), sorted(loads)
+
+
+def test_what_colab_gets_draws(browser, audit, tmp_path):
+    bundle = plotly.io.renderers["colab"].to_mimebundle(audit.plot_layers().to_dict())
+    fragment, loads = without_network(bundle[HTML])
+    assert loads == ["mathjax", "plotly"]
+    page = tmp_path / "colab.html"
+    head = f"<!doctype html><meta charset=utf-8><link rel=icon href=data:,><script>{get_plotlyjs()}</script>"
+    page.write_text(head + fragment, encoding="utf-8")
+    looks_right(browser, page)
+
+
+def test_a_notebook_turned_into_html_draws_offline(browser, tmp_path):
+    nbconvert = pytest.importorskip("nbconvert")
+    notebook = executed({"PLOTLY_RENDERER": "notebook"}, tmp_path)
+    exporter = nbconvert.HTMLExporter(require_js_url="", mathjax_url="", jquery_url="", mermaid_js_url="")
+    text, loads = without_network(exporter.from_notebook_node(notebook)[0])
+    assert loads == ["mathjax"], "no figure has formulas; plotly asks for MathJax anyway"
+    page = tmp_path / "notebook.html"
+    page.write_text(text, encoding="utf-8")
+    looks_right(browser, page)
+
+
+def test_hovering_tells_all_panels_at_once(browser, audit, tmp_path):
+    browser.open(save_figure(audit.plot_layers(), tmp_path / "layers.html"), ready=DRAWN)
+    for panel in (0, 1):
+        box = f"document.querySelectorAll('.js-plotly-plot .nsewdrag')[{panel}].getBoundingClientRect()"
+        left, top, width, height = browser.run(f"[{box}.left, {box}.top, {box}.width, {box}.height]")
+        for step in (0, 2):
+            browser.send(
+                "Input.dispatchMouseEvent", type="mouseMoved", x=left + width / 2 + step, y=top + height / 2
+            )
+        browser.wait_for("document.querySelector('.hoverlayer')?.textContent.includes('LER')")
+        told = browser.run("document.querySelector('.hoverlayer').textContent")
+        for words in ("layer 3", "S1 ", "S2 ", "LER 0.", "knowledge here: "):
+            assert words in told, (panel, told)
