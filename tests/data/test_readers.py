@@ -212,6 +212,8 @@ def test_a_local_path_wins_over_the_hub(hub, tmp_path, monkeypatch):
     asked, _ = hub
     monkeypatch.chdir(tmp_path)
     (tmp_path / "user").mkdir()
+    with pytest.raises(DataError, match="user/name: no such file"):
+        load_examples("user/name")
     (tmp_path / "user" / "name").mkdir()
     with pytest.raises(DataError, match="is a directory"):
         load_examples("user/name")

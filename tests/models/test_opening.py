@@ -2,6 +2,7 @@
 
 import gc
 import json
+import logging
 import time
 import weakref
 
@@ -11,7 +12,8 @@ from safetensors.torch import load_file, save_file
 from tiny_models import FAMILIES, build_model, build_tokenizer, load_plain
 
 from uds_lens.errors import ConfigError, ModelError, UdsLensWarning, forget_warnings
-from uds_lens.models import open_model, pick_device
+from uds_lens.models import open_model, pick_device, read_passport
+from uds_lens.models.quiet import no_kernel_note
 
 
 def test_a_directory_opens_in_evaluation_mode_with_eager_attention_and_no_gradients(trio):
@@ -118,12 +120,43 @@ def test_other_things_are_no_model(source, monkeypatch):
 def test_a_hub_id_without_network_gives_one_error_soon(offline):
     start = time.perf_counter()
     with pytest.raises(
-        ModelError, match="cannot load 'nobody/no-such-model' from the Hugging Face Hub: "
+        ModelError,
+        match="there is no directory 'nobody/no-such-model' here, and offline it was looked for only among",
     ) as caught:
         open_model("nobody/no-such-model", offline=offline)
     assert time.perf_counter() - start < 10
-    assert "pass the directory of a local copy" in str(caught.value)
+    assert "Check the path, or download it where there is a connection" in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_hub_id_that_is_not_there_is_told_with_what_was_done(monkeypatch):
+    from transformers import AutoConfig
+
+    def refuse(name, **_):
+        raise OSError(f"{name} is not a valid model identifier.\nMore about that.")
+
+    monkeypatch.setattr(AutoConfig, "from_pretrained", refuse)
+    monkeypatch.setattr("huggingface_hub.is_offline_mode", lambda: False)
+    with pytest.raises(ModelError) as caught:
+        read_passport("nobody/no-such-model")
+    assert str(caught.value).startswith(
+        "there is no directory 'nobody/no-such-model' here, so it was looked up on the Hub, and that failed: "
+        "nobody/no-such-model is not a valid model identifier. Check the path or the spelling; "
+    )
+    with pytest.raises(ModelError, match="and offline it was looked for only"):
+        read_passport("nobody/no-such-model", offline=True)
+
+
+def test_a_name_in_a_directory_that_is_here_is_no_hub_id(tmp_path, monkeypatch):
+    (tmp_path / "ckpt").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(
+        "transformers.AutoConfig.from_pretrained", lambda *_, **__: pytest.fail("asked the Hub")
+    )
+    with pytest.raises(
+        ModelError, match=r"no directory 'ckpt/npx'. There is a directory 'ckpt' here, so the Hub was"
+    ):
+        read_passport("ckpt/npx")
 
 
 def test_a_checkpoint_that_lacks_weights_is_refused(copy_of):
@@ -179,6 +212,17 @@ def test_an_encoder_decoder_is_refused():
 def test_a_decoder_without_its_head_is_refused():
     with pytest.raises(ModelError, match="LlamaModel is not a decoder with a language-model head"):
         open_model(build_model("llama").model)
+
+
+def test_only_the_note_about_the_kernel_is_dropped(caplog):
+    logger = logging.getLogger("bitsandbytes.backends.cpu.ops")
+    note = "Failed to load CPU gemm_4bit_forward from kernels-community: %s."
+    with no_kernel_note():
+        logger.warning(note, "no kernels")
+        logger.warning("something else")
+    assert caplog.messages == ["something else"]
+    logger.warning(note, "no kernels")
+    assert len(caplog.messages) == 2
 
 
 def test_devices():

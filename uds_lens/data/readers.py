@@ -115,8 +115,7 @@ def _read_path(path: Path) -> list[ForgetExample]:
         inside = sorted(entry.name for entry in path.iterdir() if entry.suffix.lower() in SUFFIXES)
         raise DataError(
             f"{path} is a directory; expected one file. "
-            f"Inside it: {', '.join(inside) or 'no readable file'}. "
-            "Name one of them, or use load_tofu(directory, split) for TOFU."
+            f"Inside it: {', '.join(inside) or 'no readable file'}. Name one of them."
         )
     if not path.exists():
         raise DataError(
@@ -131,7 +130,10 @@ def _hub_name(source: str) -> str | None:
     """The Hub name in a source string, or None when it means a local path."""
     if source.startswith("hf:"):
         return source[3:]
-    if Path(source).exists() or Path(source).suffix.lower() in (*SUFFIXES, ".txt", ".tsv", ".xlsx", ".yaml"):
+    path = Path(source)
+    if path.exists() or path.suffix.lower() in (*SUFFIXES, ".txt", ".tsv", ".xlsx", ".yaml"):
+        return None
+    if len(path.parts) == 2 and path.parent.is_dir():  # a misspelt file, rather than a user of the Hub
         return None
     return source if _HUB_NAME.fullmatch(source) and not source.startswith(".") else None
 

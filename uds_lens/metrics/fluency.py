@@ -67,9 +67,10 @@ class HubFluency:
                 head = AutoModelForSequenceClassification.from_pretrained(self.model, **where)
                 words = AutoTokenizer.from_pretrained(self.model, **where)
             except Exception as error:  # the Hub client has no common base class for its errors
+                first = "download it where there is a connection" if self.offline else "check the connection"
                 raise ModelError(
-                    f"the fluency classifier {self.model!r} cannot be loaded ({type(error).__name__}): check the "
-                    "connection, pass the directory of a local copy, or use fluency='heuristic'."
+                    f"the fluency classifier {self.model!r} cannot be loaded ({type(error).__name__}): {first}, name "
+                    "the directory of a local copy, or use fluency 'heuristic', which needs no model."
                 ) from error
             known = set(head.config.id2label.values())
             if not known & set(self.fluent_labels):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from uds_lens.errors import ModelError
+from uds_lens.models.quiet import no_kernel_note
 
 if TYPE_CHECKING:
     import torch
@@ -21,8 +22,8 @@ def is_local(source: str | os.PathLike[str]) -> bool:
     """Whether `source` names a directory here; raise if it looks like one and is not there.
 
     Raises:
-        ModelError: A path (absolute, starting with a dot, or of more than two parts) that does not exist, or a
-            directory without `config.json`.
+        ModelError: A path (absolute, starting with a dot or ~, of more than two parts, or in a directory that is
+            here) that does not exist, or a directory without `config.json`.
     """
     path = Path(source).expanduser()
     text = os.fspath(source)
@@ -35,6 +36,11 @@ def is_local(source: str | os.PathLike[str]) -> bool:
     if path.is_absolute() or text.startswith((".", "~")) or len(path.parts) > 2 or isinstance(source, Path):
         raise ModelError(
             f"no directory {text!r}: give the directory of a checkpoint, or a Hub id 'owner/name'."
+        )
+    if len(path.parts) == 2 and path.parent.is_dir():
+        raise ModelError(
+            f"no directory {text!r}. There is a directory {str(path.parent)!r} here, so the Hub was not asked: check "
+            f"the name; a model on the Hub of that name can be downloaded first (hf download {text} --local-dir DIR)."
         )
     return False
 
@@ -73,7 +79,7 @@ def load_config(
 
     if is_adapter(source):
         source = adapter_base(source)
-    with _plain_errors(source):
+    with _plain_errors(source, offline):
         return AutoConfig.from_pretrained(
             _place(source), **_where(source, revision, offline, trust_remote_code)
         )
@@ -89,7 +95,7 @@ def load_tokenizer(
         source = adapter_base(source)
     if is_local(source) and not _has_tokenizer(Path(source).expanduser()):
         return None
-    with _plain_errors(source):
+    with _plain_errors(source, offline):
         return AutoTokenizer.from_pretrained(
             _place(source), **_where(source, revision, offline, trust_remote_code)
         )
@@ -126,7 +132,7 @@ def load_weights(
         )
         return _with_adapter(base, source)
     placement = {"device_map": device_map} if device_map is not None else {}
-    with _plain_errors(source), _quiet():
+    with _plain_errors(source, offline), _quiet():
         model, info = AutoModelForCausalLM.from_pretrained(
             _place(source),
             dtype=dtype,
@@ -149,9 +155,9 @@ def load_weights(
 
 
 def _with_adapter(base: PreTrainedModel, source: str | os.PathLike[str]) -> PreTrainedModel:
-    from peft import PeftModel
+    with _plain_errors(source, offline=True), _quiet(), warnings.catch_warnings():
+        from peft import PeftModel
 
-    with _plain_errors(source), _quiet(), warnings.catch_warnings():
         # PEFT asks transformers for a property by its old name.
         warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing", category=FutureWarning)
         # Keys that do not match leave the adapter at its initial values: as if there were none, or random.
@@ -181,25 +187,38 @@ def _where(
 
 
 @contextmanager
-def _plain_errors(source: str | os.PathLike[str]) -> Iterator[None]:
+def _plain_errors(source: str | os.PathLike[str], offline: bool) -> Iterator[None]:
     try:
         yield
     except ModelError:
         raise
     except Exception as error:
         text = os.fspath(source)
-        first = (str(error).strip() or type(error).__name__).splitlines()[0]
+        first = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
         if is_local(source):
-            raise ModelError(f"cannot load the checkpoint in {text!r}: {first}") from error
-        raise ModelError(
-            f"cannot load {text!r} from the Hugging Face Hub: {first} Check the spelling and your connection, log "
-            "in for a gated model, or pass the directory of a local copy."
-        ) from error
+            raise ModelError(f"cannot load the checkpoint in {text!r}: {first}.") from error
+        raise ModelError(_not_on_the_hub(text, first, offline)) from error
+
+
+def _not_on_the_hub(name: str, reason: str, offline: bool) -> str:
+    """Why a name that is no directory could not be had from the Hub either, and what helps."""
+    from huggingface_hub import is_offline_mode
+
+    if offline or is_offline_mode():
+        return (
+            f"there is no directory {name!r} here, and offline it was looked for only among what was downloaded from "
+            f"the Hub before: {reason}. Check the path, or download it where there is a connection: hf download {name}"
+        )
+    return (
+        f"there is no directory {name!r} here, so it was looked up on the Hub, and that failed: {reason}. Check the "
+        "path or the spelling; log in for a gated model (hf auth login); without a connection, give the directory of a "
+        "local copy."
+    )
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """No weight-loading bar and no report of it, unless the process asked for more than warnings."""
+    """No weight-loading bar and no report of it (unless the process asked for more than warnings), no kernel note."""
     from transformers.utils import logging
 
     verbosity = logging.get_verbosity()
@@ -208,7 +227,8 @@ def _quiet() -> Iterator[None]:
     if verbosity == logging.WARNING:
         logging.set_verbosity_error()
     try:
-        yield
+        with no_kernel_note():
+            yield
     finally:
         logging.set_verbosity(verbosity)
         if bars:

@@ -114,8 +114,8 @@ def _shared_tokenizer(passports: Mapping[str, Passport]) -> PreTrainedTokenizerF
     without = [f"{role} {p.name!r}" for role, p in passports.items() if p.tokenizer is None]
     if not with_one:
         raise ModelError(
-            "none of the checkpoints has a tokenizer: save it beside the weights with "
-            "tokenizer.save_pretrained(directory), or hand over ul.open_model(model, tokenizer=...)."
+            "none of the checkpoints has a tokenizer: save it beside the weights, with "
+            "tokenizer.save_pretrained(directory). A live model gets one from ul.open_model(model, tokenizer=...)."
         )
     role, tokenizer = with_one[0]
     if without:

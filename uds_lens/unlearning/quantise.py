@@ -13,7 +13,7 @@ import torch
 
 from uds_lens.errors import ConfigError, MissingDependencyError, ModelError
 from uds_lens.models import pick_device
-from uds_lens.models.checkpoint import load_tokenizer
+from uds_lens.models.checkpoint import is_local, load_tokenizer
 from uds_lens.storage import atomic_directory, atomic_write_text
 from uds_lens.unlearning.quiet import quiet
 
@@ -52,14 +52,14 @@ def quantise(
     """
     place = Path(out)
     if place.exists() and not (place / RECORD).is_file() and (not place.is_dir() or any(place.iterdir())):
-        raise ConfigError(f"{str(place)!r} holds something that is no quantised model: choose another out.")
+        raise ConfigError(f"{str(place)!r} holds something that is no quantised model: choose another place.")
     source = os.fspath(model)
     with quiet():
         quantised = _load_in_4_bits(
             source,
             device=device,
             revision=revision,
-            local_files_only=offline or Path(model).is_dir(),
+            local_files_only=offline or is_local(model),
             trust_remote_code=trust_remote_code,
         )
     tokenizer = load_tokenizer(model, revision=revision, offline=offline, trust_remote_code=trust_remote_code)

@@ -33,7 +33,7 @@ class Workplace:
         if _key_in(file) == self.key:
             return True
         what = "the result of another run" if file.is_file() else "something that is no result of this run"
-        raise ConfigError(f"{str(self.out)!r} holds {what}: choose another out, or remove it.")
+        raise ConfigError(f"{str(self.out)!r} holds {what}: choose another place, or remove it.")
 
     @contextmanager
     def opened(self) -> Iterator[Path]:
