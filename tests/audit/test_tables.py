@@ -1,6 +1,7 @@
 """Frames, analyses, warnings in words and the notebook card, from audits made by hand."""
 
 import math
+from dataclasses import replace
 
 import pandas as pd
 import pytest
@@ -16,6 +17,7 @@ from uds_lens.audit import (
     tau_sweep,
     types_frame,
 )
+from uds_lens.data import SkippedExample
 from uds_lens.errors import ConfigError
 
 S1 = [[0.0, 1.0, 3.0], [0.02, 0.01, 0.0], [2.0, 0.0, 2.0]]
@@ -267,6 +269,8 @@ def test_the_summary_is_plain(audit):
 MANY = 40
 KNOWN = [[1.0, 1.0]] * MANY
 HALF = [[0.5, 0.5]] * MANY
+SWAPPED = ([[0.06, -3.0]] * 24 + KNOWN[:16], [[0.03, 0.0]] * 24 + HALF[:16])
+"""On 24 of 40 examples retain's states help, on the mean over layers, although one layer costs more than tau."""
 
 
 def test_a_sound_audit_has_no_warning():
@@ -275,6 +279,10 @@ def test_a_sound_audit_has_no_warning():
 
 def lines(value, n=MANY):
     return torch.full((n, 2), value, dtype=torch.float64)
+
+
+def unknown(n=MANY):
+    return torch.full((n,), -3.0, dtype=torch.float64)
 
 
 @pytest.mark.parametrize(
@@ -294,7 +302,12 @@ def lines(value, n=MANY):
             lambda: made(KNOWN + [[0.0, 0.0]] * 20, HALF + [[0.0, 0.0]] * 20),
             "20 of 60 examples are not measurable",
         ),
-        (lambda: made(KNOWN, HALF, skipped=3), "3 of 43 rows were skipped"),
+        (lambda: made(KNOWN, HALF, skipped=3), "3 of 43 rows were skipped: no entity is given (3)"),
+        (lambda: made(*SWAPPED), "Are full and retain swapped? On 60% of the examples"),
+        (
+            lambda: made(KNOWN, HALF, s_full=unknown()),
+            "full hardly knows the forget set: it gives the entities",
+        ),
         (lambda: made(KNOWN, [[1.2, 0.5]] * MANY), "Over-erasure: on 50% of the knowledge-encoding layers"),
         (
             lambda: made(KNOWN, [[-0.2, 0.5]] * MANY),
@@ -310,6 +323,29 @@ def test_each_warning_has_its_cause(audit, words):
     (sentence,) = audit().warnings
     assert sentence.startswith(words)
     assert sentence.endswith(".")
+
+
+def test_what_retain_knows_and_full_does_not_is_said_with_numbers():
+    (sentence,) = made(*SWAPPED, s_full=unknown()).warnings
+    assert "a probability of 0.05 per token" in sentence
+    fewer = (SWAPPED[0][12:] + KNOWN[:12], SWAPPED[1][12:] + HALF[:12])
+    assert made(*fewer).warnings == ()
+
+
+def test_reasons_of_skipped_rows_are_counted_without_their_texts():
+    reasons = [
+        "No entity is given.",
+        "The entity 'it\\'s \"x\"' occurs 2 times in the answer and no prefix tells which one is meant.",
+        "The entity 'Ada' occurs 3 times in the answer and no prefix tells which one is meant.",
+        "The row needs 700 tokens up to its entity, more than the tokenizer's limit (model_max_length) of 512.",
+    ]
+    rows = tuple(SkippedExample(str(i), i, reason, "Q?") for i, reason in enumerate(reasons))
+    (sentence,) = replace(made(KNOWN, HALF), skipped=rows).warnings
+    assert sentence == (
+        "4 of 44 rows were skipped: the entity ... occurs ... times in the answer and no prefix tells which one is "
+        "meant (2); no entity is given (1); the row needs ... tokens up to its entity, more than the tokenizer's limit "
+        "(model_max_length) of 512 (1)."
+    )
 
 
 def test_warnings_come_most_serious_first():
