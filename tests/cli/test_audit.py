@@ -1,6 +1,7 @@
 """`uds-lens audit`: what it saves and prints, that every option arrives, and what it refuses."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pandas as pd
@@ -8,7 +9,18 @@ import pytest
 
 import uds_lens as ul
 
-TRIO = ("--full", "full", "--retain", "retain", "--unlearned", "npo")
+WORLD = ul.toy.load()
+TRIO = ("--full", WORLD.full, "--retain", WORLD.retain, "--unlearned", WORLD.unlearned["npo"])
+SEVERAL = (
+    "--full",
+    WORLD.full,
+    "--retain",
+    WORLD.retain,
+    "--unlearned",
+    WORLD.retain,
+    "--unlearned",
+    WORLD.full,
+)
 
 
 @pytest.fixture
@@ -37,7 +49,7 @@ def calls(monkeypatch: pytest.MonkeyPatch, make_audit) -> list[tuple]:
 
 
 def test_one_model_is_saved_in_out(examples: Path, tmp_path: Path, uds_lens) -> None:
-    world, out = ul.toy.load(), tmp_path / "audit"
+    world, out = WORLD, tmp_path / "audit"
     model = next(iter(world.unlearned.values()))
     code, printed, _ = uds_lens(
         *("audit", "--full", world.full, "--retain", world.retain, "--unlearned", model),
@@ -53,8 +65,8 @@ def test_one_model_is_saved_in_out(examples: Path, tmp_path: Path, uds_lens) -> 
 
 
 def test_several_models_share_a_baseline(examples: Path, tmp_path: Path, uds_lens) -> None:
-    world, out = ul.toy.load(), tmp_path / "audits"
-    code, printed, _ = uds_lens(
+    world, out = WORLD, tmp_path / "audits"
+    code, printed, err = uds_lens(
         *("audit", "--full", world.full, "--retain", world.retain, "--unlearned", world.retain),
         *("--unlearned", world.full, "--examples", examples, "--out", out, "--device", "cpu", "--json"),
     )
@@ -64,12 +76,13 @@ def test_several_models_share_a_baseline(examples: Path, tmp_path: Path, uds_len
     assert [ul.DepthAudit.load(audit["directory"]).uds for audit in found] == [1.0, 0.0]
     assert pd.read_csv(out / "table.csv")["uds"].tolist() == [1.0, 0.0]
     assert len(ul.Baseline.load(out / "baseline").examples) == 6
+    assert err.count("memory: the audit needs about") == 1
 
 
 def test_without_options_the_defaults_are_those_of_the_library(calls: list, examples: Path, uds_lens) -> None:
     assert uds_lens("audit", *TRIO, "--examples", examples, "--out", examples.parent / "o").code == 0
     ((models, config, options),) = calls
-    assert models[:3] == ("full", "retain", "npo")
+    assert models[:3] == (str(WORLD.full), str(WORLD.retain), str(WORLD.unlearned["npo"]))
     assert len(models[3]) == 6
     assert config == ul.AuditConfig()
     assert options == ul.RunOptions()
@@ -122,3 +135,68 @@ def test_a_directory_with_other_things_is_refused_before_the_work(
     assert "is no saved result" in err
     assert calls == []
     assert examples.exists()
+
+
+# Several models: all are looked at first.
+
+
+def narrower(place: Path) -> Path:
+    """The same checkpoint with another width in its config."""
+    config = json.loads((place / "config.json").read_text())
+    (place / "config.json").write_text(json.dumps({**config, "hidden_size": 32}))
+    return place
+
+
+def broken(place: Path) -> Path:
+    (place / "config.json").write_text("{")
+    return place
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (lambda place: "./nowhere", "no directory './nowhere'"),
+        (broken, "cannot load the checkpoint in"),
+        (narrower, "width (d_model): full"),
+    ],
+)
+def test_later_models_are_looked_at_before_the_work(
+    spoil, words: str, examples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uds_lens
+) -> None:
+    monkeypatch.setattr(ul.Baseline, "measure", lambda *_, **__: pytest.fail("stage 1 was measured"))
+    place = shutil.copytree(WORLD.retain, tmp_path / "spoilt")
+    code, _, err = uds_lens(
+        *("audit", *SEVERAL, "--unlearned", spoil(place), "--examples", examples, "--out", tmp_path / "o"),
+    )
+    assert code == 1
+    assert words in err
+    assert err.count("\n") == 1
+
+
+# What is said.
+
+
+def test_skipped_rows_are_counted_by_reason(examples: Path, tmp_path: Path, uds_lens) -> None:
+    rows = examples.read_text(encoding="utf-8")
+    more = [
+        {"question": "Who?", "answer": "Nobody."},
+        {"question": "Where?", "answer": "Under.", "entity": "Here"},
+        {"question": "When?", "answer": "Then.", "entity": "Now"},
+    ]
+    file = tmp_path / "more.jsonl"
+    file.write_text(rows + "\n" + "\n".join(map(json.dumps, more)), encoding="utf-8")
+    code, out, _ = uds_lens("audit", *TRIO, "--examples", file, "--out", tmp_path / "o", "--device", "cpu")
+    assert code == 0
+    assert (
+        "3 of 9 rows were skipped: the entity ... does not occur in the answer (2); no entity is given (1)."
+        in " ".join(out.split())
+    )
+
+
+def test_swapped_models_are_noticed(examples: Path, tmp_path: Path, uds_lens) -> None:
+    code, out, _ = uds_lens(
+        *("audit", "--full", WORLD.retain, "--retain", WORLD.full, "--unlearned", WORLD.unlearned["npo"]),
+        *("--examples", examples, "--out", tmp_path / "o", "--device", "cpu"),
+    )
+    assert code == 0
+    assert "Are full and retain swapped? On 100% of the examples" in " ".join(out.split())

@@ -27,6 +27,16 @@ def test_the_list(uds_lens):
     assert found[0]["direction"] == "knowledge"
 
 
+def test_the_list_fits_a_terminal(uds_lens):
+    lines = uds_lens("metrics", "--list").out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert len(lines) < 150
+    text = " ".join(" ".join(lines).split())
+    assert "es known 0: nothing left; 1: known by heart. Asks forget." in text
+    assert "mia_agg erased 0: far from retain; 1: as retain. Made of s_mia_loss," in text
+    assert "0: as full; 1: as retain. Asks entities. Needs --retain and --full." in text
+
+
 def test_an_evaluation(trio, examples, tmp_path, uds_lens):
     models, out = trio("llama"), tmp_path / "runs" / "metrics.json"
     words = ("metrics", "--model", models.unlearned, "--retain", models.retain, "--full", models.full)
@@ -47,7 +57,8 @@ def test_an_evaluation(trio, examples, tmp_path, uds_lens):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ((), "needs --model, --data and --out"),
+        ((), "--model, --data, --out missing. For example: uds-lens metrics --model "),
+        (("--model", "m", "--out", "x.json"), "error: --data missing. For example: "),
         (("--model", "m", "--data", "no/such/file.json", "--out", "x.json"), "no such file"),
     ],
 )

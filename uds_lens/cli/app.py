@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Annotated, TextIO
+from typing import Annotated, Any, TextIO
 
 import typer
 
 from uds_lens import __version__
 from uds_lens.cli.audit import audit
 from uds_lens.cli.demo import demo
+from uds_lens.cli.groups import grouped
 from uds_lens.cli.metrics import metrics
 from uds_lens.cli.quantise import quantise
 from uds_lens.cli.relearn import relearn
 from uds_lens.cli.report import report
 from uds_lens.cli.unlearn import unlearn
+from uds_lens.cli.usage import PlainCommand
+from uds_lens.cli.wording import options_by_name, spoken
 from uds_lens.errors import UdsLensError, UdsLensWarning
 
 app = typer.Typer(
@@ -29,13 +32,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-app.command()(audit)
-app.command()(demo)
-app.command()(metrics)
-app.command()(quantise)
-app.command()(relearn)
-app.command()(report)
-app.command()(unlearn)
+for _command in (audit, demo, metrics, quantise, relearn, report, unlearn):
+    app.command(cls=PlainCommand)(grouped(_command))
 
 
 def _print_version(wanted: bool) -> bool:
@@ -63,16 +61,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
     words = list(sys.argv[1:] if arguments is None else arguments)
     if "--debug" in words:
         app(words, prog_name="uds-lens")
-    with _one_line_warnings():
+    options = _options_of(words)
+    with _one_line_warnings(options):
         try:
             app(words, prog_name="uds-lens")
         except (UdsLensError, OSError) as error:
-            typer.echo(_one_line("error", error), err=True)
+            typer.echo(_one_line("error", error, options), err=True)
             raise SystemExit(1) from error
 
 
+def _options_of(words: Sequence[str]) -> dict[str, Any]:
+    """Parameters of the command that is called, by their names in Python; none where there is no such command."""
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    command = next((commands[word] for word in words if word in commands), None)
+    return options_by_name(command) if command else {}
+
+
 @contextmanager
-def _one_line_warnings() -> Iterator[None]:
+def _one_line_warnings(options: Mapping[str, Any]) -> Iterator[None]:
     """Our own warnings as one line each; those of other packages only with --debug."""
 
     def show(
@@ -83,7 +89,7 @@ def _one_line_warnings() -> Iterator[None]:
         file: TextIO | None = None,
         line: str | None = None,
     ) -> None:
-        typer.echo(_one_line("warning", message), err=True)
+        typer.echo(_one_line("warning", message, options), err=True)
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -92,5 +98,5 @@ def _one_line_warnings() -> Iterator[None]:
         yield
 
 
-def _one_line(kind: str, message: object) -> str:
-    return f"{kind}: {' '.join(str(message).split())}"
+def _one_line(kind: str, message: object, options: Mapping[str, Any]) -> str:
+    return f"{kind}: {spoken(' '.join(str(message).split()), options)}"

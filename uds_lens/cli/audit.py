@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,48 +10,52 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from uds_lens.cli import options as opt
+from uds_lens.cli.earlier import Asked
+from uds_lens.cli.groups import AuditRunning, Hub, Measuring, Printing
+from uds_lens.cli.memory import memory_told
+from uds_lens.cli.models import check_models
 from uds_lens.cli.results import BASELINE, as_json, directory_names, prepare, write_table
 from uds_lens.cli.table import print_audits
 
 if TYPE_CHECKING:
-    from uds_lens.audit import AuditConfig, DepthAudit, RunOptions
-    from uds_lens.data import ForgetExample
+    from uds_lens.audit import Baseline, DepthAudit
 
 
 def audit(
-    full: Annotated[str, typer.Option(help="Model trained on everything: directory or Hub id.")],
-    retain: Annotated[str, typer.Option(help="Model that never saw the forget set.")],
-    unlearned: Annotated[list[str], typer.Option(help="Model to audit; repeat for more.")],
+    full: Annotated[
+        str, typer.Option(metavar="MODEL", help="Model trained on everything: directory or Hub id.")
+    ],
+    retain: Annotated[str, typer.Option(metavar="MODEL", help="Model that never saw the forget set.")],
+    unlearned: Annotated[list[str], typer.Option(metavar="MODEL", help="Model to audit; repeat for more.")],
     examples: Annotated[
-        str, typer.Option(help="Forget set: JSON, JSON lines, CSV, Parquet, or a Hub data set.")
+        str,
+        typer.Option(metavar="DATA", help="Forget set: JSON, JSON lines, CSV, Parquet, or a Hub data set."),
     ],
     out: opt.Out,
-    limit: Annotated[int | None, typer.Option(min=1, help="Use only the first examples.")] = None,
-    tau: opt.Tau = 0.05,
-    site: opt.Site = "resid_post",
-    scope: opt.Scope = "entity",
-    last_layer: opt.LastLayer = "resid_post",
-    protocol: opt.Protocol = "raw",
-    dtype: opt.DType = "float32",
-    confidence: opt.Confidence = 0.95,
-    n_bootstrap: opt.Bootstrap = 9999,
-    seed: opt.Seed = 0,
-    device: opt.Device = "auto",
-    device_map: opt.DeviceMap = None,
-    engine: opt.Engine = "auto",
-    token_budget: opt.TokenBudget = 4096,
-    memory_gib: opt.MemoryGib = 4.0,
-    check_memory: opt.CheckMemory = True,
-    revision: opt.Revision = None,
-    offline: opt.Offline = False,
-    trust_remote_code: opt.TrustRemoteCode = False,
-    json: opt.Json = False,
-    debug: opt.Debug = False,
+    limit: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Use only the first examples.")
+    ] = None,
+    keep_full: Annotated[
+        bool,
+        typer.Option(
+            "--keep-full",
+            help="With several models: full stays open and recorded. Faster; two models in memory.",
+        ),
+    ] = False,
+    redo: Annotated[
+        bool, typer.Option("--redo", help="Measure again what --out already holds for the same inputs.")
+    ] = False,
+    *,
+    measuring: Measuring,
+    running: AuditRunning,
+    hub: Hub,
+    printing: Printing,
 ) -> None:
     """Measure how deep models have unlearned a forget set.
 
     One model: the audit is saved in --out. Several: each in a directory of --out named after it, with table.csv and the
-    baseline they share.
+    baseline they share. Called again, the command leaves finished audits of the same weights, examples and settings
+    as they are and measures the others.
 
     \b
     Example:
@@ -63,84 +66,74 @@ def audit(
     from uds_lens.audit.files import is_audit
     from uds_lens.errors import ConfigError
 
-    config = ul.AuditConfig(
-        tau=tau,
-        site=site,
-        scope=scope,
-        last_layer=last_layer,
-        protocol=protocol,
-        dtype=dtype,
-        confidence=confidence,
-        n_bootstrap=n_bootstrap,
-        seed=seed,
-    )
-    run = ul.RunOptions(
-        device=device,
-        device_map=device_map,
-        engine=engine,
-        token_budget=token_budget,
-        memory_gib=memory_gib,
-        check_memory=check_memory,
-        revision=revision,
-        offline=offline,
-        trust_remote_code=trust_remote_code,
-    )
+    config, run = measuring.config(), running.options(hub)
     names = directory_names(unlearned)
-    places = {name: out / name for name in names} if len(names) > 1 else {names[0]: out}
-    if len(names) > 1 and is_audit(out):
+    several = len(names) > 1
+    places = {name: out / name for name in names} if several else {names[0]: out}
+    if several and is_audit(out):
         raise ConfigError(
             f"{str(out)!r} holds one audit; several need a directory of their own: choose another --out."
         )
     prepare(places.values())
-    forget = ul.load_examples(examples, limit=limit)
-    with _memory_told():
-        if len(names) == 1:
-            found = {
-                names[0]: ul.DepthAudit.run(full, retain, unlearned[0], forget, config=config, options=run)
-            }
-            found[names[0]].save(out)
-        else:
-            models = dict(zip(names, unlearned, strict=True))
-            found = _audit_several(full, retain, models, forget, config, run, out)
-    if json:
+    asked = Asked(full, retain, ul.load_examples(examples, limit=limit), config, run)
+    check_models(full, retain, unlearned, run)
+    models = dict(zip(names, unlearned, strict=True))
+    found = {} if redo else _earlier(asked, models, places)
+    left = {name: model for name, model in models.items() if name not in found}
+    with memory_told():
+        if left and several:
+            found |= _audit_several(asked, left, out, redo=redo, keep_full=keep_full)
+        elif left:
+            (name,) = left
+            found[name] = ul.DepthAudit.run(
+                full, retain, left[name], asked.examples, config=config, options=run
+            )
+            found[name].save(out)
+    found = {name: found[name] for name in names}
+    if several:
+        write_table(found, out / "table.csv")
+    if printing.json:
         typer.echo(as_json(found, places))
         return
     print_audits(found)
     typer.echo(f"\nSaved in {out}")
 
 
-@contextmanager
-def _memory_told() -> Iterator[None]:
-    """Print what the library logs about memory (its estimate before a run) on standard error."""
-    logger, handler = logging.getLogger("uds_lens.audit.memory"), logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("memory: %(message)s"))
-    level = logger.level
-    logger.setLevel(logging.INFO)
-    logger.addHandler(handler)
-    try:
-        yield
-    finally:
-        logger.removeHandler(handler)
-        logger.setLevel(level)
+def _earlier(asked: Asked, models: Mapping[str, str], places: Mapping[str, Path]) -> dict[str, DepthAudit]:
+    """Audits that are already there; told in one line."""
+    tried = {name: asked.audit_at(places[name], model) for name, model in models.items()}
+    found = {name: audit for name, audit in tried.items() if audit is not None}
+    if found:
+        done = "Already measured, with the same weights, examples and settings"
+        typer.echo(f"{done}: {', '.join(found)}. --redo measures again.", err=True)
+    return found
 
 
 def _audit_several(
-    full: str,
-    retain: str,
-    unlearned: dict[str, str],
-    examples: list[ForgetExample],
-    config: AuditConfig,
-    run: RunOptions,
-    out: Path,
+    asked: Asked, models: Mapping[str, str], out: Path, *, redo: bool, keep_full: bool
 ) -> dict[str, DepthAudit]:
     """Stage 1 once, then one model after the other, each saved as soon as it is measured."""
     import uds_lens as ul
 
-    baseline = ul.Baseline.measure(full, retain, examples, config=config, options=run)
-    baseline.save(out / BASELINE)
+    baseline = None if redo else asked.baseline_at(out / BASELINE)
+    if baseline is None:
+        baseline = ul.Baseline.measure(
+            asked.full, asked.retain, asked.examples, config=asked.config, options=asked.run
+        )
+        baseline.save(out / BASELINE)
     found = {}
-    for name, model in unlearned.items():
-        found[name] = baseline.audit(model, options=run)
-        found[name].save(out / name)
-    write_table(found, out / "table.csv")
+    with _stage_2(baseline, asked, keep_full) as measure:
+        for name, model in models.items():
+            found[name] = measure(model)
+            found[name].save(out / name)
     return found
+
+
+@contextmanager
+def _stage_2(baseline: Baseline, asked: Asked, keep_full: bool) -> Iterator[Callable[[str], DepthAudit]]:
+    """What measures one model: with `full` kept open and recorded, or opened for each."""
+    if keep_full:
+        with baseline.recorded(options=asked.run) as recorded:
+            yield recorded.audit
+    else:
+        yield lambda model: baseline.audit(model, options=asked.run)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from uds_lens.cli import options as opt
+from uds_lens.cli.groups import Printing
 from uds_lens.cli.results import BASELINE, as_json, prepare, write_table
 from uds_lens.cli.table import print_audits
 
@@ -15,11 +16,7 @@ if TYPE_CHECKING:
     from uds_lens.toy import World
 
 
-def demo(
-    out: opt.Out = Path("runs/demo"),
-    json: opt.Json = False,
-    debug: opt.Debug = False,
-) -> None:
+def demo(out: opt.Out = Path("runs/demo"), *, printing: Printing) -> None:
     """Audit the models of the embedded toy world: offline, on the CPU, in under a minute.
 
     \b
@@ -31,7 +28,7 @@ def demo(
     world = ul.toy.load()
     models = {"full": world.full, "half": world.half, **world.unlearned, "retain": world.retain}
     prepare(out / name for name in (BASELINE, *models))
-    if not json:
+    if not printing.json:
         typer.echo(_introduction(world))
     options = ul.RunOptions(device="cpu")
     baseline = ul.Baseline.measure(world.full, world.retain, world.examples, options=options)
@@ -40,7 +37,7 @@ def demo(
     for name, audit in audits.items():
         audit.save(out / name)
     write_table(audits, out / "table.csv")
-    if json:
+    if printing.json:
         typer.echo(as_json(audits, {name: out / name for name in audits}))
         return
     print_audits(audits, cautions_of=list(world.unlearned))
@@ -59,7 +56,7 @@ def _introduction(world: World) -> str:
     ]
     return "\n".join(
         [
-            f"The toy world: small models of invented people, {len(world.examples)} facts to forget.",
+            f"The toy world: small models of invented people, {len(world.examples)} examples to forget.",
             f"{'What the models still answer:':<53} recall",
             *recall,
             "\nWhat still lies in their layers:",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from uds_lens.cli import options as opt
+from uds_lens.cli.groups import Hub, Printing, Running
 from uds_lens.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -15,44 +16,57 @@ if TYPE_CHECKING:
 
 
 def metrics(
-    model: Annotated[str | None, typer.Option(help="Model to evaluate: directory or Hub id.")] = None,
+    model: Annotated[
+        str | None, typer.Option(metavar="MODEL", help="Model to evaluate: directory or Hub id.")
+    ] = None,
     data: Annotated[
         str | None,
-        typer.Option(help="tofu:DIR or tofu:HUB_ID for all TOFU sets, or a file with a forget set."),
+        typer.Option(
+            metavar="DATA",
+            help="tofu:DIR or tofu:HUB_ID for all TOFU sets, or a file with a forget set.",
+        ),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="File for the results (JSON).", dir_okay=False)] = None,
-    retain: Annotated[str | None, typer.Option(help="Model that never saw the forget set.")] = None,
-    full: Annotated[str | None, typer.Option(help="Model trained on everything.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Where the results go (JSON).", dir_okay=False)
+    ] = None,
+    retain: Annotated[
+        str | None, typer.Option(metavar="MODEL", help="Model that never saw the forget set.")
+    ] = None,
+    full: Annotated[str | None, typer.Option(metavar="MODEL", help="Model trained on everything.")] = None,
     metric: Annotated[
-        list[str] | None, typer.Option(help="Metric to measure; repeat for more. Default: all.")
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Metric to measure; repeat for more. Default: all."),
     ] = None,
-    list_: Annotated[bool, typer.Option("--list", help="Print the table of metrics and stop.")] = False,
-    split: Annotated[str, typer.Option(help="Forget split of TOFU.")] = "forget10",
+    list_: Annotated[bool, typer.Option("--list", help="Print the metrics there are, and stop.")] = False,
+    split: Annotated[str, typer.Option(metavar="NAME", help="Forget split of TOFU.")] = "forget10",
     limit: Annotated[
-        int | None, typer.Option(min=1, help="Use only the first examples of every set.")
+        int | None, typer.Option(min=1, metavar="N", help="Use only the first examples of every set.")
     ] = None,
     fluency: Annotated[
         str,
-        typer.Option(help="hub, heuristic (offline rules of thumb), or a classifier's directory or Hub id."),
+        typer.Option(
+            metavar="NAME",
+            help="hub, heuristic (offline rules of thumb), or a classifier's directory or Hub id.",
+        ),
     ] = "hub",
     strict_es: Annotated[
         bool, typer.Option("--strict-es", help="ES is 0, not 1/T, where nothing can be extracted.")
     ] = False,
-    min_k: Annotated[float, typer.Option(help="Share of tokens for Min-K and Min-K++.")] = 0.4,
-    max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest generated answer, in tokens.")] = 200,
+    min_k: Annotated[
+        float, typer.Option(metavar="SHARE", help="Share of tokens for Min-K and Min-K++.")
+    ] = 0.4,
+    max_new_tokens: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Longest generated answer, in tokens.")
+    ] = 200,
     uds_in_privacy: Annotated[
         bool, typer.Option("--uds-in-privacy", help="Privacy is the harmonic mean of MIA_agg and UDS.")
     ] = False,
     tau: opt.Tau = 0.05,
     dtype: opt.DType = "float32",
-    device: opt.Device = "auto",
-    device_map: opt.DeviceMap = None,
-    token_budget: opt.TokenBudget = 4096,
-    revision: opt.Revision = None,
-    offline: opt.Offline = False,
-    trust_remote_code: opt.TrustRemoteCode = False,
-    json: opt.Json = False,
-    debug: opt.Debug = False,
+    *,
+    running: Running,
+    hub: Hub,
+    printing: Printing,
 ) -> None:
     """Measure memorization, generation, membership, white-box and utility metrics of one model.
 
@@ -65,10 +79,15 @@ def metrics(
           --data tofu:data/tofu --out runs/npo-metrics.json
     """
     if list_:
-        _print_list(json)
+        _print_list(printing.json)
         return
+    given = {"--model": model, "--data": data, "--out": out}
     if model is None or data is None or out is None:
-        raise ConfigError("uds-lens metrics needs --model, --data and --out (or --list).")
+        missing = ", ".join(name for name, value in given.items() if value is None)
+        raise ConfigError(
+            f"{missing} missing. For example: uds-lens metrics --model ckpt/npo --data forget10.json --out npo.json; "
+            "uds-lens metrics --list shows what there is to measure, and what it needs."
+        )
     import uds_lens as ul
 
     if out.is_dir():
@@ -87,18 +106,11 @@ def metrics(
             tau=tau,
             dtype=dtype,
         ),
-        run=ul.RunOptions(
-            device=device,
-            device_map=device_map,
-            token_budget=token_budget,
-            revision=revision,
-            offline=offline,
-            trust_remote_code=trust_remote_code,
-        ),
+        run=running.options(hub),
         fluency=fluency,
     )
     results.save(out)
-    if json:
+    if printing.json:
         typer.echo(out.read_text(encoding="utf-8"))
         return
     _print_results(results)
@@ -111,26 +123,41 @@ def _print_list(as_json: bool) -> None:
     if as_json:
         typer.echo(ul.metrics.metrics_frame().to_json(orient="records", indent=2))
         return
-    rows = [
-        [name, ", ".join(ul.metrics.all_needs(spec)), _parts(spec), _reading(spec)]
-        for name, spec in ul.metrics.METRICS.items()
-    ]
-    _print_table(["name", "needs", "made of", "meaning"], rows)
+    rows: list[list[str]] = []
+    family = None
+    for name, spec in ul.metrics.METRICS.items():
+        if spec.group != family:
+            rows.append([spec.group.upper(), "", ""])
+            family = spec.group
+        rows.append([f"  {name}", _HIGHER[spec.meaning.direction], _reading(spec)])
+    _print_table(["metric", "higher", "ends of the scale; what it is made of, asks, needs"], rows)
 
 
-def _parts(spec: MetricSpec) -> str:
-    """Metrics it is made of, or sets it asks, each with its variants: "forget + paraphrased"."""
-    bases = dict.fromkeys(name.partition("/")[0] for name in spec.sets)
-    sets = [
-        " + ".join([base, *(n.partition("/")[2] for n in spec.sets if n.startswith(f"{base}/"))])
-        for base in bases
-    ]
-    return ", ".join(spec.uses or sets)
+_HIGHER = {"knowledge": "known", "erasure": "erased", "utility": "useful"}
 
 
 def _reading(spec: MetricSpec) -> str:
-    direction, zero, one = spec.meaning
-    return f"0: {zero}; 1: {one} (more {direction})"
+    """What 0 and 1 mean, the metrics it is made of or the sets it asks, the other models it needs."""
+    import uds_lens as ul
+
+    parts = [f"0: {spec.meaning.zero}; 1: {spec.meaning.one}."]
+    if spec.uses:
+        parts.append(f"Made of {', '.join(spec.uses)}.")
+    elif spec.sets:
+        parts.append(f"Asks {_sets(spec)}.")
+    models = [need for need in ul.metrics.all_needs(spec) if need in ("retain", "full")]
+    if models:
+        parts.append(f"Needs {' and '.join(f'--{model}' for model in models)}.")
+    return " ".join(parts)
+
+
+def _sets(spec: MetricSpec) -> str:
+    """The sets it asks, each with its variants: "forget + paraphrased"."""
+    bases = dict.fromkeys(name.partition("/")[0] for name in spec.sets)
+    return ", ".join(
+        " + ".join([base, *(n.partition("/")[2] for n in spec.sets if n.startswith(f"{base}/"))])
+        for base in bases
+    )
 
 
 def _print_results(results: MetricResults) -> None:

@@ -7,17 +7,16 @@ from typing import Annotated
 import typer
 
 from uds_lens.cli import options as opt
+from uds_lens.cli.groups import Hub, Printing
 
 
 def quantise(
-    model: Annotated[str, typer.Option(help="Model to quantise: directory or Hub id.")],
+    model: Annotated[str, typer.Option(metavar="MODEL", help="Model to quantise: directory or Hub id.")],
     out: opt.Out,
     device: opt.Device = "auto",
-    revision: opt.Revision = None,
-    offline: opt.Offline = False,
-    trust_remote_code: opt.TrustRemoteCode = False,
-    json: opt.Json = False,
-    debug: opt.Debug = False,
+    *,
+    hub: Hub,
+    printing: Printing,
 ) -> None:
     """Quantise a model to 4 bits (bitsandbytes NF4, bfloat16 arithmetic).
 
@@ -27,15 +26,8 @@ def quantise(
     """
     from uds_lens import unlearning
 
-    unlearning.quantise(
-        model,
-        out=out,
-        device=device,
-        revision=revision,
-        offline=offline,
-        trust_remote_code=trust_remote_code,
-    )
-    if json:
+    unlearning.quantise(model, out=out, device=device, **vars(hub))
+    if printing.json:
         typer.echo((out / "quantisation.json").read_text(encoding="utf-8"))
         return
     typer.echo(f"Saved in {out}")

@@ -8,28 +8,23 @@ import typer
 
 from uds_lens.cli import options as opt
 from uds_lens.cli import training as train
+from uds_lens.cli.groups import Hub, Printing
 
 
 def relearn(
-    model: Annotated[str, typer.Option(help="Model to fine-tune: directory or Hub id.")],
-    forget: Annotated[str, typer.Option(help="Questions with the answers to learn.")],
+    model: Annotated[str, typer.Option(metavar="MODEL", help="Model to fine-tune: directory or Hub id.")],
+    forget: Annotated[str, typer.Option(metavar="DATA", help="Questions with the answers to learn.")],
     out: opt.Out,
-    epochs: Annotated[int, typer.Option(min=1, help="How often each example is visited.")] = 1,
-    learning_rate: Annotated[float, typer.Option(help="Learning rate of AdamW.")] = 2e-5,
-    batch_size: Annotated[int, typer.Option(min=1, help="Examples per optimiser step.")] = 32,
+    epochs: Annotated[int, typer.Option(min=1, metavar="N", help="How often each example is visited.")] = 1,
+    learning_rate: Annotated[float, typer.Option(metavar="RATE", help="Learning rate of AdamW.")] = 2e-5,
+    batch_size: Annotated[int, typer.Option(min=1, metavar="N", help="Examples per optimiser step.")] = 32,
     protocol: opt.Protocol = "raw",
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the order of the data.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, metavar="N", help="Seed of the order of the data.")] = 0,
     lora: train.Lora = None,
-    device: train.TrainDevice = "auto",
-    save_dtype: train.SaveDType = "float32",
-    mixed_precision: train.Mixed = "no",
-    device_batch_size: train.DeviceBatch = None,
-    gradient_checkpointing: train.Checkpointing = False,
-    revision: opt.Revision = None,
-    offline: opt.Offline = False,
-    trust_remote_code: opt.TrustRemoteCode = False,
-    json: opt.Json = False,
-    debug: opt.Debug = False,
+    *,
+    training: train.Training,
+    hub: Hub,
+    printing: Printing,
 ) -> None:
     """Fine-tune a model on the forget set, to see how fast the answers come back.
 
@@ -50,15 +45,6 @@ def relearn(
             learning_rate=learning_rate, batch_size=batch_size, protocol=protocol, seed=seed
         ),
         lora=train.lora_settings(lora),
-        options=unlearning.TrainOptions(
-            device=device,
-            save_dtype=save_dtype,
-            mixed_precision=mixed_precision,
-            device_batch_size=device_batch_size,
-            gradient_checkpointing=gradient_checkpointing,
-            revision=revision,
-            offline=offline,
-            trust_remote_code=trust_remote_code,
-        ),
+        options=training.options(hub),
     )
-    train.print_record(out, as_json=json)
+    train.print_record(out, as_json=printing.json)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
 from uds_lens import types
+from uds_lens.cli.groups import Group, Hub
 from uds_lens.errors import ConfigError
 
 if TYPE_CHECKING:
-    from uds_lens.unlearning import LoraSettings
+    from uds_lens.unlearning import LoraSettings, TrainOptions
 
 TrainDevice: TypeAlias = Annotated[
     Literal["auto", "cpu", "cuda"], typer.Option(help="auto takes a GPU if there is one.")
@@ -25,18 +27,36 @@ Mixed: TypeAlias = Annotated[
 ]
 DeviceBatch: TypeAlias = Annotated[
     int | None,
-    typer.Option(min=1, help="Forget examples per pass; lower it when memory runs out."),
+    typer.Option(min=1, metavar="N", help="Forget examples per pass; lower it when memory runs out."),
 ]
 Checkpointing: TypeAlias = Annotated[
     bool, typer.Option("--gradient-checkpointing", help="Less memory, more time.")
 ]
 Lora: TypeAlias = Annotated[
-    int | None, typer.Option(min=1, help="Train low-rank adapters of this rank instead of all weights.")
+    int | None,
+    typer.Option(min=1, metavar="RANK", help="Train low-rank adapters of this rank instead of all weights."),
 ]
 Set: TypeAlias = Annotated[
     list[str] | None,
-    typer.Option("--set", help="Setting of the method, as name=value; repeat for more."),
+    typer.Option("--set", metavar="NAME=VALUE", help="Setting of the method; repeat for more."),
 ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training(Group):
+    """How a training run is carried out."""
+
+    device: TrainDevice = "auto"
+    save_dtype: SaveDType = "float32"
+    mixed_precision: Mixed = "no"
+    device_batch_size: DeviceBatch = None
+    gradient_checkpointing: Checkpointing = False
+
+    def options(self, hub: Hub) -> TrainOptions:
+        """The record of the library."""
+        from uds_lens.unlearning import TrainOptions
+
+        return TrainOptions(**vars(self), **vars(hub))
 
 
 def read_settings(words: Sequence[str] | None) -> dict[str, str]:

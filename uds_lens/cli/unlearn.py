@@ -9,33 +9,31 @@ import typer
 
 from uds_lens.cli import options as opt
 from uds_lens.cli import training as train
+from uds_lens.cli.groups import Hub, Printing
 
 
 def unlearn(
     method: Annotated[
-        str, typer.Option(help="ga, graddiff, kl, npo, simnpo, idknll, idkdpo, altpo, rmu or undial.")
+        str,
+        typer.Option(
+            metavar="NAME", help="ga, graddiff, kl, npo, simnpo, idknll, idkdpo, altpo, rmu or undial."
+        ),
     ],
-    full: Annotated[str, typer.Option(help="Model that knows: directory or Hub id.")],
-    forget: Annotated[str, typer.Option(help="Questions with the answers to forget.")],
+    full: Annotated[str, typer.Option(metavar="MODEL", help="Model that knows: directory or Hub id.")],
+    forget: Annotated[str, typer.Option(metavar="DATA", help="Questions with the answers to forget.")],
     out: opt.Out,
     retain: Annotated[
-        str | None, typer.Option(help="Questions with the answers to keep (not for ga).")
+        str | None, typer.Option(metavar="DATA", help="Questions with the answers to keep (not for ga).")
     ] = None,
     set_: train.Set = None,
     refusals: Annotated[
-        Path | None, typer.Option(help="Refusals, one per line, for idknll and idkdpo.")
+        Path | None, typer.Option(metavar="FILE", help="Refusals, one per line, for idknll and idkdpo.")
     ] = None,
     lora: train.Lora = None,
-    device: train.TrainDevice = "auto",
-    save_dtype: train.SaveDType = "float32",
-    mixed_precision: train.Mixed = "no",
-    device_batch_size: train.DeviceBatch = None,
-    gradient_checkpointing: train.Checkpointing = False,
-    revision: opt.Revision = None,
-    offline: opt.Offline = False,
-    trust_remote_code: opt.TrustRemoteCode = False,
-    json: opt.Json = False,
-    debug: opt.Debug = False,
+    *,
+    training: train.Training,
+    hub: Hub,
+    printing: Printing,
 ) -> None:
     """Train a model to forget, with one of ten methods.
 
@@ -57,15 +55,6 @@ def unlearn(
         out=out,
         refusals=refusals,
         lora=train.lora_settings(lora),
-        options=unlearning.TrainOptions(
-            device=device,
-            save_dtype=save_dtype,
-            mixed_precision=mixed_precision,
-            device_batch_size=device_batch_size,
-            gradient_checkpointing=gradient_checkpointing,
-            revision=revision,
-            offline=offline,
-            trust_remote_code=trust_remote_code,
-        ),
+        options=training.options(hub),
     )
-    train.print_record(out, as_json=json)
+    train.print_record(out, as_json=printing.json)

@@ -1,0 +1,52 @@
+"""Groups of options: spread for typer, put together again, with the defaults of the library."""
+
+import inspect
+from dataclasses import dataclass, fields
+
+import pytest
+
+from uds_lens.audit import AuditConfig, RunOptions
+from uds_lens.cli.groups import AuditRunning, Group, Hub, Measuring, Running, grouped
+from uds_lens.cli.training import Training
+from uds_lens.unlearning import TrainOptions
+
+
+@pytest.mark.parametrize(
+    ("group", "record"),
+    [
+        (Measuring, AuditConfig),
+        (Running, RunOptions),
+        (AuditRunning, RunOptions),
+        (Hub, RunOptions),
+        (Hub, TrainOptions),
+        (Training, TrainOptions),
+    ],
+)
+def test_defaults_are_those_of_the_library(group: type, record: type) -> None:
+    defaults = {field.name: field.default for field in fields(record)}
+    assert {field.name: field.default for field in fields(group)}.items() <= defaults.items()
+
+
+def test_a_group_is_spread_and_put_together_again() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Pair(Group):
+        left: int = 1
+        right: str = "r"
+
+    got = []
+
+    def command(first: str, *, pair: Pair, last: bool = False) -> None:
+        got.append((first, pair, last))
+
+    command.__annotations__["pair"] = Pair
+    spread = grouped(command)
+    assert list(inspect.signature(spread).parameters) == ["first", "left", "right", "last"]
+    spread(first="a", left=2, right="x", last=True)
+    assert got == [("a", Pair(left=2, right="x"), True)]
+
+
+def test_options_are_records_of_the_library() -> None:
+    hub = Hub(offline=True)
+    assert AuditRunning(engine="naive").options(hub) == RunOptions(engine="naive", offline=True)
+    assert Training(device="cpu").options(hub) == TrainOptions(device="cpu", offline=True)
+    assert Measuring(tau=0.1).config() == AuditConfig(tau=0.1)

@@ -1,0 +1,98 @@
+"""What an earlier run left in --out: it is kept where it answers the same question, and measured again where not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from uds_lens.errors import ResultFormatError
+
+if TYPE_CHECKING:
+    from uds_lens.audit import AuditConfig, Baseline, DepthAudit, RunOptions
+    from uds_lens.data import Encoded, ForgetExample
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The question: models, examples, settings. Weights are compared by fingerprint, never by name or date."""
+
+    full: str
+    """Model that knows."""
+
+    retain: str
+    """Model that never did."""
+
+    examples: Sequence[ForgetExample]
+    """The forget set."""
+
+    config: AuditConfig
+    """What is measured."""
+
+    run: RunOptions
+    """How models are opened."""
+
+    _fingerprints: dict[str, str] = field(default_factory=dict)
+
+    def audit_at(self, place: Path, unlearned: str) -> DepthAudit | None:
+        """The saved audit of this model in a directory; None where there is none, or a broken one, or another."""
+        from uds_lens.audit import DepthAudit
+
+        return self._same(_loaded(DepthAudit, place), {"unlearned": unlearned})
+
+    def baseline_at(self, place: Path) -> Baseline | None:
+        """The saved stage 1 in a directory, or None; settings that are applied afterwards (tau) may differ."""
+        from uds_lens.audit import Baseline
+
+        found = _loaded(Baseline, place)
+        if found is None:
+            return None
+        return self._same(replace(found, config=self._after_stage_1(found.config), full=self.full), {})
+
+    def _after_stage_1(self, saved: AuditConfig) -> AuditConfig:
+        """The settings asked for, with those that stage 1 depends on as they were saved."""
+        from uds_lens.audit.baseline import STAGE_1_SETTINGS
+
+        return replace(self.config, **{name: getattr(saved, name) for name in STAGE_1_SETTINGS})
+
+    def _same(self, result: Any, others: Mapping[str, str]) -> Any:
+        """`result`, if everything it depends on is what is asked for; what is cheap to compare comes first."""
+        from uds_lens.audit.records import versions
+
+        if result is None or result.config != self.config:
+            return None
+        if result.provenance["versions"]["uds_lens"] != versions()["uds_lens"]:
+            return None
+        if result.provenance["ids_hash"] != self._encoded.ids_hash or not self._same_rows(result):
+            return None
+        models = {"full": self.full, "retain": self.retain, **others}
+        same = all(result.models[role].fingerprint == self._weights(model) for role, model in models.items())
+        return result if same else None
+
+    def _same_rows(self, result: Any) -> bool:
+        rows = [row.example for row in self._encoded.rows]
+        return list(result.examples) == rows and list(result.skipped) == self._encoded.skipped
+
+    @cached_property
+    def _encoded(self) -> Encoded:
+        from uds_lens.audit.plan import make_plan
+
+        return make_plan({"full": self.full}, self.examples, config=self.config, options=self.run).encoded
+
+    def _weights(self, model: str) -> str:
+        from uds_lens.audit.states import opened
+
+        if model not in self._fingerprints:
+            with opened(model, self.config, self.run) as hooked:
+                self._fingerprints[model] = hooked.fingerprint
+        return self._fingerprints[model]
+
+
+def _loaded(kind: Any, place: Path) -> Any:
+    """A saved result, or None where there is none or it is not whole."""
+    try:
+        return kind.load(place)
+    except ResultFormatError:
+        return None
