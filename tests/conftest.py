@@ -9,6 +9,7 @@ from pathlib import Path
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
+import hypothesis
 import pytest
 import torch
 
@@ -17,6 +18,8 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 
 def pytest_configure() -> None:
     torch.set_num_threads(1)  # tiny tensors: a second thread costs more than it gives
+    hypothesis.settings.register_profile("no clock", deadline=None)  # a busy machine is not a failure
+    hypothesis.settings.load_profile("no clock")
 
 
 @pytest.fixture(scope="session")

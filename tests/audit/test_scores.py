@@ -84,7 +84,7 @@ def test_shares_hidden_by_the_clip():
 DELTAS = arrays(np.float64, (3, 4), elements=st.floats(-5, 8, allow_nan=False, width=32))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(DELTAS, DELTAS, st.floats(0, 2))
 def test_scores_lie_between_zero_and_one_or_are_nan_with_empty_ke(s1, s2, tau):
     s1, s2 = torch.tensor(s1), torch.tensor(s2)
@@ -94,7 +94,7 @@ def test_scores_lie_between_zero_and_one_or_are_nan_with_empty_ke(s1, s2, tau):
     assert ((scores >= 0) & (scores <= 1))[measurable].all()
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(DELTAS, DELTAS, DELTAS)
 def test_more_loss_never_scores_lower(s1, s2, more):
     s1, s2 = torch.tensor(s1), torch.tensor(s2)
@@ -102,7 +102,7 @@ def test_more_loss_never_scores_lower(s1, s2, more):
     assert (high >= low)[~low.isnan()].all()
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(DELTAS, DELTAS, st.sampled_from([0.25, 2.0, 1024.0]))
 def test_the_unit_of_the_deltas_does_not_matter(s1, s2, scale):
     s1, s2 = torch.tensor(s1), torch.tensor(s2)
@@ -110,7 +110,7 @@ def test_the_unit_of_the_deltas_does_not_matter(s1, s2, scale):
     torch.testing.assert_close(plain, scaled, equal_nan=True)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(DELTAS, DELTAS)
 def test_identities(s1, s2):
     s1, s2 = torch.tensor(s1), torch.tensor(s2)
@@ -121,7 +121,7 @@ def test_identities(s1, s2):
     torch.testing.assert_close(score(s1, s2), score(s1[:, order], s2[:, order]), equal_nan=True)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(DELTAS, DELTAS)
 def test_only_ke_layers_count(s1, s2):
     s1, s2 = torch.tensor(s1), torch.tensor(s2)

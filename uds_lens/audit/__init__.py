@@ -10,11 +10,12 @@ from uds_lens.audit.analyses import (
     tau_sweep,
     types_frame,
 )
-from uds_lens.audit.baseline import Baseline, RecordedBaseline
+from uds_lens.audit.baseline import Baseline
 from uds_lens.audit.comparison import models_frame, site_groups
 from uds_lens.audit.config import AuditConfig, RunOptions
 from uds_lens.audit.depth_audit import DepthAudit
 from uds_lens.audit.naming import audit_names
+from uds_lens.audit.recorded import RecordedBaseline
 from uds_lens.audit.records import ModelRecord
 from uds_lens.audit.scores import (
     Interval,

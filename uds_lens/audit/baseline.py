@@ -15,16 +15,17 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from uds_lens.audit.config import AuditConfig, RunOptions
-from uds_lens.audit.depth_audit import DepthAudit, as_tensor
+from uds_lens.audit.depth_audit import DepthAudit
 from uds_lens.audit.memory import require_memory
 from uds_lens.audit.plan import Plan, make_plan, require_examples
+from uds_lens.audit.recorded import RecordedBaseline
 from uds_lens.audit.records import ModelRecord, provenance
 from uds_lens.audit.scores import ke_mask
 from uds_lens.audit.states import SourceStates, read_source
-from uds_lens.audit.target import PatchScores, Target, score_sources
+from uds_lens.audit.target import PatchScores, Target
 from uds_lens.data import ForgetExample, SkippedExample
 from uds_lens.errors import ModelError, warn_once
-from uds_lens.models import ModelSource, check_trio, read_passport
+from uds_lens.models import ModelSource, read_passport
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -95,12 +96,14 @@ class Baseline:
             ModelError: A checkpoint cannot be opened, or gives NaN.
             DataError: No examples.
         """
+        from uds_lens.audit.stages import assemble
+
         config, options = config or AuditConfig(), options or RunOptions()
         require_examples(examples)
         plan = make_plan({"full": full, "retain": retain}, examples, config=config, options=options)
         require_memory(full, plan, n_sources=1, config=config, options=options)
         source = read_source(retain, plan, role="retain", config=config, options=options)
-        return _assemble(full, source, [], plan, config, options)[0]
+        return assemble(full, source, [], plan, config, options)[0]
 
     @property
     def ke_mask(self) -> Bool[Tensor, "example layer"]:
@@ -293,93 +296,5 @@ class Baseline:
         )
 
 
-@dataclass(frozen=True, eq=False)
-class RecordedBaseline:
-    """A baseline whose `full` is open and recorded; made by `Baseline.recorded`."""
-
-    baseline: Baseline
-    """Stage 1."""
-
-    plan: Plan
-    """Rows and batches."""
-
-    target: Target
-    """`full`, open."""
-
-    options: RunOptions
-    """How it is run."""
-
-    def audit(self, unlearned: ModelSource) -> DepthAudit:
-        """Stage 2 of one model: one pass over it, and its patched variants.
-
-        Raises:
-            TrioMismatchError: The model does not fit `full`.
-            ModelError: The model cannot be opened, or gives NaN.
-        """
-        where = {"offline": self.options.offline, "trust_remote_code": self.options.trust_remote_code}
-        full = read_passport(self.target.model)
-        check_trio(
-            {"full": full, "unlearned": read_passport(unlearned, revision=self.options.revision, **where)}
-        )
-        source = read_source(
-            unlearned, self.plan, role="unlearned", config=self.baseline.config, options=self.options
-        )
-        return self.baseline._finish([source], self.target)[0]
-
-
 STAGE_1_SETTINGS = ("site", "scope", "last_layer", "protocol", "dtype", "exact_noop")
 """Settings that stage 1 depends on."""
-
-
-def audit_from_scratch(
-    full: ModelSource,
-    retain: ModelSource,
-    unlearned: ModelSource,
-    examples: Sequence[ForgetExample],
-    *,
-    config: AuditConfig | None = None,
-    options: RunOptions | None = None,
-) -> DepthAudit:
-    """Both stages with one pass over `full`: retain is read, unlearned is read, then both are patched in."""
-    config, options = config or AuditConfig(), options or RunOptions()
-    roles: dict[str, ModelSource] = {"full": full, "retain": retain, "unlearned": unlearned}
-    require_examples(examples)
-    plan = make_plan(roles, examples, config=config, options=options)
-    require_memory(full, plan, n_sources=2, config=config, options=options)
-    first = read_source(retain, plan, role="retain", config=config, options=options, share=2)
-    second = read_source(unlearned, plan, role="unlearned", config=config, options=options, share=2)
-    same = first.record.fingerprint == second.record.fingerprint
-    baseline, scores = _assemble(full, first, [] if same else [second], plan, config, options)
-    return baseline._with_stage_2(second.record, None if same else scores[0], baseline.provenance)
-
-
-def _assemble(
-    full: ModelSource,
-    retain: SourceStates,
-    others: list[SourceStates],
-    plan: Plan,
-    config: AuditConfig,
-    options: RunOptions,
-) -> tuple[Baseline, list[PatchScores]]:
-    scores = score_sources(full, [retain, *others], plan, config=config, options=options)
-    stage_1, *stage_2 = scores.sources
-    rows = plan.encoded.rows
-    baseline = Baseline(
-        config=config,
-        models={"full": scores.record, "retain": retain.record},
-        examples=tuple(row.example for row in rows),
-        skipped=tuple(plan.encoded.skipped),
-        provenance=provenance(
-            engine=scores.engine,
-            device=scores.device,
-            rendered_prompt=rows[0].rendered.prompt if rows else None,
-            ids_hash=plan.encoded.ids_hash,
-        ),
-        n_tokens=as_tensor([len(row.targets) for row in rows]),
-        s_full=scores.s_full,
-        s1_delta=stage_1.delta,
-        s1_norm_ratio=stage_1.norm_ratio,
-        s1_cosine=stage_1.cosine,
-        full=full,
-    )
-    return baseline, stage_2

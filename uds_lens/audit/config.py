@@ -100,7 +100,7 @@ class RunOptions:
     """`auto` checks the wavefront against one patched forward per layer on a first batch, and falls back to it."""
 
     token_budget: int = 4096
-    """Tokens per batch, padding included. Lower it when memory runs out."""
+    """Tokens per batch at most, padding included; on a CPU wide models take fewer. Lower it when memory runs out."""
 
     memory_gib: float = 4.0
     """Memory for states and kept recordings, GiB. States beyond it go to temporary files, recordings are redone."""

@@ -115,7 +115,7 @@ class DepthAudit(Views):
             >>> audit.uds
             1.0
         """
-        from uds_lens.audit.baseline import audit_from_scratch
+        from uds_lens.audit.stages import audit_from_scratch
 
         return audit_from_scratch(full, retain, unlearned, examples, config=config, options=options)
 

@@ -149,7 +149,7 @@ def estimate_memory(
         recorded = tokens * layers * kv * size + 2 * flying * width * size
         active = max(tokens, flying) * (2 * width + 3 * inner) * size + len(batch) * heads * length**2 * 8
         largest = max(largest, recorded + active)
-    logits = 3 * min(1 << 23, windows * layers * int(text.vocab_size)) * 4
+    logits = 3 * min(1 << 22, windows * layers * int(text.vocab_size)) * 4
     return MemoryEstimate(
         weights=_weight_bytes(config, size, trust_remote_code),
         states=min(states_budget, n_sources * windows * layers * width * size),

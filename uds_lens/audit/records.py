@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -71,6 +72,11 @@ def provenance(*, engine: str, device: str, rendered_prompt: str | None, ids_has
 
 def versions() -> dict[str, str]:
     """Installed versions of the packages that numbers depend on."""
+    return dict(_installed())
+
+
+@cache
+def _installed() -> dict[str, str]:
     found = {}
     for package in _PACKAGES:
         try:

@@ -24,11 +24,13 @@ def plan_batches(
 
     A batch of n rows costs n (S + W (L - 1) / 2) + `call_cost` tokens, with S its longest row, W its widest window
     and L layers: one forward, and every patched layer resumed at the window. Starting from all rows, the batch is
-    split, by length or by width, where that saves most, until nothing is saved and every batch is within the budget.
+    split, by length or by width, where that saves most, until nothing is saved and every batch is within the budget,
+    with its forward and with its patched variants.
 
     Args:
         rows: The rows to group.
-        token_budget: Tokens per batch, padding included. A row longer than this gets a batch of its own.
+        token_budget: Tokens per batch, padding included: n S and n W (L - 1) / 2 at most. A row larger than this
+            gets a batch of its own.
         max_rows: Rows per batch at most; None leaves it to the budget.
         n_layers: L, how much the windows weigh; 1 groups by length alone.
         call_cost: What one more batch costs, in tokens.
@@ -57,7 +59,7 @@ def plan_batches(
     def too_large(group: np.ndarray) -> bool:
         if max_rows is not None and len(group) > max_rows:
             return True
-        return bool(len(group) * lengths[group].max() > token_budget)
+        return bool(len(group) * max(lengths[group].max(), weight * widths[group].max()) > token_budget)
 
     pending, batches = [np.arange(len(rows))] if rows else [], []
     while pending:

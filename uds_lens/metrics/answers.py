@@ -16,8 +16,8 @@ from uds_lens.metrics.texts import AnswerText
 from uds_lens.models import Anatomy, HookedModel
 from uds_lens.progress import progress
 
-_LOGITS_AT_ONCE = 1 << 24
-"""Logits held at one time (64 MiB in float32, a few times over)."""
+_LOGITS_AT_ONCE = 1 << 22
+"""Logits held at one time (16 MiB in float32, a few times over)."""
 
 
 @dataclass(frozen=True, eq=False)

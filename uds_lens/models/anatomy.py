@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -56,6 +57,11 @@ class Anatomy:
     def text_config(self) -> Any:
         """Configuration of the text model, as transformers has it."""
         return _text_config(self.causal_lm)
+
+    @cached_property
+    def keeps_masks(self) -> bool:
+        """Whether blocks hold a square buffer (GPT-Neo's local attention): a mask by position in the key layout."""
+        return any(b.ndim >= 2 and b.shape[-1] == b.shape[-2] > 1 for b in self.layers.buffers())
 
     def unembed(self, normed: Float[Tensor, "row d_model"]) -> Float[Tensor, "row d_vocab"]:
         """Logits of states that already passed the final norm, by the model's own head.

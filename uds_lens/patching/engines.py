@@ -24,6 +24,9 @@ _TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.5, torch.float16: 0.1}
 """Largest difference between the engines, in nats, that rounding explains. Errors of a wrong mask or position are
 larger in float32; half precision rounds log-probabilities by up to a tenth of a nat per step."""
 
+_CHECKED_LAYERS = 4
+"""Layers that the self-check patches one forward at a time."""
+
 
 def patched_logprobs(
     model: HookedModel | nn.Module, batch: TokenBatch, cache: SpanCache, *, engine: Engine = "wavefront"
@@ -138,7 +141,9 @@ def choose_engine(model: HookedModel, batch: TokenBatch, *, site: Site = "resid_
     """Try the wavefront against the reference on a batch; fall back with a warning where they differ.
 
     The states that are patched in are the target's own, scaled by 0.9 and shifted one layer: far enough from a
-    no-op that a wrong mask, position or layer shows.
+    no-op that a wrong mask, position or layer shows. The wavefront runs with all layers patched, side by side; the
+    reference for a few of them, from the first to the last: what is patched at the first layer runs through every
+    later block, so that a block that resumes wrongly shows there.
 
     Args:
         model: The target.
@@ -158,13 +163,20 @@ def choose_engine(model: HookedModel, batch: TokenBatch, *, site: Site = "resid_
     except (PatchError, ModelError, ValueError, RuntimeError, TypeError, IndexError, AttributeError) as error:
         return _fall_back(model, f"it failed: {str(error).splitlines()[0]}")
     naive = open_target(model, batch, site=site, engine="naive")
-    gap = max(_gap(fast, naive.patched(probe)), _gap(unpatched, naive.logprobs))
+    some = _spread(model.n_layers, _CHECKED_LAYERS)
+    slow = naive.patched(probe, layers=some)
+    gap = max(_gap(fast[:, some], slow[:, some]), _gap(unpatched, naive.logprobs))
     tolerance = _TOLERANCE.get(model.dtype, 1e-3)
     if gap <= tolerance:
         return "wavefront"
     if gap == float("inf"):
         return _fall_back(model, "log-probabilities are NaN in one engine only")
     return _fall_back(model, f"log-probabilities differ by {gap:.2g} nats (allowed {tolerance:g})")
+
+
+def _spread(n_layers: int, n: int) -> list[int]:
+    """At most `n` layers, evenly from the first to the last."""
+    return sorted({round(i * (n_layers - 1) / (n - 1)) for i in range(n)})
 
 
 def _gap(left: Tensor, right: Tensor) -> float:

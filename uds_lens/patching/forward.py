@@ -18,8 +18,9 @@ def at_window(
     states: Float[Tensor, "batch pos d_model"], window: Int[Tensor, "batch win"]
 ) -> Float[Tensor, "batch win d_model"]:
     """Copy the window positions out of a full activation."""
-    rows = torch.arange(window.shape[0], device=states.device)[:, None]
-    return states[rows, window.to(states.device)]
+    starts = torch.arange(0, states.shape[0] * states.shape[1], states.shape[1], device=states.device)
+    places = window.to(states.device) + starts[:, None]
+    return states.flatten(0, 1).index_select(0, places.flatten()).unflatten(0, window.shape)
 
 
 def first_tensor(output: Any) -> Tensor:

@@ -92,7 +92,7 @@ def record(model: HookedModel, batch: TokenBatch, *, by_bridge: bool = False) ->
         PatchError: The model did not run each block exactly once, or keeps no key-value cache.
     """
     pass_ = trace(model, batch, keep_prefix=True, by_bridge=by_bridge)
-    if has_own_masks(pass_.anatomy):
+    if pass_.anatomy.keeps_masks:
         raise PatchError(
             f"the blocks of {type(pass_.anatomy.causal_lm).__name__} keep causal masks of their own, which resumed "
             "tokens would read at wrong places. Use engine='naive'."
@@ -133,7 +133,8 @@ def trace(
     Raises:
         PatchError: The model did not run each block exactly once.
     """
-    batch = batch.to(model.device)
+    device = model.device
+    batch = batch.to(device)
     anatomy = anatomy_of(model.bridge.original_model) if by_bridge else model.anatomy
     short = not by_bridge and not whole and _may_stop_early(model)
     cache = recording_cache(anatomy.n_layers, keep=keep_prefix, stop_at_last=short)
@@ -144,11 +145,11 @@ def trace(
     def keep_call(layer: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         hidden, rest, options = _split_call(args, kwargs)
         if layer == 0:
-            entry.append(at_window(hidden, batch.window).to(model.device))
+            entry.append(at_window(hidden, batch.window).to(device))
         calls.append((rest, options))
 
     def keep_state(layer: int, output: Any) -> None:
-        states.append(at_window(first_tensor(output), batch.window).to(model.device))
+        states.append(at_window(first_tensor(output), batch.window).to(device))
 
     stopped = False
     with forward_hooks(anatomy.layers, keep_call, pre=True), forward_hooks(anatomy.layers, keep_state):
@@ -191,12 +192,7 @@ def _may_stop_early(model: HookedModel) -> bool:
     blocks keep a causal mask of their own, indexed by the layout of keys, which resumed tokens do not have.
     """
     plain = getattr(model.hf, "hf_device_map", None) is None and not model.is_wrapped
-    return plain and not has_own_masks(model.anatomy)
-
-
-def has_own_masks(anatomy: Anatomy) -> bool:
-    """Whether blocks hold a square buffer (GPT-Neo's local attention): a mask by position in the key layout."""
-    return any(b.ndim >= 2 and b.shape[-1] == b.shape[-2] > 1 for b in anatomy.layers.buffers())
+    return plain and not model.anatomy.keeps_masks
 
 
 def _split_call(

@@ -1,0 +1,53 @@
+"""Stage 1 with `full` kept open and recorded: each further unlearned model costs one pass and its variants."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from uds_lens.audit.config import RunOptions
+from uds_lens.audit.depth_audit import DepthAudit
+from uds_lens.audit.plan import Plan
+from uds_lens.audit.states import read_source
+from uds_lens.audit.target import Target
+from uds_lens.models import ModelSource, Passport, check_trio, read_passport
+
+if TYPE_CHECKING:
+    from uds_lens.audit.baseline import Baseline
+
+
+@dataclass(frozen=True, eq=False)
+class RecordedBaseline:
+    """A baseline whose `full` is open and recorded; made by `Baseline.recorded`."""
+
+    baseline: Baseline
+    """Stage 1."""
+
+    plan: Plan
+    """Rows and batches."""
+
+    target: Target
+    """`full`, open."""
+
+    options: RunOptions
+    """How it is run."""
+
+    def audit(self, unlearned: ModelSource) -> DepthAudit:
+        """Stage 2 of one model: one pass over it, and its patched variants.
+
+        Raises:
+            TrioMismatchError: The model does not fit `full`.
+            ModelError: The model cannot be opened, or gives NaN.
+        """
+        where = {"offline": self.options.offline, "trust_remote_code": self.options.trust_remote_code}
+        passport = read_passport(unlearned, revision=self.options.revision, **where)
+        check_trio({"full": self._full, "unlearned": passport})
+        source = read_source(
+            unlearned, self.plan, role="unlearned", config=self.baseline.config, options=self.options
+        )
+        return self.baseline._finish([source], self.target)[0]
+
+    @cached_property
+    def _full(self) -> Passport:
+        return read_passport(self.target.model)
