@@ -30,11 +30,11 @@ def test_the_list(uds_lens):
 def test_the_list_fits_a_terminal(uds_lens):
     lines = uds_lens("metrics", "--list").out.splitlines()
     assert max(map(len, lines)) <= 80
-    assert len(lines) < 150
+    assert len(lines) < 80
     text = " ".join(" ".join(lines).split())
-    assert "es known 0: nothing left; 1: known by heart. Asks forget." in text
-    assert "mia_agg erased 0: far from retain; 1: as retain. Made of s_mia_loss," in text
-    assert "0: as full; 1: as retain. Asks entities. Needs --retain and --full." in text
+    assert "es 0: nothing left; 1: known by heart. Asks forget." in text
+    assert "mia_agg 0: far from retain; 1: as retain. Made of s_mia_loss," in text
+    assert "0: as full; 1: as retain. Asks entities. Needs --retain, --full." in text
 
 
 def test_an_evaluation(trio, examples, tmp_path, uds_lens):

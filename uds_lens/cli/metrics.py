@@ -127,13 +127,10 @@ def _print_list(as_json: bool) -> None:
     family = None
     for name, spec in ul.metrics.METRICS.items():
         if spec.group != family:
-            rows.append([spec.group.upper(), "", ""])
+            rows.append([spec.group.upper(), ""])
             family = spec.group
-        rows.append([f"  {name}", _HIGHER[spec.meaning.direction], _reading(spec)])
-    _print_table(["metric", "higher", "ends of the scale; what it is made of, asks, needs"], rows)
-
-
-_HIGHER = {"knowledge": "known", "erasure": "erased", "utility": "useful"}
+        rows.append([name, _reading(spec)])
+    _print_table(["metric", "what 0 and 1 mean, what it is made of, asks and needs"], rows)
 
 
 def _reading(spec: MetricSpec) -> str:
@@ -147,7 +144,7 @@ def _reading(spec: MetricSpec) -> str:
         parts.append(f"Asks {_sets(spec)}.")
     models = [need for need in ul.metrics.all_needs(spec) if need in ("retain", "full")]
     if models:
-        parts.append(f"Needs {' and '.join(f'--{model}' for model in models)}.")
+        parts.append(f"Needs {', '.join(f'--{model}' for model in models)}.")
     return " ".join(parts)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Mapping, Sequence
+from textwrap import fill
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -42,8 +43,8 @@ def print_audits(audits: Mapping[str, DepthAudit], *, cautions_of: Sequence[str]
     shown = audits if cautions_of is None else {name: audits[name] for name in cautions_of}
     for sentence, names in _cautions(shown).items():
         subject = "all" if len(names) == len(shown) > 1 else ", ".join(names)
-        console.print(f"! {subject}: {sentence}", markup=False)
-    console.print(f"\n{_LEGEND}", markup=False)
+        console.print(fill(f"! {subject}: {sentence}", console.width, subsequent_indent="  "), markup=False)
+    console.print(f"\n{fill(_LEGEND, console.width)}", markup=False)
 
 
 def _interval_title(audits: Mapping[str, DepthAudit]) -> str:
