@@ -1,5 +1,7 @@
 """Checkpoints in other forms: 4-bit, adapters, placed by accelerate, offloaded, unknown to TransformerLens."""
 
+import json
+import shutil
 import warnings
 
 import pytest
@@ -10,6 +12,7 @@ from tiny_models import EXAMPLES, build_model, build_tokenizer, load_plain
 from uds_lens.audit import DepthAudit, RunOptions
 from uds_lens.errors import ModelError, PatchError, UdsLensWarning, forget_warnings
 from uds_lens.models import open_model, pick_device
+from uds_lens.models.apple import move_checked
 from uds_lens.patching import capture
 
 AUTO = RunOptions(device="cpu", progress=False)
@@ -166,7 +169,45 @@ def test_sites_inside_a_block_need_transformer_lens(trio, unknown):
             capture(model, batch, site="attn_out")
 
 
-def test_apples_backend_is_warned_about():
+@pytest.mark.skipif(torch.backends.mps.is_available(), reason="this machine has an Apple GPU")
+def test_apples_gpu_is_refused_where_there_is_none():
+    with pytest.raises(ModelError, match="sees no Apple GPU: use device='cpu'"):
+        pick_device("mps")
+    assert pick_device("auto") != "mps"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_model_moved_to_apples_gpu_is_compared_with_itself_on_the_cpu(trio, dtype, monkeypatch):
+    """There is no such device here: `to` stands for the move, once harmless and once as it went wrong before."""
     forget_warnings()
-    with pytest.warns(UdsLensWarning, match="mps.*compare a few examples with device='cpu'"):
-        assert pick_device("mps") == "mps"
+    with open_model(trio("llama").full, device="cpu", dtype=dtype) as opened:
+        model = opened.hf
+        with pytest.warns(UdsLensWarning, match="Apple's backend.*agreed with the CPU"):
+            assert move_checked(model, "cpu") is model
+
+        def wrongly(device):
+            model.lm_head.weight[: len(model.lm_head.weight) // 2] = 0
+            return model
+
+        monkeypatch.setattr(model, "to", wrongly)
+        with pytest.raises(ModelError, match=r"logits of LlamaForCausalLM differ .* Use device='cpu'"):
+            move_checked(model, "cpu")
+
+
+@pytest.mark.parametrize(
+    ("family", "setting"), [("mixtral", {"output_router_logits": True}), ("llama", {"return_dict": False})]
+)
+def test_what_a_config_wants_returned_changes_nothing(audited, trio, tmp_path, family, setting):
+    """Training saves such settings with the checkpoint, and live models carry them."""
+    paths = {}
+    for role in ("full", "retain", "unlearned"):
+        source = getattr(trio(family), role)
+        paths[role] = tmp_path / role
+        shutil.copytree(source, paths[role])
+        config = json.loads((source / "config.json").read_text())
+        (paths[role] / "config.json").write_text(json.dumps({**config, **setting}))
+    with_setting = DepthAudit.run(*paths.values(), EXAMPLES, options=AUTO)
+    plain = audited(family)
+    assert with_setting.provenance["engine"] == "wavefront"
+    assert torch.equal(with_setting.s2_delta, plain.s2_delta)
+    assert with_setting.models["full"].fingerprint == plain.models["full"].fingerprint

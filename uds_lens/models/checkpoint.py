@@ -11,6 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from uds_lens.errors import ModelError
+from uds_lens.models.apple import move_checked
+from uds_lens.models.four_bit import keep_plain_format
+from uds_lens.models.outputs import set_plain_outputs
 from uds_lens.models.quiet import no_kernel_note
 
 if TYPE_CHECKING:
@@ -150,7 +153,9 @@ def load_weights(
             f"{type(model).__name__} ({names}, ...): they would be random. Save the complete model again."
         )
     if device_map is None and str(model.device) != device:
-        model = model.to(device)
+        model = move_checked(model, device) if device.startswith("mps") else model.to(device)
+    set_plain_outputs(model.config)
+    keep_plain_format(model)
     return model.eval().requires_grad_(False)
 
 

@@ -12,6 +12,7 @@ from uds_lens.errors import ModelError, warn_once
 from uds_lens.models.bridge import clone_sharing_weights, is_offloaded
 from uds_lens.models.checkpoint import load_tokenizer, load_weights
 from uds_lens.models.hooked import HookedModel
+from uds_lens.models.outputs import require_plain_outputs, set_plain_outputs
 from uds_lens.types import DType, check_choice
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ def open_model(
 
 
 def pick_device(device: str) -> str:
-    """`auto` to a real device; Apple's MPS is allowed with a warning.
+    """`auto` to a real device, never Apple's; that one is taken when it is named, and checked (see `move_checked`).
 
     >>> pick_device("cpu")
     'cpu'
@@ -98,11 +99,8 @@ def pick_device(device: str) -> str:
         raise ModelError(f"no device {device!r}: expected 'auto', 'cpu', 'cuda' or 'cuda:N'.") from error
     if kind == "cuda" and not torch.cuda.is_available():
         raise ModelError(f"device {device!r} was asked for, but torch sees no CUDA device: use device='cpu'.")
-    if kind == "mps":
-        warn_once(
-            "device 'mps': Apple's backend has returned wrong logits without an error before; compare a few "
-            "examples with device='cpu' before you trust the numbers."
-        )
+    if kind == "mps" and not torch.backends.mps.is_available():
+        raise ModelError(f"device {device!r} was asked for, but torch sees no Apple GPU: use device='cpu'.")
     return device
 
 
@@ -117,6 +115,12 @@ def _adopt(model: nn.Module, tokenizer: PreTrainedTokenizerFast | None) -> Hooke
     view: Any = clone_sharing_weights(model)
     if getattr(view.config, "_attn_implementation", "eager") != "eager":
         view.set_attn_implementation("eager")
+    set_plain_outputs(view.config)
+    if next(view.parameters()).device.type == "mps":
+        warn_once(
+            f"the live model {name!r} is on Apple's GPU, whose backend has returned wrong logits without an error "
+            "before: compare a few examples on the CPU, or give its directory: what is opened from there is checked."
+        )
     return HookedModel(view.eval(), tokenizer, name=name, owned=False)
 
 
@@ -127,6 +131,7 @@ def _adopt_offloaded(model: Any, tokenizer: PreTrainedTokenizerFast | None, name
             f"the live model {name!r} is offloaded by accelerate, so that it is used as it is: load it with "
             "attn_implementation='eager' and call .eval()."
         )
+    require_plain_outputs(model.config, name)
     return HookedModel(model, tokenizer, name=name, owned=False)
 
 
@@ -152,6 +157,7 @@ def _adopt_bridge(bridge: Any, tokenizer: PreTrainedTokenizerFast | None) -> Hoo
             "this TransformerBridge is in training mode, where dropout makes every pass differ: call its .eval() first."
         )
     name = str(getattr(bridge.cfg, "model_name", None) or "TransformerBridge")
+    require_plain_outputs(bridge.original_model.config, name)
     # TransformerLens changes the tokenizer it is given (a start token where there was none): last choice.
     own = tokenizer or _tokenizer_beside(bridge.original_model) or bridge.tokenizer
     return HookedModel(bridge.original_model, own, name=name, owned=False, bridge=bridge)

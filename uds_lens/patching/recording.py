@@ -70,9 +70,15 @@ class Recording(Trace):
 
     @property
     def nbytes(self) -> int:
-        """Memory held by the tensors that grow with the batch, in bytes."""
+        """Memory held by the tensors that grow with the batch, in bytes; with the masks that will be built."""
         tensors = [self.entry, self.states, self.logprobs, *self.cache.keys, *self.cache.values]
-        return sum(t.numel() * t.element_size() for t in tensors)
+        arguments = [value for args, kwargs in self.calls for value in (*args, *kwargs.values())]
+        masks = {id(v): v for v in arguments if isinstance(v, Tensor) and v.ndim == 4}
+        flying = self.variants * self.batch.window.shape[1]
+        cut = len(self.batch) * flying * (self.first_column + flying)
+        return sum(t.numel() * t.element_size() for t in tensors) + sum(
+            m.numel() * m.element_size() + cut * m.shape[1] * m.element_size() for m in masks.values()
+        )
 
 
 @torch.no_grad()
