@@ -18,7 +18,7 @@ from pathlib import Path
 
 import torch
 from bound import least_work
-from reference import one_forward_per_layer, plain_forward
+from reference import one_forward_per_layer, plain_forward, scored_unembeddings
 from workloads import Workload, random_llama, tofu_small
 
 import uds_lens as ul
@@ -76,6 +76,7 @@ def measure(load: Workload, *, repeats: int, token_budget: int, naive_rows: int 
                 repeats,
                 {
                     "forward": lambda: plain_forward(unlearned.hf, batches),
+                    "unembedding": lambda: scored_unembeddings(full.anatomy, batches),
                     "again": lambda: recorded.audit(unlearned),
                     "alone": lambda: baseline.audit(unlearned, options=options),
                     "whole": lambda: ul.DepthAudit.run(
@@ -84,6 +85,7 @@ def measure(load: Workload, *, repeats: int, token_budget: int, naive_rows: int 
                 },
             )
         forward, whole, alone, again = (best[name] for name in ("forward", "whole", "alone", "again"))
+        unembedding = best["unembedding"]
         plan = make_plan({"full": full}, load.examples, config=baseline.config, options=options)
         config = full.hf.config
     bound = least_work(config, load.encoded)
@@ -105,6 +107,7 @@ def measure(load: Workload, *, repeats: int, token_budget: int, naive_rows: int 
         ("whole audit, both stages, one model", whole, 2 * stage),
         ("one more model, full recorded again", alone, stage),
         ("one more model, recording kept", again, stage),
+        ("of that, scored unembeddings", unembedding, None),
     ):
         faster = f"{against / seconds:.1f}x" if against else ""
         print(f"| {name} | {seconds:.2f} | {seconds / forward:.2f} | {faster} |")

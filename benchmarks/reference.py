@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from uds_lens.data import TokenBatch, TokenRow
+from uds_lens.models import Anatomy
+from uds_lens.patching.logprobs import target_logprobs
 
 
 def padded(rows: Sequence[list[int]]) -> tuple[Tensor, Tensor]:
@@ -72,4 +74,18 @@ def plain_forward(model: nn.Module, batches: Sequence[TokenBatch]) -> None:
             attention_mask=batch.attention_mask,
             position_ids=batch.position_ids,
             use_cache=False,
+        )
+
+
+@torch.no_grad()
+def scored_unembeddings(anatomy: Anatomy, batches: Sequence[TokenBatch]) -> None:
+    """Norm, head and log-softmax for every layer of every scored token: what no way of patching can save."""
+    for batch in batches:
+        shape = (len(batch), anatomy.n_layers, batch.window.shape[1])
+        states = torch.randn(*shape, anatomy.text_config.hidden_size)
+        target_logprobs(
+            anatomy,
+            states,
+            batch.targets[:, None].expand(shape),
+            batch.scored_mask[:, None].expand(shape),
         )
