@@ -42,6 +42,18 @@ def test_help_has_an_example_and_fits(command: str, uds_lens) -> None:
     assert "--debug" in out
 
 
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_names_what_an_option_takes(command: str, uds_lens) -> None:
+    out = uds_lens(command, "--help").out
+    assert not re.search(r"^ +--[\w-]+ <(str|int|float|list|path|dir|file)[\[ >]", out, re.MULTILINE)
+
+
+def test_a_wrong_choice_is_told_plainly(uds_lens) -> None:
+    code, _, err = uds_lens("audit", "--dtype", "fp16")
+    assert code == 2
+    assert "Invalid value for '--dtype': 'fp16' is not one of 'float32', 'bfloat16', 'float16'." in err
+
+
 def test_wrong_usage_is_2(uds_lens) -> None:
     code, _, err = uds_lens("audit", "--full", "x")
     assert code == 2

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 
 def demo(out: opt.Out = Path("runs/demo"), *, printing: Printing) -> None:
-    """Audit the models of the embedded toy world: offline, on the CPU, in under a minute.
+    """Audit the models of the embedded toy world.
+
+    Offline, on the CPU, in under a minute. The audits are saved in --out, one directory per model.
 
     \b
     Example:
@@ -46,18 +48,18 @@ def demo(out: opt.Out = Path("runs/demo"), *, printing: Printing) -> None:
 
 def _introduction(world: World) -> str:
     what = {
-        "full": "trained on all facts",
-        "half": "never saw half of the facts to forget",
-        "retain": "never saw the facts to forget",
+        "full": "trained on everything",
+        "half": "never saw half of what is to be forgotten",
+        "retain": "never saw what is to be forgotten",
     }
     recall = [
-        f"  {name:<10} {what.get(name, 'full after unlearning'):<40} {world.recall[name]['forget']:>4.0%}"
+        f"  {name:<10} {what.get(name, 'full after unlearning'):<43} {world.recall[name]['forget']:>4.0%}"
         for name in ("full", "half", *world.unlearned, "retain")
     ]
     return "\n".join(
         [
             f"The toy world: small models of invented people, {len(world.examples)} examples to forget.",
-            f"{'What the models still answer:':<53} recall",
+            "What their answers give away (probability of the right answer):",
             *recall,
             "\nWhat still lies in their layers:",
         ]
@@ -68,4 +70,5 @@ _NEXT = """
 Saved in {out}, one directory per model. To look closer, in Python:
   import uds_lens as ul
   ul.DepthAudit.load("{out}/half").layers_frame()
+All of it as one page: uds-lens report {out} --out demo.html
 For your own checkpoints: uds-lens audit --help"""

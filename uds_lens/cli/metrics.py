@@ -68,9 +68,10 @@ def metrics(
     hub: Hub,
     printing: Printing,
 ) -> None:
-    """Measure memorization, generation, membership, white-box and utility metrics of one model.
+    """Measure other metrics of one model.
 
-    Without --retain or --full the metrics that need them are NaN, with the reason.
+    Memorization, generation, membership attacks, white-box metrics (UDS among them) and utility. Without --retain or
+    --full the metrics that need them are NaN, with the reason.
 
     \b
     Examples:

@@ -18,7 +18,9 @@ def quantise(
     hub: Hub,
     printing: Printing,
 ) -> None:
-    """Quantise a model to 4 bits (bitsandbytes NF4, bfloat16 arithmetic).
+    """Quantise a model to 4 bits.
+
+    bitsandbytes NF4, with bfloat16 arithmetic. The copy in --out can be audited as it is.
 
     \b
     Example:

@@ -26,9 +26,10 @@ def relearn(
     hub: Hub,
     printing: Printing,
 ) -> None:
-    """Fine-tune a model on the forget set, to see how fast the answers come back.
+    """Fine-tune a model on the forget set again.
 
-    The defaults are those of the robustness test: one epoch, AdamW at 2e-5, 32 examples per step.
+    How fast do the answers come back? The defaults are those of the robustness test: one epoch, AdamW at 2e-5, 32
+    examples per step.
 
     \b
     Example:
