@@ -190,6 +190,21 @@ def test_other_places_are_no_results(tmp_path, saved):
         Baseline.load(saved)
 
 
+def test_a_folder_of_audits_names_one_to_load(tmp_path, saved):
+    runs = tmp_path / "runs" / "forget10"
+    runs.mkdir(parents=True)
+    shutil.copytree(saved, runs / "npo")
+    shutil.copytree(saved, runs / ".npo.part")
+    for folder in (runs, runs.parent):
+        with pytest.raises(
+            ResultFormatError, match=r"but holds 1: load one of them, for example DepthAudit\.load"
+        ) as told:
+            DepthAudit.load(folder)
+        assert repr(str(runs / "npo")) in str(told.value) and f"uds-lens report {folder}" in str(told.value)
+    with pytest.raises(ResultFormatError, match=r"expected a directory with manifest.json"):
+        DepthAudit.load(runs.parent.parent / "nowhere")
+
+
 def test_saving_never_replaces_what_is_no_result(audit, tmp_path):
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter.tex").write_text("years of work")

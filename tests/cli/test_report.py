@@ -1,9 +1,14 @@
 """`uds-lens report`: saved audits, or folders of them, as one page."""
 
+import base64
 import json
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+import uds_lens as ul
 
 
 @pytest.fixture
@@ -29,6 +34,73 @@ def test_a_folder_stands_for_the_audits_in_it(saved: Path, uds_lens) -> None:
     code, printed, _ = uds_lens("report", saved, saved / "npo", "--out", saved / "page.html", "--json")
     assert code == 0
     assert list(json.loads(printed)["audits"]) == ["npo", "rmu"]
+
+
+def test_audits_are_named_after_their_models_not_their_directories(saved: Path, make_audit, uds_lens) -> None:
+    audit = make_audit(0.5)
+    models = {**audit.models, "unlearned": replace(audit.models["unlearned"], name="ckpt/rmu-strong")}
+    replace(audit, models=models).save(saved / "tuesday")
+    code, printed, _ = uds_lens("report", saved / "tuesday", "--out", saved / "page.html", "--json")
+    assert code == 0 and list(json.loads(printed)["audits"]) == ["rmu-strong"]
+    assert "<b>rmu-strong</b>" in (saved / "page.html").read_text(encoding="utf-8")
+
+
+def test_a_folder_of_folders_stands_for_all_audits_in_it(saved: Path, make_audit, uds_lens) -> None:
+    make_audit(0.5).save(saved / "forget05" / "ga")
+    code, printed, _ = uds_lens("report", saved, "--out", saved / "page.html", "--json")
+    assert code == 0 and sorted(json.loads(printed)["audits"]) == ["ga", "npo", "rmu"]
+
+
+def test_audits_inside_an_audit_are_not_passed_over_in_silence(saved: Path, make_audit, uds_lens) -> None:
+    make_audit(0.5).save(saved / "npo" / "later")
+    code, _, err = uds_lens("report", saved / "npo", "--out", saved / "page.html")
+    assert code == 0 and f"left out unless named: {saved / 'npo' / 'later'}" in err
+
+
+def test_an_audit_of_another_release_in_a_folder_stops_with_its_name(saved: Path, uds_lens) -> None:
+    manifest = saved / "npo" / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"version": 1', '"version": 99'))
+    code, _, err = uds_lens("report", saved, "--out", saved / "page.html")
+    assert code == 1 and f"{str(saved / 'npo')!r} has format version 99" in err
+
+
+def test_logit_lens_results_are_drawn_beside_uds(tmp_path: Path, uds_lens) -> None:
+    world = ul.toy.load()
+    run = ul.RunOptions(device="cpu", progress=False)
+    npo = world.unlearned["npo"]
+    ul.DepthAudit.run(world.full, world.retain, npo, world.examples[:3], options=run).save(tmp_path / "npo")
+    data = ul.metrics.MetricData(forget=world.examples[:3])
+    found = ul.metrics.evaluate(
+        npo, data, metrics=["logit_lens"], retain=world.retain, full=world.full, run=run
+    )
+    found.save(tmp_path / "npo.json")
+    out = tmp_path / "page.html"
+    code, _, err = uds_lens("report", tmp_path / "npo", "--logit-lens", tmp_path / "npo.json", "--out", out)
+    assert (code, err) == (0, "")
+    page = out.read_text(encoding="utf-8")
+    data = json.loads(page.split('<script type="application/json" id="data">')[1].split("</script>")[0])
+    s2 = np.frombuffer(base64.b64decode(data["models"][0]["lens"][1]), dtype="<f4")
+    expected = np.asarray(found["logit_lens"].details["s2_delta"])
+    np.testing.assert_allclose(s2.reshape(expected.shape), expected, atol=2e-6)
+
+
+def test_logit_lens_results_of_another_model_are_refused(saved: Path, uds_lens) -> None:
+    world = ul.toy.load()
+    run = ul.RunOptions(device="cpu", progress=False)
+    data = ul.metrics.MetricData(forget=world.examples[:1])
+    for metric, words in (
+        ("logit_lens", "belongs to none of the audits"),
+        ("em", "holds no Logit Lens values"),
+    ):
+        found = ul.metrics.evaluate(
+            world.retain, data, metrics=[metric], retain=world.retain, full=world.full, run=run
+        )
+        found.save(saved / "metrics.json")
+        code, _, err = uds_lens(
+            "report", saved / "npo", "--logit-lens", saved / "metrics.json", "--out", saved / "page.html"
+        )
+        assert code == 1 and words in err
+    assert not (saved / "page.html").exists()
 
 
 def test_a_folder_without_audits_is_named(saved: Path, uds_lens) -> None:

@@ -121,6 +121,7 @@ def test_tau_marks_the_threshold_of_the_audit(audit):
     sweep = audit.tau_sweep()
     figure = audit.plot_tau()
     assert_allclose(np.asarray(named(figure, "UDS").y, dtype=float), sweep["uds"])
+    assert list(named(figure, "UDS").customdata) == sweep["tau"].tolist()
     assert list(named(figure, "measured").y) == sweep["n_measured"].tolist()
     assert figure.layout.shapes[0].x0 == sweep["tau"].tolist().index(0.05)
     assert not plots.tau_curve(sweep).layout.shapes

@@ -1,9 +1,11 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from synthetic_audits import synthetic_audit
 
 from uds_lens.audit import AuditConfig, DepthAudit
+from uds_lens.metrics import LensComparison
 from uds_lens.report import write_report
 
 NASTY = (
@@ -40,10 +42,33 @@ def several(audits: dict[str, DepthAudit], tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.fixture(scope="session")
+def sites() -> list[DepthAudit]:
+    """One unlearned model, patched at two sites."""
+    audit = synthetic_audit(n=12)
+    less = {name: getattr(audit, name) / 4 for name in ("s1_delta", "s2_delta")}
+    return [audit, replace(audit, config=replace(audit.config, site="mlp_out"), **less)]
+
+
+@pytest.fixture(scope="session")
+def by_site(sites: list[DepthAudit], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report that compares sites."""
+    return write_report(sites, tmp_path_factory.mktemp("report") / "sites.html")
+
+
+def compared(audit: DepthAudit, place: int) -> LensComparison:
+    """Logit Lens of one example, as it could have been measured."""
+    s1, s2 = audit.s1_delta[place], audit.s2_delta[place]
+    return LensComparison(
+        example=audit.examples[place], tau=0.05, lens_s1=s1 / 2, lens_s2=s2 / 8, uds_s1=s1, uds_s2=s2
+    )
+
+
+@pytest.fixture(scope="session")
 def largest(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """400 examples x 32 layers x 20 models."""
+    """400 examples x 32 layers x 20 models, with room for Logit Lens of all examples."""
     config = AuditConfig(n_bootstrap=100)
     many = {
         f"m{i}": synthetic_audit(n=400, layers=32, seed=i, erased=i / 20, config=config) for i in range(20)
     }
-    return write_report(many, tmp_path_factory.mktemp("report") / "largest.html")
+    lens = [compared(audit, 7) for audit in many.values()]
+    return write_report(many, tmp_path_factory.mktemp("report") / "largest.html", lens=lens)

@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from uds_lens.report import write_report
+
 from .chromium import Chromium
-from .conftest import NASTY
+from .conftest import NASTY, compared
 
 QUESTIONS = "[...document.querySelectorAll('#table .open')].map((b) => b.textContent)"
 DRAWN = """[...document.querySelectorAll('.plot[data-figure]')]
@@ -40,7 +42,7 @@ def calm(browser: Chromium) -> None:
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 390])
-@pytest.mark.parametrize("report", ["one", "several"])
+@pytest.mark.parametrize("report", ["one", "several", "by_site"])
 def test_opens_quietly_and_fits(browser, report, width, dark, request):
     browser.open(request.getfixturevalue(report), width=width, dark=dark)
     draw_everything(browser)
@@ -185,4 +187,70 @@ def test_pointing_at_the_map_tells_the_example_and_what_is_undefined(browser, on
 def test_the_largest_report_opens_within_three_seconds(browser, largest):
     assert min(browser.open(largest) for _ in range(2)) < 3
     assert browser.run(f"{QUESTIONS}.length") == 50
+    calm(browser)
+
+
+PAPER = 703
+"""Width of A4 between the margins, in pixels."""
+ROOM_ON_PAPER = """[...document.querySelectorAll('.plot .main-svg')]
+  .filter((svg) => svg.getBoundingClientRect().width)
+  .map((svg) => {
+    const box = svg.getBoundingClientRect(), frame = svg.closest('.figure').getBoundingClientRect();
+    return [frame.right - box.right, box.left - frame.left, 1000 - frame.height];
+  })"""
+"""Left and right of each figure in its frame, and between the frame and the height of a page; pixels."""
+
+
+def test_printing_shows_every_row_and_cuts_no_figure(browser, one):
+    browser.open(one)
+    browser.run(
+        "addEventListener('beforeprint', () => { globalThis.paper = document.querySelectorAll('#table .row').length; })"
+    )
+    pdf = browser.send("Page.printToPDF", seconds=60)["data"]
+    assert len(pdf) > 100_000 and browser.run("globalThis.paper") == 70
+    browser.wait_for("document.querySelectorAll('#table .row').length === 50")
+    browser.send("Emulation.setEmulatedMedia", media="print")
+    browser.resize(PAPER)
+    browser.run("dispatchEvent(new Event('beforeprint'))")
+    browser.wait_for(DRAWN)
+    assert browser.run("document.getElementById('printed').innerText") == "All 70 examples."
+    assert browser.run("document.querySelectorAll('#table button').length") == 0, "not repeated on each page"
+    assert browser.run("document.documentElement.scrollWidth") <= PAPER
+    assert browser.run(TOO_WIDE) == []
+    sizes = browser.run(ROOM_ON_PAPER)
+    assert len(sizes) >= 7 and all(min(size) >= 0 for size in sizes), sizes
+    browser.run("dispatchEvent(new Event('afterprint'))")
+    browser.send("Emulation.setEmulatedMedia", media="")
+    calm(browser)
+
+
+def test_paper_says_what_is_left_out(browser, several):
+    browser.open(several)
+    search = "document.getElementById('search')"
+    browser.run(f"{search}.value = 'entity 10'; {search}.dispatchEvent(new Event('input'))")
+    told = browser.run("document.getElementById('printed').textContent")
+    assert told.startswith('1 of 24 examples, because they match "entity 10"; the others are not printed.')
+    assert "choose another model in the file" in told
+    assert browser.run("getComputedStyle(document.getElementById('printed')).display") == "none"
+    calm(browser)
+
+
+def test_an_example_with_logit_lens_shows_both_views(browser, sites, tmp_path):
+    page = write_report(sites[0], tmp_path / "lens.html", lens=[compared(sites[0], 5)])
+    browser.open(page)
+    browser.run("document.querySelectorAll('#table .open')[4].click()")
+    browser.wait_for("document.querySelector('.detail .main-svg')")
+    assert browser.run("document.querySelector('.detail .lens') === null")
+    browser.run("openExample(5)")
+    browser.wait_for("document.querySelector('.detail .lens .main-svg')")
+    curves = browser.run("document.querySelector('.lens').data.map((trace) => trace.y)")
+    for curve, deltas in zip(
+        [curves[0], curves[1], curves[3], curves[4]],
+        (sites[0].s1_delta[5], sites[0].s2_delta[5], sites[0].s1_delta[5] / 2, sites[0].s2_delta[5] / 8),
+        strict=True,
+    ):
+        assert curve == pytest.approx(deltas.tolist(), abs=1e-6)
+    words = browser.run("document.querySelector('.lens').layout.annotations.map((note) => note.text)")
+    assert f"UDS {sites[0].uds_per_example[5]:.2f}:" in words[0]
+    assert f"Logit Lens {compared(sites[0], 5).lens_score:.2f}:" in words[1]
     calm(browser)

@@ -29,6 +29,13 @@ def test_two_audits_of_the_same_weights_are_noticed():
     assert Note(("npo", "rmu"), "These audits are of models with identical weights.") in notes(same)
 
 
+def test_one_model_measured_at_two_sites_is_no_surprise(sites):
+    found = texts({"resid_post": sites[0], "mlp_out": sites[1]})
+    assert not any("identical weights" in text for text in found) and any(
+        "differ in site" in text for text in found
+    )
+
+
 def test_audits_that_cannot_be_compared_say_why():
     first = synthetic_audit(seed=1)
     other_tau = synthetic_audit(seed=2, config=AuditConfig(tau=0.1, n_bootstrap=200))

@@ -15,6 +15,8 @@ from uds_lens.audit import AuditConfig
 from uds_lens.errors import ConfigError
 from uds_lens.report import render_report, write_report
 
+from .conftest import compared
+
 
 class Page(HTMLParser):
     """Counts elements, gathers attributes, visible text and the scripts."""
@@ -142,9 +144,47 @@ def test_nothing_measured_is_said_in_words():
 def test_different_sets_of_examples_are_kept_apart():
     audits = [synthetic_audit(n=5, name="a/x"), synthetic_audit(n=7, layers=3, name="b/x")]
     data = Page(render_report(audits)).data
-    assert [model["name"] for model in data["models"]] == ["x", "x (2)"]
+    assert [model["name"] for model in data["models"]] == ["a/x", "b/x"]
     assert [model["set"] for model in data["models"]] == [0, 1]
     assert [len(part["rows"]) for part in data["sets"]] == [5, 7]
+
+
+def test_sites_are_compared_when_audits_of_several_are_given(sites):
+    page = Page(render_report(sites))
+    assert [model["name"] for model in page.data["models"]] == ["npo, resid_post", "npo, mlp_out"]
+    assert "Which component carries the knowledge S1, the log-probability lost" in page.words
+    assert "Audits: " not in page.words, "one group needs no names"
+    figure = page.data["figures"]["components0"]
+    curves = {trace["name"]: trace["y"] for trace in figure["data"] if trace["type"] == "scatter"}
+    for audit in sites:
+        assert_allclose(curves[audit.config.site], audit.layers_frame()["s1_mean"])
+    assert "differ in site" in page.words
+
+
+def test_one_site_has_no_comparison_of_sites(page):
+    assert "components0" not in page.data["figures"] and "Which component" not in page.words
+
+
+def test_logit_lens_finds_its_audit_and_its_example(sites):
+    audit = sites[0]
+    found = compared(audit, 2)
+    models = Page(render_report(sites, lens=[found])).data["models"]
+    assert [model["lens"] is not None for model in models] == [True, False], (
+        "the lens reads the residual stream"
+    )
+    s1, s2 = (
+        np.frombuffer(base64.b64decode(part), dtype="<f4").reshape(audit.s1_delta.shape)
+        for part in models[0]["lens"]
+    )
+    assert_allclose(s1[2], found.lens_s1, atol=1e-6)
+    assert_allclose(s2[2], found.lens_s2, atol=1e-6)
+    assert np.isnan(np.delete(s1, 2, axis=0)).all() and np.isnan(np.delete(s2, 2, axis=0)).all()
+
+
+def test_logit_lens_of_something_else_is_refused(sites):
+    stranger = compared(synthetic_audit(seed=9, erased=0.9), 2)
+    with pytest.raises(ConfigError, match=r"LensComparison\('e2'.* belongs to none of the audits"):
+        render_report(sites, lens=[stranger])
 
 
 def test_other_settings_are_in_the_table():

@@ -45,8 +45,34 @@ def is_audit(path: str | os.PathLike[str]) -> bool:
         return False
 
 
+def audits_in(folder: str | os.PathLike[str], *, depth: int = 2) -> list[Path]:
+    """Directories in a folder that say that they are a saved `DepthAudit`, of any version, sorted.
+
+    Args:
+        folder: Where to look; nothing is found where there is no such folder.
+        depth: How far down. Results are not entered, nor are hidden directories.
+    """
+    if depth < 1 or not Path(folder).is_dir():
+        return []
+    found: list[Path] = []
+    for place in sorted(Path(folder).iterdir()):
+        if place.is_dir() and not place.name.startswith("."):
+            kind = _format(place)
+            if kind == "uds_lens.DepthAudit":
+                found.append(place)
+            elif kind is None:
+                found += audits_in(place, depth=depth - 1)
+    return found
+
+
 def load_audit(path: str | os.PathLike[str]) -> DepthAudit:
     """Read a `DepthAudit`."""
+    inside = audits_in(path) if _format(Path(path)) is None else []
+    if inside:
+        raise ResultFormatError(
+            f"{str(path)!r} is no saved DepthAudit, but holds {len(inside)}: load one of them, for example "
+            f"DepthAudit.load({str(inside[0])!r}), or put them on one page: uds-lens report {path}"
+        )
     return DepthAudit(**_load(path, kind="DepthAudit", names=tensor_fields()))
 
 
@@ -141,6 +167,14 @@ def _load(path: str | os.PathLike[str], *, kind: str, names: Sequence[str]) -> d
         raise
     except Exception as error:
         raise ResultFormatError(f"{str(folder)!r} is not a complete {kind}: {error}") from error
+
+
+def _format(folder: Path) -> str | None:
+    """What the manifest in a directory says it is; None where there is none, or it says nothing."""
+    try:
+        return str(json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))["format"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def _read_manifest(folder: Path, kind: str) -> dict[str, Any]:

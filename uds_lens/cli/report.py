@@ -9,22 +9,38 @@ from typing import Annotated
 import typer
 
 from uds_lens.cli import options as opt
-from uds_lens.cli.results import directory_names
 
 
 def report(
     directories: Annotated[
         list[Path],
         typer.Argument(
-            metavar="DIR...", help="Saved audits, or directories of saved audits.", show_default=False
+            metavar="DIR...",
+            help="Saved audits, or folders that hold some (up to two folders down).",
+            show_default=False,
         ),
     ],
-    out: Annotated[Path, typer.Option(help="HTML file to write.", dir_okay=False)] = Path("report.html"),
-    title: Annotated[str, typer.Option(help="Heading of the page.")] = "How deep did unlearning go?",
+    out: Annotated[Path, typer.Option(metavar="FILE", help="HTML file to write.", dir_okay=False)] = Path(
+        "report.html"
+    ),
+    title: Annotated[
+        str, typer.Option(metavar="TEXT", help="Heading of the page.")
+    ] = "How deep did unlearning go?",
+    logit_lens: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE",
+            help="Results of uds-lens metrics --metric logit_lens, drawn beside UDS; repeat for more models.",
+            dir_okay=False,
+            exists=True,
+        ),
+    ] = None,
     json: opt.Json = False,
     debug: opt.Debug = False,
 ) -> None:
     """Write one page about one or several audits: scores, warnings, figures, every example. It opens offline.
+
+    Audits are named after their unlearned models. Audits of the same models at other sites are compared by site.
 
     \b
     Example:
@@ -33,27 +49,38 @@ def report(
     import uds_lens as ul
 
     places = _audits_in(directories)
-    audits = {name: ul.DepthAudit.load(place) for name, place in places.items()}
-    ul.report.write_report(audits, out, title=title)
+    loaded = [ul.DepthAudit.load(place) for place in places]
+    audits = dict(zip(ul.audit.audit_names(loaded, places=places), loaded, strict=True))
+    lens = [ul.metrics.MetricResults.load(file) for file in logit_lens or []]
+    ul.report.write_report(audits, out, title=title, lens=lens)
     if json:
-        found = {"report": str(out), "audits": {name: str(place) for name, place in places.items()}}
+        found = {"report": str(out), "audits": dict(zip(audits, map(str, places), strict=True))}
         typer.echo(json_format.dumps(found, indent=2, ensure_ascii=False))
         return
     typer.echo(f"{len(audits)} {'audit' if len(audits) == 1 else 'audits'} in {out}: open it in a browser.")
 
 
-def _audits_in(directories: list[Path]) -> dict[str, Path]:
-    """Saved audits by a short name: each directory that is one, or the audits that lie in it."""
-    from uds_lens.audit.files import is_audit
+def _audits_in(directories: list[Path]) -> list[Path]:
+    """Each directory that is a saved audit, or else the audits that lie in it; each once."""
+    from uds_lens.audit.files import audits_in, is_audit
     from uds_lens.errors import ResultFormatError
 
     found: list[Path] = []
     for directory in directories:
-        inside = sorted(path for path in directory.iterdir() if is_audit(path)) if directory.is_dir() else []
-        if not is_audit(directory) and not inside:
+        inside = audits_in(directory)
+        if is_audit(directory):
+            found.append(directory)
+            if inside:
+                left = ", ".join(map(str, inside[:3])) + (", ..." if len(inside) > 3 else "")
+                typer.echo(
+                    f"note: {directory} is a saved audit; those in folders inside it are left out unless named: {left}",
+                    err=True,
+                )
+        elif inside:
+            found += inside
+        else:
             raise ResultFormatError(
-                f"no saved audit in {str(directory)!r}: name directories written by uds-lens audit."
+                f"no saved audit in {str(directory)!r}, nor up to two folders down: name directories written by "
+                "uds-lens audit."
             )
-        found += [directory] if is_audit(directory) else inside
-    unique = list(dict.fromkeys(path.resolve() for path in found))
-    return dict(zip(directory_names([str(path) for path in unique]), unique, strict=True))
+    return list(dict.fromkeys(path.resolve() for path in found))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import torch
 from jaxtyping import Float
@@ -51,9 +52,17 @@ def uds(evidence: Evidence) -> Outcome:
 
 
 def logit_lens(evidence: Evidence) -> Outcome:
-    """Logit Lens, aggregated like UDS."""
+    """Logit Lens, aggregated like UDS; its deltas per example and layer are kept for figures."""
     full = evidence.lens("full")
-    return _depth(evidence, full - evidence.lens("retain"), full - evidence.lens("model"))
+    s1_delta, s2_delta = full - evidence.lens("retain"), full - evidence.lens("model")
+    outcome = _depth(evidence, s1_delta, s2_delta)
+    deltas = {"s1_delta": _rounded(s1_delta), "s2_delta": _rounded(s2_delta)}
+    return replace(outcome, details={**outcome.details, **deltas})
+
+
+def _rounded(deltas: Float[Tensor, "example layer"]) -> list[list[float]]:
+    """Nats per token, to a millionth."""
+    return [[round(value, 6) for value in row] for row in deltas.tolist()]
 
 
 def _depth(

@@ -40,7 +40,10 @@ def tau_curve(
     require(sweep, names, source="audit.tau_sweep()")
     colours, places = palette(theme), list(range(len(sweep)))
     figure = panels([0.4, 0.35, 0.25], gap=0.07)
-    score = curve(places, sweep["uds"], name="UDS", colour=colours.erased, hover="UDS %{y:.3f}")
+    hover = "tau %{customdata:g}: UDS %{y:.3f}"
+    score = curve(
+        places, sweep["uds"], name="UDS", colour=colours.erased, hover=hover, customdata=sweep["tau"]
+    )
     put(figure, score, row=1)
     _sizes(figure, sweep, places, colours)
     _counts(figure, sweep, places, colours)
@@ -62,7 +65,7 @@ def tau_curve(
         hoverdistance=-1,
         barmode="stack",
     )
-    head(figure, "tau %{x}")
+    head(figure, "at this threshold")
     subtitle = "KE layers: those where S1 exceeds tau; band: fewest to most of an example." + (
         " Dotted: the tau of this audit." if tau is not None else ""
     )

@@ -110,10 +110,10 @@ def _without_arrays(figure: Any) -> None:
     """Numbers as lists: plotly writes arrays as base64, which older plotly.js (in VS Code, say) cannot read."""
     for trace in figure.data:
         for name in ("x", "y", "z", "text", "customdata"):
-            values = trace[name] if name in trace else None
-            if hasattr(values, "tolist"):
+            if name in trace and hasattr(trace[name], "tolist"):
+                values = trace[name].tolist()
                 trace[name] = None  # an equal value would be taken for the one that is there
-                trace[name] = values.tolist()
+                trace[name] = values
 
 
 def layer_axis(figure: Any, n_layers: int) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from uds_lens.audit import AuditConfig, DepthAudit
+from uds_lens.audit import AuditConfig, DepthAudit, site_groups
 from uds_lens.audit.reading import reading
 
 NOT_MEASURABLE = "not measurable"
@@ -62,11 +62,23 @@ def _headline(index: int, name: str, audit: DepthAudit) -> dict[str, Any]:
 def _sentence(audit: DepthAudit) -> str:
     if math.isnan(audit.uds):
         return "Nothing could be measured: on no example do full and retain differ enough, at any layer."
-    facts = "one fact" if audit.n_measured == 1 else f"{audit.n_measured} facts"
+    count = "one example" if audit.n_measured == 1 else f"{audit.n_measured} examples"
     return (
-        f"Averaged over {facts}, {percent(audit.uds)} of what full knows and retain does not "
+        f"Averaged over {count}, {percent(audit.uds)} of what full knows and retain does not "
         "is gone from the unlearned model's layers."
     )
+
+
+def site_captions(audits: Mapping[str, DepthAudit]) -> list[str]:
+    """One caption for each figure of several patch sites."""
+    names = {id(audit): name for name, audit in audits.items()}
+    groups = site_groups(audits.values())
+    return [
+        "S1, the log-probability lost with retain's state put in at other points of the block. It depends on full and "
+        "retain only."
+        + (f" Audits: {'; '.join(names[id(a)] for a in sites.values())}." if len(groups) > 1 else "")
+        for sites in groups
+    ]
 
 
 def skipped_rows(audits: Mapping[str, DepthAudit]) -> list[dict[str, Any]]:
@@ -107,17 +119,29 @@ def provenance(audits: Mapping[str, DepthAudit]) -> list[dict[str, Any]]:
     """Where and with what the numbers were made; audits with the same answer share a row."""
     found: dict[str, dict[str, Any]] = {}
     for name, audit in audits.items():
-        facts = {
-            key: value for key, value in audit.provenance.items() if key not in ("first_prompt", "versions")
-        }
-        versions = audit.provenance.get("versions")
-        if versions:
-            facts["versions"] = ", ".join(f"{package} {number}" for package, number in versions.items())
+        answers = _answers(audit.provenance)
         entry = found.setdefault(
-            repr(sorted(facts.items(), key=lambda item: item[0])), {"names": [], "facts": facts}
+            repr(sorted(answers.items(), key=lambda item: item[0])), {"names": [], "answers": answers}
         )
         entry["names"].append(name)
     return list(found.values())
+
+
+def _answers(record: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    """A record as one level of questions and answers; versions as one answer, the prompt left to its own place.
+
+    >>> _answers({"created": "today", "stage_1": {"created": "before", "versions": {"torch": "2"}}})
+    {'created': 'today', 'stage_1, created': 'before', 'stage_1, versions': 'torch 2'}
+    """
+    answers: dict[str, Any] = {}
+    for key, value in record.items():
+        if key == "versions" and isinstance(value, Mapping):
+            answers[before + key] = ", ".join(f"{package} {number}" for package, number in value.items())
+        elif isinstance(value, Mapping):
+            answers |= _answers(value, f"{before}{key}, ")
+        elif key != "first_prompt":
+            answers[before + key] = value
+    return answers
 
 
 def prompts(audits: Mapping[str, DepthAudit]) -> list[str]:

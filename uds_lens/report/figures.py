@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from uds_lens import plots
-from uds_lens.audit import DepthAudit
+from uds_lens.audit import DepthAudit, site_groups
 from uds_lens.plots.heatmap import row_order
 
 PER_MODEL = ("layers", "examples", "types", "length", "tau", "clip")
@@ -39,7 +39,12 @@ def shared_figures(audits: Mapping[str, DepthAudit]) -> dict[str, Any]:
             plots.compare_layers({name: a.layers_frame() for name, a in audits.items()}, title=None)
         ),
         "heatmap": _heatmap_pattern(),
+        **{
+            f"components{place}": _components(sites)
+            for place, sites in enumerate(site_groups(audits.values()))
+        },
         "example": _example_pattern(first),
+        "lens": _lens_pattern(first),
         "template": _jsonable(plots.template("light")),
     }
 
@@ -61,6 +66,12 @@ def _heatmap_pattern() -> Any:
     return pattern
 
 
+def _components(sites: Mapping[str, DepthAudit]) -> Any:
+    return _plain(
+        plots.component_profile({site: audit.layers_frame() for site, audit in sites.items()}, title=None)
+    )
+
+
 def _example_pattern(audit: DepthAudit) -> Any:
     import pandas as pd
 
@@ -69,6 +80,15 @@ def _example_pattern(audit: DepthAudit) -> Any:
         {"layer": np.arange(len(zeros)), "s1_delta": zeros, "s2_delta": zeros, "ler": zeros}
     )
     return _plain(plots.example_profile(layers, tau=audit.config.tau, title=None))
+
+
+def _lens_pattern(audit: DepthAudit) -> Any:
+    """Its headings say `undefined` where the page puts the scores."""
+    import pandas as pd
+
+    columns = [f"{view}_{part}" for view in ("uds", "lens") for part in ("s1_delta", "s2_delta", "ler")]
+    layers = pd.DataFrame({"layer": [0], **{name: [np.nan] for name in columns}})
+    return _plain(plots.lens_against_uds(layers, tau=audit.config.tau, title=None))
 
 
 def _plain(figure: Any) -> Any:

@@ -74,7 +74,9 @@ def _between(audits: Mapping[str, DepthAudit]) -> list[Note]:
 
 
 def _same_model(audits: Mapping[str, DepthAudit]) -> list[list[str]]:
-    by_weights: dict[str, list[str]] = {}
+    """Names that share weights and settings; one model measured in several ways is no surprise."""
+    by_weights: dict[tuple[object, ...], list[str]] = {}
     for name, audit in audits.items():
-        by_weights.setdefault(audit.models["unlearned"].fingerprint, []).append(name)
+        settings = (getattr(audit.config, setting) for setting in _COMPARED)
+        by_weights.setdefault((audit.models["unlearned"].fingerprint, *settings), []).append(name)
     return [names for names in by_weights.values() if len(names) > 1]

@@ -10,12 +10,17 @@ from uds_lens.audit.files import plain
 from uds_lens.plots.palette import LIGHT, recolouring
 from uds_lens.report.embedding import deltas, floats
 from uds_lens.report.figures import cluster_order, model_figures, shared_figures
+from uds_lens.report.lens import LensDeltas
 
 EXAMPLE_FIELDS = ("id", "row", "type", "subject", "question", "answer", "prefix", "entity")
 
 
-def payload(audits: Mapping[str, DepthAudit]) -> dict[str, Any]:
+def payload(audits: Mapping[str, DepthAudit], lens: Mapping[str, LensDeltas]) -> dict[str, Any]:
     """Everything for the page, as strict JSON values.
+
+    Args:
+        audits: Name to audit.
+        lens: Logit Lens by audit, for those that have it.
 
     Returns:
         `models` (one per audit, with indices into the following), `sets` (examples), `stage1` (S1 deltas), `figures`,
@@ -33,6 +38,7 @@ def payload(audits: Mapping[str, DepthAudit]) -> dict[str, Any]:
                 "stage1": _index(stage1, deltas(audit.s1_delta, tau)),
                 "s2": floats(audit.s2_delta),
                 "uds": floats(audit.uds_per_example),
+                "lens": [deltas(lens[name].s1, tau), floats(lens[name].s2)] if name in lens else None,
                 "tau": tau,
                 "layers": audit.n_layers,
                 "cluster": cluster_order(audit),

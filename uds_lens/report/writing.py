@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 
-from uds_lens.audit import DepthAudit
+from uds_lens.audit import DepthAudit, audit_names
 from uds_lens.errors import ConfigError
 from uds_lens.report import content
 from uds_lens.report.embedding import safe_json, script_hash
+from uds_lens.report.lens import LensSource, lens_deltas
 from uds_lens.report.notes import notes
 from uds_lens.report.payload import payload
 from uds_lens.storage import atomic_write_text
@@ -24,24 +25,29 @@ def write_report(
     path: str | os.PathLike[str],
     *,
     title: str = "How deep did unlearning go?",
+    lens: Sequence[LensSource] = (),
 ) -> Path:
     """Write one HTML file with everything about one audit or several: it opens offline and asks no network.
+
+    Audits of the same models at several patch sites are compared by site.
 
     Args:
         audits: An audit; several by name; or several, named after their unlearned models.
         path: File to write (`.html`), whole or not at all.
         title: Heading of the page.
+        lens: Logit Lens results to draw beside UDS in the view of an example: `audit.compare_logit_lens(example)`, or
+            `metrics.evaluate(...)` with `logit_lens`; each finds its audit by itself.
 
     Returns:
         The path.
 
     Raises:
-        ConfigError: No audits, or the path does not end in `.html`.
+        ConfigError: No audits, the path does not end in `.html`, or a Logit Lens result belongs to none of the audits.
     """
     path = Path(path)
     if path.suffix.lower() not in (".html", ".htm"):
         raise ConfigError(f"a report is an HTML file, for example report.html; got {str(path)!r}.")
-    atomic_write_text(path, render_report(audits, title=title))
+    atomic_write_text(path, render_report(audits, title=title, lens=lens))
     return path
 
 
@@ -49,11 +55,12 @@ def render_report(
     audits: DepthAudit | Mapping[str, DepthAudit] | Sequence[DepthAudit],
     *,
     title: str = "How deep did unlearning go?",
+    lens: Sequence[LensSource] = (),
 ) -> str:
     """The page of `write_report` as text.
 
     Raises:
-        ConfigError: No audits.
+        ConfigError: No audits, or a Logit Lens result belongs to none of them.
     """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
@@ -77,7 +84,7 @@ def render_report(
         style=Markup((_PAGE / "report.css").read_text(encoding="utf-8")),
         library=Markup(library),
         script=Markup(script),
-        data=Markup(safe_json(payload(named))),
+        data=Markup(safe_json(payload(named, lens_deltas(named, lens)))),
         **_context(named),
     )
 
@@ -96,6 +103,7 @@ def _context(audits: Mapping[str, DepthAudit]) -> dict[str, Any]:
         "provenance": content.provenance(audits),
         "prompts": content.prompts(audits),
         "recipe": content.recipe(audits),
+        "components": content.site_captions(audits),
     }
 
 
@@ -103,15 +111,7 @@ def _named(audits: Any) -> dict[str, DepthAudit]:
     if isinstance(audits, DepthAudit):
         audits = [audits]
     if not isinstance(audits, Mapping):
-        named: dict[str, DepthAudit] = {}
-        for audit in audits:
-            name = short = PurePath(audit.models["unlearned"].name).name or "unlearned"
-            count = 1
-            while name in named:
-                count += 1
-                name = f"{short} ({count})"
-            named[name] = audit
-        audits = named
+        audits = dict(zip(audit_names(audits), audits, strict=True))
     if not audits:
         raise ConfigError("a report needs at least one audit; got none.")
     return dict(audits)

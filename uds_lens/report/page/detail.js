@@ -8,10 +8,19 @@ function detail(model, index) {
     cell.append(element("p", { className: "why", textContent: "Not measurable: no layer of full holds more of this than retain's (S1 ≤ tau everywhere)." }));
   }
   const plot = element("div", { className: "plot" });
-  cell.append(element("div", { className: "split" }, plot, element("div", { className: "card scroll" }, layerTable(parts))));
+  cell.append(element("div", { className: "split" }, plot, element("div", { className: "card scroll" }, layerTable(parts))),
+    element("p", { className: "hint", textContent: "S1 and S2: nats per token. Raw LER: S2 / S1. LER: the same, cut to 0 … 1. –: S1 ≤ tau, nothing there to erase." }));
+  const lens = lensLayers(model, index), beside = element("div", { className: "plot lens" });
+  if (lens) {
+    cell.append(element("h3", { textContent: "Patching beside Logit Lens" }), beside,
+      element("p", { className: "hint", textContent: "Left: what the rest of the model makes of the layer's state (UDS). Right: what the state says when it is read out at once (Logit Lens). A gap in LER: nothing there to erase." }));
+  }
   const others = DATA.models.filter((other) => other.set === model.set);
   if (others.length > 1) cell.append(element("h3", { textContent: "All models, layer by layer (LER)" }), strip(others, index));
-  return { cell, plot: () => drawExample(plot, parts, model) };
+  return { cell, plot: () => {
+    drawExample(plot, parts, model);
+    if (lens) drawLens(beside, [parts, lens], model);
+  } };
 }
 
 function answer(example) {
@@ -28,18 +37,45 @@ function answer(example) {
 
 function drawExample(target, parts, model) {
   const { data, layout } = inColours(DATA.figures.example);
-  const x = parts.map((part) => part.layer);
-  [(part) => part.s1, (part) => part.s2, (part) => (part.ke ? part.ler : null)].forEach((pick, place) => {
-    Object.assign(data[place], { x, y: parts.map(pick) });
-  });
-  const range = [-0.5, model.layers - 0.5], dtick = Math.ceil(model.layers / 16);
-  for (const axis of ["xaxis", "xaxis2"]) Object.assign(layout[axis], { range, dtick });
-  for (const line of layout.shapes ?? []) Object.assign(line, { y0: model.tau, y1: model.tau });
+  fill(data, parts);
+  fit(layout, model);
   drawSpec(target, { data, layout });
 }
 
+function drawLens(target, sides, model) {
+  const { data, layout } = inColours(DATA.figures.lens);
+  sides.forEach((parts, column) => {
+    fill(data.slice(3 * column), parts);
+    const score = scoreFrom(parts), words = layout.annotations[column];
+    if (!Number.isNaN(score)) words.text = words.text.replace("undefined", shown(score));
+  });
+  fit(layout, model);
+  if (target.clientWidth < 520) {
+    [[0.81, 1], [0.6, 0.76], [0.24, 0.43], [0.03, 0.19]].forEach((domain, place) => {
+      Object.assign(layout[`yaxis${place ? place + 1 : ""}`], { domain, showticklabels: true });
+    });
+    for (const axis of [layout.xaxis, layout.xaxis2]) axis.domain = [0, 1];
+    layout.height = 820;
+  }
+  drawSpec(target, { data, layout });
+}
+
+/* S1, S2 and LER into the three curves of a pattern. */
+function fill(curves, parts) {
+  [(part) => part.s1, (part) => part.s2, (part) => (part.ke ? part.ler : null)].forEach((pick, place) => {
+    Object.assign(curves[place], { x: parts.map((part) => part.layer), y: parts.map(pick) });
+  });
+}
+
+/* The axes and the line at tau of a pattern, for a model. */
+function fit(layout, model) {
+  const range = [-0.5, model.layers - 0.5], dtick = Math.ceil(model.layers / 16);
+  for (const axis of [layout.xaxis, layout.xaxis2].filter(Boolean)) Object.assign(axis, { range, dtick });
+  for (const line of layout.shapes ?? []) Object.assign(line, { y0: model.tau, y1: model.tau });
+}
+
 function layerTable(parts) {
-  const titles = ["layer", "S1", "S2", "LER", "raw"].map((name) => element("th", { className: "num", scope: "col", textContent: name }));
+  const titles = ["layer", "S1", "S2", "LER", "raw LER"].map((name) => element("th", { className: "num", scope: "col", textContent: name }));
   const rows = parts.map((part) => {
     const values = [String(part.layer), shown(part.s1, 3), shown(part.s2, 3), part.ke ? shown(part.ler, 3) : "–", part.ke ? shown(part.raw, 3) : "–"];
     return element("tr", { className: part.ke ? "" : "absent" }, ...values.map((text) => element("td", { className: "num", textContent: text })));

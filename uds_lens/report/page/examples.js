@@ -9,7 +9,7 @@ function columns(model) {
   const several = others.length > 1 && others.length <= MODEL_COLUMNS;
   const scores = (several ? others : [model]).map((other) => ({
     key: `uds${DATA.models.indexOf(other)}`, title: several ? other.name : "UDS", numeric: true, score: other,
-    css: other === model ? "meters" : "", meter: other === model, secondary: several && other !== model, value: (example) => scoreOf(other, example.index),
+    css: other === model && !(several && printing) ? "meters" : "", meter: other === model && !(several && printing), secondary: several && other !== model, value: (example) => scoreOf(other, example.index),
   }));
   return [
     { key: "row", title: "row", css: "row-number", numeric: true, secondary: true, value: (example) => example.row },
@@ -18,7 +18,8 @@ function columns(model) {
     { key: "tokens", title: "tokens", numeric: true, secondary: true, value: (example) => example.tokens },
     { key: "ke", title: "KE layers", numeric: true, secondary: true, value: (example) => keCount(model, example.index) },
     ...scores,
-  ].filter((column) => !(narrow.matches && column.secondary))
+  ].filter((column) => printing || !(narrow.matches && column.secondary))
+    .filter((column) => !(printing && several && ["type", "tokens"].includes(column.key)))
     .filter((column) => column.key !== "type" || examples(model).some((example) => example.type));
 }
 
@@ -49,7 +50,7 @@ function renderTable() {
   const table = document.getElementById("table"), body = table.tBodies[0];
   table.tHead.replaceChildren(element("tr", {}, ...shownColumns.map(heading)));
   body.replaceChildren();
-  const visible = state.all ? found : found.slice(0, PAGE_ROWS), plots = [];
+  const visible = state.all || printing ? found : found.slice(0, PAGE_ROWS), plots = [];
   for (const example of visible) {
     const open = state.open.has(example.index);
     body.append(row(example, shownColumns, open));
@@ -62,13 +63,27 @@ function renderTable() {
   for (const plot of plots) plot();
   if (!found.length) body.append(element("tr", {}, element("td", { className: "absent", colSpan: shownColumns.length, textContent: "No example matches." })));
   document.getElementById("count").textContent = `${found.length} of ${examples(model).length} examples`;
+  document.getElementById("printed").textContent = printedWords(model, found.length);
   const more = document.getElementById("more");
   more.hidden = visible.length === found.length;
   more.textContent = `Show all ${found.length}`;
 }
 
+/* What is on paper, and what is in the file only. */
+function printedWords(model, count) {
+  const all = examples(model).length, why = [];
+  if (state.search) why.push(`they match "${state.search}"`);
+  if (state.status !== "all") why.push(state.status === "measured" ? "they are measured" : "they are not measurable");
+  const rows = count === all ? `All ${all} examples.` : `${count} of ${all} examples, because ${why.join(" and ")}; the others are not printed.`;
+  return DATA.models.length > 1 ? `${rows} Layers and figures of ${model.name}; choose another model in the file to print its own.` : rows;
+}
+
 function heading(column) {
   const cell = element("th", { scope: "col", className: classes(column) });
+  if (printing) { // the browser leaves buttons out of headings that it repeats on each page
+    cell.textContent = column.title;
+    return cell;
+  }
   if (state.sort === column.key) cell.setAttribute("aria-sort", state.descending ? "descending" : "ascending");
   const button = element("button", { type: "button", textContent: column.title, dataset: { sort: column.key } });
   button.addEventListener("click", () => {
@@ -88,8 +103,8 @@ function row(example, shownColumns, open) {
   for (const column of shownColumns) {
     const cell = element("td", { className: classes(column) });
     if (column.key === "question") {
-      const button = element("button", { type: "button", className: "open", textContent: example.question });
-      button.setAttribute("aria-expanded", String(open));
+      const button = element(printing ? "span" : "button", { className: "open", textContent: example.question });
+      if (!printing) Object.assign(button, { type: "button" }).setAttribute("aria-expanded", String(open));
       cell.append(button, element("span", { className: "entity", textContent: example.entity ?? "" }));
     } else if (column.score) {
       cell.append(...scoreCell(column.value(example), column.meter));

@@ -10,12 +10,27 @@ function inColours(value) {
   return JSON.parse(JSON.stringify(value).replace(/"(#[0-9a-f]{6}|rgba\([0-9.,]+\))"/g, swap));
 }
 
-function spec(name) {
+/* Two plots beside each other, put below each other where there is no room. */
+function stacked(figure) {
+  const { xaxis, xaxis2, yaxis, yaxis2 } = figure.layout;
+  Object.assign(xaxis, { domain: [0, 1] });
+  Object.assign(xaxis2, { domain: [0.16, 1] });
+  Object.assign(yaxis, { domain: [0.46, 1] });
+  Object.assign(yaxis2, { domain: [0, 0.27] });
+  figure.layout.height += 180;
+  return figure;
+}
+
+function spec(name, width) {
   const model = DATA.models[state.model];
   if (name === "heatmap") return heatmapSpec(model);
   const found = DATA.figures[name] ?? model.figures[name];
-  return found ? inColours(found) : null;
+  if (!found) return null;
+  return name.startsWith("components") && width < 520 && !printing ? stacked(inColours(found)) : inColours(found);
 }
+
+/* Pixels that fit on A4 and on Letter, upright, inside the margins of @page in the style sheet. */
+const PRINT_WIDTH = 680, PRINT_HEIGHT = 820;
 
 const CONFIG = {
   displaylogo: false,
@@ -26,9 +41,15 @@ const CONFIG = {
 
 function drawSpec(target, { data, layout }) {
   layout.template = inColours(DATA.figures.template);
-  layout.autosize = true;
+  layout.autosize = !printing;
+  if (printing) Object.assign(layout, { width: PRINT_WIDTH - 2 * (target.closest("td") ? 32 : 20), height: Math.min(layout.height, PRINT_HEIGHT) });
   layout.dragmode = false;
-  if (target.clientWidth < 520) {
+  if (target.dataset.paper !== String(printing)) { // a figure of another width leaves its legend where it was
+    Plotly.purge(target);
+    target.dataset.paper = String(printing);
+    delete target.dataset.listening;
+  }
+  if (!printing && target.clientWidth < 520) {
     layout.margin = { ...layout.margin, l: 48, r: Math.min(layout.margin?.r ?? 12, 80) };
     layout.legend = { ...layout.legend, font: { size: 11.5 } };
     if (layout.showlegend) layout.height += 50;
@@ -37,11 +58,11 @@ function drawSpec(target, { data, layout }) {
       if (axis?.dtick && span > 12) axis.dtick = Math.ceil(span / 8);
     }
   }
-  return Plotly.react(target, data, layout, CONFIG);
+  return Plotly.react(target, data, layout, target.clientWidth < 520 ? { ...CONFIG, displayModeBar: false } : CONFIG);
 }
 
 function draw(target) {
-  const found = spec(target.dataset.figure);
+  const found = spec(target.dataset.figure, target.closest(".figure").clientWidth);
   target.dataset.state = "drawn";
   target.closest(".figure").hidden = !found;
   if (!found) return;
@@ -86,7 +107,7 @@ function heatmapSpec(model) {
     ygap: order.length <= 120 ? 1 : 0,
   });
   const step = Math.ceil(model.layers / 16);
-  const few = order.length <= 50, names = few && innerWidth > 620;
+  const few = order.length <= 50, names = few && (printing || document.documentElement.clientWidth > 620);
   const range = [order.length - 0.5, -0.5], ticks = order.map((_, place) => place);
   const hover = order.map((index) => `<b>${plotText(known[index].entity, 99, 60)}</b><br>${plotText(known[index].question)}`
     + `<br>UDS ${Number.isNaN(scoreOf(model, index)) ? "not measurable" : shown(scoreOf(model, index))}`);
@@ -111,8 +132,16 @@ function listenToCells(target) {
 }
 
 darkness.addEventListener("change", () => { redraw(); renderTable(); });
-addEventListener("beforeprint", () => {
-  printing = true;
+
+/* On paper nothing can be scrolled, opened or chosen: all rows, all figures in the width of the page, all of the skipped rows. */
+const closed = [];
+function forPaper(wanted) {
+  printing = wanted;
+  if (wanted) closed.push(...document.querySelectorAll("details:not([open])"));
+  for (const part of closed) part.open = wanted;
+  if (!wanted) closed.length = 0;
+  renderTable();
   for (const target of document.querySelectorAll(".plot[data-figure]")) draw(target);
-});
-addEventListener("afterprint", () => { printing = false; redraw(); });
+}
+addEventListener("beforeprint", () => forPaper(true));
+addEventListener("afterprint", () => forPaper(false));
