@@ -106,11 +106,22 @@ def test_every_room_has_a_reference() -> None:
     assert {f"{room}.md" for room in ul._ROOMS} == {page.name for page in (DOCS / "api").iterdir()}
 
 
+def test_number_of_the_metrics() -> None:
+    families = ("memorization", "generation", "membership", "representation")
+    compared = [spec.name for spec in ul.metrics.METRICS.values() if spec.group in families]
+    readme, guide = REPOSITORY / "README.md", DOCS / "guide" / "metrics.md"
+    assert f"{len(compared) - 1} other metrics of unlearning beside UDS" in readme.read_text(encoding="utf-8")
+    assert f"The {len(compared)} metrics of unlearning" in guide.read_text(encoding="utf-8")
+    assert f"(UDS and {len(compared) - 1} others)" in guide.read_text(encoding="utf-8")
+    assert "uds" in compared
+
+
 def test_numbers_of_the_readme() -> None:
     world = ul.toy.load()
     told = (REPOSITORY / "README.md").read_text(encoding="utf-8")
     (score,) = re.findall(r"its depth score is (\d\.\d+)", told)
-    probability, reference = re.findall(r"(\d+) %(?: of probability|\)\. Blue)", told)
+    (probability,) = re.findall(r"(\d+) % of probability", told)
+    (reference,) = re.findall(r"a model that never saw them \((\d+) %\)", told)
     audit = ul.DepthAudit.run(world.full, world.retain, world.unlearned["idkdpo"], world.examples)
     assert score == f"{audit.uds:.2f}"
     assert probability == f"{100 * world.recall['idkdpo']['forget']:.0f}"
