@@ -16,13 +16,12 @@ if TYPE_CHECKING:
 
 
 def run_block(
-    trace: Trace, past: Any, layer: int, flying: Float[Tensor, "batch tokens d_model"]
+    trace: Trace, layer: int, flying: Float[Tensor, "batch tokens d_model"]
 ) -> Float[Tensor, "batch tokens d_model"]:
-    """Run one block on n variants of the window, side by side.
+    """Run one block on n variants of the window, side by side, behind the keys and values before it.
 
     Args:
-        trace: The pass whose arguments, masks and positions apply.
-        past: Its keys and values before the window (see `prefix_cache`).
+        trace: The pass whose arguments, masks, positions, keys and values apply.
         layer: Which block.
         flying: Window states that enter it; n times the window's width in tokens.
 
@@ -32,24 +31,25 @@ def run_block(
     Raises:
         PatchError: The block takes an argument that cannot be cut to the window.
     """
-    args, kwargs = trace.calls[layer]
-    cut = _Cut(trace, past, flying.shape[1] // trace.batch.window.shape[1])
-    block = trace.anatomy.layers[layer]
-    return first_tensor(
-        block(flying, *map(cut, args), **{name: cut(value) for name, value in kwargs.items()})
-    )
+    key = (layer, flying.shape[1] // trace.batch.window.shape[1])
+    if key not in trace.resumed:
+        cut = _Cut(trace, key[1])
+        args, kwargs = trace.calls[layer]
+        trace.resumed[key] = tuple(map(cut, args)), {name: cut(value) for name, value in kwargs.items()}
+    args, kwargs = trace.resumed[key]
+    return first_tensor(trace.anatomy.layers[layer](flying, *args, **kwargs))
 
 
 class _Cut:
     """Turns an argument of a block, recorded for the whole sequence, into that for n variants of the window."""
 
-    def __init__(self, trace: Trace, past: Any, n: int) -> None:
-        self.trace, self.past, self.n = trace, past, n
+    def __init__(self, trace: Trace, n: int) -> None:
+        self.trace, self.n = trace, n
         self.length = trace.batch.input_ids.shape[1]
 
     def __call__(self, value: Any) -> Any:
         if value is self.trace.cache:
-            return self.past
+            return self.trace.past
         if isinstance(value, Tensor):
             return self._tensor(value)
         if isinstance(value, tuple | list):

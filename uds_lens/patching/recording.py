@@ -11,6 +11,7 @@ matters, and the block is resumed on it.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -59,6 +60,14 @@ class Trace:
 
     cuts: dict[int, Tensor] = field(default_factory=dict)
     """Masks, positions and rotary tables cut to the window for that many variants, by the tensor they come from."""
+
+    resumed: dict[tuple[int, int], tuple[tuple[Any, ...], dict[str, Any]]] = field(default_factory=dict)
+    """Arguments that a block is resumed with, by layer and number of variants: views of the above."""
+
+    @cached_property
+    def past(self) -> Any:
+        """Keys and values before the window, put before those of resumed tokens."""
+        return prefix_cache(self.cache, self.first_column)
 
 
 @dataclass(eq=False)
@@ -110,7 +119,11 @@ def record(model: HookedModel, batch: TokenBatch, *, by_bridge: bool = False) ->
         )
     batch = pass_.batch
     logprobs = target_logprobs(pass_.anatomy, pass_.states[:, -1], batch.targets, batch.scored_mask)
-    recording = Recording(**{**vars(pass_), "cuts": {}}, logprobs=logprobs)
+    kept = {
+        name: getattr(pass_, name)
+        for name in ("anatomy", "entry", "states", "calls", "cache", "first_column")
+    }
+    recording = Recording(**kept, batch=batch, logprobs=logprobs)
     recording.variants = _variants_at_once(recording)
     return recording
 
@@ -171,10 +184,9 @@ def trace(
             stopped = True
     pass_ = Trace(anatomy, batch, entry[0], entry[0][:, None], calls, cache, int(batch.window[:, 0].max()))
     if stopped:
-        past = prefix_cache(cache, pass_.first_column)
         before = states[-1] if states else entry[0]
         try:
-            states.append(run_block(pass_, past, anatomy.n_layers - 1, before))
+            states.append(run_block(pass_, anatomy.n_layers - 1, before))
         except PatchError:
             return trace(model, batch, keep_prefix=keep_prefix, by_bridge=by_bridge, whole=True)
     require_each_once(model, states)

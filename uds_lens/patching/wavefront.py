@@ -22,7 +22,6 @@ from uds_lens.errors import PatchError
 from uds_lens.models import HookedModel
 from uds_lens.patching.block import run_block
 from uds_lens.patching.logprobs import target_logprobs
-from uds_lens.patching.prefix import prefix_cache
 from uds_lens.patching.recording import Recording
 from uds_lens.patching.sites import chosen_layers, hook_name, patch_hooks
 from uds_lens.patching.span_cache import SpanCache
@@ -73,7 +72,6 @@ def _walk(
     model: HookedModel, recording: Recording, cache: SpanCache, layers: Sequence[int]
 ) -> Float[Tensor, "batch variant win d_model"]:
     """Last-layer window states of the variants patched at `layers`, in that order."""
-    past = prefix_cache(recording.cache, recording.first_column)
     at_block_end = cache.site == "resid_post"
     wanted = set(layers)
     flying: Tensor | None = None
@@ -82,10 +80,10 @@ def _walk(
             entering = recording.states[:, layer - 1] if layer else recording.entry
             flying = _join(flying, entering)
             with _patched_inside(model, recording, cache, layer):
-                flying = run_block(recording, past, layer, flying)
+                flying = run_block(recording, layer, flying)
             continue
         if flying is not None:
-            flying = run_block(recording, past, layer, flying)
+            flying = run_block(recording, layer, flying)
         if layer in wanted:
             flying = _join(flying, _patched_state(recording, cache, layer))
     if flying is None:
