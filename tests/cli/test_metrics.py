@@ -49,7 +49,11 @@ def test_an_evaluation(trio, examples, tmp_path, uds_lens):
     assert saved.options.strict_es
     assert saved.sizes["forget"] == 3
     assert f"{saved['es'].value:.3f}" in printed
-    assert "there is no holdout set" in " ".join(printed.split())
+    told = " ".join(printed.split())
+    assert (
+        "NaN, because there is no holdout set (questions of the same kind that no model has seen): MIA-LOSS."
+        in told
+    )
     code, printed, _ = uds_lens(*words, "--json")
     assert json.loads(printed)["format"] == "uds_lens.MetricResults"
 

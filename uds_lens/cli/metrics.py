@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -159,6 +161,7 @@ def _sets(spec: MetricSpec) -> str:
 
 
 def _print_results(results: MetricResults) -> None:
+    """What has a value as a table; what has none below it, by reason."""
     from uds_lens.metrics.cards import ARROWS, shown
 
     rows = [
@@ -170,13 +173,26 @@ def _print_results(results: MetricResults) -> None:
             f"{metric.cost.seconds:.1f}",
         ]
         for metric in results
+        if metric.reason is None
     ]
     _print_table(["metric", "value", "higher is", "n", "seconds"], rows)
+    without: dict[str, list[str]] = {}
+    for metric in results:
+        if metric.reason is not None:
+            # What is made of a metric without a value says so before the reason itself.
+            without.setdefault(metric.reason.rpartition(" is NaN: ")[2], []).append(metric.label)
+    for reason, labels in without.items():
+        told = f"NaN, because {reason.rstrip('.')}: {'; '.join(labels)}."
+        typer.echo(fill(told, _width(), subsequent_indent="  ", break_on_hyphens=False))
+
+
+def _width() -> int:
+    from rich.console import Console
+
+    return Console(file=sys.stdout).width
 
 
 def _print_table(titles: list[str], rows: list[list[str]]) -> None:
-    import sys
-
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.markup import escape
