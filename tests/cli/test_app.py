@@ -57,7 +57,8 @@ def test_a_wrong_choice_is_told_plainly(uds_lens) -> None:
 def test_wrong_usage_is_2(uds_lens) -> None:
     code, _, err = uds_lens("audit", "--full", "x")
     assert code == 2
-    assert "Missing option" in err
+    assert "Missing option '--retain'. Also missing: --unlearned, --examples, --out.\n" in err
+    assert "Missing option '--out'.\n" in uds_lens("quantise", "--model=x").err
     assert uds_lens("depth").code == 2
 
 

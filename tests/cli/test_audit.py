@@ -123,6 +123,16 @@ def test_every_option_arrives(words: str, settings: dict, calls: list, examples:
     assert other == type(other)()
 
 
+def test_one_audit_does_not_go_among_several(calls: list, examples: Path, make_audit, uds_lens) -> None:
+    out = examples.parent / "runs"
+    make_audit(0.5).save(out / "rmu")
+    code, _, err = uds_lens("audit", *TRIO, "--examples", examples, "--out", out)
+    assert code == 1
+    assert "holds audits of several models: choose another --out, or one in it." in err
+    assert calls == []
+    assert uds_lens("audit", *TRIO, "--examples", examples, "--out", out / "npo").code == 0
+
+
 @pytest.mark.parametrize("several", [False, True])
 def test_a_directory_with_other_things_is_refused_before_the_work(
     several: bool, calls: list, examples: Path, uds_lens

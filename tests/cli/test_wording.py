@@ -35,7 +35,7 @@ def said(command: str, message: str) -> str:
             "npo needs retain data: pass retain=... (only",
             "npo needs retain data: pass --retain (only",
         ),
-        ("unlearn", "Set RMUConfig(layer=...).", "Set --set layer=...."),
+        ("unlearn", "Choose by RMUConfig(layer=...).", "Choose by --set layer=VALUE."),
         ("unlearn", "beta must be a number > 0; got 0.", "beta must be a number > 0; got 0."),
         (
             "relearn",

@@ -63,7 +63,7 @@ def audit(
           --unlearned ckpt/rmu --examples forget10.json --out runs/forget10
     """
     import uds_lens as ul
-    from uds_lens.audit.files import is_audit
+    from uds_lens.audit.files import audits_in, is_audit
     from uds_lens.errors import ConfigError
 
     config, run = measuring.config(), running.options(hub)
@@ -74,6 +74,8 @@ def audit(
         raise ConfigError(
             f"{str(out)!r} holds one audit; several need a directory of their own: choose another --out."
         )
+    if not several and not is_audit(out) and audits_in(out, depth=1):
+        raise ConfigError(f"{str(out)!r} holds audits of several models: choose another --out, or one in it.")
     prepare(places.values())
     asked = Asked(full, retain, ul.load_examples(examples, limit=limit), config, run)
     check_models(full, retain, unlearned, run)

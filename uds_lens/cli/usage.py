@@ -9,12 +9,21 @@ from typer.core import TyperCommand
 
 
 class PlainCommand(TyperCommand):
-    """typer's command; a wrong value is told without the name of the class that found it."""
+    """typer's command; all options that are missing are told at once, and no class of an error."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the words after the command's name."""
+        given = {word.partition("=")[0] for word in args}
         try:
             return super().parse_args(ctx, args)
         except typer.BadParameter as error:
-            error.message = error.message.removeprefix("Value error, ")
+            error.message = error.message.removeprefix("Value error, ") or self._also_missing(given, error)
             raise
+
+    def _also_missing(self, given: set[str], error: Any) -> str:
+        """More options that have to be there; only an error about one of these comes without a message."""
+        required = [
+            p for p in self.params if p.required and p.opts[0].startswith("-") and p is not error.param
+        ]
+        missing = [p.opts[0] for p in required if not given & set(p.opts)]
+        return f"Also missing: {', '.join(missing)}." if missing else ""

@@ -46,8 +46,9 @@ def spoken(message: str, options: Mapping[str, Any]) -> str:
 
     def called(found: re.Match[str]) -> str:
         kind, name, value = found.groups()
-        is_method = kind.endswith("Config") and "set_" in options
-        return f"--set {name}={value.strip(_QUOTES)}" if is_method else option(found[0], name, value)
+        if kind.endswith("Config") and "set_" in options:
+            return f"--set {name}={'VALUE' if value == '...' else value.strip(_QUOTES)}"
+        return option(found[0], name, value)
 
     message = _SUBJECT.sub(lambda found: option(found[0], found[1], "..."), message)
     message = _CALLED.sub(called, message)

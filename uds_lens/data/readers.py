@@ -138,6 +138,13 @@ def _hub_name(source: str) -> str | None:
     return source if _HUB_NAME.fullmatch(source) and not source.startswith(".") else None
 
 
+def connection() -> str:
+    """What to check where the Hub could not be had, beside the name."""
+    from huggingface_hub import is_offline_mode
+
+    return "that it was downloaded before, being offline" if is_offline_mode() else "the connection"
+
+
 def _read_hub(source: str) -> list[ForgetExample]:
     if not _HUB_NAME.fullmatch(source):
         raise DataError(
@@ -152,7 +159,7 @@ def _read_hub(source: str) -> list[ForgetExample]:
         raise DataError(
             f"{source}: not a local file, and the Hub data set cannot be loaded "
             f"({type(error).__name__}: {error}). "
-            'Check the name ("user/name:config:split") and the connection, or pass a local file.'
+            f'Check the name ("user/name:config:split") and {connection()}, or pass a local file.'
         ) from error
     if not isinstance(data, Dataset):
         if len(data) != 1:

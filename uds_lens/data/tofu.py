@@ -8,7 +8,7 @@ from pathlib import Path
 
 from uds_lens.data.example import ForgetExample
 from uds_lens.data.files import SUFFIXES
-from uds_lens.data.readers import load_examples
+from uds_lens.data.readers import connection, load_examples
 from uds_lens.errors import DataError
 
 
@@ -70,7 +70,7 @@ def _from_hub(name: str, split: str, partner: str) -> list[ForgetExample]:
     except Exception as error:  # the Hub client has no common base class for its errors
         raise DataError(
             f"{name}: neither a local directory nor a Hub data set that can be reached "
-            f"({type(error).__name__}: {error}). Check the path, the name and the connection."
+            f"({type(error).__name__}: {error}). Check the path, the name and {connection()}."
         ) from error
     if split not in configs:
         raise DataError(f"{name}: no split {split!r}. Found: {', '.join(configs)}.")

@@ -164,7 +164,7 @@ def train_only_layers(model: nn.Module, layer: int, *, span: int = 3) -> None:
     if layer >= len(blocks):
         raise ConfigError(
             f"layer {layer} is not there: the model has {len(blocks)}, 0 to {len(blocks) - 1}. "
-            "Set RMUConfig(layer=...)."
+            "Choose another by RMUConfig(layer=...)."
         )
     kept = {id(p) for block in blocks[max(0, layer - span + 1) : layer + 1] for p in block.parameters()}
     for parameter in model.parameters():
