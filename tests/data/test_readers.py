@@ -197,13 +197,22 @@ def test_hub_splits(hub):
         load_examples("user/name:c")
 
 
-def test_hub_failures(hub):
+def test_hub_failures(hub, monkeypatch):
+    import datasets
+
     _, answer = hub
     answer[0] = ConnectionError("offline")
     with pytest.raises(
         DataError, match=r"user/name: not a local file, and .* \(ConnectionError: offline\). Check the"
     ):
         load_examples("user/name")
+    for offline, words in (
+        (True, "and that it was downloaded before, being offline"),
+        (False, "and the connection"),
+    ):
+        monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", offline)
+        with pytest.raises(DataError, match=f"{words}, or pass a local file"):
+            load_examples("user/name")
     with pytest.raises(DataError, match=r"expected \"hf:user/name\", .*; got 'name'"):
         load_examples("hf:name")
 

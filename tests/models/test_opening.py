@@ -136,7 +136,7 @@ def test_a_hub_id_that_is_not_there_is_told_with_what_was_done(monkeypatch):
         raise OSError(f"{name} is not a valid model identifier.\nMore about that.")
 
     monkeypatch.setattr(AutoConfig, "from_pretrained", refuse)
-    monkeypatch.setattr("huggingface_hub.is_offline_mode", lambda: False)
+    monkeypatch.setattr("transformers.utils.hub.is_offline_mode", lambda: False)
     with pytest.raises(ModelError) as caught:
         read_passport("nobody/no-such-model")
     assert str(caught.value).startswith(

@@ -140,9 +140,9 @@ def _hub_name(source: str) -> str | None:
 
 def connection() -> str:
     """What to check where the Hub could not be had, beside the name."""
-    from huggingface_hub import is_offline_mode
+    from datasets import config
 
-    return "that it was downloaded before, being offline" if is_offline_mode() else "the connection"
+    return "that it was downloaded before, being offline" if config.HF_HUB_OFFLINE else "the connection"
 
 
 def _read_hub(source: str) -> list[ForgetExample]:

@@ -207,7 +207,7 @@ def _plain_errors(source: str | os.PathLike[str], offline: bool) -> Iterator[Non
 
 def _not_on_the_hub(name: str, reason: str, offline: bool) -> str:
     """Why a name that is no directory could not be had from the Hub either, and what helps."""
-    from huggingface_hub import is_offline_mode
+    from transformers.utils.hub import is_offline_mode
 
     if offline or is_offline_mode():
         return (
