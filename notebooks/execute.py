@@ -83,6 +83,7 @@ def main() -> None:
     )
     options.add_argument("names", nargs="*", help="file names in notebooks/; default: all")
     asked = options.parse_args()
+    os.environ["UDS_LENS_SHARED"] = str(SHARED)  # notebooks that know larger models use them
     for path in [HERE / name for name in asked.names] or sorted(HERE.glob("*.ipynb")):
         with tempfile.TemporaryDirectory() as folder:
             notebook = execute(path, Path(folder))

@@ -68,7 +68,7 @@ def lens_against_uds(
     )
     style(figure, theme=theme, title=title, subtitle=subtitle, height=500)
     figure.update_annotations(font={"size": 13, "color": colours.text}, yshift=4)
-    return figure.update_layout(margin_t=figure.layout.margin.t + 24, legend_y=1.09)
+    return figure.update_layout(margin_t=figure.layout.margin.t + 32, legend_y=1.09)
 
 
 def _score(layers: pd.DataFrame, view: str) -> float:
