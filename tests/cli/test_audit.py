@@ -206,7 +206,7 @@ def test_skipped_rows_are_counted_by_reason(examples: Path, tmp_path: Path, uds_
 def test_swapped_models_are_noticed(examples: Path, tmp_path: Path, uds_lens) -> None:
     code, out, _ = uds_lens(
         *("audit", "--full", WORLD.retain, "--retain", WORLD.full, "--unlearned", WORLD.unlearned["npo"]),
-        *("--examples", examples, "--out", tmp_path / "o", "--device", "cpu"),
+        *("--examples", examples, "--out", tmp_path / "o", "--device", "cpu", "--engine", "wavefront"),
     )
     assert code == 0
     assert "Are full and retain swapped? On 100% of the examples" in " ".join(out.split())

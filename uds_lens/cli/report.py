@@ -15,7 +15,7 @@ def report(
     directories: Annotated[
         list[Path],
         typer.Argument(
-            metavar="DIR...",
+            metavar="DIR",
             help="Saved audits, or folders that hold some (up to two folders down).",
             show_default=False,
         ),

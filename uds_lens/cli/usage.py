@@ -5,11 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperArgument, TyperCommand
 
 
 class PlainCommand(TyperCommand):
     """typer's command; all options that are missing are told at once, and no class of an error."""
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        for parameter in self.params:
+            if isinstance(
+                parameter, TyperArgument
+            ):  # its metavar says what it takes, its type in Python does not
+                parameter.display_type_rich = lambda ctx: None  # type: ignore[method-assign]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the words after the command's name."""
