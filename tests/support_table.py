@@ -31,7 +31,15 @@ FORMS = {
     "test_an_architecture_transformer_lens_refuses_falls_back_to_plain_hooks": (
         "an architecture that TransformerLens refuses (plain forward hooks, `resid_post` only)"
     ),
-    "test_apples_backend_is_warned_about": "Apple's MPS: allowed, with a warning to compare with the CPU",
+    "test_families_with_masks_or_heads_of_their_own_equal_plain_hooks": (
+        "GPT-Neo and OPT: masks or heads of their own (the naive engine where the fast one does not apply)"
+    ),
+    "test_what_a_config_wants_returned_changes_nothing": (
+        "checkpoints saved with `output_router_logits=True` or `return_dict=False`"
+    ),
+    "test_a_model_moved_to_apples_gpu_is_compared_with_itself_on_the_cpu": (
+        "Apple's GPU (MPS): opened after a comparison with the CPU (tested with a simulated move)"
+    ),
 }
 
 NAMES = {

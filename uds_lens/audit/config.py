@@ -41,7 +41,8 @@ class AuditConfig:
     """How question and answer become text."""
 
     dtype: DType = "float32"
-    """Dtype of the models. Log-probabilities are float32 always; half precision adds noise larger than tau."""
+    """Dtype of the models. Log-probabilities are float32 always; half precision hardly moves means, and single
+    examples more (see docs/results.md)."""
 
     exact_noop: bool = True
     """Report exactly 0 where source and target states are equal bit for bit, instead of rounding noise."""
