@@ -16,6 +16,7 @@ from uds_lens.audit import DepthAudit
 from uds_lens.errors import ConfigError, DataError
 from uds_lens.metrics import LensComparison
 from uds_lens.plots.palette import palette
+from uds_lens.plots.template import legend_rows
 
 
 def lens_comparison(audit: DepthAudit) -> LensComparison:
@@ -95,6 +96,22 @@ def test_panels_above_each_other_share_one_axis_so_that_hover_tells_all(name, co
     heights = sorted(tuple(axis.domain) for axis in figure.select_yaxes())[::columns]
     assert heights[0][0] == 0 and heights[-1][1] == 1
     assert all(below[1] < above[0] for below, above in pairwise(heights))
+
+
+@pytest.mark.parametrize("name", [name for name in FIGURES if name != "comparison"])
+def test_legend_takes_one_row_in_a_narrow_notebook(name, audit):
+    figure = FIGURES[name](audit, "light")
+    shown = [trace.name for trace in figure.data if trace.name and trace.showlegend is not False]
+    assert figure.layout.showlegend is False or legend_rows(shown, width=510) == 1
+
+
+def test_a_long_legend_stands_below_the_plot(audit):
+    few, many = (
+        plots.compare_layers({f"a rather long name of a model {i}": audit.layers_frame() for i in range(n)})
+        for n in (2, 12)
+    )
+    assert few.layout.legend.y is None and many.layout.legend.yref == "container"
+    assert many.layout.height - few.layout.height >= 80
 
 
 @draw

@@ -22,7 +22,7 @@ def test_layer_profile(audit):
         ("S1", "s1_mean"),
         ("S2", "s2_mean"),
         ("LER", "ler_mean"),
-        ("examples with", "ke_share"),
+        ("with knowledge", "ke_share"),
     ):
         assert_allclose(np.asarray(named(figure, start).y, dtype=float), frame[column])
 

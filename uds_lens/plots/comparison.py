@@ -9,7 +9,7 @@ from uds_lens.errors import DataError
 from uds_lens.plots.band import curve
 from uds_lens.plots.columns import require
 from uds_lens.plots.palette import Theme, palette
-from uds_lens.plots.template import layer_axis, style
+from uds_lens.plots.template import LEGEND_ROW, layer_axis, legend_rows, style
 from uds_lens.plots.texts import shown
 from uds_lens.types import check_choice
 
@@ -72,11 +72,13 @@ def compare_layers(
     else:
         figure.update_yaxes(title_text="mean S2, nats per token", rangemode="tozero")
     figure.update_layout(hovermode="x unified", hoverdistance=-1)
-    rows = -(-len(models) // 4)
+    rows = legend_rows([trace.name for trace in figure.data])
     subtitle = (
         "Means over the examples with knowledge at the layer."
         if value == "ler"
         else "Means over all examples."
     )
-    style(figure, theme=theme, title=title, subtitle=subtitle, height=400 + 20 * (rows - 1))
-    return figure.update_layout(margin_t=figure.layout.margin.t + 20 * (rows - 1))
+    style(figure, theme=theme, title=title, subtitle=subtitle, height=400 + LEGEND_ROW * (rows - 1))
+    if rows > 1:  # below the plot, where it takes what it needs without covering the title
+        figure.update_layout(legend={"yref": "container", "y": 0, "yanchor": "bottom"})
+    return figure

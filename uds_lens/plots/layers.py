@@ -64,15 +64,15 @@ def layer_profile(
         figure,
         theme=theme,
         title=title,
-        subtitle="Means over examples, bands: the middle half of them. LER: S2 / S1, cut to 0 to 1.",
+        subtitle="Means and the middle half of the examples; grey: share with knowledge. LER: S2 / S1, 0 to 1.",
         height=540,
     )
 
 
 def _deltas(figure: Any, layers: Any, colours: Palette) -> None:
     parts = {
-        "s1": ("S1: retain's state", colours.retain, colours.retain_band),
-        "s2": ("S2: unlearned state", colours.unlearned, colours.unlearned_band),
+        "s1": ("S1: retain", colours.retain, colours.retain_band),
+        "s2": ("S2: unlearned", colours.unlearned, colours.unlearned_band),
     }
     layer = layers["layer"]
     for key, (name, _, shade) in parts.items():
@@ -91,7 +91,7 @@ def _erasure(figure: Any, layers: Any, colours: Palette) -> None:
         x=layers["layer"],
         y=layers["ke_share"],
         customdata=layers["n_ke"],
-        name="examples with knowledge here",
+        name="with knowledge",
         marker={"color": colours.share, "line": {"width": 0}, "cornerradius": 0},
         hovertemplate="knowledge here: %{customdata} examples (%{y:.0%})<extra></extra>",
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from uds_lens.plots.palette import Palette, Theme, palette
@@ -9,7 +10,10 @@ from uds_lens.plots.palette import Palette, Theme, palette
 FONT = "Inter, 'Helvetica Neue', Helvetica, Arial, 'Liberation Sans', sans-serif"
 """Font stack; nothing is downloaded."""
 
-_SUBTITLE_HEIGHT, _TITLE_HEIGHT, _LEGEND_HEIGHT, _BARE_TOP = 20, 34, 30, 14
+LEGEND_ROW = 29
+"""Height of one row of a legend in pixels."""
+
+_SUBTITLE_HEIGHT, _TITLE_HEIGHT, _BARE_TOP = 20, 34, 14
 
 
 def template(theme: Theme = "light") -> Any:
@@ -92,7 +96,7 @@ def style(
         height: Height in pixels of the whole figure with its title.
         legend: Whether a legend is shown above the plot.
     """
-    top = _BARE_TOP + (_LEGEND_HEIGHT if legend else 0)
+    top = _BARE_TOP + (LEGEND_ROW if legend else 0)
     heading: dict[str, Any] = {}
     if title is not None:
         top += _TITLE_HEIGHT + (_SUBTITLE_HEIGHT if subtitle else 0)
@@ -114,6 +118,23 @@ def _without_arrays(figure: Any) -> None:
                 values = trace[name].tolist()
                 trace[name] = None  # an equal value would be taken for the one that is there
                 trace[name] = values
+
+
+def legend_rows(names: Sequence[str], *, width: int = 700) -> int:
+    """About how many rows a legend takes in a figure of ordinary width; entries that wrap stand in even columns.
+
+    Args:
+        names: The entries.
+        width: Room for the legend in pixels.
+
+    Example:
+        >>> legend_rows(["npo", "rmu"]), legend_rows(["a name of forty letters, more or less ..."] * 4)
+        (1, 2)
+    """
+    widths = [45 + 6 * len(name) for name in names]
+    if sum(widths) <= width:
+        return 1
+    return -(-len(names) // max(1, width // max(widths)))
 
 
 def layer_axis(figure: Any, n_layers: int) -> None:

@@ -10,6 +10,13 @@ function inColours(value) {
   return JSON.parse(JSON.stringify(value).replace(/"(#[0-9a-f]{6}|rgba\([0-9.,]+\))"/g, swap));
 }
 
+/* About how many rows the legend takes in so many pixels; entries that wrap stand in even columns. */
+function legendRows(data, width) {
+  const widths = data.filter((trace) => trace.name && trace.showlegend !== false).map((trace) => 42 + 6 * trace.name.length);
+  if (widths.reduce((total, part) => total + part, 0) <= width) return 1;
+  return Math.ceil(widths.length / Math.max(1, Math.floor(width / Math.max(...widths))));
+}
+
 /* Two plots beside each other, put below each other where there is no room. */
 function stacked(figure) {
   const { xaxis, xaxis2, yaxis, yaxis2 } = figure.layout;
@@ -52,7 +59,7 @@ function drawSpec(target, { data, layout }) {
   if (!printing && target.clientWidth < 520) {
     layout.margin = { ...layout.margin, l: 48, r: Math.min(layout.margin?.r ?? 12, 80) };
     layout.legend = { ...layout.legend, font: { size: 11.5 } };
-    if (layout.showlegend) layout.height += 50;
+    if (layout.showlegend) layout.height += 29 * (legendRows(data, target.clientWidth - 60) - 1);
     for (const axis of [layout.xaxis, layout.xaxis2]) {
       const span = axis?.range ? axis.range[1] - axis.range[0] : 0;
       if (axis?.dtick && span > 12) axis.dtick = Math.ceil(span / 8);
