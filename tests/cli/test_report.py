@@ -89,8 +89,8 @@ def test_logit_lens_results_of_another_model_are_refused(saved: Path, uds_lens) 
     run = ul.RunOptions(device="cpu", progress=False)
     data = ul.metrics.MetricData(forget=world.examples[:1])
     for metric, words in (
-        ("logit_lens", "belongs to none of the audits"),
-        ("em", "holds no Logit Lens values"),
+        ("logit_lens", "belong to none of the audits"),
+        ("em", "hold no Logit Lens values"),
     ):
         found = ul.metrics.evaluate(
             world.retain, data, metrics=[metric], retain=world.retain, full=world.full, run=run

@@ -196,9 +196,9 @@ ROOM_ON_PAPER = """[...document.querySelectorAll('.plot .main-svg')]
   .filter((svg) => svg.getBoundingClientRect().width)
   .map((svg) => {
     const box = svg.getBoundingClientRect(), frame = svg.closest('.figure').getBoundingClientRect();
-    return [frame.right - box.right, box.left - frame.left, 1000 - frame.height];
+    return [frame.right - box.right, box.left - frame.left, 960 - frame.height];
   })"""
-"""Left and right of each figure in its frame, and between the frame and the height of a page; pixels."""
+"""Left and right of each figure in its frame, and between the frame and the height of a Letter page; pixels."""
 
 
 def test_printing_shows_every_row_and_cuts_no_figure(browser, one):

@@ -183,7 +183,7 @@ def test_logit_lens_finds_its_audit_and_its_example(sites):
 
 def test_logit_lens_of_something_else_is_refused(sites):
     stranger = compared(synthetic_audit(seed=9, erased=0.9), 2)
-    with pytest.raises(ConfigError, match=r"LensComparison\('e2'.* belongs to none of the audits"):
+    with pytest.raises(ConfigError, match="of example 'e2' belong to none of the audits"):
         render_report(sites, lens=[stranger])
 
 

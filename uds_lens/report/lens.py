@@ -50,8 +50,8 @@ def lens_deltas(audits: Mapping[str, DepthAudit], sources: Sequence[LensSource])
             found[name] = deltas
         if not used:
             raise ConfigError(
-                f"{source!r} belongs to none of the audits on the page: expected the same three models, examples of "
-                "the audit, protocol='raw' and site='resid_post'."
+                f"the Logit Lens values of {_subject(source)} belong to none of the audits on the page: expected the "
+                "same three models, examples of the audit, the raw protocol and the site resid_post."
             )
     return found
 
@@ -67,13 +67,20 @@ def _rows_of_results(source: MetricResults) -> _Rows:
     lens = source.metrics.get("logit_lens")
     if lens is None or "s1_delta" not in lens.details:
         raise ConfigError(
-            f"{source!r} holds no Logit Lens values per layer: measure the metric logit_lens with this release, with "
-            "the full and the retain model."
+            f"the metrics of {_subject(source)} hold no Logit Lens values per layer: measure logit_lens with this "
+            "release, with the full and the retain model."
         )
     return {
         example: (s1, s2)
         for example, s1, s2 in zip(lens.ids, lens.details["s1_delta"], lens.details["s2_delta"], strict=True)
     }
+
+
+def _subject(source: LensSource) -> str:
+    """What the values are about, for messages."""
+    if isinstance(source, LensComparison):
+        return f"example {source.example.id!r}"
+    return f"model {source.models['model'].name!r}"
 
 
 def _belongs(source: LensSource, audit: DepthAudit) -> bool:
