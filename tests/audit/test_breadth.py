@@ -79,6 +79,37 @@ def test_4bit_sources_and_targets_equal_their_dequantised_twins(wide, tmp_path):
     assert four.models["unlearned"].fingerprint != twin.models["unlearned"].fingerprint
 
 
+def test_live_4bit_models_are_measured_the_same_every_time_and_stay_as_they_were(wide):
+    """bitsandbytes repacks the weights of a model that runs on some CPUs, and does not get them back exactly."""
+    ids = torch.tensor([[1, 5, 9, 20]])
+    paths = [wide / f"{version}-nf4" for version in ("full", "retain", "unlearned")]
+    expected = DepthAudit.run(*paths, EXAMPLES, options=AUTO)
+    live = [in_4bit_again(path) for path in paths]
+    audits = [DepthAudit.run(*live, EXAMPLES, options=AUTO) for _ in range(2)]
+    for audit in audits:
+        torch.testing.assert_close(audit.s2_delta, expected.s2_delta, atol=0.2, rtol=0.05)
+    assert torch.equal(audits[0].s2_delta, audits[1].s2_delta)
+    assert DepthAudit.run(live[0], live[1], live[0], EXAMPLES, options=AUTO).uds == 0
+    with torch.no_grad():
+        assert torch.equal(live[0](ids).logits, in_4bit_again(paths[0])(ids).logits)
+
+
+def in_4bit_again(folder):
+    return transformers.AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float32, attn_implementation="eager"
+    )
+
+
+def test_a_live_4bit_model_whose_weights_were_repacked_is_refused(wide):
+    live = in_4bit_again(wide / "full-nf4")
+    layer = next(m for m in live.modules() if type(m).__name__ == "Linear4bit")
+    layer.weight.quant_state.packing_format_for_cpu = (
+        True  # as bitsandbytes leaves it after a pass on such a CPU
+    )
+    with pytest.raises(ModelError, match="bitsandbytes repacked its weights in place"):
+        open_model(live)
+
+
 def test_an_adapter_is_merged_on_load(trio, tmp_path):
     from peft import LoraConfig, get_peft_model
 

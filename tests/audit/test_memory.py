@@ -8,11 +8,12 @@ import torch
 from tiny_models import EXAMPLES, build_model
 
 from uds_lens.audit import AuditConfig, Baseline, DepthAudit, RunOptions
-from uds_lens.audit.memory import GIB, MemoryEstimate, estimate_memory, is_out_of_memory, run_halving
+from uds_lens.audit.memory import GIB, MemoryEstimate, estimate_memory, run_halving
 from uds_lens.audit.plan import make_plan
 from uds_lens.audit.states import StateStore, read_source
 from uds_lens.audit.target import Target
 from uds_lens.errors import DataError, ModelError, UdsLensWarning, forget_warnings
+from uds_lens.patching.exhaustion import is_out_of_memory
 
 CPU = RunOptions(device="cpu", engine="wavefront", progress=False)
 CONFIG = AuditConfig()
@@ -122,7 +123,7 @@ def test_running_out_of_memory_on_a_batch_changes_no_result(audited, trio, monke
     module, name = stage.rsplit(".", 1)
     import importlib
 
-    true = getattr(importlib.import_module(module), name)
+    true, expected = getattr(importlib.import_module(module), name), audited("llama")
 
     def small(model, batch, **options):
         if len(batch) > 1:
@@ -133,7 +134,7 @@ def test_running_out_of_memory_on_a_batch_changes_no_result(audited, trio, monke
     paths = trio("llama")
     with pytest.warns(UdsLensWarning, match="memory ran out on a batch"):
         audit = DepthAudit.run(paths.full, paths.retain, paths.unlearned, EXAMPLES, options=CPU)
-    torch.testing.assert_close(audit.s2_delta, audited("llama").s2_delta, atol=1e-5, rtol=0)
+    torch.testing.assert_close(audit.s2_delta, expected.s2_delta, atol=1e-5, rtol=0)
     assert not audit.s2_delta.isnan().any()
 
 
@@ -220,3 +221,63 @@ def test_an_estimate_reads_as_a_sentence():
     estimate = MemoryEstimate(weights=2 * GIB, states=GIB, batch=GIB // 2, available=4 * GIB)
     assert str(estimate) == "needs about 3.50 GiB (weights 2.00, states 1.00, batch 0.50) of 4.00 GiB free"
     estimate.require()
+
+
+def test_kept_recordings_are_given_back_when_memory_runs_out(baseline, trio, monkeypatch):
+    """Room for one recording only: what is kept gives way, and nothing has to be halved."""
+    from uds_lens.audit import target as module
+
+    forget_warnings()
+    held, true = [], module.open_target
+
+    def small(*args, **options):
+        if recorded.target._kept:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        held.append(len(args[1]))
+        return true(*args, **options)
+
+    options = RunOptions(device="cpu", engine="wavefront", token_budget=40)
+    with baseline.recorded(options=options) as recorded:
+        planned = [len(rows) for rows in recorded.plan.batches]
+        assert len(planned) > 1
+        monkeypatch.setattr(module, "open_target", small)
+        first = recorded.audit(trio("llama").unlearned)
+        assert held == planned
+        assert torch.equal(recorded.audit(trio("llama").unlearned).s2_delta, first.s2_delta)
+        assert held == planned * 2
+
+
+def test_pieces_that_fitted_are_taken_for_the_next_model(baseline, trio, monkeypatch):
+    from uds_lens.audit import target as module
+
+    forget_warnings()
+    tried, true = [], module.open_target
+
+    def small(model, batch, **options):
+        tried.append(len(batch))
+        if len(batch) > 1:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return true(model, batch, **options)
+
+    monkeypatch.setattr(module, "open_target", small)
+    with baseline.recorded(options=RunOptions(device="cpu", engine="wavefront", memory_gib=0)) as recorded:
+        with pytest.warns(UdsLensWarning, match="memory ran out on a batch"):
+            recorded.audit(trio("llama").unlearned)
+        tried.clear()
+        recorded.audit(trio("llama").unlearned)
+        assert set(tried) == {1}
+        assert recorded.target._scores_at_once < 1 << 26
+
+
+def test_a_live_full_that_is_trained_while_it_is_recorded_is_refused(trio):
+    import transformers
+
+    paths = trio("llama")
+    live = transformers.AutoModelForCausalLM.from_pretrained(paths.full, attn_implementation="eager")
+    baseline = Baseline.measure(live, paths.retain, EXAMPLES, options=CPU)
+    with baseline.recorded(options=CPU) as recorded:
+        recorded.audit(paths.unlearned)
+        with torch.no_grad():
+            live.model.layers[1].mlp.down_proj.weight.add_(0.1)
+        with pytest.raises(ModelError, match="is not the `full` this baseline was measured with"):
+            recorded.audit(paths.unlearned)

@@ -185,7 +185,7 @@ class Baseline:
         """
         options = options or RunOptions()
         plan = self._plan({}, options)
-        require_memory(self._full, plan, n_sources=1, config=self.config, options=options, models_open=2)
+        require_memory(self._full, plan, n_sources=1, config=self.config, options=options, keep=True)
         with Target(self._full, plan, config=self.config, options=options, keep=True) as target:
             yield RecordedBaseline(self, plan, target, options)
 
@@ -214,10 +214,10 @@ class Baseline:
 
     def _finish(self, sources: Sequence[SourceStates], target: Target) -> list[DepthAudit]:
         """Stage 2 of sources that were read, in a target that must be the `full` of stage 1."""
-        if target.record.fingerprint != self.models["full"].fingerprint:
+        if (now := target.fingerprint) != self.models["full"].fingerprint:
             raise ModelError(
                 f"{target.record.name!r} is not the `full` this baseline was measured with (weights "
-                f"{target.record.fingerprint}, expected {self.models['full'].fingerprint}). Measure the baseline "
+                f"{now}, expected {self.models['full'].fingerprint}). Measure the baseline "
                 "again, or set its `full`."
             )
         own = [s for s in sources if s.record.fingerprint != self.models["retain"].fingerprint]

@@ -17,49 +17,54 @@ from uds_lens.audit.plan import Plan
 from uds_lens.errors import ModelError, warn_once
 from uds_lens.models import ModelSource, pick_device
 from uds_lens.models.checkpoint import load_config
+from uds_lens.patching.exhaustion import is_out_of_memory
+from uds_lens.patching.logprobs import logits_at_once
+from uds_lens.patching.recording import SCORES_AT_ONCE
 
 logger = logging.getLogger(__name__)
 
 GIB = 1 << 30
 
 
-def run_halving(rows: Sequence[int], work: Callable[[list[int]], None]) -> None:
+def run_halving(
+    rows: Sequence[int], work: Callable[[list[int]], None], *, relieve: Callable[[], bool] | None = None
+) -> list[list[int]]:
     """Run `work` on rows; where memory runs out, on each half of them instead.
 
     Args:
         rows: Row numbers of one batch.
         work: Does the rows given to it, and keeps nothing of an attempt that raised.
+        relieve: Gives memory back, and says whether that may be enough to try the same rows again.
+
+    Returns:
+        The pieces that ran.
 
     Raises:
         ModelError: Memory runs out on a single row.
     """
     try:
         work(list(rows))
-        return
+        return [list(rows)]
     except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
-        if len(rows) == 1:
+        again = relieve is not None and relieve()
+        if len(rows) == 1 and not again:
             raise ModelError(
                 "memory ran out on a single example: use a GPU with more memory, device_map='auto' to spread the "
                 "model, dtype='bfloat16', or device='cpu'."
             ) from error
     _free()
+    if again:
+        return run_halving(rows, work, relieve=relieve)
     warn_once(
         "memory ran out on a batch: halving batches, results do not change. A lower RunOptions(token_budget=...) "
         "avoids the failed attempts."
     )
     middle = len(rows) // 2
-    run_halving(rows[:middle], work)
-    run_halving(rows[middle:], work)
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an exception says that an allocation failed (CUDA's own class, Python's, or the CPU allocator's)."""
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
-        return True
-    text = str(error)
-    return "out of memory" in text or "can't allocate memory" in text
+    return run_halving(rows[:middle], work, relieve=relieve) + run_halving(
+        rows[middle:], work, relieve=relieve
+    )
 
 
 def _free() -> None:
@@ -76,7 +81,7 @@ class MemoryEstimate:
     """One model, the only one in memory."""
 
     states: int
-    """States of all sources at the windows."""
+    """States of all sources at the windows, and recordings that are kept."""
 
     batch: int
     """The largest batch: recorded keys and values, activations, logits."""
@@ -116,6 +121,7 @@ def estimate_memory(
     dtype: str,
     device: str,
     states_budget: int,
+    keep: bool = False,
     trust_remote_code: bool = False,
 ) -> MemoryEstimate:
     """Estimate from a transformers config, without loading weights.
@@ -126,11 +132,12 @@ def estimate_memory(
         n_sources: Models whose states are kept at once.
         dtype: Dtype of weights and activations.
         device: Where the models run.
-        states_budget: Bytes of states kept in memory before they are written to disk.
+        states_budget: Bytes of states kept in memory before they are written to disk, and of recordings.
+        keep: Whether recordings of `full` are kept.
         trust_remote_code: Build the model from the checkpoint's own code.
 
     Returns:
-        The estimate; right to about 20 % for dense decoders.
+        The estimate; right to about 30 % for dense decoders.
     """
     text = config.get_text_config()
     size = torch.empty(0, dtype=getattr(torch, dtype)).element_size()
@@ -141,18 +148,22 @@ def estimate_memory(
     inner = int(getattr(text, "intermediate_size", None) or 4 * width)
     rows = plan.encoded.rows
     windows = sum(len(row.window) for row in rows)
-    largest = 0
+    largest = kept = 0
     for batch in plan.batches:
-        tokens = len(batch) * max(len(rows[i].ids) for i in batch)
-        flying = len(batch) * max(len(rows[i].window) for i in batch) * layers
         length = max(len(rows[i].ids) for i in batch)
+        riding = max(len(rows[i].window) for i in batch) * layers
+        tokens, flying = len(batch) * length, len(batch) * riding
+        masks = 3 * flying * (length + riding) * size  # of the window, beside them while they are built
         recorded = tokens * layers * kv * size + 2 * flying * width * size
-        active = max(tokens, flying) * (2 * width + 3 * inner) * size + len(batch) * heads * length**2 * 8
-        largest = max(largest, recorded + active)
-    logits = 3 * min(1 << 22, windows * layers * int(text.vocab_size)) * 4
+        scores = heads * max(tokens * length, min(flying * (length + riding), SCORES_AT_ONCE // heads))
+        active = max(tokens, flying) * (2 * width + 3 * inner) * size + 3 * scores * size
+        largest = max(largest, recorded + masks + active)
+        kept += recorded + masks // 3
+    logits = 3 * min(logits_at_once(torch.device(device)), windows * layers * int(text.vocab_size)) * 4
     return MemoryEstimate(
         weights=_weight_bytes(config, size, trust_remote_code),
-        states=min(states_budget, n_sources * windows * layers * width * size),
+        states=min(states_budget, n_sources * windows * layers * width * size)
+        + (min(states_budget, kept) if keep else 0),
         batch=largest + logits,
         available=free_bytes(device),
     )
@@ -165,7 +176,7 @@ def require_memory(
     n_sources: int,
     config: AuditConfig,
     options: RunOptions,
-    models_open: int = 1,
+    keep: bool = False,
 ) -> MemoryEstimate | None:
     """Estimate an audit's memory, log it, and raise if it is not there.
 
@@ -193,9 +204,10 @@ def require_memory(
         dtype=config.dtype,
         device=pick_device(options.device),
         states_budget=int(options.memory_gib * GIB),
+        keep=keep,
         trust_remote_code=options.trust_remote_code,
     )
-    estimate = dataclasses.replace(estimate, weights=estimate.weights * models_open)
+    estimate = dataclasses.replace(estimate, weights=estimate.weights * (2 if keep else 1))
     logger.info("the audit %s", estimate)
     estimate.require()
     return estimate

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from uds_lens.audit.states import SourceStates, opened
 from uds_lens.data import TokenBatch
 from uds_lens.models import ModelSource
 from uds_lens.patching import NaiveTarget, SpanCache, WavefrontTarget, capture, choose_engine, open_target
+from uds_lens.patching.recording import SCORES_AT_ONCE
 from uds_lens.progress import progress
 from uds_lens.types import Engine
 
@@ -82,9 +84,17 @@ class Target:
         self._stack = ExitStack()
         self.model = self._stack.enter_context(opened(full, config, options))
         self.record = ModelRecord.of(self.model)
+        self._live = not isinstance(full, str | os.PathLike)
         self.engine: Engine = options.engine if options.engine != "auto" else self._choose()
         self._left = int(options.memory_gib * GIB) if keep else 0
+        self._batches = list(plan.batches)
+        self._scores_at_once: int | None = None
         self._kept: dict[tuple[int, ...], WavefrontTarget | NaiveTarget] = {}
+
+    @property
+    def fingerprint(self) -> str:
+        """Fingerprint of the weights as they are now: the caller may have trained a live model since it was opened."""
+        return self.model.fingerprint if self._live else self.record.fingerprint
 
     def __enter__(self) -> Target:
         return self
@@ -113,10 +123,10 @@ class Target:
             for source, into in zip(sources, scores, strict=True):
                 self._score_source(source, into, rows, on_batch)
 
-        for rows in progress(
-            self.plan.batches, desc="patch into full", unit="batch", enabled=self.options.progress
-        ):
-            run_halving(rows, score)
+        batches = progress(self._batches, desc="patch into full", unit="batch", enabled=self.options.progress)
+        self._batches = [
+            piece for rows in batches for piece in run_halving(rows, score, relieve=self._give_back)
+        ]
         return TargetScores(self.record, self.engine, str(self.model.device), s_full, scores)
 
     def _score_source(
@@ -165,11 +175,22 @@ class Target:
         if key in self._kept:
             return self._kept[key]
         batch = self.plan.batch_of(rows).to(self.model.device)
-        on_batch = open_target(self.model, batch, site=self.config.site, engine=self.engine)
+        on_batch = open_target(
+            self.model, batch, site=self.config.site, engine=self.engine, scores_at_once=self._scores_at_once
+        )
         if isinstance(on_batch, WavefrontTarget) and on_batch.recording.nbytes <= self._left:
             self._left -= on_batch.recording.nbytes
             self._kept[key] = on_batch
         return on_batch
+
+    def _give_back(self) -> bool:
+        """Let go of kept recordings, or else hold fewer attention scores; whether recordings were there."""
+        kept = bool(self._kept)
+        self._kept.clear()
+        self._left = 0
+        if not kept:
+            self._scores_at_once = max((self._scores_at_once or SCORES_AT_ONCE) // 2, 1 << 16)
+        return kept
 
     def _own_states(
         self, on_batch: WavefrontTarget | NaiveTarget

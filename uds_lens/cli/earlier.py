@@ -63,9 +63,12 @@ class Asked:
 
         if result is None or result.config != self.config:
             return None
-        if result.provenance["versions"]["uds_lens"] != versions()["uds_lens"]:
+        told = result.provenance
+        if told.get("versions", {}).get("uds_lens") != versions()["uds_lens"]:
             return None
-        if result.provenance["ids_hash"] != self._encoded.ids_hash or not self._same_rows(result):
+        if self.run.engine not in ("auto", told.get("engine")):
+            return None
+        if told.get("ids_hash") != self._encoded.ids_hash or not self._same_rows(result):
             return None
         models = {"full": self.full, "retain": self.retain, **others}
         same = all(result.models[role].fingerprint == self._weights(model) for role, model in models.items())

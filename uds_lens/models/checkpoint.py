@@ -152,11 +152,12 @@ def load_weights(
             f"checkpoint {os.fspath(source)!r} does not fill {len(missing) + len(mismatched)} weights of "
             f"{type(model).__name__} ({names}, ...): they would be random. Save the complete model again."
         )
-    if device_map is None and str(model.device) != device:
-        model = move_checked(model, device) if device.startswith("mps") else model.to(device)
+    model = model.eval().requires_grad_(False)
     set_plain_outputs(model.config)
     keep_plain_format(model)
-    return model.eval().requires_grad_(False)
+    if device_map is None and str(model.device) != device:
+        return move_checked(model, device) if device.startswith("mps") else model.to(device)
+    return model
 
 
 def _with_adapter(base: PreTrainedModel, source: str | os.PathLike[str]) -> PreTrainedModel:

@@ -11,6 +11,7 @@ from torch import nn
 from uds_lens.errors import ModelError, warn_once
 from uds_lens.models.bridge import clone_sharing_weights, is_offloaded
 from uds_lens.models.checkpoint import load_tokenizer, load_weights
+from uds_lens.models.four_bit import keep_plain_format
 from uds_lens.models.hooked import HookedModel
 from uds_lens.models.outputs import require_plain_outputs, set_plain_outputs
 from uds_lens.types import DType, check_choice
@@ -116,6 +117,7 @@ def _adopt(model: nn.Module, tokenizer: PreTrainedTokenizerFast | None) -> Hooke
     if getattr(view.config, "_attn_implementation", "eager") != "eager":
         view.set_attn_implementation("eager")
     set_plain_outputs(view.config)
+    keep_plain_format(view, live=True)
     if next(view.parameters()).device.type == "mps":
         warn_once(
             f"the live model {name!r} is on Apple's GPU, whose backend has returned wrong logits without an error "

@@ -13,6 +13,7 @@ from uds_lens.data import TokenBatch
 from uds_lens.errors import ModelError, PatchError, warn_once
 from uds_lens.models import HookedModel
 from uds_lens.patching.capture import as_hooked, capture
+from uds_lens.patching.exhaustion import is_out_of_memory
 from uds_lens.patching.naive import SpanPatch, run_hooks, run_unhooked, scored_logprobs
 from uds_lens.patching.recording import Recording, record
 from uds_lens.patching.sites import chosen_layers, hook_name, patch_hooks
@@ -128,13 +129,19 @@ class NaiveTarget:
 
 
 def open_target(
-    model: HookedModel, batch: TokenBatch, *, site: Site = "resid_post", engine: Engine = "wavefront"
+    model: HookedModel,
+    batch: TokenBatch,
+    *,
+    site: Site = "resid_post",
+    engine: Engine = "wavefront",
+    scores_at_once: int | None = None,
 ) -> WavefrontTarget | NaiveTarget:
-    """The target on one batch, ready to be patched from any number of sources."""
+    """The target on one batch, ready to be patched from any number of sources; see `record`."""
     batch = batch.to(model.device)
     if engine == "naive":
         return NaiveTarget(model, batch)
-    return WavefrontTarget(model, record(model, batch, by_bridge=site != "resid_post"))
+    recording = record(model, batch, by_bridge=site != "resid_post", scores_at_once=scores_at_once)
+    return WavefrontTarget(model, recording)
 
 
 def choose_engine(model: HookedModel, batch: TokenBatch, *, site: Site = "resid_post") -> Engine:
@@ -158,9 +165,9 @@ def choose_engine(model: HookedModel, batch: TokenBatch, *, site: Site = "resid_
         probe = SpanCache(states=own.states.roll(1, dims=1) * 0.9, site=site, name=own.name)
         fast = open_target(model, batch, site=site).patched(probe)
         unpatched = record(model, batch).logprobs
-    except torch.OutOfMemoryError:
-        raise
     except (PatchError, ModelError, ValueError, RuntimeError, TypeError, IndexError, AttributeError) as error:
+        if is_out_of_memory(error):
+            raise
         return _fall_back(model, f"it failed: {str(error).splitlines()[0]}")
     naive = open_target(model, batch, site=site, engine="naive")
     some = _spread(model.n_layers, _CHECKED_LAYERS)

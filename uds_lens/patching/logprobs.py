@@ -13,6 +13,11 @@ _LOGITS_AT_ONCE = {"cpu": 1 << 22, "cuda": 1 << 25}
 and fetch every page anew; 128 MiB on a GPU, where small products waste the device."""
 
 
+def logits_at_once(device: torch.device) -> int:
+    """How many logits are held at one time on a device."""
+    return _LOGITS_AT_ONCE.get(device.type, 1 << 22)
+
+
 def target_logprobs(
     anatomy: Anatomy,
     states: Float[Tensor, "*rows win d_model"],
@@ -33,7 +38,7 @@ def target_logprobs(
         Natural logarithms in float32 (nats), at most 0; NaN where not scored.
     """
     rows, wanted = states[scored], targets[scored]
-    chunk = max(1, _LOGITS_AT_ONCE.get(states.device.type, 1 << 22) // anatomy.d_vocab)
+    chunk = max(1, logits_at_once(states.device) // anatomy.d_vocab)
     values = torch.empty(len(rows), dtype=torch.float32, device=states.device)
     for start in range(0, len(rows), chunk):
         part = slice(start, start + chunk)

@@ -26,7 +26,7 @@ from uds_lens.patching.forward import at_window, first_tensor, forward_hooks
 from uds_lens.patching.logprobs import target_logprobs
 from uds_lens.patching.prefix import PrefixKept, prefix_cache, recording_cache
 
-_SCORES_AT_ONCE = 1 << 26
+SCORES_AT_ONCE = 1 << 26
 """Attention scores of one block held at one time (256 MiB in float32)."""
 
 
@@ -91,7 +91,9 @@ class Recording(Trace):
 
 
 @torch.no_grad()
-def record(model: HookedModel, batch: TokenBatch, *, by_bridge: bool = False) -> Recording:
+def record(
+    model: HookedModel, batch: TokenBatch, *, by_bridge: bool = False, scores_at_once: int | None = None
+) -> Recording:
     """Run the target once over the batch and remember what patched variants share.
 
     Args:
@@ -99,6 +101,8 @@ def record(model: HookedModel, batch: TokenBatch, *, by_bridge: bool = False) ->
         batch: The tokens.
         by_bridge: Walk TransformerLens's blocks instead of the plain ones, so that hooks inside a block apply
             when variants are resumed (needed for sites other than `resid_post`).
+        scores_at_once: Attention scores of one block held at one time, which bounds how many variants ride together;
+            None: 256 MiB of them in float32.
 
     Returns:
         The recording; it holds keys and values of every position.
@@ -124,7 +128,7 @@ def record(model: HookedModel, batch: TokenBatch, *, by_bridge: bool = False) ->
         for name in ("anatomy", "entry", "states", "calls", "cache", "first_column")
     }
     recording = Recording(**kept, batch=batch, logprobs=logprobs)
-    recording.variants = _variants_at_once(recording)
+    recording.variants = _variants_at_once(recording, scores_at_once or SCORES_AT_ONCE)
     return recording
 
 
@@ -222,12 +226,12 @@ def _split_call(
     return options.pop("hidden_states"), (), options
 
 
-def _variants_at_once(recording: Recording) -> int:
+def _variants_at_once(recording: Recording, scores_at_once: int) -> int:
     """How many variants may ride together before their attention scores pass the memory bound."""
     batch = recording.batch
     width, prefix = batch.window.shape[1], recording.first_column
     heads = int(recording.anatomy.text_config.num_attention_heads)
-    per_head = _SCORES_AT_ONCE / (len(batch) * heads)
+    per_head = scores_at_once / (len(batch) * heads)
     n = 1
     while n < recording.anatomy.n_layers and (n + 1) * width * (prefix + (n + 1) * width) <= per_head:
         n += 1
