@@ -102,7 +102,7 @@ def measure(load: Workload, *, repeats: int, token_budget: int, naive_rows: int 
     )
     print("| | seconds | plain forwards (b) | faster than (a) |\n|---|---|---|---|")
     for name, seconds, against in (
-        (f"(a) one forward per layer, one stage{told}", stage, stage),
+        (f"(a) one forward per layer, one stage{told}", stage, None),
         ("(b) one plain forward", forward, None),
         ("whole audit, both stages, one model", whole, 2 * stage),
         ("one more model, full recorded again", alone, stage),
