@@ -3,6 +3,7 @@
 import base64
 import json
 from collections import Counter
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -185,6 +186,30 @@ def test_logit_lens_of_something_else_is_refused(sites):
     stranger = compared(synthetic_audit(seed=9, erased=0.9), 2)
     with pytest.raises(ConfigError, match="of example 'e2' belong to none of the audits"):
         render_report(sites, lens=[stranger])
+
+
+def test_logit_lens_of_other_examples_with_the_same_ids_is_refused():
+    """Rows of a file without ids are numbered, whatever they hold."""
+    import uds_lens as ul
+
+    world = ul.toy.load()
+    model = world.unlearned["ga"]
+    numbered = [[replace(e, id=str(i)) for i, e in enumerate(world.examples[a : a + 3])] for a in (0, 8)]
+    audit = ul.DepthAudit.run(world.full, world.retain, model, numbered[0])
+    measured = [
+        ul.metrics.evaluate(model, rows, metrics=["logit_lens"], full=world.full, retain=world.retain)
+        for rows in (*numbered, [*numbered[0], replace(world.examples[20], id="more")])
+    ]
+    for fits in (measured[0], measured[2]):
+        assert Page(render_report(audit, lens=[fits])).data["models"][0]["lens"] is not None
+    with pytest.raises(ConfigError, match="belong to none of the audits"):
+        render_report(audit, lens=[measured[1]])
+
+
+def test_every_audit_on_the_page_says_how_to_measure_it_again(sites):
+    recipe = Page(render_report(sites)).text.split("Measure it again")[1]
+    assert recipe.count("ul.DepthAudit.run(") == 2
+    assert "AuditConfig(site=" in recipe and "mlp_out" in recipe
 
 
 def test_other_settings_are_in_the_table():

@@ -69,6 +69,13 @@ def _check_text(name: str, value: object, row: int) -> None:
         raise DataError(
             f"ForgetExample (row {row}): `{name}` must be text; got {value!r} ({type(value).__name__})."
         )
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise DataError(
+            f"ForgetExample (row {row}): `{name}` holds half of a character ({value[error.start]!r} at place "
+            f"{error.start}), which no file can hold: the text was cut inside an emoji, or read wrongly. Mend the row."
+        ) from error
 
 
 def _texts(name: str, values: object, row: int) -> tuple[str, ...]:

@@ -47,7 +47,8 @@ def tau_curve(
     put(figure, score, row=1)
     _sizes(figure, sweep, places, colours)
     _counts(figure, sweep, places, colours)
-    if tau in set(sweep["tau"]):
+    marked = tau in set(sweep["tau"])
+    if marked:
         place = sweep["tau"].tolist().index(tau)
         line = {"color": colours.faint, "width": 1, "dash": "dot"}
         figure.add_shape(type="line", x0=place, x1=place, y0=0, y1=1, yref="paper", line=line)
@@ -67,7 +68,7 @@ def tau_curve(
     )
     head(figure, "at this threshold")
     subtitle = "KE layers: those where S1 exceeds tau; band: fewest to most of an example." + (
-        " Dotted: the tau of this audit." if tau is not None else ""
+        " Dotted: the tau of this audit." if marked else ""
     )
     return style(figure, theme=theme, title=title, subtitle=subtitle, height=560)
 

@@ -151,8 +151,17 @@ def prompts(audits: Mapping[str, DepthAudit]) -> list[str]:
 
 
 def recipe(audits: Mapping[str, DepthAudit]) -> str:
-    """Python that measures the first audit again."""
-    audit = next(iter(audits.values()))
+    """Python that measures each audit again."""
+    blocks = [_call(audit, f"# {name!r}\n" if len(audits) > 1 else "") for name, audit in audits.items()]
+    rows = {len(audit.examples) + len(audit.skipped) for audit in audits.values()}
+    told = " or ".join(map(str, sorted(rows)))
+    head = (
+        f'import uds_lens as ul\n\nexamples = ul.load_examples("forget.json")  # your forget set: {told} rows'
+    )
+    return "\n".join([head, *blocks]) if len(audits) == 1 else "\n\n".join([head, *blocks])
+
+
+def _call(audit: DepthAudit, before: str) -> str:
     default = AuditConfig()
     changed = [
         f"{field.name}={getattr(audit.config, field.name)!r}"
@@ -160,12 +169,9 @@ def recipe(audits: Mapping[str, DepthAudit]) -> str:
         if getattr(audit.config, field.name) != getattr(default, field.name)
     ]
     names = {role: record.name for role, record in audit.models.items()}
-    rows, tokens = len(audit.examples) + len(audit.skipped), audit.provenance.get("ids_hash")
-    return "\n".join(
+    tokens = audit.provenance.get("ids_hash")
+    return before + "\n".join(
         [
-            "import uds_lens as ul",
-            "",
-            f'examples = ul.load_examples("forget.json")  # your forget set: {rows} rows',
             "audit = ul.DepthAudit.run(",
             *(f"    {names[role]!r}," for role in ("full", "retain", "unlearned")),
             "    examples,",

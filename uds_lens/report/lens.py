@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
@@ -94,9 +95,28 @@ def _belongs(source: LensSource, audit: DepthAudit) -> bool:
             for place in places
         )
     roles = {"full": "full", "retain": "retain", "unlearned": "model"}
-    return all(
+    same_models = all(
         role in source.models and source.models[role].fingerprint == audit.models[own].fingerprint
         for own, role in roles.items()
+    )
+    return same_models and _same_examples(source, audit)
+
+
+def _same_examples(source: MetricResults, audit: DepthAudit) -> bool:
+    """Whether the ids mean the same examples; ids are often row numbers, which every file has.
+
+    Told by the tokens of all; where one of the two holds more rows, by the last layer, at which Logit Lens and UDS
+    are the same measurement of `retain`.
+    """
+    tokens = source.provenance.get("entity_ids_hash")
+    if tokens is not None and tokens == audit.provenance.get("ids_hash"):
+        return True
+    if audit.config.last_layer != "resid_post":
+        return False
+    rows = _rows_of_results(source)
+    ours = {e.id: float(audit.s1_delta[i, -1]) for i, e in enumerate(audit.examples) if e.id in rows}
+    return bool(ours) and all(
+        math.isclose(rows[e][0][-1], s1, rel_tol=0.01, abs_tol=0.01) for e, s1 in ours.items()
     )
 
 
