@@ -158,7 +158,7 @@ def recipe(audits: Mapping[str, DepthAudit]) -> str:
     head = (
         f'import uds_lens as ul\n\nexamples = ul.load_examples("forget.json")  # your forget set: {told} rows'
     )
-    return "\n".join([head, *blocks]) if len(audits) == 1 else "\n\n".join([head, *blocks])
+    return "\n\n".join([head, *blocks])
 
 
 def _call(audit: DepthAudit, before: str) -> str:
