@@ -4,26 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jaxtyping import Bool
 from torch import Tensor
 
 from uds_lens.audit.config import AuditConfig, RunOptions
-from uds_lens.data import Encoded, ForgetExample, TokenBatch, encode, make_batch, plan_batches
+from uds_lens.data import Encoded, ForgetExample, TokenBatch, encode, make_batch, plan_packed
 from uds_lens.errors import DataError, ModelError
 from uds_lens.models import ModelSource, check_trio, pick_device, read_passport
+from uds_lens.patching.parts import call_cost, pair_cost
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-_CALL_COST_CUDA = 2048
-"""What one more batch costs on a CUDA device beside its tokens, in tokens."""
+_ACTIVATION = 1 << 18
+"""Tokens x d_model of a batch on a CPU. An MLP holds four times that, twice: what stays in the processor's caches, and
+below the size of blocks that allocators return to the system at once, so that every page is fetched anew."""
 
-_ACTIVATION = 1 << 19
-"""Tokens x d_model of a batch on a CPU. Four times that in an MLP, twice that again where all variants ride, are
-16 MiB in float32: allocators return larger blocks to the system at once, and every page is fetched anew. Wide models
-take 1024 tokens nevertheless, since there the pages cost less than reading the weights once more."""
+_TOKENS = 1280
+"""Tokens of a batch on a CPU where that is more: wide models lose more by reading their weights once more."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,22 +97,23 @@ def make_plan(
     tokenizer: PreTrainedTokenizerFast = check_trio(passports)
     encoded = encode(examples, tokenizer, protocol=config.protocol, scope=config.scope)
     shape = next(iter(passports.values())).shape
-    depth, d_model = shape["depth (layers)"], shape["width (d_model)"]
-    batches = plan_batches(
-        encoded.rows,
-        n_layers=depth if isinstance(depth, int) else 16,
-        **_batch_size(d_model if isinstance(d_model, int) else 1024, options),
-    )
+    batches = plan_packed(encoded.rows, **_batch_size(shape, options))
     return Plan(encoded=encoded, batches=batches, pad_token_id=tokenizer.pad_token_id)
 
 
-def _batch_size(d_model: int, options: RunOptions) -> dict[str, int]:
-    """Tokens per batch at most, and what one more batch costs, in tokens.
-
-    A call costs about the same time in every model, a token the more the wider the model is. The constants were
-    measured on two CPU cores with models of d_model 192 and 512.
-    """
-    if pick_device(options.device).startswith("cuda"):
-        return {"token_budget": options.token_budget, "call_cost": _CALL_COST_CUDA}
-    fits = max(1024, _ACTIVATION // d_model)
-    return {"token_budget": min(options.token_budget, fits), "call_cost": 64 + 4_000_000 // d_model**2}
+def _batch_size(shape: Mapping[str, object], options: RunOptions) -> dict[str, Any]:
+    """Tokens per batch at most, what one more batch costs, and a query and a key in attention, in tokens."""
+    d_model, heads = shape["width (d_model)"], shape.get("attention heads")
+    depth = shape["depth (layers)"]
+    d_model = d_model if isinstance(d_model, int) else 1024
+    heads = heads if isinstance(heads, int) else max(1, d_model // 64)
+    device = pick_device(options.device).split(":")[0]
+    fits = options.token_budget
+    if device != "cuda":
+        fits = min(fits, max(_TOKENS, _ACTIVATION // d_model))
+    return {
+        "token_budget": fits,
+        "n_layers": depth if isinstance(depth, int) else 16,
+        "call_cost": call_cost(device, d_model),
+        "pair_cost": pair_cost(d_model, heads),
+    }

@@ -2,7 +2,8 @@
 
 from uds_lens.data.batches import TokenBatch, batch_from_texts, make_batch
 from uds_lens.data.example import ForgetExample, SkippedExample
-from uds_lens.data.plan import plan_batches
+from uds_lens.data.partition import cheapest_cuts
+from uds_lens.data.plan import plan_batches, plan_packed
 from uds_lens.data.prompts import RenderedExample, continuation_text, prompt_text, render
 from uds_lens.data.readers import load_examples
 from uds_lens.data.spans import Span, entity_span
@@ -19,6 +20,7 @@ __all__ = [
     "TokenRow",
     "TokenSequence",
     "batch_from_texts",
+    "cheapest_cuts",
     "continuation_text",
     "encode",
     "entity_span",
@@ -27,6 +29,7 @@ __all__ = [
     "load_tofu",
     "make_batch",
     "plan_batches",
+    "plan_packed",
     "prompt_ids",
     "prompt_text",
     "render",

@@ -53,6 +53,16 @@ class TokenBatch:
         moved = {name: value.to(device) for name, value in values.items() if isinstance(value, Tensor)}
         return TokenBatch(**{**values, **moved})
 
+    def take(self, rows: Sequence[int]) -> TokenBatch:
+        """Some rows of the batch, at its length; the window as wide as theirs are."""
+        which = list(rows)
+        width = int(self.window_mask[which].sum(1).max())
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        taken = {name: value[which] for name, value in values.items() if isinstance(value, Tensor)}
+        at_window = ("window", "window_mask", "patched_mask", "scored_mask", "targets")
+        cut = {name: taken[name][:, :width] for name in at_window}
+        return TokenBatch(**{**values, **taken, **cut, "rows": tuple(self.rows[row] for row in which)})
+
     def __len__(self) -> int:
         return len(self.rows)
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from uds_lens.data.partition import cheapest_cuts
 from uds_lens.data.tokens import TokenSequence
 from uds_lens.errors import ConfigError
 
@@ -70,6 +71,73 @@ def plan_batches(
         else:
             batches.append(sorted(group.tolist(), key=lambda index: (widths[index], index)))
     return sorted(batches, key=lambda batch: (max(lengths[index] for index in batch), batch))
+
+
+def plan_packed(
+    rows: Sequence[TokenSequence],
+    *,
+    token_budget: int = 4096,
+    n_layers: int = 16,
+    call_cost: float = 128,
+    pair_cost: float = 0.002,
+) -> list[list[int]]:
+    """Group rows of similar length and window width, where rows run packed and only attention sees padding.
+
+    Tokens cost the same in any batch. A batch of n rows costs `call_cost` tokens, and `pair_cost` for each pair of a
+    query and a key: n S squared in the forward, with S its longest row; and, where every layer is patched and resumed
+    at the window, at block l of L the pairs of l W queries and S + l W keys, with W its widest window: on average
+    n W ((L - 1) / 2 S + (L - 1) (2 L - 1) / 6 W) per block. Rows are put in order of length, of width and of mixtures
+    of both, each order is cut where that costs least, and the cheapest is taken.
+
+    Args:
+        rows: The rows to group.
+        token_budget: Tokens per batch. A row larger than this gets a batch of its own.
+        n_layers: L; 1 leaves the windows out.
+        call_cost: What one more batch costs, in tokens.
+        pair_cost: What a query and a key cost in attention, in tokens.
+
+    Returns:
+        Lists of indices into `rows`, each index once; batches of short rows first, rows in order of window width.
+
+    Raises:
+        ConfigError: A limit is smaller than 1.
+
+    Example:
+        >>> rows = [TokenSequence(ids=(1,) * n, targets=(1,), scored=(0,), patched=(0,)) for n in (4, 900, 5)]
+        >>> plan_packed(rows)
+        [[0, 2], [1]]
+    """
+    for name, value in (("token_budget", token_budget), ("n_layers", n_layers)):
+        if value < 1:
+            raise ConfigError(f"{name} must be at least 1; got {value}.")
+    lengths = np.array([len(row.ids) for row in rows], dtype=float)
+    widths = np.array([len(row.window) for row in rows], dtype=float)
+    rode, rode_squared = (n_layers - 1) / 2, (n_layers - 1) * (2 * n_layers - 1) / 6
+
+    def cost(count: np.ndarray, longest: np.ndarray, widest: np.ndarray) -> np.ndarray:
+        pairs = longest**2 + widest * (rode * longest + rode_squared * widest)
+        return call_cost + pair_cost * count * pairs
+
+    best: list[np.ndarray] = []
+    cheapest = np.inf
+    for order in _orders(lengths, widths):
+        cuts = cheapest_cuts(lengths[order], lengths[order], widths[order], budget=token_budget, cost=cost)
+        batches = [order[start:stop] for start, stop in cuts]
+        count = np.array([len(batch) for batch in batches])
+        longest = np.array([lengths[batch].max() for batch in batches])
+        total = float(cost(count, longest, np.array([widths[batch].max() for batch in batches])).sum())
+        if total < cheapest:
+            best, cheapest = batches, total
+    by_width = [sorted(batch.tolist(), key=lambda index: (widths[index], index)) for batch in best]
+    return sorted(by_width, key=lambda batch: (max(lengths[index] for index in batch), batch))
+
+
+def _orders(lengths: np.ndarray, widths: np.ndarray) -> list[np.ndarray]:
+    """Row indices by length, by width, and by bands of one with the other inside them."""
+    bands = [(lengths // step, widths) for step in (1, 6, 12)] + [
+        (widths // step, lengths) for step in (1, 3, 6)
+    ]
+    return [np.lexsort((inner, outer)) for outer, inner in bands]
 
 
 def _best_split(

@@ -6,7 +6,7 @@ names its modules.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -77,7 +77,11 @@ class Anatomy:
         """
         output = _DecoderOutput(normed.unsqueeze(0))
         dummy = torch.zeros(1, 1, dtype=torch.long, device=normed.device)
-        with _forward_replaced(self.base, output), _forward_replaced(self.root, output):
+
+        def stub(*args: Any, **kwargs: Any) -> _DecoderOutput:
+            return output
+
+        with forward_replaced(self.base, stub), forward_replaced(self.root, stub):
             logits = self.causal_lm(input_ids=dummy, use_cache=False).logits[0]
         if len(logits) != len(normed):
             raise ModelError(
@@ -146,10 +150,11 @@ class _DecoderOutput:
 
 
 @contextmanager
-def _forward_replaced(module: nn.Module, output: object) -> Iterator[None]:
+def forward_replaced(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
+    """Let a module run `forward` instead of its own for the length of the `with` block."""
     had_own = "forward" in module.__dict__
     own = module.__dict__.get("forward")
-    module.forward = lambda *args, **kwargs: output
+    module.forward = forward
     try:
         yield
     finally:

@@ -10,20 +10,21 @@ from torch import Tensor
 
 from uds_lens.errors import PatchError
 from uds_lens.patching.forward import first_tensor
+from uds_lens.patching.packed_attention import PackedAttention, attending
 
 if TYPE_CHECKING:
-    from uds_lens.patching.recording import Trace
+    from uds_lens.patching.trace import Trace
 
 
 def run_block(
-    trace: Trace, layer: int, flying: Float[Tensor, "batch tokens d_model"]
-) -> Float[Tensor, "batch tokens d_model"]:
+    trace: Trace, layer: int, flying: Float[Tensor, "rows tokens d_model"]
+) -> Float[Tensor, "rows tokens d_model"]:
     """Run one block on n variants of the window, side by side, behind the keys and values before it.
 
     Args:
         trace: The pass whose arguments, masks, positions, keys and values apply.
         layer: Which block.
-        flying: Window states that enter it; n times the window's width in tokens.
+        flying: Window states that enter it; n times `trace.width` tokens (see `Trace.enter`).
 
     Returns:
         Window states that leave it.
@@ -31,13 +32,20 @@ def run_block(
     Raises:
         PatchError: The block takes an argument that cannot be cut to the window.
     """
-    key = (layer, flying.shape[1] // trace.batch.window.shape[1])
+    key = (layer, flying.shape[1] // trace.width)
     if key not in trace.resumed:
         cut = _Cut(trace, key[1])
         args, kwargs = trace.calls[layer]
         trace.resumed[key] = tuple(map(cut, args)), {name: cut(value) for name, value in kwargs.items()}
     args, kwargs = trace.resumed[key]
-    return first_tensor(trace.anatomy.layers[layer](flying, *args, **kwargs))
+    block = trace.anatomy.layers[layer]
+    if trace.windows is None:
+        return first_tensor(block(flying, *args, **kwargs))
+    attention = PackedAttention(trace.windows.repeated(key[1]), past=trace.before(layer))
+    with attending(attention, trace.configs):
+        output = first_tensor(block(flying, *args, **kwargs))
+    attention.require_once()
+    return output
 
 
 class _Cut:
@@ -69,8 +77,7 @@ class _Cut:
         )
 
     def _at_window(self, value: Tensor) -> Tensor:
-        width = self.trace.batch.window.shape[1]
-        return self._remembered(value, _tile)[:, : self.n * width]
+        return self._remembered(value, _tile)[:, : self.n * self.trace.width]
 
     def _mask(self, value: Tensor) -> Tensor:
         width = self.trace.batch.window.shape[1]
@@ -89,7 +96,7 @@ def _tile(trace: Trace, value: Tensor, n: int) -> Tensor:
     """Values at the window positions, once per variant."""
     window = trace.batch.window.to(value.device)
     rows = torch.arange(window.shape[0], device=value.device)[:, None]
-    cut = value.expand(window.shape[0], *value.shape[1:])[rows, window]
+    cut = trace.enter(value.expand(window.shape[0], *value.shape[1:])[rows, window])
     return cut.repeat(1, n, *([1] * (value.ndim - 2)))
 
 

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from uds_lens.data import TokenBatch
 from uds_lens.models import HookedModel, open_model
 from uds_lens.patching.forward import at_window
-from uds_lens.patching.recording import require_each_once, trace
+from uds_lens.patching.layout import forward_pass
+from uds_lens.patching.padded_pass import require_each_once
 from uds_lens.patching.sites import hook_name, require_site
 from uds_lens.patching.span_cache import SpanCache
 from uds_lens.types import LastLayer, Site, check_choice
@@ -57,7 +58,7 @@ def capture(
     require_site(model, site)
     batch = batch.to(model.device)
     if site == "resid_post":
-        states = trace(model, batch, keep_prefix=False).states
+        states = forward_pass(model, batch, keep_prefix=False).states
     else:
         states = _capture_by_bridge(model, batch, site)
     if last_layer == "post_norm" and site == "resid_post":

@@ -14,6 +14,7 @@ from uds_lens.errors import ModelError, PatchError, warn_once
 from uds_lens.models import HookedModel
 from uds_lens.patching.capture import as_hooked, capture
 from uds_lens.patching.exhaustion import is_out_of_memory
+from uds_lens.patching.layout import forbid_packing
 from uds_lens.patching.naive import SpanPatch, run_hooks, run_unhooked, scored_logprobs
 from uds_lens.patching.recording import Recording, record
 from uds_lens.patching.sites import chosen_layers, hook_name, patch_hooks
@@ -158,7 +159,7 @@ def choose_engine(model: HookedModel, batch: TokenBatch, *, site: Site = "resid_
         site: Patch site.
 
     Returns:
-        `wavefront` if both engines agree within rounding, else `naive`.
+        `wavefront` if both engines agree within rounding (on packed rows, or else on padded ones), else `naive`.
     """
     try:
         own = capture(model, batch, site=site)
@@ -168,6 +169,8 @@ def choose_engine(model: HookedModel, batch: TokenBatch, *, site: Site = "resid_
     except (PatchError, ModelError, ValueError, RuntimeError, TypeError, IndexError, AttributeError) as error:
         if is_out_of_memory(error):
             raise
+        if forbid_packing(model):
+            return choose_engine(model, batch, site=site)
         return _fall_back(model, f"it failed: {str(error).splitlines()[0]}")
     naive = open_target(model, batch, site=site, engine="naive")
     some = _spread(model.n_layers, _CHECKED_LAYERS)
@@ -176,6 +179,8 @@ def choose_engine(model: HookedModel, batch: TokenBatch, *, site: Site = "resid_
     tolerance = _TOLERANCE.get(model.dtype, 1e-3)
     if gap <= tolerance:
         return "wavefront"
+    if forbid_packing(model):
+        return choose_engine(model, batch, site=site)
     if gap == float("inf"):
         return _fall_back(model, "log-probabilities are NaN in one engine only")
     return _fall_back(model, f"log-probabilities differ by {gap:.2g} nats (allowed {tolerance:g})")

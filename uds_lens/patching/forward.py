@@ -58,3 +58,13 @@ def run_decoder(model: HookedModel, batch: TokenBatch, **options: Any) -> Any:
         position_ids=batch.position_ids,
         **options,
     )
+
+
+def split_call(
+    args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Tensor, tuple[Any, ...], dict[str, Any]]:
+    """The hidden states that a block is called with, and its other arguments."""
+    if args:
+        return args[0], args[1:], kwargs
+    options = dict(kwargs)
+    return options.pop("hidden_states"), (), options

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+from weakref import WeakKeyDictionary
+
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from uds_lens.models import Anatomy
 
 _LOGITS_AT_ONCE = {"cpu": 1 << 22, "cuda": 1 << 25}
 """Logits held at one time: 16 MiB in float32 on a CPU, since allocators return blocks of 32 MiB to the system at once
 and fetch every page anew; 128 MiB on a GPU, where small products waste the device."""
+
+_ROWS_AT_ONCE = 1024
+"""Rows that meet a piece of the vocabulary at once: fewer make each product read more weights than it computes."""
+
+_linear: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
 
 
 def logits_at_once(device: torch.device) -> int:
@@ -26,7 +34,8 @@ def target_logprobs(
 ) -> Float[Tensor, "*rows win"]:
     """Log-probability of each scored target, read out of the last layer's states.
 
-    `log_softmax(head(norm(state)))[target]` in float32, in chunks, only where `scored`.
+    `log_softmax(head(norm(state)))[target]` in float32, in pieces, only where `scored`. The vocabulary is cut too where
+    the head is one plain linear map, so that many rows share each piece of a large one.
 
     Args:
         anatomy: The model that reads the states out.
@@ -38,14 +47,59 @@ def target_logprobs(
         Natural logarithms in float32 (nats), at most 0; NaN where not scored.
     """
     rows, wanted = states[scored], targets[scored]
-    chunk = max(1, logits_at_once(states.device) // anatomy.d_vocab)
+    held = logits_at_once(states.device)
+    head = _plain_head(anatomy, rows, wanted) if len(rows) * anatomy.d_vocab > held else None
     values = torch.empty(len(rows), dtype=torch.float32, device=states.device)
+    chunk = max(1, held // anatomy.d_vocab) if head is None else min(_ROWS_AT_ONCE, len(rows))
     for start in range(0, len(rows), chunk):
         part = slice(start, start + chunk)
-        logits = anatomy.readout(rows[part]).float()
-        values[part] = -torch.nn.functional.cross_entropy(
-            logits, wanted[part].to(logits.device), reduction="none"
-        ).to(values.device)
+        if head is None:
+            found = _whole(anatomy.readout(rows[part]), wanted[part])
+        else:
+            found = _in_tiles(head, anatomy.final_norm(rows[part]), wanted[part], tile=max(1, held // chunk))
+        values[part] = found.to(values.device)
     result = torch.full(scored.shape, torch.nan, dtype=torch.float32, device=states.device)
     result[scored] = values
     return result
+
+
+def _whole(logits: Float[Tensor, "row d_vocab"], targets: Int[Tensor, "row"]) -> Float[Tensor, "row"]:
+    return -nn.functional.cross_entropy(logits.float(), targets.to(logits.device), reduction="none")
+
+
+def _in_tiles(
+    head: Any, normed: Float[Tensor, "row d_model"], targets: Int[Tensor, "row"], *, tile: int
+) -> Float[Tensor, "row"]:
+    """Log-probabilities with a piece of the vocabulary at a time: sums of exponentials behind a running maximum."""
+    normed, targets = normed.to(head.weight.device), targets.to(head.weight.device)
+    largest = torch.full(targets.shape, -torch.inf, device=targets.device)
+    total, own = torch.zeros_like(largest), torch.zeros_like(largest)
+    for start in range(0, len(head.weight), tile):
+        bias = None if head.bias is None else head.bias[start : start + tile]
+        logits = nn.functional.linear(normed, head.weight[start : start + tile], bias).float()
+        inside = (targets >= start) & (targets < start + logits.shape[1])
+        place = (targets - start).clamp(0, logits.shape[1] - 1)
+        own = torch.where(inside, logits.gather(1, place[:, None])[:, 0], own)
+        before, largest = largest, torch.maximum(largest, logits.amax(1))
+        total = total * (before - largest).exp() + logits.sub_(largest[:, None]).exp_().sum(1)
+    return own - largest - total.log()
+
+
+def _plain_head(anatomy: Anatomy, rows: Tensor, targets: Tensor) -> Any | None:
+    """The head, if the model's logits are its linear map and nothing else; tried once per model, on a few rows.
+
+    Soft-capping, scaling, hooks, accelerate and quantised or adapted heads make it something else.
+    """
+    head: Any = getattr(anatomy.causal_lm, "get_output_embeddings", lambda: None)()
+    if type(head) is not nn.Linear or "forward" in vars(head):
+        return None
+    if any(m._forward_hooks or m._forward_pre_hooks for m in (head, anatomy.causal_lm)):
+        return None
+    if anatomy.causal_lm not in _linear:
+        few = rows[:2]
+        by_model, by_head = (
+            anatomy.readout(few),
+            nn.functional.linear(anatomy.final_norm(few), head.weight, head.bias),
+        )
+        _linear[anatomy.causal_lm] = by_model.shape == by_head.shape and torch.equal(by_model, by_head)
+    return head if _linear[anatomy.causal_lm] else None

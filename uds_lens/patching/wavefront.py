@@ -11,6 +11,7 @@ Token-layers per row: T (L - 1) L / 2 instead of S L^2 for one full forward per 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -58,14 +59,26 @@ def resume_patched(
         dtype=torch.float32,
         device=batch.window.device,
     )
-    size = recording.variants
-    for start in range(0, len(chosen), size):
-        part = chosen[start : start + size]
-        final = _walk(model, recording, cache, part)
-        scored = batch.scored_mask[:, None].expand(-1, len(part), -1)
-        targets = batch.targets[:, None].expand(-1, len(part), -1)
-        result[:, part] = target_logprobs(recording.anatomy, final, targets, scored)
+    for start, stop, part in recording.parts if chosen else ():
+        width = part.batch.window.shape[1]
+        states = dataclasses.replace(cache, states=cache.states[start:stop, :, :width])
+        result[start:stop, chosen, :width] = _resume(model, part, states, chosen)
     return result
+
+
+def _resume(
+    model: HookedModel, recording: Recording, cache: SpanCache, layers: Sequence[int]
+) -> Float[Tensor, "batch chosen win"]:
+    """Log-probabilities with each of `layers` patched, as many at once as may ride together."""
+    batch, size = recording.batch, recording.variants
+    found = []
+    for start in range(0, len(layers), size):
+        together = layers[start : start + size]
+        final = _walk(model, recording, cache, together)
+        scored = batch.scored_mask[:, None].expand(-1, len(together), -1)
+        targets = batch.targets[:, None].expand(-1, len(together), -1)
+        found.append(target_logprobs(recording.anatomy, final, targets, scored))
+    return torch.cat(found, dim=1)
 
 
 def _walk(
@@ -78,22 +91,22 @@ def _walk(
     for layer in range(layers[0], recording.anatomy.n_layers):
         if not at_block_end and layer in wanted:
             entering = recording.states[:, layer - 1] if layer else recording.entry
-            flying = _join(flying, entering)
+            flying = _join(flying, recording.enter(entering))
             with _patched_inside(model, recording, cache, layer):
                 flying = run_block(recording, layer, flying)
             continue
         if flying is not None:
             flying = run_block(recording, layer, flying)
         if layer in wanted:
-            flying = _join(flying, _patched_state(recording, cache, layer))
+            flying = _join(flying, recording.enter(_patched_state(recording, cache, layer)))
     if flying is None:
         raise PatchError("no layer to patch: give at least one.")
-    return flying.unflatten(1, (len(layers), -1))
+    return recording.leave(flying)
 
 
 def _join(
-    flying: Float[Tensor, "batch tokens d_model"] | None, variant: Float[Tensor, "batch win d_model"]
-) -> Float[Tensor, "batch more d_model"]:
+    flying: Float[Tensor, "rows tokens d_model"] | None, variant: Float[Tensor, "rows width d_model"]
+) -> Float[Tensor, "rows more d_model"]:
     return variant if flying is None else torch.cat([flying, variant.to(flying.device)], dim=1)
 
 

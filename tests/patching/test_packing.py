@@ -1,0 +1,182 @@
+"""Rows end to end in one packed row: the same numbers as padded rows, in every family whose blocks allow it."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tiny_models import FAMILIES
+
+from uds_lens.data import cheapest_cuts, plan_packed
+from uds_lens.data.tokens import TokenSequence
+from uds_lens.patching import layout, packed_attention, patched_logprobs, record
+from uds_lens.patching.capture import capture
+from uds_lens.patching.packed_pass import packed_pass
+from uds_lens.patching.packing import Packing
+from uds_lens.patching.padded_pass import padded_pass
+from uds_lens.patching.span_cache import SpanCache
+
+masks = st.lists(st.integers(1, 6), min_size=1, max_size=5).flatmap(
+    lambda lengths: st.tuples(st.just(lengths), st.booleans(), st.integers(1, 4))
+)
+
+
+@given(masks)
+def test_packing_and_padding_undo_each_other(drawn):
+    lengths, left, n = drawn
+    widest = max(lengths)
+    real = torch.tensor(
+        [[(i >= widest - k) if left else (i < k) for i in range(widest)] for k in lengths], dtype=torch.bool
+    )
+    packing = Packing.of(real)
+    padded = torch.randn(*real.shape, 3)
+    packed = packing.pack(padded)
+    assert packed.shape == (1, sum(lengths), 3)
+    assert torch.equal(packed[0], padded[real])
+    assert torch.equal(packing.pad(packed)[real], padded[real])
+    heads = torch.randn(1, 2, sum(lengths), 5)
+    assert torch.equal(packing.pad_heads(heads), packing.pad(heads.transpose(1, 2)).transpose(1, 2))
+    copies = torch.randn(1, n * sum(lengths), 3)
+    again = packing.repeated(n)
+    side_by_side = again.pad(copies).unflatten(1, (n, widest))
+    for number, copy in enumerate(copies.chunk(n, dim=1)):
+        assert torch.equal(side_by_side[:, number], packing.pad(copy))
+    assert torch.equal(again.pack(again.pad(copies)), copies)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_packed_rows_give_the_states_of_padded_rows(opened, batch_of, family):
+    model = opened(family)
+    for side in ("left", "right"):
+        batch = batch_of(side=side)
+        assert len(set(batch.attention_mask.sum(1).tolist())) > 1, "rows of one length test nothing"
+        packed, padded = (run(model, batch, keep_prefix=False).states for run in (packed_pass, padded_pass))
+        torch.testing.assert_close(packed, padded, atol=2e-5, rtol=1e-5)
+        assert layout.packs(model, batch)
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma3", "mixtral"])
+def test_the_wavefront_gives_the_same_on_packed_and_on_padded_rows(opened, batch_of, family, monkeypatch):
+    model = opened(family)
+    batch = batch_of()
+    cache = probe(model, batch)
+    packed = patched_logprobs(model, batch, cache)
+    assert record(model, batch).windows is not None
+    monkeypatch.setattr(layout, "packs", lambda model, batch: False)
+    padded = patched_logprobs(model, batch, cache)
+    assert record(model, batch).windows is None
+    torch.testing.assert_close(packed, padded, atol=1e-5, rtol=1e-5, equal_nan=True)
+
+
+@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize("family", ["llama", "gemma2", "gpt2"])
+def test_rows_resumed_in_parts_give_the_same(opened, batch_of, family, packed, monkeypatch):
+    model = opened(family)
+    batch = batch_of()
+    cache = probe(model, batch)
+    if not packed:
+        monkeypatch.setattr(layout, "packs", lambda model, batch: False)
+    monkeypatch.setattr("uds_lens.patching.parts._FLYING", {"cpu": 1 << 30})
+    monkeypatch.setattr("uds_lens.patching.parts._CALL", {"cpu": (1e9, 0)})
+    assert len(record(model, batch).parts) == 1
+    whole = patched_logprobs(model, batch, cache)
+    monkeypatch.setattr("uds_lens.patching.parts._FLYING", {"cpu": 1})
+    cut = record(model, batch)
+    assert [(start, stop) for start, stop, _ in cut.parts] == [(i, i + 1) for i in range(len(batch))]
+    torch.testing.assert_close(
+        patched_logprobs(model, batch, cache), whole, atol=1e-5, rtol=1e-5, equal_nan=True
+    )
+
+
+def test_a_model_with_a_users_hook_stays_padded(opened, batch_of):
+    model = opened("llama")
+    batch = batch_of()
+    shapes = []
+    with_hook = model.hf.model.layers[1].mlp.register_forward_hook(lambda m, a, out: shapes.append(out.shape))
+    try:
+        assert not layout.packs(model, batch)
+        capture(model, batch)
+    finally:
+        with_hook.remove()
+    assert shapes == [(*batch.input_ids.shape, model.d_model)]
+
+
+def test_a_model_whose_packed_states_differ_stays_padded(opened, batch_of, monkeypatch):
+    model = opened("llama")
+    batch = batch_of()
+    expected = padded_pass(model, batch, keep_prefix=False).states
+    attend = packed_attention.PackedAttention.require_once
+
+    def wrong(self):
+        attend(self)
+        self.packing.order.copy_(self.packing.order.flip(0))
+
+    monkeypatch.setattr(layout, "_packs", type(layout._packs)())
+    monkeypatch.setattr(packed_attention.PackedAttention, "require_once", wrong)
+    assert not layout.packs(model, batch)
+    torch.testing.assert_close(capture(model, batch).states, expected)
+
+
+def test_attention_is_as_it_was_after_an_error(opened, batch_of, monkeypatch):
+    model = opened("llama")
+    batch = batch_of()
+    assert layout.packs(model, batch)
+
+    def breaks(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(model.anatomy.layers[2].mlp, "forward", breaks)
+    with pytest.raises(KeyboardInterrupt):
+        capture(model, batch)
+    assert model.hf.config._attn_implementation == "eager"
+    assert all("forward" not in vars(block) for block in model.anatomy.layers)
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 40), st.integers(1, 9)), min_size=1, max_size=30),
+    st.integers(1, 120),
+    st.integers(1, 5),
+)
+def test_every_row_is_planned_once_and_within_the_budget(sizes, budget, n_layers):
+    rows = [sequence(length, min(width, length)) for length, width in sizes]
+    plan = plan_packed(rows, token_budget=budget, n_layers=n_layers)
+    assert sorted(index for batch in plan for index in batch) == list(range(len(rows)))
+    for batch in plan:
+        assert len(batch) == 1 or sum(len(rows[index].ids) for index in batch) <= budget
+        widths = [len(rows[index].window) for index in batch]
+        assert widths == sorted(widths)
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=7), st.integers(1, 30))
+def test_cuts_cost_the_least_of_all_that_fit(lengths, budget):
+    """Against every way to cut a short sequence."""
+    values = np.array(lengths, dtype=float)
+
+    def cost(count, longest, widest):
+        return 3.0 + count * longest**2 * 0.1 + widest
+
+    def price(cuts):
+        groups = [values[start:stop] for start, stop in cuts]
+        return sum(float(cost(len(group), group.max(), group.max())) for group in groups)
+
+    n = len(values)
+    every = []
+    for bits in range(1 << (n - 1)):
+        edges = [0, *[i + 1 for i in range(n - 1) if bits >> i & 1], n]
+        cuts = list(itertools.pairwise(edges))
+        if all(stop - start == 1 or values[start:stop].sum() <= budget for start, stop in cuts):
+            every.append(price(cuts))
+    found = cheapest_cuts(values, values, values, budget=budget, cost=cost)
+    assert price(found) == pytest.approx(min(every))
+
+
+def sequence(length, width):
+    places = tuple(range(length - width, length))
+    return TokenSequence(ids=(1,) * length, targets=(1,) * width, scored=places, patched=places)
+
+
+def probe(model, batch):
+    own = capture(model, batch)
+    return SpanCache(states=own.states.roll(1, dims=1) * 0.9, site="resid_post", name="probe")

@@ -1,0 +1,82 @@
+"""Ragged rows end to end in one long row, without padding between them, and the way back.
+
+Everything in a decoder but attention works token by token, so that it may run on packed rows; attention runs on the
+padded ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Packing:
+    """Where the tokens of padded rows stand in one packed row."""
+
+    order: Int[Tensor, "batch pos"]
+    """Index in the packed row of each padded entry; padding points at the last token of its own row."""
+
+    places: Int[Tensor, "token"]
+    """Index in the flattened padded rows of each packed token."""
+
+    _by_head: dict[int, Int[Tensor, "entry"]] = field(default_factory=dict, repr=False)
+    _repeated: dict[int, Packing] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of(cls, real: Bool[Tensor, "batch pos"]) -> Packing:
+        """Pack the entries that are True.
+
+        Args:
+            real: Which entries of the padded rows are tokens; at least one in each row.
+
+        Returns:
+            The packing, row after row.
+
+        Example:
+            >>> packing = Packing.of(torch.tensor([[False, True], [True, True]]))
+            >>> packing.pack(torch.tensor([[0, 1], [2, 3]])).tolist()
+            [[1, 2, 3]]
+            >>> packing.pad(torch.tensor([[1, 2, 3]])).tolist()
+            [[1, 1], [2, 3]]
+        """
+        places = real.flatten().nonzero()[:, 0]
+        count = (real.flatten().cumsum(0) - 1).unflatten(0, real.shape)
+        last = count.amax(1, keepdim=True)
+        return cls(torch.where(real, count, last), places)
+
+    def __len__(self) -> int:
+        """Number of packed tokens."""
+        return len(self.places)
+
+    def repeated(self, n: int) -> Packing:
+        """The packing of n copies of every row: side by side in the padded rows, one after the other when packed."""
+        if n not in self._repeated:
+            width, tokens = self.order.shape[1], len(self)
+            copies = torch.arange(n, device=self.order.device)
+            order = self.order[:, None] + (copies * tokens)[:, None]
+            row = self.places.div(width, rounding_mode="floor")
+            places = (self.places + row * (n - 1) * width) + (copies * width)[:, None]
+            self._repeated[n] = Packing(order.flatten(1), places.flatten())
+        return self._repeated[n]
+
+    def pack(self, padded: Tensor) -> Tensor:
+        """`[batch, pos, ...]` to `[1, token, ...]`; a batch of 1 counts for every row."""
+        rows = padded.expand(self.order.shape[0], *padded.shape[1:])
+        return rows.flatten(0, 1).index_select(0, self.places)[None]
+
+    def pad(self, packed: Tensor) -> Tensor:
+        """`[1, token, ...]` to `[batch, pos, ...]`; padding repeats the last token of its row."""
+        return packed[0].index_select(0, self.order.flatten()).unflatten(0, self.order.shape)
+
+    def pad_heads(self, packed: Tensor) -> Tensor:
+        """`[1, head, token, d_head]` to `[batch, head, pos, d_head]`, contiguous."""
+        heads = packed.shape[1]
+        if heads not in self._by_head:
+            each = torch.arange(heads, device=self.order.device)[:, None]
+            self._by_head[heads] = (self.order[:, None] * heads + each).flatten()
+        tokens = packed[0].transpose(0, 1).flatten(0, 1)
+        return tokens.index_select(0, self._by_head[heads]).unflatten(0, (len(self.order), heads, -1))
