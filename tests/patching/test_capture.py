@@ -1,5 +1,7 @@
 """States are read where they are said to be, and patches are written where they are said to be."""
 
+import math
+
 import pytest
 import torch
 from tiny_models import FAMILIES, build_model
@@ -11,6 +13,7 @@ from uds_lens.patching import (
     as_hooked,
     capture,
     hook_name,
+    logprobs,
     run_patched,
     target_logprobs,
 )
@@ -224,3 +227,47 @@ def test_log_probabilities_do_not_depend_on_the_chunk(opened, monkeypatch):
     torch.testing.assert_close(whole, parts, equal_nan=True)
     torch.testing.assert_close(whole[scored], expected.gather(-1, targets[scored][:, None])[:, 0])
     assert none.isnan().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("family", ["llama", "llama-tied", "gpt2", "gemma2"])
+def test_log_probabilities_do_not_depend_on_tiles_of_the_vocabulary(opened, monkeypatch, family, dtype):
+    """Also where the head is more than a linear map: gemma2 caps its logits."""
+    model = opened(family, "full", str(dtype).removeprefix("torch."))
+    with torch.no_grad():
+        states = torch.randn(3, 40, model.d_model, generator=torch.Generator().manual_seed(1)).to(dtype) * 30
+        targets = torch.randint(0, 200, (3, 40))
+        every = torch.ones(3, 40, dtype=torch.bool)
+        whole = target_logprobs(model.anatomy, states, targets, every)
+        monkeypatch.setattr("uds_lens.patching.logprobs._LOGITS_AT_ONCE", {"cpu": 50 * 37})
+        monkeypatch.setattr("uds_lens.patching.logprobs._ROWS_AT_ONCE", 50)
+        tiled = target_logprobs(model.anatomy, states, targets, every)
+    assert (logprobs._linear[model.anatomy.causal_lm]) is (family != "gemma2")
+    torch.testing.assert_close(tiled, whole, atol=1e-5, rtol=1e-5)
+
+
+def test_tiles_of_large_logits_lose_nothing():
+    """The largest logit comes in the first tile, in the last, or anywhere; exponentials of it alone would overflow."""
+    head = torch.nn.Linear(16, 101)
+    states = torch.randn(64, 16, generator=torch.Generator().manual_seed(0)) * 100
+    targets = torch.arange(64)
+    with torch.no_grad():
+        head.weight.mul_(10)
+        tiled = logprobs._in_tiles(head, states, targets, tile=10)
+        exact = head.double()(states.double()).log_softmax(-1).gather(1, targets[:, None])[:, 0]
+    assert float(exact.min()) < -200
+    torch.testing.assert_close(tiled.double(), exact, atol=5e-3, rtol=1e-6)
+
+
+def test_a_head_with_a_hook_is_asked_whole(opened, monkeypatch):
+    model = opened("llama")
+    states, targets = torch.randn(1, 6, 32), torch.zeros(1, 6, dtype=torch.long)
+    every = torch.ones(1, 6, dtype=torch.bool)
+    monkeypatch.setattr("uds_lens.patching.logprobs._LOGITS_AT_ONCE", {"cpu": 100})
+    hook = model.anatomy.causal_lm.lm_head.register_forward_hook(lambda m, a, logits: logits * 0)
+    try:
+        with torch.no_grad():
+            flat = target_logprobs(model.anatomy, states, targets, every)
+    finally:
+        hook.remove()
+    torch.testing.assert_close(flat, torch.full_like(flat, -math.log(model.anatomy.d_vocab)))

@@ -48,7 +48,7 @@ def target_logprobs(
     """
     rows, wanted = states[scored], targets[scored]
     held = logits_at_once(states.device)
-    head = _plain_head(anatomy, rows, wanted) if len(rows) * anatomy.d_vocab > held else None
+    head = _plain_head(anatomy, rows) if len(rows) * anatomy.d_vocab > held else None
     values = torch.empty(len(rows), dtype=torch.float32, device=states.device)
     chunk = max(1, held // anatomy.d_vocab) if head is None else min(_ROWS_AT_ONCE, len(rows))
     for start in range(0, len(rows), chunk):
@@ -85,7 +85,7 @@ def _in_tiles(
     return own - largest - total.log()
 
 
-def _plain_head(anatomy: Anatomy, rows: Tensor, targets: Tensor) -> Any | None:
+def _plain_head(anatomy: Anatomy, rows: Tensor) -> Any | None:
     """The head, if the model's logits are its linear map and nothing else; tried once per model, on a few rows.
 
     Soft-capping, scaling, hooks, accelerate and quantised or adapted heads make it something else.
@@ -96,10 +96,8 @@ def _plain_head(anatomy: Anatomy, rows: Tensor, targets: Tensor) -> Any | None:
     if any(m._forward_hooks or m._forward_pre_hooks for m in (head, anatomy.causal_lm)):
         return None
     if anatomy.causal_lm not in _linear:
-        few = rows[:2]
-        by_model, by_head = (
-            anatomy.readout(few),
-            nn.functional.linear(anatomy.final_norm(few), head.weight, head.bias),
-        )
+        few = anatomy.final_norm(rows[:2])
+        few = torch.cat([few, 64 * few])  # large enough for a cap to show in half precision
+        by_model, by_head = anatomy.unembed(few), nn.functional.linear(few, head.weight, head.bias)
         _linear[anatomy.causal_lm] = by_model.shape == by_head.shape and torch.equal(by_model, by_head)
     return head if _linear[anatomy.causal_lm] else None
