@@ -13,7 +13,8 @@ import os
 import platform
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -23,7 +24,7 @@ from workloads import Workload, random_llama, tofu_small
 
 import uds_lens as ul
 from uds_lens.audit.plan import make_plan
-from uds_lens.data import make_batch, plan_batches
+from uds_lens.data import TokenBatch, TokenRow, make_batch, plan_batches
 
 
 def best_of(rounds: int, works: dict[str, Callable[[], object]]) -> dict[str, float]:
@@ -37,6 +38,11 @@ def best_of(rounds: int, works: dict[str, Callable[[], object]]) -> dict[str, fl
     return best
 
 
+def _bucketed(rows: Sequence[TokenRow], *, token_budget: int) -> list[TokenBatch]:
+    buckets = plan_batches(rows, token_budget=token_budget, n_layers=1, call_cost=token_budget // 16)
+    return [make_batch(rows, indices=bucket, pad_token_id=0) for bucket in buckets]
+
+
 def measure(load: Workload, *, repeats: int, token_budget: int, naive_rows: int | None) -> None:
     """Time one workload and print its table."""
     options = ul.RunOptions(progress=False, check_memory=False, token_budget=token_budget, device="cpu")
@@ -46,8 +52,8 @@ def measure(load: Workload, *, repeats: int, token_budget: int, naive_rows: int 
         ul.open_model(load.unlearned, device="cpu") as unlearned,
     ):
         rows = load.encoded.rows
-        buckets = plan_batches(rows, token_budget=1024, n_layers=1, call_cost=32)
-        batches = [make_batch(rows, indices=b, pad_token_id=0) for b in buckets]
+        ways = [_bucketed(rows, token_budget=tokens) for tokens in (1024, 1536, 2560)]
+        batches = ways[0]
         tokenizer = full.tokenizer
         texts = [
             [
@@ -75,7 +81,10 @@ def measure(load: Workload, *, repeats: int, token_budget: int, naive_rows: int 
             best = best_of(
                 repeats,
                 {
-                    "forward": lambda: plain_forward(unlearned.hf, batches),
+                    **{
+                        f"forward {i}": partial(plain_forward, unlearned.hf, way)
+                        for i, way in enumerate(ways)
+                    },
                     "unembedding": lambda: scored_unembeddings(full.anatomy, batches),
                     "again": lambda: recorded.audit(unlearned),
                     "alone": lambda: baseline.audit(unlearned, options=options),
@@ -84,7 +93,8 @@ def measure(load: Workload, *, repeats: int, token_budget: int, naive_rows: int 
                     ),
                 },
             )
-        forward, whole, alone, again = (best[name] for name in ("forward", "whole", "alone", "again"))
+        whole, alone, again = (best[name] for name in ("whole", "alone", "again"))
+        forward = min(seconds for name, seconds in best.items() if name.startswith("forward"))
         unembedding = best["unembedding"]
         plan = make_plan({"full": full}, load.examples, config=baseline.config, options=options)
         config = full.hf.config
