@@ -242,7 +242,7 @@ def test_log_probabilities_do_not_depend_on_tiles_of_the_vocabulary(opened, monk
         monkeypatch.setattr("uds_lens.patching.logprobs._LOGITS_AT_ONCE", {"cpu": 50 * 37})
         monkeypatch.setattr("uds_lens.patching.logprobs._ROWS_AT_ONCE", 50)
         tiled = target_logprobs(model.anatomy, states, targets, every)
-    assert (logprobs._linear[model.anatomy.causal_lm]) is (family != "gemma2")
+    assert logprobs._linear[model.anatomy.causal_lm][1] is (family != "gemma2")
     torch.testing.assert_close(tiled, whole, atol=1e-5, rtol=1e-5)
 
 

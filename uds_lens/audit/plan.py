@@ -13,6 +13,7 @@ from uds_lens.audit.config import AuditConfig, RunOptions
 from uds_lens.data import Encoded, ForgetExample, TokenBatch, encode, make_batch, plan_packed
 from uds_lens.errors import DataError, ModelError
 from uds_lens.models import ModelSource, check_trio, pick_device, read_passport
+from uds_lens.patching.layout import may_be_packable
 from uds_lens.patching.parts import call_cost, pair_cost
 
 if TYPE_CHECKING:
@@ -38,6 +39,9 @@ class Plan:
 
     pad_token_id: int | None
     """Filler token; masked everywhere."""
+
+    packed: bool = False
+    """Whether all models run on packed rows (see `uds_lens.patching.layout`)."""
 
     _made: dict[tuple[int, ...], TokenBatch] = field(default_factory=dict, repr=False)
     """Tensors made so far: every model runs on the same."""
@@ -98,7 +102,14 @@ def make_plan(
     encoded = encode(examples, tokenizer, protocol=config.protocol, scope=config.scope)
     shape = next(iter(passports.values())).shape
     batches = plan_packed(encoded.rows, **_batch_size(shape, options))
-    return Plan(encoded=encoded, batches=batches, pad_token_id=tokenizer.pad_token_id)
+    plain = not options.trust_remote_code and options.device_map is None and options.engine != "naive"
+    packed = plain and config.site == "resid_post"
+    return Plan(
+        encoded=encoded,
+        batches=batches,
+        pad_token_id=tokenizer.pad_token_id,
+        packed=packed and all(may_be_packable(m, shape["architecture"]) for m in models.values()),
+    )
 
 
 def _batch_size(shape: Mapping[str, object], options: RunOptions) -> dict[str, Any]:

@@ -18,9 +18,10 @@ from uds_lens.audit.memory import GIB, run_halving
 from uds_lens.audit.plan import Plan
 from uds_lens.audit.records import ModelRecord
 from uds_lens.data import TokenBatch
-from uds_lens.errors import DataError
+from uds_lens.errors import DataError, warn_once
 from uds_lens.models import HookedModel, ModelSource, open_model
 from uds_lens.patching import SpanCache, capture
+from uds_lens.patching.layout import packable
 from uds_lens.progress import progress
 from uds_lens.types import LastLayer, Site
 
@@ -130,16 +131,31 @@ def read_source(
             model
         )  # before the first pass: on a CPU, bitsandbytes repacks 4-bit weights then
         store = StateStore(budget=int(options.memory_gib * GIB / share))
+        packed = runs_packed(model, plan)
 
         def read(rows: Sequence[int]) -> None:
             batch = plan.batch_of(rows)
-            states = capture(model, batch, site=config.site, last_layer=config.last_layer).states
+            states = capture(
+                model, batch, site=config.site, last_layer=config.last_layer, packed=packed
+            ).states
             plan.require_finite(states.isfinite().all(-1).all(-1).all(-1), rows, model.name, "hidden states")
             store.put(batch, states)
 
         for rows in progress(plan.batches, desc=f"read {role}", unit="batch", enabled=options.progress):
             run_halving(rows, read)
         return SourceStates(record, store, config.site, config.last_layer)
+
+
+def runs_packed(model: HookedModel, plan: Plan) -> bool:
+    """Whether a model runs on packed rows, as the plan says it does; where it cannot after all, warn."""
+    if plan.packed and not packable(model):
+        warn_once(
+            f"{model.name!r} runs on padded rows, since it has hooks or is a Bridge, and the other models of this "
+            "audit on packed ones: where its weights are those of `full`, deltas may be of the size of rounding "
+            "instead of exactly 0. Hand it to the same call as the other models."
+        )
+        return False
+    return plan.packed
 
 
 def opened(

@@ -16,7 +16,7 @@ from uds_lens.audit.config import AuditConfig, RunOptions
 from uds_lens.audit.memory import GIB, run_halving
 from uds_lens.audit.plan import Plan
 from uds_lens.audit.records import ModelRecord
-from uds_lens.audit.states import SourceStates, opened
+from uds_lens.audit.states import SourceStates, opened, runs_packed
 from uds_lens.data import TokenBatch
 from uds_lens.models import ModelSource
 from uds_lens.patching import NaiveTarget, SpanCache, WavefrontTarget, capture, choose_engine, open_target
@@ -85,6 +85,7 @@ class Target:
         self.model = self._stack.enter_context(opened(full, config, options))
         self.record = ModelRecord.of(self.model)
         self._live = not isinstance(full, str | os.PathLike)
+        self.packed = runs_packed(self.model, plan)
         self.engine: Engine = options.engine if options.engine != "auto" else self._choose()
         self._left = int(options.memory_gib * GIB) if keep else 0
         self._batches = list(plan.batches)
@@ -176,7 +177,12 @@ class Target:
             return self._kept[key]
         batch = self.plan.batch_of(rows).to(self.model.device)
         on_batch = open_target(
-            self.model, batch, site=self.config.site, engine=self.engine, scores_at_once=self._scores_at_once
+            self.model,
+            batch,
+            site=self.config.site,
+            engine=self.engine,
+            packed=self.packed,
+            scores_at_once=self._scores_at_once,
         )
         if isinstance(on_batch, WavefrontTarget) and on_batch.recording.nbytes <= self._left:
             self._left -= on_batch.recording.nbytes
@@ -201,15 +207,15 @@ class Target:
         return capture(self.model, _batch_of(on_batch), site=self.config.site).states
 
     def _choose(self) -> Engine:
-        """The engine that passes the self-check on the shortest row, the longest, and that of the widest window."""
+        """The engine that passes the self-check on a few rows, the longest and that of the widest window among them."""
         order = [row for batch in self.plan.batches for row in batch]
         if not order:
             return "wavefront"
         tokens = self.plan.encoded.rows
         longest = max(order, key=lambda row: len(tokens[row].ids))
         widest = max(order, key=lambda row: len(tokens[row].window))
-        rows = sorted({order[0], longest, widest})
-        return choose_engine(self.model, self.plan.batch_of(rows), site=self.config.site)
+        rows = sorted({order[0], order[-1], longest, widest})
+        return choose_engine(self.model, self.plan.batch_of(rows), site=self.config.site, packed=self.packed)
 
 
 def score_sources(

@@ -91,7 +91,8 @@ def plan_packed(
 
     Args:
         rows: The rows to group.
-        token_budget: Tokens per batch. A row larger than this gets a batch of its own.
+        token_budget: Tokens per batch, and two thirds of what they may be padded. A row larger than this gets a batch
+            of its own.
         n_layers: L; 1 leaves the windows out.
         call_cost: What one more batch costs, in tokens.
         pair_cost: What a query and a key cost in attention, in tokens.
@@ -116,7 +117,8 @@ def plan_packed(
 
     def cost(count: np.ndarray, longest: np.ndarray, widest: np.ndarray) -> np.ndarray:
         pairs = longest**2 + widest * (rode * longest + rode_squared * widest)
-        return call_cost + pair_cost * count * pairs
+        too_padded = (count > 1) & (count * longest > 1.5 * token_budget)
+        return np.where(too_padded, np.inf, call_cost + pair_cost * count * pairs)
 
     best: list[np.ndarray] = []
     cheapest = np.inf
@@ -134,9 +136,11 @@ def plan_packed(
 
 def _orders(lengths: np.ndarray, widths: np.ndarray) -> list[np.ndarray]:
     """Row indices by length, by width, and by bands of one with the other inside them."""
-    bands = [(lengths // step, widths) for step in (1, 6, 12)] + [
-        (widths // step, lengths) for step in (1, 3, 6)
-    ]
+    bands = [(lengths // step, widths) for step in (6, 1, 12)]
+    if len(lengths) <= 2000:  # for many rows, bands are full whichever comes first
+        bands += [(widths // step, lengths) for step in (1, 3, 6)]
+    else:
+        bands = bands[:1]
     return [np.lexsort((inner, outer)) for outer, inner in bands]
 
 

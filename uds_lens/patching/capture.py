@@ -25,6 +25,7 @@ def capture(
     *,
     site: Site = "resid_post",
     last_layer: LastLayer = "resid_post",
+    packed: bool = False,
 ) -> SpanCache:
     """Read every layer's states at the window positions of `batch`.
 
@@ -36,6 +37,8 @@ def capture(
         site: Point of each block to read.
         last_layer: `post_norm` replaces the last layer's residual stream by that after the model's final norm,
             as the `hidden_states` of transformers have it (reproduces the UDS paper's released script).
+        packed: Run rows end to end, without padding between them (see `uds_lens.patching.layout`). Source and target
+            must agree in it.
 
     Returns:
         The states, `[batch, layer, win, d_model]`, on the model's device.
@@ -58,7 +61,7 @@ def capture(
     require_site(model, site)
     batch = batch.to(model.device)
     if site == "resid_post":
-        states = forward_pass(model, batch, keep_prefix=False).states
+        states = forward_pass(model, batch, keep_prefix=False, packed=packed).states
     else:
         states = _capture_by_bridge(model, batch, site)
     if last_layer == "post_norm" and site == "resid_post":

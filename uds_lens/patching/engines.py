@@ -14,7 +14,6 @@ from uds_lens.errors import ModelError, PatchError, warn_once
 from uds_lens.models import HookedModel
 from uds_lens.patching.capture import as_hooked, capture
 from uds_lens.patching.exhaustion import is_out_of_memory
-from uds_lens.patching.layout import forbid_packing
 from uds_lens.patching.naive import SpanPatch, run_hooks, run_unhooked, scored_logprobs
 from uds_lens.patching.recording import Recording, record
 from uds_lens.patching.sites import chosen_layers, hook_name, patch_hooks
@@ -84,6 +83,8 @@ class NaiveTarget:
 
     model: HookedModel
     batch: TokenBatch
+    packed: bool = False
+    """How `states` are read; patched forwards run on padded rows."""
 
     @cached_property
     def _logits(self) -> Float[Tensor, "batch pos d_vocab"]:
@@ -98,7 +99,7 @@ class NaiveTarget:
     @cached_property
     def states(self) -> Float[Tensor, "batch layer win d_model"]:
         """The target's own `resid_post` at the window."""
-        return capture(self.model, self.batch).states
+        return capture(self.model, self.batch, packed=self.packed).states
 
     @torch.no_grad()
     def patched(
@@ -135,17 +136,22 @@ def open_target(
     *,
     site: Site = "resid_post",
     engine: Engine = "wavefront",
+    packed: bool = False,
     scores_at_once: int | None = None,
 ) -> WavefrontTarget | NaiveTarget:
     """The target on one batch, ready to be patched from any number of sources; see `record`."""
     batch = batch.to(model.device)
     if engine == "naive":
-        return NaiveTarget(model, batch)
-    recording = record(model, batch, by_bridge=site != "resid_post", scores_at_once=scores_at_once)
+        return NaiveTarget(model, batch, packed)
+    recording = record(
+        model, batch, by_bridge=site != "resid_post", packed=packed, scores_at_once=scores_at_once
+    )
     return WavefrontTarget(model, recording)
 
 
-def choose_engine(model: HookedModel, batch: TokenBatch, *, site: Site = "resid_post") -> Engine:
+def choose_engine(
+    model: HookedModel, batch: TokenBatch, *, site: Site = "resid_post", packed: bool = False
+) -> Engine:
     """Try the wavefront against the reference on a batch; fall back with a warning where they differ.
 
     The states that are patched in are the target's own, scaled by 0.9 and shifted one layer: far enough from a
@@ -157,20 +163,19 @@ def choose_engine(model: HookedModel, batch: TokenBatch, *, site: Site = "resid_
         model: The target.
         batch: A small batch (two rows are enough; ragged and padded ones test more).
         site: Patch site.
+        packed: Try the wavefront on packed rows; the reference always runs on padded ones.
 
     Returns:
-        `wavefront` if both engines agree within rounding (on packed rows, or else on padded ones), else `naive`.
+        `wavefront` if both engines agree within rounding, else `naive`.
     """
     try:
-        own = capture(model, batch, site=site)
+        own = capture(model, batch, site=site, packed=packed)
         probe = SpanCache(states=own.states.roll(1, dims=1) * 0.9, site=site, name=own.name)
-        fast = open_target(model, batch, site=site).patched(probe)
-        unpatched = record(model, batch).logprobs
+        fast = open_target(model, batch, site=site, packed=packed).patched(probe)
+        unpatched = record(model, batch, packed=packed).logprobs
     except (PatchError, ModelError, ValueError, RuntimeError, TypeError, IndexError, AttributeError) as error:
         if is_out_of_memory(error):
             raise
-        if forbid_packing(model):
-            return choose_engine(model, batch, site=site)
         return _fall_back(model, f"it failed: {str(error).splitlines()[0]}")
     naive = open_target(model, batch, site=site, engine="naive")
     some = _spread(model.n_layers, _CHECKED_LAYERS)
@@ -179,8 +184,6 @@ def choose_engine(model: HookedModel, batch: TokenBatch, *, site: Site = "resid_
     tolerance = _TOLERANCE.get(model.dtype, 1e-3)
     if gap <= tolerance:
         return "wavefront"
-    if forbid_packing(model):
-        return choose_engine(model, batch, site=site)
     if gap == float("inf"):
         return _fall_back(model, "log-probabilities are NaN in one engine only")
     return _fall_back(model, f"log-probabilities differ by {gap:.2g} nats (allowed {tolerance:g})")

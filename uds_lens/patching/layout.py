@@ -1,31 +1,48 @@
-"""How rows stand while a model runs: packed end to end where its blocks allow that, else padded to one length."""
+"""How rows stand while a model runs: padded to one length, or packed end to end where its blocks allow that.
+
+Source and target must run the same way: where their weights are the same, their states then are too, bit for bit.
+"""
 
 from __future__ import annotations
 
-import logging
-from weakref import WeakKeyDictionary
+import os
+from typing import Any
 
-import torch
 from torch import nn
 
 from uds_lens.data import TokenBatch
-from uds_lens.errors import PatchError
-from uds_lens.models import HookedModel
-from uds_lens.patching.exhaustion import is_out_of_memory
+from uds_lens.models import HookedModel, ModelSource
+from uds_lens.patching.packed_attention import configs_of
 from uds_lens.patching.packed_pass import packed_pass
 from uds_lens.patching.padded_pass import padded_pass, runs_plainly
 from uds_lens.patching.trace import Trace
 
-logger = logging.getLogger(__name__)
-
-_TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 0.1, torch.float16: 0.02}
-"""Largest difference that rounding explains, relative to a state's norm. A wrong mask or position gives more."""
-
-_packs: WeakKeyDictionary[HookedModel, bool] = WeakKeyDictionary()
+PACKED_FAMILIES = frozenset(
+    {
+        "gemma2",
+        "gemma3_text",
+        "gpt2",
+        "gpt_neox",
+        "llama",
+        "mistral",
+        "mixtral",
+        "olmo2",
+        "phi3",
+        "qwen2",
+        "qwen3",
+        "qwen3_moe",
+    }
+)
+"""Values of `model_type` whose blocks run on packed rows (tested against padded ones)."""
 
 
 def forward_pass(
-    model: HookedModel, batch: TokenBatch, *, keep_prefix: bool, by_bridge: bool = False
+    model: HookedModel,
+    batch: TokenBatch,
+    *,
+    keep_prefix: bool,
+    by_bridge: bool = False,
+    packed: bool = False,
 ) -> Trace:
     """Run a model once over the batch, without logits, and keep its window states.
 
@@ -34,6 +51,7 @@ def forward_pass(
         batch: The tokens.
         keep_prefix: Keep the keys and values of every layer, to resume from; costs memory.
         by_bridge: Walk TransformerLens's blocks instead of the plain ones.
+        packed: Run on packed rows; only a model that is `packable`, and never `by_bridge`.
 
     Returns:
         The trace.
@@ -42,60 +60,43 @@ def forward_pass(
         PatchError: The model did not run each block exactly once.
     """
     batch = batch.to(model.device)
-    if not by_bridge and packs(model, batch):
-        try:
-            return packed_pass(model, batch, keep_prefix=keep_prefix)
-        except PatchError as error:
-            logger.info("%s runs on padded rows from here: %s", model.name, error)
-            forbid_packing(model)
+    if packed and not by_bridge:
+        return packed_pass(model, batch, keep_prefix=keep_prefix)
     return padded_pass(model, batch, keep_prefix=keep_prefix, by_bridge=by_bridge)
 
 
-def packs(model: HookedModel, batch: TokenBatch) -> bool:
-    """Whether the model may run on packed rows: tried once per model, against padded rows of the batch.
+def packable(model: HookedModel) -> bool:
+    """Whether an open model may run on packed rows.
 
-    A single row has no padding and is not packed. Models with hooks or placed by accelerate are not: hooks may count
-    on `[batch, pos, d_model]`.
+    Its family is one that was tested, by transformers' own code and with eager attention; and nobody's hooks are on it,
+    which may count on `[batch, pos, d_model]`.
     """
-    if len(batch) == 1 or not runs_plainly(model) or _has_hooks(model.anatomy.base):
+    configs = configs_of(model.anatomy.layers)
+    eager = all(getattr(config, "_attn_implementation", None) == "eager" for config in configs)
+    return eager and runs_plainly(model) and _is_plain(model.hf)
+
+
+def may_be_packable(source: ModelSource, model_type: object) -> bool:
+    """The same of a model that need not be open yet: of a checkpoint, by its family alone."""
+    if model_type not in PACKED_FAMILIES:
         return False
-    if model not in _packs:
-        _packs[model] = _agrees(model, batch)
-    return _packs[model]
-
-
-def forbid_packing(model: HookedModel) -> bool:
-    """Run the model on padded rows from now on; whether that is a change."""
-    was = _packs.get(model, False)
-    _packs[model] = False
-    return was
-
-
-@torch.no_grad()
-def _agrees(model: HookedModel, batch: TokenBatch) -> bool:
-    lengths = batch.attention_mask.sum(1)
-    few = batch.take(sorted({int(lengths.argmin()), int(lengths.argmax()), len(batch) - 1}))
-    few = few if len(few) > 1 else batch.take([0, 1])
-    try:
-        packed = packed_pass(model, few, keep_prefix=False).states
-    except (PatchError, ValueError, RuntimeError, TypeError, IndexError, AttributeError, KeyError) as error:
-        if is_out_of_memory(error):
-            raise
-        logger.info("%s runs on padded rows: %s", model.name, str(error).splitlines()[0])
-        return False
-    padded = padded_pass(model, few, keep_prefix=False).states
-    real = few.window_mask[:, None].expand(packed.shape[:-1])
-    packed, padded = packed[real].float(), padded[real].float()
-    gap = float(((packed - padded).norm(dim=-1) / padded.norm(dim=-1)).max())
-    if gap <= _TOLERANCE.get(model.dtype, 1e-4):
+    if isinstance(source, str | os.PathLike):
         return True
-    logger.info("%s runs on padded rows: packed ones differ by %.2g of a state's norm", model.name, gap)
-    return False
+    return packable(source) if isinstance(source, HookedModel) else _is_plain(source)
 
 
-def _has_hooks(base: nn.Module) -> bool:
+def _is_plain(model: Any) -> bool:
+    if not type(model).__module__.startswith("transformers.models."):
+        return False  # a Bridge, an adapter around a model, a checkpoint's own code
+    config = model.config.get_text_config()
+    if config.model_type not in PACKED_FAMILIES or getattr(config, "reorder_and_upcast_attn", False):
+        return False
+    return getattr(model, "hf_device_map", None) is None and not _has_hooks(model)
+
+
+def _has_hooks(model: nn.Module) -> bool:
     """Whether any module has a hook that is not transformers' own (those record outputs when asked to)."""
-    for module in base.modules():
+    for module in model.modules():
         for hook in (*module._forward_hooks.values(), *module._forward_pre_hooks.values()):
             if not str(getattr(hook, "__module__", "")).startswith("transformers."):
                 return True

@@ -18,7 +18,8 @@ and fetch every page anew; 128 MiB on a GPU, where small products waste the devi
 _ROWS_AT_ONCE = 1024
 """Rows that meet a piece of the vocabulary at once: fewer make each product read more weights than it computes."""
 
-_linear: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
+_linear: WeakKeyDictionary[nn.Module, tuple[object, bool]] = WeakKeyDictionary()
+"""Whether the head of a model is a linear map and nothing else, with the settings that this was tried under."""
 
 
 def logits_at_once(device: torch.device) -> int:
@@ -95,9 +96,14 @@ def _plain_head(anatomy: Anatomy, rows: Tensor) -> Any | None:
         return None
     if any(m._forward_hooks or m._forward_pre_hooks for m in (head, anatomy.causal_lm)):
         return None
-    if anatomy.causal_lm not in _linear:
-        few = anatomy.final_norm(rows[:2])
+    few = anatomy.final_norm(rows[:2])
+    if head.weight.dtype != few.dtype or head.weight.device != few.device:
+        return None
+    settings = [(k, v) for k, v in vars(anatomy.text_config).items() if "logit" in k or "scal" in k]
+    tried = (id(head), repr(settings))
+    if _linear.get(anatomy.causal_lm, (None, False))[0] != tried:
         few = torch.cat([few, 64 * few])  # large enough for a cap to show in half precision
         by_model, by_head = anatomy.unembed(few), nn.functional.linear(few, head.weight, head.bias)
-        _linear[anatomy.causal_lm] = by_model.shape == by_head.shape and torch.equal(by_model, by_head)
-    return head if _linear[anatomy.causal_lm] else None
+        same = by_model.shape == by_head.shape and torch.equal(by_model, by_head)
+        _linear[anatomy.causal_lm] = (tried, same)
+    return head if _linear[anatomy.causal_lm][1] else None

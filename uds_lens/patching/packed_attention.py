@@ -8,6 +8,7 @@ output is packed. So soft-capping, sinks and scaling of a family apply as they a
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -54,6 +55,9 @@ class PackedAttention:
             )
 
 
+LOCK = threading.RLock()
+"""Blocks that read one configuration must not run in two threads while its attention is ours."""
+
 _now: ContextVar[PackedAttention | None] = ContextVar("packed attention", default=None)
 
 
@@ -61,6 +65,11 @@ _now: ContextVar[PackedAttention | None] = ContextVar("packed attention", defaul
 def attending(attention: PackedAttention, configs: Iterable[Any]) -> Iterator[PackedAttention]:
     """Let blocks that read their settings from `configs` attend as `attention` says."""
     _register()
+    with LOCK:
+        yield from _attending(attention, configs)
+
+
+def _attending(attention: PackedAttention, configs: Iterable[Any]) -> Iterator[PackedAttention]:
     own = [(config, config._attn_implementation) for config in configs]
     token = _now.set(attention)
     try:

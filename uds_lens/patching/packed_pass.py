@@ -18,7 +18,7 @@ from uds_lens.models import Anatomy, HookedModel
 from uds_lens.models.anatomy import forward_replaced
 from uds_lens.patching.block import run_block
 from uds_lens.patching.forward import first_tensor, split_call
-from uds_lens.patching.packed_attention import PackedAttention, attending, configs_of
+from uds_lens.patching.packed_attention import LOCK, PackedAttention, attending, configs_of
 from uds_lens.patching.packing import Packing
 from uds_lens.patching.prefix import PrefixKept
 from uds_lens.patching.trace import KeptKeys, Trace
@@ -109,7 +109,7 @@ def _listen(anatomy: Anatomy, batch: TokenBatch, *, in_tuple: bool) -> list[tupl
             raise _AllSeen
         return (hidden,) if in_tuple else hidden
 
-    with ExitStack() as stack:
+    with LOCK, ExitStack() as stack:
         for block in anatomy.layers:
             stack.enter_context(forward_replaced(block, stand_in))
         try:

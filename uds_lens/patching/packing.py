@@ -23,7 +23,6 @@ class Packing:
     places: Int[Tensor, "token"]
     """Index in the flattened padded rows of each packed token."""
 
-    _by_head: dict[int, Int[Tensor, "entry"]] = field(default_factory=dict, repr=False)
     _repeated: dict[int, Packing] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -75,8 +74,7 @@ class Packing:
     def pad_heads(self, packed: Tensor) -> Tensor:
         """`[1, head, token, d_head]` to `[batch, head, pos, d_head]`, contiguous."""
         heads = packed.shape[1]
-        if heads not in self._by_head:
-            each = torch.arange(heads, device=self.order.device)[:, None]
-            self._by_head[heads] = (self.order[:, None] * heads + each).flatten()
+        each = torch.arange(heads, device=self.order.device)[:, None]
+        by_head = (self.order[:, None] * heads + each).flatten()
         tokens = packed[0].transpose(0, 1).flatten(0, 1)
-        return tokens.index_select(0, self._by_head[heads]).unflatten(0, (len(self.order), heads, -1))
+        return tokens.index_select(0, by_head).unflatten(0, (len(self.order), heads, -1))

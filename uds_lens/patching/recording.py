@@ -69,8 +69,10 @@ class Recording(Trace):
         tensors = [self.entry, self.states, self.logprobs, *self.cache.keys, *self.cache.values]
         arguments = [value for args, kwargs in self.calls for value in (*args, *kwargs.values())]
         masks = {id(v): v for v in arguments if isinstance(v, Tensor) and v.ndim == 4}
-        flying = self.variants * self.batch.window.shape[1]
-        cut = len(self.batch) * flying * (self.first_column + flying)
+        cut = 0
+        for start, stop, part in self.parts:
+            flying = part.variants * part.batch.window.shape[1]
+            cut += (stop - start) * flying * (part.first_column + flying)
         return sum(t.numel() * t.element_size() for t in tensors) + sum(
             m.numel() * m.element_size() + cut * m.shape[1] * m.element_size() for m in masks.values()
         )
@@ -78,7 +80,12 @@ class Recording(Trace):
 
 @torch.no_grad()
 def record(
-    model: HookedModel, batch: TokenBatch, *, by_bridge: bool = False, scores_at_once: int | None = None
+    model: HookedModel,
+    batch: TokenBatch,
+    *,
+    by_bridge: bool = False,
+    packed: bool = False,
+    scores_at_once: int | None = None,
 ) -> Recording:
     """Run the target once over the batch and remember what patched variants share.
 
@@ -87,6 +94,8 @@ def record(
         batch: The tokens.
         by_bridge: Walk TransformerLens's blocks instead of the plain ones, so that hooks inside a block apply
             when variants are resumed (needed for sites other than `resid_post`).
+        packed: Run rows end to end, without padding between them (see `uds_lens.patching.layout`). Source and target
+            must agree in it.
         scores_at_once: Attention scores of one block held at one time, which bounds how many variants ride together;
             None: 256 MiB of them in float32.
 
@@ -96,7 +105,7 @@ def record(
     Raises:
         PatchError: The model did not run each block exactly once, or keeps no key-value cache.
     """
-    pass_ = forward_pass(model, batch, keep_prefix=True, by_bridge=by_bridge)
+    pass_ = forward_pass(model, batch, keep_prefix=True, by_bridge=by_bridge, packed=packed)
     if pass_.anatomy.keeps_masks:
         raise PatchError(
             f"the blocks of {type(pass_.anatomy.causal_lm).__name__} keep causal masks of their own, which resumed "
