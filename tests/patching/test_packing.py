@@ -1,6 +1,8 @@
 """Rows end to end in one packed row: the same numbers as padded rows, in every family whose blocks allow it."""
 
+import gc
 import itertools
+import weakref
 
 import numpy as np
 import pytest
@@ -89,6 +91,22 @@ def test_rows_resumed_in_parts_give_the_same(opened, batch_of, family, packed, m
         (i, i + 1) for i in range(len(batch))
     ]
     torch.testing.assert_close(cut.patched(cache), whole.patched(cache), atol=1e-5, rtol=1e-5, equal_nan=True)
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_a_recording_is_freed_with_its_last_reference(opened, batch_of, packed):
+    """Not when garbage is next collected: it holds the keys and values of a batch."""
+    model = opened("llama")
+    target = open_target(model, batch_of(), packed=packed)
+    target.patched(probe(model, batch_of()))
+    assert target.recording.nbytes > 0
+    alive = weakref.ref(target.recording)
+    gc.disable()
+    try:
+        del target
+        assert alive() is None
+    finally:
+        gc.enable()
 
 
 def test_models_that_may_count_on_padded_rows_are_not_packed(opened):

@@ -42,9 +42,14 @@ class Recording(Trace):
     scores_at_once: int = field(default=SCORES_AT_ONCE, kw_only=True)
     """Attention scores of one block held at one time."""
 
-    @cached_property
+    @property
     def parts(self) -> list[tuple[int, int, Recording]]:
         """Rows that are resumed together: the first, the one after the last, and the recording of them."""
+        return self._parts or [(0, len(self.batch), self)]
+
+    @cached_property
+    def _parts(self) -> list[tuple[int, int, Recording]]:
+        """Empty where all rows are resumed together: a recording must not hold itself, or it outlives its batch."""
         anatomy = self.anatomy
         cuts = plan_parts(
             self.batch,
@@ -53,9 +58,7 @@ class Recording(Trace):
             n_heads=int(anatomy.text_config.num_attention_heads),
             packed=self.windows is not None,
         )
-        if len(cuts) == 1:
-            return [(0, len(self.batch), self)]
-        return [(start, stop, self._part(start, stop)) for start, stop in cuts]
+        return [(start, stop, self._part(start, stop)) for start, stop in cuts] if len(cuts) > 1 else []
 
     def _part(self, start: int, stop: int) -> Recording:
         width = int(self.batch.window_mask[start:stop].sum(1).max())
