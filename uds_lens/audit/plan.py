@@ -10,7 +10,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from uds_lens.audit.config import AuditConfig, RunOptions
-from uds_lens.data import Encoded, ForgetExample, TokenBatch, encode, make_batch, plan_packed
+from uds_lens.data import Encoded, ForgetExample, TokenBatch, encode, make_batch, plan_batches, plan_packed
 from uds_lens.errors import DataError, ModelError
 from uds_lens.models import ModelSource, check_trio, pick_device, read_passport
 from uds_lens.patching.layout import may_be_packable
@@ -101,19 +101,17 @@ def make_plan(
     tokenizer: PreTrainedTokenizerFast = check_trio(passports)
     encoded = encode(examples, tokenizer, protocol=config.protocol, scope=config.scope)
     shape = next(iter(passports.values())).shape
-    batches = plan_packed(encoded.rows, **_batch_size(shape, options))
     plain = not options.trust_remote_code and options.device_map is None and options.engine != "naive"
     packed = plain and config.site == "resid_post"
-    return Plan(
-        encoded=encoded,
-        batches=batches,
-        pad_token_id=tokenizer.pad_token_id,
-        packed=packed and all(may_be_packable(m, shape["architecture"]) for m in models.values()),
-    )
+    packed = packed and all(may_be_packable(m, shape["architecture"]) for m in models.values())
+    size, pair = _batch_size(shape, options)
+    rows = encoded.rows
+    batches = plan_packed(rows, **size, pair_cost=pair) if packed else plan_batches(rows, **size)
+    return Plan(encoded=encoded, batches=batches, pad_token_id=tokenizer.pad_token_id, packed=packed)
 
 
-def _batch_size(shape: Mapping[str, object], options: RunOptions) -> dict[str, Any]:
-    """Tokens per batch at most, what one more batch costs, and a query and a key in attention, in tokens."""
+def _batch_size(shape: Mapping[str, object], options: RunOptions) -> tuple[dict[str, Any], float]:
+    """Limits of a batch and what one more costs, and what a query and a key cost in attention; all in tokens."""
     d_model, heads = shape["width (d_model)"], shape.get("attention heads")
     depth = shape["depth (layers)"]
     d_model = d_model if isinstance(d_model, int) else 1024
@@ -122,9 +120,9 @@ def _batch_size(shape: Mapping[str, object], options: RunOptions) -> dict[str, A
     fits = options.token_budget
     if device != "cuda":
         fits = min(fits, max(_TOKENS, _ACTIVATION // d_model))
-    return {
+    size = {
         "token_budget": fits,
         "n_layers": depth if isinstance(depth, int) else 16,
         "call_cost": call_cost(device, d_model),
-        "pair_cost": pair_cost(d_model, heads),
     }
+    return size, pair_cost(d_model, heads)

@@ -19,7 +19,7 @@ def plan_batches(
     token_budget: int = 4096,
     max_rows: int | None = None,
     n_layers: int = 16,
-    call_cost: int = 128,
+    call_cost: float = 128,
 ) -> list[list[int]]:
     """Group rows of similar length and similar window width.
 
@@ -47,11 +47,8 @@ def plan_batches(
         >>> plan_batches(rows)
         [[0, 2], [1]]
     """
-    for name, value in (("token_budget", token_budget), ("max_rows", max_rows), ("n_layers", n_layers)):
-        if value is not None and value < 1:
-            raise ConfigError(f"{name} must be at least 1; got {value}.")
-    lengths = np.array([len(row.ids) for row in rows], dtype=float)
-    widths = np.array([len(row.window) for row in rows], dtype=float)
+    _require_positive(token_budget=token_budget, max_rows=max_rows, n_layers=n_layers)
+    lengths, widths = _sizes(rows)
     weight = (n_layers - 1) / 2
 
     def cost(count: np.ndarray, longest: np.ndarray, widest: np.ndarray) -> np.ndarray:
@@ -69,8 +66,8 @@ def plan_batches(
         if len(group) > 1 and (too_large(group) or saving > call_cost):
             pending += [left, right]
         else:
-            batches.append(sorted(group.tolist(), key=lambda index: (widths[index], index)))
-    return sorted(batches, key=lambda batch: (max(lengths[index] for index in batch), batch))
+            batches.append(group)
+    return _in_order(batches, lengths, widths)
 
 
 def plan_packed(
@@ -108,11 +105,8 @@ def plan_packed(
         >>> plan_packed(rows)
         [[0, 2], [1]]
     """
-    for name, value in (("token_budget", token_budget), ("n_layers", n_layers)):
-        if value < 1:
-            raise ConfigError(f"{name} must be at least 1; got {value}.")
-    lengths = np.array([len(row.ids) for row in rows], dtype=float)
-    widths = np.array([len(row.window) for row in rows], dtype=float)
+    _require_positive(token_budget=token_budget, n_layers=n_layers)
+    lengths, widths = _sizes(rows)
     rode, rode_squared = (n_layers - 1) / 2, (n_layers - 1) * (2 * n_layers - 1) / 6
 
     def cost(count: np.ndarray, longest: np.ndarray, widest: np.ndarray) -> np.ndarray:
@@ -130,7 +124,24 @@ def plan_packed(
         total = float(cost(count, longest, np.array([widths[batch].max() for batch in batches])).sum())
         if total < cheapest:
             best, cheapest = batches, total
-    by_width = [sorted(batch.tolist(), key=lambda index: (widths[index], index)) for batch in best]
+    return _in_order(best, lengths, widths)
+
+
+def _require_positive(**limits: int | None) -> None:
+    for name, value in limits.items():
+        if value is not None and value < 1:
+            raise ConfigError(f"{name} must be at least 1; got {value}.")
+
+
+def _sizes(rows: Sequence[TokenSequence]) -> tuple[np.ndarray, np.ndarray]:
+    """Tokens of each row, and the width of its window."""
+    lengths = np.array([len(row.ids) for row in rows], dtype=float)
+    return lengths, np.array([len(row.window) for row in rows], dtype=float)
+
+
+def _in_order(batches: Sequence[np.ndarray], lengths: np.ndarray, widths: np.ndarray) -> list[list[int]]:
+    """Batches of short rows first, rows in order of window width."""
+    by_width = [sorted(batch.tolist(), key=lambda index: (widths[index], index)) for batch in batches]
     return sorted(by_width, key=lambda batch: (max(lengths[index] for index in batch), batch))
 
 

@@ -20,4 +20,4 @@ def normed_at_window(model: HookedModel, batch: TokenBatch) -> Float[Tensor, "ba
     Returns:
         Copies of the states; entries beyond a row's own window repeat its last position.
     """
-    return at_window(run_decoder(model, batch, use_cache=False).last_hidden_state, batch.window)
+    return at_window(run_decoder(model.anatomy, batch, use_cache=False).last_hidden_state, batch.window)

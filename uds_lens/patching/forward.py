@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from uds_lens.data import TokenBatch
-from uds_lens.models import HookedModel
+from uds_lens.models import Anatomy
 
 
 def at_window(
@@ -50,9 +50,9 @@ def forward_hooks(modules: nn.ModuleList, hook: Any, *, pre: bool = False) -> It
             handle.remove()
 
 
-def run_decoder(model: HookedModel, batch: TokenBatch, **options: Any) -> Any:
+def run_decoder(anatomy: Anatomy, batch: TokenBatch, **options: Any) -> Any:
     """One forward of the decoder without the head."""
-    return model.anatomy.base(
+    return anatomy.base(
         input_ids=batch.input_ids,
         attention_mask=batch.attention_mask,
         position_ids=batch.position_ids,

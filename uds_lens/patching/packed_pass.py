@@ -17,7 +17,7 @@ from uds_lens.errors import PatchError
 from uds_lens.models import Anatomy, HookedModel
 from uds_lens.models.anatomy import forward_replaced
 from uds_lens.patching.block import run_block
-from uds_lens.patching.forward import first_tensor, split_call
+from uds_lens.patching.forward import first_tensor, run_decoder, split_call
 from uds_lens.patching.packed_attention import LOCK, PackedAttention, attending, configs_of
 from uds_lens.patching.packing import Packing
 from uds_lens.patching.prefix import PrefixKept
@@ -28,15 +28,7 @@ _Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 @torch.no_grad()
 def packed_pass(model: HookedModel, batch: TokenBatch, *, keep_prefix: bool) -> Trace:
-    """Run a model once over the batch, without logits, and keep its window states.
-
-    Args:
-        model: The model.
-        batch: The tokens, on the model's device.
-        keep_prefix: Keep the keys and values of every layer, to resume from; costs memory.
-
-    Returns:
-        The trace; blocks are resumed on packed windows.
+    """`forward_pass` of `layout.py` on packed rows: blocks are resumed on packed windows.
 
     Raises:
         PatchError: The model does something between its blocks, or its blocks cannot run on packed rows.
@@ -113,12 +105,7 @@ def _listen(anatomy: Anatomy, batch: TokenBatch, *, in_tuple: bool) -> list[tupl
         for block in anatomy.layers:
             stack.enter_context(forward_replaced(block, stand_in))
         try:
-            anatomy.base(
-                input_ids=batch.input_ids,
-                attention_mask=batch.attention_mask,
-                position_ids=batch.position_ids,
-                use_cache=False,
-            )
+            run_decoder(anatomy, batch, use_cache=False)
         except _AllSeen:
             pass
         except (TypeError, IndexError, AttributeError, ValueError):  # its blocks return the other kind

@@ -11,7 +11,7 @@ from uds_lens.data import TokenBatch
 from uds_lens.errors import PatchError
 from uds_lens.models import HookedModel, anatomy_of
 from uds_lens.patching.block import run_block
-from uds_lens.patching.forward import at_window, first_tensor, forward_hooks, split_call
+from uds_lens.patching.forward import at_window, first_tensor, forward_hooks, run_decoder, split_call
 from uds_lens.patching.prefix import PrefixKept, recording_cache
 from uds_lens.patching.trace import Trace
 
@@ -25,17 +25,7 @@ def padded_pass(
     by_bridge: bool = False,
     whole: bool = False,
 ) -> Trace:
-    """Run a model once over the batch, without logits, and keep its window states.
-
-    Args:
-        model: The model.
-        batch: The tokens.
-        keep_prefix: Keep the keys and values of every layer, to resume from; costs memory.
-        by_bridge: Walk TransformerLens's blocks instead of the plain ones.
-        whole: Run the last block over the whole sequence too.
-
-    Returns:
-        The trace.
+    """`forward_pass` of `layout.py` on padded rows; with `whole`, the last block runs over the whole sequence too.
 
     Raises:
         PatchError: The model did not run each block exactly once.
@@ -61,13 +51,7 @@ def padded_pass(
     stopped = False
     with forward_hooks(anatomy.layers, keep_call, pre=True), forward_hooks(anatomy.layers, keep_state):
         try:
-            anatomy.base(
-                input_ids=batch.input_ids,
-                attention_mask=batch.attention_mask,
-                position_ids=batch.position_ids,
-                past_key_values=cache,
-                use_cache=True,
-            )
+            run_decoder(anatomy, batch, past_key_values=cache, use_cache=True)
         except PrefixKept:
             stopped = True
     pass_ = Trace(anatomy, batch, entry[0], entry[0][:, None], calls, cache, int(batch.window[:, 0].max()))
