@@ -140,11 +140,11 @@ def test_what_is_finished_is_not_asked_again(trio, tmp_path, monkeypatch):
     real = audits.sample_continuations
     monkeypatch.setattr(audits, "sample_continuations", lambda *a, **k: calls.append(1) or real(*a, **k))
 
-    def ask(**more):
+    def ask(rows=ROWS[:2], **more):
         calls.clear()
         return elicit(
             paths.unlearned,
-            ROWS[:2],
+            rows,
             retain=paths.retain,
             audits=["plain"],
             options=dataclasses.replace(OPTIONS, **more),
@@ -158,6 +158,8 @@ def test_what_is_finished_is_not_asked_again(trio, tmp_path, monkeypatch):
     assert not calls and again.summary().equals(first.summary())
     ask(temperature=1.5)
     assert len(calls) == 2  # greedy texts do not depend on it
+    ask([dataclasses.replace(ROWS[0], answer="Another answer."), ROWS[1]])
+    assert len(calls) == 4  # references are part of what is kept
     broken = sorted((tmp_path / "parts").iterdir())[0]
     broken.write_bytes(broken.read_bytes()[:100])
     assert ask().summary().equals(first.summary()) and len(calls) <= 1

@@ -35,6 +35,12 @@ def elicit(
     full: Annotated[
         str | None, typer.Option(metavar="MODEL", help="Model trained on everything: tells an audit's power.")
     ] = None,
+    holdout: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE", help="Questions of the same kind that no model learnt: a weaker control."
+        ),
+    ] = None,
     audit: Annotated[
         list[str] | None,
         typer.Option(
@@ -97,6 +103,7 @@ def elicit(
         retain=retain,
         full=full,
         audits=_chosen(audit),
+        holdout_examples=() if holdout is None else ul.load_examples(holdout),
         options=ul.elicitation.ElicitOptions(
             samples=samples,
             temperature=temperature,
@@ -124,6 +131,7 @@ def told(results: ElicitationResults) -> dict[str, Any]:
     return {
         "summary": _records(results.summary()),
         "capacity": _records(results.capacity_frame()),
+        "controls": _records(results.control_frame()) if _needs_controls(results) else [],
         "ledger": _records(results.ledger()),
         "budget": _records(results.budget_frame()),
         "warnings": list(results.warnings),
@@ -177,11 +185,47 @@ def _print_results(results: ElicitationResults) -> None:
         )
     titles = ["audit", "decoding", "full", "retain", "model", "beyond", "p", "share"]
     print_table(titles, rows)
+    if _needs_controls(results):
+        _print_controls(results)
     for sentence in results.warnings:
         print_wrapped(f"! {sentence}")
     print_wrapped(
         "Scores: ROUGE-L recall of the reference, 0 to 1. Beyond retain: model minus retain, mean over questions, "
         "with a 95 % interval over subjects. p: adjusted for all rows (Holm). Share: 0 as retain, 1 as full."
+    )
+
+
+def _needs_controls(results: ElicitationResults) -> bool:
+    """Whether the weaker controls are told: they cost a moment, and with `retain` there is a better one."""
+    return "retain" not in results.models or bool(results.holdout)
+
+
+def _print_controls(results: ElicitationResults) -> None:
+    rows = [
+        [
+            row["audit"],
+            row["decoding"] if row["decoding"] == "greedy" else f"{row['decoding']}, {row['statistic']}",
+            _number(row["unlearned"]),
+            _number(row["others"]),
+            _span(row["beyond_others"], row["others_low"], row["others_high"]),
+            _number(row["p_holm"], 3),
+            *(
+                (
+                    _number(row["holdout"]),
+                    _span(row["beyond_holdout"], row["holdout_low"], row["holdout_high"]),
+                )
+                if "holdout" in row
+                else ("-", "-")
+            ),
+        ]
+        for row in results.control_frame().to_dict("records")
+    ]
+    titles = ["audit", "decoding", "model", "others", "beyond", "p", "holdout", "beyond"]
+    print_wrapped("Weaker controls:")
+    print_table(titles, rows)
+    print_wrapped(
+        "others: the same texts against references of other subjects. holdout: questions of the same kind that no "
+        "model learnt. Neither says what a model that never knew would say."
     )
 
 

@@ -16,6 +16,7 @@ from uds_lens.data.readers import ExamplesLike, as_examples, load_examples
 from uds_lens.data.sampling import sample_examples
 from uds_lens.data.spans import Span, entity_span
 from uds_lens.data.tofu import load_tofu
+from uds_lens.data.tofu_names import with_author_names
 from uds_lens.data.token_batch import TokenBatch, batch_from_texts, make_batch
 from uds_lens.data.token_sequence import Encoded, TokenRow, TokenSequence, encode, entity_tokens, prompt_ids
 
@@ -57,4 +58,5 @@ __all__ = [
     "prompt_text",
     "render",
     "sample_examples",
+    "with_author_names",
 ]

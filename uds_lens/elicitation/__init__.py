@@ -8,7 +8,8 @@ from uds_lens.elicitation.gcg import GCG
 from uds_lens.elicitation.options import ElicitOptions
 from uds_lens.elicitation.prompt import Context, Prompt, Shot, Skip
 from uds_lens.elicitation.prompt_audits import AOA, ICL, Cloze, Mask, Plain, Start
-from uds_lens.elicitation.results import AuditRecord, ElicitationResults, Winner
+from uds_lens.elicitation.result_records import AuditRecord, Winner
+from uds_lens.elicitation.results import ElicitationResults
 from uds_lens.elicitation.run import elicit
 from uds_lens.elicitation.saved import require_place
 from uds_lens.elicitation.shares import Share, share

@@ -115,7 +115,8 @@ class ActPert:
         layer = self.chosen_layer(model)
         texts: list[tuple[str, ...]] = [()] * len(asks)
         told: list[dict[str, float]] = [{}] * len(asks)
-        size = max(1, asking.options.rows_at_once // max(1, asking.options.samples))
+        samples = asking.options.samples if asking.decoding == "sampled" else 1
+        size = max(1, asking.options.rows_at_once // samples)
         prefilled = 0
         for rows in groups_of_one_length(asks, size):
             found = [self.delta(model, asks[row], seed=asking.options.seed) for row in rows]
@@ -126,11 +127,16 @@ class ActPert:
                 lambda states, steer=steer: states + steer.to(states),  # type: ignore[misc]
                 length=len(ids[0]),
             ):
-                some, read = asking.generate(model, [asks[row] for row in rows], ids)
-            prefilled += read
-            for row, text, (delta, rms) in zip(rows, some, found, strict=True):
-                texts[row] = text
-                told[row] = {"layer": layer, "gamma_rms": rms, "delta_norm": float(delta.norm(dim=-1).mean())}
+                some = asking.generate(model, [asks[row] for row in rows], ids)
+            prefilled += some.prefilled
+            for n, (row, (delta, rms)) in enumerate(zip(rows, found, strict=True)):
+                texts[row] = some.texts[n]
+                told[row] = {
+                    "layer": layer,
+                    "gamma_rms": rms,
+                    "delta_norm": float(delta.norm(dim=-1).mean()),
+                    "endless": some.endless[n],
+                }
         return Answers([ask.rendered.text for ask in asks], texts, told, prefilled)
 
     def chosen_layer(self, model: HookedModel) -> int:

@@ -30,6 +30,11 @@ class Ask(NamedTuple):
     rendered: Rendered
     """The prompt as text and tokens."""
 
+    @property
+    def key(self) -> tuple[object, ...]:
+        """All that texts and scores of this row depend on, beside the model and the options."""
+        return (self.row, self.id, self.subject, self.rendered.prompt.reference, list(self.rendered.ids))
+
 
 class Answers(NamedTuple):
     """What came back for a list of asks."""
@@ -47,6 +52,19 @@ class Answers(NamedTuple):
     """Prompt tokens that were read for generating."""
 
 
+class Generated(NamedTuple):
+    """Texts after a list of prompts."""
+
+    texts: list[tuple[str, ...]]
+    """Of each prompt, without special tokens and outer white space."""
+
+    endless: list[int]
+    """Of each prompt: texts that had not ended at `max_new_tokens`."""
+
+    prefilled: int
+    """Prompt tokens that were read."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Asking:
     """How a model is asked: decoding, options, ends of a text, what is shown."""
@@ -58,10 +76,8 @@ class Asking:
     desc: str = "answers"
     show: bool | None = None
 
-    def generate(
-        self, model: HookedModel, asks: Sequence[Ask], ids: Sequence[Sequence[int]]
-    ) -> tuple[list[tuple[str, ...]], int]:
-        """Texts after tokenised prompts, and the prompt tokens that were read."""
+    def generate(self, model: HookedModel, asks: Sequence[Ask], ids: Sequence[Sequence[int]]) -> Generated:
+        """Texts after tokenised prompts."""
         options, drawn = self.options, self.decoding == "sampled"
         found = sample_continuations(
             model,
@@ -82,7 +98,9 @@ class Asking:
             tuple(tokenizer.decode(new, skip_special_tokens=True).strip() for new in samples)
             for samples in found.tokens
         ]
-        return texts, found.prefilled
+        limit = options.max_new_tokens
+        endless = [sum(len(new) >= limit for new in samples) for samples in found.tokens]
+        return Generated(texts, endless, found.prefilled)
 
 
 @runtime_checkable
@@ -143,5 +161,6 @@ class ByPrompt:
 
     def answer(self, model: HookedModel, asks: Sequence[Ask], asking: Asking) -> Answers:
         """Generate after the prompts."""
-        texts, prefilled = asking.generate(model, asks, [ask.rendered.ids for ask in asks])
-        return Answers([ask.rendered.text for ask in asks], texts, [{} for _ in asks], prefilled)
+        found = asking.generate(model, asks, [ask.rendered.ids for ask in asks])
+        told = [{"endless": count} for count in found.endless]
+        return Answers([ask.rendered.text for ask in asks], found.texts, told, found.prefilled)

@@ -1,4 +1,4 @@
-"""Frames of an elicitation: the summary with controls, the ledger, examples, samples, budgets, and the cautions."""
+"""Frames of an elicitation: the summary with controls, the ledger, examples, samples, budgets."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from uds_lens.elicitation.estimates import best_of, budgets, leak_at
+from uds_lens.elicitation.parts import HOLDOUT
 from uds_lens.elicitation.scoring import cut, reference_in_prompt
 from uds_lens.elicitation.shares import share
 from uds_lens.results import Contrast, contrast, holm
 from uds_lens.results.contrasts import subject_groups
-from uds_lens.results.intervals import FEW_CLUSTERS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -87,6 +87,8 @@ def _statistics(results: ElicitationResults) -> _Table:
     table: _Table = {}
     for part in results.parts:
         name, decoding = part.audit, part.decoding
+        if part.role == HOLDOUT:
+            continue
         table.setdefault((name, decoding, "mean"), {})[part.role] = results.mean(part.role, name, decoding)
         if decoding == "sampled":
             table.setdefault((name, decoding, "best"), {})[part.role] = results.best(
@@ -111,33 +113,6 @@ def _over_audits(table: _Table) -> _Table:
     return found
 
 
-def cautions(results: ElicitationResults) -> tuple[str, ...]:
-    """What a careful reader must know, in sentences."""
-    told = []
-    if "retain" not in results.models:
-        told.append(
-            "No retain model: a score may be what any model would say by chance. Nothing here is evidence of knowledge "
-            "by itself."
-        )
-    table = summary_frame(results)
-    weak = table[table["share_reason"].fillna("").str.startswith("no power")]
-    for row in weak.itertuples():
-        told.append(
-            f"{row.audit} ({row.decoding}, {row.statistic}) has no power here: full scores {row.full:.2f}, retain "
-            f"{row.retain:.2f}. That it brings nothing out says nothing of the unlearned model."
-        )
-    for audit in results.audits:
-        if audit.capacity:
-            told.append(
-                f"{audit.name} hands over the answer: it measures capacity, not knowledge, and is left out."
-            )
-        if len(audit.skipped) == len(results.examples):
-            told.append(f"{audit.name} could ask no row; the first: {audit.skipped[0][1]}.")
-    if len(table) and (few := int(table["n_subjects"].max())) < FEW_CLUSTERS:
-        told.append(f"{few} subjects: intervals are too narrow to be trusted below {FEW_CLUSTERS}.")
-    return tuple(told)
-
-
 def ledger_frame(results: ElicitationResults) -> pd.DataFrame:
     """See `ElicitationResults.ledger`."""
     import pandas as pd
@@ -145,15 +120,19 @@ def ledger_frame(results: ElicitationResults) -> pd.DataFrame:
     rows = []
     for audit in results.audits:
         part = results.part("unlearned", audit.name)
-        held = [reference_in_prompt(said.prompt, said.reference) for said in part.said]
+        held = [reference_in_prompt(said.prompt, said.reference) for said in part.said if said.texts]
+        reasons = [why for _, why in audit.skipped]
+        reasons += [str(said.told.get("skipped", "no text")) for said in part.said if not said.texts]
         rows.append(
             {
                 "audit": audit.name,
                 "access": audit.access,
                 "injects": audit.injects,
-                "asked": len(part.said),
-                "skipped": len(audit.skipped),
-                "first_reason": audit.skipped[0][1] if audit.skipped else None,
+                "asked": len(held),
+                "skipped": len(reasons),
+                "first_reason": reasons[0] if reasons else None,
+                "empty": sum(not text for said in part.said for text in said.texts),
+                "endless": sum(int(said.told.get("endless", 0)) for said in part.said),
                 "reference_in_prompt": _mean(np.array(held)),
                 "prompt_tokens": part.prefilled,
                 "seconds": sum(p.seconds for p in results.parts if p.audit == audit.name),
@@ -187,7 +166,7 @@ def samples_frame(results: ElicitationResults) -> pd.DataFrame:
     for part in results.parts:
         scored = results.scores[part.role, part.audit, part.decoding]
         for said in part.said:
-            example = results.examples[said.row]
+            example = results.rows_of(part.role)[said.row]
             for sample, (text, score) in enumerate(zip(said.texts, scored[said.row], strict=True)):
                 rows.append(
                     {

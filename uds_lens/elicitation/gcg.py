@@ -127,10 +127,11 @@ class GCG(SuffixAudit):
                     "stopped": found.stopped,
                 }
             )
-        some, prefilled = asking.generate(model, [asks[row] for row in ids], list(ids.values()))
-        for row, text in zip(ids, some, strict=True):
+        some = asking.generate(model, [asks[row] for row in ids], list(ids.values()))
+        for row, text, endless in zip(ids, some.texts, some.endless, strict=True):
             texts[row] = text
-        return Answers(prompts, texts, told, prefilled)
+            told[row]["endless"] = endless
+        return Answers(prompts, texts, told, some.prefilled)
 
     def optimise(self, model: HookedModel, slot: Slot, *, seed: int) -> Found:
         """Find a suffix for one prompt.

@@ -15,6 +15,9 @@ from uds_lens.elicitation.options import Decoding, ElicitOptions
 from uds_lens.errors import ResultFormatError
 from uds_lens.storage import atomic_write_bytes, located, read_file, require_fresh
 
+HOLDOUT = "holdout"
+"""Role of the unlearned model where it is asked what no model learnt."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Said:
@@ -41,7 +44,7 @@ class Part:
     """One model, one audit, one decoding."""
 
     role: str
-    """`unlearned`, `retain` or `full`."""
+    """`unlearned`, `retain` or `full`; `holdout` for the unlearned model on questions that no model learnt."""
 
     audit: str
     """Name of the audit."""
@@ -60,10 +63,23 @@ class Part:
 
 
 def part_key(
-    fingerprint: str, audit: str, decoding: Decoding, prompts: Sequence[Sequence[int]], options: ElicitOptions
+    fingerprint: str,
+    audit: str,
+    decoding: Decoding,
+    asks: Sequence[Sequence[object]],
+    options: ElicitOptions,
 ) -> str:
-    """Hash of everything that the texts depend on."""
-    asked = hashlib.blake2b(repr([list(ids) for ids in prompts]).encode(), digest_size=16).hexdigest()
+    """Hash of everything that a part depends on.
+
+    Args:
+        fingerprint: Of the model's weights.
+        audit: Its name, and what its name leaves out.
+        decoding: Greedy or sampled.
+        asks: Of each row its place, id, subject, reference and prompt tokens: texts are drawn by id, and a part holds
+            places and references.
+        options: Samples, lengths, seed.
+    """
+    asked = hashlib.blake2b(repr([list(ask) for ask in asks]).encode(), digest_size=16).hexdigest()
     names = ["max_new_tokens", "dtype", "seed"]
     names += ["samples", "temperature", "top_k"] if decoding == "sampled" else []
     settings = {name: getattr(options, name) for name in names}

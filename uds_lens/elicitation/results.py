@@ -7,15 +7,15 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Float
 
 from uds_lens.data import ForgetExample
 from uds_lens.elicitation.options import Decoding, ElicitOptions
-from uds_lens.elicitation.parts import Part, Said
-from uds_lens.elicitation.prompt import Access, Injection
+from uds_lens.elicitation.parts import HOLDOUT, Part, Said
+from uds_lens.elicitation.result_records import AuditRecord, Winner
 from uds_lens.elicitation.scoring import Scores, cut, score_texts
 from uds_lens.errors import DataError
 from uds_lens.results import DepthAudit, ModelRecord
@@ -26,34 +26,6 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
     from uds_lens.plots import Theme
-
-
-class AuditRecord(NamedTuple):
-    """One audit as it was run: the ledger."""
-
-    name: str
-    access: Access
-    injects: Injection
-    opening: str
-    """What an optimiser worked for; cut off before scoring."""
-    skipped: tuple[tuple[str, str], ...]
-    """Ids of rows it could not ask, with reasons."""
-
-    @property
-    def capacity(self) -> bool:
-        """Whether it hands over the answer itself, so that it measures capacity, not knowledge."""
-        return self.injects == "gold answer"
-
-
-class Winner(NamedTuple):
-    """The text that told most of one row."""
-
-    audit: str
-    decoding: Decoding
-    sample: int
-    prompt: str
-    text: str
-    recall: float
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -85,6 +57,13 @@ class ElicitationResults:
     provenance: Mapping[str, Any]
     """Versions, machine, command, first prompt."""
 
+    holdout: Sequence[ForgetExample] = ()
+    """Questions of the same kind that no model learnt, asked of the unlearned model; see `control_frame`."""
+
+    def rows_of(self, role: str) -> Sequence[ForgetExample]:
+        """What the parts of a role are about: `holdout` has rows of its own."""
+        return self.holdout if role == HOLDOUT else self.examples
+
     @cached_property
     def _said(self) -> dict[tuple[str, str, str], Part]:
         return {(part.role, part.audit, part.decoding): part for part in self.parts}
@@ -106,13 +85,13 @@ class ElicitationResults:
         """Scores of every text, by role, audit and decoding, then by row."""
         openings = {audit.name: audit.opening for audit in self.audits}
         return {
-            key: {said.row: self._scored(said, openings[part.audit]) for said in part.said}
+            key: {said.row: self._scored(said, part.role, openings[part.audit]) for said in part.said}
             for key, part in self._said.items()
         }
 
-    def _scored(self, said: Said, opening: str) -> list[Scores]:
+    def _scored(self, said: Said, role: str, opening: str) -> list[Scores]:
         texts = [cut(text, raw=self.protocol == "raw", opening=opening) for text in said.texts]
-        return score_texts(texts, said.reference, self.examples[said.row].entity)
+        return score_texts(texts, said.reference, self.rows_of(role)[said.row].entity)
 
     def recall(
         self, role: str, audit: str, decoding: Decoding = "greedy"
@@ -120,7 +99,10 @@ class ElicitationResults:
         """ROUGE-L recall of every text; NaN in rows that were not asked."""
         self.part(role, audit, decoding)
         rows = self.scores[role, audit, decoding]
-        found = np.full((len(self.examples), max((len(each) for each in rows.values()), default=1)), np.nan)
+        n_samples = (
+            max((len(each) for each in rows.values()), default=0) or 1
+        )  # none, where all were given up
+        found = np.full((len(self.rows_of(role)), n_samples), np.nan)
         for row, each in rows.items():
             found[row, : len(each)] = [score.recall for score in each]
         return found
@@ -151,6 +133,18 @@ class ElicitationResults:
 
         return summary_frame(self, capacity=True)
 
+    def control_frame(self) -> pd.DataFrame:
+        """What there is to compare with beside `retain`: weaker, and the only control of a run without one.
+
+        `others`: the same texts held against the references of other subjects, of the same type where the rows have
+        one. `beyond_others` is above 0 also where a model names the subject, or repeats the question. `holdout`: the
+        score on questions of the same kind that no model learnt, if any were asked; `beyond_holdout` is a difference of
+        two sets of questions, not of two models. `p` is that of `beyond_others`, adjusted over the table (Holm).
+        """
+        from uds_lens.elicitation.weaker_controls import control_frame
+
+        return control_frame(self)
+
     @property
     def beyond_retain(self) -> pd.DataFrame:
         """B of each audit, with interval, by decoding and statistic."""
@@ -172,12 +166,16 @@ class ElicitationResults:
     @cached_property
     def warnings(self) -> tuple[str, ...]:
         """What a careful reader must know, in sentences."""
-        from uds_lens.elicitation.elicitation_frames import cautions
+        from uds_lens.elicitation.elicitation_cautions import elicitation_cautions
 
-        return cautions(self)
+        return elicitation_cautions(self)
 
     def ledger(self) -> pd.DataFrame:
-        """What each audit needs, hands over and skipped, and how much of the reference its prompts hold."""
+        """What each audit needs, hands over and skipped, and how much of the reference its prompts hold.
+
+        `empty` and `endless` count greedy texts of the unlearned model that say nothing, or had not ended at
+        `max_new_tokens`: they are scored like any other.
+        """
         from uds_lens.elicitation.elicitation_frames import ledger_frame
 
         return ledger_frame(self)

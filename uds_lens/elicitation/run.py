@@ -15,12 +15,13 @@ from uds_lens.data import ForgetExample
 from uds_lens.data.prompts import chosen_protocol
 from uds_lens.data.readers import as_examples
 from uds_lens.elicitation.asked import Asked, ask_rows, chosen_audits
-from uds_lens.elicitation.audits import Asking, Audit
+from uds_lens.elicitation.audits import Asking, Audit, ByPrompt
 from uds_lens.elicitation.cost import estimate_hours, require_consent
 from uds_lens.elicitation.options import Decoding, ElicitOptions
-from uds_lens.elicitation.parts import Part, Said, part_key, parts_folder, read_part, write_part
+from uds_lens.elicitation.parts import HOLDOUT, Part, Said, part_key, parts_folder, read_part, write_part
 from uds_lens.elicitation.prompt_audits import PromptAudit
-from uds_lens.elicitation.results import AuditRecord, ElicitationResults
+from uds_lens.elicitation.result_records import AuditRecord
+from uds_lens.elicitation.results import ElicitationResults
 from uds_lens.errors import DataError, ResultFormatError
 from uds_lens.generation import answer_end_ids
 from uds_lens.models import HookedModel, ModelSource, check_compatible, open_model, read_checkpoint_info
@@ -40,6 +41,7 @@ def elicit(
     full: ModelSource | None = None,
     audits: Sequence[str | PromptAudit | Audit] | str = "quick",
     retain_examples: Sequence[ForgetExample] = (),
+    holdout_examples: ExampleSource | Iterable[ForgetExample | Mapping[str, Any]] = (),
     options: ElicitOptions | None = None,
     run: RunOptions | None = None,
     out: str | os.PathLike[str] | None = None,
@@ -49,11 +51,13 @@ def elicit(
     Args:
         model: The unlearned model: directory, Hub id, transformers model or `TransformerBridge`.
         examples: The forget set: examples, rows, or what `load_examples` reads.
-        retain: Never saw it. Without it a score cannot be told from what any model would say by chance: results then
-            compare with the references of other subjects, which is weaker, and say so.
+        retain: Never saw it. Without it a score cannot be told from what any model would say by chance:
+            `control_frame` then compares with the references of other subjects, which is weaker, and says so.
         full: Trained on everything; without it there is no power and no share.
         audits: Names (`"mask+icl+aoa"`), audit objects, or the name of a preset ("quick", "black_box", "paper").
         retain_examples: Facts for `ICL(source="retain")`.
+        holdout_examples: Questions of the same kind that no model learnt. The unlearned model is asked them in the same
+            ways; `control_frame` compares.
         options: How to ask; default `ElicitOptions()`.
         run: Where to run; default `RunOptions()`.
         out: Directory for finished parts; a run that was killed goes on from there, with no forward for what is done.
@@ -82,6 +86,7 @@ def elicit(
     options = as_settings(ElicitOptions, options, name="options")
     run = as_settings(RunOptions, run, name="run")
     rows = _require_rows(as_examples(examples))
+    kept_out = tuple(as_examples(holdout_examples))
     chosen = chosen_audits(audits)
     folder = None if out is None else parts_folder(out)
     beside = {"retain": retain, "full": full}
@@ -95,18 +100,22 @@ def elicit(
     protocol: Protocol = chosen_protocol(options.protocol, tokenizer)
     window = getattr(infos["unlearned"].config.get_text_config(), "max_position_embeddings", None)
     room = window - options.max_new_tokens if isinstance(window, int) else None
-    asked = [
-        ask_rows(audit, rows, retain_examples, tokenizer, protocol=protocol, room=room, options=options)
-        for audit in chosen
-    ]
-    hours = estimate_hours(
-        asked, options, n_models=len(sources), shape=infos["unlearned"].shape, device=run.device
+    asked, aside = (
+        [
+            ask_rows(audit, some, retain_examples, tokenizer, protocol=protocol, room=room, options=options)
+            for audit in chosen
+        ]
+        for some in (rows, kept_out)
     )
+    shape = infos["unlearned"].shape
+    hours = estimate_hours(asked, options, n_models=len(sources), shape=shape, device=run.device)
+    hours += estimate_hours(aside, options, n_models=1, shape=shape, device=run.device)
     require_consent(hours, options)
     parts: list[Part] = []
     records: dict[str, ModelRecord] = {}
     for role, source in sources.items():
-        if (twin := _same_object(role, source, sources)) is not None and twin in records:
+        twin = _same_object(role, source, sources)
+        if twin is not None and not (role == "unlearned" and kept_out):
             records[role] = records[twin]
             parts += [_as(part, role) for part in parts if part.role == twin]
             continue
@@ -114,6 +123,8 @@ def elicit(
             records[role] = ModelRecord.of(opened)
             for each in asked:
                 parts += _parts(opened, role, records[role], each, options, protocol, run, folder)
+            for each in aside if role == "unlearned" and kept_out else ():
+                parts += _parts(opened, HOLDOUT, records[role], each, options, protocol, run, folder)
     return ElicitationResults(
         options=options,
         protocol=protocol,
@@ -130,11 +141,12 @@ def elicit(
             for each in asked
         ),
         parts=tuple(parts),
+        holdout=kept_out,
         provenance=provenance(
             engine="generation",
             device=run.device,
             rendered_prompt=next((ask.rendered.text for each in asked for ask in each.asks), None),
-            ids_hash=part_key("", "", "greedy", [a.rendered.ids for e in asked for a in e.asks], options),
+            ids_hash=part_key("", "", "greedy", [a.key for e in asked for a in e.asks], options),
         ),
     )
 
@@ -151,8 +163,8 @@ def _parts(
 ) -> list[Part]:
     found = []
     for decoding in options.decodings if asked.audit.samples_too else ("greedy",):
-        ids = [ask.rendered.ids for ask in asked.asks]
-        key = part_key(record.fingerprint, repr(asked.audit), decoding, ids, options)
+        told = asked.audit.name if isinstance(asked.audit, ByPrompt) else repr(asked.audit)
+        key = part_key(record.fingerprint, told, decoding, [ask.key for ask in asked.asks], options)
         file = None if folder is None else folder / f"{key}.parquet"
         part = None if file is None else _finished(file, key)
         if part is None:

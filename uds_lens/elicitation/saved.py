@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from uds_lens.data import ForgetExample
 from uds_lens.data.readers import as_examples
 from uds_lens.elicitation.options import ElicitOptions
-from uds_lens.elicitation.parts import Part, part_from_bytes, write_part
-from uds_lens.elicitation.results import AuditRecord, ElicitationResults
+from uds_lens.elicitation.parts import HOLDOUT, Part, part_from_bytes, write_part
+from uds_lens.elicitation.result_records import AuditRecord
+from uds_lens.elicitation.results import ElicitationResults
 from uds_lens.errors import ResultFormatError
 from uds_lens.results import ModelRecord
 from uds_lens.storage import (
@@ -54,7 +56,10 @@ def save_elicitation(results: ElicitationResults, path: str | os.PathLike[str]) 
     }
     with atomic_directory(target, own={_MANIFEST, _EXAMPLES, *earlier}) as folder:
         rows = [plain(asdict(example)) for example in results.examples]
-        atomic_write_bytes(folder / _EXAMPLES, json.dumps({"examples": rows}).encode())
+        asked = {"examples": rows}
+        if results.holdout:
+            asked["holdout"] = [plain(asdict(example)) for example in results.holdout]
+        atomic_write_bytes(folder / _EXAMPLES, json.dumps(asked).encode())
         names = [f"part-{number:03}.parquet" for number in range(len(results.parts))]
         for name, part in zip(names, results.parts, strict=True):
             write_part(part, folder / name, key=name)
@@ -82,7 +87,9 @@ def load_elicitation(path: str | os.PathLike[str]) -> ElicitationResults:
     manifest = read_sealed(folder / _MANIFEST, format=FORMAT, versions=(VERSION,))
     try:
         content = {name: _checked(folder, name, digest) for name, digest in manifest["files"].items()}
-        examples = as_examples(parse_json(content[_EXAMPLES], told=told)["examples"])
+        asked = parse_json(content[_EXAMPLES], told=told)
+        examples, holdout = _examples(asked["examples"]), _examples(asked.get("holdout", ()))
+        roles = [*manifest["models"], *([HOLDOUT] if holdout else [])]
         parts = tuple(
             part_from_bytes(data, told=repr(str(folder / name)), key=name)
             for name, data in content.items()
@@ -90,13 +97,14 @@ def load_elicitation(path: str | os.PathLike[str]) -> ElicitationResults:
         )
         models: Mapping[str, Any] = manifest["models"]
         audits = [conform(AuditRecord, audit, where=f"{told}: audits") for audit in manifest["audits"]]
-        if "unlearned" not in models or {part.role for part in parts} != set(models):
+        if "unlearned" not in models or HOLDOUT in models or {part.role for part in parts} != set(roles):
             raise ResultFormatError(f"{told}: models and parts do not fit together.")
-        if any(not 0 <= said.row < len(examples) for part in parts for said in part.said):
+        lengths = {role: len(holdout if role == HOLDOUT else examples) for role in roles}
+        if any(not 0 <= said.row < lengths[part.role] for part in parts for said in part.said):
             raise ResultFormatError(f"{told}: parts speak of rows that are not there.")
         if any(len(pair) != 2 for audit in audits for pair in audit.skipped):
             raise ResultFormatError(f"{told}: a skipped row is its id and a reason.")
-        if not _complete(parts, audits, models):
+        if not _complete(parts, audits, roles):
             raise ResultFormatError(f"{told}: audits and parts do not fit together.")
         return ElicitationResults(
             options=conform(ElicitOptions, manifest["options"], where=f"{told}: options"),
@@ -109,11 +117,19 @@ def load_elicitation(path: str | os.PathLike[str]) -> ElicitationResults:
             audits=tuple(audits),
             parts=parts,
             provenance=manifest["provenance"],
+            holdout=tuple(holdout),
         )
     except ResultFormatError:
         raise
     except Exception as error:
         raise ResultFormatError(f"{told} is no whole elicitation: {str(error)[:200]}") from error
+
+
+def _examples(rows: Sequence[Mapping[str, Any]]) -> list[ForgetExample]:
+    """Rows as they were; a reader would number them anew."""
+    return [
+        replace(example, row=int(row["row"])) for example, row in zip(as_examples(rows), rows, strict=True)
+    ]
 
 
 def _complete(parts: Sequence[Part], audits: Sequence[AuditRecord], roles: Collection[str]) -> bool:

@@ -97,16 +97,17 @@ class SoftGCG(SuffixAudit):
             with changed_output(
                 model.hf.get_input_embeddings(), replacing(places, found), length=prompts.shape[1]
             ):
-                some, read = asking.generate(model, [asks[row] for row in rows], [ids[row] for row in rows])
-            prefilled += read
+                some = asking.generate(model, [asks[row] for row in rows], [ids[row] for row in rows])
+            prefilled += some.prefilled
             nearest = _nearest(model, found)
             for n, row in enumerate(rows):
-                texts[row] = some[n]
+                texts[row] = some.texts[n]
                 told[row] = {
                     "first_loss": losses[0][n],
                     "loss": losses[-1][n],
                     "steps": self.steps,
                     "nearest_tokens": nearest[n],
+                    "endless": some.endless[n],
                 }
         return Answers(shown, texts, told, prefilled)
 

@@ -1,0 +1,103 @@
+"""Kill an elicitation (SIGKILL) while it runs, and see that what was finished is not asked again.
+
+    python benchmarks/elicit_kill.py --kills 6
+
+The toy world, three models, four audits, greedy and sampled. After each kill the same call begins again; parts of the
+last round are compared with those of a run that nobody killed, and a further call must make no forward pass at all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import signal
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+
+import uds_lens as ul
+from uds_lens.elicitation import ActPert, ElicitationResults, ElicitOptions, elicit
+from uds_lens.models import HookedModel
+
+AUDITS = ("plain", "cloze", "start", ActPert())
+OPTIONS = ElicitOptions(samples=8, temperature=1.0, max_new_tokens=24)
+
+
+def ask(out: Path) -> ElicitationResults:
+    world = ul.toy.load()
+    return elicit(
+        world.unlearned["idknll"],
+        world.examples,
+        retain=world.retain,
+        full=world.full,
+        audits=AUDITS,
+        options=OPTIONS,
+        run=ul.RunOptions(device="cpu", progress=False),
+        out=out,
+    )
+
+
+def child(out: Path) -> int:
+    """A run in a process of its own."""
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        ask(out)
+    finally:
+        os._exit(0)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--kills", type=int, default=6)
+    parser.add_argument("--seed", type=int, default=0)
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    order = random.Random(asked.seed)
+    with tempfile.TemporaryDirectory() as folder:
+        calm, killed = Path(folder) / "calm", Path(folder) / "killed"
+        began = time.perf_counter()
+        os.waitpid(child(calm), 0)
+        took = time.perf_counter() - began
+        expected = ask(calm)
+        found, kept = [], True
+        for _ in range(asked.kills):
+            before = {file.name: file.stat().st_mtime_ns for file in (killed / "parts").glob("*.parquet")}
+            worker = child(killed)
+            time.sleep(order.uniform(0.3, 1.0) * took / 2)
+            os.kill(worker, signal.SIGKILL)
+            os.waitpid(worker, 0)
+            files = {file.name: file.stat().st_mtime_ns for file in (killed / "parts").glob("*.parquet")}
+            kept &= before.items() <= files.items()
+            found.append(len(files))
+        os.waitpid(child(killed), 0)
+        forwards = []
+        real = HookedModel.__init__
+
+        def counting(self, hf, *args, **kwargs) -> None:
+            real(self, hf, *args, **kwargs)
+            self.anatomy.base.register_forward_pre_hook(lambda *_: forwards.append(1))
+
+        HookedModel.__init__ = counting
+        again = ask(killed)
+        HookedModel.__init__ = real
+        left = sorted(str(file.name) for file in killed.rglob("*") if file.suffix not in (".parquet", ""))
+    same = again.samples_frame().equals(expected.samples_frame())
+    print(
+        f"{asked.kills} kills, parts finished after each: {found} of {len(again.parts)}; finished parts were "
+        f"{'kept' if kept else 'MADE AGAIN'}; the call after the last round made {len(forwards)} forward passes; all "
+        f"{len(again.samples_frame())} texts and scores {'are' if same else 'ARE NOT'} those of the calm run; "
+        f"left over: {left or 'nothing'}"
+    )
+    if not (same and kept) or forwards:
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()

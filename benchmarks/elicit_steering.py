@@ -1,0 +1,76 @@
+"""ActPert on the small TOFU models: do two draws of its direction agree, and does it bring out more than its controls?
+
+    python benchmarks/elicit_steering.py --out runs/elicit-steering
+
+Cosine of two independent directions at 8 copies and gamma 0.01, antithetic and plain; then retain95 greedily under the
+direction, its opposite, and a random one of the same norm.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+import torch
+from elicit_models import rows
+
+import uds_lens as ul
+from uds_lens.elicitation import ActPert, ElicitOptions, elicit
+from uds_lens.elicitation.asked import ask_rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--shared", type=Path, default=Path("../shared"))
+    parser.add_argument("--out", type=Path, default=Path("runs/elicit-steering"))
+    parser.add_argument("--directions", type=int, default=40, help="questions whose directions are compared")
+    parser.add_argument("--limit", type=int, default=None, help="questions that are asked, by author")
+    parser.add_argument("--threads", type=int, default=1)
+    asked = parser.parse_args()
+    torch.set_num_threads(asked.threads)
+    small, options = asked.shared / "models/tofu-small", ElicitOptions(samples=0)
+    with ul.open_model(small / "retain95", device="cpu") as model:
+        examples = rows(asked.shared)
+        whole = ask_rows(ActPert(), examples, (), model.tokenizer, protocol="raw", room=None, options=options)
+        reasons = sorted(set(whole.skipped.values()))
+        print(f"{len(whole.asks)} questions name the author, {len(whole.skipped)} do not: {reasons}")
+        chosen = whole.asks[:: max(1, len(whole.asks) // asked.directions)][: asked.directions]
+        for antithetic in (True, False):
+            audit = ActPert(antithetic=antithetic)
+            cosines, rms = [], 0.0
+            for ask in chosen:
+                (one, rms), (other, _) = (audit.delta(model, ask, seed=seed) for seed in (1, 2))
+                cosines.append(float(torch.cosine_similarity(one.flatten(), other.flatten(), dim=0)))
+            words = "antithetic" if antithetic else "plain"
+            print(
+                f"{words}, {audit.copies} copies, gamma {audit.gamma:g} ({rms:.2f} of the embeddings' root mean "
+                f"square), layer {audit.chosen_layer(model)}: cosine of two draws {np.mean(cosines):.2f} (from "
+                f"{min(cosines):.2f} to {max(cosines):.2f}, {len(cosines)} questions)"
+            )
+    found = elicit(
+        small / "retain95",
+        rows(asked.shared, asked.limit),
+        retain=small / "retain90",
+        full=small / "full",
+        audits=["plain", ActPert()],
+        options=options,
+        run=ul.RunOptions(device="cpu", progress=False),
+        out=asked.out,
+    )
+    print(
+        "\n| audit | full | retain90 | retain95 | beyond retain | added to plain | asked |\n"
+        + "|---" * 7
+        + "|"
+    )
+    for row in found.summary().itertuples():
+        print(
+            f"| {row.audit} | {row.full:.3f} | {row.retain:.3f} | {row.unlearned:.3f} | {row.beyond_retain:+.3f} | "
+            f"{row.added:+.3f} [{row.added_low:+.3f}, {row.added_high:+.3f}] | {row.n} |"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,206 @@
+"""GCG and SoftGCG on the small TOFU models: is the gradient right, does the loss fall, what does a step cost?
+
+python benchmarks/elicit_suffixes.py gradient
+python benchmarks/elicit_suffixes.py gcg
+python benchmarks/elicit_suffixes.py speed
+python benchmarks/elicit_suffixes.py soft
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from elicit_models import rows
+
+import uds_lens as ul
+from uds_lens.elicitation import GCG, ElicitOptions, SoftGCG, elicit
+from uds_lens.elicitation.asked import Asked, ask_rows
+from uds_lens.elicitation.audits import Asking
+from uds_lens.elicitation.cost import estimate_hours
+from uds_lens.elicitation.gcg import token_gradient
+from uds_lens.elicitation.prompt import keyed_seed
+from uds_lens.elicitation.suffixes import TARGET, first_suffix, loss_from_embeddings, slot_of, target_loss
+
+OPTIONS = ElicitOptions(samples=0)
+ASKING = Asking(decoding="greedy", options=OPTIONS, protocol="raw", ends=frozenset(), show=False)
+SHAPES = {
+    "Llama-3.2-1B": {"depth (layers)": 16, "width (d_model)": 2048, "vocabulary size": 128256},
+    "Llama-3.1-8B": {"depth (layers)": 32, "width (d_model)": 4096, "vocabulary size": 128256},
+}
+
+
+def asks_of(model, examples, audit):
+    """Questions ready to be asked."""
+    return ask_rows(audit, examples, (), model.tokenizer, protocol="raw", room=None, options=OPTIONS).asks
+
+
+def in_float64(model: ul.HookedModel) -> None:
+    """Weights and arithmetic in float64: Llama's norm computes in float32 whatever its weights are."""
+    model.hf.double()
+    for module in model.hf.modules():
+        if type(module).__name__ == "LlamaRMSNorm":
+            norm = module
+            norm.forward = lambda x, norm=norm: (
+                norm.weight * x * torch.rsqrt(x.square().mean(-1, keepdim=True) + norm.variance_epsilon)
+            )
+
+
+def gradient(asked: argparse.Namespace) -> None:
+    """One-hot gradient against central differences, in float64."""
+    with ul.open_model(asked.shared / "models/tofu-small/full", device="cpu") as model:
+        in_float64(model)
+        (ask,) = asks_of(model, rows(asked.shared, 1), GCG())
+        slot = slot_of(model, ask, ASKING, TARGET)
+        suffix = first_suffix(model, slot, 20)
+        ids, place = slot.ids(model, suffix), slot.place(model, suffix)
+        found = token_gradient(model, slot, ids, place)
+        table = model.hf.get_input_embeddings().weight.detach()
+        own, row = table[torch.tensor([ids])[:, place]], torch.tensor([ids])
+        random = torch.Generator().manual_seed(0)
+        step, errors, sizes = 1e-4, [], []
+        for _ in range(60):
+            where = int(torch.randint(20, (1,), generator=random))
+            token = int(torch.randint(len(table), (1,), generator=random))
+            losses = []
+            for sign in (1, -1):
+                moved = own.clone()
+                moved[0, where] += sign * step * table[token]
+                with torch.no_grad():
+                    losses.append(float(loss_from_embeddings(model, row, slot.target, [place], moved)))
+            measured = (losses[0] - losses[1]) / (2 * step)
+            errors.append(abs(measured - float(found[where, token])))
+            sizes.append(abs(measured))
+    relative = np.array(errors) / np.array(sizes)
+    print(
+        f"one-hot gradient, {found.dtype}, 60 entries: relative error median {np.median(relative):.1e}, largest "
+        f"{relative.max():.1e} (entries from {min(sizes):.1e} to {max(sizes):.1e})"
+    )
+
+
+def gcg(asked: argparse.Namespace) -> None:
+    """How far the loss falls, and what it costs."""
+    audit = GCG(steps=asked.steps)
+    with ul.open_model(asked.shared / "models/tofu-small" / asked.model, device="cpu") as model:
+        halved, rose, seconds, steps = 0, 0, 0.0, 0
+        for ask in asks_of(model, rows(asked.shared, asked.questions), audit):
+            slot = slot_of(model, ask, ASKING, TARGET)
+            began = time.process_time()
+            found = audit.optimise(model, slot, seed=keyed_seed(0, ask.id, "gcg"))
+            seconds += time.process_time() - began
+            steps += len(found.losses) - 1
+            ids = torch.tensor([slot.ids(model, found.suffix)])
+            again = float(target_loss(model, ids, slot.target).detach())
+            halved += found.losses[-1] <= found.losses[0] / 2
+            rose += any(b > a for a, b in zip(found.losses, found.losses[1:], strict=False))
+            first = next((n for n, loss in enumerate(found.losses) if loss <= found.losses[0] / 2), None)
+            print(
+                f"{ask.id}: loss {found.losses[0]:.3f} to {found.losses[-1]:.3f} in {len(found.losses) - 1} steps, "
+                f"halved after {first}, {found.live:.0%} of candidates live, {found.stopped}; from its text again "
+                f"{abs(again - found.losses[-1]):.1e} away",
+                flush=True,
+            )
+    print(
+        f"{halved} of {asked.questions} halved, {rose} ever rose; {seconds / max(1, steps):.2f} CPU s a step of "
+        f"{audit.candidates} candidates"
+    )
+
+
+def speed(asked: argparse.Namespace) -> None:
+    """With and without the cache, 256 candidates, taking turns; and what larger models would take."""
+    audit = GCG(steps=3, candidates=256)
+    with ul.open_model(asked.shared / "models/tofu-small" / asked.model, device="cpu") as model:
+        took = {True: [], False: []}
+        away = []
+        for ask in asks_of(model, rows(asked.shared, 3), audit):
+            slot = slot_of(model, ask, ASKING, TARGET)
+            losses = {}
+            for cached in (True, False):
+                began = time.process_time()
+                found = dataclasses.replace(audit, cached=cached).optimise(model, slot, seed=0)
+                took[cached].append((time.process_time() - began) / audit.steps)
+                losses[cached] = found.losses
+            away.append(np.abs(np.array(losses[True]) - np.array(losses[False])).max())
+        every = asks_of(model, rows(asked.shared), audit)
+    ratio = np.array(took[False]) / np.array(took[True])
+    print(
+        f"CPU s a step at 256 candidates: cached {np.mean(took[True]):.2f}, uncached {np.mean(took[False]):.2f}, "
+        f"ratio {ratio.min():.2f} to {ratio.max():.2f}; losses differ by at most {max(away):.1e}"
+    )
+    for name, shape in SHAPES.items():
+        for told, chosen in (
+            ("defaults", GCG()),
+            ("250 steps, 512 candidates", GCG(steps=250, candidates=512)),
+        ):
+            hours = estimate_hours(
+                [Asked(chosen, every, {})],
+                ElicitOptions(samples=0, dtype="bfloat16"),
+                n_models=1,
+                shape=shape,
+                device="cuda",
+            )
+            print(
+                f"{name}, {len(every)} questions, {told}, one GPU, bfloat16: about {hours:.1f} hours (estimate)"
+            )
+
+
+def soft(asked: argparse.Namespace) -> None:
+    """SoftGCG with an affirmative target, and with the answer itself, on a model that never saw it."""
+    audit = SoftGCG()
+    small = asked.shared / "models/tofu-small"
+    with ul.open_model(small / asked.model, device="cpu") as model:
+        began = time.process_time()
+        told = audit.answer(model, asks_of(model, rows(asked.shared, asked.questions), audit), ASKING).told
+        seconds = time.process_time() - began
+    losses = [each["loss"] for each in told]
+    print(
+        f"affirmative target, {asked.model}: {sum(loss < 0.05 for loss in losses)} of {len(losses)} below .05 after "
+        f"{audit.steps} steps (first {np.mean([each['first_loss'] for each in told]):.2f}, last "
+        f"{np.median(losses):.4f} in the median, {max(losses):.4f} at most), {seconds / len(told):.1f} CPU s a question"
+    )
+    found = elicit(
+        small / asked.model,
+        rows(asked.shared, asked.capacity),
+        retain=small / "retain90",
+        full=small / "full",
+        audits=["plain", audit, SoftGCG(target="answer")],
+        options=OPTIONS,
+        run=ul.RunOptions(device="cpu", progress=False),
+        out=asked.out,
+    )
+    print("\n| audit | full | retain90 | in the summary |\n|---|---|---|---|")
+    for kept, frame in ((True, found.summary()), (False, found.capacity_frame())):
+        for row in frame.itertuples():
+            print(f"| {row.audit} | {row.full:.3f} | {row.retain:.3f} | {'yes' if kept else 'no'} |")
+    begun = found.samples_frame()
+    begun = begun[begun["audit"] == audit.name]["text"].str.lower().str.startswith(TARGET.lower())
+    print(
+        f"\ntexts that begin with the affirmative target, and lose it before they are scored: {begun.mean():.0%}"
+    )
+    for sentence in found.warnings:
+        print(f"! {sentence}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("what", choices=["gradient", "gcg", "speed", "soft"])
+    parser.add_argument("--shared", type=Path, default=Path("../shared"))
+    parser.add_argument("--out", type=Path, default=Path("runs/elicit-suffixes"))
+    parser.add_argument("--model", default="full")
+    parser.add_argument("--questions", type=int, default=10)
+    parser.add_argument("--steps", type=int, default=50)
+    parser.add_argument("--capacity", type=int, default=40)
+    parser.add_argument("--threads", type=int, default=1)
+    asked = parser.parse_args()
+    torch.set_num_threads(asked.threads)
+    {"gradient": gradient, "gcg": gcg, "speed": speed, "soft": soft}[asked.what](asked)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+"""What a careful reader of an elicitation must know, in sentences."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from uds_lens.elicitation.elicitation_frames import BEST_OVERALL, summary_frame
+from uds_lens.results.intervals import FEW_CLUSTERS
+
+if TYPE_CHECKING:
+    from uds_lens.elicitation.results import ElicitationResults
+
+LITTLE = 0.3
+"""Score of full below which an audit is called weak: even a model that knows says little of it."""
+
+
+def elicitation_cautions(results: ElicitationResults) -> tuple[str, ...]:
+    """See `ElicitationResults.warnings`."""
+    told = []
+    if "retain" not in results.models:
+        told.append(
+            "No retain model: a score may be what any model would say by chance. Nothing here is evidence of knowledge "
+            "by itself; control_frame() compares with the references of other subjects"
+            + (" and with questions that nobody learnt" if results.holdout else "")
+            + ", which is weaker."
+        )
+    table = summary_frame(results)
+    for row in table.itertuples():
+        where = f"{row.audit} ({row.decoding}, {row.statistic})"
+        if str(row.share_reason).startswith("no power"):
+            told.append(
+                f"{where} has no power here: full scores {row.full:.2f}, retain {row.retain:.2f}. That it brings "
+                "nothing out says nothing of the unlearned model."
+            )
+        elif "full" in results.models and row.full < LITTLE and row.audit != BEST_OVERALL:
+            told.append(
+                f"{where} has little power here: full, which knows, scores {row.full:.2f} under it"
+                + (f", retain {row.retain:.2f}" if "retain" in results.models else "")
+                + ". That it brings little out says little of the unlearned model."
+            )
+    for audit in results.audits:
+        if audit.capacity:
+            told.append(
+                f"{audit.name} hands over the answer: it measures capacity, not knowledge, and is left out."
+            )
+        if len(audit.skipped) == len(results.examples):
+            told.append(f"{audit.name} could ask no row; the first: {audit.skipped[0][1]}.")
+    few = int(table["n_subjects"].max()) if len(table) else 0
+    if 0 < few < FEW_CLUSTERS:
+        told.append(f"{few} subjects: intervals are too narrow to be trusted below {FEW_CLUSTERS}.")
+    return tuple(told)
