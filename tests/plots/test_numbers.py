@@ -53,6 +53,8 @@ def test_heatmap_rows_are_the_examples_in_the_asked_order(order, audit):
         assert np.isnan(scores[-1]) and (np.diff(scores[:-1]) >= 0).all()
     if order == "input":
         assert places == sorted(places)
+    questions = [audit.examples[place].question for place in places]
+    assert list(audit.plot_heatmap(order=order).layout.yaxis2.ticktext) == questions
 
 
 def test_heatmap_tells_nothing_there_from_zero(audit):
@@ -150,12 +152,49 @@ def test_components_show_each_site_and_its_mean():
 
 
 @pytest.mark.parametrize("value", ["ler", "s2"])
-def test_comparison_overlays_and_stays_tellable_apart(value):
-    frames = {f"m{i}": synthetic_audit(seed=i).layers_frame() for i in range(20)}
+def test_comparison_names_each_line_at_its_end(value):
+    frames = {f"m{i}": synthetic_audit(seed=i).layers_frame() for i in range(8)}
     figure = plots.compare_layers(frames, value=value)
-    assert len({(trace.line.color, trace.line.dash) for trace in figure.data}) == 20
+    assert len({(trace.line.color, trace.line.dash) for trace in figure.data}) == 8
     for trace in figure.data:
         assert_allclose(np.asarray(trace.y, dtype=float), frames[trace.name][f"{value}_mean"])
+    ends = {note.text: (note.y, note.ay) for note in figure.layout.annotations}
+    assert {name: y for name, (y, _) in ends.items()} == {t.name: t.y[-1] for t in figure.data}
+    low, high = figure.layout.yaxis.range
+    gaps = np.diff(sorted(place for _, place in ends.values()))
+    assert gaps.min() >= 15 / 300 * (high - low)
+
+
+def test_comparison_puts_the_chosen_model_before_the_others_and_references_behind():
+    frames = {f"m{i}": synthetic_audit(seed=i).layers_frame() for i in range(4)}
+    figure = plots.compare_layers(frames, chosen="m1", references=["m3"])
+    looks = {trace.name: (trace.line.color, trace.line.dash, trace.line.width) for trace in figure.data}
+    assert looks["m0"] == looks["m2"] and len(set(looks.values())) == 3
+    assert looks["m1"][2] > looks["m0"][2] and looks["m3"][1] == "dot"
+    with pytest.raises(DataError, match="'m9' is none of the models"):
+        plots.compare_layers(frames, references=["m9"])
+
+
+def test_comparison_of_many_gives_each_a_panel():
+    frames = {f"m{i}": synthetic_audit(seed=i, erased=i / 12).layers_frame() for i in range(12)}
+    figure = plots.compare_layers(frames, references=["m0", "m11"], chosen="m4")
+    own = {trace.meta["place"]: trace for trace in figure.data if trace.meta}
+    assert sorted(own) == list(range(1, 11)) and len({trace.xaxis for trace in own.values()}) == 10
+    for place, trace in own.items():
+        assert_allclose(trace.y, frames[f"m{place}"]["ler_mean"])
+    dotted = [trace for trace in figure.data if trace.line.dash == "dot"]
+    values = [*frames["m0"]["ler_mean"], None, *frames["m11"]["ler_mean"], None]
+    assert len(dotted) == 10
+    assert_allclose(np.asarray(dotted[0].y, dtype=float), np.asarray(values, dtype=float), atol=5.1e-5)
+    (mark,) = figure.layout.shapes
+    assert mark.xref.split()[0] == own[4].xaxis
+    domains = {
+        (axis.domain, other.domain)
+        for axis, other in zip(figure.select_xaxes(), figure.select_yaxes(), strict=True)
+    }
+    assert len(domains) == 10, "no panel on another"
+    narrow = figure.layout.meta["narrow"]
+    assert narrow["height"] > figure.layout.height and narrow["xaxis3"]["domain"] == narrow["xaxis"]["domain"]
 
 
 def test_ranking_orders_by_score_and_keeps_those_without():

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from uds_lens.errors import DataError
 from uds_lens.plots.band import curve
 from uds_lens.plots.frame_columns import require
-from uds_lens.plots.palette import Theme, palette
+from uds_lens.plots.line_ends import end_labels, label_room
+from uds_lens.plots.model_panels import Curves, model_panels
+from uds_lens.plots.palette import Palette, Theme, palette
 from uds_lens.plots.safe_text import shown
-from uds_lens.plots.template import LEGEND_ROW, layer_axis, legend_rows, style
+from uds_lens.plots.template import layer_axis, note, style
 from uds_lens.types import check_choice
 
 if TYPE_CHECKING:
@@ -20,21 +22,32 @@ if TYPE_CHECKING:
 Value: TypeAlias = Literal["ler", "s2"]
 """What is compared: erased share, or lost log-probability."""
 
-_DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
+LINES = 8
+"""Models that share one panel; above it each has a panel of its own."""
+
+_HEIGHT = 400
+_WORDS = {
+    "ler": ("mean LER, 0 intact to 1 erased", "Mean LER over the examples with knowledge at the layer."),
+    "s2": ("mean S2, nats per token", "Mean S2 over all examples, nats per token."),
+}
 
 
 def compare_layers(
     models: Mapping[str, pd.DataFrame],
     *,
     value: Value = "ler",
+    chosen: str | None = None,
+    references: Collection[str] = (),
     theme: Theme = "light",
     title: str | None = "Erasure by layer",
 ) -> go.Figure:
-    """Mean LER (or mean S2) per layer, one curve per model; colours repeat with another dash after seven.
+    """Mean LER (or mean S2) per layer: one curve per model with its name at the end, above 8 models a panel for each.
 
     Args:
         models: Name to `layers_frame()`.
         value: `ler` for the erased share, `s2` for nats per token.
+        chosen: The model that is looked at: drawn strong, the others light. None draws all alike.
+        references: Names of models that are there for comparison (`full`, `retain`): grey and dotted.
         theme: Light or dark.
         title: Heading; None leaves it out.
 
@@ -42,43 +55,76 @@ def compare_layers(
         The figure; a gap: no example has knowledge at that layer.
 
     Raises:
-        DataError: No model, or a column is missing.
+        DataError: No model, a column is missing, or `chosen` or a reference is none of the models.
         ConfigError: No such value or theme.
     """
     check_choice("value", value, Value)
     if not models:
         raise DataError("expected at least one model with its layers_frame(); got none.")
+    for name in (*references, *([] if chosen is None else [chosen])):
+        if name not in models:
+            raise DataError(f"{name!r} is none of the models that are compared: {', '.join(models)}.")
     import plotly.graph_objects as go
 
-    colours, figure = palette(theme).series, go.Figure()
-    for place, (model, frame) in enumerate(models.items()):
+    for frame in models.values():
         require(frame, ["layer", f"{value}_mean"], source="audit.layers_frame()")
-        dash = _DASHES[place // len(colours) % len(_DASHES)]
-        name, colour = shown(model, limit=40), colours[place % len(colours)]
+    values = {name: [float(x) for x in frame[f"{value}_mean"]] for name, frame in models.items()}
+    layers = {name: [int(x) for x in frame["layer"]] for name, frame in models.items()}
+    colours, axis, figure = palette(theme), _axis(value, values), go.Figure()
+    axis_title, subtitle = _WORDS[value]
+    if len(models) - len(set(references)) > LINES:
+        height = model_panels(
+            figure, Curves(layers, values), axis, chosen=chosen, references=references, colours=colours
+        )
+        return style(figure, theme=theme, title=title, subtitle=subtitle, height=height)
+    _lines(figure, Curves(layers, values), chosen, references, colours)
+    layer_axis(figure, max(map(len, models.values())))
+    figure.update_yaxes(title_text=axis_title, **axis)
+    figure.update_layout(hovermode="closest", meta={"kind": "lines"})
+    style(figure, theme=theme, title=title, subtitle=subtitle, height=_HEIGHT, legend=False)
+    figure.update_layout(margin_r=label_room(models))
+    end_labels(figure, axis["range"], plot_height=_HEIGHT - 110, colours={colours.other: colours.text})
+    absent = [shown(name, limit=40) for name, own in values.items() if all(x != x for x in own)]
+    if absent:
+        note(figure, f"nothing measurable: {', '.join(absent)}")
+    return figure
+
+
+def _axis(value: Value, values: Mapping[str, list[float]]) -> dict[str, Any]:
+    if value == "ler":
+        return {"range": [-0.04, 1.04], "dtick": 0.25, "tickformat": ".2~f"}
+    known = [x for own in values.values() for x in own if x == x] or [1.0]
+    low, high = min(0.0, *known), max(0.0, *known)
+    edge = 0.04 * (high - low or 1.0)
+    return {"range": [low - edge if low < 0 else 0.0, high + edge]}
+
+
+def _lines(
+    figure: Any, curves: Curves, chosen: str | None, references: Collection[str], colours: Palette
+) -> None:
+    """The chosen model above the others; `meta` says which model a curve is, for pages that choose another."""
+    hues = 0
+    for place, name in enumerate(curves.values):
+        dash, width = "solid", 2.25
+        if name == chosen:
+            colour, width = colours.erased, 3.25
+        elif name in references:
+            colour, dash, width = colours.faint, "dot", 1.75
+        elif chosen is not None:
+            colour, width = colours.other, 1.75
+        else:
+            colour = colours.series[hues % len(colours.series)]
+            dash, hues = "dash" if hues >= len(colours.series) else "solid", hues + 1
+        label = shown(name, limit=40)
         line = curve(
-            frame["layer"],
-            frame[f"{value}_mean"],
-            name=name,
+            curves.layers[name],
+            curves.values[name],
+            name=label,
             colour=colour,
             dash=dash,
-            hover=f"{name} %{{y:.3f}}",
+            hover=f"{label}<br>layer %{{x}}: %{{y:.3f}}",
         )
+        line.line.width, line.marker.size = width, 6 if name == chosen or chosen is None else 4
+        line.zorder = int(name == chosen)
+        line.meta = {"place": place, "reference": name in references}
         figure.add_trace(line)
-    layer_axis(figure, max(map(len, models.values())))
-    if value == "ler":
-        figure.update_yaxes(
-            title_text="mean LER, 0 intact to 1 erased", range=[-0.04, 1.04], dtick=0.25, tickformat=".2~f"
-        )
-    else:
-        figure.update_yaxes(title_text="mean S2, nats per token", rangemode="tozero")
-    figure.update_layout(hovermode="x unified", hoverdistance=-1)
-    rows = legend_rows([trace.name for trace in figure.data])
-    subtitle = (
-        "Means over the examples with knowledge at the layer."
-        if value == "ler"
-        else "Means over all examples."
-    )
-    style(figure, theme=theme, title=title, subtitle=subtitle, height=400 + LEGEND_ROW * (rows - 1))
-    if rows > 1:  # below the plot, where it takes what it needs without covering the title
-        figure.update_layout(legend={"yref": "container", "y": 0, "yanchor": "bottom"})
-    return figure

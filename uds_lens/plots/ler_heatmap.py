@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Order: TypeAlias = Literal["input", "uds", "cluster"]
 """Rows as in the data, by score (not measurable ones last), or similar ones together."""
 
-_NAMED_ROWS = 50
+_NAMED_ROWS, _LETTERS = 50, 40
 _HOVER = "%{y}<br>layer %{x}: %{text}<br>S1 %{customdata[0]:.3f}, S2 %{customdata[1]:.3f} nats per token"
 
 
@@ -133,6 +133,21 @@ def _cells(matrices: Any, rows: np.ndarray, layers: Any, colours: Palette) -> An
     )
 
 
+def row_names(examples: Any) -> list[str]:
+    """What an example is about: its subject and entity where it has a subject, else its question.
+
+    >>> import pandas as pd
+    >>> columns = {"question": ["Where was she born?"] * 2, "entity": ["Quince"] * 2, "subject": ["Ada Vey", None]}
+    >>> row_names(pd.DataFrame(columns))
+    ['Ada Vey: Quince', 'Where was she born?']
+    """
+    subjects = list(examples["subject"]) if "subject" in examples.columns else [None] * len(examples)
+    return [
+        shown(f"{subject}: {entity}" if isinstance(subject, str) and subject else question, limit=_LETTERS)
+        for question, entity, subject in zip(examples["question"], examples["entity"], subjects, strict=True)
+    ]
+
+
 def _row_labels(figure: Any, examples: Any, colours: Palette) -> None:
     """Hidden tick texts feed the hover; a second axis names the rows where there is room."""
     import plotly.graph_objects as go
@@ -163,7 +178,7 @@ def _row_labels(figure: Any, examples: Any, colours: Palette) -> None:
             "matches": "y",
             "side": "left",
             "tickvals": list(range(n)) if named else [],
-            "ticktext": [shown(entity, limit=28) for entity in examples["entity"]] if named else [],
+            "ticktext": row_names(examples) if named else [],
             "showticklabels": named,
             "title": {"text": "" if named else f"{n} examples"},
         },

@@ -28,7 +28,9 @@ class Palette:
     missing: str
     """Cells without a value."""
     share: str
-    """Shaded shares behind a curve."""
+    """Bars of a share that stands beneath a curve."""
+    other: str
+    """Models that step back behind the one that is looked at."""
     retain: str
     """Stage 1: what retain's state costs."""
     retain_band: str
@@ -56,7 +58,8 @@ LIGHT = Palette(
     faint="#747b88",
     grid="#e5e7eb",
     missing="#e3e4e8",
-    share="#e6e8ee",
+    share="#d3d8e2",
+    other="#a9cdc3",
     retain="#0a6cb0",
     retain_band="rgba(10,108,176,0.15)",
     unlearned="#c9540a",
@@ -75,7 +78,8 @@ DARK = Palette(
     faint="#8b93a1",
     grid="#2a2f38",
     missing="#343943",
-    share="#272d37",
+    share="#3a4250",
+    other="#2f5a4e",
     retain="#5ab0ee",
     retain_band="rgba(90,176,238,0.18)",
     unlearned="#f28f45",

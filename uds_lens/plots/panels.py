@@ -58,9 +58,9 @@ def level(figure: Any, value: float | int, *, row: int, column: int = 1, colour:
     figure.add_shape(type="line", xref=f"{x} domain", x0=0, x1=1, yref=y, y0=value, y1=value, line=line)
 
 
-def heading(figure: Any, text: str, *, column: int) -> None:
-    """Words above the top panel of a column."""
-    x, y = _axes(1, column, _rows(figure))
+def heading(figure: Any, text: str, *, column: int, row: int = 1) -> None:
+    """Words above a panel, by default the top one of a column."""
+    x, y = _axes(row, column, _rows(figure))
     figure.add_annotation(
         text=text, x=0, xref=f"{x} domain", xanchor="left", y=1, yref=f"{y} domain", yanchor="bottom"
     )

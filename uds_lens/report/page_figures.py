@@ -11,6 +11,7 @@ import numpy as np
 from uds_lens import plots
 from uds_lens.plots.ler_heatmap import row_order
 from uds_lens.results import DepthAudit, site_groups
+from uds_lens.results.references import references_among
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,7 +40,11 @@ def shared_figures(audits: Mapping[str, DepthAudit], pairs: pd.DataFrame | None 
     first = next(iter(audits.values()))
     return {
         "compare": plain_figure(
-            plots.compare_layers({name: a.layers_frame() for name, a in audits.items()}, title=None)
+            plots.compare_layers(
+                {name: a.layers_frame() for name, a in audits.items()},
+                references=references_among(audits),
+                title=None,
+            )
         ),
         "differences": None if pairs is None else plain_figure(plots.audit_differences(pairs, title=None)),
         "heatmap": _heatmap_pattern(),

@@ -99,12 +99,14 @@ class AuditFigures(AuditScores):
     def plot_comparison(
         self, others: Sequence[AuditScores], *, value: Value = "ler", theme: Theme = "light"
     ) -> go.Figure:
-        """Mean LER or S2 by layer, of this audit and others (see `uds_lens.plots.compare_layers`)."""
+        """Mean LER or S2 by layer, this audit before others (see `uds_lens.plots.compare_layers`)."""
         from uds_lens.plots import compare_layers
+        from uds_lens.results.references import references_among
 
         named = _named([self, *others])
+        frames = {name: audit.layers_frame() for name, audit in named.items()}
         return compare_layers(
-            {name: audit.layers_frame() for name, audit in named.items()}, value=value, theme=theme
+            frames, value=value, chosen=next(iter(named)), references=references_among(named), theme=theme
         )
 
     def plot_ranking(self, others: Sequence[AuditScores], *, theme: Theme = "light") -> go.Figure:

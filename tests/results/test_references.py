@@ -1,0 +1,16 @@
+from dataclasses import replace
+
+from synthetic_audits import record, synthetic_audit
+
+from uds_lens.results.references import reference_role, references_among
+
+
+def of_weights(fingerprint: str):
+    audit = synthetic_audit(n=2)
+    return replace(audit, models={**audit.models, "unlearned": record("ckpt/x", fingerprint, 6)})
+
+
+def test_a_model_with_the_weights_of_a_reference_is_one():
+    audits = {"old": of_weights("f" * 32), "npo": of_weights("1" * 32), "never": of_weights("a" * 32)}
+    assert [reference_role(audit) for audit in audits.values()] == ["full", None, "retain"]
+    assert references_among(audits) == ["old", "never"]
