@@ -34,6 +34,7 @@ def test_a_limit_measures_a_sample_of_every_subject_and_says_so(world, tmp_path)
 def test_the_first_ones_by_name_only(world):
     first = forget_set(world.examples, ul.AuditConfig(limit=5, sample="first"))
     assert first.examples == world.examples[:5]
+    assert first.sample == {"limit": 5, "of": 48, "sample": "first", "seed": 0, "sorted_by": "subject"}
     random = forget_set(world.examples, ul.AuditConfig(limit=5))
     assert random.examples != first.examples
     assert random.examples != forget_set(world.examples, ul.AuditConfig(limit=5, seed=1)).examples

@@ -211,7 +211,11 @@ def test_swapped_models_are_noticed(examples: Path, tmp_path: Path, uds_lens) ->
         *("--examples", examples, "--out", tmp_path / "o", "--device", "cpu", "--engine", "wavefront"),
     )
     assert code == 0
-    assert "Are full and retain swapped? On 100% of the examples" in " ".join(out.split())
+    printed = " ".join(out.split())
+    assert (
+        "withheld (!!)" in printed
+        and "!! FATAL npo: Are full and retain swapped? On 100% of the examples" in printed
+    )
 
 
 def test_a_foreign_table_is_refused_before_anything_is_measured(

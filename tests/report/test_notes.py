@@ -45,3 +45,11 @@ def test_audits_that_cannot_be_compared_say_why():
     elsewhere = dataclasses.replace(first, provenance={**first.provenance, "ids_hash": "1" * 32})
     assert any("different examples" in text for text in texts({"a": first, "b": elsewhere}))
     assert not any("differ" in text for text in texts({"a": first, "b": synthetic_audit(seed=2)}))
+
+
+def test_fatal_warnings_come_first():
+    swapped = synthetic_audit(seed=5)
+    swapped = dataclasses.replace(swapped, s1_delta=-swapped.s1_delta - 1)
+    found = notes({"a": synthetic_audit(seed=1), "swapped": swapped})
+    assert found[0].level == "fatal" and found[0].names == ("swapped",)
+    assert {note.level for note in found[1:]} <= {"fatal", "caution", "note"}

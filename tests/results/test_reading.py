@@ -1,8 +1,17 @@
-"""A score in words: right at the bounds, and where there is no score."""
+"""A score in words: right at the bounds, where there is no score, and withheld where a warning is fatal."""
 
+import dataclasses
 import math
 
+import pytest
+
+from uds_lens.audit.forget_set import sorted_by
+from uds_lens.data import ForgetExample
+from uds_lens.results import compare, compare_all, models_frame
+from uds_lens.results.cautions import Caution
 from uds_lens.results.reading import reading
+
+from .made import made
 
 
 def test_reading_changes_at_its_bounds() -> None:
@@ -15,3 +24,60 @@ def test_reading_changes_at_its_bounds() -> None:
         *["erased, as in retain"] * 2,
     ]
     assert reading(math.nan) == "not measurable"
+
+
+MANY = 40
+KNOWN, HALF = [[1.0, 1.0]] * MANY, [[0.5, 0.5]] * MANY
+
+
+def first(audit, **told):
+    sample = {"limit": MANY, "of": 400, "sample": "first", "seed": 0, **told}
+    return dataclasses.replace(audit, provenance={**audit.provenance, "sample": sample})
+
+
+FATAL = {
+    "swapped": lambda: made([[-1.0, -1.0]] * 30 + KNOWN[:10], HALF),
+    "sorted by subject": lambda: first(made(KNOWN, HALF), sorted_by="subject"),
+    "saved before it was told": lambda: first(made(KNOWN, HALF)),
+}
+
+
+@pytest.mark.parametrize("kind", FATAL)
+def test_a_fatal_warning_withholds_the_reading_and_is_marked(kind):
+    audit = FATAL[kind]()
+    assert not math.isnan(audit.uds) and audit.reading == "withheld"
+    assert audit.cautions[0].level == "fatal" and audit.fatal == (audit.warnings[0],)
+    summary = audit.summary()
+    assert (summary["reading"], summary["n_fatal"], summary["warning_levels"][0]) == ("withheld", 1, "fatal")
+    assert f"warnings={len(audit.warnings)} (1 fatal, reading withheld)" in repr(audit)
+    card = audit._repr_html_()
+    assert "withheld" in card and "<b>Fatal:</b>" in card
+    assert models_frame({"one": audit})["reading"].tolist() == ["withheld"]
+    assert compare(audit, audit).fatal == audit.fatal
+    assert compare_all({"a": audit, "b": audit})["fatal"].tolist() == [audit.fatal[0]]
+
+
+def test_nothing_measurable_is_fatal_and_has_words_of_its_own():
+    audit = made([[0.0, 0.0]] * MANY, HALF)
+    assert audit.fatal and audit.reading == "not measurable"
+
+
+def test_other_warnings_leave_the_reading():
+    audit = first(made(KNOWN, HALF), sorted_by=None)
+    assert audit.cautions == (Caution("caution", audit.warnings[0]),) and "are mixed" in audit.warnings[0]
+    assert audit.fatal == () and audit.reading == "partly erased" and "fatal" not in repr(audit)
+    random = first(made(KNOWN, HALF), sample="random")
+    assert [caution.level for caution in random.cautions] == ["note"]
+    assert compare(random, random).fatal == ()
+
+
+def test_what_data_are_sorted_by():
+    def rows(subjects, types=None):
+        pairs = zip(subjects, types or [None] * len(subjects), strict=True)
+        return [ForgetExample("1", "Who?", "A.", subject=subject, type=kind) for subject, kind in pairs]
+
+    assert sorted_by(rows("aabbcc")) == "subject"
+    assert sorted_by(rows("abcabc", "xxxyyy")) == "type"
+    assert sorted_by(rows("abcabc")) is None
+    for untold in (rows("abcdef"), rows("aaaaaa"), rows([None] * 6), []):
+        assert sorted_by(untold) == "unknown"

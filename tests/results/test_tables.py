@@ -353,7 +353,8 @@ def test_warnings_come_most_serious_first():
         [[0.0]], [[0.0]], skipped=1, prints={"unlearned": "f" * 32}, config=AuditConfig(dtype="float16")
     )
     starts = [sentence.split()[0] for sentence in audit.warnings]
-    assert starts == ["full", "No", "1", "Measured"]
+    assert starts == ["No", "full", "1", "Measured"]
+    assert [caution.level for caution in audit.cautions] == ["fatal", "caution", "note", "note"]
 
 
 def test_equal_weights_are_pairs_of_roles():

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from uds_lens.data import ForgetExample, as_examples, sample_examples
@@ -19,7 +20,8 @@ class ForgetSet(NamedTuple):
     examples: list[ForgetExample]
     """In the order of the source."""
     sample: dict[str, Any] | None
-    """Limit, number of all, way and seed, where not all of them are measured; for the record."""
+    """Limit, number of all, way and seed, where not all of them are measured; for the record. With the first ones also
+    what the whole is sorted by: `subject`, `type`, None where it is mixed, or `unknown` where nothing tells."""
 
 
 def forget_set(
@@ -42,6 +44,28 @@ def forget_set(
     if config.limit is None or config.limit >= len(found):
         return ForgetSet(found, None)
     kept = sample_examples(found, config.limit, seed=config.seed, sample=config.sample)
-    return ForgetSet(
-        kept, {"limit": config.limit, "of": len(found), "sample": config.sample, "seed": config.seed}
-    )
+    told = {"limit": config.limit, "of": len(found), "sample": config.sample, "seed": config.seed}
+    return ForgetSet(kept, told | ({"sorted_by": sorted_by(found)} if config.sample == "first" else {}))
+
+
+def sorted_by(examples: Sequence[ForgetExample]) -> str | None:
+    """What examples are sorted by: `subject` or `type`, where those of each stand together.
+
+    Returns:
+        None where the examples of some subjects (and types) are mixed, `unknown` where no two share one.
+
+    Example:
+        >>> rows = [ForgetExample(str(i), "Who?", "Ada.", subject=name) for i, name in enumerate("aabb")]
+        >>> sorted_by(rows), sorted_by(rows[::2] + rows[1::2])
+        ('subject', None)
+    """
+    told = False
+    for name in ("subject", "type"):
+        values = [getattr(example, name) for example in examples]
+        runs, kinds = len(list(groupby(values))), len(set(values))
+        if None in values or kinds in (1, len(values)):
+            continue
+        if runs == kinds:
+            return name
+        told = True
+    return None if told else "unknown"

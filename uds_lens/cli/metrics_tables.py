@@ -80,7 +80,7 @@ def print_results(found: Mapping[str, MetricResults]) -> None:
         by_reason.setdefault((who, reason), []).append(label)
     for (who, reason), labels in by_reason.items():
         print_wrapped(f"{who}NaN, because {reason}: {'; '.join(labels)}.")
-    print_cautions({name: results.warnings for name, results in found.items()})
+    print_cautions({name: [("!", text) for text in results.warnings] for name, results in found.items()})
 
 
 def _print_one(results: MetricResults) -> None:

@@ -37,19 +37,28 @@ def print_audits(audits: Mapping[str, DepthAudit], *, cautions_of: Sequence[str]
     rows = [_cells(name, audit) for name, audit in audits.items()]
     print_table(titles, rows, right=("UDS", "N", "NaN", "layers"), bold="UDS")
     shown = audits if cautions_of is None else {name: audits[name] for name in cautions_of}
-    print_cautions({name: audit.warnings for name, audit in shown.items()})
+    print_cautions(
+        {name: [(_MARKS[level], text) for level, text in audit.cautions] for name, audit in shown.items()}
+    )
     typer.echo(f"\n{fill(_LEGEND, width())}")
 
 
-def print_cautions(cautions: Mapping[str, Sequence[str]]) -> None:
-    """Each sentence once, with the names it is about."""
-    found: dict[str, list[str]] = {}
-    for name, sentences in cautions.items():
-        for sentence in sentences:
-            found.setdefault(sentence, []).append(name)
-    for sentence, names in found.items():
+_MARKS = {"fatal": "!! FATAL", "caution": "!", "note": "-"}
+"""How a warning begins, by its level."""
+
+
+def print_cautions(cautions: Mapping[str, Sequence[tuple[str, str]]]) -> None:
+    """Each sentence once, with its mark and the names it is about; those of the gravest mark first."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for name, marked in cautions.items():
+        for mark, sentence in marked:
+            found.setdefault((mark, sentence), []).append(name)
+    for (mark, sentence), names in sorted(found.items(), key=lambda item: _ORDER.index(item[0][0])):
         subject = "all" if len(names) == len(cautions) > 1 else ", ".join(names)
-        print_wrapped(f"! {subject}: {sentence}")
+        print_wrapped(f"{mark} {subject}: {sentence}")
+
+
+_ORDER = list(_MARKS.values())
 
 
 def _interval_title(audits: Mapping[str, DepthAudit]) -> str:
@@ -58,7 +67,7 @@ def _interval_title(audits: Mapping[str, DepthAudit]) -> str:
 
 
 def _cells(name: str, audit: DepthAudit) -> list[str]:
-    from uds_lens.results.reading import reading
+    from uds_lens.results.reading import WITHHELD
 
     summary = audit.summary()
     low, high = summary["uds_low"], summary["uds_high"]
@@ -69,7 +78,7 @@ def _cells(name: str, audit: DepthAudit) -> list[str]:
         str(summary["n_measured"]),
         str(summary["n_not_measurable"]),
         f"{summary['ke_layers_mean']:.1f} of {summary['n_layers']}",
-        reading(audit.uds),
+        f"{WITHHELD} (!!)" if audit.reading == WITHHELD else audit.reading,
     ]
 
 
@@ -79,7 +88,8 @@ def score_in_words(audit: DepthAudit) -> str:
         return "UDS NaN, nothing measurable"
     low, high = audit.uds_interval
     interval = "" if math.isnan(low) else f", {audit.config.confidence:.0%} interval {low:.3f} to {high:.3f}"
-    return f"UDS {audit.uds:.3f}{interval}"
+    withheld = "; its reading is withheld" if audit.fatal else ""
+    return f"UDS {audit.uds:.3f}{interval}{withheld}"
 
 
 def audits_as_json(audits: Mapping[str, DepthAudit], directories: Mapping[str, Path]) -> str:

@@ -33,7 +33,8 @@ def audit_differences(
         title: Heading; None leaves it out.
 
     Returns:
-        The figure, highest UDS first. An empty cell: not comparable, or the audit itself.
+        The figure, highest UDS first. An empty cell: not comparable, or the audit itself. No star where the column
+        `fatal`, if it is there, says that an audit has a fatal warning.
 
     Raises:
         DataError: A column is missing.

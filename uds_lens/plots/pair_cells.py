@@ -86,15 +86,16 @@ def _both(row: Any, p: float, level: float, called: str) -> list[tuple[str, str,
     found = []
     if math.isnan(row.difference):
         return []
+    withheld = bool(getattr(row, "fatal", ""))
     for one, other, sign in ((row.one, row.other, 1), (row.other, row.one, -1)):
         value = sign * float(row.difference)
-        written = (
-            ("+" if round(value, 2) > 0 else "") + number(round(value, 2) + 0.0) + ("*" if p < level else "")
-        )
+        star = "*" if p < level and not withheld else ""
+        written = ("+" if round(value, 2) > 0 else "") + number(round(value, 2) + 0.0) + star
         ends = sorted((sign * row.low, sign * row.high))
         told = (
             "no test" if math.isnan(p) else f"{number(ends[0], 3)} to {number(ends[1], 3)}, {called} {p:.2g}"
         )
+        told += "<br>withheld: an audit has a fatal warning" if withheld else ""
         names = f"{shown(one, width=48, limit=120)} \u2212 {shown(other, width=48, limit=120)}"
         found.append((str(one), str(other), (value, written, f"{names}: {number(value, 3)}<br>{told}")))
     return found

@@ -21,7 +21,8 @@ def ranking(
     """A dot and an interval per model, highest UDS on top; models without a score stand last, in words.
 
     Args:
-        models: `uds_lens.results.models_frame(audits)`: `model`, `uds`, `uds_low`, `uds_high`, `n_measured`.
+        models: `uds_lens.results.models_frame(audits)`: `model`, `uds`, `uds_low`, `uds_high`, `n_measured`. Where
+            `reading` is there and says "withheld", the dot is hollow.
         theme: Light or dark.
         title: Heading; None leaves it out.
 
@@ -79,9 +80,9 @@ def _row(figure: Any, place: int, row: Any, colours: Palette) -> None:
         figure.add_annotation(text="not measurable", x=0, xanchor="left", y=place)
         return
     interval = "" if math.isnan(row.uds_low) else f" ({row.uds_low:.3f} to {row.uds_high:.3f})"
-    hover = (
-        f"<b>{name}</b><br>UDS {row.uds:.3f}{interval}<br>{row.n_measured} examples measured<extra></extra>"
-    )
+    withheld = getattr(row, "reading", None) == "withheld"
+    warned = "<br>reading withheld: a warning is fatal" if withheld else ""
+    hover = f"<b>{name}</b><br>UDS {row.uds:.3f}{interval}<br>{row.n_measured} examples measured{warned}<extra></extra>"
     line = go.Scatter(
         x=[row.uds_low, row.uds_high],
         y=[place, place],
@@ -94,7 +95,11 @@ def _row(figure: Any, place: int, row: Any, colours: Palette) -> None:
         x=[row.uds],
         y=[place],
         mode="markers",
-        marker={"color": colours.erased, "size": 11, "line": {"color": colours.paper, "width": 1.5}},
+        marker={
+            "color": colours.paper if withheld else colours.erased,
+            "size": 11,
+            "line": {"color": colours.erased if withheld else colours.paper, "width": 1.5},
+        },
         hovertemplate=hover,
     )
     figure.add_traces([line, dot])

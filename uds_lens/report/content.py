@@ -8,7 +8,7 @@ from dataclasses import fields
 from typing import Any
 
 from uds_lens.results import AuditConfig, DepthAudit, site_groups
-from uds_lens.results.reading import reading
+from uds_lens.results.reading import WITHHELD
 
 NOT_MEASURABLE = "not measurable"
 
@@ -50,7 +50,8 @@ def _headline(index: int, name: str, audit: DepthAudit) -> dict[str, Any]:
         "interval": "no interval" if math.isnan(low) else f"{low:.3f} to {high:.3f}",
         "basis": str(audit.interval_basis),
         "confidence": f"{audit.config.confidence:.0%}".replace("%", " %"),
-        "reading": reading(audit.uds),
+        "reading": audit.reading,
+        "withheld": audit.reading == WITHHELD,
         "sentence": _sentence(audit),
         "measured": audit.n_measured,
         "not_measurable": audit.n_not_measurable,
@@ -63,6 +64,8 @@ def _headline(index: int, name: str, audit: DepthAudit) -> dict[str, Any]:
 def _sentence(audit: DepthAudit) -> str:
     if math.isnan(audit.uds):
         return "Nothing could be measured: on no example do full and retain differ enough, at any layer."
+    if audit.fatal:
+        return f"The number does not mean what a score means. {audit.fatal[0]}"
     count = "one example" if audit.n_measured == 1 else f"{audit.n_measured} examples"
     return (
         f"Averaged over {count}, {percent(audit.uds)} of what full knows and retain does not "

@@ -40,7 +40,7 @@ def difference_words(pairs: pd.DataFrame | None, confidence: str) -> dict[str, A
     if pairs is None:
         return None
     rows = [_words(row) for row in pairs.itertuples()]
-    tested = [row for row in rows if row["p"] is not None]
+    tested = [row for row in rows if row["p"] is not None and row["verdict"] != "withheld"]
     real = sum(row["real"] for row in tested)
     if tested:
         count = f"{real} of {len(tested)} " + ("pair differs" if len(tested) == 1 else "pairs differ")
@@ -61,7 +61,7 @@ def _words(row: Any) -> dict[str, Any]:
     turn = defined and row.difference < 0
     one, other = (row.other, row.one) if turn else (row.one, row.other)
     low, high = (-row.high, -row.low) if turn else (row.low, row.high)
-    real = tested and row.p_holm < LEVEL
+    real = tested and row.p_holm < LEVEL and not row.fatal
     return {
         "one": one,
         "other": other,
@@ -70,10 +70,12 @@ def _words(row: Any) -> dict[str, Any]:
         "interval": f"{number(low + 0.0, 3)} to {number(high + 0.0, 3)}" if tested else "no interval",
         "p": f"{row.p_holm:.2g}" if tested else None,
         "real": real,
-        "verdict": "real" if real else "open" if tested else "not tested",
+        "verdict": "withheld" if row.fatal else "real" if real else "open" if tested else "not tested",
         "n": row.n,
         "n_subjects": row.n_subjects,
         "why": "; ".join(
-            part for part in (row.reason, f"left out: {row.left_out}" if row.left_out else None) if part
+            part
+            for part in (row.fatal, row.reason, f"left out: {row.left_out}" if row.left_out else None)
+            if part
         ),
     }

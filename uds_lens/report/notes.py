@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from uds_lens.results import DepthAudit
+from uds_lens.results.cautions import LEVELS, Level
 from uds_lens.results.comparable import differing_settings, score_settings
 
 _PERCENT = re.compile(r"(\d+)%")
@@ -19,20 +20,22 @@ class Note(NamedTuple):
     """Audits it is about; empty when it is about all of them together."""
     text: str
     """The sentence."""
+    level: Level = "caution"
+    """How much it weighs."""
 
 
 def notes(audits: Mapping[str, DepthAudit]) -> list[Note]:
-    """Warnings between audits first, then those of single audits; alike ones once.
+    """Fatal warnings first, then those between audits and those of single audits; alike ones once.
 
     Args:
         audits: Name to audit.
     """
-    found: dict[str, dict[str, str]] = {}
+    found: dict[tuple[str, Level], dict[str, str]] = {}
     for name, audit in audits.items():
-        for sentence in audit.warnings:
-            found.setdefault(_PERCENT.sub("%", sentence), {})[name] = sentence
-    own = [Note(tuple(named), _merged(list(named.values()))) for named in found.values()]
-    return [*_between(audits), *own]
+        for level, sentence in audit.cautions:
+            found.setdefault((_PERCENT.sub("%", sentence), level), {})[name] = sentence
+    own = [Note(tuple(named), _merged(list(named.values())), level) for (_, level), named in found.items()]
+    return sorted([*_between(audits), *own], key=lambda note: LEVELS.index(note.level))
 
 
 def _merged(sentences: list[str]) -> str:

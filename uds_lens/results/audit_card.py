@@ -16,6 +16,7 @@ def audit_card(audit: AuditScores) -> str:
     interval = f"{audit.config.confidence * 100:g} % interval {number(low)} to {number(high)}, {audit.interval_basis}"
     rows = [
         ("UDS", f"<b>{number(audit.uds)}</b> ({interval})"),
+        ("reading", escape(audit.reading)),
         ("unlearned", escape(audit.models["unlearned"].name)),
         ("measured", f"{audit.n_measured} of {len(audit.examples) + len(audit.skipped)} examples"),
         ("not measurable", f"{audit.n_not_measurable} (no layer holds the knowledge)"),
@@ -26,7 +27,10 @@ def audit_card(audit: AuditScores) -> str:
     body = "".join(
         f'<tr><th style="{cell}">{name}</th><td style="{cell}">{value}</td></tr>' for name, value in rows
     )
-    warnings = "".join(f"<li>{escape(text)}</li>" for text in audit.warnings)
+    warnings = "".join(
+        f"<li>{'<b>Fatal:</b> ' if level == 'fatal' else ''}{escape(text)}</li>"
+        for level, text in audit.cautions
+    )
     notes = f'<ul style="margin:4px 0 0 0">{warnings}</ul>' if warnings else ""
     return f'<div><table style="border-collapse:collapse">{body}</table>{notes}</div>'
 

@@ -19,6 +19,8 @@ from uds_lens.results.stage_1 import Stage1
 if TYPE_CHECKING:
     import pandas as pd
 
+    from uds_lens.results.cautions import Caution
+
 Audit = TypeVar("Audit", bound="AuditScores")
 
 
@@ -114,11 +116,28 @@ class AuditScores(Stage1):
         return equal_weights(self.models)
 
     @cached_property
-    def warnings(self) -> tuple[str, ...]:
-        """What a careful reader must know before quoting the score, in sentences."""
+    def cautions(self) -> tuple[Caution, ...]:
+        """What a careful reader must know before quoting the score: sentences with levels, most serious first."""
         from uds_lens.results.cautions import cautions
 
         return cautions(self)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """The sentences of `cautions`."""
+        return tuple(caution.text for caution in self.cautions)
+
+    @property
+    def fatal(self) -> tuple[str, ...]:
+        """The warnings that forbid a reading: full and retain swapped, nothing measured, first rows of sorted data."""
+        return tuple(caution.text for caution in self.cautions if caution.level == "fatal")
+
+    @property
+    def reading(self) -> str:
+        """The score in words, such as "mostly erased"; "withheld" where a warning is fatal."""
+        from uds_lens.results.reading import reading_of
+
+        return reading_of(self)
 
     def with_tau(self: Audit, tau: float) -> Audit:
         """The same measurement scored with another threshold; runs no model."""
@@ -183,6 +202,10 @@ class AuditScores(Stage1):
             "s_full_mean": float(self.s_full.mean()) if len(self.examples) else float("nan"),
             "models": {role: record.to_dict() for role, record in self.models.items()},
             "equal_weights": [list(pair) for pair in self.equal_weights],
+            "reading": self.reading,
+            "n_warnings": len(self.cautions),
+            "n_fatal": len(self.fatal),
             "warnings": list(self.warnings),
+            "warning_levels": [caution.level for caution in self.cautions],
             "config": self.config.to_dict(),
         }

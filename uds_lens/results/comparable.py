@@ -36,6 +36,8 @@ _COLUMNS = (
     "n_skipped",
     "over_erased_share",
     "negative_share",
+    "reading",
+    "n_warnings",
 )
 
 
@@ -47,7 +49,8 @@ def models_frame(audits: Mapping[str, AuditScores]) -> pd.DataFrame:
 
     Returns:
         `model`, `uds`, `uds_low`, `uds_high`, `n_measured`, `n_not_measurable`, `n_skipped`, `over_erased_share`,
-        `negative_share`; NaN where undefined.
+        `negative_share`, `reading` (the score in words; "withheld" where a warning is fatal), `n_warnings`; NaN where
+        undefined.
 
     Example:
         >>> models_frame({}).columns[0]

@@ -82,8 +82,11 @@ class DepthAudit(AuditFigures):
         return (
             f"DepthAudit(uds={self.uds:.3f} [{low:.3f}, {high:.3f}], measured={self.n_measured}, "
             f"not_measurable={self.n_not_measurable}, skipped={len(self.skipped)}, layers={self.n_layers}, "
-            f"warnings={len(self.warnings)}, unlearned={self.models['unlearned'].name!r})"
+            f"warnings={len(self.warnings)}{self._fatal_note()}, unlearned={self.models['unlearned'].name!r})"
         )
+
+    def _fatal_note(self) -> str:
+        return f" ({len(self.fatal)} fatal, reading withheld)" if self.fatal else ""
 
     def _repr_html_(self) -> str:
         from uds_lens.results.audit_card import audit_card

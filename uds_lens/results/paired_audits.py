@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _COLUMNS = (
     *("one", "other", "uds_one", "uds_other", "difference", "low", "high", "p", "p_holm"),
-    *("n", "n_subjects", "n_left_out", "left_out", "reason"),
+    *("n", "n_subjects", "n_left_out", "left_out", "reason", "fatal"),
 )
 
 _SAME_SCORE = {"float32": 0.01, "bfloat16": 0.1, "float16": 0.1}
@@ -60,6 +60,9 @@ class AuditDifference(NamedTuple):
 
     reason: str | None
     """Why something is NaN."""
+
+    fatal: tuple[str, ...] = ()
+    """Fatal warnings of either audit: the numbers are there, and do not say which model is erased deeper."""
 
 
 def compare(
@@ -125,8 +128,8 @@ def compare_all(
 
     Returns:
         One row per pair: `one`, `other`, `uds_one`, `uds_other` (on the examples measured in both), `difference`,
-        `low`, `high`, `p`, `p_holm`, `n`, `n_subjects`, `n_left_out`, `left_out` (in words), `reason`. A pair that is
-        not comparable has NaN, and the reason.
+        `low`, `high`, `p`, `p_holm`, `n`, `n_subjects`, `n_left_out`, `left_out` (in words), `reason`, `fatal` (fatal
+        warnings of either, in words; empty without). A pair that is not comparable has NaN, and the reason.
 
     Raises:
         ConfigError: Fewer than two audits, or `confidence` is outside 0 and 1.
@@ -171,6 +174,7 @@ def _row(a: AuditScores, b: AuditScores, confidence: float, n_resamples: int, se
         "n_left_out": sum(found.left_out.values()),
         "left_out": "; ".join(f"{count} {reason}" for reason, count in found.left_out.items()),
         "reason": found.reason,
+        "fatal": " ".join(found.fatal),
     }
 
 
@@ -201,6 +205,7 @@ def _compared(
         float(theirs.mean()) if found.n else float("nan"),
         left_out,
         _reason(found.n, found.n_subjects),
+        tuple(dict.fromkeys((*a.fatal, *b.fatal))),
     )
 
 

@@ -1,8 +1,15 @@
-"""A score in words."""
+"""A score in words, or why there are none."""
 
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from uds_lens.results.audit_scores import AuditScores
+
+WITHHELD = "withheld"
+"""Instead of words, where a warning is fatal: the number is there, and does not mean what a score means."""
 
 _READINGS = (
     (0.05, "intact, as in full"),
@@ -22,3 +29,10 @@ def reading(uds: float) -> str:
     if math.isnan(uds):
         return "not measurable"
     return next(words for bound, words in _READINGS if uds < bound)
+
+
+def reading_of(audit: AuditScores) -> str:
+    """An audit's score in words; `withheld` where one of its warnings is fatal."""
+    if math.isnan(audit.uds):
+        return reading(audit.uds)
+    return WITHHELD if audit.fatal else reading(audit.uds)
