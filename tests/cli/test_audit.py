@@ -212,9 +212,21 @@ def test_swapped_models_are_noticed(examples: Path, tmp_path: Path, uds_lens) ->
     )
     assert code == 0
     printed = " ".join(out.split())
+    assert "!! FATAL npo: Are full and retain swapped? On 100% of the examples" in printed
+
+
+def test_the_first_rows_of_sorted_data_get_no_reading(examples: Path, tmp_path: Path, uds_lens) -> None:
+    code, out, err = uds_lens(
+        *("audit", "--full", WORLD.full, "--retain", WORLD.retain, "--unlearned", WORLD.unlearned["npo"]),
+        *("--examples", WORLD.path / "forget.json", "--out", tmp_path / "o", "--device", "cpu"),
+        *("--engine", "wavefront", "--limit", "8", "--sample", "first"),
+    )
+    assert code == 0 and "its reading is withheld" in err
+    printed = " ".join(out.split())
+    assert "withheld (!!)" in printed
     assert (
-        "withheld (!!)" in printed
-        and "!! FATAL npo: Are full and retain swapped? On 100% of the examples" in printed
+        "!! FATAL npo: Only the first 8 of 48 examples were measured. The data are sorted by subject"
+        in printed
     )
 
 
