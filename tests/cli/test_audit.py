@@ -216,12 +216,12 @@ def test_swapped_models_are_noticed(examples: Path, tmp_path: Path, uds_lens) ->
 
 
 def test_the_first_rows_of_sorted_data_get_no_reading(examples: Path, tmp_path: Path, uds_lens) -> None:
-    code, out, err = uds_lens(
+    code, out, _ = uds_lens(
         *("audit", "--full", WORLD.full, "--retain", WORLD.retain, "--unlearned", WORLD.unlearned["npo"]),
         *("--examples", WORLD.path / "forget.json", "--out", tmp_path / "o", "--device", "cpu"),
         *("--engine", "wavefront", "--limit", "8", "--sample", "first"),
     )
-    assert code == 0 and "its reading is withheld" in err
+    assert code == 0
     printed = " ".join(out.split())
     assert "withheld (!!)" in printed
     assert (
