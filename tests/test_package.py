@@ -86,7 +86,7 @@ def test_version_is_the_same_everywhere() -> None:
 def declared() -> dict[str, str]:
     """Distribution name -> version bounds, for every dependency in pyproject.toml, extras included."""
     groups = [PROJECT["dependencies"], *PROJECT["optional-dependencies"].values()]
-    requirements = [Requirement(line) for group in groups for line in group]
+    requirements = [Requirement(line) for group in groups for line in group if "uds-lens" not in line]
     return {item.name: ",".join(sorted(map(str, item.specifier), reverse=True)) for item in requirements}
 
 

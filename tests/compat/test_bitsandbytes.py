@@ -9,6 +9,7 @@ import torch
 from uds_lens.compat.bitsandbytes import (
     block_size,
     is_4bit_layer,
+    is_bitsandbytes,
     is_repacked,
     may_repack,
     never_repack,
@@ -24,6 +25,21 @@ def four_bit(n_in: int, n_out: int):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return layer.to("cpu")  # quantises
+
+
+def test_a_configuration_tells_who_quantised() -> None:
+    from transformers import BitsAndBytesConfig
+
+    class Config:
+        quantization_config: object = None
+
+    config = Config()
+    assert not is_bitsandbytes(config)
+    for said in (BitsAndBytesConfig(load_in_4bit=True), BitsAndBytesConfig(load_in_4bit=True).to_dict()):
+        config.quantization_config = said
+        assert is_bitsandbytes(config), "quant_method is called otherwise: see BitsAndBytesConfig"
+    config.quantization_config = {"quant_method": "gptq"}
+    assert not is_bitsandbytes(config)
 
 
 def test_a_quantised_layer_tells_its_format() -> None:

@@ -39,6 +39,7 @@ def test_what_is_wrong_is_told_with_its_fix(monkeypatch: pytest.MonkeyPatch, tmp
     assert "in an environment of its own" in found["transformers"].fix
     assert (found["peft"].verdict, found["torch"].verdict) == ("note", "problem")
     assert "unlearn --lora" in found["peft"].found
+    assert found["peft"].fix == 'pip install "uds-lens[lora]"'
     assert found["memory"].verdict == "note" and found["memory"].fix
 
 

@@ -1,5 +1,5 @@
-import builtins
 import shutil
+import sys
 
 import pytest
 
@@ -18,15 +18,8 @@ def test_unknown_formats_are_refused_before_any_work(audit, tmp_path):
 
 
 def test_without_kaleido_the_message_names_the_fix(audit, tmp_path, monkeypatch):
-    real = builtins.__import__
-
-    def without(name, *rest, **more):
-        if name.startswith("kaleido"):
-            raise ImportError(name)
-        return real(name, *rest, **more)
-
-    monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(MissingDependencyError, match=r"pip install 'uds-lens\[static\]'.*save it as \.html"):
+    monkeypatch.setitem(sys.modules, "kaleido", None)
+    with pytest.raises(MissingDependencyError, match=r'pip install "uds-lens\[static\]".*save it as \.html'):
         save_figure(audit.plot_clip(), tmp_path / "clip.png")
     assert not list(tmp_path.iterdir())
 

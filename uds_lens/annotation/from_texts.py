@@ -19,6 +19,7 @@ from uds_lens.annotation.answer_words import (
 )
 from uds_lens.data import ForgetExample, Span
 from uds_lens.errors import MissingDependencyError
+from uds_lens.optional_packages import require_package
 
 Found: TypeAlias = Span | str
 """Characters of the answer, or the reason why there are none, as a sentence."""
@@ -97,13 +98,14 @@ def _longest_new_name(example: ForgetExample, entities: Sequence[Any]) -> Found:
 
 
 def _pipeline() -> Callable[[str], Any]:
-    try:
-        import spacy
-    except ImportError as error:
-        raise MissingDependencyError(
-            'finding names needs spaCy: pip install "uds-lens[annotate]", then '
-            f"python -m spacy download {SPACY_MODEL}. Without it there are the ways contrast, difference and answer."
-        ) from error
+    require_package(
+        "spacy",
+        needed_by="finding names needs",
+        instead=f"Then python -m spacy download {SPACY_MODEL}. Without it there are the ways contrast, difference and "
+        "answer.",
+    )
+    import spacy
+
     try:
         return spacy.load(SPACY_MODEL)
     except OSError as error:

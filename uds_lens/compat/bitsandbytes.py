@@ -33,6 +33,13 @@ def is_4bit_layer(module: nn.Module) -> bool:
     return type(module).__name__ == "Linear4bit"
 
 
+def is_bitsandbytes(config: object) -> bool:
+    """Whether a configuration is that of a checkpoint quantised by bitsandbytes."""
+    asked = getattr(config, "quantization_config", None) or {}
+    method = asked.get("quant_method") if isinstance(asked, dict) else getattr(asked, "quant_method", None)
+    return str(getattr(method, "value", method)) == "bitsandbytes"
+
+
 def plain_weight(module: Any) -> Tensor:
     """The weight of a 4-bit layer as a matrix [out in], in the dtype it was quantised from."""
     from bitsandbytes.functional import dequantize_4bit

@@ -11,18 +11,19 @@ from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
 
 from uds_lens.doctor.finding import Finding, Verdict
+from uds_lens.optional_packages import EXTRA_OF, distribution_of
 
 _CORE = ("torch", "transformers", "transformer-lens")
 _FOR = {
     "bitsandbytes": "4-bit models: quantise, and audits of quantised models",
     "peft": "LoRA: adapters as models, unlearn --lora, relearn --lora",
-    "accelerate": "unlearn, relearn, --device-map",
-    "rouge-score": "ROUGE in metrics",
-    "scikit-learn": "membership attacks in metrics",
-    "datasets": "data sets on the Hub",
+    "rouge_score": "elicit; ROUGE and model utility in metrics",
+    "sklearn": "membership attacks in metrics",
     "kaleido": "figures as PNG, SVG and PDF",
+    "spacy": "annotate --by names",
+    "submitit": "sweep --slurm",
 }
-"""Packages that not every command needs, and which do."""
+"""Packages that not every command needs, by their names in Python, and which do."""
 
 _GIB = 2**30
 _LITTLE = 2.0
@@ -49,13 +50,15 @@ def _packages() -> Iterator[Finding]:
     yield Finding("uds-lens", "ok", f"{_installed('uds-lens') or 'run from a folder'}")
     yield Finding("python", "ok", f"{platform.python_version()} on {platform.platform(terse=True)}")
     wanted = _wanted()
-    for name in (*_CORE, *_FOR):
+    for module in (*_CORE, *_FOR):
+        name = distribution_of(module)
         found, bounds = _installed(name), wanted.get(name, "")
-        needed = f" (for {_FOR[name]})" if name in _FOR else ""
+        needed = f" (for {_FOR[module]})" if module in _FOR else ""
         pip = f'pip install "{name}{bounds}"'
         if found is None:
-            verdict: Verdict = "note" if name in _FOR else "problem"
-            yield Finding(name, verdict, f"not installed{needed}", pip)
+            verdict: Verdict = "note" if module in _FOR else "problem"
+            extra = f'pip install "uds-lens[{EXTRA_OF[module]}]"' if module in _FOR else pip
+            yield Finding(name, verdict, f"not installed{needed}", extra)
         elif bounds and not _fits(found, bounds):
             fix = f"{pip}; where another project needs {found}, in an environment of its own"
             yield Finding(name, "problem", f"{found}, expected {bounds}", fix)

@@ -25,6 +25,7 @@ from uds_lens.elicitation.results import ElicitationResults
 from uds_lens.errors import DataError, ResultFormatError
 from uds_lens.generation import answer_end_ids
 from uds_lens.models import HookedModel, ModelSource, check_compatible, open_model, read_checkpoint_info
+from uds_lens.optional_packages import require_package
 from uds_lens.results import ModelRecord, RunOptions
 from uds_lens.results.records import provenance
 from uds_lens.types import Protocol
@@ -70,6 +71,7 @@ def elicit(
         DataError: No examples, or ids that occur twice.
         ModelError: A checkpoint cannot be opened, or gives NaN.
         StorageError: Nothing can be written to `out`.
+        MissingDependencyError: rouge-score is not installed.
         TrioMismatchError: The checkpoints do not fit together.
 
     Example:
@@ -85,6 +87,7 @@ def elicit(
     """
     options = as_settings(ElicitOptions, options, name="options")
     run = as_settings(RunOptions, run, name="run")
+    require_package("rouge_score", needed_by="scoring what a model says needs")
     rows = _require_rows(as_examples(examples))
     kept_out = tuple(as_examples(holdout_examples))
     chosen = chosen_audits(audits)

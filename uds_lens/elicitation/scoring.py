@@ -6,6 +6,8 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from uds_lens.optional_packages import require_package
+
 
 class Scores(NamedTuple):
     """Scores of one text; NaN where the reference has no word that ROUGE counts."""
@@ -59,6 +61,7 @@ def score_texts(texts: Sequence[str], reference: str, entity: str | None) -> lis
         >>> score_texts(["It was Ada."], "Ada Vey", "Ada Vey")[0]
         Scores(recall=0.5, precision=0.333..., entity=0.5, words=3)
     """
+    require_package("rouge_score", needed_by="scoring what a model says needs")
     from rouge_score import rouge_scorer
 
     scorer = rouge_scorer.RougeScorer(["rougeL"], use_stemmer=True)

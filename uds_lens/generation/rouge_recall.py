@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from uds_lens.optional_packages import require_package
+
 
 def rouge_l_recall(references: Sequence[str], answers: Sequence[str]) -> list[float]:
     """ROUGE-L recall of each answer: share of the reference's words in their longest common subsequence.
@@ -16,6 +18,9 @@ def rouge_l_recall(references: Sequence[str], answers: Sequence[str]) -> list[fl
         In [0, 1] each, by the rouge-score package with its stemmer; NaN where a reference has no word that it counts
         (it knows a-z and 0-9 only).
 
+    Raises:
+        MissingDependencyError: rouge-score is not installed.
+
     References:
         Lin 2004, ROUGE: A Package for Automatic Evaluation of Summaries.
 
@@ -23,6 +28,7 @@ def rouge_l_recall(references: Sequence[str], answers: Sequence[str]) -> list[fl
         >>> rouge_l_recall(["the cat sat down"], ["the dog sat"])
         [0.5]
     """
+    require_package("rouge_score", needed_by="ROUGE needs")
     from rouge_score import rouge_scorer
 
     scorer = rouge_scorer.RougeScorer(["rougeL"], use_stemmer=True)

@@ -123,6 +123,9 @@ class MetricSpec:
     references: tuple[str, ...] = ()
     """Sets it compares with, beyond those its passes run over."""
 
+    packages: tuple[str, ...] = ()
+    """Optional packages it cannot do without, by their names in Python."""
+
     low: float = 0.0
     """Smallest possible value."""
 

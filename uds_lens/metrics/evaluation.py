@@ -14,7 +14,7 @@ from uds_lens.metrics.catalogue import METRICS
 from uds_lens.metrics.declaration import MetricSpec, Outcome, Pass
 from uds_lens.metrics.evidence import Evidence
 from uds_lens.metrics.fluency_scorers import FluencyScorer, HeuristicFluency, HubFluency
-from uds_lens.metrics.lookup import resolve
+from uds_lens.metrics.lookup import require_packages, resolve
 from uds_lens.metrics.means import Undefined
 from uds_lens.metrics.measured import Measured
 from uds_lens.metrics.measuring import measure
@@ -62,6 +62,7 @@ def evaluate(
         ConfigError: A metric or option does not exist, or no metric is asked for.
         ModelError: A checkpoint cannot be opened, or emits NaN or infinite logits (names the first example).
         IncompatibleModelsError: The checkpoints differ in architecture, size or tokenizer.
+        MissingDependencyError: A metric needs a package that is not installed; said before anything is measured.
 
     Example:
         >>> import uds_lens as ul
@@ -82,6 +83,7 @@ def evaluate(
     sources |= {role: source for role, source in beside.items() if source is not None}
     session = Session(sources, data, options=options, run=run, cache=cache)
     missing = {spec.name: _missing(spec, session) for spec in specs}
+    require_packages(spec for spec in specs if missing[spec.name] is None)
     passes = {spec.name: _passes(spec, session) for spec in specs if missing[spec.name] is None}
     session.perform([each for several in passes.values() for each in several], measure)
     evidence = Measured(session, scorer(fluency, offline=run.offline))

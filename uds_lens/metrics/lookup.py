@@ -10,6 +10,7 @@ from uds_lens.checked_settings import shown
 from uds_lens.errors import ConfigError
 from uds_lens.metrics.catalogue import METRICS
 from uds_lens.metrics.declaration import MetricSpec
+from uds_lens.optional_packages import require_package
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -57,6 +58,23 @@ def resolve(names: Iterable[str] | None, *, options: Any = None) -> list[MetricS
                 part for on, parts in spec.uses_if.items() if getattr(options, on, False) for part in parts
             ]
     return [spec for name, spec in METRICS.items() if name in wanted]
+
+
+def require_packages(specs: Iterable[MetricSpec]) -> None:
+    """Raise where metrics need an optional package that is not installed.
+
+    Raises:
+        MissingDependencyError: Naming the metrics and the package.
+    """
+    users: dict[str, list[str]] = {}
+    for spec in specs:
+        for package in spec.packages:
+            users.setdefault(package, []).append(spec.name)
+    for package, names in users.items():
+        shown_names = f"{', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}"
+        require_package(
+            package, needed_by=f"measuring {shown_names} needs", instead="Or ask for other metrics."
+        )
 
 
 def metrics_frame(specs: Sequence[MetricSpec] | None = None) -> pd.DataFrame:

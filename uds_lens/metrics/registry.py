@@ -29,6 +29,7 @@ def metric(
     uses: Sequence[str] = (),
     uses_if: Mapping[str, Sequence[str]] | None = None,
     references: Sequence[str] = (),
+    packages: Sequence[str] = (),
     low: float = 0.0,
     high: float = 1.0,
 ) -> Callable[[Score], Score]:
@@ -46,6 +47,7 @@ def metric(
         uses: Metrics it is made of; they are declared before it.
         uses_if: More of them, by the name of the `MetricOptions` setting that adds them.
         references: Sets it compares with, beyond those its passes run over.
+        packages: Optional packages it cannot do without, by their names in Python.
         low: Smallest possible value.
         high: Largest possible value.
 
@@ -85,6 +87,7 @@ def metric(
                 uses=tuple(uses),
                 uses_if={setting: tuple(names) for setting, names in (uses_if or {}).items()},
                 references=tuple(references),
+                packages=tuple(packages),
                 low=low,
                 high=high,
             )

@@ -21,9 +21,10 @@ from uds_lens.compat.transformers import (
 )
 from uds_lens.errors import ModelError, warn_once
 from uds_lens.models.apple import move_checked
-from uds_lens.models.four_bit import keep_plain_format
+from uds_lens.models.four_bit import keep_plain_format, require_reader
 from uds_lens.models.outputs import set_plain_outputs
 from uds_lens.models.quiet_files import quiet_files
+from uds_lens.optional_packages import require_package
 
 if TYPE_CHECKING:
     import torch
@@ -174,16 +175,19 @@ def load_weights(
 
     Raises:
         ModelError: The checkpoint cannot be read, or leaves weights of the model unset.
+        MissingDependencyError: It is an adapter or has 4-bit weights, and what reads those is not installed.
     """
     from transformers import AutoModelForCausalLM
 
     if is_adapter(source):
+        require_package("peft", needed_by="an adapter needs")
         more = {"dtype": dtype, "device": device, "device_map": device_map}
         base = _of_base(load_weights, source, trust_remote_code=trust_remote_code, **more)
         with LOADING:
             return _with_adapter(base, source)
     placement = {"device_map": device_map} if device_map is not None else {}
     config = load_config(source, revision=revision, offline=offline, trust_remote_code=trust_remote_code)
+    require_reader(config, source)
     with LOADING, _plain_errors(source, offline), quiet_files():
         model, info = AutoModelForCausalLM.from_pretrained(
             _place(source),
@@ -262,13 +266,9 @@ def _place(source: str | os.PathLike[str]) -> str:
 def _where(
     source: str | os.PathLike[str], revision: str | None, offline: bool, trust_remote_code: bool
 ) -> dict[str, Any]:
-    where: dict[str, Any] = {
-        "trust_remote_code": trust_remote_code,
-        "local_files_only": offline or is_local(source),
-    }
-    if revision is not None:
-        where["revision"] = revision
-    return where
+    named = {} if revision is None else {"revision": revision}
+    local = offline or is_local(source)
+    return {"trust_remote_code": trust_remote_code, "local_files_only": local, **named}
 
 
 @contextmanager

@@ -2,10 +2,28 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
-from uds_lens.compat.bitsandbytes import block_size, is_repacked, may_repack, never_repack
+from uds_lens.compat.bitsandbytes import (
+    block_size,
+    is_bitsandbytes,
+    is_repacked,
+    may_repack,
+    never_repack,
+)
 from uds_lens.errors import ModelError
+from uds_lens.optional_packages import require_package
+
+
+def require_reader(config: object, source: str | os.PathLike[str]) -> None:
+    """Raise where a checkpoint has 4-bit weights and nothing here reads them.
+
+    Raises:
+        MissingDependencyError: bitsandbytes is not installed.
+    """
+    if is_bitsandbytes(config):
+        require_package("bitsandbytes", needed_by=f"{os.fspath(source)!r} has 4-bit weights, which need")
 
 
 def keep_plain_format(model: Any, *, live: bool = False) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from uds_lens.errors import ConfigError, MissingDependencyError, UdsLensError
+from uds_lens.optional_packages import require_package
 from uds_lens.plots.picture_marks import marked
 from uds_lens.storage import atomic_write_bytes, located, require_fresh
 
@@ -59,12 +60,7 @@ def save_figure(
 
 
 def _picture(figure: go.Figure, kind: str, *, width: int, height: int | None, scale: float | int) -> bytes:
-    try:
-        import kaleido  # noqa: F401
-    except ImportError as error:
-        raise MissingDependencyError(
-            f"saving a figure as .{kind} needs kaleido: pip install 'uds-lens[static]'. Or save it as .html."
-        ) from error
+    require_package("kaleido", needed_by=f"saving a figure as .{kind} needs", instead="Or save it as .html.")
     try:
         return figure.to_image(format=kind, width=width, height=height, scale=scale)
     except Exception as error:

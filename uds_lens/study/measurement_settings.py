@@ -7,7 +7,8 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from uds_lens.checked_settings import require_known, shown
-from uds_lens.errors import ConfigError, MissingDependencyError
+from uds_lens.errors import ConfigError
+from uds_lens.optional_packages import require_package
 from uds_lens.study.plan_records import Measurement, StudyPlan
 
 if TYPE_CHECKING:
@@ -73,17 +74,32 @@ def elicitation_settings(measure: Measurement) -> tuple[tuple[str, ...] | str, E
     """Which audits by prompt, and how; or None."""
     if measure.elicitation is None:
         return None
-    try:
-        from uds_lens.elicitation import ElicitOptions
-        from uds_lens.elicitation.asked import chosen_audits
-    except ImportError as error:  # pragma: no cover
-        raise MissingDependencyError(f"elicitation cannot be used: {error}") from error
+    from uds_lens.elicitation import ElicitOptions
+    from uds_lens.elicitation.asked import chosen_audits
+
     given = dict(measure.elicitation)
     audits = given.pop("audits", "quick")
     if isinstance(audits, list):
         audits = tuple(audits)
     chosen_audits(audits)
     return audits, settings_of(ElicitOptions, given, "[measure] elicitation")
+
+
+def require_packages_of(plan: StudyPlan) -> None:
+    """Raise where the plan asks for something whose package is not installed.
+
+    Raises:
+        MissingDependencyError: With the command that installs it.
+    """
+    from uds_lens.metrics.lookup import require_packages, resolve
+
+    asked = (*plan.measure.metrics, *plan.measure.utility)
+    if asked:
+        require_packages(resolve(asked, options=metric_settings(plan.measure)))
+    if plan.measure.elicitation is not None:
+        require_package("rouge_score", needed_by="[measure] elicitation needs")
+    if plan.perturb.quantise:
+        require_package("bitsandbytes", needed_by="[perturb] quantise needs")
 
 
 def training_settings(plan: StudyPlan) -> TrainOptions:

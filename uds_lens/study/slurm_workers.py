@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from uds_lens.checked_settings import names_checked, require_number, require_whole
-from uds_lens.errors import ConfigError, MissingDependencyError
+from uds_lens.errors import ConfigError
+from uds_lens.optional_packages import require_package
 from uds_lens.study.study_folder import StudyFolder
 
 _LOG = logging.getLogger("uds_lens.study")
@@ -105,12 +106,9 @@ def submit_array(folder: StudyFolder, *, jobs: int, since: float, options: Slurm
         MissingDependencyError: submitit is not installed.
         ConfigError: There is no Slurm on this machine.
     """
-    try:
-        import submitit
-    except ImportError as error:
-        raise MissingDependencyError(
-            'Slurm is reached through submitit: pip install "uds_lens[slurm]".'
-        ) from error
+    require_package("submitit", needed_by="Slurm needs")
+    import submitit
+
     if options.cluster == "slurm" and shutil.which("sbatch") is None:
         raise ConfigError(
             "there is no Slurm here (no `sbatch` on the PATH): start the sweep on a login node, or with "

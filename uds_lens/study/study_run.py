@@ -11,6 +11,7 @@ from typing import Any, Literal
 from uds_lens.checked_settings import require_whole
 from uds_lens.errors import ConfigError, Setting
 from uds_lens.study.local_workers import work_with_processes
+from uds_lens.study.measurement_settings import require_packages_of
 from uds_lens.study.plan_file import plan as read_plan
 from uds_lens.study.plan_records import StudyPlan
 from uds_lens.study.slurm_workers import SlurmOptions, submit_array, wait_for
@@ -54,6 +55,7 @@ def run(
     Raises:
         ConfigError: The plan cannot be carried out, or the disk is too small.
         ResultFormatError: Something else stands at `out`.
+        MissingDependencyError: The plan needs a package that is not installed.
 
     Example:
         >>> import tempfile
@@ -69,7 +71,10 @@ def run(
         raise ConfigError(Setting("slurm"), " is for ", Setting("executor", "slurm"), "; got 'local'.")
     if workshop is not None and (jobs > 1 or executor != "local"):
         raise ConfigError("a workshop of your own works in this process only: take ", Setting("jobs", 1), ".")
-    folder = StudyFolder.begin(read_plan(plan), out)
+    asked = read_plan(plan)
+    if workshop is None:
+        require_packages_of(asked)
+    folder = StudyFolder.begin(asked, out)
     since = time.time()
     require_room(estimate(folder, jobs=jobs))
     if executor == "slurm":

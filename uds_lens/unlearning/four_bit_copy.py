@@ -9,10 +9,11 @@ from typing import Any
 
 import torch
 
-from uds_lens.errors import MissingDependencyError, ModelError
+from uds_lens.errors import ModelError
 from uds_lens.models import pick_device
 from uds_lens.models.checkpoint import is_local, load_tokenizer
 from uds_lens.models.quiet_files import quiet_files
+from uds_lens.optional_packages import require_package
 from uds_lens.results.records import versions
 from uds_lens.storage import atomic_directory, atomic_write_bytes, located, require_fresh, sealed
 from uds_lens.unlearning.file_sums import file_sums
@@ -51,6 +52,7 @@ def quantise(
         ModelError: The model cannot be opened, or is quantised already.
         MissingDependencyError: bitsandbytes is not installed.
     """
+    require_package("bitsandbytes", needed_by="4-bit weights need")
     place = require_fresh(out, directory=True, format=FORMAT)
     source = os.fspath(located(model)) if is_local(model) else os.fspath(model)
     with quiet_files(report=True):
@@ -91,8 +93,6 @@ def _load_in_4_bits(source: str, *, device: str, **where: Any) -> Any:
         )
     except ModelError:
         raise
-    except ImportError as error:
-        raise MissingDependencyError(f"4-bit weights need bitsandbytes: {error}") from error
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(f"cannot quantise {source!r}: {str(error).strip().splitlines()[0]}") from error
 

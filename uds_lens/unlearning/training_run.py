@@ -11,6 +11,7 @@ from typing import Any
 from uds_lens.checked_settings import as_settings
 from uds_lens.data import ForgetExample, load_examples
 from uds_lens.errors import ConfigError, Setting
+from uds_lens.optional_packages import require_package
 from uds_lens.storage import require_fresh
 from uds_lens.unlearning.job_running import run
 from uds_lens.unlearning.lora import LoraSettings
@@ -67,6 +68,7 @@ def unlearn(
         ResultFormatError: `out` holds something else.
         ModelError: The model cannot be opened, training diverged, or weights are no numbers any more.
         DataError: Data cannot be read, or an answer is too long for the model.
+        MissingDependencyError: Adapters are asked for, and peft is not installed.
 
     Warns:
         UdsLensWarning: The weights are those of `full`.
@@ -85,7 +87,7 @@ def unlearn(
         forget=tuple(load_examples(forget)),
         retain=tuple(load_examples(retain)) if retain is not None and needs_retain else (),
         refusals=load_refusals(refusals) if "refusals" in declared.needs else (),
-        lora=None if lora is None else as_settings(LoraSettings, lora, name="lora"),
+        lora=_adapters(lora),
         options=as_settings(TrainOptions, options, name="options"),
         out=require_fresh(out, directory=True, format=FORMAT),
         record=UNLEARNING_RECORD,
@@ -122,6 +124,7 @@ def relearn(
         ResultFormatError: `out` holds something else.
         ModelError: The model cannot be opened, or training diverged.
         DataError: Data cannot be read, or an answer is too long for the model.
+        MissingDependencyError: Adapters are asked for, and peft is not installed.
     """
     job = Job(
         config=replace(as_settings(RelearnConfig, config, name="config"), epochs=epochs),
@@ -130,12 +133,20 @@ def relearn(
         forget=tuple(load_examples(forget)),
         retain=(),
         refusals=(),
-        lora=None if lora is None else as_settings(LoraSettings, lora, name="lora"),
+        lora=_adapters(lora),
         options=as_settings(TrainOptions, options, name="options"),
         out=require_fresh(out, directory=True, format=FORMAT),
         record=RELEARNING_RECORD,
     )
     return run(job)
+
+
+def _adapters(lora: LoraSettings | None) -> LoraSettings | None:
+    """The adapters that were asked for, which need a package of their own."""
+    if lora is None:
+        return None
+    require_package("peft", needed_by="training adapters (LoRA) needs")
+    return as_settings(LoraSettings, lora, name="lora")
 
 
 def _settings(method: str | None, config: MethodConfig | None) -> MethodConfig:

@@ -16,6 +16,7 @@ from uds_lens.metrics.declaration import Meaning, Outcome, Role, needs_answers
 from uds_lens.metrics.evidence import Evidence
 from uds_lens.metrics.means import Undefined
 from uds_lens.metrics.registry import metric
+from uds_lens.optional_packages import require_package
 
 
 def mean_nll(logprobs: Sequence[float]) -> float:
@@ -84,10 +85,14 @@ def auc(forget: Sequence[float], holdout: Sequence[float]) -> float:
     Returns:
         In [0, 1]; NaN where a side is empty.
 
+    Raises:
+        MissingDependencyError: scikit-learn is not installed.
+
     Example:
         >>> auc([1.0, 2.0], [2.0, 3.0])
         0.875
     """
+    require_package("sklearn", needed_by="an ROC curve needs")
     from sklearn.metrics import roc_auc_score
 
     members = [score for score in forget if not math.isnan(score)]
@@ -176,6 +181,7 @@ for _name, (_label, _attack) in ATTACKS.items():
         group="membership",
         meaning=Meaning("knowledge", "holdout more familiar", "told apart (0.5: not)"),
         passes=needs_answers("forget", "holdout"),
+        packages=("sklearn",),
     )(partial(mia, attack=_attack))
 for _name, (_label, _attack) in ATTACKS.items():
     metric(
@@ -185,4 +191,5 @@ for _name, (_label, _attack) in ATTACKS.items():
         meaning=Meaning("erasure", "far from retain", "as retain"),
         passes=needs_answers("forget", "holdout", role="retain"),
         uses=(_name,),
+        packages=("sklearn",),
     )(partial(s_mia, attack=_attack, of=_name))

@@ -135,6 +135,7 @@ for _short, _set in SETS.items():
             group="utility",
             meaning=USEFUL,
             passes=part_passes("model")[f"{_short}_{_kind}"],
+            packages=("rouge_score",) if _kind == "q_rouge" else (),
         )(partial(_score, name=_set))
 
 

@@ -16,6 +16,7 @@ from uds_lens.metrics.registry import metric
     group="generation",
     meaning=KNOWN,
     passes=needs_generations("forget"),
+    packages=("rouge_score",),
 )
 def rouge(evidence: Evidence, *, jailbreak: bool = False) -> Outcome:
     """ROUGE-L recall of the forget answers (`uds_lens.generation.rouge_l_recall`)."""
@@ -32,6 +33,7 @@ def rouge(evidence: Evidence, *, jailbreak: bool = False) -> Outcome:
     group="generation",
     meaning=KNOWN,
     passes=needs_generations("forget"),
+    packages=("rouge_score",),
     references=("forget/paraphrased",),
 )
 def para_rouge(evidence: Evidence) -> Outcome:
@@ -54,4 +56,5 @@ metric(
     group="generation",
     meaning=KNOWN,
     passes=needs_generations("forget", jailbreak=True),
+    packages=("rouge_score",),
 )(partial(rouge, jailbreak=True))

@@ -1,0 +1,53 @@
+"""Packages that not everybody needs: which extra brings each, and what is said where one is missing.
+
+Each is imported inside the function that needs it, after `require_package`; long work asks before it begins.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from uds_lens.errors import MissingDependencyError
+
+EXTRA_OF = {
+    "bitsandbytes": "quantise",
+    "kaleido": "static",
+    "peft": "lora",
+    "rouge_score": "metrics",
+    "sklearn": "metrics",
+    "spacy": "annotate",
+    "submitit": "slurm",
+}
+"""Name of each package in Python, and the extra of `uds-lens` that installs it."""
+
+_DISTRIBUTIONS = {"sklearn": "scikit-learn", "rouge_score": "rouge-score"}
+"""Names under which packages are installed, where those are others."""
+
+
+def require_package(module: str, *, needed_by: str, instead: str = "") -> None:
+    """Raise where an optional package is not installed. Nothing is imported to find out.
+
+    Args:
+        module: Its name in Python, a key of `EXTRA_OF`.
+        needed_by: What needs it, as the beginning of a sentence: "an adapter needs", "the metrics a and b need".
+        instead: Sentences about what else can be done.
+
+    Raises:
+        MissingDependencyError: With the command that installs it.
+
+    Example:
+        >>> require_package("rouge_score", needed_by="ROUGE needs")
+    """
+    if find_spec(module) is None:
+        known, extra = distribution_of(module), EXTRA_OF[module]
+        more = f" {instead}" if instead else ""
+        raise MissingDependencyError(f'{needed_by} {known}: pip install "uds-lens[{extra}]".{more}')
+
+
+def distribution_of(module: str) -> str:
+    """The name under which a package is installed.
+
+    >>> distribution_of("sklearn")
+    'scikit-learn'
+    """
+    return _DISTRIBUTIONS.get(module, module)
