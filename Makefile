@@ -22,9 +22,13 @@ check: $(INSTALLED)  ## lint, format, types, import contracts
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 
-bench: $(INSTALLED)  ## measure cost and memory of an audit (needs the shared data and models)
+bench: $(INSTALLED)  ## measure cost and memory of an audit (needs the shared data and models); COMPARE=COMMIT: beside an earlier one
+ifdef COMPARE
+	$(BIN)/python benchmarks/compare_commits.py $(COMPARE)
+else
 	$(BIN)/python benchmarks/audit_cost.py
 	$(BIN)/python benchmarks/memory_cost.py
+endif
 
 support: $(INSTALLED)  ## write docs/support.md from the tests of families and forms
 	PYTHONPATH=tests $(BIN)/python -m pytest -q -p support_table \

@@ -1,6 +1,7 @@
 """Configurations: what they refuse, and what they say about it."""
 
 import copy
+import re
 from dataclasses import fields
 
 import pytest
@@ -47,9 +48,8 @@ def test_texts_become_numbers() -> None:
 
 
 def test_unknown_words_are_listed_with_the_known_ones(unchecked) -> None:
-    with pytest.raises(
-        ConfigError, match=r"no unlearning method 'nop'; there are altpo, .*graddiff, .*undial"
-    ):
+    every = ", ".join(sorted(METHODS))
+    with pytest.raises(ConfigError, match=re.escape(f"no unlearning method 'nop'; there are {every}")):
         make_config("nop")
     with pytest.raises(ConfigError, match="ga has no setting 'alpha'; it has"):
         make_config("ga", {"alpha": 1})

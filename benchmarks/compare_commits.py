@@ -1,0 +1,103 @@
+"""An earlier commit's library beside today's, in turns on one machine: is anything slower, is any score another?
+
+    make bench COMPARE=fe30c15
+
+Both sides are processes of their own with the trio open; they take turns, so that a busy moment hits both. Printed are
+the best of all rounds on each side, the median over rounds of the ratio (today / before; below 1 is faster), and the
+score of each. Prints Markdown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+
+
+class Side:
+    """A process that holds one version of the library."""
+
+    def __init__(self, library: Path, *, shared: Path, threads: int, rows: int) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, str(HERE / "one_library.py"), str(shared), str(threads), str(rows)],
+            env={**os.environ, "PYTHONPATH": str(library), "HF_HUB_OFFLINE": "1"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        self.works: list[str] = self._answer()
+
+    def do(self, work: str) -> dict[str, float | str]:
+        """Do it once."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{work}\n")
+        self._process.stdin.flush()
+        answer: dict[str, float | str] = self._answer()
+        return answer
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.communicate()
+
+    def _answer(self):  # type: ignore[no-untyped-def]
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise SystemExit(f"the library's process ended with {self._process.wait()} before it answered")
+        return json.loads(line)
+
+
+def check_out(commit: str, folder: Path) -> Path:
+    """The package as it was at `commit`."""
+    archive = subprocess.run(
+        ["git", "-C", str(HERE.parent), "archive", commit, "uds_lens"], check=True, capture_output=True
+    )
+    subprocess.run(["tar", "-x", "-C", str(folder)], input=archive.stdout, check=True)
+    return folder
+
+
+def main() -> None:
+    """Parse, measure, print."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("commit", help="the earlier commit")
+    parser.add_argument(
+        "--shared", type=Path, default=Path("../shared"), help="folder with data/ and models/"
+    )
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--limit", type=int, default=0, help="only the first rows; 0 means all")
+    asked = parser.parse_args()
+    settings = {"shared": asked.shared.resolve(), "threads": asked.threads, "rows": asked.limit}
+    with tempfile.TemporaryDirectory() as folder:
+        before = Side(check_out(asked.commit, Path(folder)), **settings)
+        today = Side(HERE.parent, **settings)
+        print(f"{asked.threads} threads, {asked.rounds} rounds; before is {asked.commit}\n")
+        print("| work | s, before | s, today | today / before | CPU | score, before | score, today |")
+        print("|---|---|---|---|---|---|---|")
+        for work in today.works:
+            rounds = [(before.do(work), today.do(work)) for _ in range(asked.rounds)]
+            best = [min(float(turn[side]["seconds"]) for turn in rounds) for side in (0, 1)]
+            wall, cpu = (
+                statistics.median(float(new[key]) / float(old[key]) for old, new in rounds)
+                for key in ("seconds", "cpu")
+            )
+            scores = " | ".join(str(side["score"]) for side in rounds[-1])
+            print(
+                f"| {work} | {best[0]:.2f} | {best[1]:.2f} | {wall:.2f} | {cpu:.2f} | {scores} |", flush=True
+            )
+        before.close()
+        today.close()
+
+
+if __name__ == "__main__":
+    main()
