@@ -13,10 +13,13 @@ import argparse
 import base64
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import nbformat
 import plotly.io
+from jupyter_client import KernelManager
 from nbclient import NotebookClient
 
 HERE = Path(__file__).resolve().parent
@@ -25,22 +28,51 @@ SHARED = Path(os.environ.get("UDS_LENS_SHARED", REPOSITORY.parent / "shared")).r
 PLOTLY = "application/vnd.plotly.v1+json"
 
 
-def execute(path: Path, folder: Path) -> nbformat.NotebookNode:
-    """Run one notebook in `folder` with a fresh kernel, and return it with its outputs (figures as plotly JSON).
+@contextmanager
+def kernel() -> Iterator[KernelManager]:
+    """A kernel with nothing in it."""
+    manager = KernelManager(kernel_name="python3")
+    manager.start_kernel(
+        env={
+            **os.environ,
+            "OMP_NUM_THREADS": "1",
+            "HF_HUB_OFFLINE": "1",
+            "TQDM_DISABLE": "1",
+            "PLOTLY_RENDERER": "plotly_mimetype",
+        }
+    )
+    try:
+        yield manager
+    finally:
+        manager.shutdown_kernel(now=True)
+        manager.context.destroy(linger=0)
+
+
+def execute(path: Path, folder: Path, running: KernelManager) -> nbformat.NotebookNode:
+    """Run one notebook in `folder`, and return it with its outputs (figures as plotly JSON).
+
+    Args:
+        path: The notebook.
+        folder: The kernel's working directory.
+        running: A kernel. What an earlier notebook named is forgotten first; modules stay loaded.
 
     Raises:
         nbclient.exceptions.CellExecutionError: A cell raises.
     """
     notebook = nbformat.read(path, as_version=4)
-    environment = {
-        **os.environ,
-        "OMP_NUM_THREADS": "1",
-        "HF_HUB_OFFLINE": "1",
-        "TQDM_DISABLE": "1",
-        "PLOTLY_RENDERER": "plotly_mimetype",
-    }
-    client = NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(folder)}})
-    client.execute(env=environment)
+    client = running.blocking_client()
+    client.start_channels()
+    client.wait_for_ready(timeout=60)
+    forget = f"%reset -f\nimport os; os.chdir({str(folder)!r}); del os"
+    answer = client.execute_interactive(forget, silent=True, output_hook=lambda message: None)
+    client.stop_channels()
+    if answer["content"]["status"] != "ok":
+        raise RuntimeError(f"the kernel could not be emptied: {answer['content']}")
+    runner = NotebookClient(notebook, timeout=300, km=running)
+    try:
+        runner.execute()
+    finally:
+        runner.kc.stop_channels()
     for cell in notebook.cells:
         cell.metadata.pop("execution", None)
         if cell.cell_type == "code":
@@ -85,8 +117,8 @@ def main() -> None:
     asked = options.parse_args()
     os.environ["UDS_LENS_SHARED"] = str(SHARED)  # notebooks that know larger models use them
     for path in [HERE / name for name in asked.names] or sorted(HERE.glob("*.ipynb")):
-        with tempfile.TemporaryDirectory() as folder:
-            notebook = execute(path, Path(folder))
+        with tempfile.TemporaryDirectory() as folder, kernel() as fresh:
+            notebook = execute(path, Path(folder), fresh)
         add_pictures(notebook)
         nbformat.write(notebook, path)
         print(f"{path.name}: {path.stat().st_size // 1024} KB")

@@ -1,4 +1,4 @@
-"""The notebooks run from nothing, and what is committed of them is small, whole and tells nothing about a machine."""
+"""The notebooks run with nothing defined before, and what is committed of them is small, whole and tells nothing about a machine."""
 
 import re
 import sys
@@ -24,18 +24,28 @@ def outputs(notebook) -> list:
     return [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
 
 
+@pytest.fixture(scope="module")
+def kernel():
+    """One for all notebooks: each starts with no name defined, but torch is loaded once."""
+    import execute
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("UDS_LENS_SHARED", raising=False)
+        patch.setenv("PYTHONWARNINGS", "ignore")
+        with execute.kernel() as running:
+            yield running
+
+
 def test_all_are_there() -> None:
     assert [path.stem[:2] for path in NOTEBOOKS] == ["01", "02", "03", "04", "05"]
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=names)
 @pytest.mark.filterwarnings("ignore::RuntimeWarning", "ignore::DeprecationWarning", "ignore::UserWarning")
-def test_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs(path: Path, tmp_path: Path, kernel) -> None:
     from execute import execute
 
-    monkeypatch.delenv("UDS_LENS_SHARED", raising=False)
-    monkeypatch.setenv("PYTHONWARNINGS", "ignore")
-    notebook = execute(path, tmp_path)
+    notebook = execute(path, tmp_path, kernel)
     figures = [output for output in outputs(notebook) if PLOTLY in output.get("data", {})]
     committed = outputs(nbformat.read(path, as_version=4))
     assert len(figures) == sum(PLOTLY in output.get("data", {}) for output in committed) > 0
