@@ -1,4 +1,4 @@
-"""The notebooks run with nothing defined before, and what is committed of them is small, whole and tells nothing about a machine."""
+"""The notebooks run with nothing defined before; what is committed of them is small, whole and tells of no machine."""
 
 import re
 import sys
