@@ -5,10 +5,10 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench support docs notebooks format clean
+.PHONY: help demo test check bench bench-gpu support docs notebooks format clean
 
 help:  ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(INSTALLED)  ## audit the toy world: a table, and saved audits in runs/demo
 	$(BIN)/uds-lens demo
@@ -29,6 +29,9 @@ else
 	$(BIN)/python benchmarks/audit_cost.py
 	$(BIN)/python benchmarks/memory_cost.py
 endif
+
+bench-gpu: $(INSTALLED)  ## the same on a GPU, with a random model of 1B proportions
+	$(BIN)/python benchmarks/gpu.py
 
 support: $(INSTALLED)  ## write docs/support.md from the tests of families and forms
 	PYTHONPATH=tests $(BIN)/python -m pytest -q -p support_table \

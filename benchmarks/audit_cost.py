@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from bound import least_work
@@ -38,9 +39,21 @@ def best_of(rounds: int, works: dict[str, Callable[[], object]]) -> dict[str, fl
     return best
 
 
-def _bucketed(rows: Sequence[TokenRow], *, token_budget: int) -> list[TokenBatch]:
+def bucketed(rows: Sequence[TokenRow], *, token_budget: int) -> list[TokenBatch]:
+    """Rows of similar length together, as many as the budget takes."""
     buckets = plan_batches(rows, token_budget=token_budget, batch_cost=token_budget // 16)
     return [make_batch(rows, indices=bucket, pad_token_id=0) for bucket in buckets]
+
+
+def whole_texts(tokenizer: Any, rows: Sequence[TokenRow]) -> list[list[int]]:
+    """Prompt and whole answer of each row: what the plain way reads."""
+    return [
+        [
+            *tokenizer(row.rendered.prompt).input_ids,
+            *tokenizer(row.rendered.continuation, add_special_tokens=False).input_ids,
+        ]
+        for row in rows
+    ]
 
 
 def measure(load: Workload, *, repeats: int, token_budget: int, naive_rows: int | None) -> None:
@@ -52,16 +65,9 @@ def measure(load: Workload, *, repeats: int, token_budget: int, naive_rows: int 
         ul.open_model(load.unlearned, device="cpu") as unlearned,
     ):
         rows = load.encoded.rows
-        ways = [_bucketed(rows, token_budget=tokens) for tokens in (1024, 1536, 2560)]
+        ways = [bucketed(rows, token_budget=tokens) for tokens in (1024, 1536, 2560)]
         batches = ways[0]
-        tokenizer = full.tokenizer
-        texts = [
-            [
-                *tokenizer(row.rendered.prompt).input_ids,
-                *tokenizer(row.rendered.continuation, add_special_tokens=False).input_ids,
-            ]
-            for row in rows
-        ]
+        texts = whole_texts(full.tokenizer, rows)
         some = slice(0, naive_rows)
         share = len(rows) / len(rows[some])
         stage = (

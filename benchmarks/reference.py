@@ -51,7 +51,7 @@ def one_forward_per_layer(
     result = torch.full((len(rows), len(layers)), torch.nan)
     for start in range(0, len(rows), rows_at_once):
         part = rows[start : start + rows_at_once]
-        ids, mask = padded(texts[start : start + rows_at_once])
+        ids, mask = (part_of.to(target.device) for part_of in padded(texts[start : start + rows_at_once]))
         states = source(ids, attention_mask=mask, output_hidden_states=True).hidden_states
         for layer, block in enumerate(layers):
             new = states[layer + 1]
@@ -61,7 +61,9 @@ def one_forward_per_layer(
             handle.remove()
             for i, row in enumerate(part):
                 logprobs = logits[i, list(row.scored)].float().log_softmax(-1)
-                result[start + i, layer] = logprobs.gather(-1, torch.tensor(row.targets)[:, None]).mean()
+                result[start + i, layer] = logprobs.gather(
+                    -1, torch.tensor(row.targets, device=logprobs.device)[:, None]
+                ).mean()
     return result
 
 

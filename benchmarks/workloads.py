@@ -38,7 +38,15 @@ def tofu_small(shared: Path, limit: int | None) -> Workload:
 
 
 def random_llama(
-    shared: Path, folder: Path, limit: int | None, *, n_layers: int, d_model: int, vocabulary: int, name: str
+    shared: Path,
+    folder: Path,
+    limit: int | None,
+    *,
+    n_layers: int,
+    d_model: int,
+    vocabulary: int,
+    name: str,
+    dtype: str = "float32",
 ) -> Workload:
     """Random Llamas of Llama-3.2-1B's proportions (grouped keys, MLP of four widths), on the same rows."""
     from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
@@ -66,7 +74,7 @@ def random_llama(
         path = folder / name / version
         if not (path / "config.json").is_file():
             torch.manual_seed(seed)
-            LlamaForCausalLM(config).save_pretrained(path)
+            LlamaForCausalLM(config).to(getattr(torch, dtype)).save_pretrained(path)
             tokenizer.save_pretrained(path)
         paths[version] = path
     examples = ul.load_examples(
