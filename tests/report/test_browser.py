@@ -1,8 +1,10 @@
 """The page in a real browser: no errors, no requests, and everything that can be clicked works."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from synthetic_audits import synthetic_audit
 
 from uds_lens.report import write
 
@@ -136,6 +138,57 @@ def test_an_example_opens_with_its_layers_and_closes(browser, several, audits):
     assert browser.run("document.querySelectorAll('.strip > div').length") == 3
     browser.run("document.querySelectorAll('#table .open')[7].click()")
     assert browser.run("document.querySelectorAll('.detail').length") == 0
+    calm(browser)
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_opens_on_what_was_unlearned_and_the_bar_covers_no_heading(browser, audits, tmp_path, width):
+    long = "Why is this question so long? " * 400
+    audit = synthetic_audit(seed=1, erased=0.4, questions=[long])
+    skipped = [replace(audit.skipped[0], question=long, reason="no" * 3000)]
+    npo = replace(audit, skipped=skipped, provenance={**audit.provenance, "command": "x" * 5000})
+    retain = replace(npo, models={**npo.models, "unlearned": npo.models["retain"]}, s2_delta=npo.s1_delta)
+    page = write({"retain90": retain, "npo": npo}, tmp_path / "page.html")
+    browser.open(page, width=width)
+    assert browser.run("document.querySelector('.current').textContent") == "npo"
+    assert browser.run("document.querySelector('.models tbody tr').className") == "reference"
+    assert browser.run("document.documentElement.scrollWidth") <= width
+    tall = (
+        "[...document.querySelectorAll('tr')].map((row) => row.offsetHeight).reduce((a, b) => Math.max(a, b))"
+    )
+    assert browser.run(tall) < 170
+    reason = "document.querySelector('#skipped td:last-child .clamp')"
+    browser.run(f"{reason}.click()")
+    assert browser.run(f"{reason}.offsetHeight") > 400
+    bar = "document.querySelector('.sections').getBoundingClientRect()"
+    for link in range(browser.run("document.querySelectorAll('.sections a').length")):
+        browser.run(f"document.querySelectorAll('.sections a')[{link}].click()")
+        heading = browser.run("document.querySelector(location.hash + ' h2').getBoundingClientRect().top")
+        assert heading >= browser.run(f"{bar}.bottom"), browser.run("location.hash")
+    browser.run("openExample(5)")
+    row = "document.querySelector('#table tr[data-example=\"5\"]').getBoundingClientRect().top"
+    assert browser.run(row) >= browser.run(f"{bar}.bottom") - 1
+    head = browser.run("document.querySelector('.strip .head').innerText").split()
+    assert head == ["UDS", *map(str, range(6))]
+    assert "0 intact" in browser.run("document.querySelector('.strip-of-models .key').innerText")
+    calm(browser)
+
+
+def test_the_chosen_model_stands_out_among_the_others(browser, several):
+    browser.open(several)
+    draw_everything(browser)
+    curves = (
+        "document.querySelector('[data-figure=compare]').data.map((line) => [line.name, line.line.width])"
+    )
+    labels = (
+        "document.querySelector('[data-figure=compare]').layout.annotations.map((label) => label.font.weight)"
+    )
+    for chosen, place in (("npo", 0), ("ga", 2)):
+        browser.run(f"chooseModel({place})")
+        draw_everything(browser)
+        widths = dict(browser.run(curves))
+        assert max(widths, key=widths.get) == chosen and len(set(widths.values())) == 2
+        assert browser.run(labels).index(700) == place
     calm(browser)
 
 

@@ -15,6 +15,7 @@ from synthetic_audits import synthetic_audit
 from uds_lens.errors import ConfigError
 from uds_lens.metrics import MetricOptions, MetricResults, MetricValue
 from uds_lens.report import render, write
+from uds_lens.report.recipe import recipe
 from uds_lens.results import AuditConfig
 
 from .conftest import compared
@@ -74,7 +75,7 @@ def test_names_and_texts_are_shown_not_parsed(page, audits):
 
 def test_nothing_is_loaded_from_anywhere(page):
     loads = [(t, n, v) for t, n, v in page.attributes if n in ("src", "href", "action", "srcset", "data")]
-    assert loads == [("link", "href", "data:,")]
+    assert [load for load in loads if not load[2].startswith("#")] == [("link", "href", "data:,")]
     policy = next(v for t, n, v in page.attributes if t == "meta" and n == "content" and "default-src" in v)
     assert "default-src 'none'" in policy and "http" not in policy and "unsafe-inline'; img" in policy
     script_part = policy.split("script-src")[1].split(";")[0]
@@ -99,15 +100,15 @@ def test_warnings_skips_protocol_provenance_and_recipe_are_there(page):
         "ffffffffffffffffffffffffffffffff",
         "uds_lens 0.1.0, torch 2.6",
         "uds-lens audit --full ckpt/full",
-        "ul.DepthAudit.run(",
+        "ul.Baseline.measure(",
         "config=ul.AuditConfig(n_bootstrap=200)",
     ):
         assert words in page.words, words
 
 
 def test_the_recipe_is_python(page):
-    recipe = page.text[page.text.index("import uds_lens as ul") :].split("Weights, tokens")[0]
-    compile(recipe, "recipe", "exec")
+    shown = page.text[page.text.index("import uds_lens as ul") :].split("Weights, tokens")[0]
+    compile(shown, "recipe", "exec")
 
 
 def test_one_audit_has_a_headline(one):
@@ -255,10 +256,43 @@ def test_logit_lens_of_other_examples_with_the_same_ids_is_refused():
         render(audit, lens=[measured[1]])
 
 
-def test_every_audit_on_the_page_says_how_to_measure_it_again(sites):
-    recipe = Page(render(sites)).text.split("Measure it again")[1]
-    assert recipe.count("ul.DepthAudit.run(") == 2
-    assert "AuditConfig(site=" in recipe and "mlp_out" in recipe
+def test_measuring_again_takes_one_baseline_for_all_that_share_it(audits, sites):
+    assert recipe(audits).count("ul.Baseline.measure(") == 1
+    different = recipe(dict(zip("ab", sites, strict=True)))
+    assert different.count("ul.Baseline.measure(") == 2 and "site='mlp_out'" in different
+
+
+def test_the_recipe_measures_what_the_page_says(capsys, monkeypatch):
+    import uds_lens as ul
+
+    world = ul.toy.load()
+    full, retain, ga = (str(world.checkpoints[role]) for role in ("full", "retain", "ga"))
+    examples = world.examples[:1]
+    models = {"ga": ul.DepthAudit.run(full, retain, ga, examples)}
+    monkeypatch.setattr(ul, "load_examples", lambda _: examples)
+    exec(compile(recipe(models), "recipe", "exec"), {})
+    lines = [f"{name}: {audit.uds:.4f} before, {audit.uds:.4f} now" for name, audit in models.items()]
+    assert capsys.readouterr().out.splitlines() == lines
+
+
+def test_references_are_known_by_their_weights_or_named(audits):
+    full = replace(audits["npo"], models={**audits["npo"].models, "unlearned": audits["npo"].models["full"]})
+    named = {**audits, "old": full}
+    page = Page(render(named, references=["ga"]))
+    assert [model["reference"] for model in page.data["models"]] == [False, False, True, True]
+    rows = [name for tag, kind, name in page.attributes if tag == "tr" and kind == "class"]
+    assert rows.count("reference") == 2 and "Grey: references, ga, old." in page.words
+    assert "note old: full and unlearned have identical weights." in page.words
+    with pytest.raises(ConfigError, match=r"names of audits on the page; expected .*npo.*; got 'gone'"):
+        render(audits, references=["gone"])
+
+
+def test_a_fatal_warning_marks_its_score(audits):
+    swapped = replace(audits["npo"], s1_delta=-audits["npo"].s1_delta - 1)
+    marks = [
+        v for t, n, v in Page(render({**audits, "swapped": swapped})).attributes if (t, n) == ("a", "class")
+    ]
+    assert marks == ["mark"]
 
 
 def test_other_settings_are_in_the_table():

@@ -354,7 +354,7 @@ def test_warnings_come_most_serious_first():
     )
     starts = [sentence.split()[0] for sentence in audit.warnings]
     assert starts == ["No", "full", "1", "Measured"]
-    assert [caution.level for caution in audit.cautions] == ["fatal", "caution", "note", "note"]
+    assert [caution.level for caution in audit.cautions] == ["fatal", "note", "note", "note"]
 
 
 def test_equal_weights_are_pairs_of_roles():

@@ -51,7 +51,7 @@ def audit_differences(
     decides = "adjusted p" if p == "p_holm" else "p"
     return difference_matrix(
         differences,
-        _by_score(differences),
+        by_score(differences),
         p=p,
         level=level,
         theme=theme,
@@ -60,8 +60,8 @@ def audit_differences(
     )
 
 
-def _by_score(differences: pd.DataFrame) -> list[str]:
-    """Names by their mean score over the pairs they are in; those without one last."""
+def by_score(differences: pd.DataFrame) -> list[str]:
+    """Names as the figure orders them: by their mean score over the pairs they are in; those without one last."""
     found: dict[str, list[float]] = {}
     for side in ("one", "other"):
         for name, uds in zip(differences[side], differences[f"uds_{side}"], strict=True):

@@ -12,7 +12,7 @@ from uds_lens.plots.line_ends import end_labels, label_room
 from uds_lens.plots.model_panels import Curves, model_panels
 from uds_lens.plots.palette import Palette, Theme, palette
 from uds_lens.plots.safe_text import shown
-from uds_lens.plots.template import layer_axis, note, style
+from uds_lens.plots.template import layer_axis, style
 from uds_lens.types import check_choice
 
 if TYPE_CHECKING:
@@ -86,7 +86,10 @@ def compare_layers(
     end_labels(figure, axis["range"], plot_height=_HEIGHT - 110, colours={colours.other: colours.text})
     absent = [shown(name, limit=40) for name, own in values.items() if all(x != x for x in own)]
     if absent:
-        note(figure, f"nothing measurable: {', '.join(absent)}")
+        words = f"nothing measurable: {', '.join(absent)}"
+        figure.add_annotation(
+            text=words, x=1, xref="paper", xanchor="right", y=0, yref="paper", yanchor="bottom"
+        )
     return figure
 
 

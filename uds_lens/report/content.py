@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import fields
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from uds_lens.results import AuditConfig, DepthAudit, site_groups
@@ -31,13 +30,16 @@ def percent(value: float) -> str:
     return "undefined" if math.isnan(value) else f"{value:.0%}".replace("%", " %")
 
 
-def headlines(audits: Mapping[str, DepthAudit]) -> list[dict[str, Any]]:
+def headlines(audits: Mapping[str, DepthAudit], references: Collection[str] = ()) -> list[dict[str, Any]]:
     """One entry per audit, highest score first and those without a score last; `index` is its place in `audits`."""
-    rows = [_headline(place, name, audit) for place, (name, audit) in enumerate(audits.items())]
+    rows = [
+        _headline(place, name, audit, name in references)
+        for place, (name, audit) in enumerate(audits.items())
+    ]
     return sorted(rows, key=lambda row: (row["uds"] is None, -(row["uds"] or 0.0)))
 
 
-def _headline(index: int, name: str, audit: DepthAudit) -> dict[str, Any]:
+def _headline(index: int, name: str, audit: DepthAudit, reference: bool) -> dict[str, Any]:
     low, high = audit.uds_interval
     defined = not math.isnan(audit.uds)
     return {
@@ -52,6 +54,8 @@ def _headline(index: int, name: str, audit: DepthAudit) -> dict[str, Any]:
         "confidence": f"{audit.config.confidence:.0%}".replace("%", " %"),
         "reading": audit.reading,
         "withheld": audit.reading == WITHHELD,
+        "fatal": " ".join(audit.fatal),
+        "reference": reference,
         "sentence": _sentence(audit),
         "measured": audit.n_measured,
         "not_measurable": audit.n_not_measurable,
@@ -82,6 +86,24 @@ def site_captions(audits: Mapping[str, DepthAudit]) -> list[str]:
         "retain only."
         + (f" Audits: {'; '.join(names[id(a)] for a in sites.values())}." if len(groups) > 1 else "")
         for sites in groups
+    ]
+
+
+def sections(audits: Mapping[str, DepthAudit]) -> list[tuple[str, str]]:
+    """The sections of the page, for the links above it: place and words."""
+    several, skipped = len(audits) > 1, any(audit.skipped for audit in audits.values())
+    return [
+        ("score", "Scores" if several else "Score"),
+        ("notes", "Warnings"),
+        *([("compare", "Side by side")] if several else []),
+        ("layers", "Layers"),
+        ("map", "Map"),
+        ("examples", "Examples"),
+        ("closer", "Closer look"),
+        *([("skipped", "Skipped")] if skipped else []),
+        ("method", "Method"),
+        ("provenance", "Provenance"),
+        ("reproduce", "Measure again"),
     ]
 
 
@@ -152,35 +174,3 @@ def prompts(audits: Mapping[str, DepthAudit]) -> list[str]:
     """The first rendered prompt of each protocol."""
     found = (audit.provenance.get("first_prompt") for audit in audits.values())
     return list(dict.fromkeys(prompt for prompt in found if prompt))
-
-
-def recipe(audits: Mapping[str, DepthAudit]) -> str:
-    """Python that measures each audit again."""
-    blocks = [_call(audit, f"# {name!r}\n" if len(audits) > 1 else "") for name, audit in audits.items()]
-    rows = {len(audit.examples) + len(audit.skipped) for audit in audits.values()}
-    told = " or ".join(map(str, sorted(rows)))
-    head = (
-        f'import uds_lens as ul\n\nexamples = ul.load_examples("forget.json")  # your forget set: {told} rows'
-    )
-    return "\n\n".join([head, *blocks])
-
-
-def _call(audit: DepthAudit, before: str) -> str:
-    default = AuditConfig()
-    changed = [
-        f"{field.name}={getattr(audit.config, field.name)!r}"
-        for field in fields(AuditConfig)
-        if getattr(audit.config, field.name) != getattr(default, field.name)
-    ]
-    names = {role: record.name for role, record in audit.models.items()}
-    tokens = audit.provenance.get("ids_hash")
-    return before + "\n".join(
-        [
-            "audit = ul.DepthAudit.run(",
-            *(f"    {names[role]!r}," for role in ("full", "retain", "unlearned")),
-            "    examples,",
-            f"    config=ul.AuditConfig({', '.join(changed)}),",
-            ")",
-            *([f'assert audit.provenance["ids_hash"] == {tokens!r}  # the same tokens'] if tokens else []),
-        ]
-    )

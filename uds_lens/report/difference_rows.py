@@ -75,7 +75,7 @@ def _words(row: Any) -> dict[str, Any]:
         "n_subjects": row.n_subjects,
         "why": "; ".join(
             part
-            for part in (row.fatal, row.reason, f"left out: {row.left_out}" if row.left_out else None)
-            if part
+            for part in (row.fatal, row.reason, f"left out: {row.left_out}" if row.left_out else "")
+            if isinstance(part, str) and part  # a column of texts holds NaN where there is none
         ),
     }

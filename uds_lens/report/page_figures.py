@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from uds_lens import plots
+from uds_lens.plots.audit_differences import by_score
 from uds_lens.plots.ler_heatmap import row_order
 from uds_lens.results import DepthAudit, site_groups
-from uds_lens.results.references import references_among
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,18 +35,21 @@ def model_figures(audit: DepthAudit) -> dict[str, Any]:
     }
 
 
-def shared_figures(audits: Mapping[str, DepthAudit], pairs: pd.DataFrame | None = None) -> dict[str, Any]:
+def shared_figures(
+    audits: Mapping[str, DepthAudit], pairs: pd.DataFrame | None = None, *, references: Sequence[str] = ()
+) -> dict[str, Any]:
     """Figures of all audits together, and patterns whose numbers the page fills in."""
     first = next(iter(audits.values()))
     return {
         "compare": plain_figure(
             plots.compare_layers(
                 {name: a.layers_frame() for name, a in audits.items()},
-                references=references_among(audits),
+                chosen=next((name for name in audits if name not in references), None),
+                references=references,
                 title=None,
             )
         ),
-        "differences": None if pairs is None else plain_figure(plots.audit_differences(pairs, title=None)),
+        "differences": None if pairs is None else _differences(pairs, references),
         "heatmap": _heatmap_pattern(),
         **{
             f"components{place}": _components(sites)
@@ -56,6 +59,15 @@ def shared_figures(audits: Mapping[str, DepthAudit], pairs: pd.DataFrame | None 
         "lens": _lens_pattern(first),
         "template": jsonable(plots.template("light")),
     }
+
+
+def _differences(pairs: pd.DataFrame, references: Sequence[str]) -> Any:
+    """The matrix, and which of its rows are references."""
+    figure = plain_figure(plots.audit_differences(pairs, title=None))
+    figure["layout"]["meta"] = {
+        "references": [place for place, name in enumerate(by_score(pairs)) if name in references]
+    }
+    return figure
 
 
 def cluster_order(audit: DepthAudit) -> list[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from uds_lens.plots.palette import LIGHT, recolouring
@@ -19,7 +19,11 @@ EXAMPLE_FIELDS = ("id", "row", "type", "subject", "question", "answer", "prefix"
 
 
 def payload(
-    audits: Mapping[str, DepthAudit], lens: Mapping[str, LensDeltas], pairs: pd.DataFrame | None = None
+    audits: Mapping[str, DepthAudit],
+    lens: Mapping[str, LensDeltas],
+    pairs: pd.DataFrame | None = None,
+    *,
+    references: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Everything for the page, as strict JSON values.
 
@@ -27,10 +31,11 @@ def payload(
         audits: Name to audit.
         lens: Logit Lens by audit, for those that have it.
         pairs: `uds_lens.results.compare_all(audits)`; None leaves its figure out.
+        references: Names of audits that are there for comparison.
 
     Returns:
         `models` (one per audit, with indices into the following), `sets` (examples), `stage1` (S1 deltas), `figures`,
-        `recolour` (light colour to dark), `scale`.
+        `recolour` (light colour to dark), `scale`, `look` (colours of curves that the page changes).
     """
     sets: list[Any] = []
     stage1: list[str] = []
@@ -40,6 +45,7 @@ def payload(
         models.append(
             {
                 "name": name,
+                "reference": name in references,
                 "set": _index(sets, _example_set(audit)),
                 "stage1": _index(stage1, deltas(audit.s1_delta, tau)),
                 "s2": floats(audit.s2_delta),
@@ -56,10 +62,12 @@ def payload(
             "models": models,
             "sets": sets,
             "stage1": stage1,
-            "figures": shared_figures(audits, pairs),
+            "figures": shared_figures(audits, pairs, references=references),
             "recolour": recolouring(),
             "scale": list(LIGHT.scale),
             "missing": LIGHT.missing,
+            "tint": LIGHT.erased_band,
+            "look": {name: getattr(LIGHT, name) for name in ("erased", "other", "faint", "text", "ink")},
         }
     )
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from uds_lens.data.quoting import listed, short
 from uds_lens.errors import ConfigError
 from uds_lens.report import content
 from uds_lens.report.difference_rows import difference_words, differences
@@ -14,7 +15,9 @@ from uds_lens.report.filling import fill
 from uds_lens.report.lens_values import LensSource, lens_deltas
 from uds_lens.report.notes import notes
 from uds_lens.report.payload import payload
+from uds_lens.report.recipe import recipe
 from uds_lens.results import DepthAudit, audit_names
+from uds_lens.results.references import references_among
 from uds_lens.storage import atomic_write_text, located, require_fresh
 
 _SCRIPTS = ("elements.js", "data.js", "drawing.js", "figures.js", "detail.js", "examples.js", "main.js")
@@ -26,6 +29,7 @@ def write(
     *,
     title: str = "How deep did unlearning go?",
     lens: Sequence[LensSource] = (),
+    references: Collection[str] = (),
 ) -> Path:
     """Write one HTML file with everything about one audit or several: it opens offline and asks no network.
 
@@ -38,12 +42,15 @@ def write(
         lens: Logit Lens results to draw beside UDS in the view of an example: of
             `metrics.compare_logit_lens(audit, example)`, or of `metrics.evaluate(...)` with `logit_lens`; each finds
             its audit by itself.
+        references: Names of audits that are there for comparison: drawn grey, and not what the page opens on. Audits
+            of `full` and `retain` themselves are found by their weights and need no name here.
 
     Returns:
         The path.
 
     Raises:
-        ConfigError: No audits, the path does not end in `.html`, or a Logit Lens result belongs to none of the audits.
+        ConfigError: No audits, the path does not end in `.html`, a Logit Lens result belongs to none of the audits, or
+            a reference is none of them.
         ResultFormatError: Something that is no report stands at `path`.
         StorageError: The system refuses to write.
     """
@@ -51,7 +58,7 @@ def write(
     if path.suffix.lower() not in (".html", ".htm"):
         raise ConfigError(f"a report is an HTML file, for example report.html; got {str(path)!r}.")
     require_fresh(path, directory=False)
-    atomic_write_text(path, render(audits, title=title, lens=lens))
+    atomic_write_text(path, render(audits, title=title, lens=lens, references=references))
     return path
 
 
@@ -60,37 +67,47 @@ def render(
     *,
     title: str = "How deep did unlearning go?",
     lens: Sequence[LensSource] = (),
+    references: Collection[str] = (),
 ) -> str:
-    """The page of `write` as text.
-
-    Raises:
-        ConfigError: No audits, or a Logit Lens result belongs to none of them.
-    """
+    """The page of `write` as text; arguments and errors as there."""
     named = _named(audits)
+    grey = _references(named, references)
     pairs = differences(named)
     confidence = content.percent(next(iter(named.values())).config.confidence)
     return fill(
         "report.html.j2",
         scripts=_SCRIPTS,
         styles=("report.css",),
-        data=payload(named, lens_deltas(named, lens), pairs),
-        context={"title": title, "differences": difference_words(pairs, confidence), **_context(named)},
+        data=payload(named, lens_deltas(named, lens), pairs, references=grey),
+        context={"title": title, "differences": difference_words(pairs, confidence), **_context(named, grey)},
     )
 
 
-def _context(audits: Mapping[str, DepthAudit]) -> dict[str, Any]:
+def _context(audits: Mapping[str, DepthAudit], references: Sequence[str]) -> dict[str, Any]:
     return {
-        "models": content.headlines(audits),
-        "names": list(audits),
+        "models": content.headlines(audits, references),
+        "references": references,
+        "sections": content.sections(audits),
         "notes": notes(audits),
         "skipped": content.skipped_rows(audits),
         "settings": content.settings(audits),
         "checkpoints": content.checkpoints(audits),
         "provenance": content.provenance(audits),
         "prompts": content.prompts(audits),
-        "recipe": content.recipe(audits),
+        "recipe": recipe(audits),
         "components": content.site_captions(audits),
     }
+
+
+def _references(audits: Mapping[str, DepthAudit], named: Collection[str]) -> list[str]:
+    """Names of all references, in the order of the audits."""
+    unknown = [name for name in named if name not in audits]
+    if isinstance(named, str) or unknown:
+        raise ConfigError(
+            f"references are names of audits on the page; expected some of {listed(list(audits), 200)}; got "
+            f"{short(named if isinstance(named, str) else unknown[0], 100)}."
+        )
+    return [name for name in audits if name in {*named, *references_among(audits)}]
 
 
 def _named(audits: Any) -> dict[str, DepthAudit]:

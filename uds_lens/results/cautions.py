@@ -78,7 +78,11 @@ def _note(text: str) -> Caution:
 
 
 def _weights(audit: AuditScores) -> list[Caution]:
-    return [_caution(f"{a} and {b} have identical weights.") for a, b in audit.equal_weights]
+    """Of the two references the same model makes all scores meaningless; an audit of a reference is a known number."""
+    return [
+        (_fatal if (a, b) == ("full", "retain") else _note)(f"{a} and {b} have identical weights.")
+        for a, b in audit.equal_weights
+    ]
 
 
 def _knowledge(audit: AuditScores) -> Caution | None:

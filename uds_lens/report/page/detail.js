@@ -3,7 +3,7 @@
 function detail(model, index) {
   const example = examples(model)[index], parts = layers(model, index);
   const cell = element("td", { className: "detail" });
-  cell.append(element("p", { className: "answer q", textContent: example.question }), answer(example));
+  cell.append(element("p", { className: "answer q long-text", textContent: example.question }), answer(example));
   if (Number.isNaN(scoreOf(model, index))) {
     cell.append(element("p", { className: "why", textContent: "Not measurable: no layer of full holds more of this than retain's (S1 ≤ tau everywhere)." }));
   }
@@ -24,7 +24,7 @@ function detail(model, index) {
 }
 
 function answer(example) {
-  const line = element("p", { className: "answer" });
+  const line = element("p", { className: "answer long-text" });
   const start = example.prefix !== null && example.entity ? example.answer.indexOf(example.entity, example.prefix.length) : -1;
   if (start < 0) {
     line.append(example.answer);
@@ -91,10 +91,24 @@ function strip(models, index) {
       return cell;
     });
     const score = scoreOf(model, index);
-    return element("div", {}, element("span", { className: "name", title: model.name, textContent: model.name }),
+    return element("div", { className: model.reference ? "reference" : "" }, element("span", { className: "name", title: model.name, textContent: model.name }),
       element("span", { className: "num", textContent: Number.isNaN(score) ? "n/m" : shown(score) }), element("span", { className: "cells" }, ...cells));
   });
-  return element("div", { className: "scroll" }, element("div", { className: "strip" }, ...rows));
+  return element("div", { className: "strip-of-models" }, element("div", { className: "scroll" }, element("div", { className: "strip" }, layerNumbers(models), ...rows)), colourKey());
+}
+
+/* The layers above their cells: all of them where there are few, else every fourth. */
+function layerNumbers(models) {
+  const count = Math.max(...models.map((model) => model.layers)), step = count <= 12 ? 1 : 4;
+  const numbers = Array.from({ length: count }, (_, layer) => element("b", { textContent: layer % step ? "" : String(layer) }));
+  return element("div", { className: "head" }, element("span", { textContent: "" }), element("span", { className: "num", textContent: "UDS" }),
+    element("span", { className: "cells", ariaLabel: "layer" }, ...numbers));
+}
+
+function colourKey() {
+  const bar = element("i", { className: "ramp" });
+  bar.style.background = `linear-gradient(to right, ${inColours(DATA.scale).join(",")})`;
+  return element("p", { className: "key" }, "LER: 0 intact", bar, "1 erased", element("i", { className: "none" }), "no knowledge at the layer");
 }
 
 function scaleColour(share) {

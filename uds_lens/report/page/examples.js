@@ -2,10 +2,10 @@
 
 const narrow = matchMedia("(max-width: 620px)");
 
-const PAGE_ROWS = 50, MODEL_COLUMNS = 5;
+const PAGE_ROWS = 50, MODEL_COLUMNS = 4;
 
 function columns(model) {
-  const others = DATA.models.filter((other) => other.set === model.set);
+  const others = DATA.models.filter((other) => other.set === model.set && (other === model || !other.reference));
   const several = others.length > 1 && others.length <= MODEL_COLUMNS;
   const scores = (several ? others : [model]).map((other) => ({
     key: `uds${DATA.models.indexOf(other)}`, title: several ? other.name : "UDS", numeric: true, score: other,
@@ -103,13 +103,13 @@ function row(example, shownColumns, open) {
   for (const column of shownColumns) {
     const cell = element("td", { className: classes(column) });
     if (column.key === "question") {
-      const button = element(printing ? "span" : "button", { className: "open", textContent: example.question });
+      const button = element(printing ? "span" : "button", { className: "open lines", textContent: example.question });
       if (!printing) Object.assign(button, { type: "button" }).setAttribute("aria-expanded", String(open));
-      cell.append(button, element("span", { className: "entity", textContent: example.entity ?? "" }));
+      cell.append(button, element("span", { className: "entity lines", textContent: example.entity ?? "" }));
     } else if (column.score) {
       cell.append(...scoreCell(column.value(example), column.meter));
     } else {
-      cell.textContent = String(column.value(example));
+      cell.append(element("span", { className: "lines", textContent: String(column.value(example)) }));
     }
     made.append(cell);
   }

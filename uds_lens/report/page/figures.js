@@ -17,12 +17,54 @@ function starsOnly(figure) {
   return figure;
 }
 
+/* The chosen model strong, the others light, references grey; in panels its own is tinted. */
+function compareSpec(figure, width) {
+  const { data, layout } = inColours(figure), look = inColours(DATA.look), narrow = width < 520 && !printing;
+  if (layout.meta.kind === "panels") {
+    const panel = data.find((trace) => trace.meta?.place === state.model);
+    const mark = { type: "rect", x0: 0, x1: 1, y0: 0, y1: 1, line: { width: 0 }, fillcolor: inColours(DATA.tint), layer: "below" };
+    layout.shapes = panel ? [{ ...mark, xref: `${panel.xaxis ?? "x"} domain`, yref: `${panel.yaxis ?? "y"} domain` }] : [];
+    if (narrow) {
+      const { height, ...axes } = layout.meta.narrow;
+      for (const [axis, place] of Object.entries(axes)) Object.assign(layout[axis], place);
+      layout.height = height;
+    }
+  } else {
+    for (const trace of data) {
+      const { place, reference } = trace.meta, strong = place === state.model;
+      const colour = strong ? look.erased : reference ? look.faint : look.other;
+      Object.assign(trace.line, { color: colour, width: strong ? 3.25 : 1.75 });
+      trace.marker = { color: colour, size: strong ? 6 : 4 };
+      trace.zorder = Number(strong);
+      const label = layout.annotations.find(({ name }) => name === String(place));
+      if (label) Object.assign(label, { arrowcolor: colour, font: { ...label.font, color: strong || reference ? colour : look.text, weight: strong ? 700 : 400 } });
+    }
+  }
+  for (const label of layout.annotations ?? []) {
+    const model = label.name === undefined ? null : DATA.models[Number(label.name)];
+    if (!model) continue;
+    if (layout.meta.kind === "panels") label.font = { ...label.font, weight: model === DATA.models[state.model] ? 700 : 400 };
+    if (narrow) label.text = plotText(model.name, 99, layout.meta.kind === "panels" ? 20 : 11);
+  }
+  return { data, layout };
+}
+
+/* References step back among the names of the matrix. */
+function greyReferences(figure) {
+  const { faint } = inColours(DATA.look), grey = new Set(figure.layout.meta.references);
+  for (const axis of [figure.layout.xaxis, figure.layout.yaxis]) {
+    axis.ticktext = axis.ticktext.map((text, place) => (grey.has(place) ? `<span style="color:${faint}">${text}</span>` : text));
+  }
+  return figure;
+}
+
 function spec(name, width) {
   const model = DATA.models[state.model];
   if (name === "heatmap") return heatmapSpec(model);
   const found = DATA.figures[name] ?? model.figures[name];
   if (!found) return null;
-  if (name === "differences" && width < 520 && !printing) return starsOnly(inColours(found));
+  if (name === "compare") return compareSpec(found, width);
+  if (name === "differences") return greyReferences(width < 520 && !printing ? starsOnly(inColours(found)) : inColours(found));
   return name.startsWith("components") && width < 520 && !printing ? stacked(inColours(found)) : inColours(found);
 }
 
@@ -56,14 +98,24 @@ function heatmapSpec(model) {
   Object.assign(layout.yaxis, { range, tickvals: ticks, ticktext: hover });
   Object.assign(layout.yaxis2, {
     range, showticklabels: names, tickvals: names ? ticks : [],
-    ticktext: names ? order.map((index) => plotText(known[index].entity, 99, 28)) : [],
+    ticktext: names ? order.map((index) => plotText(about(known[index]), 99, 40)) : [],
     title: { text: names ? "" : `${order.length} examples` },
   });
   return { data, layout };
 }
 
-/* A cell of the map opens its example. */
+/* What an example is about: its subject and entity, or its question. */
+const about = (example) => (example.subject ? `${example.subject}: ${example.entity}` : example.question);
+
+/* A cell of the map opens its example; a curve of the comparison chooses its model. */
 function drawn(target) {
+  if (target.dataset.figure === "compare" && !target.dataset.listening) {
+    target.dataset.listening = "yes";
+    target.on("plotly_click", ({ points }) => {
+      const place = points[0].data.meta?.place;
+      if (place !== undefined) chooseModel(place);
+    });
+  }
   if (target.dataset.figure !== "heatmap" || target.dataset.listening) return;
   target.dataset.listening = "yes";
   target.on("plotly_click", ({ points }) => {

@@ -9,7 +9,7 @@ function chooseModel(index) {
   }
   const select = document.getElementById("model");
   if (select) select.value = String(index);
-  redraw(["layers", "heatmap", "examples", "types", "length", "clip", "tau"]);
+  redraw(["compare", "layers", "heatmap", "examples", "types", "length", "clip", "tau"]);
   renderTable();
 }
 
@@ -31,7 +31,42 @@ for (const button of document.querySelectorAll(".pick")) {
   button.addEventListener("click", () => chooseModel(Number(button.dataset.model)));
 }
 
-const first = document.querySelector(".models tbody tr[data-model]");
+/* The section that is being read, among the links; the row of links scrolls sideways where it must. */
+const links = new Map([...document.querySelectorAll(".sections a")].map((link) => [document.getElementById(link.hash.slice(1)), link]));
+function follow() {
+  const edge = document.querySelector(".sections").offsetHeight + 24;
+  const read = [...links.keys()].filter((section) => section.getBoundingClientRect().top <= edge).pop();
+  for (const [section, link] of links) {
+    if (section === read && link.getAttribute("aria-current") !== "true") {
+      link.parentElement.scrollTo({ left: link.offsetLeft - link.parentElement.clientWidth / 2 + link.offsetWidth / 2 });
+    }
+    link.setAttribute("aria-current", String(section === read));
+  }
+}
+addEventListener("scroll", follow, { passive: true });
+
+/* Long texts are cut after a few lines; those that are open on a click. */
+function clampLong() {
+  for (const text of document.querySelectorAll(".clamp:not(.open)")) {
+    const long = text.scrollHeight > text.clientHeight + 2;
+    text.classList.toggle("long", long);
+    if (long) Object.assign(text, { tabIndex: 0, title: "Show all of it" }).setAttribute("role", "button");
+  }
+}
+function unfold(event) {
+  const text = event.target.closest?.(".clamp.long");
+  if (!text || String(getSelection()) || (event.type === "keydown" && !["Enter", " "].includes(event.key))) return;
+  if (event.type === "keydown") event.preventDefault();
+  text.setAttribute("aria-expanded", String(text.classList.toggle("open")));
+}
+addEventListener("click", unfold);
+addEventListener("keydown", unfold);
+addEventListener("resize", clampLong);
+document.addEventListener("toggle", clampLong, true);
+
+const first = document.querySelector(".models tbody tr:not(.reference)") ?? document.querySelector(".models tbody tr");
 chooseModel(first ? Number(first.dataset.model) : 0);
 for (const target of document.querySelectorAll(".plot[data-figure]")) watcher.observe(target);
+clampLong();
+follow();
 document.documentElement.dataset.ready = "yes";
