@@ -1,0 +1,91 @@
+"""What the site is built with besides the pages: commands, notebooks, formulas, the changelog and the citation."""
+
+import re
+import sys
+from importlib import import_module
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import typer
+
+import uds_lens as ul
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+BUILDING = REPOSITORY / "docs" / "building"
+
+
+def hook(name: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.syspath_prepend(str(BUILDING))
+    found = import_module(name)
+    sys.modules.pop(name)
+    return found
+
+
+def filled(name: str, page: str, monkeypatch: pytest.MonkeyPatch, **meta: object) -> str:
+    text = (REPOSITORY / "docs" / page).read_text(encoding="utf-8")
+    asked = SimpleNamespace(file=SimpleNamespace(src_uri=page), meta=meta)
+    return str(hook(name, monkeypatch).on_page_markdown(text, page=asked))
+
+
+def test_the_page_of_commands_has_them_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    from uds_lens.cli.app import app
+
+    page = filled("command_pages", "cli.md", monkeypatch)
+    for name, command in typer.main.get_command(app).commands.items():
+        section = page.partition(f"## uds-lens {name}\n")[2].partition("\n## ")[0]
+        assert "```bash\nuds-lens " in section, f"{name} has no example"
+        for parameter in command.params:
+            if not getattr(parameter, "hidden", False) and parameter.name != "help":
+                assert parameter.opts[0] in section or parameter.metavar in section
+    assert "\x08" not in page
+
+
+def test_pages_that_stand_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert f"## [{ul.__version__}]" in filled("included_pages", "changelog.md", monkeypatch)
+    cited = filled("included_pages", "citation.md", monkeypatch)
+    assert "@article{lee2026measuring" in cited and "](concepts.md)" in cited
+    assert not [line for line in cited.splitlines() if line.startswith("#")][1:]  # one title
+
+
+@pytest.mark.parametrize(
+    "path", sorted((REPOSITORY / "notebooks").glob("*.ipynb")), ids=lambda path: path.stem
+)
+def test_notebooks_as_pages(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("mkdocs")
+    text, pictures = hook("notebook_pages", monkeypatch).page_of(path)
+    assert len(re.findall(r"!\[A figure\]\((\S+)\)", text)) == len(pictures) > 0
+    assert all(picture.startswith(b"\x89PNG") for picture in pictures.values())
+    assert text.startswith("# ") and "Open in Colab" in text
+    assert "colab-badge" not in text and ".ipynb)" not in text.replace(f"{path.name})", "")
+    assert not re.search(r'(src|href)="http', text), "a page fetches nothing"
+
+
+def test_formulas_are_mathml(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("latex2mathml")
+    made = hook("formulas", monkeypatch).on_page_content(
+        r'<p><span class="arithmatex">\(a &lt; \log b\)</span></p><div class="arithmatex">\[\frac{1}{2}\]</div>'
+    )
+    assert made.count("<math ") == 2 and "arithmatex" not in made and "\\" not in made
+    assert '<div class="formula"><math xmlns="http://www.w3.org/1998/Math/MathML" display="block">' in made
+    assert "<mi>log</mi><mspace" in made
+
+
+def test_no_formula_is_left_as_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    convert = pytest.importorskip("latex2mathml.converter").convert
+    for page in (REPOSITORY / "docs").rglob("*.md"):
+        text = re.sub(r"^```.*?^```$|`[^`\n]+`", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+        assert text.count("$") % 2 == 0, f"{page}: a dollar stands alone"
+        for latex in re.findall(r"\$\$(.+?)\$\$|\$([^$\n]+?)\$", text, flags=re.S):
+            assert "\\" not in convert(max(latex).strip()), latex
+
+
+@pytest.mark.parametrize("room", sorted(ul._ROOMS))
+def test_the_reference_opens_with_what_people_come_for(room: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = (REPOSITORY / "docs" / "api" / f"{room}.md").read_text(encoding="utf-8")
+    first = re.findall(r"\w+", source.partition("first: [")[2].partition("]")[0])
+    offered = getattr(ul, room).__all__
+    assert first and set(first) <= set(offered)
+    page = filled("reference_pages", f"api/{room}.md", monkeypatch, first=first)
+    named = re.findall(r"\w+", page.partition("members: [")[2].partition("]")[0])
+    assert named[: len(first)] == first and sorted(named) == sorted(offered)
