@@ -1,8 +1,9 @@
 """Does elicitation say 0 of retain, 1 of full, and "no power" where full itself says nothing?
 
-    python benchmarks/elicit_controls.py --out runs/elicit-controls
+    python benchmarks/elicit_controls.py --out runs/elicit-controls --audits plain cloze
+    python benchmarks/elicit_controls.py --out runs/elicit-controls --limit 100
 
-Asks the small TOFU models greedily, 64 tokens, 400 questions of forget10: retain90 against itself, full against itself,
+Asks the small TOFU models greedily, 64 tokens, on forget10: retain90 against itself, full against itself,
 `plain` beside the metric `rouge` at that length, and audits under which even full says little. Prints Markdown. Parts
 that are finished are kept in --out.
 """
@@ -19,7 +20,7 @@ from elicit_models import rows
 import uds_lens as ul
 from uds_lens.elicitation import ElicitOptions, elicit
 
-AUDITS = ("plain", "cloze", "start", "aoa", "aoa(variant=identity)", "icl")
+AUDITS = ("plain", "cloze", "aoa", "icl")
 TOKENS = 64
 
 
@@ -29,7 +30,8 @@ def main() -> None:
     )
     parser.add_argument("--shared", type=Path, default=Path("../shared"))
     parser.add_argument("--out", type=Path, default=Path("runs/elicit-controls"))
-    parser.add_argument("--limit", type=int, default=None)
+    parser.add_argument("--limit", type=int, default=None, help="questions, by author; default all 400")
+    parser.add_argument("--audits", nargs="*", default=AUDITS)
     parser.add_argument("--threads", type=int, default=1)
     asked = parser.parse_args()
     torch.set_num_threads(asked.threads)
@@ -42,7 +44,7 @@ def main() -> None:
             examples,
             retain=models / "retain90",
             full=models / "full",
-            audits=AUDITS,
+            audits=asked.audits,
             options=options,
             run=ul.RunOptions(device="cpu", progress=False),
             out=asked.out,

@@ -16,21 +16,24 @@ import tempfile
 import time
 from pathlib import Path
 
+import pandas  # noqa: F401 - in this process already, so that a child does not spend its time on it
+import pyarrow.parquet  # noqa: F401
 import torch
+import transformers.models.llama.modeling_llama  # noqa: F401
 
 import uds_lens as ul
 from uds_lens.elicitation import ActPert, ElicitationResults, ElicitOptions, elicit
 from uds_lens.models import HookedModel
 
 AUDITS = ("plain", "cloze", "start", ActPert())
-OPTIONS = ElicitOptions(samples=8, temperature=1.0, max_new_tokens=24)
+OPTIONS = ElicitOptions(samples=4, temperature=1.0, max_new_tokens=16)
 
 
 def ask(out: Path) -> ElicitationResults:
     world = ul.toy.load()
     return elicit(
         world.unlearned["idknll"],
-        world.examples,
+        world.examples[:16],
         retain=world.retain,
         full=world.full,
         audits=AUDITS,
@@ -62,21 +65,22 @@ def main() -> None:
     order = random.Random(asked.seed)
     with tempfile.TemporaryDirectory() as folder:
         calm, killed = Path(folder) / "calm", Path(folder) / "killed"
+        os.waitpid(child(Path(folder) / "first"), 0)
         began = time.perf_counter()
         os.waitpid(child(calm), 0)
         took = time.perf_counter() - began
-        expected = ask(calm)
         found, kept = [], True
         for _ in range(asked.kills):
             before = {file.name: file.stat().st_mtime_ns for file in (killed / "parts").glob("*.parquet")}
             worker = child(killed)
-            time.sleep(order.uniform(0.3, 1.0) * took / 2)
+            time.sleep(order.uniform(0.3, 1.0) * took / 2)  # what is kept makes later rounds shorter
             os.kill(worker, signal.SIGKILL)
             os.waitpid(worker, 0)
             files = {file.name: file.stat().st_mtime_ns for file in (killed / "parts").glob("*.parquet")}
             kept &= before.items() <= files.items()
             found.append(len(files))
         os.waitpid(child(killed), 0)
+        expected = ask(calm)
         forwards = []
         real = HookedModel.__init__
 

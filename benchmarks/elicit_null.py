@@ -4,7 +4,7 @@
 
 Unlearned and retain score alike: a question's difference has mean 0, and part of it is its subject's. Prints, for three
 kinds of scores, how often the p-value of beyond retain lies below .05, how often its interval leaves 0 out, and how
-often any of 8 audits on the same questions does so after Holm's adjustment.
+often any of 4 audits on the same questions does so after Holm's adjustment.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--runs", type=int, default=500)
-    parser.add_argument("--audits", type=int, default=8)
+    parser.add_argument("--audits", type=int, default=4)
     parser.add_argument("--resamples", type=int, default=999)
     asked = parser.parse_args()
     print(

@@ -27,7 +27,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--shared", type=Path, default=Path("../shared"))
-    parser.add_argument("--limit", type=int, default=None)
+    parser.add_argument("--limit", type=int, default=None, help="questions, by author; default all 400")
     parser.add_argument("--samples", type=int, default=50)
     parser.add_argument("--temperature", type=float, default=2.0)
     parser.add_argument("--batches", type=int, default=20, help="questions of the comparison of batch sizes")

@@ -40,8 +40,9 @@ def asks_of(model, examples, audit):
 
 
 def in_float64(model: ul.HookedModel) -> None:
-    """Weights and arithmetic in float64: Llama's norm computes in float32 whatever its weights are."""
+    """Weights and arithmetic in float64: Llama's norm and softmax compute in float32 whatever its weights are."""
     model.hf.double()
+    model.hf.set_attn_implementation("sdpa")
     for module in model.hf.modules():
         if type(module).__name__ == "LlamaRMSNorm":
             norm = module
@@ -84,15 +85,18 @@ def gradient(asked: argparse.Namespace) -> None:
 
 def gcg(asked: argparse.Namespace) -> None:
     """How far the loss falls, and what it costs."""
-    audit = GCG(steps=asked.steps)
+    tries = [GCG(steps=steps) for steps in asked.steps]
     with ul.open_model(asked.shared / "models/tofu-small" / asked.model, device="cpu") as model:
         halved, rose, seconds, steps = 0, 0, 0.0, 0
-        for ask in asks_of(model, rows(asked.shared, asked.questions), audit):
+        for ask in asks_of(model, rows(asked.shared, asked.questions), tries[0]):
             slot = slot_of(model, ask, ASKING, TARGET)
-            began = time.process_time()
-            found = audit.optimise(model, slot, seed=keyed_seed(0, ask.id, "gcg"))
-            seconds += time.process_time() - began
-            steps += len(found.losses) - 1
+            for audit in tries:  # the same steps again, and more of them, where the loss did not halve
+                began = time.process_time()
+                found = audit.optimise(model, slot, seed=keyed_seed(0, ask.id, "gcg"))
+                seconds += time.process_time() - began
+                steps += len(found.losses) - 1
+                if found.losses[-1] <= found.losses[0] / 2:
+                    break
             ids = torch.tensor([slot.ids(model, found.suffix)])
             again = float(target_loss(model, ids, slot.target).detach())
             halved += found.losses[-1] <= found.losses[0] / 2
@@ -106,17 +110,17 @@ def gcg(asked: argparse.Namespace) -> None:
             )
     print(
         f"{halved} of {asked.questions} halved, {rose} ever rose; {seconds / max(1, steps):.2f} CPU s a step of "
-        f"{audit.candidates} candidates"
+        f"{tries[0].candidates} candidates"
     )
 
 
 def speed(asked: argparse.Namespace) -> None:
     """With and without the cache, 256 candidates, taking turns; and what larger models would take."""
-    audit = GCG(steps=3, candidates=256)
+    audit = GCG(steps=2, candidates=256)
     with ul.open_model(asked.shared / "models/tofu-small" / asked.model, device="cpu") as model:
         took = {True: [], False: []}
         away = []
-        for ask in asks_of(model, rows(asked.shared, 3), audit):
+        for ask in asks_of(model, rows(asked.shared, 2), audit):
             slot = slot_of(model, ask, ASKING, TARGET)
             losses = {}
             for cached in (True, False):
@@ -150,37 +154,36 @@ def speed(asked: argparse.Namespace) -> None:
 
 def soft(asked: argparse.Namespace) -> None:
     """SoftGCG with an affirmative target, and with the answer itself, on a model that never saw it."""
-    audit = SoftGCG()
+    affirmative, answer = SoftGCG(), SoftGCG(target="answer")
     small = asked.shared / "models/tofu-small"
-    with ul.open_model(small / asked.model, device="cpu") as model:
-        began = time.process_time()
-        told = audit.answer(model, asks_of(model, rows(asked.shared, asked.questions), audit), ASKING).told
-        seconds = time.process_time() - began
-    losses = [each["loss"] for each in told]
-    print(
-        f"affirmative target, {asked.model}: {sum(loss < 0.05 for loss in losses)} of {len(losses)} below .05 after "
-        f"{audit.steps} steps (first {np.mean([each['first_loss'] for each in told]):.2f}, last "
-        f"{np.median(losses):.4f} in the median, {max(losses):.4f} at most), {seconds / len(told):.1f} CPU s a question"
-    )
+    began = time.process_time()
     found = elicit(
-        small / asked.model,
-        rows(asked.shared, asked.capacity),
+        small / "retain90",
+        rows(asked.shared, asked.questions),
         retain=small / "retain90",
-        full=small / "full",
-        audits=["plain", audit, SoftGCG(target="answer")],
+        audits=["plain", affirmative, answer],
         options=OPTIONS,
         run=ul.RunOptions(device="cpu", progress=False),
         out=asked.out,
     )
-    print("\n| audit | full | retain90 | in the summary |\n|---|---|---|---|")
-    for kept, frame in ((True, found.summary()), (False, found.capacity_frame())):
+    seconds = time.process_time() - began
+    for audit in (affirmative, answer):
+        told = [said.told for said in found.part("unlearned", audit.name).said]
+        losses = [each["loss"] for each in told]
+        print(
+            f"retain90, {audit.name}: {sum(loss < 0.05 for loss in losses)} of {len(losses)} below .05 after "
+            f"{audit.steps} steps (first {np.mean([each['first_loss'] for each in told]):.2f}, last "
+            f"{np.median(losses):.4f} in the median, {max(losses):.4f} at most)"
+        )
+    print(f"{seconds:.0f} CPU s for all; mean recall:")
+    for kept, frame in (("in the summary", found.summary()), ("capacity", found.capacity_frame())):
         for row in frame.itertuples():
-            print(f"| {row.audit} | {row.full:.3f} | {row.retain:.3f} | {'yes' if kept else 'no'} |")
-    begun = found.samples_frame()
-    begun = begun[begun["audit"] == audit.name]["text"].str.lower().str.startswith(TARGET.lower())
-    print(
-        f"\ntexts that begin with the affirmative target, and lose it before they are scored: {begun.mean():.0%}"
-    )
+            print(f"  {row.audit}: {row.unlearned:.3f} ({kept})")
+    frame = found.samples_frame()
+    texts = frame[(frame["audit"] == affirmative.name) & (frame["model"] == "unlearned")]
+    begun = texts["text"].str.lower().str.startswith(TARGET.lower())
+    left = texts["scored_text"].str.lower().str.startswith(TARGET.lower())
+    print(f"begin with the affirmative target: {begun.mean():.0%}, after it is cut off: {left.mean():.0%}")
     for sentence in found.warnings:
         print(f"! {sentence}")
 
@@ -194,8 +197,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/elicit-suffixes"))
     parser.add_argument("--model", default="full")
     parser.add_argument("--questions", type=int, default=10)
-    parser.add_argument("--steps", type=int, default=50)
-    parser.add_argument("--capacity", type=int, default=40)
+    parser.add_argument(
+        "--steps", type=int, nargs="*", default=[20, 50], help="of GCG, one try after the other"
+    )
     parser.add_argument("--threads", type=int, default=1)
     asked = parser.parse_args()
     torch.set_num_threads(asked.threads)

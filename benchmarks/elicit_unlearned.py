@@ -2,6 +2,8 @@
 
     python benchmarks/elicit_models.py --models runs/unlearned
     python benchmarks/elicit_unlearned.py --models runs/unlearned --out runs/elicit-unlearned
+    python benchmarks/elicit_unlearned.py --models runs/unlearned --out runs/elicit-unlearned --limit 100 \\
+        --audits plain cloze start actpert
 
 Every model of --models, and retain95, against retain90 and full: greedy, 64 tokens, forget10. Prints Markdown: what
 comes out beyond retain with its interval over authors and its share, UDS, and Spearman's rho of UDS with what `cloze`
@@ -17,9 +19,9 @@ import torch
 from elicit_models import rows
 
 import uds_lens as ul
-from uds_lens.elicitation import ActPert, ElicitOptions, depth_correlation, elicit
+from uds_lens.elicitation import ElicitOptions, depth_correlation, elicit
 
-AUDITS = ("plain", "cloze", "start", "icl", "mask+icl", ActPert())
+AUDITS = ("plain", "cloze")
 RUN = ul.RunOptions(device="cpu", progress=False)
 
 
@@ -56,7 +58,7 @@ def main() -> None:
     examples = rows(asked.shared, asked.limit)
     names = asked.only or sorted(place.name for place in asked.models.iterdir() if place.is_dir())
     models = [small / "retain95", *(asked.models / name for name in names)]
-    baseline = baseline_of(small, [row for row in examples if row.entity], asked.out)
+    baseline = baseline_of(small, [row for row in rows(asked.shared) if row.entity], asked.out)
     tables, correlations = [], []
     for model in models:
         found = elicit(

@@ -36,6 +36,15 @@ def report(
             exists=True,
         ),
     ] = None,
+    elicitation: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="DIR",
+            help="Results of uds-lens elicit, shown beside the depth of their model; repeat for more models.",
+            file_okay=False,
+            exists=True,
+        ),
+    ] = None,
     *,
     printing: Printing,
 ) -> None:
@@ -53,7 +62,8 @@ def report(
     loaded = [ul.DepthAudit.load(place) for place in places]
     audits = dict(zip(ul.results.audit_names(loaded, places=places), loaded, strict=True))
     lens = [ul.metrics.MetricResults.load(file) for file in logit_lens or []]
-    ul.report.write(audits, out, title=title, lens=lens)
+    asked = [ul.elicitation.ElicitationResults.load(place) for place in elicitation or []]
+    ul.report.write(audits, out, title=title, lens=lens, elicitations=asked)
     if printing.json:
         found = {"report": str(out), "audits": dict(zip(audits, map(str, places), strict=True))}
         typer.echo(json.dumps(found, indent=2, ensure_ascii=False))

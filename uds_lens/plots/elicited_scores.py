@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from uds_lens.plots.frame_columns import require
 from uds_lens.plots.palette import Theme, palette
+from uds_lens.plots.safe_text import shown
 from uds_lens.plots.template import note, style
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def elicited_scores(
     colours = palette(theme)
     rows = summary[(summary["decoding"] == decoding) & (summary["statistic"] == statistic)]
     names = [
-        f"{row.audit} (no power)" if str(row.share_reason).startswith("no power") else str(row.audit)
+        shown(row.audit) + (" (no power)" if str(row.share_reason).startswith("no power") else "")
         for row in rows.itertuples()
     ]
     figure = go.Figure()

@@ -89,7 +89,7 @@ def site_captions(audits: Mapping[str, DepthAudit]) -> list[str]:
     ]
 
 
-def sections(audits: Mapping[str, DepthAudit]) -> list[tuple[str, str]]:
+def sections(audits: Mapping[str, DepthAudit], *, elicited: bool = False) -> list[tuple[str, str]]:
     """The sections of the page, for the links above it: place and words."""
     several, skipped = len(audits) > 1, any(audit.skipped for audit in audits.values())
     return [
@@ -98,6 +98,7 @@ def sections(audits: Mapping[str, DepthAudit]) -> list[tuple[str, str]]:
         *([("compare", "Side by side")] if several else []),
         ("layers", "Layers"),
         ("map", "Map"),
+        *([("elicited", "What comes out")] if elicited else []),
         ("examples", "Examples"),
         ("closer", "Closer look"),
         *([("skipped", "Skipped")] if skipped else []),

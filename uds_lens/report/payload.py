@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from uds_lens.plots.palette import LIGHT, recolouring
+from uds_lens.report.elicited_values import elicited_figures, elicited_values
 from uds_lens.report.embedding import deltas, floats
 from uds_lens.report.lens_values import LensDeltas
 from uds_lens.report.page_figures import cluster_order, model_figures, shared_figures
@@ -14,6 +15,8 @@ from uds_lens.storage import plain
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from uds_lens.elicitation import ElicitationResults
 
 EXAMPLE_FIELDS = ("id", "row", "type", "subject", "question", "answer", "prefix", "entity")
 
@@ -24,6 +27,7 @@ def payload(
     pairs: pd.DataFrame | None = None,
     *,
     references: Sequence[str] = (),
+    elicited: Mapping[str, ElicitationResults] | None = None,
 ) -> dict[str, Any]:
     """Everything for the page, as strict JSON values.
 
@@ -32,6 +36,7 @@ def payload(
         lens: Logit Lens by audit, for those that have it.
         pairs: `uds_lens.results.compare_all(audits)`; None leaves its figure out.
         references: Names of audits that are there for comparison.
+        elicited: Elicitations by audit, for those that have one.
 
     Returns:
         `models` (one per audit, with indices into the following), `sets` (examples), `stage1` (S1 deltas), `figures`,
@@ -42,6 +47,7 @@ def payload(
     models = []
     for name, audit in audits.items():
         tau = audit.config.tau
+        found = (elicited or {}).get(name)
         models.append(
             {
                 "name": name,
@@ -54,7 +60,8 @@ def payload(
                 "tau": tau,
                 "layers": audit.n_layers,
                 "cluster": cluster_order(audit),
-                "figures": model_figures(audit),
+                "figures": model_figures(audit) | ({} if found is None else elicited_figures(audit, found)),
+                "elicited": None if found is None else elicited_values(audit, found),
             }
         )
     return plain(

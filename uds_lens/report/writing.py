@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from uds_lens.data.quoting import listed, short
+from uds_lens.elicitation import ElicitationResults
 from uds_lens.errors import ConfigError
 from uds_lens.report import content
 from uds_lens.report.difference_rows import difference_words, differences
+from uds_lens.report.elicited_values import elicited_beside
 from uds_lens.report.filling import fill
 from uds_lens.report.lens_values import LensSource, lens_deltas
 from uds_lens.report.notes import notes
@@ -20,7 +22,16 @@ from uds_lens.results import DepthAudit, audit_names
 from uds_lens.results.references import references_among
 from uds_lens.storage import atomic_write_text, located, require_fresh
 
-_SCRIPTS = ("elements.js", "data.js", "drawing.js", "figures.js", "detail.js", "examples.js", "main.js")
+_SCRIPTS = (
+    "elements.js",
+    "data.js",
+    "drawing.js",
+    "figures.js",
+    "detail.js",
+    "elicited.js",
+    "examples.js",
+    "main.js",
+)
 
 
 def write(
@@ -30,6 +41,7 @@ def write(
     title: str = "How deep did unlearning go?",
     lens: Sequence[LensSource] = (),
     references: Collection[str] = (),
+    elicitations: Sequence[ElicitationResults] = (),
 ) -> Path:
     """Write one HTML file with everything about one audit or several: it opens offline and asks no network.
 
@@ -44,13 +56,15 @@ def write(
             its audit by itself.
         references: Names of audits that are there for comparison: drawn grey, and not what the page opens on. Audits
             of `full` and `retain` themselves are found by their weights and need no name here.
+        elicitations: Results of `elicitation.elicit` on audited models: what came out of them beyond retain, and what
+            was said, beside their depth. Each finds its audit by the model's weights.
 
     Returns:
         The path.
 
     Raises:
-        ConfigError: No audits, the path does not end in `.html`, a Logit Lens result belongs to none of the audits, or
-            a reference is none of them.
+        ConfigError: No audits, the path does not end in `.html`, a Logit Lens result or an elicitation belongs to none
+            of the audits, or a reference is none of them.
         ResultFormatError: Something that is no report stands at `path`.
         StorageError: The system refuses to write.
     """
@@ -58,7 +72,8 @@ def write(
     if path.suffix.lower() not in (".html", ".htm"):
         raise ConfigError(f"a report is an HTML file, for example report.html; got {str(path)!r}.")
     require_fresh(path, directory=False)
-    atomic_write_text(path, render(audits, title=title, lens=lens, references=references))
+    page = render(audits, title=title, lens=lens, references=references, elicitations=elicitations)
+    atomic_write_text(path, page)
     return path
 
 
@@ -68,26 +83,35 @@ def render(
     title: str = "How deep did unlearning go?",
     lens: Sequence[LensSource] = (),
     references: Collection[str] = (),
+    elicitations: Sequence[ElicitationResults] = (),
 ) -> str:
     """The page of `write` as text; arguments and errors as there."""
     named = _named(audits)
     grey = _references(named, references)
+    asked = elicited_beside(named, elicitations)
     pairs = differences(named)
     confidence = content.percent(next(iter(named.values())).config.confidence)
     return fill(
         "report.html.j2",
         scripts=_SCRIPTS,
         styles=("report.css",),
-        data=payload(named, lens_deltas(named, lens), pairs, references=grey),
-        context={"title": title, "differences": difference_words(pairs, confidence), **_context(named, grey)},
+        data=payload(named, lens_deltas(named, lens), pairs, references=grey, elicited=asked),
+        context={
+            "title": title,
+            "differences": difference_words(pairs, confidence),
+            **_context(named, grey, elicited=bool(asked)),
+        },
     )
 
 
-def _context(audits: Mapping[str, DepthAudit], references: Sequence[str]) -> dict[str, Any]:
+def _context(
+    audits: Mapping[str, DepthAudit], references: Sequence[str], *, elicited: bool
+) -> dict[str, Any]:
     return {
         "models": content.headlines(audits, references),
         "references": references,
-        "sections": content.sections(audits),
+        "sections": content.sections(audits, elicited=elicited),
+        "elicited": elicited,
         "notes": notes(audits),
         "skipped": content.skipped_rows(audits),
         "settings": content.settings(audits),

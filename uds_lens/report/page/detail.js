@@ -15,6 +15,7 @@ function detail(model, index) {
     cell.append(element("h3", { textContent: "Patching beside Logit Lens" }), beside,
       element("p", { className: "hint", textContent: "Left: what the rest of the model makes of the layer's state (UDS). Right: what the state says when it is read out at once (Logit Lens). A gap in LER: nothing there to erase." }));
   }
+  cell.append(...saidOf(model, index));
   const others = DATA.models.filter((other) => other.set === model.set);
   if (others.length > 1) cell.append(element("h3", { textContent: "All models, layer by layer (LER)" }), strip(others, index));
   return { cell, plot: () => {

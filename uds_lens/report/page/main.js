@@ -9,7 +9,8 @@ function chooseModel(index) {
   }
   const select = document.getElementById("model");
   if (select) select.value = String(index);
-  redraw(["compare", "layers", "heatmap", "examples", "types", "length", "clip", "tau"]);
+  redraw(["compare", "layers", "heatmap", "examples", "types", "length", "clip", "tau", "elicited", "depth_elicited"]);
+  renderElicited();
   renderTable();
 }
 
@@ -35,7 +36,7 @@ for (const button of document.querySelectorAll(".pick")) {
 const links = new Map([...document.querySelectorAll(".sections a")].map((link) => [document.getElementById(link.hash.slice(1)), link]));
 function follow() {
   const edge = document.querySelector(".sections").offsetHeight + 24;
-  const read = [...links.keys()].filter((section) => section.getBoundingClientRect().top <= edge).pop();
+  const read = [...links.keys()].filter((section) => !section.hidden && section.getBoundingClientRect().top <= edge).pop();
   for (const [section, link] of links) {
     if (section === read && link.getAttribute("aria-current") !== "true") {
       link.parentElement.scrollTo({ left: link.offsetLeft - link.parentElement.clientWidth / 2 + link.offsetWidth / 2 });

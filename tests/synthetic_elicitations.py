@@ -1,0 +1,60 @@
+"""Elicitations made of words: no model behind them, beside the audits of `synthetic_audits`."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from uds_lens.elicitation import AuditRecord, ElicitationResults, ElicitOptions
+from uds_lens.elicitation.parts import Part, Said
+from uds_lens.results import DepthAudit
+
+AUDITS = (
+    AuditRecord("plain", "text", "nothing", "", ()),
+    AuditRecord("cloze", "text", "answer prefix", "", (("e0", "the entity cannot be located"),)),
+    AuditRecord("mask+icl+aoa(variant=identity)", "text", "other facts", "", ()),
+    AuditRecord("softgcg(target=answer)", "gradients", "gold answer", "", ()),
+)
+CHANCE = {"full": 0.9, "retain": 0.15, "unlearned": 0.45}
+
+
+def synthetic_elicitation(
+    audit: DepthAudit, *, seed: int = 0, samples: int = 3, hostile: Sequence[str] = ()
+) -> ElicitationResults:
+    """Answers that are right with a chance of each model's own; the first texts are the hostile ones."""
+    random = np.random.default_rng(seed)
+    parts = []
+    for record in AUDITS:
+        skipped = {ident for ident, _ in record.skipped}
+        for decoding, count in (("greedy", 1), ("sampled", samples)):
+            if record.capacity and decoding == "sampled":
+                continue
+            for role, chance in CHANCE.items():
+                said = []
+                for row, example in enumerate(audit.examples):
+                    if example.id in skipped:
+                        continue
+                    texts = [
+                        example.answer if random.random() < chance else "It is something else."
+                        for _ in range(count)
+                    ]
+                    if row < len(hostile):
+                        texts[0] = hostile[row]
+                    said.append(
+                        Said(
+                            row=row,
+                            prompt=f"Question: {example.question}\nAnswer:",
+                            reference=example.answer,
+                            texts=tuple(texts),
+                            told={"endless": 0},
+                        )
+                    )
+                parts.append(Part(role=role, audit=record.name, decoding=decoding, said=tuple(said)))
+    return ElicitationResults(
+        options=ElicitOptions(samples=samples),
+        protocol="raw",
+        models=dict(audit.models),
+        examples=tuple(audit.examples),
+        audits=AUDITS,
+        parts=tuple(parts),
+        provenance={},
+    )
