@@ -44,7 +44,8 @@ def faithfulness(
 
     `F = P(m_P > m_N) + 0.5 P(m_P = m_N)`, with m the value of a metric of knowledge and `1 - value` of a metric of
     erasure. Three intervals stand beside it: DeLong's on the logit scale (Wilson's at F = 0 or 1, with the smaller
-    pool's n); a bootstrap within pools; and one within pool and variant that keeps the models of a run together.
+    pool's n); a bootstrap within pools; and one within pool and variant that keeps the models of a run together (both
+    of the placements, see `weighted_auc`).
     All three hold for more models of the *same* variants. For other variants there is no interval, only the range
     of F with one variant left out.
 
