@@ -45,6 +45,27 @@ def report(
             exists=True,
         ),
     ] = None,
+    metrics: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE",
+            help="Results of uds-lens metrics, or folders of them: adds a table, and depth beside usefulness.",
+            callback=at_home,
+        ),
+    ] = None,
+    reference: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="An audit that is there for comparison, beside full and retain; repeat for more.",
+        ),
+    ] = None,
+    short_paths: Annotated[
+        bool,
+        typer.Option(
+            "--short-paths", help="Cut paths of this machine to their ends: for a page that is shared."
+        ),
+    ] = False,
     *,
     printing: Printing,
 ) -> None:
@@ -55,6 +76,7 @@ def report(
     \b
     Example:
       uds-lens report runs/npo runs/rmu --out report.html
+      uds-lens report runs --metrics metrics --short-paths --out report.html
     """
     import uds_lens as ul
 
@@ -63,12 +85,37 @@ def report(
     audits = dict(zip(ul.results.audit_names(loaded, places=places), loaded, strict=True))
     lens = [ul.metrics.MetricResults.load(file) for file in logit_lens or []]
     asked = [ul.elicitation.ElicitationResults.load(place) for place in elicitation or []]
-    ul.report.write(audits, out, title=title, lens=lens, elicitations=asked)
+    measured = [ul.metrics.MetricResults.load(file) for file in _metrics_in(metrics or [])]
+    ul.report.write(
+        audits,
+        out,
+        title=title,
+        lens=lens,
+        metrics=measured,
+        elicitations=asked,
+        references=reference or (),
+        short_paths=short_paths,
+    )
     if printing.json:
         found = {"report": str(out), "audits": dict(zip(audits, map(str, places), strict=True))}
         typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
         return
     typer.echo(f"{len(audits)} {'audit' if len(audits) == 1 else 'audits'} in {out}: open it in a browser.")
+
+
+def _metrics_in(places: list[Path]) -> list[Path]:
+    """The files, and those in the folders."""
+    from uds_lens.errors import ResultFormatError
+
+    found: list[Path] = []
+    for place in places:
+        inside = sorted(place.glob("*.json")) if place.is_dir() else [place]
+        if not inside:
+            raise ResultFormatError(
+                f"no metrics in {str(place)!r}: name files written by uds-lens metrics, or a folder of them."
+            )
+        found += inside
+    return list(dict.fromkeys(path.resolve() for path in found))
 
 
 def _audits_in(directories: list[Path]) -> list[Path]:

@@ -5,6 +5,7 @@ from uds_lens.plots.clip_bars import clip_bars
 from uds_lens.plots.compare_layers import compare_layers
 from uds_lens.plots.component_profile import component_profile
 from uds_lens.plots.depth_elicited import depth_elicited
+from uds_lens.plots.depth_utility import depth_utility
 from uds_lens.plots.elicited_scores import elicited_scores
 from uds_lens.plots.example_profile import example_profile
 from uds_lens.plots.export import save_figure
@@ -36,6 +37,7 @@ __all__ = [
     "compare_layers",
     "component_profile",
     "depth_elicited",
+    "depth_utility",
     "elicited_scores",
     "example_profile",
     "faithfulness_forest",

@@ -89,13 +89,16 @@ def site_captions(audits: Mapping[str, DepthAudit]) -> list[str]:
     ]
 
 
-def sections(audits: Mapping[str, DepthAudit], *, elicited: bool = False) -> list[tuple[str, str]]:
+def sections(
+    audits: Mapping[str, DepthAudit], *, metrics: bool = False, elicited: bool = False
+) -> list[tuple[str, str]]:
     """The sections of the page, for the links above it: place and words."""
     several, skipped = len(audits) > 1, any(audit.skipped for audit in audits.values())
     return [
         ("score", "Scores" if several else "Score"),
         ("notes", "Warnings"),
         *([("compare", "Side by side")] if several else []),
+        *([("useful", "Usefulness")] if metrics else []),
         ("layers", "Layers"),
         ("map", "Map"),
         *([("elicited", "What comes out")] if elicited else []),

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from uds_lens.errors import ConfigError
 from uds_lens.metrics import LensComparison, MetricResults
+from uds_lens.report.usefulness import MetricSources, metric_sources
 from uds_lens.results import DepthAudit
 
 LensSource: TypeAlias = LensComparison | MetricResults
@@ -55,6 +56,17 @@ def lens_deltas(audits: Mapping[str, DepthAudit], sources: Sequence[LensSource])
                 "same three models, examples of the audit, the raw protocol and the site resid_post."
             )
     return found
+
+
+def lens_among(audits: Mapping[str, DepthAudit], metrics: MetricSources) -> list[MetricResults]:
+    """Those of other metrics that hold Logit Lens values of an audit."""
+    return [
+        source
+        for source in metric_sources(metrics)
+        if "logit_lens" in source.metrics
+        and "s1_delta" in source.metrics["logit_lens"].details
+        and any(_belongs(source, audit) for audit in audits.values())
+    ]
 
 
 _Rows: TypeAlias = Mapping[str, tuple[Sequence[float], Sequence[float]]]

@@ -11,6 +11,7 @@ import numpy as np
 from uds_lens import plots
 from uds_lens.plots.audit_differences import by_score
 from uds_lens.plots.ler_heatmap import row_order
+from uds_lens.report.usefulness import Measured, depth_frame
 from uds_lens.results import DepthAudit, site_groups
 
 if TYPE_CHECKING:
@@ -36,7 +37,11 @@ def model_figures(audit: DepthAudit) -> dict[str, Any]:
 
 
 def shared_figures(
-    audits: Mapping[str, DepthAudit], pairs: pd.DataFrame | None = None, *, references: Sequence[str] = ()
+    audits: Mapping[str, DepthAudit],
+    pairs: pd.DataFrame | None = None,
+    *,
+    references: Sequence[str] = (),
+    metrics: Measured | None = None,
 ) -> dict[str, Any]:
     """Figures of all audits together, and patterns whose numbers the page fills in."""
     first = next(iter(audits.values()))
@@ -50,6 +55,7 @@ def shared_figures(
             )
         ),
         "differences": None if pairs is None else _differences(pairs, references),
+        "useful": None if metrics is None else _useful(audits, metrics, references),
         "heatmap": _heatmap_pattern(),
         **{
             f"components{place}": _components(sites)
@@ -68,6 +74,20 @@ def _differences(pairs: pd.DataFrame, references: Sequence[str]) -> Any:
         "references": [place for place, name in enumerate(by_score(pairs)) if name in references]
     }
     return figure
+
+
+def _useful(audits: Mapping[str, DepthAudit], metrics: Measured, references: Sequence[str]) -> Any:
+    """Depth beside usefulness; each mark says which model it is."""
+    found = depth_frame(audits, metrics)
+    if found is None:
+        return None
+    frame, label = found
+    figure = plots.depth_utility(frame, label=label, references=[*references, *metrics.roles], title=None)
+    drawn = frame.dropna(subset=["uds", "utility"])["model"]
+    places = {name: place for place, name in enumerate(audits)}
+    for name, trace in zip(drawn, (trace for trace in figure.data if trace.meta), strict=True):
+        trace.meta = {"place": places.get(name, -1), "reference": name not in places or name in references}
+    return plain_figure(figure)
 
 
 def cluster_order(audit: DepthAudit) -> list[int]:

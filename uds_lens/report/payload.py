@@ -10,6 +10,7 @@ from uds_lens.report.elicited_values import elicited_figures, elicited_values
 from uds_lens.report.embedding import deltas, floats
 from uds_lens.report.lens_values import LensDeltas
 from uds_lens.report.page_figures import cluster_order, model_figures, shared_figures
+from uds_lens.report.usefulness import Measured
 from uds_lens.results import DepthAudit
 from uds_lens.storage import plain
 
@@ -28,6 +29,7 @@ def payload(
     *,
     references: Sequence[str] = (),
     elicited: Mapping[str, ElicitationResults] | None = None,
+    metrics: Measured | None = None,
 ) -> dict[str, Any]:
     """Everything for the page, as strict JSON values.
 
@@ -37,6 +39,7 @@ def payload(
         pairs: `uds_lens.results.compare_all(audits)`; None leaves its figure out.
         references: Names of audits that are there for comparison.
         elicited: Elicitations by audit, for those that have one.
+        metrics: Other metrics of the models.
 
     Returns:
         `models` (one per audit, with indices into the following), `sets` (examples), `stage1` (S1 deltas), `figures`,
@@ -69,7 +72,7 @@ def payload(
             "models": models,
             "sets": sets,
             "stage1": stage1,
-            "figures": shared_figures(audits, pairs, references=references),
+            "figures": shared_figures(audits, pairs, references=references, metrics=metrics),
             "recolour": recolouring(),
             "scale": list(LIGHT.scale),
             "missing": LIGHT.missing,

@@ -14,10 +14,13 @@ from uds_lens.report import content
 from uds_lens.report.difference_rows import difference_words, differences
 from uds_lens.report.elicited_values import elicited_beside
 from uds_lens.report.filling import fill
-from uds_lens.report.lens_values import LensSource, lens_deltas
+from uds_lens.report.lens_values import LensSource, lens_among, lens_deltas
+from uds_lens.report.method_picture import ON_PAGE, drawn
 from uds_lens.report.notes import notes
 from uds_lens.report.payload import payload
 from uds_lens.report.recipe import recipe
+from uds_lens.report.short_paths import shortened
+from uds_lens.report.usefulness import Measured, MetricSources, measured, metrics_table
 from uds_lens.results import DepthAudit, audit_names
 from uds_lens.results.references import references_among
 from uds_lens.storage import atomic_write_text, located, require_fresh
@@ -40,8 +43,10 @@ def write(
     *,
     title: str = "How deep did unlearning go?",
     lens: Sequence[LensSource] = (),
+    metrics: MetricSources = (),
     references: Collection[str] = (),
     elicitations: Sequence[ElicitationResults] = (),
+    short_paths: bool = False,
 ) -> Path:
     """Write one HTML file with everything about one audit or several: it opens offline and asks no network.
 
@@ -54,17 +59,21 @@ def write(
         lens: Logit Lens results to draw beside UDS in the view of an example: of
             `metrics.compare_logit_lens(audit, example)`, or of `metrics.evaluate(...)` with `logit_lens`; each finds
             its audit by itself.
+        metrics: Other metrics of the models (`metrics.evaluate`), of one or several, in any order; each finds its audit
+            by the weights. Adds a table, and depth beside usefulness; Logit Lens among them is drawn as with `lens`.
         references: Names of audits that are there for comparison: drawn grey, and not what the page opens on. Audits
             of `full` and `retain` themselves are found by their weights and need no name here.
         elicitations: Results of `elicitation.elicit` on audited models: what came out of them beyond retain, and what
             was said, beside their depth. Each finds its audit by the model's weights.
+        short_paths: Cut paths of this machine to their last two parts, wherever the page shows one: for a page that
+            is shared.
 
     Returns:
         The path.
 
     Raises:
-        ConfigError: No audits, the path does not end in `.html`, a Logit Lens result or an elicitation belongs to none
-            of the audits, or a reference is none of them.
+        ConfigError: No audits, the path does not end in `.html`, a Logit Lens result, other metrics or an elicitation
+            belong to none of the audits, or a reference is none of them.
         ResultFormatError: Something that is no report stands at `path`.
         StorageError: The system refuses to write.
     """
@@ -72,7 +81,15 @@ def write(
     if path.suffix.lower() not in (".html", ".htm"):
         raise ConfigError(f"a report is an HTML file, for example report.html; got {str(path)!r}.")
     require_fresh(path, directory=False)
-    page = render(audits, title=title, lens=lens, references=references, elicitations=elicitations)
+    page = render(
+        audits,
+        title=title,
+        lens=lens,
+        metrics=metrics,
+        references=references,
+        elicitations=elicitations,
+        short_paths=short_paths,
+    )
     atomic_write_text(path, page)
     return path
 
@@ -82,41 +99,53 @@ def render(
     *,
     title: str = "How deep did unlearning go?",
     lens: Sequence[LensSource] = (),
+    metrics: MetricSources = (),
     references: Collection[str] = (),
     elicitations: Sequence[ElicitationResults] = (),
+    short_paths: bool = False,
 ) -> str:
     """The page of `write` as text; arguments and errors as there."""
     named = _named(audits)
     grey = _references(named, references)
-    asked = elicited_beside(named, elicitations)
+    if short_paths:
+        names = dict(zip(named, shortened(named), strict=True))
+        named, grey = shortened(named), [names[name] for name in grey]
+    found, asked = measured(named, metrics), elicited_beside(named, elicitations)
+    lens = [*lens, *lens_among(named, metrics)]
     pairs = differences(named)
     confidence = content.percent(next(iter(named.values())).config.confidence)
     return fill(
         "report.html.j2",
         scripts=_SCRIPTS,
         styles=("report.css",),
-        data=payload(named, lens_deltas(named, lens), pairs, references=grey, elicited=asked),
+        data=payload(named, lens_deltas(named, lens), pairs, references=grey, metrics=found, elicited=asked),
         context={
             "title": title,
             "differences": difference_words(pairs, confidence),
-            **_context(named, grey, elicited=bool(asked)),
+            **_context(named, grey, found, elicited=bool(asked)),
         },
     )
 
 
 def _context(
-    audits: Mapping[str, DepthAudit], references: Sequence[str], *, elicited: bool
+    audits: Mapping[str, DepthAudit], references: Sequence[str], found: Measured | None, *, elicited: bool
 ) -> dict[str, Any]:
+    from markupsafe import Markup
+
+    models = content.headlines(audits, references)
+    order = [model["name"] for model in models]
     return {
-        "models": content.headlines(audits, references),
+        "models": models,
         "references": references,
-        "sections": content.sections(audits, elicited=elicited),
+        "sections": content.sections(audits, metrics=found is not None, elicited=elicited),
+        "metrics": None if found is None else metrics_table(audits, found, order, references),
         "elicited": elicited,
         "notes": notes(audits),
         "skipped": content.skipped_rows(audits),
         "settings": content.settings(audits),
         "checkpoints": content.checkpoints(audits),
         "provenance": content.provenance(audits),
+        "picture": Markup(drawn(ON_PAGE)),
         "prompts": content.prompts(audits),
         "recipe": recipe(audits),
         "components": content.site_captions(audits),

@@ -49,6 +49,24 @@ function compareSpec(figure, width) {
   return { data, layout };
 }
 
+/* Depth and usefulness: as above; where there is no room only the chosen model and the references are named. */
+function usefulSpec(figure, width) {
+  const { data, layout } = inColours(figure), look = inColours(DATA.look);
+  for (const trace of data.filter((one) => one.meta)) {
+    const { place, reference } = trace.meta, strong = place === state.model;
+    const colour = strong ? look.erased : reference ? look.faint : DATA.models.length > 1 ? look.other : look.erased;
+    trace.marker = { ...trace.marker, color: colour, size: strong ? 13 : reference ? 12 : 9 };
+    trace.error_y = { ...trace.error_y, color: colour, visible: strong };
+    trace.textfont = { ...trace.textfont, color: strong ? look.ink : reference ? look.faint : look.text, weight: strong ? 700 : 400 };
+    trace.zorder = Number(strong);
+    if (width >= 520 || printing) continue;
+    if (!strong && !reference) trace.mode = "markers";
+    const [low, high] = layout.xaxis.range;
+    trace.textposition = trace.x[0] > (low + high) / 2 ? "middle left" : "middle right";
+  }
+  return { data, layout };
+}
+
 /* References step back among the names of the matrix. */
 function greyReferences(figure) {
   const { faint } = inColours(DATA.look), grey = new Set(figure.layout.meta.references);
@@ -64,6 +82,7 @@ function spec(name, width) {
   const found = DATA.figures[name] ?? model.figures[name];
   if (!found) return null;
   if (name === "compare") return compareSpec(found, width);
+  if (name === "useful") return usefulSpec(found, width);
   if (name === "differences") return greyReferences(width < 520 && !printing ? starsOnly(inColours(found)) : inColours(found));
   return name.startsWith("components") && width < 520 && !printing ? stacked(inColours(found)) : inColours(found);
 }
@@ -109,11 +128,11 @@ const about = (example) => (example.subject ? `${example.subject}: ${example.ent
 
 /* A cell of the map opens its example; a curve of the comparison chooses its model. */
 function drawn(target) {
-  if (target.dataset.figure === "compare" && !target.dataset.listening) {
+  if (["compare", "useful"].includes(target.dataset.figure) && !target.dataset.listening) {
     target.dataset.listening = "yes";
     target.on("plotly_click", ({ points }) => {
       const place = points[0].data.meta?.place;
-      if (place !== undefined) chooseModel(place);
+      if (place >= 0) chooseModel(place);
     });
   }
   if (target.dataset.figure !== "heatmap" || target.dataset.listening) return;

@@ -4,12 +4,15 @@ function chooseModel(index) {
   state.model = index;
   state.open.clear();
   for (const span of document.querySelectorAll(".current")) span.textContent = DATA.models[index].name;
+  for (const cell of document.querySelectorAll(".metrics [data-model]")) {
+    cell.classList.toggle("chosen", DATA.models.length > 1 && Number(cell.dataset.model) === index);
+  }
   for (const line of document.querySelectorAll(".models tr[data-model]")) {
     line.setAttribute("aria-current", String(Number(line.dataset.model) === index));
   }
   const select = document.getElementById("model");
   if (select) select.value = String(index);
-  redraw(["compare", "layers", "heatmap", "examples", "types", "length", "clip", "tau", "elicited", "depth_elicited"]);
+  redraw(["compare", "useful", "layers", "heatmap", "examples", "types", "length", "clip", "tau", "elicited", "depth_elicited"]);
   renderElicited();
   renderTable();
 }
