@@ -69,7 +69,7 @@ def metric_sources(metrics: MetricSources) -> list[MetricResults]:
     if isinstance(metrics, MetricResults):
         return [metrics]
     found = list(metrics.values() if isinstance(metrics, Mapping) else metrics)
-    if isinstance(metrics, str) or not all(isinstance(source, MetricResults) for source in found):
+    if not all(isinstance(source, MetricResults) for source in found):
         raise ConfigError(
             "metrics of a report are MetricResults (of metrics.evaluate, or MetricResults.load); got something else."
         )
