@@ -17,6 +17,8 @@ EXTRA_OF = {
     "sklearn": "metrics",
     "spacy": "annotate",
     "submitit": "slurm",
+    "trackio": "logging",
+    "wandb": "logging",
 }
 """Name of each package in Python, and the extra of `uds-lens` that installs it."""
 

@@ -32,6 +32,9 @@ PaddingSide: TypeAlias = Literal["left", "right"]
 Engine: TypeAlias = Literal["auto", "wavefront", "naive"]
 DType: TypeAlias = Literal["float32", "bfloat16", "float16"]
 
+LogTo: TypeAlias = Literal["csv", "wandb", "trackio"]
+"""Where a training run can be followed."""
+
 
 def check_choice(name: str, value: object, choices: object) -> None:
     """Raise `ConfigError` unless `value` is one of the `Literal`'s words.

@@ -1,29 +1,41 @@
 """Training runs: what comes out, that it is the same again, and that a killed run goes on."""
 
+import csv
 import json
 import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 
 from tests.unlearning.conftest import QUICK, Tiny
-from uds_lens.errors import ConfigError, DataError, ModelError, ResultFormatError, UdsLensWarning
+from uds_lens.errors import (
+    ConfigError,
+    DataError,
+    MissingDependencyError,
+    ModelError,
+    ResultFormatError,
+    UdsLensWarning,
+)
 from uds_lens.models import open_model
 from uds_lens.unlearning import (
     METHODS,
     LoraSettings,
     RelearnConfig,
+    TrainOptions,
     make_config,
     read_record,
     relearn,
     unlearn,
 )
 from uds_lens.unlearning.run_folder import RunFolder
+from uds_lens.unlearning.training_logs import training_logs
 from uds_lens.unlearning.training_record import recorded_config
-from uds_lens.unlearning.unlearning_trainer import UnlearningTrainer
+from uds_lens.unlearning.unlearning_trainer import UnlearningTrainer, training_arguments
 
 SETTINGS = {"learning_rate": 2e-3, "epochs": 2, "batch_size": 2, "warmup_epochs": 0.0, "protocol": "raw"}
 EXTRA = {"rmu": {"layer": 3, "scale": 5.0}, "altpo": {"n_alternates": 2, "max_new_tokens": 12}}
@@ -97,6 +109,11 @@ def test_one_seed_gives_the_same_weights(tiny: Tiny, tmp_path: Path) -> None:
     assert not all(first[name].equal(other[name]) for name in first)
 
 
+def rows_of(file: Path) -> list[dict[str, str]]:
+    with file.open(newline="") as lines:
+        return list(csv.DictReader(lines))
+
+
 class Killed(BaseException):
     """Stands for a signal: no `except Exception` holds it."""
 
@@ -125,12 +142,13 @@ def killed(method: str, tiny: Tiny, out: Path, monkeypatch: pytest.MonkeyPatch, 
 def test_a_killed_run_goes_on_where_it_was(
     method: str, tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd
 ) -> None:
-    options = replace(QUICK, checkpoint_every=1)
-    whole = weights(train(tiny, method, tmp_path / "whole", options=options))
+    options = replace(QUICK, checkpoint_every=1, log_to="csv")
+    whole = weights(train(tiny, method, tmp_path / "whole", options=QUICK))
 
     killed(method, tiny, tmp_path / "out", monkeypatch, options)
     assert not (tmp_path / "out").exists()
     left = next(tmp_path.glob(".out.run/checkpoint-*"))
+    assert [row["step"] for row in rows_of(tmp_path / "out.csv")] == ["1", "2"]
     (left.parent / "checkpoint-9").mkdir()  # a checkpoint the kill left half-written
     out = train(tiny, method, tmp_path / "out", options=options)
     record = read_record(out)
@@ -138,7 +156,14 @@ def test_a_killed_run_goes_on_where_it_was(
     assert [point["step"] for point in record["loss_curve"]] == [1, 2, 3, 4]
     assert all(value.equal(whole[name]) for name, value in weights(out).items())
     assert "missing keys" not in capfd.readouterr().err
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "whole"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "out.csv", "whole"]
+    told = [{name: str(value) for name, value in point.items()} for point in record["loss_curve"]]
+    assert [
+        {name: text for name, text in row.items() if text} for row in rows_of(tmp_path / "out.csv")
+    ] == told
+    (tmp_path / "foreign.csv").write_text("my,own\n1,2\n")
+    with pytest.raises(ResultFormatError, match=r"foreign\.csv"):
+        train(tiny, method, tmp_path / "foreign", options=options)
 
 
 def test_a_finished_run_is_not_run_again(tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -400,3 +425,43 @@ def test_the_home_directory_is_meant_by_a_tilde(
     assert out == tmp_path / "out"
     assert read_record("~/out")["method"] == "ga"
     assert not (tmp_path / "~").exists()
+
+
+def test_where_a_run_is_logged(tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config, asked = settings("npo"), TrainOptions(device="cpu", log_to=["wandb", "csv", "wandb"])
+    assert asked.log_to == ("wandb", "csv")
+    made = training_arguments(config, asked, n_forget=4, folder=tmp_path, name="npo")
+    assert (made.report_to, made.run_name) == (["wandb"], "npo")
+    assert training_arguments(config, QUICK, n_forget=4, folder=tmp_path).report_to == []
+    with pytest.raises(
+        ConfigError, match="log_to must be one of 'csv', 'wandb', 'trackio'; got 'tensorboard'"
+    ):
+        TrainOptions(log_to=("csv", "tensorboard"))
+    for place in ("wandb", "trackio"):
+        monkeypatch.setitem(sys.modules, place, None)
+        with pytest.raises(MissingDependencyError, match=rf'{place}: pip install "uds-lens\[logging\]"'):
+            train(tiny, "npo", tmp_path / place, options=TrainOptions(log_to=(place,)))
+
+
+def test_a_run_at_weights_and_biases_ends_with_its_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[str] = []
+    wandb = SimpleNamespace(run=None, finish=lambda: ended.append("ours"))
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+    first = SimpleNamespace(is_world_process_zero=True)
+    (ours,) = training_logs(TrainOptions(log_to="wandb"), Path("npo"))
+    wandb.run = "begun by the Trainer"
+    ours.on_train_end(None, first, None)
+    assert ended == ["ours"]
+    (theirs,) = training_logs(TrainOptions(log_to="wandb"), Path("npo"))  # begun by the user, before
+    theirs.on_train_end(None, first, None)
+    assert ended == ["ours"]
+
+
+def test_a_warm_up_that_never_ends_is_said(tmp_path: Path) -> None:
+    long = settings("npo", warmup_epochs=2.0)
+    with pytest.warns(
+        UdsLensWarning, match=r"warm-up takes 4 steps and the training 4: .* never reaches 0\.002"
+    ):
+        training_arguments(long, QUICK, n_forget=4, folder=tmp_path)
+    made = training_arguments(settings("npo", warmup_epochs=1.5), QUICK, n_forget=4, folder=tmp_path)
+    assert made.warmup_steps == 3

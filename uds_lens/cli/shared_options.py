@@ -141,6 +141,13 @@ DeviceBatch: TypeAlias = Annotated[
 Checkpointing: TypeAlias = Annotated[
     bool, typer.Option("--gradient-checkpointing", help="Less memory, more time.")
 ]
+LogTo: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="PLACE",
+        help="Follow the training: csv (a file beside --out), wandb, trackio; repeat for more.",
+    ),
+]
 Lora: TypeAlias = Annotated[
     int | None,
     typer.Option(min=1, metavar="RANK", help="Train low-rank adapters of this rank instead of all weights."),
@@ -240,12 +247,14 @@ class Training(Group):
     mixed_precision: Mixed = "no"
     device_batch_size: DeviceBatch = None
     gradient_checkpointing: Checkpointing = False
+    log_to: LogTo = None
 
     def options(self, hub: Hub) -> TrainOptions:
         """The record of the library."""
         from uds_lens.unlearning import TrainOptions
 
-        return TrainOptions(**vars(self), **vars(hub))
+        given: dict[str, Any] = {**vars(self), "log_to": tuple(self.log_to or ())}
+        return TrainOptions(**given, **vars(hub))
 
 
 @dataclass(frozen=True, kw_only=True)

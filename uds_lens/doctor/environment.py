@@ -22,6 +22,8 @@ _FOR = {
     "kaleido": "figures as PNG, SVG and PDF",
     "spacy": "annotate --by names",
     "submitit": "sweep --slurm",
+    "trackio": "unlearn --log-to trackio",
+    "wandb": "unlearn --log-to wandb",
 }
 """Packages that not every command needs, by their names in Python, and which do."""
 

@@ -77,6 +77,43 @@ class DepthAudit(AuditFigures):
         """
         return cls(**load_audit(path))
 
+    def push_to_hub(
+        self,
+        repo: str,
+        *,
+        dataset: str = "forget set",
+        config: str | None = None,
+        revision: str | None = None,
+        private: bool | None = None,
+        token: str | None = None,
+    ) -> str:
+        """Put the audit on a model's page on the Hub: its files in `uds_lens/`, and a section of the model card.
+
+        One commit. What else the card says is kept; an earlier section about depth is replaced. The files hold the
+        models' names and the command as they were given, the questions and the answers.
+
+        Args:
+            repo: `owner/name`; made if it is not there.
+            dataset: The forget set: its id on the Hub, such as "locuslab/TOFU", or a name.
+            config: Its configuration, such as "forget10".
+            revision: Branch; default the main one.
+            private: Whether a repository that is made is private.
+            token: Access token; default the one of `hf auth login`.
+
+        Returns:
+            Address of the commit.
+
+        Raises:
+            ConfigError: `repo` is no name of a repository.
+            ResultFormatError: The card that is there has metadata that cannot be read.
+            StorageError: The Hub cannot be reached, or refuses.
+        """
+        from uds_lens.results.hub_upload import push
+
+        return push(
+            self, repo, dataset=dataset, config=config, revision=revision, private=private, token=token
+        )
+
     def __repr__(self) -> str:
         low, high = self.uds_interval
         return (

@@ -12,10 +12,12 @@ from uds_lens.data import AnswerSequence
 from uds_lens.models.quiet_files import quiet_files
 from uds_lens.progress import tell
 from uds_lens.unlearning.joint_processes import JointProcesses
+from uds_lens.unlearning.loss_curve import loss_curve
 from uds_lens.unlearning.method_config import MethodConfig
 from uds_lens.unlearning.model_saving import save_model
 from uds_lens.unlearning.parent import Parent, open_parent
 from uds_lens.unlearning.run_folder import RunFolder
+from uds_lens.unlearning.train_options import TrainOptions
 from uds_lens.unlearning.training_data import encoded, pairs_of, training_data, winning_answers
 from uds_lens.unlearning.training_job import Job
 from uds_lens.unlearning.training_record import make_record
@@ -49,7 +51,7 @@ def _run(job: Job) -> Path:
                 parent={"name": parent.name, "fingerprint": parent.fingerprint},
                 data=job.sides,
                 lora=job.lora,
-                options=asdict(job.options),
+                options=_told(job.options),
                 training=outcome.training,
             )
             if processes.is_first:
@@ -63,6 +65,11 @@ def _run(job: Job) -> Path:
                     dtype=job.options.save_dtype,
                 )
     return job.out
+
+
+def _told(options: TrainOptions) -> dict[str, Any]:
+    """The options that say how a result was made."""
+    return {name: value for name, value in asdict(options).items() if name != "log_to"}
 
 
 def _beginning(job: Job, parent: Parent, asked: MethodConfig) -> str:
@@ -92,6 +99,7 @@ def _train(
     from uds_lens.compat.peft import merge_adapters
     from uds_lens.unlearning.lora import add_adapters
     from uds_lens.unlearning.run_checkpoints import last_whole, step_of
+    from uds_lens.unlearning.training_logs import training_logs
     from uds_lens.unlearning.unlearning_trainer import UnlearningTrainer, training_arguments
     from uds_lens.unlearning.visits import VisitDataset
 
@@ -115,7 +123,10 @@ def _train(
         config,
         job.objective,
         VisitDataset(data, epochs=config.epochs, seed=config.seed),
-        arguments=training_arguments(config, job.options, n_forget=len(data.forget), folder=folder),
+        arguments=training_arguments(
+            config, job.options, n_forget=len(data.forget), folder=folder, name=job.out.name
+        ),
+        logs=training_logs(job.options, job.out),
         pad_token_id=parent.pad_token_id,
         show_progress=job.options.progress if processes.is_first else False,
     )
@@ -132,9 +143,3 @@ def _train(
         "seconds": round(time.perf_counter() - started, 2),
     }
     return _Trained(merge_adapters(trained), training)
-
-
-def loss_curve(history: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Points of the loss curve: step, loss, its parts, gradient norm, learning rate."""
-    names = ("step", "loss", "forget_loss", "retain_loss", "grad_norm", "learning_rate")
-    return [{name: point[name] for name in names if name in point} for point in history if "loss" in point]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from uds_lens.checked_settings import names_checked, require_switch, require_whole
-from uds_lens.types import DType, check_choice
+from uds_lens.checked_settings import names_checked, require_switch, require_whole, shown
+from uds_lens.errors import ConfigError, Setting
+from uds_lens.types import DType, LogTo, check_choice
 
 
 @names_checked
@@ -38,6 +39,9 @@ class TrainOptions:
     log_every: int = 5
     """Steps between points of the loss curve, each the mean over these steps; the first and last step stand alone."""
 
+    log_to: tuple[LogTo, ...] = ()
+    """Where the run can be followed: `csv` (a file beside the result, named after it), `wandb`, `trackio`."""
+
     offline: bool = False
     """Use only files already downloaded."""
 
@@ -55,6 +59,12 @@ class TrainOptions:
         check_choice("dtype", self.dtype, DType)
         check_choice("save_dtype", self.save_dtype, DType)
         check_choice("mixed_precision", self.mixed_precision, Literal["no", "bfloat16", "float16"])
+        given = (self.log_to,) if isinstance(self.log_to, str) else self.log_to
+        if not isinstance(given, list | tuple):
+            raise ConfigError(Setting("log_to"), f" must be names such as 'csv'; got {shown(given)}.")
+        for place in given:
+            check_choice("log_to", place, LogTo)
+        object.__setattr__(self, "log_to", tuple(dict.fromkeys(given)))
         for name, least in (("device_batch_size", 1), ("checkpoint_every", 0), ("log_every", 1)):
             if getattr(self, name) is not None:
                 require_whole(name, getattr(self, name), at_least=least)

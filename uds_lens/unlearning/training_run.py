@@ -12,9 +12,10 @@ from uds_lens.checked_settings import as_settings
 from uds_lens.data import ForgetExample, load_examples
 from uds_lens.errors import ConfigError, Setting
 from uds_lens.optional_packages import require_package
-from uds_lens.storage import require_fresh
+from uds_lens.storage import located, require_fresh
 from uds_lens.unlearning.job_running import run
 from uds_lens.unlearning.lora import LoraSettings
+from uds_lens.unlearning.loss_curve import HEAD, curve_file
 from uds_lens.unlearning.method_config import MethodConfig
 from uds_lens.unlearning.methods import make_config, method_class, objective_named
 from uds_lens.unlearning.refusals import load_refusals
@@ -68,7 +69,7 @@ def unlearn(
         ResultFormatError: `out` holds something else.
         ModelError: The model cannot be opened, training diverged, or weights are no numbers any more.
         DataError: Data cannot be read, or an answer is too long for the model.
-        MissingDependencyError: Adapters are asked for, and peft is not installed.
+        MissingDependencyError: Adapters or a log are asked for, and what makes them is not installed.
 
     Warns:
         UdsLensWarning: The weights are those of `full`.
@@ -88,7 +89,7 @@ def unlearn(
         retain=tuple(load_examples(retain)) if retain is not None and needs_retain else (),
         refusals=load_refusals(refusals) if "refusals" in declared.needs else (),
         lora=_adapters(lora),
-        options=as_settings(TrainOptions, options, name="options"),
+        options=_options(options, out),
         out=require_fresh(out, directory=True, format=FORMAT),
         record=UNLEARNING_RECORD,
     )
@@ -124,7 +125,7 @@ def relearn(
         ResultFormatError: `out` holds something else.
         ModelError: The model cannot be opened, or training diverged.
         DataError: Data cannot be read, or an answer is too long for the model.
-        MissingDependencyError: Adapters are asked for, and peft is not installed.
+        MissingDependencyError: Adapters or a log are asked for, and what makes them is not installed.
     """
     job = Job(
         config=replace(as_settings(RelearnConfig, config, name="config"), epochs=epochs),
@@ -134,11 +135,22 @@ def relearn(
         retain=(),
         refusals=(),
         lora=_adapters(lora),
-        options=as_settings(TrainOptions, options, name="options"),
+        options=_options(options, out),
         out=require_fresh(out, directory=True, format=FORMAT),
         record=RELEARNING_RECORD,
     )
     return run(job)
+
+
+def _options(options: TrainOptions | None, out: str | os.PathLike[str]) -> TrainOptions:
+    """How to run it, where what follows the run is installed, and its file may be written."""
+    options = as_settings(TrainOptions, options, name="options")
+    for place in options.log_to:
+        if place == "csv":
+            require_fresh(curve_file(located(out)), directory=False, begins=HEAD)
+        else:
+            require_package(place, needed_by=f"logging to {place} needs")
+    return options
 
 
 def _adapters(lora: LoraSettings | None) -> LoraSettings | None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import os
+import warnings
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from transformers import TrainerCallback, TrainingArguments
 
 from uds_lens.compat.transformers_trainer import OrderedTrainer, checkpoint_activations, one_device_each
-from uds_lens.errors import ConfigError, ModelError, Setting
+from uds_lens.errors import ConfigError, ModelError, Setting, UdsLensWarning
 from uds_lens.progress import progress
 from uds_lens.unlearning.batch_totals import SideTotals, batch_totals
 from uds_lens.unlearning.forward_passes import FrozenModel, Passes
@@ -44,6 +45,7 @@ class UnlearningTrainer(OrderedTrainer):
         arguments: TrainingArguments,
         pad_token_id: int,
         show_progress: bool | None = None,
+        logs: Sequence[TrainerCallback] = (),
     ) -> None:
         self._config, self._objective = config, objective
         self._pad_token_id = pad_token_id
@@ -59,7 +61,7 @@ class UnlearningTrainer(OrderedTrainer):
             args=arguments,
             train_dataset=visits,
             data_collator=VisitCollator(pad_token_id),
-            callbacks=[_Bar(show_progress), _LastStep(), _Sealing()],
+            callbacks=[_Bar(show_progress), _LastStep(), _Sealing(), *logs],
         )
 
     def batch_begins(self, passes: list[Any]) -> None:
@@ -116,7 +118,12 @@ class UnlearningTrainer(OrderedTrainer):
 
 
 def training_arguments(
-    config: MethodConfig, options: TrainOptions, *, n_forget: int, folder: str | os.PathLike[str]
+    config: MethodConfig,
+    options: TrainOptions,
+    *,
+    n_forget: int,
+    folder: str | os.PathLike[str],
+    name: str = "uds_lens",
 ) -> TrainingArguments:
     """Hugging Face's settings for a configuration.
 
@@ -125,12 +132,16 @@ def training_arguments(
         options: How to run it.
         n_forget: Number of forget examples, which makes the length of an epoch.
         folder: Where checkpoints go.
+        name: What the run is called where it is logged.
 
     Returns:
         The settings; one pass of `Trainer` over `VisitDataset` is the whole run.
 
     Raises:
         ConfigError: The batch cannot be divided over devices and passes.
+
+    Warns:
+        UdsLensWarning: The warm-up is as long as the training, or longer.
     """
     steps_per_epoch = math.ceil(n_forget / config.batch_size)
     save_every = steps_per_epoch if options.checkpoint_every is None else options.checkpoint_every
@@ -150,7 +161,7 @@ def training_arguments(
         gradient_accumulation_steps=config.batch_size // (share * world),
         learning_rate=config.learning_rate,
         weight_decay=config.weight_decay,
-        warmup_steps=round(config.warmup_epochs * n_forget / config.batch_size),
+        warmup_steps=_warmup_steps(config, n_forget, steps=config.epochs * steps_per_epoch),
         lr_scheduler_type=config.schedule,
         max_grad_norm=config.max_grad_norm,
         optim="adamw_torch",
@@ -163,13 +174,33 @@ def training_arguments(
         logging_steps=options.log_every,
         logging_first_step=True,
         logging_nan_inf_filter=False,
-        report_to="none",
+        report_to=[place for place in options.log_to if place != "csv"] or "none",
+        run_name=name,
+        project="uds_lens",
         disable_tqdm=True,
         remove_unused_columns=False,
         dataloader_pin_memory=torch.cuda.is_available(),
     )
     arguments = one_device_each(arguments)
     return checkpoint_activations(arguments) if options.gradient_checkpointing else arguments
+
+
+def _warmup_steps(config: MethodConfig, n_forget: int, *, steps: int) -> int:
+    """Steps over which the learning rate rises; said where it never arrives."""
+    rising = round(config.warmup_epochs * n_forget / config.batch_size)
+    if rising and rising >= steps:
+        warnings.warn(
+            UdsLensWarning(
+                f"the warm-up takes {rising} steps and the training {steps}: the learning rate never reaches "
+                f"{config.learning_rate:g}. Lower ",
+                Setting("warmup_epochs"),
+                f", now {config.warmup_epochs:g}, or raise ",
+                Setting("epochs"),
+                f", now {config.epochs}.",
+            ),
+            stacklevel=2,
+        )
+    return rising
 
 
 class _LastStep(TrainerCallback):
