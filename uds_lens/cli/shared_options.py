@@ -142,7 +142,7 @@ Checkpointing: TypeAlias = Annotated[
     bool, typer.Option("--gradient-checkpointing", help="Less memory, more time.")
 ]
 LogTo: TypeAlias = Annotated[
-    list[str] | None,
+    list[str],
     typer.Option(
         metavar="PLACE",
         help="Follow the training: csv (a file beside --out), wandb, trackio; repeat for more.",
@@ -247,7 +247,7 @@ class Training(Group):
     mixed_precision: Mixed = "no"
     device_batch_size: DeviceBatch = None
     gradient_checkpointing: Checkpointing = False
-    log_to: LogTo = None
+    log_to: LogTo = ()  # type: ignore[assignment]
 
     def options(self, hub: Hub) -> TrainOptions:
         """The record of the library."""

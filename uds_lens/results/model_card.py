@@ -72,7 +72,7 @@ def model_card(
             raise ResultFormatError(
                 f"the card's metadata cannot be read ({first[:200]}): mend the lines between --- at its top."
             ) from error
-    data = begun.data
+    data: Any = begun.data
     kept = [each for each in data.eval_results or [] if not _is_ours(each, dataset, config)]
     results = [*kept, *_results(audit, dataset, config)]
     data.eval_results = results or None

@@ -59,7 +59,8 @@ class TrainOptions:
         check_choice("dtype", self.dtype, DType)
         check_choice("save_dtype", self.save_dtype, DType)
         check_choice("mixed_precision", self.mixed_precision, Literal["no", "bfloat16", "float16"])
-        given = (self.log_to,) if isinstance(self.log_to, str) else self.log_to
+        asked: object = self.log_to
+        given = (asked,) if isinstance(asked, str) else asked
         if not isinstance(given, list | tuple):
             raise ConfigError(Setting("log_to"), f" must be names such as 'csv'; got {shown(given)}.")
         for place in given:
