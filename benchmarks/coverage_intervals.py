@@ -5,7 +5,9 @@
 Each of 20 subjects has 15 to 20 examples. An example's score is a function of a normal number, of which the subject's
 share is the intra-class correlation (ICC): `plain` the number itself, `depth` mostly near 0 or 1 as depth scores are,
 `binary` 0 or 1, with 30 % or 10 % of ones. Prints a Markdown table: how often the interval by subject holds the mean
-over all subjects there could be, how often an interval by example does, and their mean widths.
+over all subjects there could be, how often an interval by example does, and their mean widths. With --ratios the same
+for a ratio of two means over other subjects, as damage is: 20 subjects below, 8 or 20 above, scores that scatter by a
+third, a half or the whole of their mean.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import torch
 from scipy.stats import norm
 
 from uds_lens.results import bootstrap_interval
+from uds_lens.results.ratio_intervals import ratio_interval
 
 SCORES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "plain": lambda u: u,
@@ -36,7 +39,11 @@ def main() -> None:
     parser.add_argument("--tries", type=int, default=2000)
     parser.add_argument("--subjects", type=int, default=20)
     parser.add_argument("--resamples", type=int, default=999)
+    parser.add_argument("--ratios", action="store_true", help="intervals of ratios")
     args = parser.parse_args()
+    if args.ratios:
+        print_ratios(args.tries, args.resamples)
+        return
     print("| scores | ICC | by subject | width | by example | width |")
     print("|---|---|---|---|---|---|")
     for name, score in SCORES.items():
@@ -58,6 +65,37 @@ def main() -> None:
                 f"| {name} | {icc} | {held[0]:.1%} | {widths[0]:.3f} | {held[1]:.1%} | {widths[1]:.3f} |",
                 flush=True,
             )
+
+
+def print_ratios(tries: int, resamples: int) -> None:
+    """How often the interval of a ratio holds it."""
+    truth = 0.1
+    print("| subjects above | scatter | ICC | holds the ratio | width |")
+    print("|---|---|---|---|---|")
+    for above in (8, 20):
+        for scatter in (0.33, 0.5, 1.0):
+            for icc in (0.3, 0.8):
+                held = width = 0.0
+                for seed in range(tries):
+                    chance = np.random.default_rng(seed)
+                    parts = [draw(lambda u: u, icc, subjects, chance) for subjects in (above, 20)]
+                    top, bottom = (
+                        mean * (1 + scatter * values)
+                        for mean, (values, _) in zip((truth, 1.0), parts, strict=True)
+                    )
+                    low, high = ratio_interval(
+                        top,
+                        bottom,
+                        top_clusters=parts[0][1],
+                        bottom_clusters=parts[1][1],
+                        n_resamples=resamples,
+                        seed=seed,
+                    )
+                    held += low <= truth <= high
+                    width += high - low
+                print(
+                    f"| {above} | {scatter} | {icc} | {held / tries:.1%} | {width / tries:.3f} |", flush=True
+                )
 
 
 def draw(

@@ -26,6 +26,7 @@ def main() -> None:
     parser.add_argument("--full", help="model trained on everything; default: the toy world")
     parser.add_argument("--retain", help="model that never saw the forget set")
     parser.add_argument("--examples", help="forget set with entities")
+    parser.add_argument("--control", help="facts that full and retain both know, with entities")
     parser.add_argument("--unlearned", nargs="+", default=[], metavar="NAME=MODEL")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--out", type=Path, default=Path("runs/compare"))
@@ -36,15 +37,20 @@ def main() -> None:
 
     if asked.full:
         full, retain, examples = asked.full, asked.retain, ul.load_examples(asked.examples)
+        control = None if asked.control is None else ul.load_examples(asked.control)
         models = dict(word.split("=", maxsplit=1) for word in asked.unlearned)
     else:
         world = ul.toy.load()
         full, retain, examples, models = world.full, world.retain, world.examples, dict(world.unlearned)
+        control = world.retain_examples[::4]  # facts that full and retain both know
     options = ul.RunOptions(device=asked.device)
-    baseline = ul.Baseline.measure(full, retain, examples, options=options)
+    baseline = ul.Baseline.measure(full, retain, examples, control=control, options=options)
     audits = dict(zip(models, baseline.audit_all(list(models.values()), options=options), strict=True))
 
     print(ul.results.models_frame(audits).sort_values("uds").round(3).to_string(index=False))
+    if control is not None:
+        print("\nLoss on facts that were to be kept, as a share of the loss on forget facts:")
+        print(damage(audits).round(4).to_string(index=False))
     if len(audits) > 2:
         print("\nRank correlation with the order above, by threshold:")
         print(ul.results.tau_rank_correlation(audits).round(3).to_string(index=False))
@@ -55,6 +61,21 @@ def main() -> None:
             print(f"! {name}: {sentence}")
     asked.out.mkdir(parents=True, exist_ok=True)
     print("\npage:", ul.report.write(audits, asked.out / "report.html"))
+
+
+def damage(audits: dict[str, ul.DepthAudit]) -> pd.DataFrame:
+    """One row per model: damage with its interval, and the losses it is made of."""
+    found = {name: audit.damage_estimate for name, audit in audits.items()}
+    return pd.DataFrame(
+        {
+            "model": list(found),
+            "damage": [each.value for each in found.values()],
+            "low": [each.interval.low for each in found.values()],
+            "high": [each.interval.high for each in found.values()],
+            "forget_loss": [each.forget_loss for each in found.values()],
+            "control_loss": [each.control_loss for each in found.values()],
+        }
+    )
 
 
 def differences(audits: dict[str, ul.DepthAudit]) -> pd.DataFrame:

@@ -40,6 +40,8 @@ SETTINGS = (
 )
 RETAIN_STEP = 18
 """Two hundred retain rows are enough to measure the retain probability."""
+N_CONTROL = 200
+"""Retained facts, of 20 authors, on which the same patches measure damage."""
 
 
 def probability(model: str | Path, examples: list[ul.ForgetExample]) -> float:
@@ -79,6 +81,12 @@ def trained(name: str, shared: Path, out: Path, forget, retain) -> dict:
     return row
 
 
+def control_facts(shared: Path) -> list[ul.ForgetExample]:
+    """Facts that full and retain90 both saw, with the words that differ from wrong answers as their entities."""
+    known = ul.load_tofu(shared / "data/tofu", "retain_perturbed")
+    return list(ul.annotate(ul.data.sample_examples(known, N_CONTROL), by="difference").examples)
+
+
 def add_audits(rows: list[dict], shared: Path, out: Path) -> None:
     """Audit all models against retain90, with one pass over `full` for all of them."""
     models, options = shared / "models/tofu-small", ul.RunOptions(device="cpu")
@@ -86,7 +94,9 @@ def add_audits(rows: list[dict], shared: Path, out: Path) -> None:
         baseline = ul.Baseline.load(out / "baseline")
     else:
         scored = ul.load_examples(shared / "data/tofu/forget10_filtered.json")
-        baseline = ul.Baseline.measure(models / "full", models / "retain90", scored, options=options)
+        baseline = ul.Baseline.measure(
+            models / "full", models / "retain90", scored, control=control_facts(shared), options=options
+        )
         baseline.save(out / "baseline")
     new = [row for row in rows if not (out / "audits" / row["name"]).is_dir()]
     if new:
@@ -99,6 +109,7 @@ def add_audits(rows: list[dict], shared: Path, out: Path) -> None:
         low, high = audit.uds_interval
         layers = audit.layers_frame()
         row |= {"uds": audit.uds, "low": low, "high": high, "over": audit.over_erased_share}
+        row |= {"damage": audit.damage_estimate}
         row |= {"ler": layers["ler_mean"].tolist(), "ke_share": layers["ke_share"].tolist()}
 
 
@@ -130,6 +141,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/tofu_small"))
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--only", nargs="*", default=SETTINGS, help="names of settings to run")
+    parser.add_argument("--no-lens", action="store_true", help="without Logit Lens")
     parser.add_argument("--no-audit", action="store_true", help="stop after training")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
@@ -141,8 +153,10 @@ def main() -> None:
     rows = [trained(name, shared, out, forget, retain) for name in names]
     if not arguments.no_audit:
         add_audits(rows, shared, out)
-        add_logit_lens(rows, shared, out)
+        if not arguments.no_lens:
+            add_logit_lens(rows, shared, out)
         print(table(rows))
+        print(damage_table(rows))
         print(layer_table(rows))
 
 
@@ -154,9 +168,9 @@ def reading(uds: float) -> str:
 def table(rows: list[dict]) -> str:
     """The results as Markdown."""
     lines = [
-        "| model | forget Prob | retain Prob | of full's | UDS | 95 % interval | reading | raw LER > 1 | Logit Lens "
-        "| steps | seconds |",
-        "|---" * 11 + "|",
+        "| model | forget Prob | retain Prob | of full's | UDS | 95 % interval | reading | raw LER > 1 | damage "
+        "| Logit Lens | steps | seconds |",
+        "|---" * 12 + "|",
     ]
     for row in rows:
         kept = row["retain_prob"] / rows[0]["retain_prob"]
@@ -164,8 +178,32 @@ def table(rows: list[dict]) -> str:
         lines.append(
             f"| {row['name']} | {row['forget_prob']:.3f} | {row['retain_prob']:.3f} | {100 * kept:.0f} % | "
             f"{row['uds']:.3f} | {row['low']:.3f} to {row['high']:.3f} | {word} | "
-            f"{100 * row['over']:.0f} % | {row['logit_lens']:.3f} | "
+            f"{100 * row['over']:.0f} % | {damage(row)} | {row.get('logit_lens', float('nan')):.3f} | "
             f"{row.get('steps', '')} | {round(row['seconds']) if 'seconds' in row else ''} |"
+        )
+    return "\n".join(lines)
+
+
+def damage(row: dict) -> str:
+    """Damage with its interval."""
+    found = row["damage"]
+    return (
+        "" if found.reason else f"{found.value:.3f} ({found.interval.low:.3f} to {found.interval.high:.3f})"
+    )
+
+
+def damage_table(rows: list[dict]) -> str:
+    """What the unlearned states cost on retained facts, beside what they cost on forget facts, as Markdown."""
+    lines = [
+        "| model | UDS | loss on forget facts | on retained facts | damage | 95 % interval |",
+        "|---" * 6 + "|",
+    ]
+    for row in rows:
+        found = row["damage"]
+        low, high = found.interval
+        told = f"{found.value:.3f} | {low:.3f} to {high:.3f}" if found.reason is None else "not defined | "
+        lines.append(
+            f"| {row['name']} | {row['uds']:.3f} | {found.forget_loss:.3f} | {found.control_loss:.3f} | {told} |"
         )
     return "\n".join(lines)
 

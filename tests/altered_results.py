@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from safetensors.torch import load, save
-from synthetic_audits import synthetic_audit
+from synthetic_audits import synthetic_audit, with_control, with_retains
 
 from uds_lens.audit import Baseline
 from uds_lens.errors import ResultFormatError
@@ -21,7 +21,12 @@ from uds_lens.metrics.metric_results import Cost, MetricValue
 from uds_lens.results import DepthAudit, audit_names
 from uds_lens.storage import plain, sealed, sha256_bytes
 
-KINDS: dict[str, Any] = {"audit": DepthAudit, "baseline": Baseline, "metrics.json": MetricResults}
+KINDS: dict[str, Any] = {
+    "audit": DepthAudit,
+    "controlled": DepthAudit,
+    "baseline": Baseline,
+    "metrics.json": MetricResults,
+}
 
 HOSTILE: tuple[Any, ...] = (
     None, True, False, 0, -1, 1, 2**63, 10**400, 0.5, -0.0, 1e308, 5e-324, "", "0", "x" * 5000, "\ud83d", "\u0000",
@@ -34,6 +39,7 @@ def save_all(folder: Path) -> None:
     """One result of each kind."""
     audit = synthetic_audit(n=4, layers=3)
     audit.save(folder / "audit")
+    with_retains(with_control(audit, n=3)).save(folder / "controlled")
     Baseline(
         config=audit.config,
         models={role: audit.models[role] for role in ("full", "retain")},
@@ -104,7 +110,10 @@ def contents(found: Any) -> str:
             found.examples_frame().to_csv(),
             found.layers_frame().to_csv(),
             audit_names([found]),
+            found.retains_frame().to_csv(),
         ]
+        if found.control is not None:
+            told += [found.control_frame().to_csv(), list(found.control.skipped), found.control.sample]
     return repr([told, sorted(tensors.items()), repr(found)])
 
 

@@ -1,11 +1,14 @@
 """Audits made of random numbers: any size in no time, no model behind them."""
 
+import dataclasses
 from collections.abc import Sequence
 
 import torch
 
 from uds_lens.data import ForgetExample, SkippedExample
 from uds_lens.results import AuditConfig, DepthAudit, ModelRecord
+from uds_lens.results.control_facts import ControlFacts
+from uds_lens.results.retain_models import RetainStage1
 
 TYPES = ("Person Name", "Award", "Book/Work Title", "Yes/No")
 
@@ -95,3 +98,37 @@ def record(name: str, fingerprint: str, layers: int) -> ModelRecord:
         n_layers=layers,
         d_model=64,
     )
+
+
+def with_control(audit: DepthAudit, *, n: int = 12, lost: float = 0.4, subjects: int = 4) -> DepthAudit:
+    """The same audit with control facts about some subjects, on which the unlearned states cost `lost` nats."""
+    layers = audit.n_layers
+    facts = [
+        dataclasses.replace(example(i), id=f"kept{i}", subject=f"person {i % subjects}") for i in range(n)
+    ]
+    known = torch.linspace(0.5, 1.5, n, dtype=torch.float64)[:, None].expand(n, layers)
+    control = ControlFacts(
+        examples=tuple(facts),
+        skipped=(SkippedExample("gone", n, "the entity is not in the answer", "Kept?"),),
+        ids_hash="c" * 32,
+        sample=None,
+        n_tokens=torch.ones(n, dtype=torch.long),
+        s_full=torch.full((n,), -0.1, dtype=torch.float64),
+        s1_delta=0.05 * known,
+    )
+    return dataclasses.replace(audit, control=control, control_s2_delta=lost * known)
+
+
+def with_retains(audit: DepthAudit, *, scales: Sequence[float] = (0.9, 1.1)) -> DepthAudit:
+    """The same audit against several retain models, whose S1 are multiples of its own with this mean."""
+    retains = tuple(
+        RetainStage1(
+            model=record(f"ckpt/retain-{i}", f"{i:x}" * 32, audit.n_layers),
+            s1_delta=scale * audit.s1_delta,
+            s1_norm_ratio=audit.s1_norm_ratio,
+            s1_cosine=audit.s1_cosine,
+            control_s1_delta=None if audit.control is None else audit.control.s1_delta,
+        )
+        for i, scale in enumerate(scales, start=1)
+    )
+    return dataclasses.replace(audit, retains=retains)

@@ -47,10 +47,14 @@ def test_compare_methods_on_the_toy_world(
 ) -> None:
     world = ul.toy.load()
     models = dict(list(world.unlearned.items())[:3])
-    small = dataclasses.replace(world, examples=world.examples[::6], unlearned=models)
+    small = dataclasses.replace(
+        world, examples=world.examples[::6], retain_examples=world.retain_examples[::8], unlearned=models
+    )
     monkeypatch.setattr("uds_lens.toy.load", lambda: small)
     run_here(monkeypatch, EXAMPLES / "compare_methods.py", "--device", "cpu", "--out", tmp_path)
-    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    printed = capsys.readouterr().out
+    assert "Loss on facts that were to be kept" in printed
+    rows = [line.split() for line in printed.splitlines()]
     pairs = [row for row in rows if len(row) == 5 and {row[0], row[1]} <= set(models)]
     assert len(pairs) == 3
     assert all(-1 <= float(row[3]) <= float(row[2]) <= float(row[4]) <= 1 for row in pairs)

@@ -28,6 +28,9 @@ LastLayer: TypeAlias = Literal["resid_post", "post_norm"]
 Sampling: TypeAlias = Literal["random", "first"]
 """Which examples a limit keeps: a random sample spread over the subjects, or the first ones of the file."""
 
+StandIn: TypeAlias = Literal["base"]
+"""What stands in for a retain model that there is none of: `base`, the model before fine-tuning."""
+
 PaddingSide: TypeAlias = Literal["left", "right"]
 Engine: TypeAlias = Literal["auto", "wavefront", "naive"]
 DType: TypeAlias = Literal["float32", "bfloat16", "float16"]

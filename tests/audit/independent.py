@@ -12,17 +12,21 @@ def layers_of(model):
     return getattr(inner, "layers", None) or inner.h
 
 
-def tokens_of(example, tokenizer):
-    """Ids of prompt and whole continuation, and the places of the entity's tokens."""
+def tokens_of(example, tokenizer, chat=None):
+    """Ids of prompt and whole continuation, and the places of the entity's tokens; `chat` is (system turn, date)."""
     prompt = f"Question: {example.question}\nAnswer: {example.prefix}"
+    if chat is not None:
+        turns = [{"role": "system", "content": chat[0]}, {"role": "user", "content": example.question}]
+        opened = {"tokenize": False, "add_generation_prompt": True, "date_string": chat[1]}
+        prompt = tokenizer.apply_chat_template(turns, **opened) + example.prefix
     rest = example.answer[len(example.prefix) :].lstrip()
-    text = rest if prompt.endswith(" ") else " " + rest
+    text = rest if prompt[-1].isspace() else " " + rest
     begin = text.index(example.entity)
     coded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
     overlap = [
         i for i, (a, b) in enumerate(coded.offset_mapping) if a < begin + len(example.entity) and b > begin
     ]
-    head = tokenizer(prompt).input_ids
+    head = tokenizer(prompt, add_special_tokens=chat is None).input_ids
     return head + coded.input_ids, [len(head) + i for i in overlap]
 
 
@@ -46,7 +50,7 @@ def forward(model, ids, *, layer=None, states=None, positions=None):
     return logits, seen
 
 
-def audit(full, retain, unlearned, examples, *, tau=0.05, dtype=torch.float32, scope="entity"):
+def audit(full, retain, unlearned, examples, *, tau=0.05, dtype=torch.float32, scope="entity", chat=None):
     """s_full, s1_delta, s2_delta, ke, ler, uds per example, uds; as nested lists and numbers."""
     tokenizer = AutoTokenizer.from_pretrained(full)
     target, *sources = (
@@ -55,7 +59,7 @@ def audit(full, retain, unlearned, examples, *, tau=0.05, dtype=torch.float32, s
     )
     out = {"s_full": [], "s1_delta": [], "s2_delta": [], "ke": [], "ler": [], "uds_per_example": []}
     for example in examples:
-        ids, entity = tokens_of(example, tokenizer)
+        ids, entity = tokens_of(example, tokenizer, chat)
         scored = [place - 1 for place in entity]
         patched = {"entity": scored, "boundary": scored[:1], "all": list(range(scored[-1] + 1))}[scope]
 

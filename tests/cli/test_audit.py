@@ -40,8 +40,8 @@ def calls(monkeypatch: pytest.MonkeyPatch, make_audit) -> list[tuple]:
     """Replaces the measurement by one that notes what it was asked for."""
     noted = []
 
-    def run(*models, config, options):
-        noted.append((models, config, options))
+    def run(*models, control=None, config, options):
+        noted.append((models if control is None else (*models, control), config, options))
         return make_audit(0.5)
 
     monkeypatch.setattr(ul.DepthAudit, "run", run)
@@ -98,6 +98,7 @@ def test_without_options_the_defaults_are_those_of_the_library(calls: list, exam
         ("--scope all", {"scope": "all"}),
         ("--last-layer post_norm", {"last_layer": "post_norm"}),
         ("--protocol chat", {"protocol": "chat"}),
+        ("--stand-in base", {"stand_in": "base"}),
         ("--dtype bfloat16", {"dtype": "bfloat16"}),
         ("--confidence 0.9", {"confidence": 0.9}),
         ("--n-bootstrap 500", {"n_bootstrap": 500}),
@@ -123,6 +124,14 @@ def test_every_option_arrives(words: str, settings: dict, calls: list, examples:
     assert (config, options).count(type(changed)()) == 0
     other = options if changed is config else config
     assert other == type(other)()
+
+
+def test_control_facts_and_several_retain_models_arrive(calls: list, examples: Path, uds_lens) -> None:
+    more = ("--retain", WORLD.half, "--control", WORLD.path / "retain.json")
+    assert uds_lens("audit", *TRIO, *more, "--examples", examples, "--out", examples.parent / "o").code == 0
+    ((models, _, _),) = calls
+    assert models[1] == [str(WORLD.retain), str(WORLD.half)]
+    assert models[4] == WORLD.retain_examples
 
 
 def test_one_audit_does_not_go_among_several(calls: list, examples: Path, make_audit, uds_lens) -> None:

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from synthetic_audits import synthetic_audit, with_control, with_retains
 
 from uds_lens.cli.output import audits_as_json, print_audits
 
@@ -27,6 +28,26 @@ def test_table_holds_the_numbers(make_audit, capsys: pytest.CaptureFixture[str])
         "intact",
     ]
     assert lines[3].split()[:2] == ["rmu", "0.700"]
+
+
+def test_what_only_some_audits_have_gets_tables_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    audit = synthetic_audit(n=40)
+    print_audits({"npo": audit})
+    assert "What was to stay" not in (out := capsys.readouterr().out) and "Against each" not in out
+    more = with_retains(with_control(audit, lost=0.1))
+    print_audits({"npo": audit, "rmu": more})
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines())) <= 80
+    kept, against = out.split("What was to stay")[1].split("Against each retain model")
+    (row,) = (line.split() for line in kept.splitlines() if line.startswith("rmu"))
+    found = more.damage_estimate
+    low, high = found.interval
+    losses = [f"{value:.3f}" for value in (found.forget_loss, found.control_loss, found.retain_loss)]
+    assert row == ["rmu", f"{found.value:.3f}", f"{low:.3f}", "-", f"{high:.3f}", *losses]
+    rows = [line.split() for line in against.splitlines() if line.startswith("rmu")]
+    assert [row[1:3] for row in rows] == [
+        [f"ckpt/retain-{i}", f"{uds:.3f}"] for i, uds in enumerate(more.uds_by_retain, start=1)
+    ]
 
 
 def test_undefined_score_is_said_not_zero(make_audit, capsys: pytest.CaptureFixture[str]) -> None:

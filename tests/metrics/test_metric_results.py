@@ -1,10 +1,16 @@
+import dataclasses
 import json
 import math
 
 import pytest
+import torch
 
+from uds_lens.data import ForgetExample
 from uds_lens.errors import ResultFormatError
-from uds_lens.metrics import MetricResults, evaluate
+from uds_lens.metrics import METRICS, MetricData, MetricResults, evaluate
+from uds_lens.metrics.evaluation import _subjects
+from uds_lens.metrics.metric_results import MetricValue
+from uds_lens.results import bootstrap_interval
 
 from .conftest import RUN, SHORT
 
@@ -87,3 +93,40 @@ def test_places_that_are_no_file(results, tmp_path):
         MetricResults.load(tmp_path / "none.json")
     with pytest.raises(ResultFormatError, match="is a directory"):
         results.save(tmp_path)
+
+
+def test_intervals_of_metrics_go_by_subject(tmp_path):
+    values, subjects = (0.1, 0.2, 0.15, 0.8, 0.9, 0.85), ("Ada", "Ada", "Ada", "Bo", "Bo", "Cy")
+    words = {"direction": "knowledge", "low": 0.0, "high": 1.0, "zero": "nothing", "one": "all"}
+    plain = MetricValue(
+        name="es",
+        label="ES",
+        group="memorization",
+        value=0.5,
+        ids=tuple("abcdef"),
+        per_example=values,
+        **words,
+    )
+    named = dataclasses.replace(plain, subjects=subjects)
+    tensor = torch.tensor(values, dtype=torch.float64)
+    assert named.interval == bootstrap_interval(tensor, clusters=subjects, bounds=(0.0, 1.0))
+    assert plain.interval == bootstrap_interval(tensor)
+    assert named.interval.low < plain.interval.low and named.interval.high > plain.interval.high
+
+
+def test_subjects_are_those_of_the_set_a_metric_is_about():
+    def rows(names, start="q"):
+        told = {"answer": "Ada.", "entity": "Ada"}
+        return [
+            ForgetExample(f"{start}{i}", f"{start} {i}?", subject=name, **told)
+            for i, name in enumerate(names)
+        ]
+
+    data = MetricData(
+        forget=rows(["Ada", None, "Bo"]), retain=rows(["Cy", "Di"], start="r"), holdout=rows([None], "h")
+    )
+    assert _subjects(METRICS["es"], ("q0", "q1", "q2"), data) == ("Ada", None, "Bo")
+    assert _subjects(METRICS["retain_q_prob"], ("r1", "r0"), data) == ("Di", "Cy")
+    assert _subjects(METRICS["logit_lens"], ("q2",), data) == ("Bo",)
+    assert _subjects(METRICS["es"], (), data) == _subjects(METRICS["es"], ("other",), data) == ()
+    assert _subjects(METRICS["es"], ("q1",), data) == ()

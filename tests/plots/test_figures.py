@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 import plotly.io
 import pytest
 import torch
-from synthetic_audits import example, synthetic_audit
+from synthetic_audits import example, synthetic_audit, with_control
 
 from uds_lens import plots
 from uds_lens.errors import ConfigError, DataError
@@ -43,6 +43,7 @@ FIGURES = {
     "length": lambda a, t: a.plot_length(theme=t),
     "tau": lambda a, t: a.plot_tau(theme=t),
     "clip": lambda a, t: a.plot_clip(theme=t),
+    "control": lambda a, t: with_control(a).plot_control(theme=t),
     "components": lambda a, t: a.plot_components([elsewhere(a)], theme=t),
     "comparison": lambda a, t: a.plot_comparison([a], theme=t),
     "panels": lambda a, t: a.plot_comparison([a] * 8, theme=t),

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from numpy.testing import assert_allclose
-from synthetic_audits import synthetic_audit
+from synthetic_audits import synthetic_audit, with_control
 
 from uds_lens import plots
 from uds_lens.errors import DataError
@@ -226,3 +226,14 @@ def test_a_band_breaks_where_values_are_missing():
     xs, ys = outline([0, 1, 2, 3], [0.0, np.nan, 0.2, 0.3], [1.0, np.nan, 1.2, 1.3])
     assert xs == [-0.15, 0.15, 0.15, -0.15, None, 2, 3, 3, 2, None]
     assert ys == [0.0, 0.0, 1.0, 1.0, None, 0.2, 0.3, 1.3, 1.2, None]
+
+
+def test_forget_and_kept(audit):
+    controlled = with_control(audit)
+    frame, figure = controlled.control_layers_frame(), controlled.plot_control()
+    for start, column in (
+        ("forget facts", "forget_mean"),
+        ("retained facts, states", "control_retain_mean"),
+        ("retained facts", "control_mean"),
+    ):
+        assert_allclose(np.asarray(named(figure, start).y, dtype=float), frame[column])

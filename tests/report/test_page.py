@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
-from synthetic_audits import synthetic_audit
+from synthetic_audits import synthetic_audit, with_control, with_retains
 
 from uds_lens.errors import ConfigError
 from uds_lens.metrics import MetricOptions, MetricResults, MetricValue
@@ -342,3 +342,23 @@ def test_audits_that_cannot_be_compared_say_why(sites, one):
     assert 'data-figure="differences"' not in render(sites)
     alone = Page(one.read_text(encoding="utf-8"))
     assert "Which differences" not in alone.words and alone.data["figures"]["differences"] is None
+
+
+def test_damage_and_several_retain_models_are_told_and_drawn(audits):
+    plain = Page(render(audits))
+    assert (
+        "damage" not in plain.words.split("Method and protocol")[0]
+        and "Against each retain" not in plain.words
+    )
+    audit = with_retains(with_control(next(iter(audits.values()))))
+    low, high = audit.damage_estimate.interval
+    for page in (Page(render(audit)), Page(render({"one": audit, "other": synthetic_audit(seed=9)}))):
+        assert f"{audit.damage:.3f}" in page.words and f"{low:.3f} to {high:.3f}" in page.words
+        assert "Against each retain model" in page.words and "ckpt/retain-2" in page.words
+        assert page.data["models"][0]["figures"]["control"]["data"]
+        compile(
+            page.text[page.text.index("import uds_lens as ul") :].split("Weights, tokens")[0],
+            "recipe",
+            "exec",
+        )
+        assert "control=control," in page.text and "['ckpt/retain-1', 'ckpt/retain-2']" in page.text

@@ -164,8 +164,8 @@ def with_manifest(folder, change):
     ("change", "words"),
     [
         (
-            lambda m: m.update(version=3),
-            "has format version 3, this release reads 1 and 2: use the release that wrote it",
+            lambda m: m.update(version=4),
+            "has format version 4, this release reads 1, 2 and 3: use the release that wrote it",
         ),
         (lambda m: m.update(version="1"), "it names no format and version"),
         (
@@ -195,6 +195,9 @@ def with_manifest(folder, change):
         (lambda m: m["config"].update(exact_noop="False"), "config.exact_noop must be true or false"),
         (lambda m: m["skipped"].append({"id": "x"}), r"skipped\[1\] is not complete: no 'question'"),
         (lambda m: m["skipped"].append(3), r"skipped\[1\] must be an object"),
+        (lambda m: m.update(retains={}), "is not a complete DepthAudit: see 'retains'"),
+        (lambda m: m.update(retains=[1]), "must hold n_tokens, .*retains_s1_cosine"),
+        (lambda m: m.update(control={}), r"control\.parquet"),
         (
             lambda m: m["provenance"].update(ids_hash=1),
             "ids_hash, engine and first_prompt of its provenance must be",

@@ -117,7 +117,9 @@ def test_the_examples_frame(audit):
 
 def test_the_layers_frame(audit):
     frame = audit.layers_frame()
-    statistics = [f"{name}_{of}" for name in ("s1", "s2", "ler") for of in ("mean", "std", "q25", "q75")]
+    statistics = [
+        f"{name}_{of}" for name in ("s1", "s2", "ler") for of in ("mean", "std", "q25", "q75", "low", "high")
+    ]
     closeness = ["s1_norm_ratio", "s1_cosine", "s2_norm_ratio", "s2_cosine"]
     assert list(frame) == [
         "layer",

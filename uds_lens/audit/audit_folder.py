@@ -60,7 +60,7 @@ def check_models(question: Question, models: Mapping[str, str]) -> None:
     run = question.options
     where = {"offline": run.offline, "trust_remote_code": run.trust_remote_code}
     full = read_checkpoint_info(question.full, revision=run.revision, **where)
-    for role, model in (("retain", question.retain), *(("unlearned", model) for model in models.values())):
+    for role, model in (*question.retains.items(), *(("unlearned", model) for model in models.values())):
         check_compatible({"full": full, role: read_checkpoint_info(model, revision=run.revision, **where)})
 
 
@@ -84,6 +84,7 @@ def audit_alone(
                 question.retain,
                 model,
                 question.examples,
+                control=question.control,
                 config=question.config,
                 options=question.options,
             )
@@ -122,6 +123,7 @@ def audit_many(
                 question.full,
                 question.retain,
                 question.examples,
+                control=question.control,
                 config=question.config,
                 options=question.options,
             )

@@ -9,10 +9,10 @@ import os
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from uds_lens.data import ExamplesLike
-from uds_lens.models import ModelSource
+from uds_lens.models import ModelSource, RetainSource
 from uds_lens.results.audit_files import SavedKind, load_result, save_result
 from uds_lens.results.comparable import STAGE_1_SETTINGS
 from uds_lens.results.depth_audit import DepthAudit
@@ -26,6 +26,7 @@ SAVED = SavedKind(
     "Baseline",
     roles=("full", "retain"),
     tensors=("n_tokens", "s_full", "s1_delta", "s1_norm_ratio", "s1_cosine"),
+    control=(),
     more="key",
 )
 """What a saved baseline holds."""
@@ -46,9 +47,10 @@ class Baseline(Stage1):
     def measure(
         cls,
         full: ModelSource,
-        retain: ModelSource,
+        retain: RetainSource,
         examples: ExamplesLike,
         *,
+        control: ExamplesLike | None = None,
         config: AuditConfig | None = None,
         options: RunOptions | None = None,
     ) -> Baseline:
@@ -56,8 +58,10 @@ class Baseline(Stage1):
 
         Args:
             full: Trained on everything.
-            retain: Never saw the forget set.
+            retain: Never saw the forget set. Several (a list) that differ in their seed: S1 is their mean, and every
+                audit has a score against each.
             examples: The forget set: examples or rows, or where `uds_lens.load_examples` reads them.
+            control: Facts that `full` and `retain` both know, in the same forms; None measures none.
             config: What to measure; default `AuditConfig()`.
             options: How to run it; default `RunOptions()`.
 
@@ -71,7 +75,7 @@ class Baseline(Stage1):
         """
         from uds_lens.audit.stages import measure_baseline
 
-        return measure_baseline(full, retain, examples, config=config, options=options)
+        return measure_baseline(full, retain, examples, control=control, config=config, options=options)
 
     @property
     def key(self) -> str:
@@ -80,13 +84,17 @@ class Baseline(Stage1):
         Not tau, which is applied afterwards, and neither names nor paths.
         """
         settings = self.config
-        parts = {
+        parts: dict[str, Any] = {
             "full": self.models["full"].fingerprint,
             "retain": self.models["retain"].fingerprint,
             "ids": self.provenance.get("ids_hash"),
             "uds_lens": self.provenance.get("versions", {}).get("uds_lens"),
             **{name: getattr(settings, name) for name in STAGE_1_SETTINGS},
         }
+        if self.retains:
+            parts["retain"] = [retain.model.fingerprint for retain in self.retains]
+        if self.control is not None:
+            parts["control"] = self.control.ids_hash
         return hashlib.blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=16).hexdigest()
 
     def audit(self, unlearned: ModelSource, *, options: RunOptions | None = None) -> DepthAudit:
@@ -159,8 +167,12 @@ class Baseline(Stage1):
         """
         return cls(**load_result(path, SAVED))
 
+    def _retain_note(self) -> str:
+        n = len(self.retains)
+        return f"retain={n} models" if n else f"retain={self.models['retain'].name!r}"
+
     def __repr__(self) -> str:
         return (
             f"Baseline({len(self.examples)} examples, {len(self.skipped)} skipped, {self.s1_delta.shape[1]} layers, "
-            f"full={self.models['full'].name!r}, retain={self.models['retain'].name!r})"
+            f"full={self.models['full'].name!r}, {self._retain_note()})"
         )

@@ -163,7 +163,7 @@ def estimate_memory(
     head = int(getattr(text, "head_dim", None) or width // heads)
     kv = 2 * head * int(getattr(text, "num_key_value_heads", None) or heads)
     inner = int(getattr(text, "intermediate_size", None) or 4 * width)
-    rows = plan.encoded.rows
+    rows = plan.rows
     windows = sum(len(row.window) for row in rows)
     largest = kept = 0
     for batch in plan.batches:

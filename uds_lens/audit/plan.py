@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from jaxtyping import Bool
 from torch import Tensor
 
-from uds_lens.data import Encoded, ForgetExample, TokenBatch, encode, make_batch
+from uds_lens.data import Encoded, ForgetExample, TokenBatch, TokenRow, encode, make_batch
 from uds_lens.errors import ModelError, Setting
 from uds_lens.models import HookedModel, ModelSource, check_compatible, pick_device, read_checkpoint_info
 from uds_lens.patching import ModelCosts, choose_reading, fall_back
@@ -23,16 +24,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """The tokenised forget set and its batches."""
+    """The tokenised forget set, the control facts where there are any, and their batches."""
 
     encoded: Encoded
-    """Rows, and what was skipped."""
+    """The forget set: rows, and what was skipped."""
 
     batches: list[list[int]]
     """Row indices of each batch."""
 
     pad_token_id: int | None
     """Filler token; masked everywhere."""
+
+    control: Encoded | None = None
+    """Control facts: rows, and what was skipped; None without a control."""
 
     packed: bool = False
     """Whether all models run on packed rows (see `uds_lens.patching.wavefront.rows_layout`)."""
@@ -43,13 +47,18 @@ class Plan:
     _readings: dict[tuple[object, ...], Engine] = field(default_factory=dict, repr=False)
     """How models of one kind are read, decided once for each."""
 
+    @cached_property
+    def rows(self) -> list[TokenRow]:
+        """All rows that are run, those of the forget set first; batches count these."""
+        return [*self.encoded.rows, *(self.control.rows if self.control else ())]
+
     def reading(self, model: HookedModel, *, site: Site, packed: bool, engine: Engine) -> Engine:
         """Engine that reads the model's states; where `engine` is `auto`, tried on two rows first."""
-        if engine != "auto" or site != "resid_post" or not self.encoded.rows:
+        if engine != "auto" or site != "resid_post" or not self.rows:
             return "naive" if engine == "naive" else "wavefront"
         kind = _kind(model, packed)
         if kind not in self._readings:
-            lengths = [len(row.ids) for row in self.encoded.rows]
+            lengths = [len(row.ids) for row in self.rows]
             rows = sorted({lengths.index(max(lengths)), lengths.index(min(lengths))})
             self._readings[kind] = choose_reading(model, self.batch_of(rows), packed=packed)
         return self._readings[kind]
@@ -68,7 +77,7 @@ class Plan:
         key = tuple(rows)
         if key not in self._made:
             self._made[key] = make_batch(
-                self.encoded.rows, indices=rows, pad_token_id=self.pad_token_id, padding_side="left"
+                self.rows, indices=rows, pad_token_id=self.pad_token_id, padding_side="left"
             )
         return self._made[key]
 
@@ -82,7 +91,7 @@ class Plan:
         """
         if bool(finite.all()):
             return
-        example = self.encoded.rows[rows[int((~finite).nonzero()[0, 0])]].example
+        example = self.rows[rows[int((~finite).nonzero()[0, 0])]].example
         raise ModelError(
             f"{name!r} gives NaN or infinite {what}, first for example {example.id!r} ({example.question[:60]!r}): "
             "its weights are broken, or its dtype overflows. Check the checkpoint, or use ",
@@ -100,10 +109,18 @@ def make_plan(
     models: Mapping[str, ModelSource],
     examples: Sequence[ForgetExample],
     *,
+    control: Sequence[ForgetExample] | None = None,
     config: AuditConfig,
     options: RunOptions,
 ) -> Plan:
     """Check that the checkpoints fit together, and tokenise the examples with their tokenizer.
+
+    Args:
+        models: Models by role, `full` first.
+        examples: The forget set.
+        control: Facts that were to be kept, or None.
+        config: What is measured.
+        options: How it is run.
 
     Raises:
         IncompatibleModelsError: The checkpoints differ where they must agree.
@@ -114,11 +131,16 @@ def make_plan(
         for role, model in models.items()
     }
     tokenizer: PreTrainedTokenizerFast = check_compatible(infos)
-    encoded = encode(examples, tokenizer, protocol=config.protocol, scope=config.scope, chat=config.chat)
+    how: dict[str, Any] = {"protocol": config.protocol, "scope": config.scope, "chat": config.chat}
+    encoded = encode(examples, tokenizer, **how)
+    facts = None if control is None else encode(control, tokenizer, **how)
     full = next(iter(infos.values()))
     plain = not options.trust_remote_code and options.device_map is None and options.engine != "naive"
     packed = plain and config.site == "resid_post"
     packed = packed and all(may_be_packable(m, full.shape["architecture"]) for m in models.values())
     costs = ModelCosts.of(full.config, pick_device(options.device))
-    batches = costs.batches(encoded.rows, token_budget=options.token_budget, packed=packed)
-    return Plan(encoded=encoded, batches=batches, pad_token_id=tokenizer.pad_token_id, packed=packed)
+    rows = [*encoded.rows, *(facts.rows if facts else ())]
+    batches = costs.batches(rows, token_budget=options.token_budget, packed=packed)
+    return Plan(
+        encoded=encoded, control=facts, batches=batches, pad_token_id=tokenizer.pad_token_id, packed=packed
+    )

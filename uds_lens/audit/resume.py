@@ -12,6 +12,7 @@ from uds_lens.errors import ResultFormatError
 
 if TYPE_CHECKING:
     from uds_lens.audit.baseline import Baseline
+    from uds_lens.audit.plan import Plan
     from uds_lens.data import Encoded, ForgetExample
     from uds_lens.results import AuditConfig, DepthAudit, RunOptions
 
@@ -23,8 +24,8 @@ class Question:
     full: str
     """Model that knows."""
 
-    retain: str
-    """Model that never did."""
+    retain: str | Sequence[str]
+    """Model that never did, or several."""
 
     examples: Sequence[ForgetExample]
     """The forget set."""
@@ -34,6 +35,9 @@ class Question:
 
     options: RunOptions
     """How models are opened and run."""
+
+    control: Sequence[ForgetExample] | None = None
+    """Facts that were to be kept, or None."""
 
     _fingerprints: dict[str, str] = field(default_factory=dict)
 
@@ -69,23 +73,44 @@ class Question:
             return None
         if self.options.engine not in ("auto", told.get("engine")):
             return None
-        if told.get("ids_hash") != self._encoded.ids_hash or not self._same_rows(result):
+        if told.get("ids_hash") != self._plan.encoded.ids_hash or not self._same_facts(result):
             return None
-        models = {"full": self.full, "retain": self.retain, **others}
-        same = all(result.models[role].fingerprint == self._weights(model) for role, model in models.items())
+        models = {"full": self.full, **self.retains, **others}
+        same = result.roles.keys() == models.keys() and all(
+            result.roles[role].fingerprint == self._weights(model) for role, model in models.items()
+        )
         return result if same else None
 
-    def _same_rows(self, result: Any) -> bool:
-        rows = [row.example for row in self._encoded.rows]
-        return list(result.examples) == rows and list(result.skipped) == self._encoded.skipped
+    @property
+    def retains(self) -> dict[str, str]:
+        """The retain models by role."""
+        from uds_lens.audit.asked_facts import retain_roles
+
+        return retain_roles(self.retain)
+
+    def _same_facts(self, result: Any) -> bool:
+        """Whether forget set and control are what is asked for."""
+        if not _same_rows(result, self._plan.encoded):
+            return False
+        if result.control is None or self._plan.control is None:
+            return result.control is self._plan.control
+        return result.control.ids_hash == self._plan.control.ids_hash and _same_rows(
+            result.control, self._plan.control
+        )
 
     @cached_property
-    def _encoded(self) -> Encoded:
-        from uds_lens.audit.forget_set import forget_set
+    def _plan(self) -> Plan:
+        from uds_lens.audit.asked_facts import asked_facts
         from uds_lens.audit.plan import make_plan
 
-        examples = forget_set(self.examples, self.config).examples
-        return make_plan({"full": self.full}, examples, config=self.config, options=self.options).encoded
+        asked = asked_facts(self.examples, self.control, self.config)
+        return make_plan(
+            {"full": self.full},
+            asked.forget.examples,
+            control=asked.control_examples,
+            config=self.config,
+            options=self.options,
+        )
 
     def _weights(self, model: str) -> str:
         from uds_lens.audit.source_states import opened
@@ -94,6 +119,11 @@ class Question:
             with opened(model, self.config, self.options) as hooked:
                 self._fingerprints[model] = hooked.fingerprint
         return self._fingerprints[model]
+
+
+def _same_rows(found: Any, encoded: Encoded) -> bool:
+    rows = [row.example for row in encoded.rows]
+    return list(found.examples) == rows and list(found.skipped) == encoded.skipped
 
 
 def _loaded(kind: Any, place: Path) -> Any:

@@ -3,31 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-import torch
-
+from uds_lens.audit.asked_facts import AskedFacts, asked_facts, retain_roles
 from uds_lens.audit.baseline import Baseline
-from uds_lens.audit.forget_set import forget_set
 from uds_lens.audit.memory import require_memory
 from uds_lens.audit.plan import Plan, make_plan
 from uds_lens.audit.source_states import SourceStates, read_source
+from uds_lens.audit.stage_results import baseline_of, joined
 from uds_lens.audit.target import PatchScores, Target, score_sources
 from uds_lens.checked_settings import as_settings
 from uds_lens.data import ExamplesLike
-from uds_lens.errors import ModelError, warn_once
-from uds_lens.models import ModelSource, read_checkpoint_info
+from uds_lens.errors import ModelError
+from uds_lens.models import ModelSource, RetainSource, read_checkpoint_info
 from uds_lens.results.depth_audit import DepthAudit
-from uds_lens.results.records import ModelRecord, provenance
+from uds_lens.results.records import provenance
 from uds_lens.results.settings import AuditConfig, RunOptions
 
 
 def audit_from_scratch(
     full: ModelSource,
-    retain: ModelSource,
+    retain: RetainSource,
     unlearned: ModelSource,
     examples: ExamplesLike,
     *,
+    control: ExamplesLike | None = None,
     config: AuditConfig | None = None,
     options: RunOptions | None = None,
 ) -> DepthAudit:
@@ -36,22 +35,21 @@ def audit_from_scratch(
         as_settings(AuditConfig, config, name="config"),
         as_settings(RunOptions, options, name="options"),
     )
-    roles: dict[str, ModelSource] = {"full": full, "retain": retain, "unlearned": unlearned}
-    asked = forget_set(examples, config)
-    plan = make_plan(roles, asked.examples, config=config, options=options)
-    require_memory(full, plan, n_sources=2, config=config, options=options)
-    first = read_source(retain, plan, role="retain", config=config, options=options, share=2)
-    second = read_source(unlearned, plan, role="unlearned", config=config, options=options, share=2)
-    same = first.record.fingerprint == second.record.fingerprint
-    baseline, scores = _stage_1(full, first, [] if same else [second], plan, config, options, asked.sample)
-    return _joined(baseline, second.record, None if same else scores[0], baseline.provenance)
+    roles = {**retain_roles(retain), "unlearned": unlearned}
+    asked = asked_facts(examples, control, config)
+    plan = _plan({"full": full, **roles}, asked, config, options)
+    *retains, last = _read(full, roles, plan, config, options)
+    known = last.record.fingerprint in {source.record.fingerprint for source in retains}
+    baseline, scores = _stage_1(full, retains, [] if known else [last], plan, config, options, asked)
+    return joined(baseline, last.record, None if known else scores[0], plan, baseline.provenance)
 
 
 def measure_baseline(
     full: ModelSource,
-    retain: ModelSource,
+    retain: RetainSource,
     examples: ExamplesLike,
     *,
+    control: ExamplesLike | None = None,
     config: AuditConfig | None = None,
     options: RunOptions | None = None,
 ) -> Baseline:
@@ -60,11 +58,10 @@ def measure_baseline(
         as_settings(AuditConfig, config, name="config"),
         as_settings(RunOptions, options, name="options"),
     )
-    asked = forget_set(examples, config)
-    plan = make_plan({"full": full, "retain": retain}, asked.examples, config=config, options=options)
-    require_memory(full, plan, n_sources=1, config=config, options=options)
-    source = read_source(retain, plan, role="retain", config=config, options=options)
-    return _stage_1(full, source, [], plan, config, options, asked.sample)[0]
+    roles, asked = retain_roles(retain), asked_facts(examples, control, config)
+    plan = _plan({"full": full, **roles}, asked, config, options)
+    retains = _read(full, roles, plan, config, options)
+    return _stage_1(full, retains, [], plan, config, options, asked)[0]
 
 
 def audit_models(
@@ -77,14 +74,34 @@ def audit_models(
         full_of(baseline),
     )
     names = ["unlearned"] if len(models) == 1 else [f"unlearned {i}" for i in range(1, len(models) + 1)]
-    plan = stage_2_plan(baseline, dict(zip(names, models, strict=True)), options)
-    require_memory(full, plan, n_sources=len(models), config=config, options=options)
-    sources = [
-        read_source(model, plan, role=name, config=config, options=options, share=len(models))
-        for name, model in zip(names, models, strict=True)
-    ]
+    roles = dict(zip(names, models, strict=True))
+    plan = stage_2_plan(baseline, roles, options)
+    sources = _read(full, roles, plan, config, options)
     with Target(full, plan, config=config, options=options) as target:
         return stage_2(baseline, sources, target)
+
+
+def _plan(
+    models: Mapping[str, ModelSource], asked: AskedFacts, config: AuditConfig, options: RunOptions
+) -> Plan:
+    return make_plan(
+        models, asked.forget.examples, control=asked.control_examples, config=config, options=options
+    )
+
+
+def _read(
+    full: ModelSource,
+    roles: Mapping[str, ModelSource],
+    plan: Plan,
+    config: AuditConfig,
+    options: RunOptions,
+) -> list[SourceStates]:
+    """The states of all sources, if there is memory for them."""
+    require_memory(full, plan, n_sources=len(roles), config=config, options=options)
+    return [
+        read_source(model, plan, role=role, config=config, options=options, share=len(roles))
+        for role, model in roles.items()
+    ]
 
 
 def full_of(baseline: Baseline) -> ModelSource:
@@ -105,8 +122,13 @@ def stage_2_plan(baseline: Baseline, models: Mapping[str, ModelSource], options:
             f"the `full` this baseline was measured with, {baseline.models['full'].name!r}, cannot be opened from "
             f"here: {error} Say where it is: baseline.with_full(directory)."
         ) from error
-    plan = make_plan({"full": full, **models}, baseline.examples, config=baseline.config, options=options)
-    if plan.encoded.ids_hash != baseline.provenance.get("ids_hash"):
+    control = None if baseline.control is None else baseline.control.examples
+    plan = make_plan(
+        {"full": full, **models}, baseline.examples, control=control, config=baseline.config, options=options
+    )
+    hashes = plan.encoded.ids_hash, None if plan.control is None else plan.control.ids_hash
+    known = None if baseline.control is None else baseline.control.ids_hash
+    if hashes != (baseline.provenance.get("ids_hash"), known):
         raise ModelError(
             "the tokenizer of `full` no longer gives the tokens this baseline was measured on: measure it again."
         )
@@ -121,7 +143,8 @@ def stage_2(baseline: Baseline, sources: Sequence[SourceStates], target: Target)
             f"{now}, expected {baseline.models['full'].fingerprint}). Measure the baseline "
             "again, or set its `full`."
         )
-    own = [s for s in sources if s.record.fingerprint != baseline.models["retain"].fingerprint]
+    retains = {record.fingerprint for role, record in baseline.roles.items() if role != "full"}
+    own = [s for s in sources if s.record.fingerprint not in retains]
     scores = target.score(own).sources if own else []
     by_source = dict(zip(map(id, own), scores, strict=True))
     told = {
@@ -134,83 +157,20 @@ def stage_2(baseline: Baseline, sources: Sequence[SourceStates], target: Target)
         "sample": baseline.provenance.get("sample"),
         "stage_1": dict(baseline.provenance),
     }
-    return [_joined(baseline, s.record, by_source.get(id(s)), told) for s in sources]
+    return [joined(baseline, s.record, by_source.get(id(s)), target.plan, told) for s in sources]
 
 
 def _stage_1(
     full: ModelSource,
-    retain: SourceStates,
+    retains: list[SourceStates],
     others: list[SourceStates],
     plan: Plan,
     config: AuditConfig,
     options: RunOptions,
-    sample: Mapping[str, Any] | None,
+    asked: AskedFacts,
 ) -> tuple[Baseline, list[PatchScores]]:
-    """Patch `retain` and the others into `full`: the baseline, and the scores of each of the others."""
-    scores = score_sources(full, [retain, *others], plan, config=config, options=options)
-    first, *others_scores = scores.sources
-    rows = plan.encoded.rows
-    baseline = Baseline(
-        config=config,
-        models={"full": scores.record, "retain": retain.record},
-        examples=tuple(row.example for row in rows),
-        skipped=tuple(plan.encoded.skipped),
-        provenance={
-            **provenance(
-                engine=scores.engine,
-                device=scores.device,
-                rendered_prompt=rows[0].rendered.prompt if rows else None,
-                ids_hash=plan.encoded.ids_hash,
-            ),
-            "sample": sample,
-        },
-        n_tokens=torch.tensor([len(row.targets) for row in rows], dtype=torch.long),
-        s_full=scores.s_full,
-        s1_delta=first.delta,
-        s1_norm_ratio=first.norm_ratio,
-        s1_cosine=first.cosine,
-        full=full,
-    )
-    return baseline, others_scores
-
-
-def _joined(
-    baseline: Baseline, unlearned: ModelRecord, scores: PatchScores | None, told: Mapping[str, Any]
-) -> DepthAudit:
-    """Join the stages; None means the model is retain itself, whose stage 2 is stage 1."""
-    scores = scores or PatchScores(baseline.s1_delta, baseline.s1_norm_ratio, baseline.s1_cosine)
-    audit = DepthAudit(
-        config=baseline.config,
-        models={**baseline.models, "unlearned": unlearned},
-        examples=baseline.examples,
-        skipped=baseline.skipped,
-        provenance=told,
-        n_tokens=baseline.n_tokens,
-        s_full=baseline.s_full,
-        s1_delta=baseline.s1_delta,
-        s2_delta=scores.delta,
-        s1_norm_ratio=baseline.s1_norm_ratio,
-        s1_cosine=baseline.s1_cosine,
-        s2_norm_ratio=scores.norm_ratio,
-        s2_cosine=scores.cosine,
-    )
-    _warn_of_nothing(audit, baseline)
-    return audit
-
-
-def _warn_of_nothing(audit: DepthAudit, baseline: Baseline) -> None:
-    """Say that nothing was measured: once for each baseline and tau, since the reason lies there."""
-    about = f"{baseline.key} {audit.config.tau}"
-    pair = f"full={audit.models['full'].name!r}, retain={audit.models['retain'].name!r}"
-    if not audit.examples:
-        warn_once(
-            f"UDS is NaN: none of the {len(audit.skipped)} rows could be scored, so that nothing was measured. "
-            f"`skipped` names the reasons; the first: {audit.skipped[0].reason} ({pair})",
-            key=f"no row {about}",
-        )
-    elif audit.n_measured == 0:
-        warn_once(
-            "UDS is NaN: no example has a layer where patching retain's state costs more than tau "
-            f"({audit.config.tau:g} nats per token). Does `full` know the forget set, and `retain` not? ({pair})",
-            key=f"no layer {about}",
-        )
+    """Patch the retain models and the others into `full`: the baseline, and the scores of each of the others."""
+    scores = score_sources(full, [*retains, *others], plan, config=config, options=options)
+    records = [source.record for source in retains]
+    baseline = baseline_of(scores, records, plan, asked, config=config, full=full)
+    return baseline, scores.sources[len(retains) :]

@@ -123,7 +123,7 @@ class Target:
         Raises:
             ModelError: A log-probability is NaN or infinite; names the first example.
         """
-        n_examples = len(self.plan.encoded.rows)
+        n_examples = len(self.plan.rows)
         s_full = torch.full((n_examples,), torch.nan, dtype=torch.float64)
         scores = [PatchScores.empty(n_examples, self.model.n_layers) for _ in sources]
 
@@ -248,7 +248,7 @@ class Target:
             return "wavefront"
         if self.reading == "naive" and not self.model.runs_hooks:
             return "naive"  # it was said when the first model of this kind was read
-        tokens = self.plan.encoded.rows
+        tokens = self.plan.rows
         longest = max(order, key=lambda row: len(tokens[row].ids))
         widest = max(order, key=lambda row: len(tokens[row].window))
         rows = sorted({order[0], order[-1], longest, widest})

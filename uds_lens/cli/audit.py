@@ -20,13 +20,24 @@ def audit(
     full: Annotated[
         str, typer.Option(metavar="MODEL", help="Model trained on everything: directory or Hub id.")
     ],
-    retain: Annotated[str, typer.Option(metavar="MODEL", help="Model that never saw the forget set.")],
+    retain: Annotated[
+        list[str],
+        typer.Option(
+            metavar="MODEL", help="Model that never saw the forget set; repeat for other seeds of it."
+        ),
+    ],
     unlearned: Annotated[list[str], typer.Option(metavar="MODEL", help="Model to audit; repeat for more.")],
     examples: Annotated[
         str,
         typer.Option(metavar="DATA", help="Forget set: JSON, JSON lines, CSV, Parquet, or a Hub data set."),
     ],
     out: opt.Out,
+    control: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DATA", help="Facts that full and retain both know: what is lost there is damage."
+        ),
+    ] = None,
     name: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME", help="Name of a result; once for each --unlearned, in their order."),
@@ -54,6 +65,9 @@ def audit(
     baseline they share. Called again, the command leaves finished audits of the same weights, examples and settings
     as they are and measures the others.
 
+    With --control the same is measured on facts that were to be kept. With several --retain there is a score against
+    each. No retain model? --retain ckpt/base --stand-in base takes the model before fine-tuning, and says so.
+
     \b
     Example:
       uds-lens audit --full ckpt/full --retain ckpt/retain --unlearned ckpt/npo \\
@@ -74,7 +88,15 @@ def audit(
     if len(names) > 1:
         require_table(out)
     config, options = measuring.config(chat), running.options(hub)
-    question = Question(full, retain, ul.load_examples(examples), config, options)
+    facts = None if control is None else ul.load_examples(control)
+    question = Question(
+        full,
+        retain[0] if len(retain) == 1 else retain,
+        ul.load_examples(examples),
+        config,
+        options,
+        control=facts,
+    )
     folder.check_models(question, asked)
     found = {} if redo else folder.found_in(question, asked, places)
     if found:

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
+from uds_lens.cli.beside_tables import print_beside
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -36,6 +38,7 @@ def print_audits(audits: Mapping[str, DepthAudit], *, cautions_of: Sequence[str]
     titles = ("model", "UDS", _interval_title(audits), "N", "NaN", "layers", "reading")
     rows = [_cells(name, audit) for name, audit in audits.items()]
     print_table(titles, rows, right=("UDS", "N", "NaN", "layers"), bold="UDS")
+    print_beside(audits)
     shown = audits if cautions_of is None else {name: audits[name] for name in cautions_of}
     print_cautions(
         {name: [(_MARKS[level], text) for level, text in audit.cautions] for name, audit in shown.items()}

@@ -48,6 +48,10 @@ ChatDate: TypeAlias = Annotated[
     str | None,
     typer.Option(metavar="DATE", help="Date given to chat templates that print one. Default: 26 Jul 2024."),
 ]
+StandIn: TypeAlias = Annotated[
+    types.StandIn | None,
+    typer.Option(help="No retain model: what --retain is instead, the model before fine-tuning."),
+]
 DType: TypeAlias = Annotated[types.DType, typer.Option(help="Dtype of the models.")]
 Confidence: TypeAlias = Annotated[
     float, typer.Option(metavar="SHARE", help="Coverage of the bootstrap interval.")
@@ -200,6 +204,7 @@ class Measuring(Group):
     scope: Scope = "entity"
     last_layer: LastLayer = "resid_post"
     protocol: Protocol = "raw"
+    stand_in: StandIn = None
     dtype: DType = "float32"
     confidence: Confidence = 0.95
     n_bootstrap: Bootstrap = 9999

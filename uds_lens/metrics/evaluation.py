@@ -179,6 +179,7 @@ def _assemble(
             reason=outcome.reason,
             ids=tuple(outcome.ids),
             per_example=tuple(outcome.per_example),
+            subjects=_subjects(spec, outcome.ids, session.data),
             details=outcome.details,
             cost=_cost(behind, session),
         )
@@ -191,6 +192,17 @@ def _assemble(
         provenance=_provenance(session, evidence),
         total=_cost(session.results, session),
     )
+
+
+def _subjects(spec: MetricSpec, ids: Sequence[str], data: MetricData) -> tuple[str | None, ...]:
+    """Subjects of the examples of a metric, from the first of its sets that holds them; empty where none has one."""
+    sets = [data.examples(p.set_name) for p in spec.passes if p.set_name not in ("", "entities")]
+    for examples in (*sets, data.with_entities):
+        known = {example.id: example.subject for example in examples}
+        if ids and all(each in known for each in ids):
+            found = tuple(known[each] for each in ids)
+            return found if any(found) else ()
+    return ()
 
 
 def _cost(passes: Iterable[Pass], session: Session) -> Cost:

@@ -75,6 +75,9 @@ class MetricValue:
     per_example: Sequence[float] = ()
     """Value of each example; NaN where it has none."""
 
+    subjects: Sequence[str | None] = ()
+    """Subject of each of them; empty where none has one."""
+
     details: Mapping[str, Any] = field(default_factory=dict)
     """More numbers behind the value, per layer for example."""
 
@@ -93,13 +96,17 @@ class MetricValue:
 
     @property
     def interval(self) -> Interval:
-        """95 % bootstrap interval over examples; NaN for what is no mean over them (an AUC, a harmonic mean)."""
+        """95 % bootstrap interval, by subject where examples share one, else by example.
+
+        NaN for what is no mean over examples (an AUC, a harmonic mean), and where all are about one subject.
+        """
         values = torch.tensor([float(value) for value in self.per_example], dtype=torch.float64)
         if len(values) == 0 or not math.isclose(
             float(values.nanmean()), self.value, rel_tol=1e-6, abs_tol=1e-9
         ):
             return Interval(math.nan, math.nan)
-        return bootstrap_interval(values)
+        bounds = None if math.isinf(self.high) else (self.low, self.high)
+        return bootstrap_interval(values, clusters=self.subjects or None, bounds=bounds)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -97,7 +97,8 @@ def _by_name(metrics: tuple[MetricValue, ...], told: str) -> dict[str, MetricVal
     """Metrics by name; an upper bound of null is infinity."""
     found: dict[str, MetricValue] = {}
     for metric in metrics:
-        if metric.name in found or len(metric.ids) != len(metric.per_example):
+        sizes = {len(metric.per_example), len(metric.ids), len(metric.subjects or metric.ids)}
+        if metric.name in found or len(sizes) > 1:
             raise ResultFormatError(
                 f"{told}: the metric {metric.name[:60]!r} stands there twice, or its ids and values differ in number."
             )
@@ -106,5 +107,5 @@ def _by_name(metrics: tuple[MetricValue, ...], told: str) -> dict[str, MetricVal
 
 
 def _fields(metric: MetricValue) -> dict[str, Any]:
-    skipped = ("cost", "details")
+    skipped = ("cost", "details") if metric.subjects else ("cost", "details", "subjects")
     return {field.name: getattr(metric, field.name) for field in fields(metric) if field.name not in skipped}

@@ -7,7 +7,7 @@ from uds_lens.models.compatibility import CheckpointInfo, check_compatible, read
 from uds_lens.models.file_identity import CheckpointFiles, checkpoint_files
 from uds_lens.models.fingerprint import fingerprint
 from uds_lens.models.hooked import HookedModel
-from uds_lens.models.opening import ModelSource, open_model, pick_device
+from uds_lens.models.opening import ModelSource, RetainSource, open_model, pick_device
 
 __all__ = [
     "Anatomy",
@@ -15,6 +15,7 @@ __all__ = [
     "CheckpointInfo",
     "HookedModel",
     "ModelSource",
+    "RetainSource",
     "anatomy_of",
     "bridge_on_shared_weights",
     "check_compatible",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 
 ModelSource: TypeAlias = "str | os.PathLike[str] | nn.Module | HookedModel"
 """What can be opened: a directory, a Hub id, a transformers model, a `TransformerBridge`, an open `HookedModel`."""
+
+RetainSource: TypeAlias = "ModelSource | Sequence[ModelSource]"
+"""A retain model, or several that differ in their seed."""
 
 
 def open_model(

@@ -11,6 +11,7 @@ from uds_lens.plots.example_profile import example_profile
 from uds_lens.plots.export import save_figure
 from uds_lens.plots.faithfulness_forest import faithfulness_forest
 from uds_lens.plots.filter_slopes import filter_slopes
+from uds_lens.plots.forget_and_kept import forget_and_kept
 from uds_lens.plots.layer_profile import layer_profile
 from uds_lens.plots.length_scatter import length_scatter
 from uds_lens.plots.lens_against_uds import lens_against_uds
@@ -42,6 +43,7 @@ __all__ = [
     "example_profile",
     "faithfulness_forest",
     "filter_slopes",
+    "forget_and_kept",
     "layer_profile",
     "length_scatter",
     "lens_against_uds",

@@ -77,3 +77,16 @@ def curve(
         hovertemplate=hover + "<extra></extra>",
         connectgaps=False,
     )
+
+
+def hover_interval(frame: Any, name: str) -> tuple[str, list[str] | None]:
+    """What pointing at a mean adds, " (low to high)", and the values for it; nothing where the columns are missing.
+
+    >>> import pandas as pd
+    >>> hover_interval(pd.DataFrame({"s1_low": [0.1, float("nan")], "s1_high": [0.2, 0.3]}), "s1")
+    ('%{customdata}', [' (0.100 to 0.200)', ''])
+    """
+    if not {f"{name}_low", f"{name}_high"} <= set(frame.columns):
+        return "", None
+    ends = zip(frame[f"{name}_low"], frame[f"{name}_high"], strict=True)
+    return "%{customdata}", ["" if np.isnan(low) else f" ({low:.3f} to {high:.3f})" for low, high in ends]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from uds_lens.plots.band import band, curve
+from uds_lens.plots.band import band, curve, hover_interval
 from uds_lens.plots.frame_columns import require
 from uds_lens.plots.palette import Palette, Theme, palette
 from uds_lens.plots.panels import heading, panels, put
@@ -28,7 +28,7 @@ def layer_profile(
     A strip at the bottom holds the share of examples with knowledge at the layer: LER is a mean over those.
 
     Args:
-        layers: `audit.layers_frame()`.
+        layers: `audit.layers_frame()`; with the columns `_low` and `_high` pointing at a mean shows its interval.
         theme: Light or dark.
         title: Heading; None leaves it out.
 
@@ -84,8 +84,9 @@ def _deltas(figure: Any, layers: Any, colours: Palette) -> None:
         spread = band(layer, layers[f"{key}_q25"], layers[f"{key}_q75"], colour=shade, group=name)
         put(figure, spread, row=1)
     for key, (name, colour, _) in parts.items():
-        hover = f"{key.upper()} %{{y:.3f}} nats per token"
-        mean = curve(layer, layers[f"{key}_mean"], name=name, colour=colour, hover=hover)
+        told, ends = hover_interval(layers, key)
+        hover = f"{key.upper()} %{{y:.3f}} nats per token{told}"
+        mean = curve(layer, layers[f"{key}_mean"], name=name, colour=colour, hover=hover, customdata=ends)
         put(figure, mean, row=1)
 
 
@@ -93,7 +94,9 @@ def _erasure(figure: Any, layers: Any, colours: Palette) -> None:
     name, layer = "LER: erased share", layers["layer"]
     shade = band(layer, layers["ler_q25"], layers["ler_q75"], colour=colours.erased_band, group=name)
     put(figure, shade, row=2)
-    mean = curve(layer, layers["ler_mean"], name=name, colour=colours.erased, hover="LER %{y:.3f}")
+    told, ends = hover_interval(layers, "ler")
+    hover = f"LER %{{y:.3f}}{told}"
+    mean = curve(layer, layers["ler_mean"], name=name, colour=colours.erased, hover=hover, customdata=ends)
     put(figure, mean, row=2)
 
 

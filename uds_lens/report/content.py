@@ -62,6 +62,45 @@ def _headline(index: int, name: str, audit: DepthAudit, reference: bool) -> dict
         "skipped": len(audit.skipped),
         "over": percent(audit.over_erased_share),
         "negative": percent(audit.negative_share),
+        "retains": _retains(audit),
+        "damage": _damage(audit),
+    }
+
+
+def _retains(audit: DepthAudit) -> dict[str, Any] | None:
+    """The scores against single retain models; None with one."""
+    if not audit.retains:
+        return None
+    low, high, _ = audit.retain_spread
+    rows = [
+        {
+            "name": row.retain,
+            "score": score(row.uds),
+            "interval": "no interval"
+            if math.isnan(row.uds_low)
+            else f"{row.uds_low:.3f} to {row.uds_high:.3f}",
+            "measured": row.n_measured,
+        }
+        for row in audit.retains_frame().itertuples()
+    ]
+    return {"spread": f"{score(low)} to {score(high)}", "rows": rows}
+
+
+def _damage(audit: DepthAudit) -> dict[str, str] | None:
+    """Loss on retained facts beside loss on forget facts, in words; None without a control."""
+    if audit.control is None:
+        return None
+    found = audit.damage_estimate
+    low, high = found.interval
+    facts, kept = int(audit.control.known.sum()), found.reason is None
+    yardstick = f"(retain's states: {found.retain_loss:.3f})"
+    losses = f"{found.control_loss:.3f} nats per token on {facts} retained facts {yardstick}"
+    return {
+        "value": f"{found.value:.3f}" if kept else "undefined",
+        "interval": "no interval" if math.isnan(low) else f"{low:.3f} to {high:.3f}",
+        "words": f"{losses}, {found.forget_loss:.3f} on the forget facts."
+        if kept
+        else f"Undefined: {found.reason}.",
     }
 
 
@@ -100,11 +139,13 @@ def sections(
         *([("compare", "Side by side")] if several else []),
         *([("useful", "Usefulness")] if metrics else []),
         ("layers", "Layers"),
+        *([("kept", "Kept")] if any(audit.control is not None for audit in audits.values()) else []),
         ("map", "Map"),
         *([("elicited", "What comes out")] if elicited else []),
         ("examples", "Examples"),
         ("closer", "Closer look"),
         *([("skipped", "Skipped")] if skipped else []),
+        *([("retains", "Retains")] if any(audit.retains for audit in audits.values()) else []),
         ("method", "Method"),
         ("provenance", "Provenance"),
         ("reproduce", "Measure again"),
@@ -136,13 +177,13 @@ def checkpoints(audits: Mapping[str, DepthAudit]) -> list[dict[str, Any]]:
     """The models: those that several audits share once, with their role."""
     found: dict[tuple[str, str, str], dict[str, Any]] = {}
     for name, audit in audits.items():
-        for role, record in audit.models.items():
+        for role, record in audit.roles.items():
             shown = name if role == "unlearned" else ""
             found.setdefault(
                 (role, record.fingerprint, shown), {"role": role, "audit": shown, **record.to_dict()}
             )
     order = {"full": 0, "retain": 1}
-    return sorted(found.values(), key=lambda row: order.get(row["role"], 2))
+    return sorted(found.values(), key=lambda row: order.get(row["role"].split()[0], 2))
 
 
 def provenance(audits: Mapping[str, DepthAudit]) -> list[dict[str, Any]]:

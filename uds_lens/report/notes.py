@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from uds_lens.results import DepthAudit
-from uds_lens.results.cautions import LEVELS, Level
+from uds_lens.results.caution_levels import LEVELS, Level
 from uds_lens.results.comparable import differing_settings, score_settings
 
 _PERCENT = re.compile(r"(\d+)%")

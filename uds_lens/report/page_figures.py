@@ -17,7 +17,7 @@ from uds_lens.results import DepthAudit, site_groups
 if TYPE_CHECKING:
     import pandas as pd
 
-PER_MODEL = ("layers", "examples", "types", "length", "tau", "clip")
+PER_MODEL = ("layers", "examples", "types", "length", "tau", "clip", "control")
 """Figures that exist once per model."""
 
 
@@ -33,6 +33,9 @@ def model_figures(audit: DepthAudit) -> dict[str, Any]:
         "length": plain_figure(plots.length_scatter(examples, title=None)),
         "tau": plain_figure(plots.tau_curve(audit.tau_sweep(), tau=audit.config.tau, title=None)),
         "clip": plain_figure(plots.clip_bars(layers, title=None)),
+        "control": None
+        if audit.control is None
+        else plain_figure(plots.forget_and_kept(audit.control_layers_frame(), title=None)),
     }
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 
 from uds_lens.results import AuditConfig, DepthAudit
+from uds_lens.results.comparable import weights_of
 
 
 def recipe(audits: Mapping[str, DepthAudit]) -> str:
@@ -22,12 +23,21 @@ def recipe(audits: Mapping[str, DepthAudit]) -> str:
     head = (
         f'import uds_lens as ul\n\nexamples = ul.load_examples("forget.json")  # your forget set: {told} rows'
     )
+    facts = {
+        len(control.examples) + len(control.skipped)
+        for audit in audits.values()
+        if (control := audit.control) is not None
+    }
+    if facts:
+        kept = " or ".join(map(str, sorted(facts)))
+        head += f'\ncontrol = ul.load_examples("kept.json")  # facts that were to be kept: {kept} rows'
     return "\n\n".join([head, *map(_measured, groups.values())]) + "\n"
 
 
 def _baseline_of(audit: DepthAudit) -> tuple[object, ...]:
-    shared = [audit.models[role].fingerprint for role in ("full", "retain")]
-    return (*shared, repr(audit.config), audit.provenance.get("ids_hash"))
+    shared = [weights_of(audit, role) for role in ("full", "retain")]
+    control = None if audit.control is None else audit.control.ids_hash
+    return (*shared, repr(audit.config), audit.provenance.get("ids_hash"), control)
 
 
 def _measured(audits: Mapping[str, DepthAudit]) -> str:
@@ -41,8 +51,10 @@ def _measured(audits: Mapping[str, DepthAudit]) -> str:
     return "\n".join(
         [
             "baseline = ul.Baseline.measure(",
-            *(f"    {first.models[role].name!r}," for role in ("full", "retain")),
+            f"    {first.models['full'].name!r},",
+            f"    {_retain(first)!r},",
             "    examples,",
+            *([] if first.control is None else ["    control=control,"]),
             f"    config=ul.AuditConfig({_changed(first.config)}),",
             ")",
             *([f'assert baseline.provenance["ids_hash"] == {tokens!r}  # the same tokens'] if tokens else []),
@@ -53,6 +65,12 @@ def _measured(audits: Mapping[str, DepthAudit]) -> str:
             '    print(f"{name}: {before:.4f} before, {baseline.audit(model).uds:.4f} now")',
         ]
     )
+
+
+def _retain(audit: DepthAudit) -> str | list[str]:
+    if audit.retains:
+        return [retain.model.name for retain in audit.retains]
+    return audit.models["retain"].name
 
 
 def _changed(config: AuditConfig) -> str:

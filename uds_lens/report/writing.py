@@ -136,6 +136,8 @@ def _context(
     order = [model["name"] for model in models]
     return {
         "models": models,
+        "has_damage": any(model["damage"] for model in models),
+        "has_retains": any(model["retains"] for model in models),
         "references": references,
         "sections": content.sections(audits, metrics=found is not None, elicited=elicited),
         "metrics": None if found is None else metrics_table(audits, found, order, references),

@@ -17,6 +17,7 @@ def audit_card(audit: AuditScores) -> str:
     rows = [
         ("UDS", f"<b>{number(audit.uds)}</b> ({interval})"),
         ("reading", escape(audit.reading)),
+        *_beside(audit),
         ("unlearned", escape(audit.models["unlearned"].name)),
         ("measured", f"{audit.n_measured} of {len(audit.examples) + len(audit.skipped)} examples"),
         ("not measurable", f"{audit.n_not_measurable} (no layer holds the knowledge)"),
@@ -33,6 +34,23 @@ def audit_card(audit: AuditScores) -> str:
     )
     notes = f'<ul style="margin:4px 0 0 0">{warnings}</ul>' if warnings else ""
     return f'<div><table style="border-collapse:collapse">{body}</table>{notes}</div>'
+
+
+def _beside(audit: AuditScores) -> list[tuple[str, str]]:
+    """What only some audits have: the score against single retain models, and damage."""
+    rows = []
+    if audit.retains:
+        low, high, deviation = audit.retain_spread
+        told = f"{number(low)} to {number(high)} over {len(audit.retains)} retain models"
+        rows.append(("against each", f"{told} (standard deviation {number(deviation)})"))
+    if audit.control is not None:
+        found = audit.damage_estimate
+        low, high = found.interval
+        told = (
+            f"{found.value:.3f} ({number(low)} to {number(high)})" if found.reason is None else found.reason
+        )
+        rows.append(("damage", f"{escape(told)}, from {int(audit.control.known.sum())} retained facts"))
+    return rows
 
 
 def number(value: float, *, digits: int = 3) -> str:

@@ -76,6 +76,16 @@ class AuditFigures(AuditScores):
 
         return clip_bars(self.layers_frame(), theme=theme)
 
+    def plot_control(self, *, theme: Theme = "light") -> go.Figure:
+        """Loss on forget facts and on retained facts by layer (see `uds_lens.plots.forget_and_kept`).
+
+        Raises:
+            ConfigError: The audit was measured without a control.
+        """
+        from uds_lens.plots import forget_and_kept
+
+        return forget_and_kept(self.control_layers_frame(), theme=theme)
+
     def plot_components(self, others: Sequence[AuditScores], *, theme: Theme = "light") -> go.Figure:
         """S1 by layer at this audit's patch site and at those of others (see `uds_lens.plots.component_profile`).
 

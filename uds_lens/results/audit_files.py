@@ -8,18 +8,17 @@ sums, kinds and shapes are checked, on the bytes that are then parsed.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import torch
-from torch import Tensor
 
 from uds_lens.data import SkippedExample
 from uds_lens.errors import ResultFormatError
 from uds_lens.results.examples_table import examples_from_parquet, examples_to_parquet
 from uds_lens.results.records import ModelRecord
+from uds_lens.results.saved_parts import CONTROL_FILE, PARTS, part_shapes, parts_from, parts_of
+from uds_lens.results.saved_tensors import Shape, tensors_from
 from uds_lens.results.settings import AuditConfig
 from uds_lens.results.stage_1 import Stage1
 from uds_lens.storage import (
@@ -35,8 +34,12 @@ from uds_lens.storage import (
     unsealed,
 )
 
-VERSION = 2
+VERSION = 3
 """Version of the format; raised when older releases could misread a result."""
+
+PLAIN = 2
+"""Version of results without control facts and with one retain model: written as such, so that older releases read
+them."""
 
 UNSEALED = 1
 """Version of release 0.1, whose manifest had no seal; still read."""
@@ -60,6 +63,9 @@ class SavedKind:
     tensors: tuple[str, ...]
     """Names of its tensors; the first axis of each is the example."""
 
+    control: tuple[str, ...]
+    """Names of its tensors on control facts, where it has some."""
+
     more: str
     """Name of the manifest's entry for readers, which is not read back."""
 
@@ -77,6 +83,7 @@ AUDIT = SavedKind(
         "s2_norm_ratio",
         "s2_cosine",
     ),
+    control=("control_s2_delta",),
     more="summary",
 )
 """What a saved audit holds."""
@@ -124,19 +131,22 @@ def save_result(result: Stage1, path: str | os.PathLike[str], kind: SavedKind, *
     from safetensors.torch import save
 
     place = require_fresh(path, directory=True, format=f"uds_lens.{kind.name}")
-    tensors = {name: getattr(result, name).clone().contiguous() for name in kind.tensors}
-    files = {_TENSORS: save(tensors), _EXAMPLES: examples_to_parquet(result.examples)}
+    parts = parts_of(result, kind.control)
+    tensors = {name: getattr(result, name) for name in kind.tensors} | parts.tensors
+    tensors = {name: tensor.clone().contiguous() for name, tensor in tensors.items()}
+    files = {_TENSORS: save(tensors), _EXAMPLES: examples_to_parquet(result.examples), **parts.files}
     manifest = {
         "format": f"uds_lens.{kind.name}",
-        "version": VERSION,
+        "version": VERSION if parts.members else PLAIN,
         "config": result.config.to_dict(),
         "models": {role: record.to_dict() for role, record in result.models.items()},
         "provenance": plain(result.provenance),
         "skipped": [vars(skipped) for skipped in result.skipped],
+        **parts.members,
         kind.more: plain(more),
         "files": {name: sha256_bytes(content) for name, content in files.items()},
     }
-    atomic_files(place, {**files, _MANIFEST: sealed(manifest)})
+    atomic_files(place, {**files, _MANIFEST: sealed(manifest)}, own={CONTROL_FILE})
 
 
 def load_audit(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -171,9 +181,13 @@ def load_result(path: str | os.PathLike[str], kind: SavedKind) -> dict[str, Any]
 
 def _fields(content: bytes, folder: Path, kind: SavedKind) -> dict[str, Any]:
     told, manifest = repr(str(folder)), _manifest(content, folder, kind)
-    files = {name: _content(folder / name, manifest["files"]) for name in (_TENSORS, _EXAMPLES)}
-    examples = examples_from_parquet(files[_EXAMPLES], told=repr(str(folder / _EXAMPLES)))
-    tensors = _tensors(files[_TENSORS], len(examples), kind, told=repr(str(folder / _TENSORS)))
+    tables = (_EXAMPLES, CONTROL_FILE) if "control" in manifest else (_EXAMPLES,)
+    files = {name: _content(folder / name, manifest["files"]) for name in (_TENSORS, *tables)}
+    examples, *more = (examples_from_parquet(files[name], told=repr(str(folder / name))) for name in tables)
+    facts = more[0] if more else ()
+    shapes = _shapes(kind, len(examples)) | part_shapes(manifest, len(examples), len(facts), kind.control)
+    tensors = tensors_from(files[_TENSORS], shapes, told=repr(str(folder / _TENSORS)))
+    parts = parts_from(manifest, tensors, facts, told=told)
     return {
         "config": conform(AuditConfig, manifest["config"], where=f"{told}: config"),
         "models": {
@@ -186,6 +200,7 @@ def _fields(content: bytes, folder: Path, kind: SavedKind) -> dict[str, Any]:
             for i, row in enumerate(manifest["skipped"])
         ),
         "examples": examples,
+        **parts,
         **tensors,
     }
 
@@ -204,11 +219,12 @@ def _manifest(content: bytes, folder: Path, kind: SavedKind) -> dict[str, Any]:
         content,
         told=repr(str(folder)),
         format=f"uds_lens.{kind.name}",
-        versions=(UNSEALED, VERSION),
+        versions=(UNSEALED, PLAIN, VERSION),
         unsealed_versions=(UNSEALED,),
     )
     kinds = {"config": dict, "models": dict, "provenance": dict, "skipped": list, "files": dict}
-    wrong = sorted((_MEMBERS | {kind.more}) ^ set(manifest))
+    wrong = sorted((_MEMBERS | {kind.more}) ^ (set(manifest) - set(PARTS)))
+    kinds |= {name: shape for name, shape in PARTS.items() if name in manifest}
     wrong += [name for name, shape in kinds.items() if not isinstance(manifest.get(name), shape)]
     if wrong:
         raise ResultFormatError(
@@ -252,32 +268,9 @@ def _content(file: Path, sums: Mapping[str, Any]) -> bytes:
     return content
 
 
-def _tensors(content: bytes, n_examples: int, kind: SavedKind, *, told: str) -> dict[str, Tensor]:
-    """The tensors of a result, each with the shape and dtype it must have."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load
-
-    try:
-        found = load(content)
-    except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:
-        raise ResultFormatError(f"{told} holds no tensors: {str(error)[:160]}.") from error
-    if wrong := sorted(set(kind.tensors) ^ set(found)):
-        raise ResultFormatError(f"{told} must hold {', '.join(kind.tensors)}; see {wrong[0][:60]!r}.")
-    layers = _layers(found["s1_delta"])
-    for name in kind.tensors:
-        tensor, counts = found[name], name == "n_tokens"
-        shape = (n_examples,) if name in ("n_tokens", "s_full") else (n_examples, layers)
-        dtypes: Sequence[torch.dtype] = (torch.int64,) if counts else (torch.float32, torch.float64)
-        if tuple(tensor.shape) != shape or tensor.dtype not in dtypes:
-            raise ResultFormatError(
-                f"{told}: {name} must have shape {shape} and dtype {dtypes[-1]}; got {tuple(tensor.shape)} and "
-                f"{tensor.dtype}."
-            )
-    return {name: found[name] for name in kind.tensors}
-
-
-def _layers(tensor: Tensor) -> int:
-    return tensor.shape[-1] if tensor.ndim == 2 else -1
+def _shapes(kind: SavedKind, n: int) -> dict[str, Shape]:
+    """Its own tensors."""
+    return {name: (n,) if name in ("n_tokens", "s_full") else (n, None) for name in kind.tensors}
 
 
 def _format(folder: Path) -> str | None:

@@ -19,7 +19,9 @@ from uds_lens.results.stage_1 import Stage1
 if TYPE_CHECKING:
     import pandas as pd
 
-    from uds_lens.results.cautions import Caution
+    from uds_lens.results.caution_levels import Caution
+    from uds_lens.results.damage import Damage
+    from uds_lens.results.retain_models import Spread
 
 Audit = TypeVar("Audit", bound="AuditScores")
 
@@ -36,6 +38,10 @@ class AuditScores(Stage1):
 
     s2_cosine: Float[Tensor, "example layer"]
     """As `s1_cosine`, for the unlearned model."""
+
+    control_s2_delta: Float[Tensor, "fact layer"] | None = None
+    """Log-probability lost on the control facts with the unlearned model's state patched in, nats per token; None
+    without a control."""
 
     @cached_property
     def ler(self) -> Float[Tensor, "example layer"]:
@@ -113,7 +119,33 @@ class AuditScores(Stage1):
     @property
     def equal_weights(self) -> list[tuple[str, str]]:
         """Pairs of roles whose checkpoints hold the same weights, byte for byte."""
-        return equal_weights(self.models)
+        return equal_weights(self.roles)
+
+    @cached_property
+    def uds_by_retain(self) -> tuple[float, ...]:
+        """The score on the scale of each retain model, in their order; with one retain model that of the audit."""
+        from uds_lens.results.retain_models import uds_against
+
+        return tuple(mean_uds(uds_against(self, retain)) for retain in self.retains) or (self.uds,)
+
+    @property
+    def retain_spread(self) -> Spread:
+        """How far the scores against several retain models lie apart: how much 0 to 1 itself moves."""
+        from uds_lens.results.retain_models import spread_of
+
+        return spread_of(self.uds_by_retain)
+
+    @cached_property
+    def damage_estimate(self) -> Damage:
+        """Loss on retained facts beside loss on forget facts: the ratio, its interval and parts, why it is NaN."""
+        from uds_lens.results.damage import damage_of
+
+        return damage_of(self)
+
+    @property
+    def damage(self) -> float:
+        """Loss on retained facts over loss on forget facts (`damage_of`): 0 none, 1 as much; NaN without a control."""
+        return self.damage_estimate.value
 
     @cached_property
     def cautions(self) -> tuple[Caution, ...]:
@@ -161,6 +193,32 @@ class AuditScores(Stage1):
 
         return layers_frame(self)
 
+    def control_frame(self) -> pd.DataFrame:
+        """One row per retained fact and layer: what the states of retain and of the unlearned model cost there.
+
+        Raises:
+            ConfigError: The audit was measured without a control.
+        """
+        from uds_lens.results.control_facts import control_frame
+
+        return control_frame(self)
+
+    def control_layers_frame(self) -> pd.DataFrame:
+        """One row per layer: loss on forget facts and on retained facts, with intervals.
+
+        Raises:
+            ConfigError: The audit was measured without a control.
+        """
+        from uds_lens.results.control_facts import control_layers_frame
+
+        return control_layers_frame(self)
+
+    def retains_frame(self) -> pd.DataFrame:
+        """One row per retain model: the score on its scale, with interval."""
+        from uds_lens.results.retain_models import retains_frame
+
+        return retains_frame(self)
+
     def skipped_frame(self) -> pd.DataFrame:
         """One row per skipped example, with its reason."""
         from uds_lens.results.frames import skipped_frame
@@ -181,7 +239,7 @@ class AuditScores(Stage1):
 
     def summary(self) -> dict[str, Any]:
         """The headline numbers and counts as plain values; NaN where undefined."""
-        interval = self.uds_interval
+        interval, spread, damage = self.uds_interval, self.retain_spread, self.damage_estimate
         return {
             "uds": self.uds,
             "uds_low": interval.low,
@@ -189,6 +247,10 @@ class AuditScores(Stage1):
             "confidence": self.config.confidence,
             "interval_by": self.interval_basis.by,
             "interval_degrees_of_freedom": self.interval_basis.degrees_of_freedom,
+            "n_retains": max(1, len(self.retains)),
+            "uds_by_retain": list(self.uds_by_retain),
+            "uds_lowest": spread.low,
+            "uds_highest": spread.high,
             "n_examples": len(self.examples) + len(self.skipped),
             "n_measured": self.n_measured,
             "n_not_measurable": self.n_not_measurable,
@@ -199,8 +261,16 @@ class AuditScores(Stage1):
             else float("nan"),
             "over_erased_share": self.over_erased_share,
             "negative_share": self.negative_share,
+            "n_control": 0 if self.control is None else int(self.control.known.sum()),
+            "damage": damage.value,
+            "damage_low": damage.interval.low,
+            "damage_high": damage.interval.high,
+            "damage_reason": damage.reason,
+            "forget_loss": damage.forget_loss,
+            "control_loss": damage.control_loss,
+            "control_retain_loss": damage.retain_loss,
             "s_full_mean": float(self.s_full.mean()) if len(self.examples) else float("nan"),
-            "models": {role: record.to_dict() for role, record in self.models.items()},
+            "models": {role: record.to_dict() for role, record in self.roles.items()},
             "equal_weights": [list(pair) for pair in self.equal_weights],
             "reading": self.reading,
             "n_warnings": len(self.cautions),

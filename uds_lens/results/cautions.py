@@ -5,18 +5,17 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING
 
+from uds_lens.results.caution_levels import LEVELS, Caution, caution, fatal, note
 from uds_lens.results.intervals import FEW_CLUSTERS
+from uds_lens.results.scale_cautions import HARDLY_KNOWN, scale_cautions
 
 if TYPE_CHECKING:
     from uds_lens.results.audit_scores import AuditScores
 
 FEW = 30
 """Below this many measurable examples an interval over examples is wide."""
-
-HARDLY_KNOWN = 0.1
-"""Probability per token (geometric mean) that `full` gives the entities, below which it hardly knows them."""
 
 OVER_SHARE = 0.25
 """Share of over-erased KE layers worth a warning."""
@@ -31,23 +30,6 @@ _TEXT = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"")
 _COUNT = re.compile(r"\b\d+(?= (?:times|tokens))")
 
 
-Level: TypeAlias = Literal["fatal", "caution", "note"]
-"""How much a warning weighs, most serious first."""
-
-LEVELS: tuple[Level, ...] = ("fatal", "caution", "note")
-"""All levels, most serious first."""
-
-
-class Caution(NamedTuple):
-    """One warning."""
-
-    level: Level
-    """`fatal`: the score does not mean what a score means, so that no words for it are given. `caution`: it may
-    mislead. `note`: how it was measured."""
-    text: str
-    """The sentence."""
-
-
 def cautions(audit: AuditScores) -> tuple[Caution, ...]:
     """Sentences with their levels, most serious first; empty if there is nothing to say."""
     found = [
@@ -55,6 +37,7 @@ def cautions(audit: AuditScores) -> tuple[Caution, ...]:
         _knowledge(audit),
         _sample(audit),
         _measurable(audit),
+        *scale_cautions(audit),
         _few_subjects(audit),
         _skipped(audit),
         _over_erased(audit),
@@ -62,44 +45,32 @@ def cautions(audit: AuditScores) -> tuple[Caution, ...]:
         _off_distribution(audit),
         _precision(audit),
     ]
-    return tuple(sorted(filter(None, found), key=lambda caution: LEVELS.index(caution.level)))
-
-
-def _fatal(text: str) -> Caution:
-    return Caution("fatal", text)
-
-
-def _caution(text: str) -> Caution:
-    return Caution("caution", text)
-
-
-def _note(text: str) -> Caution:
-    return Caution("note", text)
+    return tuple(sorted(filter(None, found), key=lambda each: LEVELS.index(each.level)))
 
 
 def _weights(audit: AuditScores) -> list[Caution]:
     """Of the two references the same model makes all scores meaningless; an audit of a reference is a known number."""
     return [
-        (_fatal if (a, b) == ("full", "retain") else _note)(f"{a} and {b} have identical weights.")
+        (fatal if a == "full" and b.startswith("retain") else note)(f"{a} and {b} have identical weights.")
         for a, b in audit.equal_weights
     ]
 
 
 def _knowledge(audit: AuditScores) -> Caution | None:
     """Does `full` know what `retain` does not? If it is the other way round, they were probably swapped."""
-    if not audit.examples or ("full", "retain") in audit.equal_weights:
+    if not audit.examples or any(a == "full" and b.startswith("retain") for a, b in audit.equal_weights):
         return None
     probability = math.exp(float(audit.s_full.mean()))
     helped = float((audit.s1_delta.mean(-1) < -audit.config.tau).double().mean())
     if helped > 0.5:
-        return _fatal(
+        return fatal(
             f"Are full and retain swapped? On {helped:.0%} of the examples the states of retain make the answer more "
             f"likely in full, not less: retain knows what full does not (full gives their entities a probability of "
             f"{probability:.2g} per token). A score means something only where full was trained on the forget set and "
             "retain was not."
         )
     if probability < HARDLY_KNOWN:
-        return _caution(
+        return caution(
             f"full hardly knows the forget set: it gives the entities a probability of {probability:.2g} per token. "
             "Check that it was trained on these examples, and on prompts of this form."
         )
@@ -115,34 +86,34 @@ def _sample(audit: AuditScores) -> Caution | None:
     if told["sample"] == "first":
         return _first_rows(part, told.get("sorted_by", "unknown"))
     spread = ", spread over the subjects" if any(audit.subjects) else ""
-    return _note(f"A random sample was measured: {part}{spread} (seed {told['seed']}).")
+    return note(f"A random sample was measured: {part}{spread} (seed {told['seed']}).")
 
 
 def _first_rows(part: str, sorted_by: str | None) -> Caution:
     """The first rows of a file: of a sorted one they stand for nothing but themselves."""
     said = f"Only the first {part} were measured."
     if sorted_by is None:
-        return _caution(f"{said} The subjects of the data are mixed, but a random sample is safer.")
+        return caution(f"{said} The subjects of the data are mixed, but a random sample is safer.")
     if sorted_by == "unknown":
         why = "Files are often sorted, by author or by kind, and these data have neither subject nor type to tell"
     else:
         why = f"The data are sorted by {sorted_by}"
-    return _fatal(f"{said} {why}: the first stand for themselves, not for the rest.")
+    return fatal(f"{said} {why}: the first stand for themselves, not for the rest.")
 
 
 def _measurable(audit: AuditScores) -> Caution | None:
     if not audit.examples:
-        return _fatal("No example could be scored.")
+        return fatal("No example could be scored.")
     if audit.n_measured == 0:
-        return _fatal(
+        return fatal(
             f"No example is measurable: patching retain's state never costs more than tau = {audit.config.tau:g} "
             "nats per token. Either full does not know the forget set, or retain knows it too."
         )
     if audit.n_measured < FEW:
         examples = "1 example is" if audit.n_measured == 1 else f"{audit.n_measured} examples are"
-        return _caution(f"Only {examples} measurable: the score rests on few.")
+        return caution(f"Only {examples} measurable: the score rests on few.")
     if audit.n_not_measurable > len(audit.examples) / 4:
-        return _caution(
+        return caution(
             f"{audit.n_not_measurable} of {len(audit.examples)} examples are not measurable (no layer holds the "
             "knowledge) and do not count."
         )
@@ -154,11 +125,11 @@ def _few_subjects(audit: AuditScores) -> Caution | None:
     if basis.by == "example" or basis.n >= FEW_CLUSTERS:
         return None
     if basis.n == 1:
-        return _caution(
+        return caution(
             "All measurable examples are about one subject: how much others would differ cannot be told, "
             "so there is no interval."
         )
-    return _caution(
+    return caution(
         f"The measurable examples are about {basis.n} subjects only. The interval goes by subject, and from so few "
         "it is rough."
     )
@@ -170,7 +141,7 @@ def _skipped(audit: AuditScores) -> Caution | None:
         return None
     kinds = Counter(_kind(row.reason) for row in audit.skipped).most_common()
     reasons = "; ".join(f"{reason} ({count})" for reason, count in kinds)
-    return _note(f"{len(audit.skipped)} of {total} rows were skipped: {reasons}.")
+    return note(f"{len(audit.skipped)} of {total} rows were skipped: {reasons}.")
 
 
 def _kind(reason: str) -> str:
@@ -186,9 +157,10 @@ def _kind(reason: str) -> str:
 
 def _over_erased(audit: AuditScores) -> Caution | None:
     share = audit.over_erased_share
-    if math.isnan(share) or share < OVER_SHARE or ("retain", "unlearned") in audit.equal_weights:
+    own = any(a.startswith("retain") and b == "unlearned" for a, b in audit.equal_weights)
+    if math.isnan(share) or share < OVER_SHARE or own:
         return None
-    return _caution(
+    return caution(
         f"Over-erasure: on {share:.0%} of the knowledge-encoding layers the unlearned state costs more than retain's "
         "(raw LER above 1). Check that the model still works on what it should retain."
     )
@@ -198,7 +170,7 @@ def _negative(audit: AuditScores) -> Caution | None:
     share = audit.negative_share
     if math.isnan(share) or share < OVER_SHARE:
         return None
-    return _caution(
+    return caution(
         f"On {share:.0%} of the knowledge-encoding layers the unlearned state helps full recall (raw LER below 0)."
     )
 
@@ -212,7 +184,7 @@ def _off_distribution(audit: AuditScores) -> Caution | None:
     if not layers:
         return None
     named = ", ".join(map(str, layers[:6])) + (", ..." if len(layers) > 6 else "")
-    return _caution(
+    return caution(
         f"Off-distribution patches at layer{'s' if len(layers) > 1 else ''} {named}: the unlearned states are far from "
         "those they replace (mean cosine below 0.5, or norm off by more than a factor of 2), so a high delta there "
         "may show damage rather than erasure."
@@ -222,7 +194,7 @@ def _off_distribution(audit: AuditScores) -> Caution | None:
 def _precision(audit: AuditScores) -> Caution | None:
     if audit.config.dtype == "float32":
         return None
-    return _note(
+    return note(
         f"Measured in {audit.config.dtype}: rounding hardly moves the mean, but single examples, and which of them are "
         "measurable. Use float32 for numbers to quote."
     )

@@ -24,7 +24,9 @@ STAGE_1_SETTINGS = (
 )
 """Settings that stage 1 depends on; tau is applied afterwards."""
 
-SCORE_SETTINGS = ("site", "scope", "last_layer", "protocol", "system_prompt", "chat_date", "dtype", "tau")
+SCORE_SETTINGS = (
+    *("site", "scope", "last_layer", "protocol", "system_prompt", "chat_date", "dtype", "tau", "stand_in"),
+)
 """Settings that decide what a score means: where one of them differs, scores are not comparable."""
 
 _COLUMNS = (
@@ -93,14 +95,19 @@ def why_not_comparable(one: AuditScores, other: AuditScores) -> str | None:
         ]
         told = listed(values, 300)
         return f"they differ in {told}"
-    differing = [
-        role for role in one.models if one.models[role].fingerprint != other.models[role].fingerprint
-    ]
+    differing = [role for role in one.models if weights_of(one, role) != weights_of(other, role)]
     if "full" in differing:
         return "they use different full models, so 0 and 1 mean something else in each"
     if {"retain", "unlearned"} <= set(differing):
         return "they use different retain models and different unlearned models, which one difference cannot tell apart"
     return None
+
+
+def weights_of(audit: AuditScores, role: str) -> tuple[str, ...]:
+    """Fingerprints of the models in a role; several retain models in any order are the same ones."""
+    if role == "retain" and audit.retains:
+        return tuple(sorted(retain.model.fingerprint for retain in audit.retains))
+    return (audit.models[role].fingerprint,)
 
 
 def site_groups(audits: Iterable[Audit]) -> list[dict[str, Audit]]:
@@ -120,7 +127,7 @@ def site_groups(audits: Iterable[Audit]) -> list[dict[str, Audit]]:
     groups: dict[tuple[object, ...], dict[str, Audit]] = {}
     for audit in audits:
         shared = (
-            *(audit.models[role].fingerprint for role in ("full", "retain")),
+            *(weights_of(audit, role) for role in ("full", "retain")),
             audit.provenance.get("ids_hash"),
             *(getattr(audit.config, name) for name in ("scope", "protocol", "dtype")),
         )

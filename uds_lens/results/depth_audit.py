@@ -12,7 +12,7 @@ from uds_lens.results.audit_files import AUDIT, load_audit, save_result
 from uds_lens.results.settings import AuditConfig, RunOptions
 
 if TYPE_CHECKING:
-    from uds_lens.models import ModelSource
+    from uds_lens.models import ModelSource, RetainSource
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
@@ -27,10 +27,11 @@ class DepthAudit(AuditFigures):
     def run(
         cls,
         full: ModelSource,
-        retain: ModelSource,
+        retain: RetainSource,
         unlearned: ModelSource,
         examples: ExamplesLike,
         *,
+        control: ExamplesLike | None = None,
         config: AuditConfig | None = None,
         options: RunOptions | None = None,
     ) -> DepthAudit:
@@ -38,10 +39,13 @@ class DepthAudit(AuditFigures):
 
         Args:
             full: Trained on everything: directory, Hub id, transformers model or `TransformerBridge`.
-            retain: Never saw the forget set.
+            retain: Never saw the forget set. Several (a list) that differ in their seed: the layers that count go by
+                their mean S1, and `uds_by_retain` has the score against each.
             unlearned: `full` after an unlearning method.
             examples: The forget set, with entity spans: examples or rows, or where `uds_lens.load_examples` reads
                 them.
+            control: Facts that `full` and `retain` both know, with entity spans, in the same forms: what the unlearned
+                states cost there is `damage`. None measures none.
             config: What to measure; default `AuditConfig()`.
             options: How to run it; default `RunOptions()`.
 
@@ -51,7 +55,7 @@ class DepthAudit(AuditFigures):
         Raises:
             IncompatibleModelsError: The checkpoints differ in architecture, size or tokenizer.
             ModelError: A checkpoint cannot be opened, or gives NaN.
-            DataError: No examples.
+            DataError: No examples, or the control holds some of them.
 
         Example:
             >>> import uds_lens as ul
@@ -62,7 +66,9 @@ class DepthAudit(AuditFigures):
         """
         from uds_lens.audit.stages import audit_from_scratch
 
-        return audit_from_scratch(full, retain, unlearned, examples, config=config, options=options)
+        return audit_from_scratch(
+            full, retain, unlearned, examples, control=control, config=config, options=options
+        )
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the audit to a directory (JSON, safetensors, parquet), whole or not at all."""
@@ -119,8 +125,15 @@ class DepthAudit(AuditFigures):
         return (
             f"DepthAudit(uds={self.uds:.3f} [{low:.3f}, {high:.3f}], measured={self.n_measured}, "
             f"not_measurable={self.n_not_measurable}, skipped={len(self.skipped)}, layers={self.n_layers}, "
-            f"warnings={len(self.warnings)}{self._fatal_note()}, unlearned={self.models['unlearned'].name!r})"
+            f"{self._beside()}warnings={len(self.warnings)}{self._fatal_note()}, "
+            f"unlearned={self.models['unlearned'].name!r})"
         )
+
+    def _beside(self) -> str:
+        """What only some audits have."""
+        low, high, _ = self.retain_spread
+        several = f"retains={len(self.retains)} [{low:.3f}, {high:.3f}], " if self.retains else ""
+        return several + (f"damage={self.damage:.3f}, " if self.control is not None else "")
 
     def _fatal_note(self) -> str:
         return f" ({len(self.fatal)} fatal, reading withheld)" if self.fatal else ""

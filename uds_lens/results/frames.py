@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from uds_lens.data import SkippedExample
+from uds_lens.results.column_intervals import column_intervals
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -71,7 +72,10 @@ def examples_frame(audit: AuditScores) -> pd.DataFrame:
 
 
 def layers_frame(audit: AuditScores) -> pd.DataFrame:
-    """One row per layer. LER statistics are over the examples that have KE there; NaN where none has."""
+    """One row per layer. LER statistics are over the examples that have KE there; NaN where none has.
+
+    `_low` and `_high` are the interval of the mean, by subject where examples share one (`column_intervals`).
+    """
     import pandas as pd
 
     ke = audit.ke_mask
@@ -82,7 +86,7 @@ def layers_frame(audit: AuditScores) -> pd.DataFrame:
         "n_ke": n_ke.numpy(),
     }
     for name, values in (("s1", audit.s1_delta), ("s2", audit.s2_delta), ("ler", audit.ler)):
-        columns |= _spread(name, values)
+        columns |= _spread(name, values) | _interval(audit, name, values)
     count = torch.where(n_ke > 0, n_ke.double(), torch.nan)
     columns["over_share"] = ((audit.ler_raw > 1) & ke).sum(0).double().div(count).numpy()
     columns["negative_share"] = ((audit.ler_raw < 0) & ke).sum(0).double().div(count).numpy()
@@ -92,6 +96,19 @@ def layers_frame(audit: AuditScores) -> pd.DataFrame:
             values.mean(0) if len(values) else values.new_full((audit.n_layers,), torch.nan)
         ).numpy()
     return pd.DataFrame(columns)
+
+
+def _interval(audit: AuditScores, name: str, values: Float[Tensor, "example layer"]) -> dict[str, Any]:
+    config = audit.config
+    found = column_intervals(
+        values,
+        clusters=audit.subjects,
+        confidence=config.confidence,
+        n_resamples=config.n_bootstrap,
+        seed=config.seed,
+        bounds=(0.0, 1.0) if name == "ler" else None,
+    )
+    return {f"{name}_low": found.low, f"{name}_high": found.high}
 
 
 def skipped_frame(skipped: Sequence[SkippedExample]) -> pd.DataFrame:

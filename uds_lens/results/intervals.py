@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 FEW_CLUSTERS = 10
 """Below this many subjects an interval by subject is rough."""
 
-_ROUNDING = 1e-12
+ROUNDING = 1e-12
 """Scores closer than this differ by rounding; a bootstrap of them divides zero by zero."""
 
-_FLOOR = 0.3
+FLOOR = 0.3
 """Least standard error of a resample, as a share of that of the data."""
 
-_AT_ONCE = 2_000_000
+AT_ONCE = 2_000_000
 """Numbers held at once while resampling."""
 
 
@@ -117,12 +117,12 @@ def bootstrap_interval(
     codes = (
         None
         if clusters is None
-        else _codes([c for c, kept in zip(clusters, measured.tolist(), strict=True) if kept])
+        else cluster_codes([c for c, kept in zip(clusters, measured.tolist(), strict=True) if kept])
     )
     grouped = codes is not None and codes.max() + 1 < len(codes)
     if codes is not None and grouped and codes.max() == 0:
         return Interval(math.nan, math.nan)
-    if np.ptp(scores) < _ROUNDING:
+    if np.ptp(scores) < ROUNDING:
         return Interval(float(scores.min()), float(scores.max()))
     if codes is None or not grouped:
         return _by_example(scores, confidence, n_resamples, seed)
@@ -141,11 +141,11 @@ def interval_basis(values: Float[Tensor, "example"], clusters: Sequence[Hashable
     kept = [
         cluster for cluster, missing in zip(clusters, values.isnan().tolist(), strict=True) if not missing
     ]
-    n = len(set(_codes(kept).tolist()))
+    n = len(set(cluster_codes(kept).tolist()))
     return IntervalBasis("example" if n == len(kept) else "subject", n)
 
 
-def _codes(clusters: Sequence[Hashable | None]) -> NDArray[np.int64]:
+def cluster_codes(clusters: Sequence[Hashable | None]) -> NDArray[np.int64]:
     """Clusters as numbers from 0; None is a cluster of its own."""
     known: dict[Hashable, int] = {}
     return np.array(
@@ -164,7 +164,7 @@ def _by_example(scores: NDArray[np.float64], confidence: float, n_resamples: int
         (scores,),
         np.mean,
         n_resamples=n_resamples,
-        batch=max(1, _AT_ONCE // len(scores)),
+        batch=max(1, AT_ONCE // len(scores)),
         confidence_level=confidence,
         method="BCa",
         rng=np.random.default_rng(seed),
@@ -181,14 +181,15 @@ def _by_cluster(
     n = len(count)
     mean = total.sum() / count.sum()
     error = math.sqrt(n / (n - 1) * float(((total - count * mean) ** 2).sum())) / count.sum()
-    if error < _ROUNDING:
+    if error < ROUNDING:
         return Interval(float(mean), float(mean))
     ratios = _studentised(total, count, mean, error, n_resamples, seed)
-    quantile = max(float(np.quantile(ratios, confidence)), _student(confidence, n - 1))
+    quantile = max(float(np.quantile(ratios, confidence)), student(confidence, n - 1))
     return Interval(float(mean - quantile * error), float(mean + quantile * error))
 
 
-def _student(confidence: float, degrees_of_freedom: int) -> float:
+def student(confidence: float, degrees_of_freedom: int) -> float:
+    """The quantile of Student's t that a two-sided interval reaches to."""
     from scipy.stats import t
 
     return float(t.ppf((1 + confidence) / 2, degrees_of_freedom))
@@ -205,11 +206,11 @@ def _studentised(
     """|m* - m| / se* of resampled clusters, with a floor under se*."""
     n, chance = len(count), np.random.default_rng(seed)
     found = []
-    for start in range(0, n_resamples, step := max(1, _AT_ONCE // n)):
+    for start in range(0, n_resamples, step := max(1, AT_ONCE // n)):
         times = chance.multinomial(n, np.full(n, 1 / n), size=min(step, n_resamples - start)).astype(float)
         size = times @ count
         means = times @ total / size
         squares = times @ total**2 - 2 * means * (times @ (total * count)) + means**2 * (times @ count**2)
         errors = np.sqrt(np.maximum(squares, 0.0) * n / (n - 1)) / size
-        found.append(np.abs(means - mean) / np.maximum(errors, _FLOOR * error))
+        found.append(np.abs(means - mean) / np.maximum(errors, FLOOR * error))
     return np.concatenate(found)

@@ -35,4 +35,7 @@ def reading_of(audit: AuditScores) -> str:
     """An audit's score in words; `withheld` where one of its warnings is fatal."""
     if math.isnan(audit.uds):
         return reading(audit.uds)
-    return WITHHELD if audit.fatal else reading(audit.uds)
+    if audit.fatal:
+        return WITHHELD
+    words, stand_in = reading(audit.uds), audit.config.stand_in
+    return words if stand_in is None else words.replace("retain", stand_in)

@@ -16,7 +16,7 @@ from uds_lens.checked_settings import (
 from uds_lens.data.chat_style import CHAT_DATE, ChatStyle
 from uds_lens.data.sampling import check_limit
 from uds_lens.errors import ConfigError, Setting
-from uds_lens.types import DType, Engine, LastLayer, Protocol, Sampling, Scope, Site, check_choice
+from uds_lens.types import DType, Engine, LastLayer, Protocol, Sampling, Scope, Site, StandIn, check_choice
 
 
 @names_checked
@@ -59,6 +59,10 @@ class AuditConfig:
     """Dtype of the models. Log-probabilities are float32 always; half precision hardly moves means, and single
     examples more (see docs/results.md)."""
 
+    stand_in: StandIn | None = None
+    """What stands in for `retain` where there is no such model: `base`, the model before it was fine-tuned. It changes
+    no number, but what 1 means, so that such scores compare with each other only. None: `retain` is a retain model."""
+
     exact_noop: bool = True
     """Report exactly 0 where source and target states are equal bit for bit, instead of rounding noise."""
 
@@ -92,6 +96,8 @@ class AuditConfig:
         check_choice("last_layer", self.last_layer, LastLayer)
         check_choice("protocol", self.protocol, Protocol)
         check_choice("dtype", self.dtype, DType)
+        if self.stand_in is not None:
+            check_choice("stand_in", self.stand_in, StandIn)
         self.chat.require(self.protocol)
         if self.last_layer == "post_norm" and self.site != "resid_post":
             raise ConfigError(

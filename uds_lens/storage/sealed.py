@@ -104,9 +104,10 @@ def unsealed(
     if format is not None and found != format:
         raise ResultFormatError(f"{told} holds a {found[:80]}, expected {format}.")
     if versions is not None and version not in versions:
+        *most, last = map(str, sorted(versions))
+        read = f"{', '.join(most)} and {last}" if most else last
         raise ResultFormatError(
-            f"{told} has format version {str(version)[:20]}, this release reads "
-            f"{' and '.join(map(str, sorted(versions)))}: use the release that wrote it."
+            f"{told} has format version {str(version)[:20]}, this release reads {read}: use the release that wrote it."
         )
     seal = record.pop(SEAL, None)
     if seal != _digest(record) and not (seal is None and version in unsealed_versions):

@@ -12,7 +12,7 @@ function chooseModel(index) {
   }
   const select = document.getElementById("model");
   if (select) select.value = String(index);
-  redraw(["compare", "useful", "layers", "heatmap", "examples", "types", "length", "clip", "tau", "elicited", "depth_elicited"]);
+  redraw(["compare", "useful", "layers", "heatmap", "examples", "types", "length", "clip", "tau", "control", "elicited", "depth_elicited"]);
   renderElicited();
   renderTable();
 }
