@@ -252,11 +252,13 @@ def test_hub_failures(hub, monkeypatch):
         DataError, match=r"user/name: not a local file, and .* \(ConnectionError: offline\). Check the"
     ):
         load_examples("user/name")
-    for offline, words in (
-        (True, "and that it was downloaded before, being offline"),
-        (False, "and the connection"),
+    for offline, reachable, words in (
+        (True, False, "and that it was downloaded before, being offline"),
+        (False, True, "and the connection"),
+        (False, False, "and the connection: none to the Hub can be opened"),
     ):
         monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", offline)
+        monkeypatch.setattr("uds_lens.data.readers.is_reachable", lambda answer=reachable: answer)
         with pytest.raises(DataError, match=f"{words}, or pass a local file"):
             load_examples("user/name")
     with pytest.raises(DataError, match=r"expected \"hf:user/name\", .*; got 'name'"):

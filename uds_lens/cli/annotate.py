@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from uds_lens.cli import shared_options as opt
+from uds_lens.cli.progress_lines import say
 from uds_lens.cli.shared_options import Chat, Hub, Printing, Running
 
 
@@ -58,6 +59,7 @@ def annotate(
       uds-lens annotate --examples forget10.json --by contrast --full ckpt/full \\
           --retain ckpt/retain --out forget10-annotated.json --review review.html
     """
+    say(f"looking for the entities in {examples}, by {by} ...")
     import uds_lens as ul
     from uds_lens.annotation.annotations import FORMAT
     from uds_lens.data.chat_style import ChatStyle

@@ -19,6 +19,7 @@ from uds_lens.cli.model_tables import (
     chosen,
     ways,
 )
+from uds_lens.cli.progress_lines import say
 from uds_lens.cli.shared_options import Printing
 
 
@@ -59,6 +60,7 @@ def dashboard(
       uds-lens dashboard published
       uds-lens dashboard models.csv --out dashboard.html
     """
+    say(f"reading {models} ...")
     from uds_lens import meta, report
     from uds_lens.storage import require_fresh
 

@@ -11,6 +11,7 @@ import typer
 
 from uds_lens.cli import shared_options as opt
 from uds_lens.cli.output import print_table, print_wrapped
+from uds_lens.cli.progress_lines import say
 from uds_lens.cli.shared_options import Chat, Hub, Printing, Running
 from uds_lens.errors import ConfigError
 
@@ -81,8 +82,6 @@ def elicit(
       uds-lens elicit --model ckpt/npo --retain ckpt/retain --full ckpt/full \\
           --data forget10.json --audit plain --audit cloze --out runs/npo-elicit
     """
-    import uds_lens as ul
-
     if list_:
         _print_list(printing.json)
         return
@@ -93,6 +92,9 @@ def elicit(
             f"{missing} missing. For example: uds-lens elicit --model ckpt/npo --retain ckpt/retain --full ckpt/full "
             "--data forget10.json --out runs/npo-elicit; uds-lens elicit --list shows the audits."
         )
+    say(f"asking {model} in other ways ...")
+    import uds_lens as ul
+
     out = ul.elicitation.require_place(out)
     examples = ul.load_examples(data)
     if limit is not None:

@@ -21,6 +21,7 @@ from uds_lens.cli.model_tables import (
     ways,
 )
 from uds_lens.cli.output import print_table, print_wrapped
+from uds_lens.cli.progress_lines import say
 from uds_lens.cli.shared_options import Printing
 from uds_lens.cli.table_files import require_table_file, write_table_file
 from uds_lens.errors import DataError
@@ -68,6 +69,7 @@ def meta(
       uds-lens meta models.csv --quantised q.csv --relearned r.csv \\
           --retain-before retain.csv --retain-relearned again.csv
     """
+    say(f"reading {table} ...")
     out = _require_places(out)
     found = References().read(table)
     from uds_lens.meta import Published

@@ -20,6 +20,7 @@ from uds_lens.cli.model_tables import (
     ways,
 )
 from uds_lens.cli.output import print_table, print_wrapped
+from uds_lens.cli.progress_lines import say
 from uds_lens.cli.shared_options import Printing
 from uds_lens.cli.table_files import require_table_file, write_table_file
 from uds_lens.errors import DataError
@@ -68,6 +69,7 @@ def rank(
       uds-lens rank runs/metrics --methods methods.csv
       uds-lens rank models.csv --min-utility 0.8 --json
     """
+    say(f"reading {models} ...")
     from uds_lens import meta
 
     out = None if out is None else require_table_file(out, meta.RANKING)

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from uds_lens.cli.progress_lines import say
 from uds_lens.cli.shared_options import Printing, at_home
 
 
@@ -78,6 +79,7 @@ def report(
       uds-lens report runs/npo runs/rmu --out report.html
       uds-lens report runs --metrics metrics --short-paths --out report.html
     """
+    say(f"reading {', '.join(map(str, directories))} ...")
     import uds_lens as ul
 
     places = _audits_in(directories)

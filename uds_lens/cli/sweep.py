@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from uds_lens.cli.output import print_table, print_wrapped
+from uds_lens.cli.progress_lines import say
 from uds_lens.cli.shared_options import Printing
 from uds_lens.errors import ConfigError
 
@@ -59,9 +60,10 @@ def sweep(
       uds-lens sweep status runs/study
       uds-lens sweep table runs/study --out table.parquet
     """
+    todo, place = _asked(words)
+    say(f"reading {place} ...")
     from uds_lens import study
 
-    todo, place = _asked(words)
     if todo == "table":
         _write_table(place, out, as_json=printing.json)
         return

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from uds_lens.compat.huggingface_hub import asking_the_hub
 from uds_lens.data import benchmark_rows as rows
 from uds_lens.data.columns import examples_from_rows
 from uds_lens.data.example import ForgetExample
@@ -300,7 +301,8 @@ def _from_hub(hub: str, part: Part) -> list[Any]:
     from datasets import load_dataset
 
     try:
-        return list(load_dataset(hub, part.config, split=part.split))
+        with asking_the_hub():
+            return list(load_dataset(hub, part.config, split=part.split))
     except Exception as error:  # the Hub client has no common base class for its errors
         raise DataError(
             f"{place(hub)}: neither a local directory nor a Hub data set that can be had "

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from uds_lens.compat.huggingface_hub import asking_the_hub, is_reachable
 from uds_lens.data.columns import KNOWN, check_unique, examples_from_rows
 from uds_lens.data.example import ForgetExample
 from uds_lens.data.file_formats import SUFFIXES, read_rows
@@ -230,7 +231,9 @@ def connection() -> str:
     """What to check where the Hub could not be had, beside the name."""
     from datasets import config
 
-    return "that it was downloaded before, being offline" if config.HF_HUB_OFFLINE else "the connection"
+    if config.HF_HUB_OFFLINE:
+        return "that it was downloaded before, being offline"
+    return "the connection" if is_reachable() else "the connection: none to the Hub can be opened"
 
 
 def _read_hub(source: str) -> list[ForgetExample]:
@@ -242,7 +245,8 @@ def _read_hub(source: str) -> list[ForgetExample]:
     from datasets import Dataset, load_dataset
 
     try:
-        data = load_dataset(name, config or None, split=split or None)
+        with asking_the_hub():
+            data = load_dataset(name, config or None, split=split or None)
     except Exception as error:  # the Hub client has no common base class for its errors
         raise DataError(
             f"{place(source)}: not a local file, and the Hub data set cannot be loaded "

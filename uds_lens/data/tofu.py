@@ -6,6 +6,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
+from uds_lens.compat.huggingface_hub import asking_the_hub
 from uds_lens.data.example import ForgetExample
 from uds_lens.data.file_formats import SUFFIXES
 from uds_lens.data.quoting import named, place, plain, short
@@ -69,7 +70,8 @@ def _from_hub(name: str, split: str, partner: str) -> list[ForgetExample]:
     from datasets import get_dataset_config_names
 
     try:
-        configs = get_dataset_config_names(name)
+        with asking_the_hub():
+            configs = get_dataset_config_names(name)
     except Exception as error:  # the Hub client has no common base class for its errors
         raise DataError(
             f"{place(name)}: neither a local directory nor a Hub data set that can be reached "

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
+from uds_lens.compat.huggingface_hub import asking_the_hub
 from uds_lens.errors import ModelError, Setting
 
 
@@ -72,8 +73,9 @@ class HubFluency:
 
             try:
                 where = {"local_files_only": self.offline}
-                head = AutoModelForSequenceClassification.from_pretrained(self.model, **where)
-                words = AutoTokenizer.from_pretrained(self.model, **where)
+                with asking_the_hub():
+                    head = AutoModelForSequenceClassification.from_pretrained(self.model, **where)
+                    words = AutoTokenizer.from_pretrained(self.model, **where)
             except Exception as error:  # the Hub client has no common base class for its errors
                 first = "download it where there is a connection" if self.offline else "check the connection"
                 raise ModelError(

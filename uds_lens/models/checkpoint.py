@@ -7,14 +7,14 @@ import os
 import re
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from uds_lens.compat.huggingface_hub import asking_the_hub
 from uds_lens.compat.peft import merged
 from uds_lens.compat.transformers import (
     downloaded,
-    is_offline,
     set_attention,
     unset_weights,
     unused_weights,
@@ -22,6 +22,7 @@ from uds_lens.compat.transformers import (
 from uds_lens.errors import ModelError, warn_once
 from uds_lens.models.apple import move_checked
 from uds_lens.models.four_bit import keep_plain_format, require_reader
+from uds_lens.models.hub_answers import not_on_the_hub
 from uds_lens.models.outputs import set_plain_outputs
 from uds_lens.models.quiet_files import quiet_files
 from uds_lens.optional_packages import require_package
@@ -274,7 +275,8 @@ def _where(
 @contextmanager
 def _plain_errors(source: str | os.PathLike[str], offline: bool) -> Iterator[None]:
     try:
-        yield
+        with nullcontext() if offline or is_local(source) else asking_the_hub():
+            yield
     except ModelError:
         raise
     except Exception as error:
@@ -282,18 +284,4 @@ def _plain_errors(source: str | os.PathLike[str], offline: bool) -> Iterator[Non
         first = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
         if is_local(source):
             raise ModelError(f"cannot load the checkpoint in {text!r}: {first}.") from error
-        raise ModelError(_not_on_the_hub(text, first, offline)) from error
-
-
-def _not_on_the_hub(name: str, reason: str, offline: bool) -> str:
-    """Why a name that is no directory could not be had from the Hub either, and what helps."""
-    if offline or is_offline():
-        return (
-            f"there is no directory {name!r} here, and offline it was looked for only among what was downloaded from "
-            f"the Hub before: {reason}. Check the path, or download it where there is a connection: hf download {name}"
-        )
-    return (
-        f"there is no directory {name!r} here, so it was looked up on the Hub, and that failed: {reason}. Check the "
-        "path or the spelling; log in for a gated model (hf auth login); without a connection, give the directory of a "
-        "local copy."
-    )
+        raise ModelError(not_on_the_hub(text, first, offline=offline)) from error

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from uds_lens.compat.huggingface_hub import asking_the_hub
 from uds_lens.errors import ModelError
 from uds_lens.models import pick_device
 from uds_lens.models.checkpoint import is_local, load_tokenizer
@@ -78,7 +79,8 @@ def _load_in_4_bits(source: str, *, device: str, **where: Any) -> Any:
     from transformers import AutoConfig, AutoModelForCausalLM, BitsAndBytesConfig
 
     try:
-        config = AutoConfig.from_pretrained(source, **where)
+        with asking_the_hub():
+            config = AutoConfig.from_pretrained(source, **where)
         if getattr(config, "quantization_config", None) is not None:
             raise ModelError(f"{source!r} is quantised already.")
         four_bit = BitsAndBytesConfig(

@@ -193,9 +193,9 @@ def _warmup_steps(config: MethodConfig, n_forget: int, *, steps: int) -> int:
             UdsLensWarning(
                 f"the warm-up takes {rising} steps and the training {steps}: the learning rate never reaches "
                 f"{config.learning_rate:g}. Lower ",
-                Setting("warmup_epochs"),
+                Setting("warmup_epochs", ..., of=type(config).__name__),
                 f", now {config.warmup_epochs:g}, or raise ",
-                Setting("epochs"),
+                Setting("epochs", ..., of=type(config).__name__),
                 f", now {config.epochs}.",
             ),
             stacklevel=2,
