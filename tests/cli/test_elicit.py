@@ -58,6 +58,17 @@ def test_an_elicitation(trio, examples, tmp_path, uds_lens):
     assert again["ledger"][1]["injects"] == "answer prefix" and again["summary"][0]["n"] == 3
 
 
+def test_without_retain_there_are_weaker_controls(trio, examples, tmp_path, uds_lens):
+    words = ["elicit", "--model", trio("llama").unlearned, "--data", examples, "--holdout", examples]
+    words += ["--audit", "plain", "--samples", 0, "--max-new-tokens", 2, "--limit", 2, "--device", "cpu"]
+    outcome = uds_lens(*words, "--out", tmp_path / "result")
+    assert outcome.code == 0, outcome.err
+    printed = " ".join(outcome.out.split())
+    assert "Weaker controls" in printed and "No retain model" in printed
+    (row,) = json.loads(uds_lens(*words, "--out", tmp_path / "result", "--json").out)["controls"]
+    assert row["beyond_holdout"] == 0 and row["n"] == 0  # one subject: no reference of another
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -7,7 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from uds_lens.elicitation import GCG, ElicitOptions, Prompt
+from uds_lens.elicitation.asked import Asked
+from uds_lens.elicitation.audits import Ask
+from uds_lens.elicitation.cost import estimate_hours
 from uds_lens.elicitation.estimates import best_of, budgets, leak_at
+from uds_lens.elicitation.rendering import Rendered
 
 scores = st.lists(st.floats(0, 1), min_size=1, max_size=8)
 
@@ -39,3 +44,18 @@ def test_rows_stand_side_by_side_and_a_row_without_scores_has_no_value():
 
 def test_budgets_are_powers_of_two_and_all():
     assert budgets(8) == (1, 2, 4, 8) and budgets(1) == (1,) and budgets(0) == ()
+
+
+def test_hours_go_by_device_dtype_and_models():
+    prompt = Prompt(question="Who?", reference="Ada.")
+    asks = (Ask(0, "0", None, Rendered(prompt, "Question: Who?", [1, 2, 3])),)
+    shape = {"depth (layers)": 16, "width (d_model)": 2048, "vocabulary size": 128256}
+
+    def hours(device, dtype="float32", n_models=1):
+        options = ElicitOptions(samples=0, dtype=dtype)
+        return estimate_hours(
+            [Asked(GCG(), asks, {})], options, n_models=n_models, shape=shape, device=device
+        )
+
+    assert hours("cpu") > 100 * hours("cuda:0") > 200 * hours("cuda", "bfloat16") > 0
+    assert hours("cuda", n_models=3) == pytest.approx(3 * hours("cuda"))

@@ -97,15 +97,16 @@ def elicit(
 
     out = ul.elicitation.require_place(out)
     examples = ul.load_examples(data)
+    kept_out = [] if holdout is None else ul.load_examples(holdout)
     if limit is not None:
-        examples = ul.data.sample_examples(examples, limit)
+        examples, kept_out = (ul.data.sample_examples(some, limit) for some in (examples, kept_out))
     results = ul.elicitation.elicit(
         model,
         examples,
         retain=retain,
         full=full,
         audits=_chosen(audit),
-        holdout_examples=() if holdout is None else ul.load_examples(holdout),
+        holdout_examples=kept_out,
         options=ul.elicitation.ElicitOptions(
             samples=samples,
             temperature=temperature,
