@@ -1,7 +1,7 @@
 """Does elicitation say 0 of retain, 1 of full, and "no power" where full itself says nothing?
 
     python benchmarks/elicit_controls.py --out runs/elicit-controls --audits plain cloze
-    python benchmarks/elicit_controls.py --out runs/elicit-controls --limit 100
+    python benchmarks/elicit_controls.py --out runs/elicit-controls --audits aoa icl --limit 60
 
 Asks the small TOFU models greedily, 64 tokens, on forget10: retain90 against itself, full against itself,
 `plain` beside the metric `rouge` at that length, and audits under which even full says little. Prints Markdown. Parts
@@ -56,7 +56,7 @@ def main() -> None:
     powered = full["share"].notna()
     shares = sorted(set(full.loc[powered, "share"]))
     print(f"full against itself: shares {shares}, {int((~powered).sum())} without power")
-    for name, results in found.items():
+    for name, results in found.items() if "plain" in asked.audits else ():
         measured = ul.metrics.evaluate(
             models / name,
             examples,

@@ -41,6 +41,7 @@ def main() -> None:
     )
     parser.add_argument("--runs", type=int, default=500)
     parser.add_argument("--audits", type=int, default=4)
+    parser.add_argument("--icc", type=float, nargs="*", default=[0.3])
     parser.add_argument("--resamples", type=int, default=999)
     asked = parser.parse_args()
     print(
@@ -49,7 +50,7 @@ def main() -> None:
         + "|"
     )
     for name, score in SCORES.items():
-        for icc in (0.0, 0.3):
+        for icc in asked.icc:
             counts = np.zeros(3)
             for seed in range(asked.runs):
                 random = np.random.default_rng(seed)

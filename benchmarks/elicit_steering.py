@@ -54,20 +54,15 @@ def main() -> None:
         small / "retain95",
         rows(asked.shared, asked.limit),
         retain=small / "retain90",
-        full=small / "full",
         audits=["plain", ActPert()],
         options=options,
         run=ul.RunOptions(device="cpu", progress=False),
         out=asked.out,
     )
-    print(
-        "\n| audit | full | retain90 | retain95 | beyond retain | added to plain | asked |\n"
-        + "|---" * 7
-        + "|"
-    )
+    print("\n| audit | retain90 | retain95 | beyond retain | added to plain | asked |\n" + "|---" * 6 + "|")
     for row in found.summary().itertuples():
         print(
-            f"| {row.audit} | {row.full:.3f} | {row.retain:.3f} | {row.unlearned:.3f} | {row.beyond_retain:+.3f} | "
+            f"| {row.audit} | {row.retain:.3f} | {row.unlearned:.3f} | {row.beyond_retain:+.3f} | "
             f"{row.added:+.3f} [{row.added_low:+.3f}, {row.added_high:+.3f}] | {row.n} |"
         )
 

@@ -85,7 +85,7 @@ def gradient(asked: argparse.Namespace) -> None:
 
 def gcg(asked: argparse.Namespace) -> None:
     """How far the loss falls, and what it costs."""
-    tries = [GCG(steps=steps) for steps in asked.steps]
+    tries = [GCG(steps=steps, candidates=asked.candidates) for steps in asked.steps]
     with ul.open_model(asked.shared / "models/tofu-small" / asked.model, device="cpu") as model:
         halved, rose, seconds, steps = 0, 0, 0.0, 0
         for ask in asks_of(model, rows(asked.shared, asked.questions), tries[0]):
@@ -196,9 +196,10 @@ def main() -> None:
     parser.add_argument("--shared", type=Path, default=Path("../shared"))
     parser.add_argument("--out", type=Path, default=Path("runs/elicit-suffixes"))
     parser.add_argument("--model", default="full")
+    parser.add_argument("--candidates", type=int, default=GCG().candidates)
     parser.add_argument("--questions", type=int, default=10)
     parser.add_argument(
-        "--steps", type=int, nargs="*", default=[20, 50], help="of GCG, one try after the other"
+        "--steps", type=int, nargs="*", default=[10, 50], help="of GCG, one try after the other"
     )
     parser.add_argument("--threads", type=int, default=1)
     asked = parser.parse_args()
