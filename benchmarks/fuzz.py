@@ -8,8 +8,8 @@ message of less than 500 printable characters.
 `results`: altered saved results (flipped bits, cuts, other values, other kinds and shapes; some sealed again), each
 read as it was saved or refused; one that was sealed again may load, and then everything in it works.
 
-`kills`: saves of audits, metrics and reports that are killed at any moment; what stands there loads, and the next save
-leaves nothing behind.
+`kills`: saves of a result of each kind and of reports that are killed at any moment; what stands there loads, and the
+next save leaves nothing behind.
 
 `report`: hostile texts in every field of a report, opened in a headless Chromium: nothing runs, nothing is missing.
 """
@@ -58,7 +58,7 @@ def results(count: int, seed: int) -> bool:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         save_all(folder)
-        original = {kind: contents(cls.load(folder / kind)) for kind, cls in KINDS.items()}
+        original = {kind: contents(how.load(folder / kind)) for kind, how in KINDS.items()}
         for number in range(count):
             chance = random.Random(f"{seed} {number}")
             kind = chance.choice(sorted(KINDS))

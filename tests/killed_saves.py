@@ -5,9 +5,9 @@ import random
 import signal
 import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from altered_results import KINDS, save_all
+from altered_results import KINDS, results
 from synthetic_audits import synthetic_audit
 
 from uds_lens.report import render
@@ -28,16 +28,14 @@ class Told(NamedTuple):
 
 
 def killed_saves(folder: Path, count: int, rng: random.Random) -> Told:
-    """Kill `count` processes while they save audits, baselines, metrics and a report over what stands there."""
-    source, place = folder / "source", folder / "place"
-    source.mkdir()
-    save_all(source)
-    loaded: dict[str, Any] = {kind: cls.load(source / kind) for kind, cls in KINDS.items()}
-    large, page = synthetic_audit(n=400, layers=16), render(loaded["audit"])
+    """Kill `count` processes while they save a result of each kind and a report over what stands there."""
+    place, made = folder / "place", results()
+    place.mkdir()
+    large, page = synthetic_audit(n=400, layers=16), render(made["audit"])
 
     def save_everything() -> None:
-        for kind, result in loaded.items():
-            result.save(place / kind)
+        for kind, result in made.items():
+            KINDS[kind].save(result, place / kind)
         large.save(place / "audit")
         atomic_write_text(place / "report.html", page)
 
@@ -62,9 +60,9 @@ def killed_saves(folder: Path, count: int, rng: random.Random) -> Told:
 def broken(place: Path) -> list[str]:
     """What does not load, is cut or is gone."""
     found = []
-    for kind, cls in KINDS.items():
+    for kind, how in KINDS.items():
         try:
-            cls.load(place / kind)
+            how.load(place / kind)
         except Exception as error:
             found.append(f"{kind}: {type(error).__name__}: {error}")
     page = place / "report.html"
@@ -76,7 +74,7 @@ def broken(place: Path) -> list[str]:
 
 
 def scratch(place: Path) -> list[Path]:
-    return [path for path in place.iterdir() if path.name.startswith(".")] if place.is_dir() else []
+    return [path for path in place.rglob(".*") if path.name.endswith((".part", ".old"))]
 
 
 def scratch_size(place: Path) -> int:

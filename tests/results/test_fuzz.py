@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 def saved(unchecked, tmp_path_factory):
     folder = tmp_path_factory.mktemp("saved")
     save_all(folder)
-    return folder, {kind: contents(cls.load(folder / kind)) for kind, cls in KINDS.items()}
+    return folder, {kind: contents(how.load(folder / kind)) for kind, how in KINDS.items()}
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,14 @@ from typing import Any
 
 from uds_lens.elicitation.options import Decoding, ElicitOptions
 from uds_lens.errors import ResultFormatError
-from uds_lens.storage import atomic_write_bytes, located, read_file, require_fresh
+from uds_lens.storage import SEAL, atomic_write_bytes, conform, located, read_file, require_fresh, seal_of
+
+FORMAT = "uds_lens.elicitation.Part"
+VERSION = 2
+"""Version of the format: its files carry a seal."""
+
+UNSEALED = 1
+"""Version without one, read only where a manifest vouches for the file."""
 
 HOLDOUT = "holdout"
 """Role of the unlearned model where it is asked what no model learnt."""
@@ -62,6 +69,9 @@ class Part:
     """Wall time."""
 
 
+_COLUMNS = ("row", "prompt", "reference", "texts", "told")
+
+
 def part_key(
     fingerprint: str,
     audit: str,
@@ -105,18 +115,25 @@ def write_part(part: Part, file: str | os.PathLike[str], *, key: str) -> None:
 
     head = {name: getattr(part, name) for name in ("role", "audit", "decoding", "prefilled", "seconds")} | {
         "key": key,
-        "format": "uds_lens.elicitation.Part",
-        "version": 1,
+        "format": FORMAT,
+        "version": VERSION,
     }
-    table = pa.table(
+    rows = [
         {
-            "row": pa.array([said.row for said in part.said], pa.int64()),
-            "prompt": pa.array([said.prompt for said in part.said], pa.string()),
-            "reference": pa.array([said.reference for said in part.said], pa.string()),
-            "texts": pa.array([list(said.texts) for said in part.said], pa.list_(pa.string())),
-            "told": pa.array([json.dumps(dict(said.told)) for said in part.said], pa.string()),
+            "row": said.row,
+            "prompt": said.prompt,
+            "reference": said.reference,
+            "texts": list(said.texts),
+            "told": json.dumps(dict(said.told)),
         }
-    ).replace_schema_metadata({"uds_lens": json.dumps(head)})
+        for said in part.said
+    ]
+    kinds = {"row": pa.int64(), "texts": pa.list_(pa.string())}
+    columns = [(name, kinds.get(name, pa.string())) for name in _COLUMNS]
+    head[SEAL] = seal_of({**head, "rows": rows})
+    table = pa.Table.from_pylist(rows, schema=pa.schema(columns)).replace_schema_metadata(
+        {"uds_lens": json.dumps(head)}
+    )
     buffer = io.BytesIO()
     parquet.write_table(table, buffer, compression="zstd")
     atomic_write_bytes(file, buffer.getvalue())
@@ -131,26 +148,34 @@ def read_part(file: str | os.PathLike[str], *, key: str) -> Part:
     return part_from_bytes(read_file(file), told=repr(str(file)), key=key)
 
 
-def part_from_bytes(content: bytes, *, told: str, key: str) -> Part:
-    """A part from the bytes of its file, which errors call `told`.
+def part_from_bytes(content: bytes, *, told: str, key: str, vouched: bool = False) -> Part:
+    """A part from the bytes of its file.
+
+    Args:
+        content: The bytes.
+        told: What errors call the file.
+        key: The part's key.
+        vouched: A manifest vouches for the bytes, so that they need no seal of their own.
 
     Raises:
-        ResultFormatError: They are broken, or not the part with that key.
+        ResultFormatError: They are broken, altered, or not the part with that key.
     """
     from pyarrow import parquet
 
     try:
         table = parquet.read_table(io.BytesIO(content))
-        head = json.loads(table.schema.metadata[b"uds_lens"])
-        if head.pop("format") != "uds_lens.elicitation.Part" or head.pop("version") != 1:
+        head, rows = json.loads(table.schema.metadata[b"uds_lens"]), table.to_pylist()
+        seal = head.pop(SEAL, None)
+        versions = (UNSEALED, VERSION) if vouched else (VERSION,)
+        if head["format"] != FORMAT or head["version"] not in versions:
             raise ResultFormatError(f"{told} is no part of an elicitation that this release reads.")
-        if (found := head.pop("key")) != key:
-            raise ResultFormatError(f"{told} belongs to another run ({str(found)[:80]}).")
-        said = tuple(
-            Said(**{**row, "texts": tuple(row["texts"]), "told": json.loads(row["told"])})
-            for row in table.to_pylist()
-        )
-        return Part(said=said, **head)
+        if head["version"] != UNSEALED and seal != seal_of({**head, "rows": rows}):
+            raise ResultFormatError(f"{told} was altered after it was saved: ask again.")
+        if head["key"] != key:
+            raise ResultFormatError(f"{told} belongs to another run ({str(head['key'])[:80]}).")
+        said = [{**row, "told": json.loads(row["told"])} for row in rows]
+        members = {name: value for name, value in head.items() if name not in ("format", "version", "key")}
+        return conform(Part, {**members, "said": said}, where=told)
     except ResultFormatError:
         raise
     except Exception as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from uds_lens.elicitation.options import ElicitOptions
 from uds_lens.elicitation.parts import HOLDOUT, Part, part_from_bytes, write_part
 from uds_lens.elicitation.result_records import AuditRecord
 from uds_lens.elicitation.results import ElicitationResults
-from uds_lens.errors import ResultFormatError
+from uds_lens.errors import DataError, ResultFormatError
 from uds_lens.results import ModelRecord
 from uds_lens.storage import (
     atomic_directory,
@@ -30,6 +30,7 @@ from uds_lens.storage import (
     sha256_bytes,
     sha256_file,
 )
+from uds_lens.types import Protocol
 
 FORMAT = "uds_lens.ElicitationResults"
 VERSION = 1
@@ -84,52 +85,68 @@ def load_elicitation(path: str | os.PathLike[str]) -> ElicitationResults:
     """
     folder = Path(path).expanduser()
     told = repr(str(folder))
-    manifest = read_sealed(folder / _MANIFEST, format=FORMAT, versions=(VERSION,))
-    try:
-        content = {name: _checked(folder, name, digest) for name, digest in manifest["files"].items()}
-        asked = parse_json(content[_EXAMPLES], told=told)
-        examples, holdout = _examples(asked["examples"]), _examples(asked.get("holdout", ()))
-        roles = [*manifest["models"], *([HOLDOUT] if holdout else [])]
-        parts = tuple(
-            part_from_bytes(data, told=repr(str(folder / name)), key=name)
-            for name, data in content.items()
-            if name != _EXAMPLES
-        )
-        models: Mapping[str, Any] = manifest["models"]
-        audits = [conform(AuditRecord, audit, where=f"{told}: audits") for audit in manifest["audits"]]
-        if "unlearned" not in models or HOLDOUT in models or {part.role for part in parts} != set(roles):
-            raise ResultFormatError(f"{told}: models and parts do not fit together.")
-        lengths = {role: len(holdout if role == HOLDOUT else examples) for role in roles}
-        if any(not 0 <= said.row < lengths[part.role] for part in parts for said in part.said):
-            raise ResultFormatError(f"{told}: parts speak of rows that are not there.")
-        if any(len(pair) != 2 for audit in audits for pair in audit.skipped):
-            raise ResultFormatError(f"{told}: a skipped row is its id and a reason.")
-        if not _complete(parts, audits, roles):
-            raise ResultFormatError(f"{told}: audits and parts do not fit together.")
-        return ElicitationResults(
-            options=conform(ElicitOptions, manifest["options"], where=f"{told}: options"),
-            protocol=manifest["protocol"],
-            models={
-                role: conform(ModelRecord, record, where=f"{told}: models.{role}")
-                for role, record in models.items()
-            },
-            examples=tuple(examples),
-            audits=tuple(audits),
-            parts=parts,
-            provenance=manifest["provenance"],
-            holdout=tuple(holdout),
-        )
-    except ResultFormatError:
-        raise
-    except Exception as error:
-        raise ResultFormatError(f"{told} is no whole elicitation: {str(error)[:200]}") from error
+    record = read_sealed(folder / _MANIFEST, format=FORMAT, versions=(VERSION,))
+    members = {name: value for name, value in record.items() if name not in ("format", "version")}
+    found = conform(_Manifest, members, where=told)
+    content = {name: _checked(folder, name, digest) for name, digest in found.files.items()}
+    if _EXAMPLES not in content:
+        raise ResultFormatError(f"{told} is no whole elicitation: it names no {_EXAMPLES}.")
+    asked = parse_json(content.pop(_EXAMPLES), told=told)
+    examples, holdout = _examples(asked.get("examples"), told), _examples(asked.get("holdout", []), told)
+    parts = tuple(
+        part_from_bytes(data, told=repr(str(folder / name)), key=name, vouched=True)
+        for name, data in content.items()
+    )
+    roles = [*found.models, *([HOLDOUT] if holdout else [])]
+    if (
+        "unlearned" not in found.models
+        or HOLDOUT in found.models
+        or {part.role for part in parts} != set(roles)
+    ):
+        raise ResultFormatError(f"{told}: models and parts do not fit together.")
+    lengths = {role: len(holdout if role == HOLDOUT else examples) for role in roles}
+    if any(not 0 <= said.row < lengths[part.role] for part in parts for said in part.said):
+        raise ResultFormatError(f"{told}: parts speak of rows that are not there.")
+    if any(len(pair) != 2 for audit in found.audits for pair in audit.skipped):
+        raise ResultFormatError(f"{told}: a skipped row is its id and a reason.")
+    if not _complete(parts, found.audits, roles):
+        raise ResultFormatError(f"{told}: audits and parts do not fit together.")
+    return ElicitationResults(
+        options=found.options,
+        protocol=found.protocol,
+        models=found.models,
+        examples=tuple(examples),
+        audits=found.audits,
+        parts=parts,
+        provenance=found.provenance,
+        holdout=tuple(holdout),
+    )
 
 
-def _examples(rows: Sequence[Mapping[str, Any]]) -> list[ForgetExample]:
+@dataclass(frozen=True, kw_only=True)
+class _Manifest:
+    """Members of a manifest, beside format, version and seal."""
+
+    options: ElicitOptions
+    protocol: Protocol
+    models: Mapping[str, ModelRecord]
+    audits: tuple[AuditRecord, ...]
+    provenance: Mapping[str, Any]
+    files: Mapping[str, str]
+
+
+def _examples(rows: Any, told: str) -> list[ForgetExample]:
     """Rows as they were; a reader would number them anew."""
-    return [
-        replace(example, row=int(row["row"])) for example, row in zip(as_examples(rows), rows, strict=True)
-    ]
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise ResultFormatError(f"{told}: its examples must be a list of rows.")
+    places = [row.get("row") for row in rows]
+    if not all(type(place) is int for place in places):
+        raise ResultFormatError(f"{told}: each row must tell its place, a whole number.")
+    try:
+        found = as_examples(rows)
+    except DataError as error:
+        raise ResultFormatError(f"{told}: {str(error)[:300]}") from error
+    return [replace(example, row=place) for example, place in zip(found, places, strict=True)]
 
 
 def _complete(parts: Sequence[Part], audits: Sequence[AuditRecord], roles: Collection[str]) -> bool:

@@ -151,7 +151,7 @@ def _kind(reason: str) -> str:
     'the entity ... occurs ... times in the answer and no prefix tells which one is meant'
     """
     plain = _TEXT.sub("...", reason)
-    plain = _COUNT.sub("...", plain)
+    plain = _COUNT.sub("...", plain).replace("`", "'")  # in a report that marks names of ours
     return plain[:1].lower() + plain[1:].rstrip(".")
 
 

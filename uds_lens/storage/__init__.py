@@ -9,10 +9,11 @@ from uds_lens.storage.atomic import (
 from uds_lens.storage.conform import conform
 from uds_lens.storage.fresh import format_of, located, made_here, require_fresh
 from uds_lens.storage.scratch import SpillFolder
-from uds_lens.storage.sealed import parse_json, plain, read_sealed, sealed, unsealed
+from uds_lens.storage.sealed import SEAL, parse_json, plain, read_sealed, seal_of, sealed, unsealed
 from uds_lens.storage.whole_file import read_file, sha256_bytes, sha256_file
 
 __all__ = [
+    "SEAL",
     "SpillFolder",
     "atomic_directory",
     "atomic_files",
@@ -27,6 +28,7 @@ __all__ = [
     "read_file",
     "read_sealed",
     "require_fresh",
+    "seal_of",
     "sealed",
     "sha256_bytes",
     "sha256_file",

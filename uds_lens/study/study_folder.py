@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import io
 import math
 import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from uds_lens.errors import ResultFormatError
+from uds_lens.errors import ConfigError, ResultFormatError
 from uds_lens.storage import (
     atomic_write_bytes,
     conform,
     located,
     plain,
+    read_file,
     read_sealed,
     require_fresh,
     sealed,
+    sha256_bytes,
 )
 from uds_lens.study.claims import Claims
 from uds_lens.study.plan_file import as_mapping, plan
@@ -76,6 +79,8 @@ class Part:
     """Wall time of making, perturbing, measuring."""
     examples: str | None
     """File with the values per example."""
+    examples_sha256: str | None = None
+    """Its SHA-256; None where there is no file, or in parts written before files had one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,7 +141,10 @@ class StudyFolder:
                 f"no study at {str(self.path)[-200:]!r}: expected a directory that a sweep wrote."
             )
         record = read_sealed(self.path / MANIFEST, format=FORMAT, versions=(VERSION,))
-        return plan(record.get("plan", {}))
+        try:
+            return plan(record.get("plan", {}))
+        except ConfigError as error:
+            raise ResultFormatError(f"{str(self.path)[-100:]!r}: {str(error)[:300]}") from error
 
     @cached_property
     def models(self) -> list[StudyModel]:
@@ -166,7 +174,7 @@ class StudyFolder:
         for file in self._files("parts", model, state):
             if file.name not in seen:
                 part = self.read_part(file)
-                if part is not None:
+                if part is not None and self._has_examples(part):
                     seen.add(file.name)
                     done |= set(part.keys.values())
         return {item: key for item, key in wanted.items() if key not in done}
@@ -175,7 +183,9 @@ class StudyFolder:
         """Keep what was measured; values per example first, so that a part that is there is whole."""
         name = f"{part.model}--{part.state}--{digest(dict(part.keys))[:12]}"
         if examples is not None and part.examples is not None:
-            atomic_write_bytes(self.path / part.examples, examples.to_parquet(index=False))
+            content = examples.to_parquet(index=False)
+            atomic_write_bytes(self.path / part.examples, content)
+            part = replace(part, examples_sha256=sha256_bytes(content))
         record = {"format": PART, "version": VERSION, **plain(asdict(part))}
         file = self.path / "parts" / f"{name}.json"
         atomic_write_bytes(file, sealed(record))
@@ -184,6 +194,29 @@ class StudyFolder:
     def read_part(self, file: Path) -> Part | None:
         """A part; None where it is broken, so that it is measured again."""
         return _read(file, PART, Part)
+
+    def examples(self, part: Part) -> pd.DataFrame | None:
+        """Values per example of a part: `metric`, `example_id`, `value`; None where it has none.
+
+        Raises:
+            ResultFormatError: The file is missing, broken, or was altered.
+        """
+        import pandas as pd
+
+        if part.examples is None:
+            return None
+        file = self.path / "examples" / Path(part.examples).name
+        told = repr(str(file)[-200:])
+        content = read_file(file)
+        if part.examples_sha256 not in (None, sha256_bytes(content)):
+            raise ResultFormatError(f"{told} was altered after it was saved: run the sweep again.")
+        try:
+            found = pd.read_parquet(io.BytesIO(content))
+        except Exception as error:  # pyarrow has no common base class for its errors
+            raise ResultFormatError(f"{told} holds no table: {str(error)[:160]}.") from error
+        if missing := [name for name in ("metric", "example_id", "value") if name not in found]:
+            raise ResultFormatError(f"{told} has no column {missing[0]!r}: run the sweep again.")
+        return found
 
     def parts(self, model: StudyModel, state: StudyState) -> list[Part]:
         """All parts of a model in a state, in the order of their names."""
@@ -214,6 +247,14 @@ class StudyFolder:
         """It was measured after all."""
         with suppress(FileNotFoundError):
             self._failure_file(model, state).unlink()
+
+    def _has_examples(self, part: Part) -> bool:
+        """Whether the values per example are there as they were written; where not, all is measured again."""
+        try:
+            self.examples(part)
+        except ResultFormatError:
+            return False
+        return True
 
     def _wanted(self, model: StudyModel, state: StudyState) -> dict[str, str]:
         return self.keys.items(model, state)

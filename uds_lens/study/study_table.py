@@ -151,9 +151,9 @@ def examples_table(out: str | os.PathLike[str] | StudyFolder) -> pd.DataFrame:
             state = StudyState("before")
             wanted = folder.keys.items(model, state)
             for part in folder.parts(model, state):
-                if part.examples is not None and (file := folder.path / part.examples).is_file():
+                frame = folder.examples(part)
+                if frame is not None:
                     items = {row.metric for row in part.rows if _is_wanted(part, row.item, wanted)}
-                    frame = pd.read_parquet(file)
                     frames.append(frame[frame["metric"].isin(items)].assign(model=model.model_id))
     columns = ["model", "metric", "example_id", "value"]
     return pd.concat(frames, ignore_index=True)[columns] if frames else pd.DataFrame(columns=columns)
