@@ -83,3 +83,44 @@ def test_the_group_may_read_as_the_umask_says(home: Path, uds_lens) -> None:
     modes = {path: stat.S_IMODE(path.stat().st_mode) for path in Path().rglob("*") if path.is_file()}
     assert len(modes) > 8
     assert {str(path): oct(mode) for path, mode in modes.items() if mode != 0o640} == {}
+
+
+TAKEN = {
+    "audit": "audit --full ~/full --retain ~/retain --unlearned ~/retain --examples ~/forget.json --out {folder}",
+    "metrics": "metrics --model ~/full --data ~/forget.json --metric em --out {file}",
+    "elicit": "elicit --model ~/full --data ~/forget.json --audit plain --out {folder}",
+    "unlearn": "unlearn --method ga --full ~/full --forget ~/forget.json --out {folder}",
+    "relearn": "relearn --model ~/full --forget ~/forget.json --out {folder}",
+    "quantise": "quantise --model ~/full --out {folder}",
+    "annotate": "annotate --examples ~/forget.json --redo --by contrast --full ~/full --retain ~/retain --out {file}",
+    "review": "annotate --examples ~/forget.json --redo --by contrast --full ~/full --retain ~/retain "
+    "--out new.json --review {file}",
+    "demo": "demo --out {above}",
+    "sweep": "sweep ~/plan.toml --out {folder}",
+}
+"""Commands that open models; `rank`, `meta`, `dashboard`, `report` and `sweep table` have tests of their own."""
+
+
+@pytest.mark.parametrize("command", TAKEN)
+def test_what_stands_there_is_seen_before_any_weight_is_read(
+    command: str, home: Path, uds_lens, monkeypatch
+) -> None:
+    for place in ("models.opening.load_weights", "unlearning.parent.load_weights"):
+        monkeypatch.setattr(f"uds_lens.{place}", lambda *_, **__: pytest.fail("weights were read"))
+    monkeypatch.setattr(
+        "uds_lens.unlearning.four_bit_copy._load_in_4_bits", lambda *_, **__: pytest.fail("read")
+    )
+    (home / "plan.toml").write_text(
+        'name = "s"\nfull = "toy:full"\nretain = "toy:retain"\n[data]\nforget = "toy:forget"\n'
+        '[measure]\nmetrics = ["em"]\n'
+    )
+    taken = Path("baseline")  # one of those that the demo writes
+    taken.mkdir()
+    for file in (taken / "thesis.txt", Path("mine.html")):
+        file.write_text("mine")
+    words = TAKEN[command].format(folder=taken, file="mine.html", above=".").split()
+    code, out, err = uds_lens(*words)
+    assert (code, out) == (1, "")
+    assert "is no saved result" in err or "was not written by uds_lens" in err
+    assert sorted(map(str, Path().rglob("*"))) == ["baseline", "baseline/thesis.txt", "mine.html"]
+    assert {file.read_text() for file in (taken / "thesis.txt", Path("mine.html"))} == {"mine"}

@@ -1,3 +1,6 @@
+import json
+import shutil
+
 import pytest
 
 from uds_lens.errors import ModelError
@@ -68,6 +71,16 @@ def test_the_top_label_decides(classifier):
     noise = HubFluency(str(classifier), offline=True, fluent_labels=("noise",))(texts)
     assert clean[1] == noise[1] == 0
     assert [a + b for a, b in zip(clean, noise, strict=True)] == [1, 0, 1]
+
+
+def test_a_classifier_does_not_choose_its_attention(classifier, tmp_path):
+    """It may name a kernel of the Hub, which is a program."""
+    folder = shutil.copytree(classifier, tmp_path / "classifier")
+    config = json.loads((folder / "config.json").read_text())
+    chosen = dict.fromkeys(("attn_implementation", "_attn_implementation"), "owner/kernel")
+    (folder / "config.json").write_text(json.dumps({**config, **chosen}))
+    texts = ["She won the Glass Quill."]
+    assert HubFluency(str(folder), offline=True)(texts) == HubFluency(str(classifier), offline=True)(texts)
 
 
 def test_labels_that_the_classifier_does_not_have(classifier):

@@ -2,11 +2,19 @@
 
 import pytest
 import torch
-from tiny_models import FAMILIES
+from tiny_models import FAMILIES, build_model
 
 from uds_lens.data import TokenSequence, make_batch
 from uds_lens.errors import PatchError, UdsLensWarning, forget_warnings
-from uds_lens.patching import capture, choose_engine, open_target, patched_logprobs, target_on_batch
+from uds_lens.patching import (
+    as_hooked,
+    capture,
+    choose_engine,
+    fall_back,
+    open_target,
+    patched_logprobs,
+    target_on_batch,
+)
 from uds_lens.patching.span_cache import SpanCache
 
 TOLERANCE = 1e-5
@@ -198,3 +206,18 @@ def test_auto_is_one_of_the_two(opened, batch_of):
     cache = capture(opened("llama", "retain"), batch)
     chosen, fast = (patched_logprobs(opened("llama"), batch, cache, engine=e) for e in ("auto", "wavefront"))
     assert torch.equal(chosen.nan_to_num(0.0), fast.nan_to_num(0.0))
+
+
+def test_each_model_that_falls_back_is_told_of_though_they_share_a_name():
+    forget_warnings()
+    for scale in (2.0, 3.0):
+        live = build_model("llama")
+        with torch.no_grad():
+            live.model.layers[0].mlp.down_proj.weight.mul_(scale)
+        model = as_hooked(live)
+        with pytest.warns(UdsLensWarning, match=r"it failed: TypeError: turbo"):
+            assert fall_back(model, TypeError("turbo")) == "naive"
+        fall_back(model, TypeError("turbo"))  # once for each cause
+        with pytest.warns(UdsLensWarning, match="it failed: KeyError"):
+            fall_back(model, KeyError("turbo"))
+    forget_warnings()

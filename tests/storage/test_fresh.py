@@ -4,6 +4,7 @@ import os
 import zlib
 
 import pytest
+from altered_results import results
 from synthetic_audits import synthetic_audit
 
 import uds_lens as ul
@@ -118,3 +119,39 @@ def test_reports_figures_and_tables_overwrite_only_their_like(tmp_path):
         write(tmp_path / name)
         write(tmp_path / name)
         assert made_here(tmp_path / name)
+
+
+NOWHERE = {"forget": [{"question": "Who?", "answer": "Ada."}]}
+SAVES = {
+    "audit": lambda made, place: made["audit"].save(place),
+    "baseline": lambda made, place: made["baseline"].save(place),
+    "metrics": lambda made, place: made["metrics.json"].save(place),
+    "elicitation": lambda made, place: made["elicitation"].save(place),
+    "study": lambda made, place: ul.study.run(made["study"], place),
+    "unlearn": lambda made, place: ul.unlearning.unlearn("nowhere", **NOWHERE, method="ga", out=place),
+    "relearn": lambda made, place: ul.unlearning.relearn("nowhere", **NOWHERE, out=place),
+    "quantise": lambda made, place: ul.unlearning.quantise("nowhere", out=place),
+    "report.html": lambda made, place: ul.report.write(made["audit"], place),
+    "dashboard.html": lambda made, place: ul.report.dashboard(ul.meta.read_published(), place, n_resamples=0),
+    "figure.html": lambda made, place: ul.plots.save_figure(made["audit"].plot_tau(), place),
+    "figure.png": lambda made, place: ul.plots.save_figure(made["audit"].plot_tau(), place),
+    "annotations": lambda made, place: ul.annotate(NOWHERE["forget"], by="answer").save(place),
+    "review": lambda made, place: ul.annotate(NOWHERE["forget"], by="answer").review(place),
+}
+
+
+@pytest.mark.parametrize("name", SAVES)
+def test_no_save_writes_over_what_it_did_not_write(name, made_once, tmp_path):
+    place = tmp_path / name
+    place.write_text("mine")
+    with pytest.raises(ResultFormatError, match=r"is no saved result|was not written by uds_lens"):
+        SAVES[name](made_once, place)
+    assert place.read_text() == "mine"
+    with pytest.raises(StorageError, match=r"is a file\. Choose another place"):
+        SAVES[name](made_once, place / name)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+@pytest.fixture(scope="module")
+def made_once():
+    return results()

@@ -1,6 +1,7 @@
 """4-bit checkpoints: they load again, compute nearly the same, and can be audited."""
 
 import json
+import shutil
 import warnings
 from pathlib import Path
 
@@ -54,6 +55,17 @@ def test_the_home_directory_is_meant_by_a_tilde(tiny, tmp_path: Path, monkeypatc
     (tmp_path / "full").symlink_to(tiny.full)
     assert quantise("~/full", out="~/nf4", device="cpu") == tmp_path / "nf4"
     assert not (tmp_path / "~").exists()
+
+
+def test_a_checkpoint_does_not_choose_the_attention(tiny, tmp_path: Path) -> None:
+    """It may name a kernel of the Hub, which is a program."""
+    pytest.importorskip("bitsandbytes")
+    shutil.copytree(tiny.full, tmp_path / "full")
+    config = json.loads((tmp_path / "full" / "config.json").read_text())
+    chosen = dict.fromkeys(("attn_implementation", "_attn_implementation"), "owner/kernel")
+    (tmp_path / "full" / "config.json").write_text(json.dumps({**config, **chosen}))
+    out = quantise(tmp_path / "full", out=tmp_path / "nf4", device="cpu")
+    assert "owner/kernel" not in (out / "config.json").read_text()
 
 
 def test_what_is_there_is_left_alone(tiny, tmp_path: Path) -> None:

@@ -195,7 +195,8 @@ def runs_packed(model: HookedModel, plan: Plan) -> bool:
         warn_once(
             f"{model.name!r} runs on padded rows, since it has hooks or is a Bridge, and the other models of this "
             "audit on packed ones: where its weights are those of `full`, deltas may be of the size of rounding "
-            "instead of exactly 0. Hand it to the same call as the other models."
+            "instead of exactly 0. Hand it to the same call as the other models.",
+            key=f"padded {model.name} {model.fingerprint}",
         )
         return False
     return plan.packed

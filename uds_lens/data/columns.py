@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral, Real
 from typing import Any, Literal, TypeAlias
 
@@ -80,6 +80,34 @@ def examples_from_rows(
     check_unique(examples, where=where)
     names = {name for row in rows for name in row} if found is None else found
     return with_authors(examples, "forget10_filtered") if is_annotated(names) else examples
+
+
+def examples_from_list(source: Sequence[Any]) -> list[ForgetExample]:
+    """Examples and rows, mixed, as examples, checked as a whole.
+
+    Raises:
+        DataError: A row cannot be read, or an id occurs twice.
+    """
+    if not any(isinstance(item, ForgetExample) for item in source):
+        return examples_from_rows(source, where="the list of rows")
+    examples = [
+        item
+        if isinstance(item, ForgetExample)
+        else examples_from_rows([item], where=f"the list, item {at}")[0]
+        for at, item in enumerate(source)
+    ]
+    check_unique(examples, where="the list of examples")
+    return examples
+
+
+def with_rows_read(source: Iterable[ForgetExample | Mapping[str, Any]]) -> list[ForgetExample]:
+    """Examples as they are; where rows are among them, all are read and checked.
+
+    >>> with_rows_read([{"question": "Who?", "answer": "Ada."}])[0].answer
+    'Ada.'
+    """
+    found = list(source)
+    return found if all(isinstance(each, ForgetExample) for each in found) else examples_from_list(found)
 
 
 def check_unique(examples: Iterable[ForgetExample], *, where: str) -> None:

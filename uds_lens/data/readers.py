@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from uds_lens.compat.huggingface_hub import asking_the_hub, is_reachable
-from uds_lens.data.columns import KNOWN, check_unique, examples_from_rows
+from uds_lens.data.columns import KNOWN, examples_from_list, examples_from_rows
 from uds_lens.data.example import ForgetExample
 from uds_lens.data.file_formats import SUFFIXES, read_rows
 from uds_lens.data.parquet import parquet_names
@@ -104,7 +104,7 @@ def as_examples(source: ExamplesLike) -> list[ForgetExample]:
     if not isinstance(source, Iterable):
         raise _unreadable(source)
     rows = list(source)
-    return _read_list(rows) if rows else []
+    return examples_from_list(rows) if rows else []
 
 
 def _read(source: object) -> list[ForgetExample]:
@@ -122,7 +122,7 @@ def _read(source: object) -> list[ForgetExample]:
                 raise
             raise DataError(f"{place(source)} is no path: {plain(error)}.") from error
     if isinstance(source, (list, tuple)):
-        return _read_list(source)
+        return examples_from_list(source)
     return _read_table(source)
 
 
@@ -169,19 +169,6 @@ def _read_dataset(data: Any, *, where: str) -> list[ForgetExample]:
             raise DataError(f"{where} cannot be read: {plain(error)} ({type(error).__name__}).") from error
 
     return examples_from_rows(rows(), where=where, found=names)
-
-
-def _read_list(source: list[Any] | tuple[Any, ...]) -> list[ForgetExample]:
-    if not any(isinstance(item, ForgetExample) for item in source):
-        return examples_from_rows(source, where="the list of rows")
-    examples = [
-        item
-        if isinstance(item, ForgetExample)
-        else examples_from_rows([item], where=f"the list, item {at}")[0]
-        for at, item in enumerate(source)
-    ]
-    check_unique(examples, where="the list of examples")
-    return examples
 
 
 def _read_path(path: Path) -> list[ForgetExample]:

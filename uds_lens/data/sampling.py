@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
+from uds_lens.data.columns import with_rows_read
 from uds_lens.data.example import ForgetExample
 from uds_lens.data.quoting import short
 from uds_lens.errors import ConfigError, Setting
@@ -13,7 +15,11 @@ from uds_lens.types import Sampling, check_choice
 
 
 def sample_examples(
-    examples: Sequence[ForgetExample], limit: int, *, seed: int = 0, sample: Sampling = "random"
+    examples: Iterable[ForgetExample | Mapping[str, Any]],
+    limit: int,
+    *,
+    seed: int = 0,
+    sample: Sampling = "random",
 ) -> list[ForgetExample]:
     """Keep `limit` examples.
 
@@ -22,7 +28,7 @@ def sample_examples(
     the sample, rounded up or down. Without subjects it is a simple random sample.
 
     Args:
-        examples: All of them.
+        examples: All of them, or rows.
         limit: How many to keep; all, where there are no more.
         seed: The same seed takes the same examples.
         sample: "random", or "first" for the first ones, which in a sorted file stand for themselves only.
@@ -32,6 +38,7 @@ def sample_examples(
 
     Raises:
         ConfigError: `limit` is not a whole number of at least 1, or `sample` no such word.
+        DataError: A row cannot be read.
 
     Example:
         >>> rows = [ForgetExample(str(i), "Who?", "Ada.", subject=f"author {i // 20}") for i in range(100)]
@@ -41,10 +48,11 @@ def sample_examples(
     """
     check_limit(limit)
     check_choice("sample", sample, Sampling)
+    examples = with_rows_read(examples)
     if limit >= len(examples):
-        return list(examples)
+        return examples
     if sample == "first":
-        return list(examples[:limit])
+        return examples[:limit]
     chance = random.Random(f"uds_lens sample {seed}")
     line = _shuffled_by_subject(examples, chance)
     step = len(line) / limit

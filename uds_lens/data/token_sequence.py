@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from uds_lens.data.chat_style import ChatStyle
+from uds_lens.data.columns import with_rows_read
 from uds_lens.data.example import ForgetExample, SkippedExample
 from uds_lens.data.prompts import RenderedExample, render
 from uds_lens.data.spans import Span, entity_span
@@ -91,7 +92,7 @@ class Encoded:
 
 
 def encode(
-    examples: Iterable[ForgetExample],
+    examples: Iterable[ForgetExample | Mapping[str, Any]],
     tokenizer: PreTrainedTokenizerBase,
     *,
     protocol: Protocol = "raw",
@@ -105,7 +106,7 @@ def encode(
     to y_T - 1. The entity's tokens are those whose characters overlap the entity.
 
     Args:
-        examples: Examples with an entity; others are reported as skipped.
+        examples: Examples or rows with an entity; others are reported as skipped.
         tokenizer: A fast tokenizer (character offsets). Special tokens are added to raw prompts as it is
             configured to; chat prompts carry the ones their template writes, and continuations none.
         protocol: "raw" or "chat".
@@ -116,13 +117,13 @@ def encode(
         Rows and skipped examples, together as many as there were examples.
 
     Raises:
-        DataError: The tokenizer is slow, or has no chat template for "chat".
+        DataError: The tokenizer is slow, or has no chat template for "chat"; a row cannot be read.
         ConfigError: `protocol` or `scope` is not one of the words above.
     """
     check_choice("protocol", protocol, Protocol)
     check_choice("scope", scope, Scope)
     _check_fast(tokenizer)
-    examples = list(examples)
+    examples = with_rows_read(examples)
     spans = [entity_span(example) for example in examples]
     located = [example for example, span in zip(examples, spans, strict=True) if not isinstance(span, str)]
     rendered = [render(example, protocol, tokenizer, chat=chat) for example in located]
@@ -293,8 +294,6 @@ def _limit(tokenizer: PreTrainedTokenizerBase) -> int | None:
 def _check_fast(tokenizer: PreTrainedTokenizerBase) -> None:
     if not getattr(tokenizer, "is_fast", False):
         raise DataError(
-            "a fast tokenizer is needed, because entities are found by character offsets; "
-            f"got {type(tokenizer).__name__}. "
-            "Load it with AutoTokenizer.from_pretrained(path, use_fast=True), "
-            "or save a fast one (tokenizer.json) there."
+            f"a fast tokenizer is needed, because entities are found by character offsets; got {type(tokenizer).__name__}. "
+            "Load it with AutoTokenizer.from_pretrained(path, use_fast=True), or save a fast one (tokenizer.json) there."
         )

@@ -41,7 +41,7 @@ def elicit(
     retain: ModelSource | None = None,
     full: ModelSource | None = None,
     audits: Sequence[str | PromptAudit | Audit] | str = "quick",
-    retain_examples: Sequence[ForgetExample] = (),
+    retain_examples: ExampleSource | Iterable[ForgetExample | Mapping[str, Any]] = (),
     holdout_examples: ExampleSource | Iterable[ForgetExample | Mapping[str, Any]] = (),
     options: ElicitOptions | None = None,
     run: RunOptions | None = None,
@@ -89,7 +89,7 @@ def elicit(
     run = as_settings(RunOptions, run, name="run")
     require_package("rouge_score", needed_by="scoring what a model says needs")
     rows = _require_rows(as_examples(examples))
-    kept_out = tuple(as_examples(holdout_examples))
+    kept_out, facts = tuple(as_examples(holdout_examples)), as_examples(retain_examples)
     chosen = chosen_audits(audits)
     folder = None if out is None else parts_folder(out)
     beside = {"retain": retain, "full": full}
@@ -105,7 +105,7 @@ def elicit(
     room = window - options.max_new_tokens if isinstance(window, int) else None
     asked, aside = (
         [
-            ask_rows(audit, some, retain_examples, tokenizer, protocol=protocol, room=room, options=options)
+            ask_rows(audit, some, facts, tokenizer, protocol=protocol, room=room, options=options)
             for audit in chosen
         ]
         for some in (rows, kept_out)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from uds_lens.compat.huggingface_hub import asking_the_hub
+from uds_lens.compat.transformers import set_attention
 from uds_lens.errors import ModelError, Setting
 
 
@@ -69,12 +70,16 @@ class HubFluency:
 
     def _load(self) -> Any:
         if self._classifier is None:
-            from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
+            from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
             try:
-                where = {"local_files_only": self.offline}
+                where = {"local_files_only": self.offline, "trust_remote_code": False}
                 with asking_the_hub():
-                    head = AutoModelForSequenceClassification.from_pretrained(self.model, **where)
+                    config = AutoConfig.from_pretrained(self.model, **where)
+                    set_attention(config, "eager")  # it may name a kernel of the Hub, which is a program
+                    head = AutoModelForSequenceClassification.from_pretrained(
+                        self.model, config=config, **where
+                    )
                     words = AutoTokenizer.from_pretrained(self.model, **where)
             except Exception as error:  # the Hub client has no common base class for its errors
                 first = "download it where there is a connection" if self.offline else "check the connection"

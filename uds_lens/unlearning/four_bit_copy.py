@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from uds_lens.compat.huggingface_hub import asking_the_hub
+from uds_lens.compat.transformers import set_attention
 from uds_lens.errors import ModelError
 from uds_lens.models import pick_device
 from uds_lens.models.checkpoint import is_local, load_tokenizer
@@ -83,11 +84,13 @@ def _load_in_4_bits(source: str, *, device: str, **where: Any) -> Any:
             config = AutoConfig.from_pretrained(source, **where)
         if getattr(config, "quantization_config", None) is not None:
             raise ModelError(f"{source!r} is quantised already.")
+        set_attention(config, "eager")  # a checkpoint does not choose it, and may name a kernel of the Hub
         four_bit = BitsAndBytesConfig(
             load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16
         )
         return AutoModelForCausalLM.from_pretrained(
             source,
+            config=config,
             quantization_config=four_bit,
             dtype=torch.bfloat16,
             device_map={"": pick_device(device)},
@@ -95,8 +98,9 @@ def _load_in_4_bits(source: str, *, device: str, **where: Any) -> Any:
         )
     except ModelError:
         raise
-    except (OSError, ValueError, KeyError) as error:
-        raise ModelError(f"cannot quantise {source!r}: {str(error).strip().splitlines()[0]}") from error
+    except Exception as error:  # a pickle that is refused, a file that is cut ... have no common base class
+        first = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise ModelError(f"cannot quantise {source!r}: {first[:300]}") from error
 
 
 def _record(source: str) -> dict[str, Any]:
