@@ -294,6 +294,7 @@ def _limit(tokenizer: PreTrainedTokenizerBase) -> int | None:
 def _check_fast(tokenizer: PreTrainedTokenizerBase) -> None:
     if not getattr(tokenizer, "is_fast", False):
         raise DataError(
-            f"a fast tokenizer is needed, because entities are found by character offsets; got {type(tokenizer).__name__}. "
-            "Load it with AutoTokenizer.from_pretrained(path, use_fast=True), or save a fast one (tokenizer.json) there."
+            "a fast tokenizer is needed, because entities are found by character offsets; got "
+            f"{type(tokenizer).__name__}. Load it with AutoTokenizer.from_pretrained(path, use_fast=True), or save a "
+            "fast one (tokenizer.json) there."
         )
