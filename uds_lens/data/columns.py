@@ -107,7 +107,8 @@ def with_rows_read(source: Iterable[ForgetExample | Mapping[str, Any]]) -> list[
     'Ada.'
     """
     found = list(source)
-    return found if all(isinstance(each, ForgetExample) for each in found) else examples_from_list(found)
+    examples = [each for each in found if isinstance(each, ForgetExample)]
+    return examples if len(examples) == len(found) else examples_from_list(found)
 
 
 def check_unique(examples: Iterable[ForgetExample], *, where: str) -> None:
