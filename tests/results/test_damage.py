@@ -117,6 +117,9 @@ def test_what_is_warned_of():
     assert levels(dataclasses.replace(audit, control=foreign), "retain hardly knows the control") == [
         "caution"
     ]
+    over = with_control(made(KNOWN, [[1.2, 1.2]] * MANY), lost=0.3)
+    (text,) = (text for text in over.warnings if text.startswith("Over-erasure"))
+    assert text.endswith("On facts that were to be kept it costs 25% of what it costs on the forget facts.")
     assert levels(sound(n=0), "No control fact could be scored (1 were skipped)") == ["caution"]
 
 

@@ -162,8 +162,16 @@ def _over_erased(audit: AuditScores) -> Caution | None:
         return None
     return caution(
         f"Over-erasure: on {share:.0%} of the knowledge-encoding layers the unlearned state costs more than retain's "
-        "(raw LER above 1). Check that the model still works on what it should retain."
+        f"(raw LER above 1). {_kept(audit)}"
     )
+
+
+def _kept(audit: AuditScores) -> str:
+    """What is known of the facts that were to be kept."""
+    damage = audit.damage
+    if math.isnan(damage):
+        return "Check that the model still works on what it should retain."
+    return f"On facts that were to be kept it costs {damage:.0%} of what it costs on the forget facts."
 
 
 def _negative(audit: AuditScores) -> Caution | None:
