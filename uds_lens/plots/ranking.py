@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from uds_lens.plots.frame_columns import require
@@ -16,13 +17,18 @@ if TYPE_CHECKING:
 
 
 def ranking(
-    models: pd.DataFrame, *, theme: Theme = "light", title: str | None = "Unlearning depth"
+    models: pd.DataFrame,
+    *,
+    references: Collection[str] = (),
+    theme: Theme = "light",
+    title: str | None = "Unlearning depth",
 ) -> go.Figure:
     """A dot and an interval per model, highest UDS on top; models without a score stand last, in words.
 
     Args:
         models: `uds_lens.results.models_frame(audits)`: `model`, `uds`, `uds_low`, `uds_high`, `n_measured`. Where
             `reading` is there and says "withheld", the dot is hollow.
+        references: Models that are there for comparison: grey.
         theme: Light or dark.
         title: Heading; None leaves it out.
 
@@ -46,7 +52,7 @@ def ranking(
     ordered = models.sort_values("uds", ascending=False, kind="stable", na_position="last")
     figure = go.Figure()
     for place, row in enumerate(ordered.itertuples()):
-        _row(figure, place, row, colours)
+        _row(figure, place, row, colours, colours.faint if row.model in references else colours.erased)
     if not len(ordered):
         note(figure, "No models.")
     figure.update_xaxes(
@@ -72,7 +78,7 @@ def ranking(
     )
 
 
-def _row(figure: Any, place: int, row: Any, colours: Palette) -> None:
+def _row(figure: Any, place: int, row: Any, colours: Palette, colour: str) -> None:
     import plotly.graph_objects as go
 
     name = shown(row.model)
@@ -87,7 +93,7 @@ def _row(figure: Any, place: int, row: Any, colours: Palette) -> None:
         x=[row.uds_low, row.uds_high],
         y=[place, place],
         mode="lines",
-        line={"color": colours.erased, "width": 3},
+        line={"color": colour, "width": 3},
         opacity=0.55,
         hoverinfo="skip",
     )
@@ -96,9 +102,9 @@ def _row(figure: Any, place: int, row: Any, colours: Palette) -> None:
         y=[place],
         mode="markers",
         marker={
-            "color": colours.paper if withheld else colours.erased,
+            "color": colours.paper if withheld else colour,
             "size": 11,
-            "line": {"color": colours.erased if withheld else colours.paper, "width": 1.5},
+            "line": {"color": colour if withheld else colours.paper, "width": 1.5},
         },
         hovertemplate=hover,
     )

@@ -123,8 +123,10 @@ class AuditFigures(AuditScores):
         """UDS with intervals, of this audit and others (see `uds_lens.plots.ranking`)."""
         from uds_lens.plots import ranking
         from uds_lens.results.comparable import models_frame
+        from uds_lens.results.references import references_among
 
-        return ranking(models_frame(_named([self, *others])), theme=theme)
+        named = _named([self, *others])
+        return ranking(models_frame(named), references=references_among(named), theme=theme)
 
 
 def _named(audits: Sequence[AuditScores]) -> dict[str, AuditScores]:
