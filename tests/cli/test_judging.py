@@ -254,9 +254,10 @@ def test_the_papers_values_come_along(uds_lens, tmp_path) -> None:
 
 
 def test_runs_without_a_method_are_no_empty_ranking(study, uds_lens, tmp_path) -> None:
-    table = written(tmp_path / "m.csv", study.models.assign(method=None))
-    code, out, err = uds_lens("rank", table)
-    assert (code, out) == (1, "") and "no model has a method; there are npo_lr1e5_a0_ep5_0" in err
+    for models in (study.models.assign(method=None), study.models.drop(columns="method")):
+        code, out, err = uds_lens("rank", written(tmp_path / "m.csv", models))
+        assert (code, out) == (1, "") and "no model has a method; there are npo_lr1e5_a0_ep5_0" in err
+        assert "--methods CSV" in err
 
 
 @pytest.mark.parametrize(

@@ -106,8 +106,7 @@ def rank(
 
 def _methods(frame: pd.DataFrame) -> pd.DataFrame:
     """The unlearned models: pool models stay out, and so do others without a method, which is told."""
-    if "method" not in frame.columns:
-        return frame
+    frame = frame if "method" in frame.columns else frame.assign(method=None)
     kept = frame[frame["method"].notna()].reset_index(drop=True)
     rest = frame[frame["method"].isna()]
     if "knows" in rest.columns:

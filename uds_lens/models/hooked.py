@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import hashlib
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
@@ -106,9 +107,13 @@ class HookedModel:
         if self._hf is None:
             return
         on_gpu = self.device.type == "cuda"
+        weights = [weakref.ref(weight) for weight in self._hf.parameters()]
         self._hf = self._bridge = self._anatomy = None
         if self._owned:
-            gc.collect()
+            # A plain model is gone with its last reference. A Bridge refers to itself in circles: only a collection
+            # ends it, and that walks every object of the process, a quarter of a second in a notebook.
+            if any(weight() is not None for weight in weights):
+                gc.collect()
             if on_gpu:
                 torch.cuda.empty_cache()
 
