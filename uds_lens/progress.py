@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterable, Iterator, Sized
 from contextlib import contextmanager
 from contextvars import ContextVar
+from shutil import get_terminal_size
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -20,6 +21,9 @@ logger = logging.getLogger(__name__)
 
 _EVERY = 30.0
 """Seconds between two records of one loop."""
+
+_BAR, _LEAST = 44, 16
+"""Columns that a bar with its numbers takes, and the least that is left for what it is about."""
 
 _about: ContextVar[str] = ContextVar("uds_lens_about", default="")
 
@@ -67,16 +71,16 @@ def progress(
         >>> list(progress([1, 2], desc="demo", enabled=False))
         [1, 2]
     """
-    desc = _named(desc)
     if total is None and isinstance(iterable, Sized):
         total = len(iterable)
     if enabled is None:
         enabled = sys.stderr.isatty() or _in_notebook()
     if not enabled:
-        return _recorded(iterable, desc, total, unit)
+        return _recorded(iterable, _named(desc), total, unit)
     from tqdm.auto import tqdm
 
-    return iter(tqdm(iterable, desc=desc, total=total, unit=unit, leave=False))
+    what = shortened(_about.get(), max(_LEAST, get_terminal_size().columns - _BAR - len(desc)))
+    return iter(tqdm(iterable, desc=_named(desc, what), total=total, unit=unit, leave=False))
 
 
 def _recorded(iterable: Iterable[T], desc: str, total: int | None, unit: str) -> Iterator[T]:
@@ -97,9 +101,21 @@ def _plural(unit: str) -> str:
     return "es" if unit.endswith("ch") else "s"
 
 
-def _named(message: str) -> str:
-    what = _about.get()
+def _named(message: str, what: str | None = None) -> str:
+    what = _about.get() if what is None else what
     return f"{what}: {message}" if what else message
+
+
+def shortened(text: str, room: int) -> str:
+    """A text that is too long, without its middle.
+
+    >>> shortened("Llama-3.2-1B_forget10_NPO", 16)
+    'Llama-...t10_NPO'
+    """
+    if len(text) <= room:
+        return text
+    left = (room - 3) // 2
+    return f"{text[:left]}...{text[len(text) - (room - 3 - left) :]}"
 
 
 def _in_notebook() -> bool:

@@ -66,6 +66,20 @@ def test_long_names_lose_their_middle(make_audit, capsys: pytest.CaptureFixture[
         assert max(map(len, rows)) <= int(columns)
 
 
+def test_names_that_share_their_ends_stay_apart(make_audit, capsys: pytest.CaptureFixture[str]) -> None:
+    name = "unlearn_tofu_Llama-3.2-1B-Instruct_forget10_{}_lr2e-05_alpha5_epoch5".format
+    print_audits(
+        {name(method): make_audit(0.2) for method in ("NPO", "UNDIAL", "UNDO")} | {"half": make_audit(0.7)}
+    )
+    firsts = [line.split()[0] for line in capsys.readouterr().out.splitlines()[2:6]]
+    assert (
+        firsts[0].startswith("...NPO_")
+        and firsts[1].startswith("...UNDIAL_")
+        and firsts[2].startswith("...UNDO_")
+    )
+    assert firsts[3] == "half"
+
+
 def test_no_color(make_audit, capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     for word, marked in (("", True), ("1", False)):

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from uds_lens.cli.output import print_cautions, print_table, print_wrapped, shortened, width
+from uds_lens.cli.output import print_cautions, print_table, print_wrapped, width
+from uds_lens.cli.short_names import shortened_names
 
 if TYPE_CHECKING:
     from uds_lens.metrics import MetricResults, MetricSpec
@@ -109,6 +110,7 @@ def _print_many(found: Mapping[str, MetricResults]) -> None:
 
     first = next(iter(found.values()))
     names = list(found)
+    short = dict(zip(names, shortened_names(names, 24), strict=True))
     wide = max(8, *(len(name) for name in names)) + 2
     at_once = max(1, (width() - 32) // min(wide, 26))
     for start in range(0, len(names), at_once):
@@ -118,7 +120,7 @@ def _print_many(found: Mapping[str, MetricResults]) -> None:
             for metric in first
             if any(not math.isnan(found[name].values[metric.name]) for name in names)
         ]
-        print_table(["metric", "higher is", *(shortened(name, 24) for name in shown)], rows)
+        print_table(["metric", "higher is", *(short[name] for name in shown)], rows)
         if start + at_once < len(names):
             typer.echo("")
 

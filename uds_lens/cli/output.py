@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import typer
 
 from uds_lens.cli.beside_tables import print_beside
+from uds_lens.cli.short_names import shortened_names
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -177,25 +178,14 @@ def print_table(
             overflow="fold",
             style="bold" if title == bold else "",
         )
-    for first, *more in rows:
-        table.add_row(*map(escape, (shortened(first, room), *more)))
+    firsts = shortened_names([row[0] for row in rows], room)
+    for first, (_, *more) in zip(firsts, rows, strict=True):
+        table.add_row(*map(escape, (first, *more)))
     _console().print(table)
 
 
 _GAP, _SHORTEST = 3, 12
 """Columns between two texts, and the least that is left of a name."""
-
-
-def shortened(text: str, room: int) -> str:
-    """A text that is too long, without its middle.
-
-    >>> shortened("Llama-3.2-1B_forget10_NPO", 16)
-    'Llama-...t10_NPO'
-    """
-    if len(text) <= room:
-        return text
-    left = (room - 3) // 2
-    return f"{text[:left]}...{text[len(text) - (room - 3 - left) :]}"
 
 
 def width() -> int:
