@@ -110,9 +110,9 @@ def _print_many(found: Mapping[str, MetricResults]) -> None:
 
     first = next(iter(found.values()))
     names = list(found)
-    short = dict(zip(names, shortened_names(names, 24), strict=True))
+    short = dict(zip(names, shortened_names(names, 20), strict=True))
     wide = max(8, *(len(name) for name in names)) + 2
-    at_once = max(1, (width() - 32) // min(wide, 26))
+    at_once = max(1, (width() - 32) // min(wide, 22))
     for start in range(0, len(names), at_once):
         shown = names[start : start + at_once]
         rows = [
