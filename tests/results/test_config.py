@@ -22,6 +22,7 @@ CHANGES = {
     "protocol": ({"protocol": "chat"}, "s_full"),
     "system_prompt": ({"protocol": "chat", "system_prompt": "Be brief."}, "s_full"),
     "chat_date": ({"protocol": "chat", "chat_date": "10 Apr 2025"}, "s_full"),
+    "stand_in": ({"stand_in": "base"}, "warnings"),
     "dtype": ({"dtype": "bfloat16"}, "s1_delta"),
     "confidence": ({"confidence": 0.5}, "uds_interval"),
     "n_bootstrap": ({"n_bootstrap": 200}, "uds_interval"),
