@@ -89,3 +89,12 @@ def test_the_reference_opens_with_what_people_come_for(room: str, monkeypatch: p
     page = filled("reference_pages", f"api/{room}.md", monkeypatch, first=first)
     named = re.findall(r"\w+", page.partition("members: [")[2].partition("]")[0])
     assert named[: len(first)] == first and sorted(named) == sorted(offered)
+
+
+def test_pictures_come_light_and_dark_where_there_are_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    page = SimpleNamespace(file=SimpleNamespace(src_uri="guide/report.md"))
+    text = "![A page](../images/report.png) and ![none](../images/none.png)"
+    assert hook("dark_pictures", monkeypatch).on_page_markdown(text, page=page) == (
+        "![A page](../images/report.png#only-light)![A page](../images/report_dark.png#only-dark)"
+        " and ![none](../images/none.png)"
+    )

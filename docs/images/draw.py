@@ -1,13 +1,27 @@
 """Draw the pictures of the README and the docs from the toy world: `python docs/images/draw.py`.
 
-Needs `uds-lens[static]` and a Chrome or Chromium.
+Each is drawn twice, for light and for dark surroundings. Needs `uds-lens[static]` and a Chrome or Chromium.
 """
 
+import os
+import re
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 
+from photograph import beside, photograph
+from terminal_picture import terminal_picture
+
 import uds_lens as ul
+from uds_lens.report.method_picture import method_picture
 
 HERE = Path(__file__).parent
+COLUMNS = 96
+COMMAND = (
+    "uds-lens audit --full full --retain retain --unlearned npo --unlearned idkdpo "
+    "--examples forget.json --out runs"
+)
 
 
 def main() -> None:
@@ -16,13 +30,55 @@ def main() -> None:
     baseline = ul.Baseline.measure(world.full, world.retain, world.examples)
     models = {"full": world.full, "half": world.half, **world.unlearned, "retain": world.retain}
     audits = dict(zip(models, baseline.audit_all(list(models.values())), strict=True))
-    pictures = {
-        "toy_layers.png": audits["idkdpo"].plot_layers(),
-        "toy_heatmap.png": audits["idkdpo"].plot_heatmap(),
-        "toy_ranking.png": ul.plots.ranking(ul.results.models_frame(audits)),
-    }
-    for name, figure in pictures.items():
-        ul.plots.save_figure(figure, HERE / name, width=760, scale=1.25)
+    printed = terminal(world)
+    for theme in ("light", "dark"):
+        figures = {
+            "toy_layers.png": audits["idkdpo"].plot_layers(theme=theme),
+            "toy_heatmap.svg": audits["idkdpo"].plot_heatmap(theme=theme),
+            "toy_ranking.png": ul.plots.ranking(
+                ul.results.models_frame(audits), references=["full", "half", "retain"], theme=theme
+            ),
+        }
+        for name, figure in figures.items():
+            ul.plots.save_figure(figure, HERE / beside(name, theme), width=760, scale=1.25)
+        write(beside("method.svg", theme), method_picture(theme))
+        write(beside("terminal.svg", theme), terminal_picture(printed, theme=theme, columns=COLUMNS))
+    photographs(audits)
+
+
+def photographs(audits: dict[str, ul.DepthAudit]) -> None:
+    """The top of the report about the toy world."""
+    with tempfile.TemporaryDirectory() as folder:
+        page = ul.report.write(audits, Path(folder) / "report.html", references=["half"])
+        for theme in ("light", "dark"):
+            photograph(page, HERE / beside("report.png", theme), theme=theme, height=1000)
+
+
+def terminal(world: ul.toy.World) -> str:
+    """The command and what it prints, without the memory of this machine and what the columns mean."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name in ("full", "retain", "npo", "idkdpo"):
+            (Path(folder) / name).symlink_to(world.checkpoints[name])
+        (Path(folder) / "forget.json").symlink_to(world.path / "forget.json")
+        words = [sys.executable, "-m", "uds_lens", *COMMAND.split()[1:]]
+        environment = {**os.environ, "COLUMNS": str(COLUMNS), "FORCE_COLOR": "1"}
+        told = subprocess.run(
+            words,
+            cwd=folder,
+            env=environment,
+            check=True,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        ).stdout
+    table, _, rest = re.sub(r"\[\d+:\d\d\] memory: .*\n", "", told).partition("\n\n")
+    command = COMMAND.replace(" --unlearned idkdpo", " \\\n    --unlearned idkdpo")
+    return f"$ {command}\n{table}\n{rest.splitlines()[-1]}"
+
+
+def write(name: str, text: str) -> None:
+    """One of the pictures that are text."""
+    (HERE / name).write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

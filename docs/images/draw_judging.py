@@ -3,12 +3,11 @@
 Needs `uds-lens[static]` and a Chrome or Chromium (on the PATH).
 """
 
-import shutil
-import subprocess
 import tempfile
 from pathlib import Path
 
 import pandas as pd
+from photograph import beside, photograph
 
 import uds_lens as ul
 
@@ -26,31 +25,24 @@ def by_filter(metrics: pd.DataFrame, useful: int) -> pd.DataFrame:
     return pd.concat(parts)
 
 
-def photograph(page: Path, picture: Path) -> None:
-    """The top of a page as a picture."""
-    names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-    browser = next(filter(None, map(shutil.which, names)))
-    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--window-size=1280,1130"]
-    words = [browser, *flags, f"--screenshot={picture}", page.as_uri()]
-    subprocess.run(words, check=True, capture_output=True, timeout=120)
-
-
 def main() -> None:
     """Write the pictures beside this file."""
     published = ul.meta.read_published()
     useful = int((published.frame["utility_rel"] >= 0.8).sum())
     metrics = published.metrics[published.metrics["metric"].isin(SHOWN)]
-    figures = {
-        "published_methods.png": ul.plots.method_dumbbell(ul.meta.rank(published.frame)),
-        "published_filters.png": ul.plots.filter_slopes(
-            by_filter(metrics, useful), highlight=["uds", "em", "prob"]
-        ),
-    }
-    for name, figure in figures.items():
-        ul.plots.save_figure(figure, HERE / name, width=760, scale=1.25)
+    ranked, changes = ul.meta.rank(published.frame), by_filter(metrics, useful)
     with tempfile.TemporaryDirectory() as folder:
         page = ul.report.dashboard(published, Path(folder) / "dashboard.html")
-        photograph(page, HERE / "dashboard.png")
+        for theme in ("light", "dark"):
+            figures = {
+                "published_methods.png": ul.plots.method_dumbbell(ranked, theme=theme),
+                "published_filters.png": ul.plots.filter_slopes(
+                    changes, highlight=["uds", "em", "prob"], theme=theme
+                ),
+            }
+            for name, figure in figures.items():
+                ul.plots.save_figure(figure, HERE / beside(name, theme), width=760, scale=1.25)
+            photograph(page, HERE / beside("dashboard.png", theme), theme=theme)
 
 
 if __name__ == "__main__":

@@ -211,6 +211,8 @@ def test_ranking_orders_by_score_and_keeps_those_without():
     assert figure.layout.yaxis.ticktext == ("c", "a", "b")
     assert [list(trace.x) for trace in figure.data] == [[0.6, 0.8], [0.7], [0.0, 0.2], [0.1]]
     assert figure.layout.annotations[0].text == "not measurable"
+    grey = plots.ranking(frame, references=["a"]).data
+    assert grey[3].marker.color == grey[2].line.color != grey[1].marker.color
 
 
 def test_lens_puts_both_views_side_by_side():

@@ -1,0 +1,160 @@
+"""Draw the pictures of docs/results.md from the tables that stand on that page: `python docs/images/draw_results.py`.
+
+Needs `uds-lens[static]` and a Chrome or Chromium.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pandas as pd
+import plotly.graph_objects as go
+from photograph import beside
+
+import uds_lens as ul
+from uds_lens.plots.palette import Theme, palette
+from uds_lens.plots.template import style
+
+HERE = Path(__file__).parent
+PAGE = HERE.parent / "results.md"
+REFERENCES = ("full", "retain90", "retain95", "retain99")
+
+
+def table(*columns: str) -> pd.DataFrame:
+    """The first table of the page that has these columns, as texts."""
+    lines = PAGE.read_text(encoding="utf-8").splitlines()
+    for place, line in enumerate(lines):
+        titles = _cells(line)
+        if set(columns) <= set(titles):
+            rows = []
+            for own in lines[place + 2 :]:
+                if not own.startswith("|"):
+                    break
+                rows.append(_cells(own))
+            return pd.DataFrame(rows, columns=titles)
+    raise SystemExit(f"no table with the columns {', '.join(columns)} in {PAGE.name}")
+
+
+def _cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip().strip("|").split("|")] if line.startswith("|") else []
+
+
+def number(text: str) -> float:
+    """The first number of a cell; a share in per cent as a share."""
+    found = re.search(r"-?\d+(?:\.\d+)?", text)
+    value = float(found[0]) if found else float("nan")
+    return value / 100 if "%" in text else value
+
+
+def ends(text: str) -> tuple[float, float]:
+    """Both ends of an interval, the last two numbers of a cell."""
+    low, high = re.findall(r"\d+\.\d+", text)[-2:]
+    return float(low), float(high)
+
+
+def audited(theme: Theme) -> go.Figure:
+    """Four checkpoints that saw more or less of the forget set."""
+    rows = table("dtype", "unlearned", "UDS", "95 % interval", "measured")
+    rows = rows[rows["dtype"] == "float32"]
+    low, high = zip(*rows["95 % interval"].map(ends), strict=True)
+    frame = pd.DataFrame(
+        {"model": rows["unlearned"], "uds": rows["UDS"].map(number), "uds_low": low, "uds_high": high}
+    )
+    return ul.plots.ranking(
+        frame.assign(n_measured=rows["measured"].map(int)), references=["full", "retain90"], theme=theme
+    )
+
+
+def unlearned(theme: Theme) -> go.Figure:
+    """Methods by what is left of the retain answers and by depth."""
+    rows = table("model", "retain Prob", "of full's", "UDS", "95 % interval")
+    low, high = zip(*rows["95 % interval"].map(ends), strict=True)
+    frame = pd.DataFrame(
+        {
+            "model": rows["model"].map(short),
+            "utility": rows["of full's"].map(number),
+            "uds": rows["UDS"].map(number),
+            "uds_low": low,
+            "uds_high": high,
+        }
+    )
+    return ul.plots.depth_utility(
+        frame,
+        label="probability of the retain answers, as a share of full's",
+        references=REFERENCES,
+        theme=theme,
+    )
+
+
+def by_layer(theme: Theme) -> go.Figure:
+    """Where each method erased."""
+    rows = table("model", "layer 0", "layer 1")
+    layers = [name for name in rows.columns if name.startswith("layer ")]
+    frames = {
+        short(row["model"]): pd.DataFrame(
+            {"layer": range(len(layers)), "ler_mean": [number(row[layer]) for layer in layers]}
+        )
+        for _, row in rows.iterrows()
+    }
+    return ul.plots.compare_layers(
+        frames, references=[name for name in frames if name in REFERENCES], theme=theme
+    )
+
+
+def short(model: str) -> str:
+    """A method's name, with its layer for RMU.
+
+    >>> short("rmu_lr1e-03_alpha5_layer2_scale30_epoch2"), short("retain90")
+    ('rmu, layer 2', 'retain90')
+    """
+    layer = re.search(r"_layer(\d+)", model)
+    return model.split("_")[0] + (f", layer {layer[1]}" if layer else "")
+
+
+def coverage(theme: Theme) -> go.Figure:
+    """How often an interval of 95 % holds the truth, by subject and by example."""
+    rows, colours = table("scores", "ICC", "by subject", "by example"), palette(theme)
+    figure = go.Figure()
+    for column, colour in (("by example", colours.unlearned), ("by subject", colours.erased)):
+        for scores, own in rows.groupby("scores", sort=False):
+            line = go.Scatter(
+                x=own["ICC"].map(number).tolist(),
+                y=own[column].map(number).tolist(),
+                mode="lines+markers",
+                name=column,
+                legendgroup=column,
+                showlegend=bool(scores == rows["scores"].iloc[0]),
+                line={"color": colour, "width": 2},
+                marker={"color": colour, "size": 6},
+            )
+            figure.add_trace(line)
+    figure.add_hline(0.95, line={"color": colours.faint, "width": 1, "dash": "dot"})
+    figure.update_xaxes(
+        title_text="how much the subject makes of a score (intra-class correlation)", dtick=0.1
+    )
+    figure.update_yaxes(title_text="intervals that hold the mean", range=[0.35, 1.0], tickformat=".0%")
+    return style(
+        figure,
+        theme=theme,
+        title="How often a 95 % interval holds the truth",
+        subtitle="One line for each kind of score; dotted: 95 %.",
+        height=380,
+    )
+
+
+def main() -> None:
+    """Write the pictures beside this file."""
+    for theme in ("light", "dark"):
+        figures = {
+            "results_audit.svg": audited(theme),
+            "results_coverage.svg": coverage(theme),
+            "results_unlearned.svg": unlearned(theme),
+            "results_layers.svg": by_layer(theme),
+        }
+        for name, figure in figures.items():
+            ul.plots.save_figure(figure, HERE / beside(name, theme), width=760, scale=1.25)
+
+
+if __name__ == "__main__":
+    main()
