@@ -25,6 +25,7 @@ PACKAGE = Path(errors.__file__).parent
         ("DataError", ValueError),
         ("MissingDependencyError", ImportError),
         ("ModelError", ValueError),
+        ("ModelBusyError", ValueError),
         ("PatchError", RuntimeError),
         ("ResultFormatError", ValueError),
         ("IncompatibleModelsError", ValueError),

@@ -35,15 +35,18 @@ def names_checked(cls: type[T]) -> type[T]:
 
     @functools.wraps(make)
     def checked(self: T, *values: Any, **settings: Any) -> None:
-        if values:
-            raise ConfigError(
-                f"{cls.__name__} takes its settings by name; got {shown(values[0])} without one."
-            )
+        require_named(cls.__name__, values)
         require_known(cls.__name__, settings, names)
         make(self, **settings)
 
     cls.__init__ = checked  # type: ignore[assignment, method-assign]
     return cls
+
+
+def require_named(owner: str, values: tuple[Any, ...]) -> None:
+    """Raise `ConfigError` where settings come without their names."""
+    if values:
+        raise ConfigError(f"{owner} takes its settings by name; got {shown(values[0])} without one.")
 
 
 def require_known(owner: str, settings: Any, names: list[str]) -> None:
@@ -65,9 +68,14 @@ def as_settings(cls: type[T], given: T | None, *, name: str) -> T:
     if given is None:
         return cls()
     if not isinstance(given, cls):
-        fix = f": {cls.__name__}(**{name}) makes one" if isinstance(given, dict) else ""
-        raise ConfigError(f"{name} must be {cls.__name__}; got {type(given).__name__}{fix}.")
+        raise wrong_settings(cls, given, name=name)
     return given
+
+
+def wrong_settings(cls: type, given: object, *, name: str) -> ConfigError:
+    """What to say where something else was given in the place of a record."""
+    fix = f": {cls.__name__}(**{name}) makes one" if isinstance(given, dict) else ""
+    return ConfigError(f"{name} must be {cls.__name__}; got {type(given).__name__}{fix}.")
 
 
 def require_number(

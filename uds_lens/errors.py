@@ -18,6 +18,7 @@ __all__ = [
     "DataError",
     "IncompatibleModelsError",
     "MissingDependencyError",
+    "ModelBusyError",
     "ModelError",
     "PatchError",
     "ResultFormatError",
@@ -101,6 +102,10 @@ class IncompatibleModelsError(ModelError):
 
 TrioMismatchError = IncompatibleModelsError
 """Its name until version 0.1."""
+
+
+class ModelBusyError(ModelError):
+    """An open model is asked to run while another thread runs it."""
 
 
 class PatchError(UdsLensError, RuntimeError):

@@ -3,6 +3,7 @@
 import json
 import warnings
 
+import pandas
 import pytest
 import torch
 import transformers
@@ -158,6 +159,17 @@ def test_what_comes_after_the_states_must_hold_numbers_too(trio, tmp_path, name)
         DepthAudit.run(trio("llama").full, trio("llama").retain, tmp_path, EXAMPLES, options=AUTO)
 
 
+def test_the_default_dtype_around_an_audit_changes_nothing(trio, audited):
+    """Another thread may be opening a model in half precision: transformers sets it for the whole process."""
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        audit = DepthAudit.run(*trio("llama"), EXAMPLES, options=AUTO)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert torch.equal(audit.s_full, audited("llama").s_full)
+    assert torch.equal(audit.s2_delta, audited("llama").s2_delta)
+
+
 def test_autocast_around_an_audit_changes_nothing(trio, audited):
     with torch.autocast("cpu", dtype=torch.bfloat16):
         audit = DepthAudit.run(*trio("llama"), EXAMPLES, options=AUTO)
@@ -165,13 +177,13 @@ def test_autocast_around_an_audit_changes_nothing(trio, audited):
     assert torch.equal(audit.s2_delta, audited("llama").s2_delta)
 
 
-def test_examples_may_be_rows_or_a_path(trio, audited, tmp_path):
+def test_examples_may_be_rows_a_path_or_a_table(trio, audited, tmp_path, unchecked):
     rows = [
         {"id": e.id, "question": e.question, "answer": e.answer, "entity": e.entity, "prefix": e.prefix}
         for e in EXAMPLES
     ]
     (tmp_path / "rows.json").write_text(json.dumps(rows))
-    for examples in (rows, tmp_path / "rows.json"):
+    for examples in (rows, tmp_path / "rows.json", pandas.DataFrame(rows)):
         audit = DepthAudit.run(*trio("llama"), examples, options=AUTO)
         assert torch.equal(audit.s2_delta, audited("llama").s2_delta)
     baseline = Baseline.measure(trio("llama").full, trio("llama").retain, rows, options=AUTO)

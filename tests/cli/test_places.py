@@ -46,6 +46,23 @@ def test_home_is_home_everywhere(home: Path, uds_lens) -> None:
     assert list(Path().iterdir()) == []
 
 
+def test_names_that_are_no_utf8(home: Path, uds_lens) -> None:
+    """A system's names are bytes; Python keeps those that are no text, and no output may fail over them."""
+    odd = os.fsdecode(b"caf\xe9")
+    words = ("--full=~/full", "--retain=~/retain", "--unlearned=~/retain", "--examples=~/forget.json")
+    found = uds_lens("audit", *words, f"--out={odd}", "--device=cpu", "--engine=wavefront", "--json")
+    assert found.code == 0
+    assert "caf\\udce9" in found.out
+    assert ul.DepthAudit.load(odd).uds == 1.0
+    assert os.path.isfile(os.path.join(os.fsencode(odd), b"manifest.json"))
+    report = uds_lens("report", odd, f"--out={odd}.html")
+    assert (report.code, "caf\\udce9.html" in report.out) == (0, True)
+    assert os.path.isfile(os.fsencode(f"{odd}.html"))
+    words = ("--model=~/full", "--data=~/forget.json", "--metric=em", "--device=cpu", f"--out={odd}.json")
+    assert uds_lens("metrics", *words).code == 0
+    assert os.path.isfile(os.fsencode(f"{odd}.json"))
+
+
 COMMANDS = {
     "audit": "--full {} --retain r --unlearned u --examples ~/forget.json --out o",
     "metrics": "--model {} --data ~/forget.json --out o.json --metric em",

@@ -1,5 +1,6 @@
 import pytest
 
+from uds_lens.data import load_examples
 from uds_lens.data.file_formats import read_rows
 from uds_lens.errors import DataError
 
@@ -78,6 +79,7 @@ def test_columns_of_a_parquet_file_that_nobody_needs_are_not_read(tmp_path, monk
     )
     monkeypatch.setattr(parquet, "MOST_BYTES", 1_000_000)  # the unused column unpacks to 60 MB
     assert len(read_rows(path, columns={"question", "answer"})) == count
+    assert len(load_examples(path)) == count, "what reads examples says which columns it needs"
     with pytest.raises(DataError, match=r"a\.parquet: its columns need more than .* Split it"):
         read_rows(path)
     monkeypatch.setattr(parquet, "MOST_ROWS", count - 1)

@@ -264,6 +264,9 @@ def test_unknown_metric(trio, data):
     ("given", "error", "message"),
     [
         ({"metrics": 1}, ConfigError, "a list of names"),
+        ({"metrics": []}, ConfigError, "no metric is asked for: name some, or None for all"),
+        ({"data": None}, ConfigError, "data must be MetricData, a list, a text or a path; got None"),
+        ({"options": {"tau": 1}}, ConfigError, r"options must be MetricOptions; got dict: MetricOptions"),
         ({"metrics": [1]}, ConfigError, "no metric '1'"),
         ({"cache": {}}, ConfigError, "cache must be a MetricCache"),
         ({"fluency": 3}, ConfigError, "fluency must be a name or a scorer"),

@@ -12,7 +12,7 @@ import pytest
 from numpy.testing import assert_allclose
 from synthetic_audits import synthetic_audit, with_control, with_retains
 
-from uds_lens.errors import ConfigError
+from uds_lens.errors import ConfigError, DataError
 from uds_lens.metrics import MetricOptions, MetricResults, MetricValue
 from uds_lens.report import render, write
 from uds_lens.report.recipe import recipe
@@ -306,6 +306,13 @@ def test_wrong_calls_name_the_fix(tmp_path):
     with pytest.raises(ConfigError, match=r"for example report\.html"):
         write(synthetic_audit(), tmp_path / "r.pdf")
     assert not list(tmp_path.iterdir())
+
+
+def test_curves_are_not_drawn_where_ids_stand_twice():
+    audit = synthetic_audit(n=3, layers=2)
+    twice = replace(audit, examples=(audit.examples[0], *audit.examples[:2]))
+    with pytest.raises(DataError, match="the audit 'npo': ids must be unique"):
+        render({"npo": twice})
 
 
 def test_the_file_is_the_page(tmp_path):

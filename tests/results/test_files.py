@@ -3,9 +3,9 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +20,7 @@ from uds_lens.audit import Baseline
 from uds_lens.data import ForgetExample
 from uds_lens.errors import ResultFormatError, StorageError
 from uds_lens.metrics import MetricResults
-from uds_lens.results import AuditConfig, DepthAudit, RunOptions, audit_names
+from uds_lens.results import AuditConfig, DepthAudit, RunOptions, audit_files, audit_names
 from uds_lens.results.audit_files import AUDIT
 from uds_lens.results.directory_names import directory_names
 from uds_lens.results.folder_table import write_folder_table
@@ -398,29 +398,50 @@ def test_the_home_directory_is_understood(tmp_path, monkeypatch):
     assert DepthAudit.load("~/runs/one").uds == audit.uds
 
 
-def test_loading_while_others_save_gives_one_version_or_the_other(tmp_path):
-    """Tensors and manifest of different versions never meet; the reader's bytes are those it has checked."""
-    one, two = (
-        made([[1.0]], [[0.25]], names={"unlearned": "one"}),
-        made([[1.0]], [[0.75]], names={"unlearned": "two"}),
-    )
-    stop = threading.Event()
+def versions():
+    """Two audits of one place, each with a name that tells its score."""
+    return [made([[1.0]], [[uds]], names={"unlearned": str(uds)}) for uds in (0.25, 0.75)]
 
-    def writing():
-        while not stop.is_set():
-            one.save(tmp_path / "run")
-            two.save(tmp_path / "run")
 
+def of_one_version(audit):
+    return str(audit.uds) == audit.models["unlearned"].name
+
+
+@pytest.mark.parametrize("after", [1, 2, 3])
+def test_another_version_is_saved_between_two_reads(tmp_path, monkeypatch, after):
+    """After the manifest, the tensors, the examples: what is parsed is what was hashed, all of one version."""
+    one, two = versions()
     one.save(tmp_path / "run")
-    writer = threading.Thread(target=writing)
-    writer.start()
+    read, reads = audit_files.read_file, []
+
+    def then_replaced(path, **bounds):
+        content = read(path, **bounds)
+        reads.append(path.name)
+        if len(reads) == after:
+            two.save(tmp_path / "run")
+        return content
+
+    monkeypatch.setattr(audit_files, "read_file", then_replaced)
+    assert of_one_version(DepthAudit.load(tmp_path / "run"))
+    assert set(reads) == {"manifest.json", "tensors.safetensors", "examples.parquet"}
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="another process")
+def test_loading_while_another_process_saves_gives_one_version_or_the_other(tmp_path):
+    one, two = versions()
+    one.save(tmp_path / "run")
+    child = os.fork()
+    if not child:
+        while True:
+            two.save(tmp_path / "run")
+            one.save(tmp_path / "run")
     try:
-        for _ in range(40):
-            found = DepthAudit.load(tmp_path / "run")
-            assert found.uds == {"one": 0.25, "two": 0.75}[found.models["unlearned"].name]
+        found = [DepthAudit.load(tmp_path / "run") for _ in range(300)]
     finally:
-        stop.set()
-        writer.join()
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    assert all(map(of_one_version, found))
+    assert {audit.uds for audit in found} == {0.25, 0.75}, "it was saved meanwhile"
 
 
 def test_many_first_saves_to_one_place_all_succeed(tmp_path):
@@ -443,6 +464,27 @@ def test_pipes_and_devices_are_refused_at_once(saved):
     (saved / "manifest.json").symlink_to("/dev/zero")
     with pytest.raises(ResultFormatError, match="no regular file"):
         DepthAudit.load(saved)
+
+
+def test_texts_that_are_stored_once_are_counted_each_time(tmp_path, monkeypatch):
+    """A file of a few kilobytes that unpacks to sixty megabytes."""
+    import pyarrow
+    from pyarrow import parquet
+
+    from uds_lens.results import examples_table
+
+    count, schema = 3000, examples_table._schema()
+    once = pyarrow.DictionaryArray.from_arrays(pyarrow.array([0] * count, pyarrow.int32()), ["x" * 20_000])
+    columns = {name: pyarrow.nulls(count, schema.field(name).type) for name in schema.names}
+    columns["question"] = once.cast(pyarrow.string())
+    parquet.write_table(
+        pyarrow.table(columns, schema=schema), tmp_path / "a", compression="zstd", store_schema=False
+    )
+    content = (tmp_path / "a").read_bytes()
+    assert len(content) < 100_000
+    monkeypatch.setattr(examples_table, "LARGEST", 1_000_000)
+    with pytest.raises(ResultFormatError, match="would unpack to more than"):
+        examples_table.examples_from_parquet(content, told="a")
 
 
 # Of release 0.1.

@@ -4,6 +4,7 @@ import csv
 import json
 import shutil
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +20,7 @@ from uds_lens.errors import (
     MissingDependencyError,
     ModelError,
     ResultFormatError,
+    StorageError,
     UdsLensWarning,
 )
 from uds_lens.models import open_model
@@ -321,18 +323,43 @@ def test_a_damaged_checkpoint_is_not_gone_on_from(
     assert all(value.equal(whole[name]) for name, value in weights(out).items())
 
 
-def test_a_damaged_result_is_made_again(tiny: Tiny, tmp_path: Path) -> None:
+@pytest.mark.parametrize("left", [-100, None])
+def test_a_damaged_result_is_made_again(left: int | None, tiny: Tiny, tmp_path: Path) -> None:
+    """Cut, or gone."""
     out = train(tiny, "ga", tmp_path / "out")
     (out / "notes.txt").write_text("mine")
     file = out / "model.safetensors"
     content = file.read_bytes()
-    file.write_bytes(content[:-100])
+    if left is None:
+        file.unlink()
+    else:
+        file.write_bytes(content[:left])
     with pytest.warns(
         UdsLensWarning, match=r"not as it was saved \(model.safetensors .*\): the run is done again"
     ):
         train(tiny, "ga", tmp_path / "out")
     assert file.read_bytes() == content
     assert (out / "notes.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize("checkpoint_every", [2, 0])
+def test_a_full_disk_is_one_sentence_and_the_run_goes_on_later(
+    checkpoint_every: int, tiny: Tiny, tmp_path: Path
+) -> None:
+    """While a checkpoint is written, and while the result is: no file may grow beyond some bytes."""
+    resource = pytest.importorskip("resource")
+    options = replace(QUICK, checkpoint_every=checkpoint_every)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
+    try:
+        with pytest.raises(StorageError, match=r"cannot write .*out.*: .*(large|fail|error)"):
+            train(tiny, "ga", tmp_path / "out", options=options)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert {path.name for path in tmp_path.iterdir()} == {".out.run"}
+    with pytest.warns(UdsLensWarning, match="the run starts again") if checkpoint_every else nullcontext():
+        train(tiny, "ga", tmp_path / "out", options=options)
+    assert {path.name for path in tmp_path.iterdir()} == {"out"}
 
 
 def test_foreign_folders_are_never_touched(tiny: Tiny, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from uds_lens.annotation.annotations import Annotations, Finding, Way
 from uds_lens.annotation.from_models import by_contrast
 from uds_lens.annotation.from_texts import Found, by_answer, by_difference, names_in
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.data import ChatStyle, ForgetExample, as_examples
 from uds_lens.errors import ConfigError, DataError, Setting
 from uds_lens.models import ModelSource
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from uds_lens.data.readers import ExampleSource
 
 
+@arguments_checked
 def annotate(
     rows: ExampleSource | Iterable[ForgetExample | Mapping[str, Any]],
     *,

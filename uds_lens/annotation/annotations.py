@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.data import ForgetExample
 from uds_lens.storage import atomic_write_text, require_fresh
 
@@ -64,6 +65,7 @@ class Annotations:
             }
         )
 
+    @arguments_checked
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the examples as JSON that `load_examples` reads, each with `entity_by`: how its entity was found.
 
@@ -79,6 +81,7 @@ class Annotations:
         content = {"format": FORMAT, "by": self.by, "rows": rows}
         atomic_write_text(place, json.dumps(content, ensure_ascii=False, indent=1) + "\n")
 
+    @arguments_checked
     def review(self, path: str | os.PathLike[str]) -> Path:
         """Write one HTML page with every answer, its entity in colour; it opens offline and runs no script."""
         from uds_lens.annotation.review import review_page

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.data import Span
 
 _WORD = re.compile(r"\S+")
@@ -39,6 +40,7 @@ class Word(NamedTuple):
         return re.sub(r"['\u2019]s$", "", self.text.casefold())
 
 
+@arguments_checked
 def words_of(text: str) -> list[Word]:
     """Words in order; punctuation around them and lone signs are left out.
 

@@ -17,6 +17,7 @@ from uds_lens.compat.torch import is_out_of_memory
 from uds_lens.errors import ModelError, Setting, warn_once
 from uds_lens.models import ModelSource, pick_device
 from uds_lens.models.checkpoint import load_config
+from uds_lens.models.loading_lock import LOADING
 from uds_lens.patching.costs import SCORES_AT_ONCE, logits_at_once
 from uds_lens.results.settings import AuditConfig, RunOptions
 
@@ -260,7 +261,7 @@ def _weight_bytes(config: Any, size: int, trust_remote_code: bool) -> int:
 
     from transformers import AutoModelForCausalLM
 
-    with torch.device("meta"):
+    with LOADING, torch.device("meta"):
         model = AutoModelForCausalLM.from_config(copy.deepcopy(config), trust_remote_code=trust_remote_code)
     kept = sum(parameter.numel() for parameter in model.parameters())
     quantisation = getattr(config, "quantization_config", None) or {}

@@ -13,6 +13,7 @@ from uds_lens.audit.plan import Plan
 from uds_lens.audit.source_states import read_source
 from uds_lens.audit.stages import full_of, stage_2, stage_2_plan
 from uds_lens.audit.target import Target
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.checked_settings import as_settings
 from uds_lens.models import CheckpointInfo, ModelSource, check_compatible, read_checkpoint_info
 from uds_lens.results.depth_audit import DepthAudit
@@ -35,6 +36,7 @@ class RecordedBaseline:
     options: RunOptions
     """How it is run."""
 
+    @arguments_checked
     def audit(self, unlearned: ModelSource) -> DepthAudit:
         """Stage 2 of one model: one pass over it, and its patched variants.
 

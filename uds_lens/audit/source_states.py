@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,14 +16,14 @@ from uds_lens.audit.memory import GIB, run_halving
 from uds_lens.audit.plan import Plan
 from uds_lens.compat.torch import is_out_of_memory
 from uds_lens.data import TokenBatch
-from uds_lens.errors import DataError, ModelError, warn_once
+from uds_lens.errors import DataError, ModelBusyError, ModelError, warn_once
 from uds_lens.models import HookedModel, ModelSource, open_model
 from uds_lens.patching import SpanCache, capture
 from uds_lens.patching.wavefront import packable
 from uds_lens.progress import progress
 from uds_lens.results.records import ModelRecord
 from uds_lens.results.settings import AuditConfig, RunOptions
-from uds_lens.storage import SpillFolder
+from uds_lens.storage import IN_TEMPORARY, SpillFolder, writing
 from uds_lens.types import LastLayer, Site
 
 
@@ -80,7 +80,8 @@ class StateStore:
         if self._folder is None:
             self._folder = SpillFolder()
         file = self._folder.path / f"{len(self._files)}.safetensors"
-        save_file({str(row): part for row, part in parts.items()}, file)
+        with writing(self._folder.path, advice=IN_TEMPORARY):
+            save_file({str(row): part for row, part in parts.items()}, file)
         self._files.update(dict.fromkeys(parts, file))
 
 
@@ -158,7 +159,7 @@ def _reader(
         except Exception as error:
             if engine == "naive" or options.engine != "auto" or config.site != "resid_post":
                 raise
-            if is_out_of_memory(error):
+            if is_out_of_memory(error) or isinstance(error, ModelBusyError):
                 raise
             engine = plan.read_plainly(model, error, packed=packed)
         return read_by(batch, False)
@@ -217,7 +218,7 @@ def opened(
         trust_remote_code=options.trust_remote_code,
     )
     model.keeps_weights = model.keeps_weights or own
-    return nullcontext(model) if model is source else model
+    return model.held() if model is source else model  # another thread's hooks would be seen on it
 
 
 def _padded(states: Float[Tensor, "layer win d_model"], width: int) -> Float[Tensor, "layer wider d_model"]:

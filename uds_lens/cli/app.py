@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Sequence
 from typing import Annotated
@@ -84,6 +85,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         arguments: The words after the program's name; None takes those of this process.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # file names may hold bytes that are no text
+        sys.stdout.reconfigure(errors="backslashreplace")
     options = parameters_of(app, words)
     with spoken(verbose="--verbose" in words):
         if "--debug" in words:

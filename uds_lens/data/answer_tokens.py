@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.data.chat_style import ChatStyle
 from uds_lens.data.prompts import chat_text, continuation_text, prompt_text
 from uds_lens.data.token_sequence import TokenSequence, prompt_ids
@@ -50,6 +51,7 @@ class AnswerSequence:
         )
 
 
+@arguments_checked
 def answer_sequences(
     tokenizer: PreTrainedTokenizerBase,
     pairs: Sequence[tuple[str, str]],
@@ -108,6 +110,7 @@ def answer_sequences(
     return found
 
 
+@arguments_checked
 def answer_prompt(
     question: str,
     *,
@@ -138,6 +141,7 @@ def answer_prompt(
     return prompt_text(question, start, protocol, tokenizer, chat=chat).rstrip(" ")
 
 
+@arguments_checked
 def answer_ends(
     tokenizer: PreTrainedTokenizerBase, *, protocol: Protocol = "raw", chat: ChatStyle | None = None
 ) -> tuple[int, ...]:

@@ -6,11 +6,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from uds_lens.checked_arguments import arguments_checked
+from uds_lens.checked_settings import require_number
 from uds_lens.data.partition import BatchCost, cheapest_cuts
 from uds_lens.data.token_sequence import TokenSequence
 from uds_lens.errors import ConfigError, Setting
 
 
+@arguments_checked
 def plan_batches(
     rows: Sequence[TokenSequence],
     *,
@@ -45,6 +48,8 @@ def plan_batches(
         [[0, 2], [1]]
     """
     _require_positive(token_budget=token_budget, max_rows=max_rows)
+    for name, value in (("window_weight", window_weight), ("batch_cost", batch_cost)):
+        require_number(name, value, least=0, words="be a number >= 0 (tokens)")
     lengths, widths = _sizes(rows)
 
     def cost(count: np.ndarray, longest: np.ndarray, widest: np.ndarray) -> np.ndarray:
@@ -68,6 +73,7 @@ def plan_batches(
     return _in_order(batches, lengths, widths)
 
 
+@arguments_checked
 def cut_batches(
     rows: Sequence[TokenSequence], *, token_budget: int = 4096, cost: BatchCost
 ) -> list[list[int]]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.compat.huggingface_hub import asking_the_hub
 from uds_lens.data import benchmark_rows as rows
 from uds_lens.data.columns import examples_from_rows
@@ -211,6 +212,7 @@ BENCHMARKS: dict[str, Benchmark] = {
 """Published data sets by name."""
 
 
+@arguments_checked
 def load_benchmark(
     name: str, source: str | os.PathLike[str] | None = None, *, part: str | None = None
 ) -> list[ForgetExample]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from uds_lens.checked_arguments import arguments_checked, arguments_named
 from uds_lens.errors import ConfigError, Setting
 from uds_lens.types import AnswerProtocol, ChatStyleName, check_choice
 
@@ -16,6 +17,7 @@ def _require_text(name: str, value: object, otherwise: str) -> None:
         raise ConfigError(Setting(name), f" must be a text that is not empty, {otherwise}; got {value!r}.")
 
 
+@arguments_checked
 @dataclass(frozen=True, kw_only=True)
 class ChatStyle:
     """How a question is put into a chat template.
@@ -39,6 +41,7 @@ class ChatStyle:
             _require_text("system_prompt", self.system_prompt, "or None for no system turn")
         _require_text("chat_date", self.chat_date, f"such as {CHAT_DATE!r}")
 
+    @arguments_checked
     def require(self, protocol: AnswerProtocol) -> None:
         """Refuse a style that raw prompts would leave out.
 
@@ -64,6 +67,7 @@ CHAT_STYLES: dict[ChatStyleName, ChatStyle] = {
 models, which set neither; their date was the day's, here it is the template's own, `CHAT_DATE`."""
 
 
+@arguments_named
 def chat_style_named(name: ChatStyleName) -> ChatStyle:
     """A published style by its name.
 

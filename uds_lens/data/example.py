@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from uds_lens.checked_arguments import arguments_named
 from uds_lens.data.quoting import short
 from uds_lens.errors import DataError
 
 
+@arguments_named
 @dataclass(frozen=True)
 class ForgetExample:
     """One question with its answer, and where known the entity inside that answer.

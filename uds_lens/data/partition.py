@@ -7,10 +7,13 @@ from typing import TypeAlias
 
 import numpy as np
 
+from uds_lens.checked_arguments import arguments_checked
+
 BatchCost: TypeAlias = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 """Cost of groups of rows, from their number, longest row and widest window (arrays, one entry per group)."""
 
 
+@arguments_checked
 def cheapest_cuts(
     sizes: np.ndarray, lengths: np.ndarray, widths: np.ndarray, *, budget: float, cost: BatchCost
 ) -> list[tuple[int, int]]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.data.chat_style import ChatStyle
 from uds_lens.data.example import ForgetExample
 from uds_lens.data.spans import Span, entity_span
@@ -31,6 +32,7 @@ class RenderedExample:
     """Character of `prompt` at which the answer begins (its length, where the prefix is empty)."""
 
 
+@arguments_checked
 def render(
     example: ForgetExample,
     protocol: Protocol = "raw",
@@ -78,6 +80,7 @@ def render(
     return RenderedExample(prompt, continuation, entity, len(prompt) - len(prefix))
 
 
+@arguments_checked
 def prompt_text(
     question: str,
     prefix: str,
@@ -108,6 +111,7 @@ def prompt_text(
     return chat_text(tokenizer, [("user", question)], chat=chat, answer_next=True) + prefix
 
 
+@arguments_checked
 def continuation_text(prompt: str, rest: str) -> str:
     """The rest of an answer as it continues a prompt: one leading space, none after white space.
 
@@ -120,6 +124,7 @@ def continuation_text(prompt: str, rest: str) -> str:
     return space + rest.lstrip()
 
 
+@arguments_checked
 def chosen_protocol(protocol: AnswerProtocol, tokenizer: Any) -> Protocol:
     """The protocol to use: `auto` is "chat" for a tokenizer with a chat template, else "raw".
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from uds_lens.checked_arguments import arguments_named
 from uds_lens.compat.huggingface_hub import asking_the_hub, is_reachable
 from uds_lens.data.columns import KNOWN, examples_from_list, examples_from_rows
 from uds_lens.data.example import ForgetExample
@@ -40,6 +41,7 @@ ExamplesLike: TypeAlias = str | os.PathLike[str] | Iterable[ForgetExample | Mapp
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+(:[^:/\\]*){0,2}")
 
 
+@arguments_named
 def load_examples(
     source: ExampleSource, *, limit: int | None = None, sample: Sampling = "random", seed: int = 0
 ) -> list[ForgetExample]:
@@ -79,6 +81,7 @@ def load_examples(
     return examples if limit is None else sample_examples(examples, limit, seed=seed, sample=sample)
 
 
+@arguments_named
 def as_examples(source: ExamplesLike) -> list[ForgetExample]:
     """Examples from whatever a function was given as examples: a list of them, rows, a path, a table.
 

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from uds_lens.checked_arguments import arguments_checked_but
 from uds_lens.data.columns import with_rows_read
 from uds_lens.data.example import ForgetExample
 from uds_lens.data.quoting import short
@@ -14,6 +15,7 @@ from uds_lens.errors import ConfigError, Setting
 from uds_lens.types import Sampling, check_choice
 
 
+@arguments_checked_but("limit")
 def sample_examples(
     examples: Iterable[ForgetExample | Mapping[str, Any]],
     limit: int,
@@ -47,6 +49,8 @@ def sample_examples(
         [2, 2, 2, 2, 2]
     """
     check_limit(limit)
+    if limit is None:
+        raise ConfigError(Setting("limit"), " must be a whole number of at least 1; got None.")
     check_choice("sample", sample, Sampling)
     examples = with_rows_read(examples)
     if limit >= len(examples):

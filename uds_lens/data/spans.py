@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.data.example import ForgetExample
 from uds_lens.data.quoting import short
 
 
+@arguments_checked
 class Span(NamedTuple):
     """Half-open range of characters."""
 
@@ -15,6 +17,7 @@ class Span(NamedTuple):
     end: int
 
 
+@arguments_checked
 def entity_span(example: ForgetExample) -> Span | str:
     """Locate the entity in the answer.
 

@@ -6,6 +6,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.compat.huggingface_hub import asking_the_hub
 from uds_lens.data.example import ForgetExample
 from uds_lens.data.file_formats import SUFFIXES
@@ -15,6 +16,7 @@ from uds_lens.data.tofu_authors import with_authors
 from uds_lens.errors import DataError
 
 
+@arguments_checked
 def load_tofu(source: str | os.PathLike[str], split: str) -> list[ForgetExample]:
     """Read one split of TOFU and join the paraphrased and perturbed answers that belong to it.
 

@@ -7,11 +7,13 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.data.example import ForgetExample
 
 _NAME = re.compile(r"[A-Z][\w-]+(?: [A-Z][\w-]+)+")
 
 
+@arguments_checked
 def with_author_names(examples: Sequence[ForgetExample]) -> list[ForgetExample]:
     """Rows whose `subject` is the author's name instead of a number.
 

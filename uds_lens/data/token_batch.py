@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.data.token_sequence import TokenSequence
 from uds_lens.errors import ConfigError
 from uds_lens.types import PaddingSide, check_choice
@@ -47,12 +48,14 @@ class TokenBatch:
     padding_side: PaddingSide = "left"
     """Where the padding stands."""
 
+    @arguments_checked
     def to(self, device: torch.device | str) -> TokenBatch:
         """The same batch with its tensors on `device`."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         moved = {name: value.to(device) for name, value in values.items() if isinstance(value, Tensor)}
         return TokenBatch(**{**values, **moved})
 
+    @arguments_checked
     def take(self, rows: Sequence[int]) -> TokenBatch:
         """Some rows of the batch, at its length; the window as wide as theirs are."""
         which = list(rows)
@@ -67,6 +70,7 @@ class TokenBatch:
         return len(self.rows)
 
 
+@arguments_checked
 def make_batch(
     rows: Sequence[TokenSequence],
     *,
@@ -118,6 +122,7 @@ def make_batch(
     )
 
 
+@arguments_checked
 def batch_from_texts(
     tokenizer: PreTrainedTokenizerBase,
     texts: Sequence[str],

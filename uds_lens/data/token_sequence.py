@@ -8,19 +8,18 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.data.chat_style import ChatStyle
 from uds_lens.data.columns import with_rows_read
 from uds_lens.data.example import ForgetExample, SkippedExample
 from uds_lens.data.prompts import RenderedExample, render
 from uds_lens.data.spans import Span, entity_span
-from uds_lens.errors import ConfigError, DataError
+from uds_lens.data.tokenizer_checks import longest_of, require_fast
+from uds_lens.errors import ConfigError
 from uds_lens.types import Protocol, Scope, check_choice
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-_SANE_LENGTH = 1_000_000
-"""Tokenizers without a limit carry a huge `model_max_length`; above this it means nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +90,7 @@ class Encoded:
         return digest.hexdigest()
 
 
+@arguments_checked
 def encode(
     examples: Iterable[ForgetExample | Mapping[str, Any]],
     tokenizer: PreTrainedTokenizerBase,
@@ -122,7 +122,7 @@ def encode(
     """
     check_choice("protocol", protocol, Protocol)
     check_choice("scope", scope, Scope)
-    _check_fast(tokenizer)
+    require_fast(tokenizer)
     examples = with_rows_read(examples)
     spans = [entity_span(example) for example in examples]
     located = [example for example, span in zip(examples, spans, strict=True) if not isinstance(span, str)]
@@ -131,7 +131,7 @@ def encode(
     continuations = _continuations(tokenizer, [text.continuation for text in rendered])
     starts = _answer_tokens(tokenizer, rendered, protocol) if scope == "answer" else [0] * len(rendered)
     outcomes = iter(
-        _row(example, text, prompt, start, continuation, scope, _limit(tokenizer))
+        _row(example, text, prompt, start, continuation, scope, longest_of(tokenizer))
         for example, text, prompt, start, continuation in zip(
             located, rendered, prompts, starts, continuations, strict=True
         )
@@ -147,6 +147,7 @@ def encode(
     return Encoded(rows, skipped, protocol, scope)
 
 
+@arguments_checked
 def prompt_ids(
     tokenizer: PreTrainedTokenizerBase, prompts: Sequence[str], *, protocol: Protocol = "raw"
 ) -> list[list[int]]:
@@ -181,6 +182,7 @@ def prompt_ids(
     return [_without_end(ids, mask) for ids, mask in zip(coded["input_ids"], added, strict=True)]
 
 
+@arguments_checked
 def entity_tokens(offsets: Sequence[tuple[int, int]], entity: Span) -> range:
     """The tokens whose characters overlap the entity, from the first to the last; empty when none does.
 
@@ -284,17 +286,3 @@ def _without_end(ids: list[int], added: list[int]) -> list[int]:
     while end > 1 and added[end - 1]:
         end -= 1
     return list(ids[:end])
-
-
-def _limit(tokenizer: PreTrainedTokenizerBase) -> int | None:
-    limit = tokenizer.model_max_length
-    return int(limit) if limit is not None and 0 < limit < _SANE_LENGTH else None
-
-
-def _check_fast(tokenizer: PreTrainedTokenizerBase) -> None:
-    if not getattr(tokenizer, "is_fast", False):
-        raise DataError(
-            "a fast tokenizer is needed, because entities are found by character offsets; got "
-            f"{type(tokenizer).__name__}. Load it with AutoTokenizer.from_pretrained(path, use_fast=True), or save a "
-            "fast one (tokenizer.json) there."
-        )

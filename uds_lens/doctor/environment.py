@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.doctor.finding import Finding, Verdict
 from uds_lens.optional_packages import EXTRA_OF, distribution_of
 
@@ -32,6 +33,7 @@ _LITTLE = 2.0
 """GiB below which room is worth a word."""
 
 
+@arguments_checked
 def examine_environment(*, place: str | os.PathLike[str] = ".") -> list[Finding]:
     """Look at this installation and this machine. Nothing is downloaded and nobody is asked over the network.
 

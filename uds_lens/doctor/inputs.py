@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.doctor.finding import Finding
 from uds_lens.errors import UdsLensError
 from uds_lens.results import AuditConfig, RunOptions
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 _LONGEST = 200
 
 
+@arguments_checked
 def examine_inputs(
     models: Mapping[str, str],
     examples: str | None = None,

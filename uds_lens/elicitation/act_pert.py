@@ -18,6 +18,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.elicitation.audits import Answers, Ask, Asking
 from uds_lens.elicitation.prompt import (
     Access,
@@ -35,6 +36,7 @@ from uds_lens.patching.decoder import first_tensor
 from uds_lens.types import check_choice
 
 
+@arguments_checked
 @dataclass(frozen=True, kw_only=True)
 class ActPert:
     """Activation perturbation; `elicit` adds its controls by itself.
@@ -103,6 +105,7 @@ class ActPert:
             return ()
         return (dataclasses.replace(self, sign=-1), dataclasses.replace(self, direction="random"))
 
+    @arguments_checked
     def prompt(self, prompt: Prompt, context: Context) -> Prompt:
         """The plain question; skipped where it does not name the subject."""
         subject = context.example.subject
@@ -110,6 +113,7 @@ class ActPert:
             raise Skip("the question does not name the subject, whose embedding is disturbed")
         return prompt
 
+    @arguments_checked
     def answer(self, model: HookedModel, asks: Sequence[Ask], asking: Asking) -> Answers:
         """Generate with the direction added once, to the states of the prompt."""
         layer = self.chosen_layer(model)
@@ -139,6 +143,7 @@ class ActPert:
                 }
         return Answers([ask.rendered.text for ask in asks], texts, told, prefilled)
 
+    @arguments_checked
     def chosen_layer(self, model: HookedModel) -> int:
         """The block that is steered.
 
@@ -153,6 +158,7 @@ class ActPert:
         return layer
 
     @torch.no_grad()
+    @arguments_checked
     def delta(self, model: HookedModel, ask: Ask, *, seed: int) -> tuple[Float[Tensor, "pos d_model"], float]:
         """What is added to the states of a prompt, and gamma over the root mean square of the disturbed embeddings.
 
@@ -164,14 +170,14 @@ class ActPert:
         generator = torch.Generator().manual_seed(keyed_seed(seed, ask.id, "actpert"))
         width = model.hf.get_input_embeddings()(ids).shape[-1]
         count = self.copies // 2 if self.antithetic else self.copies
-        noise = torch.randn(count, ids.shape[1], width, generator=generator)
+        noise = torch.randn(count, ids.shape[1], width, generator=generator, dtype=torch.float32)
         noise = torch.cat([noise, -noise]) if self.antithetic else noise
         noise = noise.to(model.device) * self.gamma * at[None, :, None]
         clean, embedded = _states(model, ids, self.chosen_layer(model), None)
         disturbed, _ = _states(model, ids.expand(self.copies, -1), self.chosen_layer(model), noise)
         delta = (clean - disturbed.mean(0, keepdim=True))[0]
         if self.direction == "random":
-            other = torch.randn(delta.shape, generator=generator).to(delta)
+            other = torch.randn(delta.shape, generator=generator, dtype=torch.float32).to(delta)
             delta = other / other.norm(dim=-1, keepdim=True) * delta.norm(dim=-1, keepdim=True)
         rms = embedded[0, at].square().mean().sqrt()
         return self.sign * delta, float(self.gamma / rms)

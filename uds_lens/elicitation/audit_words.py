@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, get_origin, get_type_hints
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.elicitation.audits import Audit
 from uds_lens.elicitation.prompt import Context, Injection, Prompt
 from uds_lens.elicitation.prompt_audits import (
@@ -37,6 +38,7 @@ PRESETS: dict[str, tuple[str, ...]] = {
 """Audits that go together; `paper` holds the prompt audits of Chen et al. 2025."""
 
 
+@arguments_checked
 def prompt_audit(name: str, *, injects: Injection) -> Callable[[Callable[[Prompt, Context], Prompt]], Custom]:
     """Make a function `Prompt, Context -> Prompt` an audit that `elicit` knows by its word.
 
@@ -91,6 +93,7 @@ def find_any(words: str) -> Audit | PromptAudit:
     return insides[words]() if words in insides else find_audit(words)
 
 
+@arguments_checked
 def find_audit(words: str) -> PromptAudit:
     """The audit that `mask+icl+aoa` stands for.
 

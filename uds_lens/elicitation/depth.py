@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.errors import DataError
 from uds_lens.results import DepthAudit, Interval
 from uds_lens.results.contrasts import subject_groups
@@ -77,6 +78,7 @@ def depth_frame(results: ElicitationResults, audit: DepthAudit) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+@arguments_checked
 def depth_correlation(
     frame: pd.DataFrame, *, audit: str, decoding: str = "greedy", value: str = "beyond_retain", seed: int = 0
 ) -> RankCorrelation:

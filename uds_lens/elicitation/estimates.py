@@ -6,7 +6,10 @@ import numpy as np
 from jaxtyping import Float
 from scipy.special import gammaln
 
+from uds_lens.checked_arguments import arguments_checked
 
+
+@arguments_checked
 def best_of(scores: Float[np.ndarray, "*rest sample"], k: int) -> Float[np.ndarray, "*rest"]:
     """Expected best of k of the n samples, without bias: `sum_i C(i-1, k-1) / C(n, k) r_(i)`, r ascending.
 
@@ -34,6 +37,7 @@ def best_of(scores: Float[np.ndarray, "*rest sample"], k: int) -> Float[np.ndarr
     return np.asarray((np.sort(scores, axis=-1) * weights).sum(-1))
 
 
+@arguments_checked
 def leak_at(
     scores: Float[np.ndarray, "*rest sample"], k: int, *, threshold: float
 ) -> Float[np.ndarray, "*rest"]:

@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.compat.transformers import repeat_cached_rows
 from uds_lens.elicitation.audits import Answers, Ask, Asking
 from uds_lens.elicitation.prompt import Skip, keyed_seed, name_with_settings
@@ -54,6 +55,7 @@ class Found(NamedTuple):
     """Why it stopped."""
 
 
+@arguments_checked
 @dataclass(frozen=True, kw_only=True)
 class GCG(SuffixAudit):
     """Greedy coordinate gradient, one suffix per question; needs gradients, and takes long.
@@ -96,12 +98,14 @@ class GCG(SuffixAudit):
         """Its word, with the settings that differ from the default."""
         return name_with_settings("gcg", self, untold=["cached"])
 
+    @arguments_checked
     def extra_tokens(self, asks: Sequence[Ask]) -> tuple[float, float]:
         """Tokens and passes of the optimisation at most, for the estimate."""
         return len(asks) * self.steps * (self.candidates + 3.0) * (self.tokens + 12), 2.0 * len(
             asks
         ) * self.steps
 
+    @arguments_checked
     def answer(self, model: HookedModel, asks: Sequence[Ask], asking: Asking) -> Answers:
         """Find a suffix for each question, then generate from the written-out prompt."""
         prompts: list[str] = [ask.rendered.text for ask in asks]
@@ -133,6 +137,7 @@ class GCG(SuffixAudit):
             told[row]["endless"] = endless
         return Answers(prompts, texts, told, some.prefilled)
 
+    @arguments_checked
     def optimise(self, model: HookedModel, slot: Slot, *, seed: int) -> Found:
         """Find a suffix for one prompt.
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, TypeAlias
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.checked_settings import names_checked, require_number, require_whole
 from uds_lens.data.chat_style import CHAT_DATE, ChatStyle
 from uds_lens.errors import ConfigError
@@ -95,6 +96,7 @@ class ElicitOptions:
         return asdict(self)
 
     @classmethod
+    @arguments_checked
     def from_dict(cls, settings: Mapping[str, Any]) -> ElicitOptions:
         """Settings back from `to_dict`; a name that does not exist raises `ConfigError`."""
         unknown = sorted(set(settings) - {field.name for field in fields(cls)})

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeAlias
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.data import ForgetExample
 
 Access: TypeAlias = Literal["text", "samples", "gradients", "activations"]
@@ -41,6 +42,7 @@ def name_with_settings(word: str, audit: Any, *, untold: Sequence[str] = ()) -> 
     return f"{word}({', '.join(told)})" if told else word
 
 
+@arguments_checked
 class Shot(NamedTuple):
     """One solved example before the question."""
 
@@ -48,6 +50,7 @@ class Shot(NamedTuple):
     answer: str
 
 
+@arguments_checked
 @dataclass(frozen=True, kw_only=True)
 class Prompt:
     """One question on its way to a model; audits turn one into another.
@@ -100,6 +103,7 @@ class Context:
     seed: int = 0
     """Seed of what is drawn."""
 
+    @arguments_checked
     def generator_seed(self, *words: str) -> int:
         """A seed of its own for each example and purpose: the same for every model, whatever else is asked.
 

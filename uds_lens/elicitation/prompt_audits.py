@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Protocol, TypeAlias, runtime_checkable
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.data import ForgetExample, entity_span
 from uds_lens.elicitation.prompt import INJECTIONS, Context, Injection, Prompt, Shot, Skip, name_with_settings
 from uds_lens.errors import ConfigError
@@ -55,6 +56,7 @@ class Worded:
         return name_with_settings(self.word, self)
 
 
+@arguments_checked
 @dataclass(frozen=True, kw_only=True)
 class Plain(Worded):
     """The question as it is."""
@@ -67,6 +69,7 @@ class Plain(Worded):
         return prompt
 
 
+@arguments_checked
 @dataclass(frozen=True, kw_only=True)
 class Cloze(Worded):
     """The answer is begun up to the entity, as in an audit by patching; the entity is what has to come."""
@@ -86,6 +89,7 @@ class Cloze(Worded):
         )
 
 
+@arguments_checked
 @dataclass(frozen=True, kw_only=True)
 class AOA(Worded):
     """Absolutely obedient agent, in the wording of the auditing-framework paper or of its source (Qi et al. 2023)."""
@@ -113,6 +117,7 @@ class AOA(Worded):
         return dataclasses.replace(prompt, question=" ".join(parts))
 
 
+@arguments_checked
 @dataclass(frozen=True, kw_only=True)
 class ICL(Worded):
     """Other facts as solved examples before the question; never the row asked, nor one that names its entity."""
@@ -156,6 +161,7 @@ class ICL(Worded):
         return [Shot(row.question, row.answer) for row in chosen]
 
 
+@arguments_checked
 @dataclass(frozen=True, kw_only=True)
 class Mask(Worded):
     """The subject's name in the question becomes `[MASK]`, so that what refuses the name is not woken."""
@@ -185,6 +191,7 @@ class Mask(Worded):
         return dataclasses.replace(prompt, question=question, shots=shots)
 
 
+@arguments_checked
 @dataclass(frozen=True, kw_only=True)
 class Start(Worded):
     """The answer begins with words that tell nothing of it; they are not scored."""

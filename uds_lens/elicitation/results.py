@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float
 
+from uds_lens.checked_arguments import methods_checked
 from uds_lens.data import ForgetExample
 from uds_lens.elicitation.options import Decoding, ElicitOptions
 from uds_lens.elicitation.parts import HOLDOUT, Part, Said
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from uds_lens.plots import Theme
 
 
+@methods_checked
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ElicitationResults:
     """Texts and scores of an elicitation; made by `uds_lens.elicitation.elicit`.

@@ -6,10 +6,10 @@ import dataclasses
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from uds_lens.checked_arguments import arguments_checked_but
 from uds_lens.checked_settings import as_settings
 from uds_lens.data import ForgetExample
 from uds_lens.data.prompts import chosen_protocol
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from uds_lens.data.readers import ExampleSource
 
 
+@arguments_checked_but("audits")
 def elicit(
     model: ModelSource,
     examples: ExampleSource | Iterable[ForgetExample | Mapping[str, Any]],
@@ -239,7 +240,7 @@ def _same_object(role: str, source: ModelSource, sources: Mapping[str, ModelSour
 
 def _opened(source: ModelSource, options: ElicitOptions, run: RunOptions, tokenizer: Any) -> Any:
     if isinstance(source, HookedModel):
-        return nullcontext(source)
+        return source.held()
     model = open_model(
         source,
         dtype=options.dtype,

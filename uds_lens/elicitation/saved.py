@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.data import ForgetExample
 from uds_lens.data.readers import as_examples
 from uds_lens.elicitation.options import ElicitOptions
@@ -39,6 +40,7 @@ VERSION = 1
 _MANIFEST, _EXAMPLES = "manifest.json", "examples.json"
 
 
+@arguments_checked
 def require_place(path: str | os.PathLike[str]) -> Path:
     """The place for a result: where nothing stands, or an empty folder, or an earlier elicitation.
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.results import Interval, contrast
 from uds_lens.results.contrasts import by_group
 
@@ -28,6 +29,7 @@ class Share(NamedTuple):
     """Why it is NaN."""
 
 
+@arguments_checked
 def share(
     beyond: Float[np.ndarray, "question"],
     power: Float[np.ndarray, "question"],

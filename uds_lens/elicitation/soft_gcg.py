@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.elicitation.audits import Answers, Ask, Asking
 from uds_lens.elicitation.prompt import Skip, name_with_settings
 from uds_lens.elicitation.prompt_states import changed_output
@@ -28,6 +29,7 @@ from uds_lens.models import HookedModel
 from uds_lens.progress import progress
 
 
+@arguments_checked
 @dataclass(frozen=True, kw_only=True)
 class SoftGCG(SuffixAudit):
     """A suffix in embedding space; needs gradients.
@@ -68,11 +70,13 @@ class SoftGCG(SuffixAudit):
         """Its word, with the settings that differ from the default."""
         return name_with_settings("softgcg", self, untold=["rows_at_once"])
 
+    @arguments_checked
     def extra_tokens(self, asks: Sequence[Ask]) -> tuple[float, float]:
         """Tokens and passes of the optimisation, for the estimate: a backward pass counts twice."""
         tokens = sum(len(ask.rendered.ids) + self.tokens + 8 for ask in asks) * self.steps * 3.0
         return tokens, 3.0 * self.steps * max(1, len(asks) // self.rows_at_once)
 
+    @arguments_checked
     def answer(self, model: HookedModel, asks: Sequence[Ask], asking: Asking) -> Answers:
         """Optimise a suffix for each question, then generate after it."""
         texts: list[tuple[str, ...]] = [()] * len(asks)
@@ -111,6 +115,7 @@ class SoftGCG(SuffixAudit):
                 }
         return Answers(shown, texts, told, prefilled)
 
+    @arguments_checked
     def optimise(
         self,
         model: HookedModel,

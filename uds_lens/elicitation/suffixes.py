@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.data import continuation_text, prompt_ids
 from uds_lens.elicitation.audits import Ask, Asking
 from uds_lens.elicitation.prompt import Access, Context, Injection, Prompt, Skip
@@ -52,6 +53,7 @@ class SuffixAudit:
         """What is cut off before scoring; nothing where the answer itself was the target."""
         return "" if self.target == "answer" else self.target
 
+    @arguments_checked
     def prompt(self, prompt: Prompt, context: Context) -> Prompt:
         """The plain question."""
         return prompt

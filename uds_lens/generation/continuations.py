@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.compat.transformers import keep_cached_rows, repeat_cached_rows
 from uds_lens.errors import ConfigError
 from uds_lens.generation.not_finite import raise_not_finite
@@ -36,6 +37,7 @@ class Continuations:
     """Forward passes, prompts included."""
 
 
+@arguments_checked
 @torch.no_grad()
 def sample_continuations(
     model: HookedModel,
@@ -150,6 +152,7 @@ def _chooser(temperature: float, top_k: int | None, streams: Float[Tensor, "row 
     return choose
 
 
+@arguments_checked
 def choose_tokens(
     logits: Float[Tensor, "row d_vocab"],
     uniforms: Float[Tensor, "row"],

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.compat.transformers import keep_cached_rows
 from uds_lens.data import ChatStyle, answer_prompt, prompt_ids
 from uds_lens.data.answer_tokens import answer_ends
@@ -18,6 +19,7 @@ from uds_lens.progress import progress
 from uds_lens.types import Protocol
 
 
+@arguments_checked
 def answer_end_ids(
     model: HookedModel, *, protocol: Protocol = "raw", chat: ChatStyle | None = None
 ) -> frozenset[int]:
@@ -28,6 +30,7 @@ def answer_end_ids(
     return frozenset(int(token) for token in (*several, *own) if token is not None)
 
 
+@arguments_checked
 def generate_answers(
     model: HookedModel,
     questions: Sequence[str],
@@ -80,6 +83,7 @@ def generate_answers(
     return answers
 
 
+@arguments_checked
 @torch.no_grad()
 def greedy(
     model: HookedModel,

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import NoReturn
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.errors import ModelError, Setting
 
 
+@arguments_checked
 def raise_not_finite(name: str, example: str) -> NoReturn:
     """Say that a model gives NaN or infinite logits.
 

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.data import TokenBatch
 from uds_lens.models import Anatomy, HookedModel
 from uds_lens.patching.decoder import at_window, run_decoder
@@ -29,6 +30,7 @@ class TokenScores(NamedTuple):
     """`(log p - mu) / sigma`, mu and sigma the mean and deviation of log p over the vocabulary under p."""
 
 
+@arguments_checked
 def normed_at_window(model: HookedModel, batch: TokenBatch) -> Float[Tensor, "batch win d_model"]:
     """States after the final norm at the window positions of a batch, ready for `Anatomy.unembed`.
 
@@ -42,6 +44,7 @@ def normed_at_window(model: HookedModel, batch: TokenBatch) -> Float[Tensor, "ba
     return at_window(run_decoder(model.anatomy, batch, use_cache=False).last_hidden_state, batch.window)
 
 
+@arguments_checked
 def read_tokens(
     anatomy: Anatomy, normed: Float[Tensor, "row d_model"], targets: Int[Tensor, "row"]
 ) -> TokenScores:

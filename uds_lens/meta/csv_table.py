@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.errors import DataError
 from uds_lens.meta.json_files import LARGEST
 from uds_lens.meta.model_table import ModelTable
@@ -13,6 +14,7 @@ from uds_lens.meta.required_columns import MODELS, REASONS
 _TEXT = ("model", "variant", "run", "method", "config")
 
 
+@arguments_checked
 def read_csv(path: str | os.PathLike[str]) -> ModelTable:
     """Read a table of models: one row per model, a header, an empty cell where there is no value.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.errors import ConfigError, DataError
 from uds_lens.meta.declarations import COMPARED, Points, declared_directions
 from uds_lens.types import check_choice
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+@arguments_checked
 def directions(
     frame: pd.DataFrame,
     metrics: Sequence[str] | None = None,
@@ -64,6 +66,7 @@ def directions(
     return found
 
 
+@arguments_checked
 def oriented(values: pd.Series, points: Points) -> pd.Series:
     """m: the value of a metric where higher means knowledge, `1 - value` where higher means erasure.
 

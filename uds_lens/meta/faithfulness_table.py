@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.meta.declarations import Points
 from uds_lens.meta.direction import directions, oriented
 from uds_lens.meta.placements import (
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+@arguments_checked
 def faithfulness(
     frame: pd.DataFrame,
     *,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.errors import ConfigError, DataError
 from uds_lens.meta.declarations import Points
 from uds_lens.meta.direction import directions, oriented
@@ -19,6 +20,7 @@ UTILITY = "utility_rel"
 """Column of the utility filter."""
 
 
+@arguments_checked
 def filter_counts(
     frame: pd.DataFrame,
     thresholds: pd.DataFrame | Mapping[str, float],

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.errors import ConfigError, DataError
 from uds_lens.meta.model_table import ModelTable
 
@@ -101,6 +102,7 @@ def _by_our_name(part: str) -> dict[str, Any] | None:
     }
 
 
+@arguments_checked
 def join_methods(table: ModelTable, methods: Mapping[str, str] | str | os.PathLike[str]) -> ModelTable:
     """Say which method made each model; what is said replaces what a record or a name told.
 

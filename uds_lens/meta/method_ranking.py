@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.errors import DataError
 from uds_lens.meta.declarations import Points
 from uds_lens.meta.harmonic_columns import harmonic_means
@@ -38,6 +39,7 @@ class Choice(NamedTuple):
     """Score above the next; 0 in a tie, NaN with one candidate."""
 
 
+@arguments_checked
 def rank(
     frame: pd.DataFrame,
     *,
@@ -97,6 +99,7 @@ def rank(
     return found.sort_values(["rank", "method"], na_position="last", ignore_index=True)
 
 
+@arguments_checked
 def shifts(
     frame: pd.DataFrame,
     *,

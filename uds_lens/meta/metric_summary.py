@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.errors import DataError
 from uds_lens.meta.harmonic_columns import harmonic_means
 from uds_lens.meta.method_ranking import places
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+@arguments_checked
 def summary(
     faithful: pd.DataFrame,
     robust: pd.DataFrame | None = None,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.errors import ConfigError, DataError
 from uds_lens.meta.declarations import Points
 from uds_lens.meta.direction import directions
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+@arguments_checked
 @dataclass(frozen=True, kw_only=True)
 class ScoreParts:
     """Which columns make up the score of a model."""
@@ -43,6 +45,7 @@ class ScoreParts:
         return (*self.memorization, *self.membership, self.depth)
 
 
+@arguments_checked
 def score_models(
     frame: pd.DataFrame,
     *,

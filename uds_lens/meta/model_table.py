@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from uds_lens.checked_arguments import arguments_checked
+
 if TYPE_CHECKING:
     import pandas as pd
 
 
+@arguments_checked
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ModelTable:
     """Models with their metrics, as a reader found them."""
@@ -31,6 +34,7 @@ class ModelTable:
         return len(self.frame)
 
 
+@arguments_checked
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Published(ModelTable):
     """What the UDS paper's repository publishes."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.errors import ResultFormatError
 from uds_lens.meta.harmonic_columns import harmonic_means
 from uds_lens.meta.made_by import told_by_name
@@ -27,6 +28,7 @@ Usefulness: TypeAlias = Literal["with_fluency", "model_utility"]
 _FILES = ("TOFU_EVAL.json", "TOFU_SUMMARY.json")
 
 
+@arguments_checked
 def read_open_unlearning(
     path: str | os.PathLike[str],
     *,

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.errors import DataError, ResultFormatError
 from uds_lens.meta.made_by import made_by
 from uds_lens.meta.model_table import ModelTable
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+@arguments_checked
 def read_metrics(
     results: Sequence[Any] | str | os.PathLike[str],
     *,
@@ -82,6 +84,7 @@ def read_metrics(
     )
 
 
+@arguments_checked
 def read_audits(
     audits: Sequence[Any] | str | os.PathLike[str],
     *,
@@ -151,6 +154,7 @@ def read_audits(
     )
 
 
+@arguments_checked
 def join_audits(
     table: ModelTable, audits: ModelTable, *, pairs: Mapping[str, str] | None = None
 ) -> ModelTable:

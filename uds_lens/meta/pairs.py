@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.errors import ConfigError
 from uds_lens.meta.declarations import Points
 from uds_lens.meta.direction import directions, oriented
@@ -25,6 +26,7 @@ POWER = 0.8
 """Probability with which a difference of size `detectable` is found."""
 
 
+@arguments_checked
 def compare(
     frame: pd.DataFrame,
     one: str,
@@ -85,6 +87,7 @@ def compare(
     return table.iloc[0]
 
 
+@arguments_checked
 def compare_all(
     frame: pd.DataFrame,
     *,
@@ -150,6 +153,7 @@ def compare_all(
     return table
 
 
+@arguments_checked
 def holm(p: np.ndarray) -> np.ndarray:
     """Holm's step-down adjustment: control of the chance of any false finding.
 

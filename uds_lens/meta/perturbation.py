@@ -5,10 +5,14 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Float
 
+from uds_lens.checked_arguments import arguments_checked
+from uds_lens.errors import ConfigError, Setting
+
 EPSILON = 1e-10
 """In the denominators of the symmetric forms, as published. It makes 0 / 0 count as "did not move": Q = R = 1."""
 
 
+@arguments_checked
 def symmetric_quantisation(
     before: Float[np.ndarray, "model"], after: Float[np.ndarray, "model"]
 ) -> Float[np.ndarray, "model"]:
@@ -28,6 +32,7 @@ def symmetric_quantisation(
     return 1 - np.abs(after - before) / (np.abs(after) + np.abs(before) + EPSILON)
 
 
+@arguments_checked
 def symmetric_relearning(change: Float[np.ndarray, "model"], shift: float) -> Float[np.ndarray, "model"]:
     """R of each model: `1 - |Du - Dr| / (|Du| + |Dr| + 1e-10)`.
 
@@ -43,9 +48,11 @@ def symmetric_relearning(change: Float[np.ndarray, "model"], shift: float) -> Fl
         >>> symmetric_relearning(np.array([0.3, 0.1, -0.1]), 0.1).round(3).tolist()
         [0.5, 1.0, 0.0]
     """
+    _require_not_infinite(shift)
     return 1 - np.abs(change - shift) / (np.abs(change) + abs(shift) + EPSILON)
 
 
+@arguments_checked
 def one_directional_quantisation(
     before: Float[np.ndarray, "model"], after: Float[np.ndarray, "model"]
 ) -> Float[np.ndarray, "model"]:
@@ -68,6 +75,7 @@ def one_directional_quantisation(
     return np.where(np.isnan(before) | np.isnan(after) | (before < 0) | (after < 0), np.nan, found)
 
 
+@arguments_checked
 def one_directional_relearning(
     change: Float[np.ndarray, "model"], shift: float
 ) -> Float[np.ndarray, "model"]:
@@ -87,7 +95,14 @@ def one_directional_relearning(
         >>> one_directional_relearning(np.array([0.4, -0.1]), -0.2).tolist()
         [0.0, 1.0]
     """
+    _require_not_infinite(shift)
     reference = max(shift, 0.0)
     rises = change > reference
     found = np.divide(reference, change, out=np.ones_like(change, dtype=float), where=rises)
     return np.where(np.isnan(change) | np.isnan(shift), np.nan, found)
+
+
+def _require_not_infinite(shift: float) -> None:
+    """Retain's shift is a mean of differences: a number, or NaN where it was not measured."""
+    if np.isinf(shift):
+        raise ConfigError(Setting("shift"), f" must be a finite number, or NaN; got {shift}.")

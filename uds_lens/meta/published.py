@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.errors import ResultFormatError
 from uds_lens.meta.json_files import member, number, read_object
 from uds_lens.meta.model_table import Published
@@ -50,6 +51,7 @@ _SAME = {
 """Written as they are, under another name."""
 
 
+@arguments_checked
 def read_published(path: str | os.PathLike[str] | None = None) -> Published:
     """Read the UDS paper's per-model values and its judgement of metrics.
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.errors import ConfigError
 from uds_lens.meta.placements import NO_INTERVAL, Interval, logit_interval, normal_quantile, wilson_interval
 
 
+@arguments_checked
 def hanley_mcneil(
     auc: float | int, n_p: int, n_n: int, *, confidence: float | int = 0.95
 ) -> tuple[float, float]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.errors import DataError
 from uds_lens.meta.declarations import Points
 from uds_lens.meta.example_means import ExampleValues, resampled_scores
@@ -47,6 +48,7 @@ class Stability:
     """Parts of the score that the bootstrap over examples leaves as they are: no means of values per example."""
 
 
+@arguments_checked
 def stability(
     frame: pd.DataFrame,
     *,

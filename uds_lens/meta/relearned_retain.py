@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.errors import DataError
 from uds_lens.meta.declarations import Points
 from uds_lens.meta.direction import oriented
@@ -48,6 +49,7 @@ class RetainShift:
         return self.low <= 0 <= self.high
 
 
+@arguments_checked
 def retain_shift(
     before: pd.DataFrame,
     relearned: pd.DataFrame,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.errors import DataError
 from uds_lens.meta.declarations import Points
 from uds_lens.meta.perturbed import Perturbed, align
@@ -25,6 +26,7 @@ _SETTINGS = {
 }
 
 
+@arguments_checked
 def robustness(
     before: pd.DataFrame,
     *,
@@ -127,6 +129,7 @@ def robustness(
     return pd.DataFrame(rows, columns=list(ROBUSTNESS))
 
 
+@arguments_checked
 def robustness_by_filter(
     before: pd.DataFrame,
     *,
@@ -210,6 +213,7 @@ def robustness_by_filter(
     return pd.DataFrame(rows, columns=list(ROBUSTNESS))
 
 
+@arguments_checked
 def perturbation_points(
     before: pd.DataFrame,
     *,

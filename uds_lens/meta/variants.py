@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.errors import DataError
 from uds_lens.meta.declarations import Points
 from uds_lens.meta.direction import directions, oriented
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+@arguments_checked
 def variant_table(
     frame: pd.DataFrame,
     *,
@@ -77,6 +79,7 @@ def variant_table(
     return pd.DataFrame(rows, columns=list(VARIANTS))
 
 
+@arguments_checked
 def leave_one_variant_out(
     frame: pd.DataFrame,
     *,

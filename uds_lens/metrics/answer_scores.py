@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.data import TokenSequence, make_batch
 from uds_lens.generation import normed_at_window, raise_not_finite, read_tokens
 from uds_lens.models import HookedModel
@@ -34,6 +35,7 @@ class AnswerScores:
     """`(log p - mu) / sigma` over the vocabulary, for Min-K++."""
 
 
+@arguments_checked
 @torch.no_grad()
 def score_answers(
     model: HookedModel,

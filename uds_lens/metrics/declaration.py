@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.metrics.means import mean_of_defined
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ Direction: TypeAlias = Literal["knowledge", "erasure", "utility"]
 """What a higher value means: the forget set is still known, it is erased, or the model is more useful."""
 
 
+@arguments_checked
 @dataclass(frozen=True)
 class Pass:
     """One piece of measuring: a model run over a set of texts. Metrics that name the same pass share it."""
@@ -54,6 +56,7 @@ class Pass:
         return self.what if self.kind in ("answers", "generations") else "entities"
 
 
+@arguments_checked
 @dataclass(frozen=True)
 class Outcome:
     """What a metric found, before its name and cost are attached."""
@@ -74,6 +77,7 @@ class Outcome:
     """More numbers behind the value, per layer for example."""
 
 
+@arguments_checked
 class Meaning(NamedTuple):
     """How to read a value."""
 
@@ -92,6 +96,7 @@ ERASED = Meaning("erasure", "as full", "as retain")
 USEFUL = Meaning("utility", "useless", "perfect")
 
 
+@arguments_checked
 @dataclass(frozen=True, kw_only=True)
 class MetricSpec:
     """One metric, declared once."""
@@ -161,6 +166,7 @@ class MetricSpec:
         return tuple(need for need in ("output", "internal", "retain", "full") if need in found)
 
 
+@arguments_checked
 def mean_outcome(ids: Sequence[str], per_example: Sequence[float], **details: Any) -> Outcome:
     """The mean over examples that have a value; NaN with the reason where none has.
 
@@ -172,6 +178,7 @@ def mean_outcome(ids: Sequence[str], per_example: Sequence[float], **details: An
     return Outcome(value, reason, tuple(ids), tuple(per_example), details)
 
 
+@arguments_checked
 def needs_answers(*sets: str, role: Role = "model", optional: bool = False) -> tuple[Pass, ...]:
     """Passes over the answers of sets, teacher-forced: `Evidence.answers` has what a model says of each token.
 
@@ -181,6 +188,7 @@ def needs_answers(*sets: str, role: Role = "model", optional: bool = False) -> t
     return tuple(Pass(role, "answers", name, optional=optional) for name in sets)
 
 
+@arguments_checked
 def needs_generations(*sets: str, role: Role = "model", jailbreak: bool = False) -> tuple[Pass, ...]:
     """Passes that let a model answer the questions of sets: `Evidence.generations` has the texts.
 
@@ -190,6 +198,7 @@ def needs_generations(*sets: str, role: Role = "model", jailbreak: bool = False)
     return tuple(Pass(role, "generations", name, start=jailbreak) for name in sets)
 
 
+@arguments_checked
 def needs_states(*roles: Role) -> tuple[Pass, ...]:
     """Passes that keep the residual stream of models at the entities: `Evidence.stacked_states`.
 

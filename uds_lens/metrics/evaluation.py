@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from uds_lens.checked_arguments import arguments_checked_but
 from uds_lens.checked_settings import as_settings, require_type
 from uds_lens.data import as_examples
 from uds_lens.errors import ModelError
@@ -28,6 +29,7 @@ from uds_lens.results import ModelRecord, RunOptions
 from uds_lens.results.records import provenance
 
 
+@arguments_checked_but("metrics", "cache", "fluency")
 def evaluate(
     model: ModelSource,
     data: MetricData | Iterable[Any] | str | os.PathLike[str],
@@ -102,6 +104,7 @@ def scorer(fluency: FluencyScorer | str, *, offline: bool = False) -> FluencySco
     return HubFluency(offline=offline) if fluency == "hub" else HubFluency(fluency, offline=offline)
 
 
+@arguments_checked_but("metrics", "fluency")
 def fluency_scorer(
     metrics: Iterable[str] | None,
     fluency: FluencyScorer | str,

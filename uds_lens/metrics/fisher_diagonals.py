@@ -13,12 +13,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.data import TokenRow
 from uds_lens.metrics.block_gradients import each_gradient, layer_turns
 from uds_lens.models import HookedModel
-from uds_lens.storage import SpillFolder
+from uds_lens.storage import IN_TEMPORARY, SpillFolder, writing
 
 
+@arguments_checked
 def diagonal_fisher(
     model: HookedModel,
     rows: Sequence[TokenRow],
@@ -62,7 +64,8 @@ class SpilledFisher:
     def __setitem__(self, layer: int, values: Float[Tensor, "weight"]) -> None:
         from safetensors.torch import save_file
 
-        save_file({"fisher": values.cpu().contiguous()}, self._file(layer))
+        with writing(self._folder.path, advice=IN_TEMPORARY):
+            save_file({"fisher": values.cpu().contiguous()}, self._file(layer))
 
     def __getitem__(self, layer: int) -> Float[Tensor, "weight"]:
         from safetensors.torch import load_file

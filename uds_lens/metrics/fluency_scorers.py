@@ -6,9 +6,11 @@ import re
 from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.compat.huggingface_hub import asking_the_hub
 from uds_lens.compat.transformers import set_attention
 from uds_lens.errors import ModelError, Setting
+from uds_lens.models.loading_lock import LOADING
 
 
 @runtime_checkable
@@ -25,6 +27,7 @@ class FluencyScorer(Protocol):
         ...
 
 
+@arguments_checked
 class HubFluency:
     """A text classifier from the Hugging Face Hub; a text counts as fluent if its top label says so."""
 
@@ -74,7 +77,7 @@ class HubFluency:
 
             try:
                 where = {"local_files_only": self.offline, "trust_remote_code": False}
-                with asking_the_hub():
+                with LOADING, asking_the_hub():
                     config = AutoConfig.from_pretrained(self.model, **where)
                     set_attention(config, "eager")  # it may name a kernel of the Hub, which is a program
                     head = AutoModelForSequenceClassification.from_pretrained(

@@ -6,10 +6,12 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.models import Anatomy
 from uds_lens.patching import target_logprobs
 
 
+@arguments_checked
 @torch.no_grad()
 def lens_logprobs(
     anatomy: Anatomy,

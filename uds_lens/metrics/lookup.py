@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
+from uds_lens.checked_arguments import arguments_checked, arguments_checked_but
 from uds_lens.checked_settings import shown
 from uds_lens.errors import ConfigError
 from uds_lens.metrics.catalogue import METRICS
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+@arguments_checked_but("names")
 def resolve(names: Iterable[str] | None, *, options: Any = None) -> list[MetricSpec]:
     """The metrics asked for with those they are made of, in the order of `METRICS`.
 
@@ -77,6 +79,7 @@ def require_packages(specs: Iterable[MetricSpec]) -> None:
         )
 
 
+@arguments_checked
 def metrics_frame(specs: Sequence[MetricSpec] | None = None) -> pd.DataFrame:
     """The registry as a table: one row per metric.
 
@@ -106,6 +109,7 @@ def metrics_frame(specs: Sequence[MetricSpec] | None = None) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+@arguments_checked
 def all_needs(spec: MetricSpec) -> list[str]:
     """What a metric needs, through the metrics it is made of."""
     found = {need for each in resolve([spec.name]) for need in each.needs}

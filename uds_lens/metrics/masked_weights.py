@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.data import TokenRow
 from uds_lens.metrics.block_gradients import each_gradient, layer_turns
 from uds_lens.metrics.definitions.fisher_masked import FRACTIONS
@@ -39,6 +40,7 @@ class FisherMasks:
     n_weights: tuple[int, ...]
     """Weights of each layer."""
 
+    @arguments_checked
     def size(self, layer: int, fraction: float) -> int:
         """Entries of a layer's mask."""
         return min(mask_size(self.n_weights[layer], fraction), len(self.indices[layer]))
@@ -58,6 +60,7 @@ def mask_size(n_weights: int, fraction: float) -> int:
     return max(1, int(fraction * n_weights))
 
 
+@arguments_checked
 def fisher_masks(
     full: HookedModel,
     retain: SpilledFisher,
@@ -76,6 +79,7 @@ def fisher_masks(
     return FisherMasks(*columns)
 
 
+@arguments_checked
 def masked_fisher(
     model: HookedModel,
     rows: Sequence[TokenRow],
@@ -96,6 +100,7 @@ def masked_fisher(
     return [(total / len(rows)).cpu() for total in sums]
 
 
+@arguments_checked
 def fisher_erasure(
     masks: FisherMasks, model: Sequence[Float[Tensor, "_"]], fraction: float
 ) -> tuple[Float[Tensor, "layer"], Float[Tensor, "layer"]]:

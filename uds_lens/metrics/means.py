@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from uds_lens.checked_arguments import arguments_checked
+
 
 class Undefined(Exception):  # noqa: N818 - it is an outcome, not a failure
     """A metric has no value; the message says why, as a clause."""
 
 
+@arguments_checked
 def harmonic_mean(values: Sequence[float]) -> float:
     """Harmonic mean: `n / sum(1 / v)`.
 
@@ -43,6 +46,7 @@ def mean_of_defined(values: Sequence[float]) -> float:
     return math.fsum(defined) / len(defined) if defined else math.nan
 
 
+@arguments_checked
 def geometric_mean(probabilities: Sequence[float]) -> float:
     """Geometric mean over the answers of one example, for example its paraphrases; NaN without any.
 

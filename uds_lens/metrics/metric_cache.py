@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.models import CheckpointFiles, HookedModel, ModelSource, checkpoint_files, checkpoint_folders
 from uds_lens.results.records import ModelRecord
 
@@ -49,14 +50,17 @@ class MetricCache:
         self._fingerprints.clear()
         self._records.clear()
 
+    @arguments_checked
     def get(self, key: tuple[Any, ...]) -> PassResult | None:
         """A measurement, if it was made."""
         return self._measured.get(key)
 
+    @arguments_checked
     def put(self, key: tuple[Any, ...], measured: PassResult) -> None:
         """Keep a measurement."""
         self._measured[key] = measured
 
+    @arguments_checked
     def record_of(self, source: ModelSource, dtype: str) -> ModelRecord | None:
         """Who a source is, if that is known without opening it: a directory whose files have not changed."""
         if isinstance(source, HookedModel):
@@ -64,6 +68,7 @@ class MetricCache:
         identity = _files(source)
         return None if identity is None else self._records.get(self._fingerprints.get((identity, dtype), ""))
 
+    @arguments_checked
     def remember(self, source: ModelSource, dtype: str, model: HookedModel) -> ModelRecord:
         """Note who an opened source is."""
         record = ModelRecord.of(model)

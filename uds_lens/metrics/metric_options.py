@@ -6,6 +6,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.checked_settings import (
     names_checked,
     require_number,
@@ -88,6 +89,7 @@ class MetricOptions:
         return ChatStyle(system_prompt=self.system_prompt, chat_date=self.chat_date)
 
     @classmethod
+    @arguments_checked
     def preset(cls, name: ChatStyleName) -> MetricOptions:
         """Options with the chat prompts of a publication: "open_unlearning" or "paper" (`uds_lens.data.CHAT_STYLES`).
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.metrics.declaration import Direction, Group
 from uds_lens.metrics.metric_options import MetricOptions
 from uds_lens.results import Interval, ModelRecord, bootstrap_interval
@@ -189,6 +190,7 @@ class MetricResults:
         ]
         return pd.DataFrame(rows, columns=["metric", "example_id", "value"])
 
+    @arguments_checked
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write one JSON file, whole or not at all; undefined numbers are null."""
         from uds_lens.metrics.saved_metrics import save_results
@@ -196,6 +198,7 @@ class MetricResults:
         save_results(self, path)
 
     @classmethod
+    @arguments_checked
     def load(cls, path: str | os.PathLike[str]) -> MetricResults:
         """Read a file written by `save`.
 

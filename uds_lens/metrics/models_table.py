@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.metrics.catalogue import METRICS
 from uds_lens.metrics.metric_results import MetricResults
 from uds_lens.storage import atomic_write_text, located, require_fresh
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+@arguments_checked
 def metrics_by_model(results: Mapping[str, MetricResults]) -> pd.DataFrame:
     """The values of several models as a table.
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TypeVar
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.errors import ConfigError
 from uds_lens.metrics.declaration import Group, Meaning, MetricSpec, Outcome, Pass
 
@@ -19,6 +20,7 @@ DECLARED: Mapping[str, MetricSpec] = MappingProxyType(_declared)
 """What has been declared so far, in that order. `uds_lens.metrics.METRICS` is the same with all of ours loaded."""
 
 
+@arguments_checked
 def metric(
     *,
     name: str,
@@ -97,6 +99,7 @@ def metric(
     return declare
 
 
+@arguments_checked
 def add_metric(spec: MetricSpec) -> None:
     """Declare a metric by its record; `metric` does the same as a decorator.
 
@@ -127,6 +130,7 @@ def order_by_file(files: Sequence[str]) -> None:
     _declared.update((spec.name, spec) for spec in ordered)
 
 
+@arguments_checked
 def withdraw_metric(name: str) -> None:
     """Take back a metric of your own.
 

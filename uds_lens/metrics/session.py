@@ -186,7 +186,7 @@ class Session:
         """One model, open for the length of the block; an open model of the caller's stays open."""
         source = self.sources[role]
         if isinstance(source, HookedModel):
-            with self._recorded(role, source) as handle:
+            with source.held(), self._recorded(role, source) as handle:
                 yield handle
             return
         with open_model(

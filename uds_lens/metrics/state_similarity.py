@@ -6,10 +6,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from uds_lens.checked_arguments import arguments_checked
+
 EPSILON = 1e-12
 """Keeps the erasure of a layer where `full` and `retain` agree from dividing by zero; such layers weigh nothing."""
 
 
+@arguments_checked
 def linear_cka(left: Float[Tensor, "token left_dim"], right: Float[Tensor, "token right_dim"]) -> float:
     """Linear centred kernel alignment: `||Y' X||_F^2 / (||X' X||_F ||Y' Y||_F)` of column-centred X and Y.
 
@@ -40,6 +43,7 @@ def linear_cka(left: Float[Tensor, "token left_dim"], right: Float[Tensor, "toke
     return float(shared / norm) if norm > 0 else float("nan")
 
 
+@arguments_checked
 def cka_erasure(
     full_retain: Float[Tensor, "layer"], unlearned_retain: Float[Tensor, "layer"]
 ) -> Float[Tensor, "layer"]:

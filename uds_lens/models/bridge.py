@@ -11,17 +11,19 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.compat.accelerate import is_offloaded, is_placed
 from uds_lens.compat.torch import hook_tables
 from uds_lens.compat.transformer_lens import boot
 from uds_lens.errors import ModelError
-from uds_lens.models.checkpoint import LOADING
+from uds_lens.models.loading_lock import LOADING
 
 if TYPE_CHECKING:
     from transformer_lens.model_bridge import TransformerBridge
     from transformers import PreTrainedTokenizerFast
 
 
+@arguments_checked
 def clone_sharing_weights(model: nn.Module) -> nn.Module:
     """Copy a module tree but not its tensors: parameters and buffers are shared with the original.
 
@@ -46,6 +48,7 @@ def clone_sharing_weights(model: nn.Module) -> nn.Module:
     return copy.deepcopy(model, memo)
 
 
+@arguments_checked
 def bridge_on_shared_weights(
     model: nn.Module, tokenizer: PreTrainedTokenizerFast | None, *, name: str
 ) -> TransformerBridge:

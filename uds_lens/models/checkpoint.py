@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import json
 import os
-import re
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.compat.huggingface_hub import asking_the_hub
 from uds_lens.compat.peft import merged
 from uds_lens.compat.transformers import (
     downloaded,
     set_attention,
-    unset_weights,
-    unused_weights,
 )
-from uds_lens.errors import ModelError, warn_once
+from uds_lens.errors import ModelError
 from uds_lens.models.apple import move_checked
+from uds_lens.models.complete_weights import require_complete
 from uds_lens.models.four_bit import keep_plain_format, require_reader
 from uds_lens.models.hub_answers import not_on_the_hub
+from uds_lens.models.loading_lock import LOADING
 from uds_lens.models.outputs import set_plain_outputs
 from uds_lens.models.quiet_files import quiet_files
 from uds_lens.optional_packages import require_package
@@ -30,10 +29,6 @@ from uds_lens.optional_packages import require_package
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
-
-
-LOADING = threading.RLock()
-"""Loading a model changes settings of torch and transformers for the whole process: one at a time."""
 
 
 def is_local(source: str | os.PathLike[str]) -> bool:
@@ -81,6 +76,7 @@ def is_adapter(source: str | os.PathLike[str]) -> bool:
     return True
 
 
+@arguments_checked
 def checkpoint_folders(source: str | os.PathLike[str]) -> list[str | os.PathLike[str]]:
     """The directories a checkpoint is loaded from: its own (or a Hub id), and that of an adapter's base."""
     return [source, base_folder(source)] if is_adapter(source) else [source]
@@ -199,13 +195,7 @@ def load_weights(
             **placement,
             **_where(source, revision, offline, trust_remote_code),
         )
-    if unset := unset_weights(info):
-        names = ", ".join(unset[:3])
-        raise ModelError(
-            f"checkpoint {os.fspath(source)!r} does not fill {len(unset)} weights of "
-            f"{type(model).__name__} ({names}, ...): they would be random. Save the complete model again."
-        )
-    _require_all_used(unused_weights(info), source, type(model).__name__)
+    require_complete(info, source, type(model).__name__)
     model = model.eval().requires_grad_(False)
     set_plain_outputs(model.config)
     keep_plain_format(model)
@@ -217,37 +207,6 @@ def load_weights(
 def _of_base(load: Callable[..., Any], source: str | os.PathLike[str], **options: Any) -> Any:
     """Load something of an adapter's base."""
     return load(base_folder(source), revision=None, offline=True, **options)
-
-
-def _require_all_used(unused: list[str], source: str | os.PathLike[str], architecture: str) -> None:
-    """Raise where files hold weights of the decoder that the model leaves out: it computes something else without them.
-
-    Others (a value head, an image tower) are named in a warning.
-
-    Raises:
-        ModelError: Naming some.
-    """
-    unused = [name for name in unused if not _BUFFER.search(name)]
-    if not unused:
-        return
-    told = f"{', '.join(unused[:3])}{', ...' if len(unused) > 3 else ''}"
-    if inside := [name for name in unused if _IN_A_BLOCK.search(name)]:
-        raise ModelError(
-            f"checkpoint {os.fspath(source)!r} holds {len(inside)} weights that {architecture} does not use with its "
-            f"config.json ({told}): a flag or a number in the config (a bias, num_hidden_layers ...) does not fit the "
-            "files. Mend config.json, or save the complete model again."
-        )
-    warn_once(
-        f"checkpoint {os.fspath(source)!r} holds {len(unused)} weights that {architecture} does not use ({told}): they "
-        "take no part in what is measured."
-    )
-
-
-_BUFFER = re.compile(r"(rotary_emb\.inv_freq|\.(attn|attention)\.(masked_)?bias)$")
-"""Constants that earlier releases of transformers saved, and later ones compute."""
-
-_IN_A_BLOCK = re.compile(r"\.(layers|h|blocks)\.\d+\.")
-"""Names of weights in a block."""
 
 
 def _with_adapter(base: PreTrainedModel, source: str | os.PathLike[str]) -> PreTrainedModel:

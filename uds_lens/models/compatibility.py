@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.errors import IncompatibleModelsError, ModelError, warn_once
 from uds_lens.models.arithmetic import arithmetic
 from uds_lens.models.checkpoint import load_config, load_tokenizer
@@ -57,6 +58,7 @@ class CheckpointInfo:
     """Hash of vocabulary, merges, normaliser and special tokens; prompts are rendered with full's chat template."""
 
 
+@arguments_checked
 def read_checkpoint_info(
     source: ModelSource,
     *,
@@ -84,6 +86,7 @@ def read_checkpoint_info(
     return _checkpoint_info(os.fspath(source), config, tokenizer)
 
 
+@arguments_checked
 def check_compatible(infos: Mapping[str, CheckpointInfo]) -> PreTrainedTokenizerFast:
     """Check that all checkpoints match the first one, `full`, and return the tokenizer to use.
 

@@ -9,6 +9,7 @@ from typing import TypeAlias
 import torch
 from torch import nn
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.models.fingerprint import fingerprint
 
 CheckpointFiles: TypeAlias = tuple[tuple[str, int, int, int, int], ...]
@@ -17,6 +18,7 @@ CheckpointFiles: TypeAlias = tuple[tuple[str, int, int, int, int], ...]
 _known: dict[tuple[CheckpointFiles, torch.dtype, str], str] = {}
 
 
+@arguments_checked
 def checkpoint_files(*folders: str | os.PathLike[str]) -> CheckpointFiles | None:
     """Which files lie in some folders now; None where one of them is no folder here.
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.compat.accelerate import is_moved, weights_on_cpu
 from uds_lens.compat.transformer_lens import has_wrapped_names, plain_name
 from uds_lens.errors import ModelError
@@ -22,6 +23,7 @@ from uds_lens.models.arithmetic import computing_entries
 _CHUNK = 1 << 26
 
 
+@arguments_checked
 def fingerprint(model: nn.Module) -> str:
     """BLAKE2b over every parameter and saved buffer of a plain transformers model, and its config.
 

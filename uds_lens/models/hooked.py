@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from uds_lens.errors import ModelError, warn_once
+from uds_lens.errors import ModelBusyError, ModelError, warn_once
 from uds_lens.models.anatomy import Anatomy, anatomy_of
 from uds_lens.models.bridge import bridge_on_shared_weights
 from uds_lens.models.file_identity import CheckpointFiles, fingerprint_of_files
@@ -51,7 +51,7 @@ class HookedModel:
         self._hf: Any = hf
         self._bridge = bridge
         self._fingerprint: str | None = None
-        self._door, self._thread, self._depth = threading.Lock(), 0, 0
+        self._turn = _Turn()
         self._swapped = [] if owned or bridge is not None else module_changes(hf)
         self.keeps_weights = False
         """Set by who opened the model and shows it to nobody: its weights stay as they are, and are hashed once."""
@@ -81,26 +81,31 @@ class HookedModel:
         )
 
     @contextmanager
-    def running(self) -> Iterator[None]:
-        """Around every pass: one thread at a time, and in the model's own dtype whatever `torch.autocast` says.
+    def held(self) -> Iterator[HookedModel]:
+        """For this thread alone, until the block ends; the same thread may hold it again meanwhile.
 
         Raises:
-            ModelError: Another thread is running the model.
+            ModelBusyError: Another thread holds the model.
         """
-        me = threading.get_ident()
-        with self._door:
-            if self._depth and self._thread != me:
-                raise ModelError(
-                    f"{self.name!r} is run by another thread: a HookedModel serves one thread at a time, since hooks "
-                    "are put on it while it runs. Open the model once for each thread."
-                )
-            self._thread, self._depth = me, self._depth + 1
+        if not self._turn.taken():
+            raise ModelBusyError(
+                f"{self.name!r} is run by another thread: a HookedModel serves one thread at a time, since hooks "
+                "are put on it while it runs. Open the model once for each thread."
+            )
         try:
-            with torch.autocast(self.device.type, enabled=False):
-                yield
+            yield self
         finally:
-            with self._door:
-                self._depth -= 1
+            self._turn.given_back()
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Around every pass: held, and in the model's own dtype whatever `torch.autocast` says.
+
+        Raises:
+            ModelBusyError: Another thread holds the model.
+        """
+        with self.held(), torch.autocast(self.device.type, enabled=False):
+            yield
 
     def close(self) -> None:
         """Let go of the model; free its memory if `open_model` loaded it. Closing twice is harmless."""
@@ -197,7 +202,7 @@ class HookedModel:
     def lent(self) -> HookedModel:
         """A handle on the same model that may be closed without closing it; its weights stay as they are meanwhile."""
         handle = HookedModel(self.hf, self.tokenizer, name=self.name, owned=False, bridge=self._bridge)
-        handle.is_wrapped, handle._swapped = self.is_wrapped, self._swapped
+        handle.is_wrapped, handle._swapped, handle._turn = self.is_wrapped, self._swapped, self._turn
         handle._fingerprint, handle.keeps_weights = self._weights_fingerprint(), True
         return handle
 
@@ -230,6 +235,27 @@ class HookedModel:
     def device(self) -> torch.device:
         """Device that token ids go to (that of the input embedding)."""
         return self.hf.get_input_embeddings().weight.device
+
+
+class _Turn:
+    """Which thread runs a model, and how many of its blocks are inside one another; handles on one model share it."""
+
+    def __init__(self) -> None:
+        self._door, self._thread, self._depth = threading.Lock(), 0, 0
+
+    def taken(self) -> bool:
+        """Whether this thread may run the model; it then has to give it back."""
+        me = threading.get_ident()
+        with self._door:
+            if self._depth and self._thread != me:
+                return False
+            self._thread, self._depth = me, self._depth + 1
+            return True
+
+    def given_back(self) -> None:
+        """One block of this thread has ended."""
+        with self._door:
+            self._depth -= 1
 
 
 def _told(changes: list[LiveChange]) -> str:

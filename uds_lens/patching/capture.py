@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.data import TokenBatch
 from uds_lens.models import HookedModel, open_model
 from uds_lens.patching.decoder import at_window, read_window_states, require_each_once
@@ -17,6 +18,7 @@ from uds_lens.patching.wavefront import forward_pass
 from uds_lens.types import Engine, LastLayer, Site, check_choice
 
 
+@arguments_checked
 @torch.no_grad()
 def capture(
     model: HookedModel | nn.Module,
@@ -64,6 +66,7 @@ def capture(
         return _capture(model, batch, site, last_layer, packed, engine)
 
 
+@arguments_checked
 def as_hooked(model: HookedModel | nn.Module) -> HookedModel:
     """The model as a `HookedModel`; a live transformers model or Bridge is adopted in its own dtype."""
     if isinstance(model, HookedModel):

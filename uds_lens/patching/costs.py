@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.data import BatchCost, TokenSequence, cut_batches, plan_batches
 
 SCORES_AT_ONCE = 1 << 26
@@ -68,6 +69,7 @@ class ModelCosts:
     """Kind of device: `cpu`, `cuda` ..."""
 
     @classmethod
+    @arguments_checked
     def of(cls, config: Any, device: torch.device | str) -> ModelCosts:
         """Those of a model with this transformers configuration; where it is silent, of a common size."""
         text = config.get_text_config()
@@ -100,12 +102,14 @@ class ModelCosts:
         """The same, squared before the average."""
         return (self.n_layers - 1) * (2 * self.n_layers - 1) / 6
 
+    @arguments_checked
     def tokens_at_once(self, budget: int) -> int:
         """Tokens of one batch, at most `budget`."""
         return (
             budget if self.device == "cuda" else min(budget, max(BATCH_TOKENS, BATCH_STATES // self.d_model))
         )
 
+    @arguments_checked
     def batches(
         self, rows: Sequence[TokenSequence], *, token_budget: int, packed: bool = False
     ) -> list[list[int]]:
@@ -134,6 +138,7 @@ class ModelCosts:
         weight = self.variants_per_block
         return plan_batches(rows, token_budget=budget, window_weight=weight, batch_cost=self.call)
 
+    @arguments_checked
     def forward_batches(self, rows: Sequence[TokenSequence], *, token_budget: int) -> list[list[int]]:
         """Group rows so that one forward over them, padded, costs least; see `batches`."""
         return plan_batches(rows, token_budget=self.tokens_at_once(token_budget), batch_cost=self.call)
@@ -153,6 +158,7 @@ class ModelCosts:
 
         return cost
 
+    @arguments_checked
     def row_group(self, *, packed: bool) -> BatchCost:
         """What resuming rows together costs at all blocks, from their number, longest prefix and widest window.
 
@@ -176,6 +182,7 @@ class ModelCosts:
         """Tokens of all variants that are resumed together, at the last block."""
         return VARIANT_STATES.get(self.device, VARIANT_STATES["cpu"]) / self.d_model
 
+    @arguments_checked
     def variants_at_once(self, *, rows: int, prefix: int, width: int, scores_at_once: int) -> int:
         """How many variants may be resumed together before their attention scores pass a bound.
 

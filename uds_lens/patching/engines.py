@@ -6,9 +6,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.compat.torch import is_out_of_memory
 from uds_lens.data import TokenBatch
-from uds_lens.errors import warn_once
+from uds_lens.errors import ModelBusyError, warn_once
 from uds_lens.models import HookedModel
 from uds_lens.patching.capture import as_hooked, capture
 from uds_lens.patching.span_cache import SpanCache
@@ -27,6 +28,7 @@ _CHECKED_LAYERS = 4
 """Layers that the self-check patches one forward at a time."""
 
 
+@arguments_checked
 def patched_logprobs(
     model: HookedModel | nn.Module, batch: TokenBatch, cache: SpanCache, *, engine: Engine = "wavefront"
 ) -> Float[Tensor, "batch layer win"]:
@@ -51,6 +53,7 @@ def patched_logprobs(
     return open_target(model, batch, site=cache.site, engine=engine).patched(cache)
 
 
+@arguments_checked
 def choose_engine(
     model: HookedModel, batch: TokenBatch, *, site: Site = "resid_post", packed: bool = False
 ) -> Engine:
@@ -83,7 +86,7 @@ def choose_engine(
         fast = open_target(model, batch, site=site, packed=packed).patched(probe)
         unpatched = record(model, batch, packed=packed).logprobs
     except Exception as error:
-        if is_out_of_memory(error):
+        if is_out_of_memory(error) or isinstance(error, ModelBusyError):
             raise
         return fall_back(model, error)
     naive = open_target(model, batch, site=site, engine="naive")
@@ -110,6 +113,7 @@ def _gap(left: Tensor, right: Tensor) -> float:
     return float((left - right).abs().nan_to_num(0.0).max())
 
 
+@arguments_checked
 def choose_reading(model: HookedModel, batch: TokenBatch, *, packed: bool = False) -> Engine:
     """Try the fast way of reading states against a plain forward; fall back with a warning where they differ.
 
@@ -126,7 +130,7 @@ def choose_reading(model: HookedModel, batch: TokenBatch, *, packed: bool = Fals
     try:
         fast = capture(model, batch, packed=packed).states.float()
     except Exception as error:
-        if is_out_of_memory(error):
+        if is_out_of_memory(error) or isinstance(error, ModelBusyError):
             raise
         return fall_back(model, error)
     slow = capture(model, batch, engine="naive").states.float()
@@ -138,6 +142,7 @@ def choose_reading(model: HookedModel, batch: TokenBatch, *, packed: bool = Fals
     return fall_back(model, f"states differ by {gap:.2g} (the largest is {largest:.2g})")
 
 
+@arguments_checked
 def fall_back(model: HookedModel, why: str | Exception) -> Engine:
     """Warn that the fast engine failed on a model and how, and name the engine to use instead."""
     if isinstance(why, Exception):

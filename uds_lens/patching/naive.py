@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.data import TokenBatch
 from uds_lens.errors import PatchError
 from uds_lens.models import HookedModel
@@ -53,6 +54,7 @@ class SpanPatch:
         return patched
 
 
+@arguments_checked
 @torch.no_grad()
 def run_patched(
     model: HookedModel | nn.Module, batch: TokenBatch, cache: SpanCache, *, layer: int
@@ -85,12 +87,14 @@ def run_patched(
     return logits
 
 
+@arguments_checked
 def run_unhooked(model: HookedModel, batch: TokenBatch) -> Float[Tensor, "batch pos d_vocab"]:
     """One plain forward over the whole batch, by the same route as `run_hooked`."""
     with model.running():
         return _forward(model.bridge if model.has_bridge else model.anatomy.causal_lm, batch)
 
 
+@arguments_checked
 def run_hooked(
     model: HookedModel, batch: TokenBatch, name: str, hook: Callable[..., Tensor]
 ) -> Float[Tensor, "batch pos d_vocab"]:
@@ -114,6 +118,7 @@ def run_hooked(
     return run_hooks(model, batch, [(name, hook)])
 
 
+@arguments_checked
 def run_hooks(
     model: HookedModel, batch: TokenBatch, hooks: Sequence[tuple[str, Callable[..., Tensor]]]
 ) -> Float[Tensor, "batch pos d_vocab"]:
@@ -160,6 +165,7 @@ def _forward(run: nn.Module, batch: TokenBatch) -> Float[Tensor, "batch pos d_vo
     return output if isinstance(output, Tensor) else output.logits
 
 
+@arguments_checked
 def scored_logprobs(
     logits: Float[Tensor, "batch pos d_vocab"], batch: TokenBatch
 ) -> Float[Tensor, "batch win"]:

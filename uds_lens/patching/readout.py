@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.compat.torch import forward_hooks_of
 from uds_lens.models import Anatomy
 from uds_lens.patching import costs
@@ -17,6 +18,7 @@ _linear: WeakKeyDictionary[nn.Module, tuple[object, bool]] = WeakKeyDictionary()
 """Whether the head of a model is a linear map and nothing else, with the settings that this was tried under."""
 
 
+@arguments_checked
 def target_logprobs(
     anatomy: Anatomy,
     states: Float[Tensor, "*rows win d_model"],
@@ -63,7 +65,7 @@ def _in_tiles(
 ) -> Float[Tensor, "row"]:
     """Log-probabilities with a piece of the vocabulary at a time: sums of exponentials behind a running maximum."""
     normed, targets = normed.to(head.weight.device), targets.to(head.weight.device)
-    largest = torch.full(targets.shape, -torch.inf, device=targets.device)
+    largest = torch.full(targets.shape, -torch.inf, dtype=torch.float32, device=targets.device)
     total, own = torch.zeros_like(largest), torch.zeros_like(largest)
     for start in range(0, len(head.weight), tile):
         bias = None if head.bias is None else head.bias[start : start + tile]

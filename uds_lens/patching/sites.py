@@ -7,11 +7,13 @@ from typing import Any
 
 from torch import Tensor
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.errors import ModelError, PatchError, Setting
 from uds_lens.models import HookedModel
 from uds_lens.types import Site, check_choice
 
 
+@arguments_checked
 def hook_name(site: Site, layer: int) -> str:
     """TransformerLens's name of a site.
 
@@ -54,6 +56,7 @@ def _why_no_bridge(model: HookedModel) -> str:
         return str(error)
 
 
+@arguments_checked
 def patch_hooks(
     site: Site, layer: int, write: Callable[[Tensor], Tensor]
 ) -> list[tuple[str, Callable[..., Tensor]]]:

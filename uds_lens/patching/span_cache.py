@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.data import TokenBatch
 from uds_lens.errors import PatchError
 from uds_lens.types import LastLayer, Site
@@ -41,6 +42,7 @@ class SpanCache:
         """Number of layers."""
         return self.states.shape[1]
 
+    @arguments_checked
     def same_as(
         self, other: Float[Tensor, "batch layer win d_model"], patched: Bool[Tensor, "batch win"]
     ) -> Bool[Tensor, "batch layer"]:
@@ -48,6 +50,7 @@ class SpanCache:
         differs = (self.states != other).any(-1) & patched[:, None, :]
         return ~differs.any(-1)
 
+    @arguments_checked
     def check_fits(self, batch: TokenBatch, *, n_layers: int, d_model: int) -> None:
         """Raise unless the states have the shape of `batch` and of the target model.
 

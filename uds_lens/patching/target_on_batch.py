@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.data import TokenBatch
 from uds_lens.errors import PatchError
 from uds_lens.models import HookedModel
@@ -37,6 +38,7 @@ class WavefrontTarget:
         """The target's own `resid_post` at the window."""
         return self.recording.states
 
+    @arguments_checked
     def patched(
         self, cache: SpanCache, *, layers: list[int] | None = None
     ) -> Float[Tensor, "batch layer win"]:
@@ -72,6 +74,7 @@ class NaiveTarget:
         return capture(self.model, self.batch, packed=self.packed, engine=self.reading).states
 
     @torch.no_grad()
+    @arguments_checked
     def patched(
         self, cache: SpanCache, *, layers: list[int] | None = None
     ) -> Float[Tensor, "batch layer win"]:
@@ -100,6 +103,7 @@ class NaiveTarget:
         return result
 
 
+@arguments_checked
 def open_target(
     model: HookedModel,
     batch: TokenBatch,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from uds_lens.checked_arguments import arguments_checked_but
 from uds_lens.plots.frame_columns import require
 from uds_lens.plots.palette import Theme, palette
 from uds_lens.plots.template import layer_axis, style
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 
+@arguments_checked_but("layers")
 def clip_bars(
     layers: pd.DataFrame, *, theme: Theme = "light", title: str | None = "What the clip hides"
 ) -> go.Figure:

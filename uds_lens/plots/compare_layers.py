@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.errors import DataError
 from uds_lens.plots.band import curve
 from uds_lens.plots.frame_columns import require
@@ -32,6 +33,7 @@ _WORDS = {
 }
 
 
+@arguments_checked
 def compare_layers(
     models: Mapping[str, pd.DataFrame],
     *,

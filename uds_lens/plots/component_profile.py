@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.errors import DataError
 from uds_lens.plots.band import curve
 from uds_lens.plots.frame_columns import require
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 
+@arguments_checked
 def component_profile(
     sites: Mapping[str, pd.DataFrame],
     *,

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from uds_lens.checked_arguments import arguments_checked_but
 from uds_lens.plots.frame_columns import require
 from uds_lens.plots.palette import Theme, palette
 from uds_lens.plots.safe_text import number, shown
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 
+@arguments_checked_but("depth")
 def depth_elicited(
     depth: pd.DataFrame,
     *,

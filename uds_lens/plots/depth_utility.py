@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
+from uds_lens.checked_arguments import arguments_checked_but
 from uds_lens.plots.frame_columns import require
 from uds_lens.plots.palette import Theme, palette
 from uds_lens.plots.safe_text import shown
@@ -21,6 +22,7 @@ _WIDTH, _HEIGHT = 640, 300
 _PLACES = ("middle right", "middle left", "top center", "bottom center")
 
 
+@arguments_checked_but("models")
 def depth_utility(
     models: pd.DataFrame,
     *,

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.errors import ConfigError, MissingDependencyError, UdsLensError
 from uds_lens.optional_packages import require_package
 from uds_lens.plots.picture_marks import marked
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 _PICTURES = ("png", "svg", "pdf", "jpeg", "webp")
 
 
+@arguments_checked
 def save_figure(
     figure: go.Figure,
     path: str | os.PathLike[str],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from uds_lens.checked_arguments import arguments_checked_but
 from uds_lens.plots.frame_columns import require
 from uds_lens.plots.palette import Palette, Theme, palette
 from uds_lens.plots.row_labels import row_labels
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 
+@arguments_checked_but("faithful")
 def faithfulness_forest(
     faithful: pd.DataFrame, *, theme: Theme = "light", title: str | None = "Faithfulness of the metrics"
 ) -> go.Figure:

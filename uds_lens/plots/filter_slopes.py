@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from uds_lens.checked_arguments import arguments_checked_but
 from uds_lens.errors import DataError
 from uds_lens.plots.frame_columns import require
 from uds_lens.plots.palette import Theme, palette
@@ -29,6 +30,7 @@ _FILTERS = {
 _TITLES = {"q": "Q", "r": "R", "rob": "Rob"}
 
 
+@arguments_checked_but("robust")
 def filter_slopes(
     robust: pd.DataFrame,
     *,

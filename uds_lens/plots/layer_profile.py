@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from uds_lens.checked_arguments import arguments_checked_but
 from uds_lens.plots.band import band, curve, hover_interval
 from uds_lens.plots.frame_columns import require
 from uds_lens.plots.palette import Palette, Theme, palette
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 _STATISTICS = [f"{name}_{part}" for name in ("s1", "s2", "ler") for part in ("mean", "q25", "q75")]
 
 
+@arguments_checked_but("layers")
 def layer_profile(
     layers: pd.DataFrame,
     *,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from uds_lens.checked_arguments import arguments_checked_but
 from uds_lens.plots.frame_columns import require
 from uds_lens.plots.palette import Theme, palette
 from uds_lens.plots.safe_text import number, shown
@@ -20,6 +21,7 @@ _ENOUGH = 3
 """Examples of one length from which on their mean is drawn."""
 
 
+@arguments_checked_but("examples")
 def length_scatter(
     examples: pd.DataFrame, *, theme: Theme = "light", title: str | None = "Depth and length of the entity"
 ) -> go.Figure:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from uds_lens.checked_arguments import arguments_checked_but
 from uds_lens.plots.band import curve
 from uds_lens.plots.frame_columns import require
 from uds_lens.plots.palette import Palette, Theme, palette
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 _VIEWS = (("uds", "UDS {}: states patched in"), ("lens", "Logit Lens {}: states read out at once"))
 
 
+@arguments_checked_but("layers")
 def lens_against_uds(
     layers: pd.DataFrame,
     *,

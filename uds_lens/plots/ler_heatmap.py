@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
+from uds_lens.checked_arguments import arguments_checked_but
 from uds_lens.errors import DataError
 from uds_lens.plots.frame_columns import require
 from uds_lens.plots.palette import Palette, Theme, palette
@@ -24,6 +25,7 @@ _NAMED_ROWS, _LETTERS = 50, 40
 _HOVER = "%{y}<br>layer %{x}: %{text}<br>S1 %{customdata[0]:.3f}, S2 %{customdata[1]:.3f} nats per token"
 
 
+@arguments_checked_but("long", "examples")
 def ler_heatmap(
     long: pd.DataFrame,
     examples: pd.DataFrame,

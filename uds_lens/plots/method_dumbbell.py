@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from uds_lens.checked_arguments import arguments_checked_but
 from uds_lens.plots.frame_columns import require
 from uds_lens.plots.palette import Palette, Theme, palette
 from uds_lens.plots.row_labels import row_labels
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 _ENDS = {"without": "without depth", "with": "with depth"}
 
 
+@arguments_checked_but("ranking")
 def method_dumbbell(
     ranking: pd.DataFrame, *, theme: Theme = "light", title: str | None = "Methods with and without depth"
 ) -> go.Figure:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from uds_lens.checked_arguments import arguments_checked_but
 from uds_lens.plots.frame_columns import require
 from uds_lens.plots.palette import Theme, palette
 from uds_lens.plots.row_labels import row_labels
@@ -18,6 +19,7 @@ CRITERIA = {"auc": "F", "q": "Q", "r": "R", "rob": "Rob", "overall": "Overall"}
 """Columns of the table and what stands above them."""
 
 
+@arguments_checked_but("summary")
 def metric_heatmap(
     summary: pd.DataFrame, *, theme: Theme = "light", title: str | None = "Metrics by criterion"
 ) -> go.Figure:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from uds_lens.checked_arguments import arguments_checked_but
 from uds_lens.plots.frame_columns import require
 from uds_lens.plots.pair_cells import difference_matrix
 from uds_lens.plots.palette import Theme
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 
+@arguments_checked_but("pairs")
 def pair_matrix(
     pairs: pd.DataFrame,
     *,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
+from uds_lens.checked_arguments import arguments_checked_but
 from uds_lens.plots.frame_columns import require
 from uds_lens.plots.palette import Palette, Theme, palette
 from uds_lens.plots.safe_text import number, shown
@@ -23,6 +24,7 @@ State: TypeAlias = Literal["quantised", "relearned"]
 _TITLES = {"quantised": "What quantisation moves", "relearned": "What relearning brings back"}
 
 
+@arguments_checked_but("points")
 def perturbation_scatter(
     points: pd.DataFrame,
     metric: str,

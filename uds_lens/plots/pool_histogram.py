@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from uds_lens.checked_arguments import arguments_checked_but
 from uds_lens.plots.frame_columns import require
 from uds_lens.plots.palette import Palette, Theme, palette
 from uds_lens.plots.safe_text import shown
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 _POOLS = ((True, "know (P)"), (False, "never saw it (N)"))
 
 
+@arguments_checked_but("models", "thresholds")
 def pool_histogram(
     models: pd.DataFrame,
     metric: str,

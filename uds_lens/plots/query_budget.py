@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
+from uds_lens.checked_arguments import arguments_checked_but
 from uds_lens.plots.frame_columns import require
 from uds_lens.plots.palette import Theme, palette
 from uds_lens.plots.template import note, style
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 
+@arguments_checked_but("budget")
 def query_budget(
     budget: pd.DataFrame,
     *,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from uds_lens.checked_arguments import arguments_checked_but
 from uds_lens.errors import DataError
 from uds_lens.plots.frame_columns import require
 from uds_lens.plots.palette import Theme, palette
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 
+@arguments_checked_but("ranks")
 def rank_probabilities(
     ranks: pd.DataFrame, *, theme: Theme = "light", title: str | None = "How sure are the places?"
 ) -> go.Figure:

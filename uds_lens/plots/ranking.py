@@ -6,6 +6,7 @@ import math
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
+from uds_lens.checked_arguments import arguments_checked_but
 from uds_lens.plots.frame_columns import require
 from uds_lens.plots.palette import Palette, Theme, palette
 from uds_lens.plots.safe_text import shown
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 
+@arguments_checked_but("models")
 def ranking(
     models: pd.DataFrame,
     *,

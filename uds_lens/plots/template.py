@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.plots.palette import Palette, Theme, palette
 
 FONT = "Inter, 'Helvetica Neue', Helvetica, Arial, 'Liberation Sans', sans-serif"
@@ -16,6 +17,7 @@ LEGEND_ROW = 29
 _SUBTITLE_HEIGHT, _TITLE_HEIGHT, _BARE_TOP = 20, 34, 14
 
 
+@arguments_checked
 def template(theme: Theme = "light") -> Any:
     """The plotly template of a theme (`plotly.graph_objects.layout.Template`), new at each call."""
     import plotly.graph_objects as go

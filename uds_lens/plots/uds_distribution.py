@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from uds_lens.checked_arguments import arguments_checked_but
 from uds_lens.plots.frame_columns import require
 from uds_lens.plots.palette import Theme, palette
 from uds_lens.plots.template import note, style
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 _BINS = 20
 
 
+@arguments_checked_but("examples")
 def uds_distribution(
     examples: pd.DataFrame, *, theme: Theme = "light", title: str | None = "How deep each example was erased"
 ) -> go.Figure:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from uds_lens.checked_arguments import arguments_checked_but
 from uds_lens.plots.frame_columns import require
 from uds_lens.plots.palette import Theme, palette
 from uds_lens.plots.safe_text import shown
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 _SYMBOLS = ("circle", "diamond", "square", "triangle-up")
 
 
+@arguments_checked_but("models", "references")
 def utility_frontier(
     models: pd.DataFrame,
     *,

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.errors import ConfigError
 from uds_lens.meta import ModelTable, Points, ScoreParts
 from uds_lens.meta.method_ranking import View
@@ -33,6 +34,7 @@ _SCRIPTS = (
 )
 
 
+@arguments_checked
 def dashboard(
     models: pd.DataFrame | ModelTable,
     path: str | os.PathLike[str],
@@ -96,6 +98,7 @@ def dashboard(
     return path
 
 
+@arguments_checked
 def render_dashboard(
     models: pd.DataFrame | ModelTable,
     *,

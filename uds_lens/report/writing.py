@@ -7,6 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from uds_lens.checked_arguments import arguments_checked
+from uds_lens.data.columns import check_unique
 from uds_lens.data.quoting import listed, short
 from uds_lens.elicitation import ElicitationResults
 from uds_lens.errors import ConfigError
@@ -37,6 +39,7 @@ _SCRIPTS = (
 )
 
 
+@arguments_checked
 def write(
     audits: DepthAudit | Mapping[str, DepthAudit] | Sequence[DepthAudit],
     path: str | os.PathLike[str],
@@ -74,6 +77,7 @@ def write(
     Raises:
         ConfigError: No audits, the path does not end in `.html`, a Logit Lens result, other metrics or an elicitation
             belong to none of the audits, or a reference is none of them.
+        DataError: An id stands twice in an audit, so that an example's curve could be another's.
         ResultFormatError: Something that is no report stands at `path`.
         StorageError: The system refuses to write.
     """
@@ -94,6 +98,7 @@ def write(
     return path
 
 
+@arguments_checked
 def render(
     audits: DepthAudit | Mapping[str, DepthAudit] | Sequence[DepthAudit],
     *,
@@ -174,4 +179,6 @@ def _named(audits: Any) -> dict[str, DepthAudit]:
         audits = dict(zip(audit_names(audits), audits, strict=True))
     if not audits:
         raise ConfigError("a report needs at least one audit; got none.")
+    for name, audit in audits.items():  # curves are found by id
+        check_unique(audit.examples, where=f"the audit {str(name)[:80]!r}")
     return dict(audits)

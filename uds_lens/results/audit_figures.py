@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from uds_lens.checked_arguments import methods_checked
 from uds_lens.results.audit_scores import AuditScores
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from uds_lens.plots.ler_heatmap import Order
 
 
+@methods_checked
 class AuditFigures(AuditScores):
     """Figures of an audit (`plotly.graph_objects.Figure`, never shown by themselves)."""
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.results.intervals import Interval, IntervalBasis, bootstrap_interval, interval_basis
 from uds_lens.results.records import equal_weights
 from uds_lens.results.scores import layer_erasure_ratio, mean_uds, uds_per_example
@@ -81,6 +82,7 @@ class AuditScores(Stage1):
         """Subject of each example."""
         return [example.subject for example in self.examples]
 
+    @arguments_checked
     def interval_of(self, scores: Float[Tensor, "some"], subjects: Sequence[str | None]) -> Interval:
         """`uds_interval` of some of the examples: their scores in [0, 1], and their subjects."""
         return bootstrap_interval(
@@ -171,6 +173,7 @@ class AuditScores(Stage1):
 
         return reading_of(self)
 
+    @arguments_checked
     def with_tau(self: Audit, tau: float) -> Audit:
         """The same measurement scored with another threshold; runs no model."""
         return dataclasses.replace(self, config=dataclasses.replace(self.config, tau=tau))
@@ -225,6 +228,7 @@ class AuditScores(Stage1):
 
         return skipped_frame(self.skipped)
 
+    @arguments_checked
     def tau_sweep(self, taus: Sequence[float] | None = None) -> pd.DataFrame:
         """KE size, counts and UDS over thresholds (see `uds_lens.results.tau_sweep`)."""
         from uds_lens.results.analyses import tau_sweep

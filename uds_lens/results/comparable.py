@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.data.quoting import listed, short
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ _COLUMNS = (
 )
 
 
+@arguments_checked
 def models_frame(audits: Mapping[str, AuditScores]) -> pd.DataFrame:
     """One row per audit, in their order.
 
@@ -110,6 +112,7 @@ def weights_of(audit: AuditScores, role: str) -> tuple[str, ...]:
     return (audit.models[role].fingerprint,)
 
 
+@arguments_checked
 def site_groups(audits: Iterable[Audit]) -> list[dict[str, Audit]]:
     """Audits whose stage 1 differs in the patch site only: same `full`, `retain`, tokens, scope, protocol and dtype.
 

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.results.intervals import Interval, bootstrap_interval
 
 _NAN = Interval(math.nan, math.nan)
@@ -39,6 +40,7 @@ class Contrast(NamedTuple):
     """Subjects they are about; questions without one count as their own."""
 
 
+@arguments_checked
 def contrast(
     differences: Float[np.ndarray, "question"],
     groups: Int[np.ndarray, "question"],
@@ -94,6 +96,7 @@ def contrast(
     return Contrast(mean, interval, _flipped(sums, counts, n_resamples, random), n, m)
 
 
+@arguments_checked
 def holm(p: Sequence[float]) -> list[float]:
     """Holm's adjustment: the chance of any false finding among all stays below the adjusted p. NaN stays NaN.
 

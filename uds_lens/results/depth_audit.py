@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.data import ExamplesLike
 from uds_lens.results.audit_figures import AuditFigures
 from uds_lens.results.audit_files import AUDIT, load_audit, save_result
@@ -24,6 +25,7 @@ class DepthAudit(AuditFigures):
     """
 
     @classmethod
+    @arguments_checked
     def run(
         cls,
         full: ModelSource,
@@ -70,11 +72,13 @@ class DepthAudit(AuditFigures):
             full, retain, unlearned, examples, control=control, config=config, options=options
         )
 
+    @arguments_checked
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the audit to a directory (JSON, safetensors, parquet), whole or not at all."""
         save_result(self, path, AUDIT, more=self.summary())
 
     @classmethod
+    @arguments_checked
     def load(cls, path: str | os.PathLike[str]) -> DepthAudit:
         """Read an audit written by `save`.
 

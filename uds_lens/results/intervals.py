@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.errors import ConfigError, Setting
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ class IntervalBasis(NamedTuple):
         return f"{self.n} {self.by}{'s' * (self.n != 1)}"
 
 
+@arguments_checked
 def bootstrap_interval(
     values: Float[Tensor, "example"],
     *,
@@ -131,6 +133,7 @@ def bootstrap_interval(
     return Interval(max(low, smallest), min(high, largest))
 
 
+@arguments_checked
 def interval_basis(values: Float[Tensor, "example"], clusters: Sequence[Hashable | None]) -> IntervalBasis:
     """What `bootstrap_interval` takes for independent draws.
 

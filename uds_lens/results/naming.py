@@ -9,6 +9,7 @@ from itertools import count
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.results.comparable import differing_settings
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ _VAGUE = re.compile(
 )
 
 
+@arguments_checked
 def audit_names(
     audits: Sequence[AuditScores], *, places: Sequence[str | os.PathLike[str]] | None = None
 ) -> list[str]:

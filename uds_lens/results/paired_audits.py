@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.errors import ConfigError, Setting
 from uds_lens.results.comparable import why_not_comparable
 from uds_lens.results.contrasts import contrast, holm, subject_groups
@@ -65,6 +66,7 @@ class AuditDifference(NamedTuple):
     """Fatal warnings of either audit: the numbers are there, and do not say which model is erased deeper."""
 
 
+@arguments_checked
 def compare(
     audit_a: AuditScores,
     audit_b: AuditScores,
@@ -111,6 +113,7 @@ def compare(
     return _compared(audit_a, audit_b, confidence, n_resamples, seed)
 
 
+@arguments_checked
 def compare_all(
     audits: Mapping[str, AuditScores] | Sequence[AuditScores],
     *,

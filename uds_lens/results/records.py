@@ -11,6 +11,7 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.models import HookedModel
 
 _PACKAGES = ("uds_lens", "torch", "transformers", "transformer-lens", "tokenizers", "numpy", "scipy")
@@ -42,6 +43,7 @@ class ModelRecord:
         object.__setattr__(self, "name", printable(self.name))
 
     @classmethod
+    @arguments_checked
     def of(cls, model: HookedModel) -> ModelRecord:
         """Record an open model (hashes its weights)."""
         return cls(

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.checked_settings import (
     names_checked,
     require_number,
@@ -119,6 +120,7 @@ class AuditConfig:
         return asdict(self)
 
     @classmethod
+    @arguments_checked
     def from_dict(cls, settings: Mapping[str, Any]) -> AuditConfig:
         """Settings back from `to_dict`; a name that does not exist raises `ConfigError`."""
         return cls(**settings)

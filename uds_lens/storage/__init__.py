@@ -8,11 +8,13 @@ from uds_lens.storage.atomic import (
 )
 from uds_lens.storage.conform import conform
 from uds_lens.storage.fresh import format_of, located, made_here, require_fresh
+from uds_lens.storage.refused_writes import IN_TEMPORARY, writing
 from uds_lens.storage.scratch import SpillFolder
 from uds_lens.storage.sealed import SEAL, parse_json, plain, read_sealed, seal_of, sealed, unsealed
 from uds_lens.storage.whole_file import read_file, sha256_bytes, sha256_file
 
 __all__ = [
+    "IN_TEMPORARY",
     "SEAL",
     "SpillFolder",
     "atomic_directory",
@@ -33,4 +35,5 @@ __all__ = [
     "sha256_bytes",
     "sha256_file",
     "unsealed",
+    "writing",
 ]

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from uds_lens.errors import StorageError
 from uds_lens.storage.fresh import located
+from uds_lens.storage.refused_writes import writing
 from uds_lens.storage.scratch import NEW, scratch_directory, scratch_file
 
 _TRIES = 20
@@ -25,7 +26,7 @@ def atomic_write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
         StorageError: The system refuses (disk full, no permission ...); what stood there is as it was.
     """
     path = located(path)
-    with _told(path):
+    with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with scratch_file(path) as place:
             _write(place, content)
@@ -51,7 +52,7 @@ def atomic_files(
     Raises:
         StorageError: The system refuses; what stood there is as it was.
     """
-    with atomic_directory(path, own={*files, *own}) as folder, _told(located(path)):
+    with atomic_directory(path, own={*files, *own}) as folder, writing(located(path)):
         for name, content in files.items():
             _write(folder / name, content)
 
@@ -71,11 +72,11 @@ def atomic_directory(path: str | os.PathLike[str], *, own: Collection[str] | Non
     """
     path = Path(os.path.realpath(located(path)))
     with ExitStack() as stack:
-        with _told(path):
+        with writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             place = stack.enter_context(scratch_directory(path))
         yield place
-        with _told(path):
+        with writing(path):
             _open_to_others(place)
             keep = own is not None and path.is_dir()
             if keep:
@@ -170,21 +171,6 @@ def _move_others(old: Path, new: Path, own: Collection[str]) -> None:
                 os.rename(entry.path, target)
         elif entry.is_dir(follow_symlinks=False) and target.is_dir():
             _move_others(Path(entry.path), target, ())
-
-
-@contextmanager
-def _told(path: Path) -> Iterator[None]:
-    """What the system says against it, as an error of ours."""
-    try:
-        yield
-    except StorageError:
-        raise
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise StorageError(
-            f"cannot write {str(path)[-200:]!r}: {reason}. What stood there is as it was; free space, or choose "
-            "another place."
-        ) from error
 
 
 def _open_to_others(folder: Path) -> None:

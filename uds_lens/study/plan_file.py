@@ -11,6 +11,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.checked_settings import require_known, require_whole, shown
 from uds_lens.errors import ConfigError, ResultFormatError
 from uds_lens.storage import conform, read_file
@@ -30,6 +31,7 @@ _LARGEST = 4 << 20
 """Bytes of a plan."""
 
 
+@arguments_checked
 def plan(source: str | os.PathLike[str] | Mapping[str, Any] | StudyPlan) -> StudyPlan:
     """Read a plan and check it.
 
@@ -70,6 +72,7 @@ def plan(source: str | os.PathLike[str] | Mapping[str, Any] | StudyPlan) -> Stud
     return placed
 
 
+@arguments_checked
 def as_mapping(value: StudyPlan) -> dict[str, Any]:
     """A plan as TOML has it: without what is None, tuples as lists."""
     return _bare(asdict(value))

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import product, zip_longest
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.checked_settings import require_known, shown
 from uds_lens.errors import ConfigError
 from uds_lens.study.plan_records import (
@@ -106,11 +107,13 @@ class StudyModel:
         """Models of one stratum are alike: prefixes of the order have as many of each as of any other."""
         return (self.role, self.variant or self.method or "")
 
+    @arguments_checked
     def items_of(self, state: StudyState) -> tuple[str, ...]:
         """What is measured of it in a state."""
         return self.items[state.state]
 
 
+@arguments_checked
 def study_models(plan: StudyPlan) -> list[StudyModel]:
     """All models in the order in which they are taken: references first, then one of each kind in turn, shuffled.
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.checked_settings import require_whole
 from uds_lens.errors import ConfigError, Setting
 from uds_lens.study.local_workers import work_with_processes
@@ -24,6 +25,7 @@ from uds_lens.types import check_choice
 _LOG = logging.getLogger("uds_lens.study")
 
 
+@arguments_checked
 def run(
     plan: str | os.PathLike[str] | Mapping[str, Any] | StudyPlan,
     out: str | os.PathLike[str],

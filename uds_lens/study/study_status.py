@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.study.study_folder import StudyFolder
 from uds_lens.study.study_models import StudyModel, StudyState
 
@@ -65,6 +66,7 @@ class StudyStatus:
         return ", ".join(parts)
 
 
+@arguments_checked
 def status(out: str | os.PathLike[str] | StudyFolder) -> StudyStatus:
     """How far a study is; may be asked at any time, by anybody who can read the directory.
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.errors import ConfigError, DataError
 from uds_lens.storage import atomic_write_bytes, located, require_fresh
 from uds_lens.study.study_folder import Part, StudyFolder
@@ -71,6 +72,7 @@ class StudyFrames:
     """Why values are NaN: `model`, `state`, `metric`, `reason`."""
 
 
+@arguments_checked
 def table(out: str | os.PathLike[str] | StudyFolder) -> pd.DataFrame:
     """Everything that was measured so far, of the models and metrics of the plan.
 
@@ -97,6 +99,7 @@ def table(out: str | os.PathLike[str] | StudyFolder) -> pd.DataFrame:
     )
 
 
+@arguments_checked
 def write_table(found: pd.DataFrame, path: str | os.PathLike[str]) -> None:
     """Write a long table, whole or not at all.
 
@@ -130,6 +133,7 @@ def _is_long_table(place: Path) -> bool:
         return False
 
 
+@arguments_checked
 def examples_table(out: str | os.PathLike[str] | StudyFolder) -> pd.DataFrame:
     """Values per example of unlearned models before anything was done to them, for `uds_lens.meta.stability`.
 
@@ -159,6 +163,7 @@ def examples_table(out: str | os.PathLike[str] | StudyFolder) -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True)[columns] if frames else pd.DataFrame(columns=columns)
 
 
+@arguments_checked
 def frames(out: str | os.PathLike[str] | StudyFolder | pd.DataFrame, *, plan: Any = None) -> StudyFrames:
     """The tables that `uds_lens.meta` takes.
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from uds_lens.data import ForgetExample
 from uds_lens.errors import ResultFormatError
-from uds_lens.storage import atomic_directory
+from uds_lens.storage import atomic_directory, writing
 from uds_lens.study.measurement_settings import (
     audit_settings,
     elicitation_settings,
@@ -282,7 +282,7 @@ def unpacked_four_bit(
         for name, parameter in plain.named_parameters():
             parameter.copy_(values[name])
     tokenizer = load_tokenizer(weights, revision=revision, offline=offline, trust_remote_code=False)
-    with quiet_files(report=True), atomic_directory(place) as folder:
+    with quiet_files(report=True), writing(place), atomic_directory(place) as folder:
         plain.save_pretrained(folder)
         if tokenizer is not None:
             tokenizer.save_pretrained(folder)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.toy import word_lists
 
 __all__ = ["GROUPS", "SEED", "generate", "strangers"]
@@ -129,6 +130,7 @@ DEED_ANSWERS = {
 }
 
 
+@arguments_checked
 def generate(seed: int = SEED) -> dict[str, list[dict[str, Any]]]:
     """Make the rows of the toy world.
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.data.example import ForgetExample
 from uds_lens.data.readers import load_examples
 from uds_lens.errors import DataError
@@ -76,6 +77,7 @@ class World:
         return {"forget": self.examples, "retain": self.retain_examples, "holdout": self.holdout_examples}
 
 
+@arguments_checked
 def load(path: str | os.PathLike[str] | None = None) -> World:
     """Open the toy world that ships with the package; no weights are read.
 

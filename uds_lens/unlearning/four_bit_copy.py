@@ -9,15 +9,18 @@ from typing import Any
 
 import torch
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.compat.huggingface_hub import asking_the_hub
 from uds_lens.compat.transformers import set_attention
 from uds_lens.errors import ModelError
 from uds_lens.models import pick_device
 from uds_lens.models.checkpoint import is_local, load_tokenizer
+from uds_lens.models.complete_weights import require_complete
+from uds_lens.models.loading_lock import LOADING
 from uds_lens.models.quiet_files import quiet_files
 from uds_lens.optional_packages import require_package
 from uds_lens.results.records import versions
-from uds_lens.storage import atomic_directory, atomic_write_bytes, located, require_fresh, sealed
+from uds_lens.storage import atomic_directory, atomic_write_bytes, located, require_fresh, sealed, writing
 from uds_lens.unlearning.file_sums import file_sums
 
 FORMAT = "uds_lens.quantisation"
@@ -25,6 +28,7 @@ RECORD = "quantisation.json"
 """Name of the record beside a quantised checkpoint."""
 
 
+@arguments_checked
 def quantise(
     model: str | os.PathLike[str],
     *,
@@ -57,7 +61,7 @@ def quantise(
     require_package("bitsandbytes", needed_by="4-bit weights need")
     place = require_fresh(out, directory=True, format=FORMAT)
     source = os.fspath(located(model)) if is_local(model) else os.fspath(model)
-    with quiet_files(report=True):
+    with LOADING, quiet_files(report=True):
         quantised = _load_in_4_bits(
             source,
             device=device,
@@ -67,7 +71,7 @@ def quantise(
         )
     tokenizer = load_tokenizer(model, revision=revision, offline=offline, trust_remote_code=trust_remote_code)
     own = {RECORD}
-    with quiet_files(report=True), atomic_directory(place, own=own) as folder:
+    with quiet_files(report=True), writing(place), atomic_directory(place, own=own) as folder:
         quantised.save_pretrained(folder)
         if tokenizer is not None:
             tokenizer.save_pretrained(folder)
@@ -88,14 +92,17 @@ def _load_in_4_bits(source: str, *, device: str, **where: Any) -> Any:
         four_bit = BitsAndBytesConfig(
             load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16
         )
-        return AutoModelForCausalLM.from_pretrained(
+        model, info = AutoModelForCausalLM.from_pretrained(
             source,
             config=config,
+            output_loading_info=True,
             quantization_config=four_bit,
             dtype=torch.bfloat16,
             device_map={"": pick_device(device)},
             **where,
         )
+        require_complete(info, source, type(model).__name__)
+        return model
     except ModelError:
         raise
     except Exception as error:  # a pickle that is refused, a file that is cut ... have no common base class

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from uds_lens.data import AnswerSequence
 from uds_lens.models.quiet_files import quiet_files
 from uds_lens.progress import tell
+from uds_lens.storage import writing
 from uds_lens.unlearning.joint_processes import JointProcesses
 from uds_lens.unlearning.loss_curve import loss_curve
 from uds_lens.unlearning.method_config import MethodConfig
@@ -130,7 +131,8 @@ def _train(
         pad_token_id=parent.pad_token_id,
         show_progress=job.options.progress if processes.is_first else False,
     )
-    trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    with writing(folder, advice="What was saved before is kept: free space, and run the same again."):
+        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     if caching is not None:
         # Trainer turns it off for good, and generation would be slow ever after.
         model.config.use_cache = caching

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import Field, asdict, dataclass, fields
 from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 
-from uds_lens.checked_settings import require_known, shown
+from uds_lens.checked_settings import require_known, require_named, shown
 from uds_lens.data.chat_style import CHAT_DATE, ChatStyle
 from uds_lens.errors import ConfigError, Setting
 from uds_lens.types import AnswerProtocol, check_choice
@@ -64,6 +64,7 @@ class MethodConfig:
 
     def __new__(cls: type[C], *values: Any, **settings: Any) -> C:
         """Refuse settings that the method does not have with a `ConfigError` that names the nearest."""
+        require_named(cls.__name__, values)
         require_known(cls.__name__, settings, list(cls.__dataclass_fields__))
         return object.__new__(cls)
 

@@ -7,6 +7,7 @@ from decimal import Decimal
 from typing import Any
 from urllib.parse import quote, unquote
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.errors import ConfigError
 from uds_lens.unlearning.method_config import MethodConfig
 from uds_lens.unlearning.methods import METHODS, make_config
@@ -20,6 +21,7 @@ _WORDS, _FREE = ("schedule", "protocol", "reduction"), ("system_prompt", "chat_d
 _SHORT = {"learning_rate": "lr", "epochs": "epoch"}
 
 
+@arguments_checked
 def config_name(config: MethodConfig) -> str:
     """A readable name: the method, then its settings.
 
@@ -48,6 +50,7 @@ def config_name(config: MethodConfig) -> str:
     return "_".join([config.method, *parts])
 
 
+@arguments_checked
 def parse_name(name: str) -> MethodConfig:
     """The configuration behind a name made by `config_name`.
 

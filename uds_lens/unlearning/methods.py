@@ -7,6 +7,7 @@ from dataclasses import fields
 from importlib import import_module
 from typing import Any
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.checked_settings import shown
 from uds_lens.errors import ConfigError, Setting
 from uds_lens.unlearning.method_config import MethodConfig, kind_of
@@ -66,6 +67,7 @@ def method_class(method: str) -> type[MethodConfig]:
     return objective_named(method).config
 
 
+@arguments_checked
 def make_config(method: str, settings: Mapping[str, Any] | None = None) -> MethodConfig:
     """Configuration of a method with some settings changed; texts are read as numbers where numbers belong.
 

@@ -11,7 +11,7 @@ import torch
 
 from uds_lens.errors import ModelError, ResultFormatError, UdsLensWarning
 from uds_lens.models import fingerprint
-from uds_lens.storage import atomic_directory
+from uds_lens.storage import atomic_directory, writing
 from uds_lens.types import DType
 from uds_lens.unlearning.alternates import FILE
 from uds_lens.unlearning.file_sums import file_sums
@@ -53,7 +53,7 @@ def save_model(
     model = model.to("cpu").to(getattr(torch, dtype))
     model.config.dtype = getattr(torch, dtype)
     own = {file} | _files_before(out)
-    with atomic_directory(out, own=own) as place:
+    with writing(out), atomic_directory(out, own=own) as place:
         model.save_pretrained(place)
         parent.tokenizer.save_pretrained(place)
         if (folder / FILE).is_file():

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
+from uds_lens.checked_arguments import arguments_checked, arguments_checked_but
 from uds_lens.errors import ConfigError
 from uds_lens.types import check_choice
 from uds_lens.unlearning.method_config import MethodConfig
@@ -57,6 +58,7 @@ class Objective:
         return (self.config.__doc__ or "").strip().partition("\n")[0]
 
 
+@arguments_checked_but("config", "needs")
 def objective(
     config: type[MethodConfig],
     *,
@@ -119,6 +121,7 @@ def objective(
     return register
 
 
+@arguments_checked
 def withdraw_objective(method: str) -> None:
     """Take back what `objective` declared; a word that is not there is no error."""
     DECLARED.pop(method, None)

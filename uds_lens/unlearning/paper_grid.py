@@ -6,11 +6,13 @@ from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.errors import ConfigError
 from uds_lens.unlearning.method_config import MethodConfig
 from uds_lens.unlearning.methods import make_config
 
 
+@arguments_checked
 def grid(name: str = "paper") -> Iterator[MethodConfig]:
     """The configurations of a published comparison.
 

@@ -7,12 +7,14 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.data import AnswerSequence
 from uds_lens.unlearning.forward_passes import INPUTS
 from uds_lens.unlearning.likelihood import sequence_log_probs
 from uds_lens.unlearning.padded_answers import pad_sequences
 
 
+@arguments_checked
 def answer_log_probs(
     model: nn.Module, sequences: Sequence[AnswerSequence], *, pad_token_id: int, batch_size: int = 16
 ) -> list[float]:

@@ -6,9 +6,11 @@ import os
 from importlib.resources import files
 from pathlib import Path
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.errors import DataError
 
 
+@arguments_checked
 def load_refusals(path: str | os.PathLike[str] | None = None) -> tuple[str, ...]:
     """Read refusals, one per line; empty lines do not count.
 

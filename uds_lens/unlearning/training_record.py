@@ -9,6 +9,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.errors import ResultFormatError
 from uds_lens.results.records import versions
 from uds_lens.storage import atomic_write_bytes, conform, located, plain, read_sealed, sealed
@@ -91,6 +92,7 @@ def write_record(record: Mapping[str, Any], file: Path) -> None:
     atomic_write_bytes(file, sealed(plain(record)))
 
 
+@arguments_checked
 def read_record(directory: str | os.PathLike[str]) -> dict[str, Any]:
     """The record of a model made by `unlearn` or `relearn`.
 
@@ -114,6 +116,7 @@ def read_record(directory: str | os.PathLike[str]) -> dict[str, Any]:
     return record
 
 
+@arguments_checked
 def recorded_config(record: Mapping[str, Any]) -> MethodConfig:
     """The configuration in a record.
 

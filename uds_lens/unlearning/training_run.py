@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from uds_lens.checked_arguments import arguments_checked_but
 from uds_lens.checked_settings import as_settings
 from uds_lens.data import ForgetExample, load_examples
 from uds_lens.errors import ConfigError, Setting
@@ -32,6 +33,7 @@ Examples = str | os.PathLike[str] | Sequence[ForgetExample] | Sequence[Mapping[s
 """What `load_examples` reads: a file, a Hub data set, examples, or rows."""
 
 
+@arguments_checked_but("full")
 def unlearn(
     full: str | os.PathLike[str],
     forget: Examples,
@@ -96,6 +98,7 @@ def unlearn(
     return run(job)
 
 
+@arguments_checked_but("model")
 def relearn(
     model: str | os.PathLike[str],
     forget: Examples,

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.metrics.declaration import KNOWN, Outcome, mean_outcome, needs_answers
 from uds_lens.metrics.evidence import Evidence
 from uds_lens.metrics.registry import metric
 
 
+@arguments_checked
 def exact_memorization(hits: Sequence[bool]) -> float:
     """Exact Memorization (EM): share of answer tokens that the teacher-forced argmax gets right.
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.metrics.declaration import KNOWN, Outcome, mean_outcome, needs_answers
 from uds_lens.metrics.evidence import Evidence
 from uds_lens.metrics.registry import metric
 
 
+@arguments_checked
 def extraction_strength(hits: Sequence[bool], *, strict: bool = False) -> float:
     """Extraction Strength (ES): `1 - k / T`, k = length of the shortest prefix after which every token is right.
 

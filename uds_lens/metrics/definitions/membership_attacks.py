@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeAlias
 
+from uds_lens.checked_arguments import arguments_checked
+from uds_lens.checked_settings import require_number
 from uds_lens.metrics.declaration import Meaning, Outcome, Role, needs_answers
 from uds_lens.metrics.evidence import Evidence
 from uds_lens.metrics.means import Undefined
@@ -19,6 +21,7 @@ from uds_lens.metrics.registry import metric
 from uds_lens.optional_packages import require_package
 
 
+@arguments_checked
 def mean_nll(logprobs: Sequence[float]) -> float:
     """MIA-LOSS: mean negative log-probability of the answer, what ends it included, nats per token; NaN without any.
 
@@ -29,6 +32,7 @@ def mean_nll(logprobs: Sequence[float]) -> float:
     return -math.fsum(values) / len(values) if values else math.nan
 
 
+@arguments_checked
 def zlib_score(logprobs: Sequence[float], answer: str) -> float:
     """MIA-ZLib: mean NLL over the compressed length of the answer's text, nats per byte.
 
@@ -49,6 +53,7 @@ def zlib_score(logprobs: Sequence[float], answer: str) -> float:
     return mean_nll(logprobs) / len(zlib.compress(answer.encode("utf-8")))
 
 
+@arguments_checked
 def min_k_score(logprobs: Sequence[float], *, k: float = 0.4) -> float:
     """MIA-Min-K: minus the mean of the lowest share k of token scores (at least one token).
 
@@ -63,6 +68,9 @@ def min_k_score(logprobs: Sequence[float], *, k: float = 0.4) -> float:
     Returns:
         Higher = less familiar; without the last position, as in Open-Unlearning; NaN where nothing is left.
 
+    Raises:
+        ConfigError: k is no share.
+
     References:
         Shi et al. 2024, Detecting Pretraining Data from Large Language Models; Zhang et al. 2024, Min-K%++.
 
@@ -70,11 +78,13 @@ def min_k_score(logprobs: Sequence[float], *, k: float = 0.4) -> float:
         >>> min_k_score([-1.0, -4.0, -2.0, -0.5, -0.1, -9.0], k=0.4)
         3.0
     """
+    require_number("k", k, above=0, below=math.nextafter(1, 2), words="lie in (0, 1]")
     kept = sorted([float(value) for value in logprobs][:-1])
     lowest = kept[: max(1, int(len(kept) * k))]
     return -math.fsum(lowest) / len(lowest) if lowest else math.nan
 
 
+@arguments_checked
 def auc(forget: Sequence[float], holdout: Sequence[float]) -> float:
     """Area under the ROC curve: chance that a holdout example scores above a forget example, ties counting half.
 
@@ -102,6 +112,7 @@ def auc(forget: Sequence[float], holdout: Sequence[float]) -> float:
     return float(roc_auc_score([0] * len(members) + [1] * len(others), members + others))
 
 
+@arguments_checked
 def normalised_auc(model: float, retain: float) -> float:
     """`s = 1 - min(|AUC_m - AUC_ret| / AUC_ret, 1)`: as hard to attack as a model that never saw the forget set?
 

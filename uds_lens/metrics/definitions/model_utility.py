@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.metrics.declaration import (
     USEFUL,
     Outcome,
@@ -29,6 +30,7 @@ MULTIPLE_CHOICE = ("real_authors", "world_facts")
 _SET_LABELS = {"retain": "retain", "ra": "real authors", "wf": "world facts"}
 
 
+@arguments_checked
 def option_probability(answer: float, options: Sequence[float]) -> float:
     """Probability of the answer among the options: `p / (p + sum of the others)`, for multiple-choice sets.
 
@@ -47,6 +49,7 @@ def option_probability(answer: float, options: Sequence[float]) -> float:
     return answer / total if options and total > 0 else math.nan
 
 
+@arguments_checked
 def kept_truth(correct: Sequence[float], wrong: Sequence[float]) -> float:
     """Truth Ratio as utility: `max(0, 1 - p_w / p_c)`, geometric means of the wrong and of the right answers.
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.metrics.declaration import KNOWN, Outcome, Role, mean_outcome, needs_answers
 from uds_lens.metrics.evidence import Evidence
 from uds_lens.metrics.registry import metric
 
 
+@arguments_checked
 def probability(logprobs: Sequence[float]) -> float:
     """Length-normalised probability of an answer: `exp(mean log p)`, the geometric mean over its tokens.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.metrics.declaration import Meaning, Outcome, mean_outcome, needs_answers
 from uds_lens.metrics.definitions.prob import probabilities
 from uds_lens.metrics.evidence import Evidence
@@ -12,6 +13,7 @@ from uds_lens.metrics.means import geometric_mean
 from uds_lens.metrics.registry import metric
 
 
+@arguments_checked
 def truth_ratio(correct: Sequence[float], wrong: Sequence[float]) -> float:
     """`p_c / (p_c + p_w)`: does the model still prefer the truth over answers of the same form that are wrong?
 

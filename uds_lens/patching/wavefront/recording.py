@@ -20,6 +20,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.data import TokenBatch
 from uds_lens.errors import PatchError, Setting
 from uds_lens.models import HookedModel
@@ -73,6 +74,7 @@ class Recording(Trace):
         )
 
 
+@arguments_checked
 @torch.no_grad()
 def record(
     model: HookedModel,

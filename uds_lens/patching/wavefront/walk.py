@@ -19,6 +19,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.errors import PatchError, Setting
 from uds_lens.models import HookedModel
 from uds_lens.patching.readout import target_logprobs
@@ -28,6 +29,7 @@ from uds_lens.patching.wavefront.block import run_block
 from uds_lens.patching.wavefront.recording import Recording
 
 
+@arguments_checked
 @torch.no_grad()
 def resume_patched(
     model: HookedModel, recording: Recording, cache: SpanCache, *, layers: Sequence[int] | None = None

@@ -8,6 +8,7 @@ from typing import ClassVar
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.unlearning.forward_passes import Passes
 from uds_lens.unlearning.likelihood import negative_log_likelihood
 from uds_lens.unlearning.method_config import MethodConfig
@@ -15,6 +16,7 @@ from uds_lens.unlearning.objective_registry import objective
 from uds_lens.unlearning.terms import Terms, per_token
 
 
+@arguments_checked
 def gradient_ascent(
     logits: Float[Tensor, "batch pos d_vocab"], labels: Int[Tensor, "batch pos"]
 ) -> Float[Tensor, ""]:

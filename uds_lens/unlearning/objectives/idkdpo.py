@@ -9,12 +9,14 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.unlearning.forward_passes import Passes
 from uds_lens.unlearning.method_config import RetainConfig
 from uds_lens.unlearning.objective_registry import objective
 from uds_lens.unlearning.terms import Terms, per_answer, retained
 
 
+@arguments_checked
 def dpo(
     winner: Float[Tensor, "batch"],
     winner_reference: Float[Tensor, "batch"],

@@ -8,6 +8,7 @@ from typing import ClassVar
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.unlearning.forward_passes import Passes
 from uds_lens.unlearning.likelihood import at_least_float32, labelled
 from uds_lens.unlearning.objective_registry import objective
@@ -16,6 +17,7 @@ from uds_lens.unlearning.reduction import ReducedConfig, Reduction
 from uds_lens.unlearning.terms import Terms, per_answer, per_token
 
 
+@arguments_checked
 def kl_to_reference(
     logits: Float[Tensor, "batch pos d_vocab"],
     reference: Float[Tensor, "batch pos d_vocab"],

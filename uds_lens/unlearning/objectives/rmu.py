@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.errors import ConfigError, DataError, Setting
 from uds_lens.unlearning.batch_totals import Side
 from uds_lens.unlearning.block_states import decoder_blocks
@@ -19,6 +20,7 @@ from uds_lens.unlearning.reduction import ReducedConfig
 from uds_lens.unlearning.terms import Mean, Terms, per_answer, per_token
 
 
+@arguments_checked
 def state_distance(
     states: Float[Tensor, "batch pos d_model"],
     goal: Float[Tensor, "batch pos d_model"] | Float[Tensor, "d_model"],
@@ -53,6 +55,7 @@ def state_distance(
     return (at_least_float32(states) - at_least_float32(goal)).square().mean(-1)[mask].mean()
 
 
+@arguments_checked
 def summed_state_distance(
     states: Float[Tensor, "batch pos d_model"],
     goal: Float[Tensor, "batch pos d_model"] | Float[Tensor, "d_model"],
@@ -91,6 +94,7 @@ def summed_state_distance(
     return sums.mean() * inverse
 
 
+@arguments_checked
 def steering_vector(
     d_model: int, *, scale: float, seed: int, positive: bool = False
 ) -> Float[Tensor, "d_model"]:

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.unlearning.forward_passes import Passes
 from uds_lens.unlearning.likelihood import answer_lengths
 from uds_lens.unlearning.method_config import RetainConfig
@@ -16,6 +17,7 @@ from uds_lens.unlearning.objective_registry import objective
 from uds_lens.unlearning.terms import Terms, per_answer, retained
 
 
+@arguments_checked
 def simnpo(
     log_probs: Float[Tensor, "batch"],
     lengths: Int[Tensor, "batch"],

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.errors import ConfigError, Setting
 from uds_lens.unlearning.forward_passes import Passes
 from uds_lens.unlearning.likelihood import IGNORED, at_least_float32, labelled
@@ -18,6 +19,7 @@ from uds_lens.unlearning.reduction import ReducedConfig, Reduction
 from uds_lens.unlearning.terms import Terms, per_answer, per_token, retained
 
 
+@arguments_checked
 def undial(
     logits: Float[Tensor, "batch pos d_vocab"],
     reference: Float[Tensor, "batch pos d_vocab"],
