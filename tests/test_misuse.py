@@ -9,6 +9,7 @@ from public_calls import Made
 from public_face import Public, public, stand_in
 
 import uds_lens as ul
+from uds_lens.argument_kinds import Named
 from uds_lens.checked_arguments import kinds_of
 from uds_lens.checked_settings import shown
 from uds_lens.errors import ConfigError, UdsLensError
@@ -59,6 +60,17 @@ def test_every_public_function_is_checked() -> None:
     assert {
         name for name in bare if not name.endswith((".require_positive", ".require_not_negative"))
     } == set()
+
+
+CLASSES_BY_NAME = {"AuditScores", "DataFrame", "Figure", "Series"}
+"""Classes that annotations name and modules import for type checkers only."""
+
+
+def test_what_is_known_by_its_name_is_a_class() -> None:
+    """The name of an alias would refuse whatever comes: it belongs into `_CHECKED_WHERE_READ`."""
+    kinds = [kind for each in CHECKED for kind in kinds_of(each.call).values()]
+    named = {cls.__name__ for kind in kinds for cls in kind.classes if isinstance(cls, Named)}
+    assert named == CLASSES_BY_NAME
 
 
 @pytest.mark.parametrize("each", CHECKED, ids=lambda each: each.name)

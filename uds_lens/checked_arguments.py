@@ -23,7 +23,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
 _CHECKED_WHERE_READ = (
-    *("Examples", "ExampleSource", "ExamplesLike", "ModelSource"),
+    *("Examples", "ExampleSource", "ExamplesLike", "ModelSource", "RetainSource"),
     *("Audit", "Order", "Theme", "Value"),
 )
 """Annotations whose values are looked at, and refused in better words, by what reads them."""

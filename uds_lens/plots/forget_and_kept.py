@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from uds_lens.checked_arguments import arguments_checked_but
 from uds_lens.plots.band import band, curve
 from uds_lens.plots.frame_columns import require
 from uds_lens.plots.palette import Theme, palette
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 _COLUMNS = [f"{name}_{part}" for name in ("forget", "control") for part in ("mean", "low", "high")]
 
 
+@arguments_checked_but("layers")
 def forget_and_kept(
     layers: pd.DataFrame,
     *,

@@ -87,6 +87,7 @@ class DepthAudit(AuditFigures):
         """
         return cls(**load_audit(path))
 
+    @arguments_checked
     def push_to_hub(
         self,
         repo: str,

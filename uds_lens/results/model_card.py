@@ -6,6 +6,7 @@ import math
 import re
 from typing import TYPE_CHECKING, Any
 
+from uds_lens.checked_arguments import arguments_checked
 from uds_lens.errors import ConfigError, ResultFormatError, Setting
 from uds_lens.results.audit_card import number
 
@@ -25,6 +26,7 @@ _SECTION = re.compile(rf"{re.escape(_BEGIN)}.*?{re.escape(_END)}\n?", re.DOTALL)
 _SETTINGS = ("tau", "site", "scope", "last_layer", "protocol", "dtype", "limit", "sample", "seed")
 
 
+@arguments_checked
 def model_card(
     audit: AuditScores, *, dataset: str = "forget set", config: str | None = None, card: str | None = None
 ) -> ModelCard:
