@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 from torch import nn
 
-from uds_lens.checked_arguments import arguments_checked
+from uds_lens.checked_arguments import arguments_checked_but
 from uds_lens.compat.accelerate import is_offloaded
 from uds_lens.compat.peft import is_adapted, model_inside
 from uds_lens.compat.transformer_lens import in_compatibility_mode, is_bridge, original_model
@@ -34,7 +34,7 @@ RetainSource: TypeAlias = "ModelSource | Sequence[ModelSource]"
 """A retain model, or several that differ in their seed."""
 
 
-@arguments_checked
+@arguments_checked_but("device")
 def open_model(
     source: ModelSource,
     *,
@@ -102,7 +102,7 @@ def open_model(
     return model
 
 
-@arguments_checked
+@arguments_checked_but("device")
 def pick_device(device: str) -> str:
     """`auto` to a real device, never Apple's; that one is taken when it is named, and checked (see `move_checked`).
 
