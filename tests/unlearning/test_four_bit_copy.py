@@ -96,14 +96,3 @@ def test_files_that_do_not_fit_the_config_are_refused(
     with pytest.raises(ModelError, match=words):
         quantise(folder, out=tmp_path / "nf4", device="cpu")
     assert not (tmp_path / "nf4").exists()
-
-
-def test_a_checkpoint_does_not_choose_the_attention(tiny, tmp_path: Path) -> None:
-    pytest.importorskip("bitsandbytes")
-    folder = shutil.copytree(tiny.full, tmp_path / "full")
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(
-        json.dumps({**config, "_attn_implementation": "kernels-community/flash-attn"})
-    )
-    quantise(folder, out=tmp_path / "nf4", device="cpu")
-    assert "kernels-community" not in (tmp_path / "nf4" / "config.json").read_text()
