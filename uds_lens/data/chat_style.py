@@ -17,7 +17,7 @@ def _require_text(name: str, value: object, otherwise: str) -> None:
         raise ConfigError(Setting(name), f" must be a text that is not empty, {otherwise}; got {value!r}.")
 
 
-@arguments_checked
+@arguments_named
 @dataclass(frozen=True, kw_only=True)
 class ChatStyle:
     """How a question is put into a chat template.
