@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pandas as pd
 import pytest
-from synthetic_audits import record
+from synthetic_audits import record, with_retains
 
 from uds_lens import plots
 from uds_lens.errors import ConfigError
@@ -116,6 +116,9 @@ def test_short_paths_leave_no_place_of_this_machine(audits):
         "machine": {"x": place},
     }
     npo = replace(npo, models={**npo.models, "unlearned": record(place, "1" * 32, 6)}, provenance=told)
+    one, other = with_retains(npo).retains
+    npo = replace(npo, retains=(one, replace(other, model=record("/home/somebody/seed/two", "7" * 32, 6))))
+
     assert place in render({place: npo, "ga": audits["ga"]})
     page = render({place: npo, "ga": audits["ga"]}, references=[place], short_paths=True)
     assert "somebody" not in page and "secret" not in page and ".../ckpt/npo" in page

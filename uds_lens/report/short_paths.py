@@ -39,7 +39,12 @@ def _ending(path: str) -> str:
 def shortened(audits: Mapping[str, DepthAudit]) -> dict[str, DepthAudit]:
     """The audits with short paths in the names of models and in what was recorded; examples stay as they are."""
     found = {
-        name: replace(audit, models=_records(audit.models), provenance=_plain(audit.provenance))
+        name: replace(
+            audit,
+            models=_records(audit.models),
+            retains=tuple(replace(one, model=_records({"": one.model})[""]) for one in audit.retains),
+            provenance=_plain(audit.provenance),
+        )
         for name, audit in audits.items()
     }
     names = [short_path(name) for name in found]

@@ -10,13 +10,13 @@ if TYPE_CHECKING:
 
 
 def reference_role(audit: AuditScores) -> str | None:
-    """Which of its references the audited model is, told by the weights: "full", "retain", or None for neither.
+    """Which reference the audited model is by its weights: "full", "retain" ("retain 2" of several), or None.
 
-    A model that is a reference has a score that is known beforehand, 0 or 1.
+    A model that is a reference has a score that is known beforehand: 0, or 1 on the scale of that retain model.
     """
     own = audit.models["unlearned"].fingerprint
     return next(
-        (role for role, record in audit.models.items() if role != "unlearned" and record.fingerprint == own),
+        (role for role, record in audit.roles.items() if role != "unlearned" and record.fingerprint == own),
         None,
     )
 
