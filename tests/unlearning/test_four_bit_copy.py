@@ -42,6 +42,10 @@ def test_it_loads_again_with_transformers(tiny, quantised: Path) -> None:
 
 
 def test_a_quantised_model_is_neither_quantised_nor_trained(tiny, quantised: Path, tmp_path: Path) -> None:
+    with pytest.raises(
+        ModelError, match="there is no directory 'nobody' here, and offline it was looked for"
+    ):
+        quantise("nobody", out=tmp_path / "again", device="cpu")
     with pytest.raises(ModelError, match="is quantised already"):
         quantise(quantised, out=tmp_path / "again", device="cpu")
     with pytest.raises(ModelError, match="is quantised"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import redirect_stdout
 from typing import Annotated
 
 import typer
@@ -45,7 +47,7 @@ def relearn(
     from uds_lens.unlearning.run_folder import saved_so_far
 
     before = trained_before(out)
-    with saying_what_is_saved(lambda: saved_so_far(out)):
+    with saying_what_is_saved(lambda: saved_so_far(out)), redirect_stdout(sys.stderr):  # loggers print
         unlearning.relearn(
             model,
             forget,

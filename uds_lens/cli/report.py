@@ -127,6 +127,8 @@ def _audits_in(directories: list[Path]) -> list[Path]:
 
     found: list[Path] = []
     for directory in directories:
+        if not directory.is_dir():
+            raise ResultFormatError(f"no directory {str(directory)!r}: name some that uds-lens audit wrote.")
         inside = audits_in(directory)
         if is_audit(directory):
             found.append(directory)

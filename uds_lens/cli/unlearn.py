@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Annotated
 
@@ -94,7 +96,7 @@ def unlearn(
     from uds_lens.unlearning.run_folder import saved_so_far
 
     before = trained_before(out)
-    with saying_what_is_saved(lambda: saved_so_far(out)):
+    with saying_what_is_saved(lambda: saved_so_far(out)), redirect_stdout(sys.stderr):  # loggers print
         unlearning.unlearn(
             full,
             forget,

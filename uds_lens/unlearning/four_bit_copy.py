@@ -16,6 +16,7 @@ from uds_lens.errors import ModelError
 from uds_lens.models import pick_device
 from uds_lens.models.checkpoint import is_local, load_tokenizer
 from uds_lens.models.complete_weights import require_complete
+from uds_lens.models.hub_answers import not_on_the_hub
 from uds_lens.models.loading_lock import LOADING
 from uds_lens.models.quiet_files import quiet_files
 from uds_lens.optional_packages import require_package
@@ -106,8 +107,10 @@ def _load_in_4_bits(source: str, *, device: str, **where: Any) -> Any:
     except ModelError:
         raise
     except Exception as error:  # a pickle that is refused, a file that is cut ... have no common base class
-        first = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise ModelError(f"cannot quantise {source!r}: {first[:300]}") from error
+        first = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")[:300]
+        if not is_local(source):
+            raise ModelError(not_on_the_hub(source, first, offline=where["local_files_only"])) from error
+        raise ModelError(f"cannot quantise {source!r}: {first}.") from error
 
 
 def _record(source: str) -> dict[str, Any]:
