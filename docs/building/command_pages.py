@@ -25,9 +25,17 @@ def commands() -> str:
     written = written[written.index("\n## ") :]  # the page says the rest
     written = _EXAMPLES.sub(_as_block, written)
     written = re.sub(r"^\* `--help`: .*\n", "", written, flags=re.MULTILINE)
-    return re.sub(r"^## `(.*)`$", r"## \1", written, flags=re.MULTILINE)
+    written = re.sub(r"^## `(.*)`$", r"## \1", written, flags=re.MULTILINE)
+    return _with_options_as_code(written)
 
 
 def _as_block(found: re.Match[str]) -> str:
     lines = "\n".join(line[2:] for line in found[1].splitlines())
     return f"```bash\n{lines}\n```\n"
+
+
+def _with_options_as_code(text: str) -> str:
+    """Options that sentences name, as code; what is code already stays as it is."""
+    parts = re.split(r"(```.*?```|`[^`\n]*`)", text, flags=re.DOTALL)
+    parts[::2] = [re.sub(r"(?<![\w-])--[a-z][a-z-]*[a-z]", r"`\g<0>`", part) for part in parts[::2]]
+    return "".join(parts)
