@@ -122,6 +122,6 @@ def test_notebooks_open_on_colab_and_install_only_there(path: Path) -> None:
     assert f"]({target})" in "".join(cells[0]["source"])
     *before, guard, install = "".join(cells[1]["source"]).splitlines()
     assert guard == 'if "google.colab" in sys.modules:'
-    assert install == f'    %pip install --quiet "uds-lens @ git+{ADDRESS}"'
+    assert install == f'    %pip install --quiet "uds-lens[metrics] @ git+{ADDRESS}"'
     assert not any("pip" in line for line in before)
     assert cells[1]["outputs"] == []
