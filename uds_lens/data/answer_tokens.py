@@ -60,7 +60,7 @@ def answer_sequences(
     chat: ChatStyle | None = None,
     max_tokens: int | None = None,
 ) -> list[AnswerSequence]:
-    r"""Tokenise questions with their answers, with the labels of Open-Unlearning.
+    r"""Tokenise questions with their answers; in a chat, with the labels of Open-Unlearning.
 
     The text is tokenised at once and cut where the prompt's own tokens end. Labelled is all that follows:
 
