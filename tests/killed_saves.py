@@ -33,21 +33,25 @@ def killed_saves(folder: Path, count: int, rng: random.Random) -> Told:
     place.mkdir()
     large, page = synthetic_audit(n=400, layers=16), render(made["audit"])
 
-    def save_everything() -> None:
-        for kind, result in made.items():
+    def save_everything(first: int = 0) -> None:
+        kinds = [*made.items(), ("audit", large)]
+        for kind, result in [*kinds[first:], *kinds[:first]]:
             KINDS[kind].save(result, place / kind)
-        large.save(place / "audit")
         atomic_write_text(place / "report.html", page)
 
     save_everything()
+    begun = time.perf_counter()
+    save_everything()
+    took = time.perf_counter() - begun
     (place / "audit" / "notes.txt").write_text("of somebody else")
     problems, partial, left = [], 0, 0.0
     for number in range(count):
+        first = rng.randrange(len(made) + 1)
         child = os.fork()
         if not child:
             while True:
-                save_everything()
-        time.sleep(0.02 + rng.random() * 0.4)
+                save_everything(first)
+        time.sleep(0.02 + rng.random() * took)
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         problems += [f"{number}: {problem}" for problem in broken(place)]

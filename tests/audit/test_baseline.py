@@ -173,6 +173,10 @@ def test_each_baseline_on_which_nothing_is_measurable_says_so_once(trio):
         ):
             baseline.audit(unlearned, options=CPU)
         baseline.audit(unlearned, options=CPU)  # a warning would be an error here
+    for place in (0, 2):
+        lost = measured(trio, [replace(EXAMPLES[place], entity="Nobody")])
+        with pytest.warns(UdsLensWarning, match="UDS is NaN: none of the 1 rows could be scored"):
+            lost.audit(unlearned, options=CPU)
     forget_warnings()
 
 

@@ -83,3 +83,9 @@ def test_records_refuse_unknown_names():
     with pytest.raises(ConfigError, match="did you mean 'source'"):
         study.TrainingRows(sorce="x")
     assert {f.name for f in dataclasses.fields(study.StudyPlan)} >= {"pool", "unlearn", "measure"}
+
+
+@pytest.mark.parametrize("source", [3, None, ["a"], True])
+def test_what_is_no_plan_is_said(source, unchecked):
+    with pytest.raises(ConfigError, match="a plan is a TOML file, or its settings as a dict; got"):
+        study.plan(source)

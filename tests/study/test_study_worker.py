@@ -107,6 +107,19 @@ def test_a_broken_part_is_measured_again(small, fake, tmp_path):
     assert [model for model, _, _ in shop.measured] == ["given"]
 
 
+def test_values_per_example_that_were_altered_are_measured_again(small, fake, tmp_path):
+    study.run(small, tmp_path / "s", workshop=fake())
+    expected = study.examples_table(tmp_path / "s")
+    for spoil in (lambda file: file.write_bytes(file.read_bytes() + b"x"), lambda file: file.unlink()):
+        spoil(next((tmp_path / "s" / "examples").glob("given--before--*")))
+        with pytest.raises(ResultFormatError, match=r"was altered after it was saved|cannot be read"):
+            study.examples_table(tmp_path / "s")
+        shop = fake()
+        assert study.run(small, tmp_path / "s", workshop=shop).is_complete
+        assert [(model, state) for model, state, _ in shop.measured] == [("given", "before")]
+        assert study.examples_table(tmp_path / "s").equals(expected)
+
+
 def test_nothing_foreign_is_written_over(small, fake, tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(ResultFormatError, match="no saved result"):

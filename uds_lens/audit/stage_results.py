@@ -160,7 +160,7 @@ def _warn_of_nothing(audit: DepthAudit, baseline: Baseline) -> None:
         warn_once(
             f"UDS is NaN: none of the {len(audit.skipped)} rows could be scored, so that nothing was measured. "
             f"`skipped` names the reasons; the first: {audit.skipped[0].reason} ({pair})",
-            key=f"no row {about}",
+            key=f"no row {about} {[(row.id, row.question, row.reason) for row in audit.skipped]}",
         )
     elif audit.n_measured == 0:
         warn_once(

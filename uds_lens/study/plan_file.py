@@ -59,6 +59,8 @@ def plan(source: str | os.PathLike[str] | Mapping[str, Any] | StudyPlan) -> Stud
     base = Path.cwd()
     if isinstance(source, StudyPlan):
         source = as_mapping(source)
+    elif not isinstance(source, Mapping | str | os.PathLike):
+        raise ConfigError(f"a plan is a TOML file, or its settings as a dict; got {shown(source)}.")
     elif not isinstance(source, Mapping):
         file = Path(source).expanduser()
         source, base = _toml(file), file.resolve().parent

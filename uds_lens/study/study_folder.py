@@ -141,8 +141,10 @@ class StudyFolder:
                 f"no study at {str(self.path)[-200:]!r}: expected a directory that a sweep wrote."
             )
         record = read_sealed(self.path / MANIFEST, format=FORMAT, versions=(VERSION,))
+        if not isinstance(record.get("plan"), dict):
+            raise ResultFormatError(f"{str(self.path)[-200:]!r} holds no plan: run the sweep again.")
         try:
-            return plan(record.get("plan", {}))
+            return plan(record["plan"])
         except ConfigError as error:
             raise ResultFormatError(f"{str(self.path)[-100:]!r}: {str(error)[:300]}") from error
 
