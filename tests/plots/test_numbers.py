@@ -230,6 +230,23 @@ def test_a_band_breaks_where_values_are_missing():
     assert ys == [0.0, 0.0, 1.0, 1.0, None, 0.2, 0.3, 1.3, 1.2, None]
 
 
+def test_pointing_at_a_layer_shows_the_interval_of_its_mean(audit):
+    frame = audit.layers_frame()
+    for figure, start, column in (
+        (audit.plot_layers(), "S2", "s2"),
+        (audit.plot_layers(), "LER", "ler"),
+        (audit.plot_comparison([audit]), "", "ler"),
+    ):
+        trace = named(figure, start) if start else figure.data[0]
+        assert "%{customdata}" in trace.hovertemplate
+        low, high = frame[f"{column}_low"][2], frame[f"{column}_high"][2]
+        assert trace.customdata[2] == f" ({low:.3f} to {high:.3f})"
+    plain = plots.layer_profile(
+        frame.drop(columns=[name for name in frame if name.endswith(("_low", "_high"))])
+    )
+    assert "customdata" not in named(plain, "S2").hovertemplate
+
+
 def test_forget_and_kept(audit):
     controlled = with_control(audit)
     frame, figure = controlled.control_layers_frame(), controlled.plot_control()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from uds_lens.checked_arguments import arguments_checked
 from uds_lens.errors import DataError
-from uds_lens.plots.band import curve
+from uds_lens.plots.band import curve, hover_interval
 from uds_lens.plots.frame_columns import require
 from uds_lens.plots.line_ends import end_labels, label_room
 from uds_lens.plots.model_panels import Curves, model_panels
@@ -46,7 +46,7 @@ def compare_layers(
     """Mean LER (or mean S2) per layer: one curve per model with its name at the end, above 8 models a panel for each.
 
     Args:
-        models: Name to `layers_frame()`.
+        models: Name to `layers_frame()`; with `_low` and `_high` pointing at a mean shows its interval.
         value: `ler` for the erased share, `s2` for nats per token.
         chosen: The model that is looked at: drawn strong, the others light. None draws all alike.
         references: Names of models that are there for comparison (`full`, `retain`): grey and dotted.
@@ -79,7 +79,8 @@ def compare_layers(
             figure, Curves(layers, values), axis, chosen=chosen, references=references, colours=colours
         )
         return style(figure, theme=theme, title=title, subtitle=subtitle, height=height)
-    _lines(figure, Curves(layers, values), chosen, references, colours)
+    told = {name: hover_interval(frame, value) for name, frame in models.items()}
+    _lines(figure, Curves(layers, values), told, chosen, references, colours)
     layer_axis(figure, max(map(len, models.values())))
     figure.update_yaxes(title_text=axis_title, **axis)
     figure.update_layout(hovermode="closest", meta={"kind": "lines"})
@@ -105,7 +106,12 @@ def _axis(value: Value, values: Mapping[str, list[float]]) -> dict[str, Any]:
 
 
 def _lines(
-    figure: Any, curves: Curves, chosen: str | None, references: Collection[str], colours: Palette
+    figure: Any,
+    curves: Curves,
+    told: Mapping[str, tuple[str, list[str] | None]],
+    chosen: str | None,
+    references: Collection[str],
+    colours: Palette,
 ) -> None:
     """The chosen model above the others; `meta` says which model a curve is, for pages that choose another."""
     hues = 0
@@ -127,7 +133,8 @@ def _lines(
             name=label,
             colour=colour,
             dash=dash,
-            hover=f"{label}<br>layer %{{x}}: %{{y:.3f}}",
+            hover=f"{label}<br>layer %{{x}}: %{{y:.3f}}{told[name][0]}",
+            customdata=told[name][1],
         )
         line.line.width, line.marker.size = width, 6 if name == chosen or chosen is None else 4
         line.zorder = int(name == chosen)
