@@ -22,6 +22,8 @@ import plotly.io
 from jupyter_client import KernelManager
 from nbclient import NotebookClient
 
+from uds_lens.plots.packed_png import packed
+
 HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parent
 SHARED = Path(os.environ.get("UDS_LENS_SHARED", REPOSITORY.parent / "shared")).resolve()
@@ -90,7 +92,7 @@ def add_pictures(notebook: nbformat.NotebookNode) -> None:
             if figure is not None:
                 plain = {key: figure[key] for key in ("data", "layout")}
                 picture = plotly.io.to_image(plain, format="png", width=760, validate=False)
-                output["data"]["image/png"] = base64.b64encode(picture).decode("ascii")
+                output["data"]["image/png"] = base64.b64encode(packed(picture)).decode("ascii")
 
 
 def without_places(output: nbformat.NotebookNode) -> nbformat.NotebookNode:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from uds_lens.checked_arguments import arguments_checked
 from uds_lens.errors import ConfigError, MissingDependencyError, UdsLensError
 from uds_lens.optional_packages import require_package
+from uds_lens.plots.packed_png import packed
 from uds_lens.plots.picture_marks import marked
 from uds_lens.storage import atomic_write_bytes, located, require_fresh
 
@@ -64,7 +65,7 @@ def save_figure(
 def _picture(figure: go.Figure, kind: str, *, width: int, height: int | None, scale: float | int) -> bytes:
     require_package("kaleido", needed_by=f"saving a figure as .{kind} needs", instead="Or save it as .html.")
     try:
-        return figure.to_image(format=kind, width=width, height=height, scale=scale)
+        return packed(figure.to_image(format=kind, width=width, height=height, scale=scale))
     except Exception as error:
         if "chrome" in f"{type(error).__name__} {error}".lower():
             raise MissingDependencyError(
