@@ -158,3 +158,25 @@ def test_sums(tmp_path, size):
     (tmp_path / "a").write_bytes(content)
     with open(tmp_path / "a", "rb") as file:
         assert sha256_file(tmp_path / "a") == whole_file._sha256(file) == hashlib.sha256(content).hexdigest()
+
+
+@pytest.mark.parametrize("exchange", [True, False])
+def test_another_process_puts_a_directory_there_first(tmp_path, monkeypatch, exchange):
+    """Between the look and the move; the last one to be whole is what stands there."""
+    rename, late = os.rename, []
+
+    def after_the_other(source, target):
+        if not late and os.path.basename(target) == "place":
+            late.append(target)
+            os.mkdir(target)
+            (tmp_path / "place" / "a").write_text("of the other")
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", after_the_other)
+    if not exchange:
+        monkeypatch.setattr(atomic, "_exchange", lambda *_: False)
+    with atomic_directory(tmp_path / "place") as folder:
+        (folder / "a").write_text("mine")
+    assert late
+    assert (tmp_path / "place" / "a").read_text() == "mine"
+    assert names(tmp_path) == ["place"]
