@@ -13,7 +13,14 @@ from safetensors.torch import load_file, save_file
 from tiny_models import EXAMPLES, build_model, build_tokenizer, load_plain
 
 from uds_lens.data import encode, make_batch, render
-from uds_lens.errors import DataError, IncompatibleModelsError, ModelError, UdsLensWarning, forget_warnings
+from uds_lens.errors import (
+    DataError,
+    IncompatibleModelsError,
+    ModelBusyError,
+    ModelError,
+    UdsLensWarning,
+    forget_warnings,
+)
 from uds_lens.models import (
     check_compatible,
     checkpoint_files,
@@ -308,24 +315,26 @@ def test_models_are_opened_in_threads_without_harm(trio):
     open_model(trio("llama").full, device="cpu").close()
 
 
-def test_an_open_model_serves_one_thread(opened):
+@pytest.mark.parametrize("borrowed", [False, True])
+def test_an_open_model_serves_one_thread(opened, borrowed):
+    """Through every handle on it."""
     model = opened("llama")
     batch = make_batch(encode(EXAMPLES, model.tokenizer).rows, pad_token_id=3)
-    caught = []
+    handle, caught = model.lent() if borrowed else model, []
 
     def other():
         try:
-            capture(model, batch)
-        except ModelError as error:
+            capture(handle, batch)
+        except ModelBusyError as error:
             caught.append(str(error))
 
     with model.running():
         thread = threading.Thread(target=other)
         thread.start()
         thread.join()
-        capture(model, batch)
+        capture(handle, batch)
     assert "serves one thread at a time" in caught[0]
-    capture(model, batch)
+    capture(handle, batch)
 
 
 def test_autocast_does_not_reach_a_model(opened):
