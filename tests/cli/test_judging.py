@@ -171,7 +171,7 @@ def test_rank_takes_a_score_of_other_parts(models: Path, study, uds_lens) -> Non
         ("uds", "lacks 'uds', a part of the score: --audits DIR puts the UDS of saved audits there"),
         ("s_mia_loss", "--retain RUN gives the normalised attacks"),
         ("utility_rel", "--full RUN gives it"),
-        ("method", "lacks the column 'method'"),
+        ("method", "no model has a method; there are npo_lr1e5_a0_ep5_0"),
     ],
 )
 def test_rank_says_what_is_missing(gone, message, study, uds_lens, tmp_path) -> None:

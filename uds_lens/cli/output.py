@@ -165,10 +165,11 @@ def print_table(
     from rich.table import Table
 
     columns = list(zip(titles, *rows, strict=True))
-    others = sum(max(map(len, column)) + _GAP for column in columns[1:] if column[0] != wrapped)
-    fits = others + _SHORTEST <= width()
-    room = width() - others if fits and wrapped is None else width()
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    wide = [max(map(len, column)) for column in columns[1:] if column[0] != wrapped]
+    gap = next((gap for gap in _GAPS if sum(wide) + gap * len(wide) + _SHORTEST <= width()), None)
+    fits = gap is not None
+    room = width() - sum(wide) - (gap or 0) * len(wide) if fits and wrapped is None else width()
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=gap != _GAPS[0])
     for number, title in enumerate(titles):
         justify: Literal["left", "right"] = "right" if title in right else "left"
         table.add_column(
@@ -184,8 +185,8 @@ def print_table(
     _console().print(table)
 
 
-_GAP, _SHORTEST = 3, 12
-"""Columns between two texts, and the least that is left of a name."""
+_GAPS, _SHORTEST = (3, 2), 12
+"""Columns between two texts, the second where the first is too much, and the least that is left of a name."""
 
 
 def width() -> int:
@@ -203,4 +204,5 @@ def _console() -> Console:
 
 def print_wrapped(text: str) -> None:
     """A paragraph as wide as the terminal; its later lines are indented."""
-    typer.echo(fill(text, width(), subsequent_indent="  ", break_on_hyphens=False))
+    blank = "\n" if text.startswith("\n") else ""
+    typer.echo(blank + fill(text.strip(), width(), subsequent_indent="  ", break_on_hyphens=False))

@@ -19,7 +19,7 @@ from uds_lens.cli.model_tables import (
     shown,
     ways,
 )
-from uds_lens.cli.output import print_table, print_wrapped
+from uds_lens.cli.output import print_table, print_wrapped, width
 from uds_lens.cli.progress_lines import say
 from uds_lens.cli.shared_options import Printing
 from uds_lens.cli.table_files import require_table_file, write_table_file
@@ -123,6 +123,10 @@ def _methods(frame: pd.DataFrame) -> pd.DataFrame:
     return kept
 
 
+_WIDE = 110
+"""Columns of a terminal in which names of configurations stand in the table."""
+
+
 def _print(found: pd.DataFrame, moved: pd.DataFrame, sure: dict[str, Any], by: str, n: int) -> None:
     titles = ["", "method", "with depth", "without", "Mem", "MIA", "depth", "utility"]
     first = "configurations" if "configurations" in sure else None
@@ -142,7 +146,12 @@ def _print(found: pd.DataFrame, moved: pd.DataFrame, sure: dict[str, Any], by: s
                 "-" if row["model"] is None or row["model"] != row["model"] else str(row["model"]),
             ]
         )
-    print_table([*titles, *(["P(first)"] if first else []), "configuration"], rows)
+    titles += ["P(first)"] if first else []
+    if width() < _WIDE:
+        print_table(titles, [row[:-1] for row in rows])
+        print_wrapped(f"Configurations, in this order: {', '.join(row[-1] for row in rows)}.")
+    else:
+        print_table([*titles, "configuration"], rows)
     for row in found.to_dict("records"):
         if isinstance(row["reason"], str):
             print_wrapped(f"! {row['method']}: {row['reason']}")
