@@ -154,7 +154,8 @@ def speed(asked: argparse.Namespace) -> None:
 
 def soft(asked: argparse.Namespace) -> None:
     """SoftGCG with an affirmative target, and with the answer itself, on a model that never saw it."""
-    affirmative, answer = SoftGCG(), SoftGCG(target="answer")
+    affirmative = SoftGCG()
+    answer = SoftGCG(target="answer", steps=asked.answer_steps, learning_rate=asked.answer_rate)
     small = asked.shared / "models/tofu-small"
     began = time.process_time()
     found = elicit(
@@ -196,6 +197,8 @@ def main() -> None:
     parser.add_argument("--shared", type=Path, default=Path("../shared"))
     parser.add_argument("--out", type=Path, default=Path("runs/elicit-suffixes"))
     parser.add_argument("--model", default="full")
+    parser.add_argument("--answer-steps", type=int, default=100, help="of SoftGCG with the answer as target")
+    parser.add_argument("--answer-rate", type=float, default=0.005)
     parser.add_argument("--candidates", type=int, default=GCG().candidates)
     parser.add_argument("--questions", type=int, default=10)
     parser.add_argument(
