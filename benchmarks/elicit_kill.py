@@ -23,7 +23,6 @@ import transformers.models.llama.modeling_llama  # noqa: F401
 
 import uds_lens as ul
 from uds_lens.elicitation import ActPert, ElicitationResults, ElicitOptions, elicit
-from uds_lens.models import HookedModel
 
 AUDITS = ("plain", "cloze", "start", ActPert())
 OPTIONS = ElicitOptions(samples=4, temperature=1.0, max_new_tokens=16)
@@ -82,15 +81,15 @@ def main() -> None:
         os.waitpid(child(killed), 0)
         expected = ask(calm)
         forwards = []
-        real = HookedModel.__init__
+        real = torch.nn.Embedding.forward  # a hook on a model would make it another model
 
-        def counting(self, hf, *args, **kwargs) -> None:
-            real(self, hf, *args, **kwargs)
-            self.anatomy.base.register_forward_pre_hook(lambda *_: forwards.append(1))
+        def counting(self, tokens):
+            forwards.append(len(tokens))
+            return real(self, tokens)
 
-        HookedModel.__init__ = counting
+        torch.nn.Embedding.forward = counting
         again = ask(killed)
-        HookedModel.__init__ = real
+        torch.nn.Embedding.forward = real
         left = sorted(str(file.name) for file in killed.rglob("*") if file.suffix not in (".parquet", ""))
     same = again.samples_frame().equals(expected.samples_frame())
     print(
