@@ -199,11 +199,13 @@ class GCG(SuffixAudit):
             own[where] = int(best[where, rank])
             if own != ids[place]:
                 swapped.append(own)
-        texts = model.tokenizer.batch_decode(swapped, clean_up_tokenization_spaces=False) if swapped else []
+        if not swapped:
+            return []
+        texts = model.tokenizer.batch_decode(swapped, clean_up_tokenization_spaces=False)
         live = {}
-        for own, text in zip(swapped, texts, strict=True):
+        for own, text, (again, there) in zip(swapped, texts, slot.coded(model, texts), strict=True):
             whole = [*ids[: place.start], *own, *ids[place.stop :]]
-            if text not in live and slot.ids(model, text) == whole and slot.place(model, text) == place:
+            if again == whole and there == place:
                 live[text] = whole
         return list(live.items())
 

@@ -80,23 +80,31 @@ class Slot:
 
     def ids(self, model: HookedModel, suffix: str) -> list[int]:
         """Its tokens."""
-        assert model.tokenizer is not None
-        return prompt_ids(model.tokenizer, [self.text(suffix)], protocol=self.protocol)[0]  # type: ignore[arg-type]
+        return self.coded(model, [suffix])[0][0]
 
     def place(self, model: HookedModel, suffix: str) -> slice | None:
         """Where the suffix's own tokens stand; None where a token crosses its border."""
+        return self.coded(model, [suffix])[0][1]
+
+    def coded(self, model: HookedModel, suffixes: Sequence[str]) -> list[tuple[list[int], slice | None]]:
+        """Tokens of the whole prompt with each suffix, and where the suffix's own stand among them."""
         tokenizer = model.tokenizer
         assert tokenizer is not None
-        text = self.text(suffix)
-        ids = self.ids(model, suffix)
-        coded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
-        lead = len(ids) - len(coded["input_ids"])
-        start, stop = len(self.before), len(self.before) + len(suffix)
-        inside = [n for n, (a, b) in enumerate(coded["offset_mapping"]) if a < stop and b > start]
+        texts = [self.text(suffix) for suffix in suffixes]
+        ids = prompt_ids(tokenizer, texts, protocol=self.protocol)  # type: ignore[arg-type]
+        coded = tokenizer(texts, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+        return [
+            (own, self._place(len(own), offsets, len(suffix)))
+            for own, offsets, suffix in zip(ids, coded["offset_mapping"], suffixes, strict=True)
+        ]
+
+    def _place(self, n_ids: int, offsets: Sequence[tuple[int, int]], length: int) -> slice | None:
+        lead = n_ids - len(offsets)  # special tokens before the text
+        start, stop = len(self.before), len(self.before) + length
+        inside = [n for n, (a, b) in enumerate(offsets) if a < stop and b > start]
         if not inside or lead < 0:
             return None
-        first, last = coded["offset_mapping"][inside[0]], coded["offset_mapping"][inside[-1]]
-        if first[0] < start or last[1] > stop:
+        if offsets[inside[0]][0] < start or offsets[inside[-1]][1] > stop:
             return None
         return slice(lead + inside[0], lead + inside[-1] + 1)
 
