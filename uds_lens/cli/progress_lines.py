@@ -19,7 +19,8 @@ def say(message: str) -> None:
     Args:
         message: What is done now, or has been done.
     """
-    text = f"[{elapsed()}] {message}\n"
+    printable = message.encode("utf-8", "backslashreplace").decode("utf-8")  # a system's names may be no text
+    text = f"[{elapsed()}] {printable}\n"
     tqdm = sys.modules.get("tqdm")
     if tqdm is not None and sys.stderr.isatty():
         tqdm.tqdm.write(text, file=sys.stderr, end="")  # a bar that is shown makes room
