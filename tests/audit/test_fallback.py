@@ -1,15 +1,17 @@
 """Whatever fails in the fast engine, in whichever role, the reference measures, and a warning says what failed."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from tiny_models import EXAMPLES
 
-from uds_lens.audit.target import _closeness, _mean_over_tokens
+from uds_lens.audit.target import Target, _closeness, _mean_over_tokens
 from uds_lens.data import encode, make_batch
 from uds_lens.errors import UdsLensWarning, forget_warnings
 from uds_lens.patching import WavefrontTarget, capture
 from uds_lens.patching.wavefront import rows_layout
-from uds_lens.results import DepthAudit, RunOptions
+from uds_lens.results import AuditConfig, DepthAudit, RunOptions
 
 AUTO = RunOptions(device="cpu")
 
@@ -114,7 +116,7 @@ class OnApple(torch.Tensor):
         return found
 
 
-def test_scores_are_put_together_off_a_device_without_float64(opened):
+def test_scores_are_put_together_off_a_device_without_float64(opened, unchecked):
     model = opened("llama")
     batch = make_batch(encode(EXAMPLES, model.tokenizer).rows, pad_token_id=3)
     states = capture(model, batch).states
@@ -126,6 +128,15 @@ def test_scores_are_put_together_off_a_device_without_float64(opened):
     there = values.as_subclass(OnApple)
     assert torch.equal(_mean_over_tokens(there, apple), _mean_over_tokens(values, batch))
     other = states.roll(1, dims=1)
+    on_batch = SimpleNamespace(
+        batch=apple, logprobs=there, patched=lambda cache, layers: there[:, None].expand(-1, 4, -1) - 0.5
+    )
+    nowhere = torch.zeros(states.shape[:2], dtype=torch.bool)
+    cache = SimpleNamespace(same_as=lambda own, mask: nowhere.as_subclass(OnApple))
+    asked = SimpleNamespace(config=AuditConfig())
+    lost = Target._delta(asked, on_batch, cache, states)
+    torch.testing.assert_close(lost, torch.full_like(lost, 0.5))
+    assert (lost.dtype, type(lost)) == (torch.float64, torch.Tensor)
     found = _closeness(other.as_subclass(OnApple), states.as_subclass(OnApple), apple)
     for one, two in zip(found, _closeness(other, states, batch), strict=True):
         assert type(one) is torch.Tensor

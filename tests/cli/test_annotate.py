@@ -38,3 +38,8 @@ def test_what_fails_fails_before_anything_is_written(plain: Path, tmp_path: Path
     code, _, err = uds_lens("annotate", "--examples", plain, "--by", "contrast", "--out", tmp_path / "a.json")
     assert code == 1 and "--by contrast needs two models: --full and --retain" in err
     assert not (tmp_path / "a.json").exists()
+    same = tmp_path / "same.json"
+    code, _, err = uds_lens(
+        "annotate", "--examples", plain, "--by", "answer", "--out", same, "--review", same
+    )
+    assert (code, same.exists()) == (1, False) and "name the same file" in err

@@ -95,3 +95,10 @@ def test_before_the_command_has_started(monkeypatch, capsys: pytest.CaptureFixtu
         program.main()
     assert exit_info.value.code == 130
     assert capsys.readouterr() == ("", "Stopped before anything was done.\n")
+
+
+def test_the_installed_program_starts_where_ctrl_c_is_told() -> None:
+    project = Path(ul.__file__).parents[1] / "pyproject.toml"
+    if not project.is_file():
+        pytest.skip("installed without its sources")
+    assert f'uds-lens = "{program.__name__}:{program.main.__name__}"' in project.read_text(encoding="utf-8")

@@ -1,5 +1,6 @@
 """`uds-lens unlearn`, `relearn` and `quantise`: settings reach the library, results are said."""
 
+import inspect
 import json
 import os
 import signal
@@ -11,9 +12,10 @@ from transformers import AutoModelForCausalLM, TrainerCallback
 
 from tests.unlearning.conftest import tiny  # noqa: F401 - a fixture
 from tests.unlearning.test_objective_registry import MINE
+from uds_lens.cli.relearn import relearn
 from uds_lens.cli.unlearn import read_settings
 from uds_lens.errors import ConfigError
-from uds_lens.unlearning import withdraw_objective
+from uds_lens.unlearning import RelearnConfig, withdraw_objective
 from uds_lens.unlearning.unlearning_trainer import UnlearningTrainer
 
 
@@ -136,3 +138,10 @@ def test_a_job_that_is_told_to_stop_says_what_is_saved(
     code, out, _ = uds_lens(*words, "--json")
     assert code == 0
     assert json.loads(out)["resumed_from_step"] == 2
+
+
+def test_relearning_has_the_same_defaults_as_in_python() -> None:
+    given = {name: each.default for name, each in inspect.signature(relearn).parameters.items()}
+    config = RelearnConfig()
+    names = ("epochs", "learning_rate", "weight_decay", "batch_size", "protocol", "seed")
+    assert {name: given[name] for name in names} == {name: getattr(config, name) for name in names}

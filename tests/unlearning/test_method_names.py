@@ -28,6 +28,7 @@ def test_the_paper_has_150_runs_with_distinct_names() -> None:
     expected = dict.fromkeys(("graddiff", "idknll", "npo", "idkdpo", "altpo", "rmu", "undial"), 18)
     assert Counter(run.method for run in runs) == {**expected, "simnpo": 24}
     assert {run.n_alternates for run in runs if run.method == "altpo"} == {1}
+    assert {run.reduction for run in runs if run.method in ("rmu", "undial")} == {"open_unlearning"}
 
 
 def test_the_grid_is_that_of_the_published_table(shared_dir) -> None:

@@ -63,11 +63,12 @@ def annotate(
     import uds_lens as ul
     from uds_lens.annotation.annotations import FORMAT
     from uds_lens.data.chat_style import ChatStyle
-    from uds_lens.storage import require_fresh
+    from uds_lens.errors import ConfigError
+    from uds_lens.storage import located, require_fresh
 
     require_fresh(out, directory=False, format=FORMAT)
-    if review is not None:
-        require_fresh(review, directory=False)
+    if review is not None and require_fresh(review, directory=False) == located(out):
+        raise ConfigError("--out and --review name the same file: give each its own.")
     found = ul.annotate(
         ul.load_examples(examples),
         by=by,
