@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save
 from synthetic_audits import synthetic_audit
 from tiny_models import EXAMPLES
 
@@ -24,7 +25,7 @@ from uds_lens.results import AuditConfig, DepthAudit, RunOptions, audit_files, a
 from uds_lens.results.audit_files import AUDIT
 from uds_lens.results.directory_names import directory_names
 from uds_lens.results.folder_table import write_folder_table
-from uds_lens.storage import sealed
+from uds_lens.storage import sealed, sha256_bytes
 
 CPU = RunOptions(device="cpu", engine="wavefront")
 FILES = ("manifest.json", "tensors.safetensors", "examples.parquet")
@@ -212,6 +213,27 @@ def with_manifest(folder, change):
 def test_a_manifest_that_does_not_fit_is_refused(saved, change, words):
     with_manifest(saved, change)
     with pytest.raises(ResultFormatError, match=words):
+        DepthAudit.load(saved)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda tensors: {"s2_delta": tensors["s2_delta"].half()},
+        lambda tensors: {"s1_delta": tensors["s1_delta"].long()},
+        lambda tensors: {"n_tokens": tensors["n_tokens"].double()},
+        lambda tensors: {"s_full": tensors["s_full"][:-1].clone()},
+        lambda tensors: {"s1_cosine": tensors["s1_cosine"].T.contiguous()},
+        lambda tensors: {"s2_norm_ratio": tensors["s2_norm_ratio"].unsqueeze(-1)},
+    ],
+)
+def test_tensors_of_another_kind_or_shape_are_refused(saved, change):
+    """Though every sum fits."""
+    tensors = load_file(saved / "tensors.safetensors")
+    content = save({**tensors, **change(tensors)})
+    (saved / "tensors.safetensors").write_bytes(content)
+    with_manifest(saved, lambda m: m["files"].update({"tensors.safetensors": sha256_bytes(content)}))
+    with pytest.raises(ResultFormatError, match=r"must have shape \(.*\) and dtype"):
         DepthAudit.load(saved)
 
 
