@@ -107,3 +107,43 @@ def test_a_folder_without_audits_is_named(saved: Path, uds_lens) -> None:
     code, _, err = uds_lens("report", saved / "notes", "--out", saved / "page.html")
     assert code == 1 and "no saved audit in" in err and err.count("\n") == 1
     assert not (saved / "page.html").exists()
+
+
+def test_metrics_references_and_short_paths(saved: Path, uds_lens) -> None:
+    m = ul.metrics
+    value = m.MetricValue(
+        name="retain_q_prob",
+        label="Probability, retain",
+        group="utility",
+        value=0.875,
+        direction="utility",
+        low=0.0,
+        high=1.0,
+        zero="useless",
+        one="perfect",
+    )
+    (saved / "metrics").mkdir()
+    options = (
+        "--metrics",
+        saved / "metrics",
+        "--reference",
+        "rmu",
+        "--short-paths",
+        "--out",
+        saved / "page.html",
+    )
+    code, _, err = uds_lens("report", saved / "npo", saved / "rmu", *options)
+    assert code == 1 and "no metrics in" in err
+    found = m.MetricResults(
+        metrics={value.name: value},
+        models={"model": ul.DepthAudit.load(saved / "npo").models["unlearned"]},
+        options=m.MetricOptions(),
+        sizes={},
+        generations={},
+        provenance={},
+    )
+    found.save(saved / "metrics" / "npo.json")
+    code, _, err = uds_lens("report", saved / "npo", saved / "rmu", *options)
+    page = (saved / "page.html").read_text(encoding="utf-8")
+    assert (code, err) == (0, "") and "0.875" in page and "Grey: references, rmu." in page
+    assert str(saved) not in page
