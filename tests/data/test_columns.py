@@ -1,4 +1,5 @@
 import math
+from fractions import Fraction
 
 import numpy as np
 import pandas
@@ -31,7 +32,10 @@ def test_identity(row, expected):
     assert one(**row).id == expected
 
 
-@pytest.mark.parametrize("value", [1.5, math.inf, True, "", [1], {"a": 1}])
+HUGE = [pytest.param(10**5000, id="digits"), pytest.param(Fraction(10**400), id="range")]
+
+
+@pytest.mark.parametrize("value", [1.5, math.inf, True, "", [1], {"a": 1}, *HUGE])
 def test_identity_must_be_text_or_whole(value):
     with pytest.raises(DataError, match="t, row 0, column `id`: expected text or a whole number; got"):
         one(id=value)
