@@ -4,6 +4,7 @@ from fractions import Fraction
 import numpy as np
 import pandas
 import pytest
+from malformed_sets import NoRepr
 
 from uds_lens.data.columns import examples_from_rows
 from uds_lens.errors import DataError
@@ -137,3 +138,23 @@ def test_long_cells_are_shortened_in_messages_only():
         one(entity=["x" * 5000])
     assert len(str(caught.value)) < 250
     assert one(entity="x" * 5000).entity == "x" * 5000
+
+
+@pytest.mark.parametrize(
+    ("cell", "words"),
+    [
+        (NoRepr(), "got a NoRepr that cannot be shown"),
+        ([NoRepr()], "got a list that cannot be shown"),
+        (["\ud83d\x1b"], r"got \['.*ud83d.*x1b'\]"),
+    ],
+)
+def test_cells_that_no_message_can_hold_are_told_all_the_same(cell, words):
+    with pytest.raises(DataError, match=words) as caught:
+        one(entity=cell)
+    assert str(caught.value).isprintable() and len(str(caught.value)) < 500
+
+
+def test_names_of_columns_are_printable_in_messages():
+    with pytest.raises(DataError) as caught:
+        examples_from_rows([{"\ud83d\x1b": "Who?"}], where="t")
+    assert str(caught.value).isprintable()
