@@ -69,6 +69,31 @@ def test_without_retain_there_are_weaker_controls(trio, examples, tmp_path, uds_
     assert row["beyond_holdout"] == 0 and row["n"] == 0  # one subject: no reference of another
 
 
+def test_what_could_not_be_asked_is_said_once(trio, tmp_path, uds_lens):
+    file, paths = tmp_path / "forget.json", trio("llama")
+    rows = [{"question": e.question, "answer": e.answer, "entity": e.entity} for e in EXAMPLES]
+    file.write_text(json.dumps(rows))
+    words = [
+        "elicit",
+        "--model",
+        paths.unlearned,
+        "--retain",
+        paths.retain,
+        "--full",
+        paths.full,
+        "--data",
+        file,
+    ]
+    words += ["--audit", "plain", "--audit", "icl", "--samples", 0, "--max-new-tokens", 2, "--device", "cpu"]
+    outcome = uds_lens(*words, "--out", tmp_path / "result")
+    assert outcome.code == 0, outcome.err
+    (row,) = [line for line in outcome.out.splitlines() if line.startswith("icl ")]
+    assert row.rstrip().endswith("not asked")
+    printed = " ".join(outcome.out.split())
+    assert printed.count("icl: not asked, since it could ask no row; the first: the row has no subject") == 1
+    assert "icl (greedy" not in printed and "nan" not in printed
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -132,6 +132,27 @@ def test_rows_an_audit_cannot_ask_are_told(trio):
     assert not math.isnan(found.mean("unlearned", "plain")[0])
 
 
+def test_shots_come_from_rows_that_a_limit_leaves_out(trio):
+    asked = elicit(
+        trio("llama").unlearned,
+        ROWS,
+        audits=["icl"],
+        holdout_examples=ROWS,
+        limit=3,
+        options=ElicitOptions(samples=0, max_new_tokens=1),
+        run=RUN,
+    )
+    assert len(asked.examples) == len(asked.holdout) == 3
+    assert len({example.subject for example in asked.examples}) == 3  # none has another row among those asked
+    (record,) = asked.audits
+    assert record.skipped == ()
+    for role in ("unlearned", "holdout"):
+        for said in asked.part(role, "icl").said:
+            own = asked.examples[said.row]
+            others = [row for row in ROWS if row.subject == own.subject and row is not own]
+            assert any(row.question in said.prompt for row in others)
+
+
 def test_what_is_finished_is_not_asked_again(trio, tmp_path, monkeypatch):
     from uds_lens.elicitation import audits
 

@@ -26,3 +26,8 @@ def test_without_power_there_is_no_share():
     random = np.random.default_rng(3)
     found = share(random.normal(size=60), random.normal(size=60), GROUPS)
     assert math.isnan(found.value) and found.reason.startswith("no power")
+
+
+def test_what_was_not_asked_is_no_lack_of_power():
+    nothing = np.full(60, np.nan)
+    assert share(nothing, nothing, GROUPS).reason.startswith("not asked")

@@ -117,7 +117,7 @@ def _answer_logprobs(
 ) -> list[torch.Tensor]:
     """Log-probability of every answer token of every row, float32 on the CPU."""
     found: list[torch.Tensor] = [torch.empty(0)] * len(encoded.rows)
-    for indices in progress(batches, desc=f"annotate: {role}", enabled=show):
+    for indices in progress(batches, desc=f"annotate: {role}", unit="batch", enabled=show):
         batch = make_batch(encoded.rows, indices=list(indices), pad_token_id=pad_token_id)
         batch = batch.to(model.device)
         states = capture(model, batch).states[:, -1]

@@ -51,7 +51,10 @@ def elicit(
     ] = None,
     list_: Annotated[bool, typer.Option("--list", help="Print the audits there are, and stop.")] = False,
     limit: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="A random sample of N examples, by subject.")
+        int | None,
+        typer.Option(
+            min=1, metavar="N", help="Ask a random sample of N rows, by subject; shots come from all."
+        ),
     ] = None,
     samples: Annotated[
         int, typer.Option(min=0, metavar="N", help="Drawn texts per question; 0: greedy only.")
@@ -98,8 +101,6 @@ def elicit(
     out = ul.elicitation.require_place(out)
     examples = ul.load_examples(data)
     kept_out = [] if holdout is None else ul.load_examples(holdout)
-    if limit is not None:
-        examples, kept_out = (ul.data.sample_examples(some, limit) for some in (examples, kept_out))
     results = ul.elicitation.elicit(
         model,
         examples,
@@ -107,6 +108,7 @@ def elicit(
         full=full,
         audits=_chosen(audit),
         holdout_examples=kept_out,
+        limit=limit,
         options=ul.elicitation.ElicitOptions(
             samples=samples,
             temperature=temperature,
@@ -175,7 +177,8 @@ def _print_results(results: ElicitationResults) -> None:
     rows = []
     for row in results.summary().to_dict("records"):
         what = row["decoding"] if row["decoding"] == "greedy" else f"{row['decoding']}, {row['statistic']}"
-        share = "no power" if str(row["share_reason"]).startswith("no power") else _number(row["share"])
+        reason = str(row["share_reason"]).split(":")[0]
+        share = reason if reason in ("no power", "not asked") else _number(row["share"])
         rows.append(
             [
                 row["audit"],

@@ -59,6 +59,7 @@ def chosen_audits(audits: Sequence[str | PromptAudit | Audit] | str) -> list[Aud
 def ask_rows(
     audit: Audit,
     examples: Sequence[ForgetExample],
+    forget: Sequence[ForgetExample],
     retain_examples: Sequence[ForgetExample],
     tokenizer: Any,
     *,
@@ -66,10 +67,13 @@ def ask_rows(
     room: int | None,
     options: ElicitOptions,
 ) -> Asked:
-    """The prompts of one audit, the same for every model, and the reasons of rows it cannot ask."""
+    """The prompts of one audit, the same for every model, and the reasons of rows it cannot ask.
+
+    `forget` holds all rows, also those that are not asked: shots come from there.
+    """
     asks, skipped = [], {}
     for row, example in enumerate(examples):
-        context = Context(example=example, forget=examples, retain=retain_examples, seed=options.seed)
+        context = Context(example=example, forget=forget, retain=retain_examples, seed=options.seed)
         try:
             prompt = audit.prompt(first_prompt(example), context)
             ready = rendered(prompt, tokenizer, protocol=protocol, chat=options.chat, room=room)

@@ -25,6 +25,7 @@ def elicitation_cautions(results: ElicitationResults) -> tuple[str, ...]:
             + ", which is weaker."
         )
     table = summary_frame(results)
+    silent = _silent(results)
     for row in table.itertuples():
         where = f"{row.audit} ({row.decoding}, {row.statistic})"
         if str(row.share_reason).startswith("no power"):
@@ -43,9 +44,24 @@ def elicitation_cautions(results: ElicitationResults) -> tuple[str, ...]:
             told.append(
                 f"{audit.name} hands over the answer: it measures capacity, not knowledge, and is left out."
             )
-        if len(audit.skipped) == len(results.examples):
-            told.append(f"{audit.name} could ask no row; the first: {audit.skipped[0][1]}.")
+        if audit.name in silent:
+            told.append(
+                f"{audit.name}: not asked, since it could ask no row; the first: {silent[audit.name]}."
+            )
     few = int(table["n_subjects"].max()) if len(table) else 0
     if 0 < few < FEW_CLUSTERS:
         told.append(f"{few} subjects: intervals are too narrow to be trusted below {FEW_CLUSTERS}.")
     return tuple(told)
+
+
+def _silent(results: ElicitationResults) -> dict[str, str]:
+    """Audits that nothing was said under, with the reason of their first row."""
+    found = {}
+    for audit in results.audits:
+        said = results.part("unlearned", audit.name).said
+        reasons = [why for _, why in audit.skipped] + [
+            str(one.told.get("skipped", "no text")) for one in said
+        ]
+        if not any(one.texts for one in said):
+            found[audit.name] = reasons[0]
+    return found

@@ -11,7 +11,7 @@ import numpy as np
 from uds_lens.elicitation.estimates import best_of, budgets, leak_at
 from uds_lens.elicitation.parts import HOLDOUT
 from uds_lens.elicitation.scoring import cut, reference_in_prompt
-from uds_lens.elicitation.shares import share
+from uds_lens.elicitation.shares import NOT_ASKED, share
 from uds_lens.results import Contrast, contrast, holm
 from uds_lens.results.contrasts import subject_groups
 
@@ -64,13 +64,15 @@ def _row(
         )
     power = scores.get("full", nothing) - control
     row |= _told("power", "power", contrast(power, groups, seed=seed))
-    if "retain" in scores and "full" in scores:
+    nan = math.nan
+    if not n:
+        row |= {"share": nan, "share_low": nan, "share_high": nan, "share_reason": NOT_ASKED}
+    elif "retain" in scores and "full" in scores:
         part = share(beyond, power, groups, seed=seed)
         low, high = part.interval
         row |= {"share": part.value, "share_low": low, "share_high": high, "share_reason": part.reason}
     else:
         missing = " and ".join(role for role in ("retain", "full") if role not in scores)
-        nan = math.nan
         row |= {"share": nan, "share_low": nan, "share_high": nan, "share_reason": f"no {missing} model"}
     return row
 

@@ -112,7 +112,8 @@ class GCG(SuffixAudit):
         texts: list[tuple[str, ...]] = [()] * len(asks)
         told: list[dict[str, object]] = []
         ids: dict[int, list[int]] = {}
-        for row, ask in enumerate(progress(asks, desc=f"{asking.desc}: optimise", enabled=asking.show)):
+        bar = progress(asks, desc=f"{asking.desc}: optimise", unit="question", enabled=asking.show)
+        for row, ask in enumerate(bar):
             wanted = ask.rendered.prompt.reference if self.target == "answer" else self.target
             try:
                 slot = slot_of(model, ask, asking, wanted)

@@ -95,7 +95,7 @@ class Context:
     """The row that is asked."""
 
     forget: Sequence[ForgetExample] = ()
-    """All rows of the forget set."""
+    """All rows of the forget set, also those that a limit leaves out."""
 
     retain: Sequence[ForgetExample] = ()
     """Facts that every model may know, for shots."""

@@ -122,8 +122,8 @@ class ElicitationResults:
 
         `beyond_retain` B is the mean over rows of the unlearned model's score minus retain's; `added` is B minus that
         of `plain`; `power` P is full minus retain; `share` B / P (0 as retain, 1 as full), NaN with `share_reason`
-        where P's lower bound is not above 0. `p_holm` is adjusted over the table. Audits that hand over the answer are
-        left out; they are in `capacity_frame`.
+        where P's lower bound is not above 0, or no row was asked. `p_holm` is adjusted over the table. Audits that
+        hand over the answer are left out; they are in `capacity_frame`.
         """
         from uds_lens.elicitation.elicitation_frames import summary_frame
 

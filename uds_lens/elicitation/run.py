@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from uds_lens.checked_arguments import arguments_checked_but
 from uds_lens.checked_settings import as_settings
-from uds_lens.data import ForgetExample
+from uds_lens.data import ForgetExample, sample_examples
 from uds_lens.data.prompts import chosen_protocol
 from uds_lens.data.readers import as_examples
 from uds_lens.elicitation.asked import Asked, ask_rows, chosen_audits
@@ -44,6 +44,7 @@ def elicit(
     audits: Sequence[str | PromptAudit | Audit] | str = "quick",
     retain_examples: ExampleSource | Iterable[ForgetExample | Mapping[str, Any]] = (),
     holdout_examples: ExampleSource | Iterable[ForgetExample | Mapping[str, Any]] = (),
+    limit: int | None = None,
     options: ElicitOptions | None = None,
     run: RunOptions | None = None,
     out: str | os.PathLike[str] | None = None,
@@ -60,6 +61,8 @@ def elicit(
         retain_examples: Facts for `ICL(source="retain")`.
         holdout_examples: Questions of the same kind that no model learnt. The unlearned model is asked them in the same
             ways; `control_frame` compares.
+        limit: Ask a random sample of so many rows, by subject (`uds_lens.data.sample_examples`), of the holdout too;
+            None asks all. Shots still come from all rows.
         options: How to ask; default `ElicitOptions()`.
         run: Where to run; default `RunOptions()`.
         out: Directory for finished parts; a run that was killed goes on from there, with no forward for what is done.
@@ -68,7 +71,8 @@ def elicit(
         Texts and scores.
 
     Raises:
-        ConfigError: No such audit, two of one name, or the run would take longer than `options.max_hours`.
+        ConfigError: No such audit, two of one name, a `limit` below 1, or the run would take longer than
+            `options.max_hours`.
         DataError: No examples, or ids that occur twice.
         ModelError: A checkpoint cannot be opened, or gives NaN.
         StorageError: Nothing can be written to `out`.
@@ -89,8 +93,9 @@ def elicit(
     options = as_settings(ElicitOptions, options, name="options")
     run = as_settings(RunOptions, run, name="run")
     require_package("rouge_score", needed_by="scoring what a model says needs")
-    rows = _require_rows(as_examples(examples))
-    kept_out, facts = tuple(as_examples(holdout_examples)), as_examples(retain_examples)
+    forget, strange, facts = map(as_examples, (examples, holdout_examples, retain_examples))
+    rows = _require_rows(_sampled(forget, limit, options.seed))
+    kept_out = tuple(_sampled(strange, limit, options.seed))
     chosen = chosen_audits(audits)
     folder = None if out is None else parts_folder(out)
     beside = {"retain": retain, "full": full}
@@ -106,10 +111,10 @@ def elicit(
     room = window - options.max_new_tokens if isinstance(window, int) else None
     asked, aside = (
         [
-            ask_rows(audit, some, facts, tokenizer, protocol=protocol, room=room, options=options)
+            ask_rows(audit, some, pool, facts, tokenizer, protocol=protocol, room=room, options=options)
             for audit in chosen
         ]
-        for some in (rows, kept_out)
+        for some, pool in ((rows, forget), (kept_out, strange))
     )
     shape = infos["unlearned"].shape
     hours = estimate_hours(asked, options, n_models=len(sources), shape=shape, device=run.device)
@@ -253,6 +258,10 @@ def _opened(source: ModelSource, options: ElicitOptions, run: RunOptions, tokeni
     if model.tokenizer is None:
         model.tokenizer = tokenizer
     return model
+
+
+def _sampled(rows: Sequence[ForgetExample], limit: int | None, seed: int) -> Sequence[ForgetExample]:
+    return rows if limit is None else sample_examples(rows, limit, seed=seed)
 
 
 def _require_rows(examples: Sequence[ForgetExample]) -> Sequence[ForgetExample]:

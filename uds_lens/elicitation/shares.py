@@ -15,12 +15,15 @@ from uds_lens.results.contrasts import by_group
 _NAN = Interval(math.nan, math.nan)
 _DRAWS = 9999
 
+NOT_ASKED = "not asked: no row has a score"
+"""Reason of a share that is NaN because nothing was said."""
+
 
 class Share(NamedTuple):
     """Where a model stands between retain (0) and full (1)."""
 
     value: float
-    """NaN where the audit has no power."""
+    """NaN where the audit has no power, or was not asked."""
 
     interval: Interval
     """95 %, by subjects."""
@@ -46,10 +49,13 @@ def share(
         seed: Of what is drawn.
 
     Returns:
-        NaN with the reason "no power" where the lower bound of the mean power is not above 0.
+        NaN with the reason "no power" where the lower bound of the mean power is not above 0, and "not asked" where no
+        question has both values.
     """
     both = ~(np.isnan(beyond) | np.isnan(power))
     beyond, power, groups = beyond[both], power[both], groups[both]
+    if not len(power):
+        return Share(math.nan, _NAN, NOT_ASKED)
     reach = contrast(power, groups, seed=seed)
     if not reach.interval.low > 0:
         return Share(math.nan, _NAN, "no power: full does not surely score above retain under this audit")

@@ -94,7 +94,7 @@ class SoftGCG(SuffixAudit):
         ids = {row: slots[row].ids(model, suffix) for row, suffix in suffixes.items()}
         groups = _groups(ids, slots, self.rows_at_once)
         prefilled = 0
-        for rows in progress(groups, desc=f"{asking.desc}: optimise", enabled=asking.show):
+        for rows in progress(groups, desc=f"{asking.desc}: optimise", unit="batch", enabled=asking.show):
             places = [_place(model, slots[row], suffixes[row]) for row in rows]
             prompts = torch.tensor([ids[row] for row in rows], device=model.device)
             found, losses = self.optimise(model, prompts, slots[rows[0]].target, places)

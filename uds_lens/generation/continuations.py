@@ -84,7 +84,9 @@ def sample_continuations(
         )
     found: list[list[list[int]]] = [[] for _ in prompts]
     steps = 0
-    for rows in progress(_groups(prompts, max(1, rows_at_once // samples)), desc=desc, enabled=show):
+    for rows in progress(
+        _groups(prompts, max(1, rows_at_once // samples)), desc=desc, unit="batch", enabled=show
+    ):
         ids = torch.tensor([list(prompts[i]) for i in rows], device=model.device)
         told = [str(i) if names is None else names[i] for i in rows]
         streams = None

@@ -74,7 +74,7 @@ def generate_answers(
     order = sorted(range(len(ids)), key=lambda i: len(ids[i]))
     answers = [""] * len(ids)
     batches = range(0, len(order), rows_at_once)
-    for first in progress(batches, desc=desc, enabled=show):
+    for first in progress(batches, desc=desc, unit="batch", enabled=show):
         rows = order[first : first + rows_at_once]
         named = [questions[i] for i in rows]
         tokens = greedy(model, [ids[i] for i in rows], max_new_tokens=max_new_tokens, ends=ends, names=named)

@@ -71,7 +71,7 @@ def score_answers(
     pad = model.tokenizer.pad_token_id if model.tokenizer is not None else None
     costs = ModelCosts.of(model.hf.config, model.device)
     batches = costs.forward_batches(kept, token_budget=token_budget)
-    for indices in progress(batches, desc=desc, enabled=show):
+    for indices in progress(batches, desc=desc, unit="batch", enabled=show):
         batch = make_batch(kept, indices=indices, pad_token_id=pad).to(model.device)
         states = normed_at_window(model, batch)
         scored = batch.scored_mask

@@ -30,7 +30,7 @@ def each_gradient(
     parameters = {layer: block_parameters(model, layer) for layer in layers}
     flat = [parameter for layer in layers for parameter in parameters[layer]]
     with _differentiable(flat), torch.enable_grad():
-        for row in progress(rows, desc=desc, enabled=show):
+        for row in progress(rows, desc=desc, unit="row", enabled=show):
             batch = make_batch([row], pad_token_id=pad).to(model.device)
             states = normed_at_window(model, batch)
             logits = model.anatomy.unembed(states[batch.scored_mask.to(states.device)]).float()

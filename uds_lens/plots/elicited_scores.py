@@ -53,7 +53,10 @@ def elicited_scores(
     colours = palette(theme)
     rows = summary[(summary["decoding"] == decoding) & (summary["statistic"] == statistic)]
     names = [
-        shown(row.audit) + (" (no power)" if str(row.share_reason).startswith("no power") else "")
+        shown(row.audit)
+        + next(
+            (f" ({why})" for why in ("no power", "not asked") if str(row.share_reason).startswith(why)), ""
+        )
         for row in rows.itertuples()
     ]
     figure = go.Figure()

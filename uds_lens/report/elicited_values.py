@@ -125,7 +125,7 @@ def _row(row: Mapping[str, Any]) -> dict[str, Any]:
         "power": _with_interval(row["power"], row["power_low"], row["power_high"], signed=True),
         "share": _with_interval(row["share"], row["share_low"], row["share_high"], signed=False)
         if not math.isnan(row["share"])
-        else ("no power" if share.startswith("no power") else "none"),
+        else next((why for why in ("no power", "not asked") if share.startswith(why)), "none"),
         "n": int(row["n"]),
     }
 

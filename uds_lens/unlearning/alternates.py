@@ -74,7 +74,8 @@ def sample_alternates(
             short = [i for i, texts in enumerate(found) if len(texts) < config.n_alternates]
             temperature = config.temperature + _HOTTER * round_
             starts = range(0, len(short), _BATCH)
-            for start in progress(starts, desc=f"alternates, T={temperature:g}", enabled=show_progress):
+            bar = progress(starts, desc=f"alternates, T={temperature:g}", unit="batch", enabled=show_progress)
+            for start in bar:
                 chosen = short[start : start + _BATCH]
                 questions = [examples[index].question for index in chosen]
                 drawn = _draw(model, tokenizer, questions, config=config, temperature=temperature)
