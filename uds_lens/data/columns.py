@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 
 from uds_lens.data.example import ForgetExample
 from uds_lens.data.quoting import listed, named, short
-from uds_lens.data.tofu_authors import is_annotated, with_authors
+from uds_lens.data.tofu_authors import is_annotated, split_of, with_authors
 from uds_lens.errors import DataError
 
 REQUIRED = ("question", "answer")
@@ -79,7 +79,8 @@ def examples_from_rows(
     examples = [_Row(row, index, where, cells).example() for index, row in enumerate(rows)]
     check_unique(examples, where=where)
     names = {name for row in rows for name in row} if found is None else found
-    return with_authors(examples, "forget10_filtered") if is_annotated(names) else examples
+    split = "forget10_filtered" if is_annotated(names) else split_of(examples)
+    return examples if split is None else with_authors(examples, split)
 
 
 def examples_from_list(source: Sequence[Any]) -> list[ForgetExample]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -13,6 +14,20 @@ _AUTHORS = 200
 
 ANNOTATED_COLUMNS = frozenset({"idx", "prefix", "entity", "entity_span", "full_output"})
 """Columns of the published file with TOFU's entities (forget10), whose `idx` is the row in forget10."""
+
+_WHOLE_SPLITS = {
+    ("700b8fda09ee0184", 4000): "full",
+    ("700b8fda09ee0184", 3960): "retain99",
+    ("700b8fda09ee0184", 3800): "retain95",
+    ("700b8fda09ee0184", 3600): "retain90",
+    ("700b8fda09ee0184", 400): "retain_perturbed",
+    ("c49456b0f247609b", 40): "forget01",
+    ("ab361a976d578516", 200): "forget05",
+    ("f337e852a9583c13", 400): "forget10",
+    ("bb3f78d5d1d9164a", 400): "holdout10",
+}
+"""Split by the first question (start of its SHA-256) and the number of rows: a file says neither its split nor its
+authors, and another file of such a name must not be given any."""
 
 
 def with_authors(examples: Sequence[ForgetExample], split: str) -> list[ForgetExample]:
@@ -46,6 +61,18 @@ def with_authors(examples: Sequence[ForgetExample], split: str) -> list[ForgetEx
         replace(example, subject=f"{who} {first + row // ROWS_PER_AUTHOR}")
         for example, row in zip(examples, rows, strict=True)
     ]
+
+
+def split_of(examples: Sequence[ForgetExample]) -> str | None:
+    """TOFU's split that the rows are as a whole: by their number and the first question; None for anything else.
+
+    Args:
+        examples: All rows of a source, in its order.
+    """
+    if not examples:
+        return None
+    first = hashlib.sha256(examples[0].question.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    return _WHOLE_SPLITS.get((first, len(examples)))
 
 
 def is_annotated(columns: Iterable[object]) -> bool:
