@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 import uds_lens as ul
-from uds_lens.audit.forget_set import forget_set
+from uds_lens.audit.forget_set import forget_set, sorted_by
 from uds_lens.errors import DataError
 
 
@@ -39,6 +39,15 @@ def test_the_first_ones_by_name_only(world):
     assert random.examples != first.examples
     assert random.examples != forget_set(world.examples, ul.AuditConfig(limit=5, seed=1)).examples
     assert forget_set(world.examples, ul.AuditConfig(limit=48)) == (world.examples, None)
+
+
+def test_what_the_first_rows_are_of(world):
+    facts = list(world.examples)
+    assert sorted_by(facts) == "subject"
+    assert sorted_by([*facts[1:], facts[0]]) == "subject", "one row apart does not mix them"
+    assert sorted_by([*facts[::2], *facts[1::2]]) is None
+    types = [replace(example, subject=None) for example in facts]
+    assert sorted_by(types) == "unknown", "mixed types do not tell that unnamed subjects are mixed"
 
 
 def test_data_without_entities_fails_before_a_model_is_opened(world):

@@ -119,3 +119,16 @@ def test_the_real_files(shared_dir):
         assert all(len(e.paraphrased_answers) == 1 and len(e.perturbed_answers) == 5 for e in examples)
     assert all(len(example.perturbed_answers) == 3 for example in load_tofu(tofu, "real_authors"))
     assert len(load_tofu(tofu, "retain90")) == 3600
+
+
+def test_whole_splits_have_authors_however_they_are_read(shared_dir):
+    tofu = shared_dir / "data" / "tofu"
+    whole = load_examples(tofu / "forget10.json")
+    assert [whole[i].subject for i in (0, 19, 20, 399)] == ["author 180"] * 2 + ["author 181", "author 199"]
+    assert load_examples(tofu / "retain_perturbed.json")[-1].subject == "author 19"
+    assert len({example.subject for example in load_examples(tofu / "retain95.json", limit=400)}) == 190
+    rows = [{"question": example.question, "answer": example.answer} for example in whole]
+    assert load_examples(rows)[-1].subject == "author 199"
+    # Anything else of that name or length is nobody's.
+    assert {example.subject for example in load_examples(rows[1:])} == {None}
+    assert {example.subject for example in load_examples([*rows[1:], rows[0]])} == {None}

@@ -66,6 +66,16 @@ def test_frames(results):
     assert len(long[long.metric == "mia_loss"]) == 14
 
 
+def test_intervals_from_few_subjects_are_told(results):
+    def of(subjects):
+        es = dataclasses.replace(results["es"], subjects=subjects)
+        return dataclasses.replace(results, metrics={"es": es}).warnings
+
+    assert not any("subject" in text for text in of(()))
+    assert any("Extraction Strength are about 2 subjects only" in text for text in of(["a", "b"] * 4))
+    assert any("about 1 subject only" in text and "there are none" in text for text in of(["a"] * 8))
+
+
 def test_how_it_shows_itself(results):
     assert "es=" in repr(results)
     card = results._repr_html_()

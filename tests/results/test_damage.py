@@ -186,3 +186,35 @@ def test_confidence_widens_the_interval():
         return high - low
 
     assert width(0.5) < width(0.95)
+
+
+def told(audit) -> str:
+    return "\n".join(audit.warnings)
+
+
+def test_a_control_of_few_subjects_and_a_sampled_one_are_told():
+    audit = sound()
+
+    def about(n):
+        return [
+            dataclasses.replace(example, subject=f"s{i % n}")
+            for i, example in enumerate(audit.control.examples)
+        ]
+
+    def of(**changes):
+        return dataclasses.replace(audit, control=dataclasses.replace(audit.control, **changes))
+
+    assert "control facts" not in told(of(examples=about(12)))
+    assert "1 control fact could not be scored (the entity is not in the answer)." in told(audit)
+    assert (
+        "The control facts that count are 12, about 3 subjects only: the interval of damage is rough"
+        in told(of(examples=about(3)))
+    )
+    sample = {"limit": 12, "of": 400, "sample": "random", "seed": 0}
+    said = "A random sample of the control was measured: 12 of 400 control facts (seed 0)."
+    assert {text: level for level, text in of(sample=sample).cautions}[said] == "note"
+    first = {**sample, "sample": "first", "sorted_by": "subject"}
+    assert "Only the first 12 of 400 control facts were measured, of data that are sorted" in told(
+        of(sample=first)
+    )
+    assert "a random sample is safer" in told(of(sample={**first, "sorted_by": None}))

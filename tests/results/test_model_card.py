@@ -53,6 +53,17 @@ def test_the_card_tells_score_interval_cautions_and_how_it_was_measured() -> Non
     assert str(card).startswith("---\n") and "model-index:" in str(card)
 
 
+def test_a_stand_in_is_named_and_no_place_is() -> None:
+    base = replace(AUDIT.models["retain"], name="/home/private/base")
+    audit = replace(
+        AUDIT, config=replace(AUDIT.config, stand_in="base"), models={**AUDIT.models, "retain": base}
+    )
+    card = model_card(audit)
+    (result,) = card.data.eval_results
+    assert result.metric_args["stand_in"] == "base"
+    assert "No retain model: 'base'" in card.text and "private" not in str(card)
+
+
 def test_another_card_keeps_what_it_says_and_changes_only_ours() -> None:
     once = str(model_card(AUDIT, dataset="d", card=THERE))
     again = model_card(made([[1.0]] * 4, [[1.0]] * 4), dataset="d", card=once)

@@ -10,6 +10,7 @@ from typing import Any
 from uds_lens.checked_arguments import arguments_checked_but
 from uds_lens.checked_settings import as_settings, require_type
 from uds_lens.data import as_examples
+from uds_lens.data.prompts import protocol_told
 from uds_lens.errors import ModelError
 from uds_lens.metrics.catalogue import METRICS
 from uds_lens.metrics.declaration import MetricSpec, Outcome, Pass
@@ -25,6 +26,7 @@ from uds_lens.metrics.metric_options import MetricOptions
 from uds_lens.metrics.metric_results import Cost, MetricResults, MetricValue
 from uds_lens.metrics.session import Session
 from uds_lens.models import ModelSource
+from uds_lens.progress import tell
 from uds_lens.results import ModelRecord, RunOptions
 from uds_lens.results.records import provenance
 
@@ -87,6 +89,8 @@ def evaluate(
     missing = {spec.name: _missing(spec, session) for spec in specs}
     require_packages(spec for spec in specs if missing[spec.name] is None)
     passes = {spec.name: _passes(spec, session) for spec in specs if missing[spec.name] is None}
+    if passes:
+        tell(f"answers are asked for by {protocol_told(options.protocol, session.protocol)}")
     session.perform([each for several in passes.values() for each in several], measure)
     evidence = Measured(session, scorer(fluency, offline=run.offline))
     for spec in specs:

@@ -15,6 +15,7 @@ from uds_lens.metrics.declaration import Direction, Group
 from uds_lens.metrics.metric_options import MetricOptions
 from uds_lens.results import Interval, ModelRecord, bootstrap_interval
 from uds_lens.results.cautions import FEW
+from uds_lens.results.intervals import FEW_CLUSTERS, interval_basis
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -101,13 +102,27 @@ class MetricValue:
 
         NaN for what is no mean over examples (an AUC, a harmonic mean), and where all are about one subject.
         """
-        values = torch.tensor([float(value) for value in self.per_example], dtype=torch.float64)
-        if len(values) == 0 or not math.isclose(
-            float(values.nanmean()), self.value, rel_tol=1e-6, abs_tol=1e-9
-        ):
+        values = self._drawn
+        if values is None:
             return Interval(math.nan, math.nan)
         bounds = None if math.isinf(self.high) else (self.low, self.high)
         return bootstrap_interval(values, clusters=self.subjects or None, bounds=bounds)
+
+    @property
+    def n_subjects(self) -> int | None:
+        """Subjects that the interval rests on; None where it goes by example, or there can be none."""
+        values = self._drawn
+        if values is None or not self.subjects:
+            return None
+        basis = interval_basis(values, self.subjects)
+        return basis.n if basis.by == "subject" else None
+
+    @property
+    def _drawn(self) -> torch.Tensor | None:
+        """The values whose mean the metric is; None where it is something else."""
+        values = torch.tensor([float(value) for value in self.per_example], dtype=torch.float64)
+        whole = len(values) and math.isclose(float(values.nanmean()), self.value, rel_tol=1e-6, abs_tol=1e-9)
+        return values if whole else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,8 +183,25 @@ class MetricResults:
             if told is None
             else (f"Of every set {chosen}: at most {told['limit']} (forget: of {told['of']['forget']}).",)
         )
-        return sample + tuple(
-            f"Only {n} example{'' if n == 1 else 's'} behind {', '.join(labels)}: {FEW} or more give useful intervals."
+        return (
+            sample
+            + self._few_subjects()
+            + tuple(
+                f"Only {n} example{'' if n == 1 else 's'} behind {', '.join(labels)}: {FEW} or more give useful "
+                "intervals."
+                for n, labels in sorted(few.items())
+            )
+        )
+
+    def _few_subjects(self) -> tuple[str, ...]:
+        """Intervals that go by subject, and rest on few of them."""
+        few: dict[int, list[str]] = {}
+        for metric in self:
+            if (n := metric.n_subjects) is not None and n < FEW_CLUSTERS:
+                few.setdefault(n, []).append(metric.label)
+        return tuple(
+            f"The examples behind {', '.join(labels)} are about {n} subject{'' if n == 1 else 's'} only: intervals go "
+            f"by subject, and from so few {'there are none' if n == 1 else 'they are rough'}."
             for n, labels in sorted(few.items())
         )
 

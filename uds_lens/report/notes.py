@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from uds_lens.results import DepthAudit
 from uds_lens.results.caution_levels import LEVELS, Level
-from uds_lens.results.comparable import differing_settings, score_settings
+from uds_lens.results.comparable import differing_settings, score_settings, weights_of
 
 _PERCENT = re.compile(r"(\d+)%")
 
@@ -60,7 +60,7 @@ def _between(audits: Mapping[str, DepthAudit]) -> list[Note]:
         for names in _same_model(audits)
     ]
     for role in ("full", "retain"):
-        if len({audit.models[role].fingerprint for audit in every}) > 1:
+        if len({weights_of(audit, role) for audit in every}) > 1:
             between.append(
                 Note((), f"The audits use different {role} models: their scores have different meanings.")
             )

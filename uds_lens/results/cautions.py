@@ -95,7 +95,7 @@ def _first_rows(part: str, sorted_by: str | None) -> Caution:
     if sorted_by is None:
         return caution(f"{said} The subjects of the data are mixed, but a random sample is safer.")
     if sorted_by == "unknown":
-        why = "Files are often sorted, by author or by kind, and these data have neither subject nor type to tell"
+        why = "Files are often sorted, by author or by kind, and nothing in these data tells whether they are"
     else:
         why = f"The data are sorted by {sorted_by}"
     return fatal(f"{said} {why}: the first stand for themselves, not for the rest.")

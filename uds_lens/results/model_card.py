@@ -23,7 +23,10 @@ METRIC = "unlearning_depth_score"
 
 _BEGIN, _END = "<!-- uds_lens: unlearning depth -->", "<!-- uds_lens: end -->"
 _SECTION = re.compile(rf"{re.escape(_BEGIN)}.*?{re.escape(_END)}\n?", re.DOTALL)
-_SETTINGS = ("tau", "site", "scope", "last_layer", "protocol", "dtype", "limit", "sample", "seed")
+_SETTINGS = (
+    *("tau", "site", "scope", "last_layer", "protocol", "dtype", "stand_in"),
+    *("limit", "sample", "seed"),
+)
 
 
 @arguments_checked
@@ -145,7 +148,8 @@ def _section(audit: AuditScores, dataset: str, config: str | None) -> str:
         ("versions", ", ".join(f"{k} {v}" for k, v in audit.provenance.get("versions", {}).items())),
     ]
     cautions = [
-        f"- {'**Fatal.** ' if level == 'fatal' else ''}{_plain(text)}" for level, text in audit.cautions
+        f"- {'**Fatal.** ' if level == 'fatal' else ''}{_plain(_without_places(text, audit))}"
+        for level, text in audit.cautions
     ]
     warned = ["", "Before quoting it:", "", *cautions] if cautions else []
     return "\n".join(
@@ -167,6 +171,14 @@ def _section(audit: AuditScores, dataset: str, config: str | None) -> str:
             "([arXiv 2605.24614](https://arxiv.org/abs/2605.24614)).",
         ]
     )
+
+
+def _without_places(text: str, audit: AuditScores) -> str:
+    """A warning that names models by their last part, as the rest of the card does."""
+    records = [*audit.models.values(), *(retain.model for retain in audit.retains)]
+    for name in sorted({record.name for record in records}, key=len, reverse=True):
+        text = text.replace(name, shared_name(name))
+    return text
 
 
 def _settings(audit: AuditScores) -> dict[str, Any]:

@@ -6,8 +6,9 @@ import math
 from typing import TYPE_CHECKING
 
 from uds_lens.results.caution_levels import Caution, caution, note
-from uds_lens.results.control_facts import LEAST_KNOWN
+from uds_lens.results.control_facts import LEAST_KNOWN, of_rows
 from uds_lens.results.damage import mean_loss
+from uds_lens.results.intervals import FEW_CLUSTERS, interval_basis
 
 if TYPE_CHECKING:
     from uds_lens.results.audit_scores import AuditScores
@@ -29,7 +30,14 @@ RETAINS_APART = 0.1
 
 def scale_cautions(audit: AuditScores) -> list[Caution]:
     """All of them that there is reason for."""
-    found = (_stand_in(audit), _damage(audit), _control(audit), _several_retains(audit))
+    found = (
+        _stand_in(audit),
+        _damage(audit),
+        _control(audit),
+        _control_sample(audit),
+        _control_skipped(audit),
+        _several_retains(audit),
+    )
     return [each for each in found if each is not None]
 
 
@@ -76,7 +84,38 @@ def _control(audit: AuditScores) -> Caution | None:
             f"retain hardly knows the control facts: its states cost {here:.2f} nats per token there, and {there:.2f} "
             "on the forget facts. Damage needs facts that full and retain both know."
         )
+    basis = interval_basis(control.s_full[control.known], of_rows(control.subjects, control.known))
+    if (basis.by == "subject" and basis.n < FEW_CLUSTERS) or known == 1:
+        return caution(
+            f"The control facts that count are {known}, about {basis.n} "
+            f"{'subject' if basis.n == 1 else 'subjects'} only: the interval of damage "
+            f"{'is missing' if basis.n == 1 else 'is rough'}."
+        )
     return None
+
+
+def _control_sample(audit: AuditScores) -> Caution | None:
+    """Which of the control facts were measured."""
+    told = audit.control.sample if audit.control is not None else None
+    if told is None:
+        return None
+    part = f"{told['limit']} of {told['of']} control facts"
+    if told["sample"] == "random":
+        return note(f"A random sample of the control was measured: {part} (seed {told['seed']}).")
+    if told.get("sorted_by", "unknown") is None:
+        return caution(f"Only the first {part} were measured; a random sample is safer.")
+    return caution(
+        f"Only the first {part} were measured, of data that are sorted or may be: damage may not hold for the rest."
+    )
+
+
+def _control_skipped(audit: AuditScores) -> Caution | None:
+    control = audit.control
+    if control is None or not control.skipped or not len(control.examples):
+        return None
+    n = len(control.skipped)
+    first = control.skipped[0].reason.rstrip(".")
+    return note(f"{n} control fact{'' if n == 1 else 's'} could not be scored ({first}).")
 
 
 def _several_retains(audit: AuditScores) -> Caution | None:

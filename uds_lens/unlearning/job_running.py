@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from uds_lens.data import AnswerSequence
+from uds_lens.data.prompts import protocol_told
 from uds_lens.models.quiet_files import quiet_files
 from uds_lens.progress import tell
 from uds_lens.storage import writing
@@ -76,10 +77,8 @@ def _told(options: TrainOptions) -> dict[str, Any]:
 def _beginning(job: Job, parent: Parent, asked: MethodConfig) -> str:
     """What is about to be trained, in a line."""
     retain = f" and {len(job.retain)} retain" if job.retain else ""
-    prompts = {"raw": "raw prompts", "chat": "prompts by the chat template"}[job.config.protocol]
-    has = "has a" if job.config.protocol == "chat" else "has no"
-    why = f" (the tokenizer {has} chat template)" if asked.protocol == "auto" else ""
-    return f"{asked.method} on {len(job.forget)} forget{retain} answers of {parent.name}, {prompts}{why}"
+    prompts = protocol_told(asked.protocol, job.config.protocol)
+    return f"{asked.method} on {len(job.forget)} forget{retain} answers of {parent.name}, {prompts}"
 
 
 class _Trained(NamedTuple):
