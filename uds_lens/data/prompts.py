@@ -137,13 +137,13 @@ def chosen_protocol(protocol: AnswerProtocol, tokenizer: Any) -> Protocol:
     return "chat" if getattr(tokenizer, "chat_template", None) else "raw"
 
 
-def protocol_told(asked: AnswerProtocol, chosen: Protocol) -> str:
+def protocol_told(asked: AnswerProtocol, chosen: AnswerProtocol) -> str:
     """The protocol in words, and why it was chosen where nobody chose.
 
     >>> protocol_told("auto", "raw"), protocol_told("chat", "chat")
     ('raw prompts (the tokenizer has no chat template)', 'prompts by the chat template')
     """
-    prompts = {"raw": "raw prompts", "chat": "prompts by the chat template"}[chosen]
+    prompts = "prompts by the chat template" if chosen == "chat" else "raw prompts"
     has = "has a" if chosen == "chat" else "has no"
     return prompts + (f" (the tokenizer {has} chat template)" if asked == "auto" else "")
 
