@@ -30,6 +30,9 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "ckpt").mkdir()
     for role in ("full", "retain", "npo", "rmu"):
         (tmp_path / "ckpt" / role).symlink_to(world.checkpoints[role])
+    (tmp_path / "ckpt" / "seed2").symlink_to(
+        world.checkpoints["half"]
+    )  # stands in for a retain of another seed
     shutil.copy(world.path / "forget.json", tmp_path / "forget10.json")
     shutil.copy(world.path / "retain.json", tmp_path / "retain90.json")
     monkeypatch.chdir(tmp_path)

@@ -1,6 +1,7 @@
 """`uds-lens elicit` from the outside."""
 
 import json
+import re
 
 import pytest
 from tiny_models import EXAMPLES
@@ -89,6 +90,8 @@ def test_what_could_not_be_asked_is_said_once(trio, tmp_path, uds_lens):
     assert outcome.code == 0, outcome.err
     (row,) = [line for line in outcome.out.splitlines() if line.startswith("icl ")]
     assert row.rstrip().endswith("not asked")
+    intervals = [line for line in outcome.out.splitlines() if line.startswith(("plain ", "any audit "))]
+    assert len(intervals) == 2 and all(re.search(r"\[\S+, \S+\] ", line) for line in intervals)
     printed = " ".join(outcome.out.split())
     assert printed.count("icl: not asked, since it could ask no row; the first: the row has no subject") == 1
     assert "icl (greedy" not in printed and "nan" not in printed

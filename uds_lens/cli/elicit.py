@@ -176,25 +176,26 @@ def _first_line(audit: object) -> str:
 def _print_results(results: ElicitationResults) -> None:
     rows = []
     for row in results.summary().to_dict("records"):
-        what = row["decoding"] if row["decoding"] == "greedy" else f"{row['decoding']}, {row['statistic']}"
         reason = str(row["share_reason"]).split(":")[0]
         share = reason if reason in ("no power", "not asked") else _number(row["share"])
         rows.append(
             [
                 row["audit"],
-                what,
+                _texts(row),
                 *(_number(row.get(role, math.nan)) for role in ("full", "retain", "unlearned")),
                 _span(row["beyond_retain"], row["beyond_low"], row["beyond_high"]),
                 _number(row["p_holm"], 3),
                 share,
             ]
         )
-    titles = ["audit", "decoding", "full", "retain", "model", "beyond", "p", "share"]
-    print_table(titles, rows)
+    titles = ["audit", "texts", "full", "retain", "model", "beyond", "p", "share"]
+    print_table(titles, rows, shortest=9)
     if _needs_controls(results):
         _print_controls(results)
     for sentence in results.warnings:
         print_wrapped(f"! {sentence}")
+    if results.options.samples:
+        print_wrapped(f"Texts: the greedy one, or the mean or best of {results.options.samples} drawn ones.")
     print_wrapped(
         "Scores: ROUGE-L recall of the reference, 0 to 1. Beyond retain: model minus retain, mean over questions, "
         "with a 95 % interval over subjects. p: adjusted for all rows (Holm). Share: 0 as retain, 1 as full."
@@ -210,7 +211,7 @@ def _print_controls(results: ElicitationResults) -> None:
     rows = [
         [
             row["audit"],
-            row["decoding"] if row["decoding"] == "greedy" else f"{row['decoding']}, {row['statistic']}",
+            _texts(row),
             _number(row["unlearned"]),
             _number(row["others"]),
             _span(row["beyond_others"], row["others_low"], row["others_high"]),
@@ -226,13 +227,18 @@ def _print_controls(results: ElicitationResults) -> None:
         ]
         for row in results.control_frame().to_dict("records")
     ]
-    titles = ["audit", "decoding", "model", "others", "beyond", "p", "holdout", "beyond"]
+    titles = ["audit", "texts", "model", "others", "beyond", "p", "holdout", "beyond"]
     print_wrapped("Weaker controls:")
     print_table(titles, rows)
     print_wrapped(
         "others: the same texts against references of other subjects. holdout: questions of the same kind that no "
         "model learnt. Neither says what a model that never knew would say."
     )
+
+
+def _texts(row: dict[str, Any]) -> str:
+    """Of which texts a row is, in one word."""
+    return str(row["decoding"] if row["decoding"] == "greedy" else row["statistic"])
 
 
 def _number(value: float, digits: int = 2) -> str:

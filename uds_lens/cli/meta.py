@@ -216,6 +216,12 @@ def _published(found: Published, out: Path | None, printing: Printing) -> None:
         "\nF, Q and R as in the UDS paper's files, which hold no pool and no perturbed values: they cannot be computed "
         "again."
     )
+    unprinted = table.loc[table["n"].isna(), "metric"]
+    if len(unprinted):
+        print_wrapped(
+            f"models -: the paper prints no number of models for {' and '.join(unprinted)}, "
+            "only for fisher_masked_0.001."
+        )
 
 
 def _ends(low: float, high: float) -> str:

@@ -148,6 +148,7 @@ def print_table(
     right: Collection[str] = (),
     bold: str | None = None,
     wrapped: str | None = None,
+    shortest: int = 12,
 ) -> None:
     """A table that fits the terminal: texts of the first column give way, in their middle; the others stay whole.
 
@@ -159,6 +160,7 @@ def print_table(
         right: Titles of columns that are set to the right.
         bold: Title of the column that matters most.
         wrapped: Title of a column whose texts may take several lines.
+        shortest: The least that is left of a name.
     """
     from rich.box import SIMPLE_HEAD
     from rich.markup import escape
@@ -166,7 +168,7 @@ def print_table(
 
     columns = list(zip(titles, *rows, strict=True))
     wide = [max(map(len, column)) for column in columns[1:] if column[0] != wrapped]
-    gap = next((gap for gap in _GAPS if sum(wide) + gap * len(wide) + _SHORTEST <= width()), None)
+    gap = next((gap for gap in _GAPS if sum(wide) + gap * len(wide) + shortest <= width()), None)
     fits = gap is not None
     room = width() - sum(wide) - (gap or 0) * len(wide) if fits and wrapped is None else width()
     table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=gap != _GAPS[0])
@@ -185,8 +187,8 @@ def print_table(
     _console().print(table)
 
 
-_GAPS, _SHORTEST = (3, 2), 12
-"""Columns between two texts, the second where the first is too much, and the least that is left of a name."""
+_GAPS = 3, 2
+"""Columns between two texts, the second where the first is too much."""
 
 
 def width() -> int:

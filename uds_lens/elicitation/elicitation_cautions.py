@@ -62,6 +62,6 @@ def _silent(results: ElicitationResults) -> dict[str, str]:
         reasons = [why for _, why in audit.skipped] + [
             str(one.told.get("skipped", "no text")) for one in said
         ]
-        if not any(one.texts for one in said):
+        if reasons and not any(one.texts for one in said):
             found[audit.name] = reasons[0]
     return found
