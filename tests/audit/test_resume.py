@@ -8,6 +8,7 @@ import pytest
 
 import uds_lens as ul
 from uds_lens.audit.resume import Question
+from uds_lens.errors import UdsLensWarning, forget_warnings
 
 RUN = ul.RunOptions(device="cpu", engine="wavefront")
 
@@ -71,7 +72,18 @@ def test_another_release(asked: Question, sweep: Path, monkeypatch: pytest.Monke
 
 def test_results_that_are_not_whole(asked: Question, sweep: Path, tmp_path: Path) -> None:
     out = shutil.copytree(sweep / "out", tmp_path / "out")
-    for name in ("baseline", "unlearned"):
-        (out / name / "tensors.safetensors").write_bytes(b"")
-    assert found(asked, tmp_path) == (False, False)
+    for name, spoiled in (("baseline", "tensors.safetensors"), ("unlearned", "manifest.json")):
+        (out / name / spoiled).write_bytes(b"")
+    forget_warnings()
+    with pytest.warns(UdsLensWarning, match="cannot be read, and is measured again: ") as told:
+        assert found(asked, tmp_path) == (False, False)
+    assert [
+        name in str(each.message) for name, each in zip(("baseline", "unlearned"), told, strict=True)
+    ] == [
+        True,
+        True,
+    ]
+
+
+def test_where_nothing_is_nothing_is_told(asked: Question, sweep: Path, tmp_path: Path) -> None:
     assert asked.audit_at(tmp_path / "nowhere", str(sweep / "unlearned")) is None

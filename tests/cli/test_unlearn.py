@@ -87,6 +87,7 @@ def test_own_methods_are_listed_and_run(uds_lens, files, tmp_path: Path) -> None
     file = tmp_path / "half_on_the_command_line.py"
     file.write_text(MINE)
     try:
+        assert "or half." in " ".join(uds_lens("unlearn", "--import", file, "--help").out.split())
         code, out, _ = uds_lens("unlearn", "--import", file, "--list")
         assert code == 0
         assert "half: Half of GradDiff." in out

@@ -8,6 +8,7 @@ import torch
 
 from uds_lens.compat.bitsandbytes import (
     block_size,
+    is_4bit_config,
     is_4bit_layer,
     is_bitsandbytes,
     is_repacked,
@@ -35,9 +36,13 @@ def test_a_configuration_tells_who_quantised() -> None:
 
     config = Config()
     assert not is_bitsandbytes(config)
+    assert not is_4bit_config(config)
     for said in (BitsAndBytesConfig(load_in_4bit=True), BitsAndBytesConfig(load_in_4bit=True).to_dict()):
         config.quantization_config = said
         assert is_bitsandbytes(config), "quant_method is called otherwise: see BitsAndBytesConfig"
+        assert is_4bit_config(config), "load_in_4bit is called otherwise: see BitsAndBytesConfig"
+    config.quantization_config = BitsAndBytesConfig(load_in_8bit=True)
+    assert not is_4bit_config(config)
     config.quantization_config = {"quant_method": "gptq"}
     assert not is_bitsandbytes(config)
 

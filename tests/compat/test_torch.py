@@ -4,7 +4,14 @@ import pytest
 import torch
 from torch import nn
 
-from uds_lens.compat.torch import forward_hooks_by_number, forward_hooks_of, hook_tables, is_out_of_memory
+from uds_lens.compat.torch import (
+    COMPILED,
+    compiled_module,
+    forward_hooks_by_number,
+    forward_hooks_of,
+    hook_tables,
+    is_out_of_memory,
+)
 
 
 def test_a_module_keeps_its_hooks_in_four_tables() -> None:
@@ -21,6 +28,17 @@ def test_a_module_keeps_its_hooks_in_four_tables() -> None:
     assert list(forward_hooks_of(layer)) == [print, repr]
     numbers = [number for number, _ in forward_hooks_by_number(layer)]
     assert len(set(numbers)) == 2, "torch.utils.hooks.RemovableHandle no longer numbers hooks apart"
+
+
+def test_a_compiled_module_tells_what_it_wraps() -> None:
+    layer = nn.Linear(2, 2)
+    wrapper = torch.compile(layer)  # compiles nothing before it is called
+    assert compiled_module(wrapper) is layer, (
+        "torch._dynamo.eval_frame.OptimizedModule._orig_mod no longer holds what torch.compile wrapped: see "
+        "uds_lens/compat/torch.py, COMPILED; until then a compiled model is opened and its hooks never run"
+    )
+    assert getattr(wrapper, COMPILED) is layer
+    assert compiled_module(layer) is None
 
 
 def test_a_failed_allocation_says_so() -> None:

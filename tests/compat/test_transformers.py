@@ -5,10 +5,12 @@ import copy
 import pytest
 import torch
 from tiny_models import build_model
-from transformers import AttentionInterface
+from transformers import AttentionInterface, BitsAndBytesConfig
 from transformers.utils import logging
 
 from uds_lens.compat.transformers import (
+    PLACE_ENTRY,
+    QUANTISED_ENTRY,
     attention_of,
     attention_replaced,
     downloaded,
@@ -85,6 +87,21 @@ def test_the_attention_of_a_model_to_be_built_is_chosen_in_its_config(llama) -> 
     set_attention(config, "eager")
     assert attention_of(type(llama)(config).config) == "eager", (
         "PreTrainedConfig._attn_implementation no longer chooses the attention of a model that is built from it"
+    )
+
+
+def test_a_config_tells_its_place_and_how_its_weights_are_packed(llama) -> None:
+    config = copy.deepcopy(llama.config)
+    plain = set(config.to_dict())
+    config._name_or_path = "somewhere"
+    assert config.name_or_path == config.to_dict().get(PLACE_ENTRY, "somewhere") == "somewhere", (
+        "PreTrainedConfig._name_or_path no longer holds where a config was loaded from: two copies of one model would "
+        "count as computing differently (uds_lens/models/arithmetic.py)"
+    )
+    config.quantization_config = BitsAndBytesConfig(load_in_4bit=True)
+    assert set(config.to_dict()) - plain - {PLACE_ENTRY} == {QUANTISED_ENTRY}, (
+        "PreTrainedConfig.to_dict() no longer names quantization_config: a 4-bit copy would count as computing "
+        "differently from its original (uds_lens/models/arithmetic.py)"
     )
 
 

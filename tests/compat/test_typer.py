@@ -5,7 +5,7 @@ from typing import Annotated
 import pytest
 import typer
 
-from uds_lens.compat.typer import PlainCommand, flags_of, parameters_of
+from uds_lens.compat.typer import PlainCommand, flags_of, parameters_of, set_help
 
 
 @pytest.fixture
@@ -39,6 +39,27 @@ def test_parameters_and_their_flags(app: typer.Typer) -> None:
         "the opts and secondary_opts of a click parameter have moved: see uds_lens/compat/typer.py, flags_of"
     )
     assert parameters_of(app, ["run"]) == {}
+
+
+def test_the_help_of_an_option_can_be_changed_before_it_is_shown(
+    app: typer.Typer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def change(context: typer.Context, value: bool) -> bool:
+        set_help(context.command, "far", "How far it is.")
+        return value
+
+    @app.command()
+    def run(
+        first: Annotated[bool, typer.Option(is_eager=True, callback=change)] = False,
+        far: Annotated[str, typer.Option(help="As written.")] = "x",
+    ) -> None:
+        """Run."""
+
+    with pytest.raises(SystemExit):
+        app(["run", "--first", "--help"], prog_name="p")
+    assert "How far it is." in capsys.readouterr().out, (
+        "the help of a click parameter is no longer read when --help prints it: see uds_lens/compat/typer.py, set_help"
+    )
 
 
 def test_missing_options_are_told_together(app: typer.Typer, capsys: pytest.CaptureFixture[str]) -> None:

@@ -46,14 +46,6 @@ def test_hooks_that_come_after_opening_are_not_seen(live):
     assert not model.changes
 
 
-class Compiled(torch.nn.Module):
-    """What `torch.compile` makes of a model."""
-
-    def __init__(self, model):
-        super().__init__()
-        self._orig_mod = model
-
-
 def change_by_hook(model):
     return model.model.layers[0].register_forward_hook(zeros).remove
 
@@ -155,7 +147,7 @@ def test_adapters_before_the_prompt_are_refused(live):
     [
         (lambda m: torch.nn.Linear(2, 2), "cannot open Linear as a model: expected a transformers causal"),
         (torch.nn.DataParallel, r"cannot open DataParallel: it wraps a LlamaForCausalLM.*model\.module"),
-        (Compiled, r"cannot open Compiled: it wraps a LlamaForCausalLM.*model\._orig_mod"),
+        (torch.compile, r"cannot open OptimizedModule: it wraps a LlamaForCausalLM.*model\._orig_mod"),
     ],
 )
 def test_other_modules_are_refused_in_words(live, wrap, words):

@@ -19,6 +19,8 @@ from uds_lens.patching import (
 )
 from uds_lens.patching.sites import chosen_layers, require_site
 
+PADDED = "uds_lens.patching.wavefront.padded_pass"
+
 SITES = ("resid_post", "resid_mid", "attn_out", "mlp_out")
 
 
@@ -50,6 +52,21 @@ def test_resid_post_is_what_leaves_each_layer(opened, batch_of, family):
     assert torch.equal(normed.states[:, :-1], cache.states[:, :-1])
     assert torch.allclose(normed[model.n_layers - 1], picked(expected[-1], batch), atol=1e-6)
     assert not torch.allclose(normed[model.n_layers - 1], cache[model.n_layers - 1], atol=1e-2)
+
+
+def test_a_last_block_that_cannot_run_on_the_window_alone_says_so(opened, batch_of, monkeypatch, caplog):
+    model, batch = opened("llama"), batch_of("answer")
+    expected = capture(model, batch).states
+
+    def refuse(*args):
+        raise PatchError("a tensor cannot be cut")
+
+    monkeypatch.setattr(f"{PADDED}.run_block", refuse)
+    with caplog.at_level("INFO", logger=PADDED):
+        found = capture(model, batch).states
+    assert torch.allclose(found, expected, atol=1e-6)
+    (told,) = caplog.messages
+    assert told.endswith("the last block runs over the whole sequence, because a tensor cannot be cut")
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2", "gemma2", "phi3"])

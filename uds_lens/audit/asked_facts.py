@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, cast, overload
 
 from uds_lens.audit.forget_set import ForgetSet, forget_set
 from uds_lens.data import ExamplesLike, ForgetExample
 from uds_lens.errors import ConfigError, DataError, Setting
+from uds_lens.models import ModelSource, RetainSource
 from uds_lens.results.settings import AuditConfig
 
 
@@ -47,7 +49,15 @@ def asked_facts(examples: ExamplesLike, control: ExamplesLike | None, config: Au
     return AskedFacts(asked, kept)
 
 
-def retain_roles(retain: Any) -> dict[str, Any]:
+@overload
+def retain_roles(retain: str | Sequence[str]) -> Mapping[str, str]: ...
+
+
+@overload
+def retain_roles(retain: RetainSource) -> Mapping[str, ModelSource]: ...
+
+
+def retain_roles(retain: RetainSource) -> Mapping[str, ModelSource]:
     """The retain models by role: `retain`, or `retain 1`, `retain 2` ... where there are several.
 
     Raises:
@@ -58,7 +68,7 @@ def retain_roles(retain: Any) -> dict[str, Any]:
         ({'retain': 'ckpt/retain'}, {'retain 1': 'ckpt/seed1', 'retain 2': 'ckpt/seed2'})
     """
     if not isinstance(retain, list | tuple):
-        return {"retain": retain}
+        return {"retain": cast("ModelSource", retain)}
     if not retain:
         raise ConfigError(Setting("retain"), " must name at least one model; got an empty list.")
     if len(retain) == 1:

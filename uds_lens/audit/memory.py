@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from uds_lens.audit.plan import Plan
+from uds_lens.compat.bitsandbytes import is_4bit_config
 from uds_lens.compat.torch import is_out_of_memory
 from uds_lens.errors import ModelError, Setting, warn_once
 from uds_lens.models import ModelSource, pick_device
@@ -264,11 +265,8 @@ def _weight_bytes(config: Any, size: int, trust_remote_code: bool) -> int:
     with LOADING, torch.device("meta"):
         model = AutoModelForCausalLM.from_config(copy.deepcopy(config), trust_remote_code=trust_remote_code)
     kept = sum(parameter.numel() for parameter in model.parameters())
-    quantisation = getattr(config, "quantization_config", None) or {}
-    if not isinstance(quantisation, dict):
-        quantisation = quantisation.to_dict()
     packed = 0
-    if quantisation.get("load_in_4bit"):
+    if is_4bit_config(config):
         packed = sum(m.weight.numel() for m in model.modules() if isinstance(m, torch.nn.Linear))
         packed -= config.get_text_config().vocab_size * config.get_text_config().hidden_size
     return (kept - packed) * size + packed * 9 // 16

@@ -6,15 +6,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
-from uds_lens.errors import ResultFormatError
+from uds_lens.audit.baseline import Baseline
+from uds_lens.errors import ResultFormatError, warn_once
+from uds_lens.results.control_facts import ControlFacts
+from uds_lens.results.depth_audit import DepthAudit
 
 if TYPE_CHECKING:
-    from uds_lens.audit.baseline import Baseline
     from uds_lens.audit.plan import Plan
     from uds_lens.data import Encoded, ForgetExample
-    from uds_lens.results import AuditConfig, DepthAudit, RunOptions
+    from uds_lens.results import AuditConfig, RunOptions
+
+Result = TypeVar("Result", DepthAudit, Baseline)
+"""What an earlier run may have left."""
 
 
 @dataclass(frozen=True)
@@ -42,15 +47,11 @@ class Question:
     _fingerprints: dict[str, str] = field(default_factory=dict)
 
     def audit_at(self, place: Path, unlearned: str) -> DepthAudit | None:
-        """The saved audit of this model in a directory; None where there is none, or a broken one, or another."""
-        from uds_lens.results import DepthAudit
-
+        """The saved audit of this model in a directory; None where there is none, another, or a broken one (told)."""
         return self._same(_loaded(DepthAudit, place), {"unlearned": unlearned})
 
     def baseline_at(self, place: Path) -> Baseline | None:
-        """The saved stage 1 in a directory, or None; settings that are applied afterwards (tau) may differ."""
-        from uds_lens.audit.baseline import Baseline
-
+        """The saved stage 1 in a directory, or None, as `audit_at`; settings applied afterwards (tau) may differ."""
         found = _loaded(Baseline, place)
         if found is None:
             return None
@@ -62,7 +63,7 @@ class Question:
 
         return replace(self.config, **{name: getattr(saved, name) for name in STAGE_1_SETTINGS})
 
-    def _same(self, result: Any, others: Mapping[str, str]) -> Any:
+    def _same(self, result: Result | None, others: Mapping[str, str]) -> Result | None:
         """`result`, if everything it depends on is what is asked for; what is cheap to compare comes first."""
         from uds_lens.results.records import versions
 
@@ -82,18 +83,18 @@ class Question:
         return result if same else None
 
     @property
-    def retains(self) -> dict[str, str]:
+    def retains(self) -> Mapping[str, str]:
         """The retain models by role."""
         from uds_lens.audit.asked_facts import retain_roles
 
         return retain_roles(self.retain)
 
-    def _same_facts(self, result: Any) -> bool:
+    def _same_facts(self, result: DepthAudit | Baseline) -> bool:
         """Whether forget set and control are what is asked for."""
         if not _same_rows(result, self._plan.encoded):
             return False
         if result.control is None or self._plan.control is None:
-            return result.control is self._plan.control
+            return result.control is None and self._plan.control is None
         return result.control.ids_hash == self._plan.control.ids_hash and _same_rows(
             result.control, self._plan.control
         )
@@ -121,14 +122,19 @@ class Question:
         return self._fingerprints[model]
 
 
-def _same_rows(found: Any, encoded: Encoded) -> bool:
+def _same_rows(found: DepthAudit | Baseline | ControlFacts, encoded: Encoded) -> bool:
     rows = [row.example for row in encoded.rows]
     return list(found.examples) == rows and list(found.skipped) == encoded.skipped
 
 
-def _loaded(kind: Any, place: Path) -> Any:
-    """A saved result, or None where there is none or it is not whole."""
+def _loaded(kind: type[Result], place: Path) -> Result | None:
+    """A saved result, or None where there is none; one that cannot be read is told, since it is measured again."""
+    if not (place / "manifest.json").is_file():
+        return None
     try:
         return kind.load(place)
-    except ResultFormatError:
+    except ResultFormatError as error:
+        warn_once(
+            f"{str(place)[-120:]!r} holds a result that cannot be read, and is measured again: {str(error)[:300]}"
+        )
         return None

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from uds_lens.cli import shared_options as opt
 from uds_lens.cli.metrics_tables import print_files, print_list, print_results
-from uds_lens.cli.own_files import run_file
+from uds_lens.cli.own_files import running_files
 from uds_lens.cli.progress_lines import say
 from uds_lens.cli.shared_options import Chat, Hub, Printing, Running
 from uds_lens.cli.stopping import saying_what_is_saved
@@ -24,15 +24,6 @@ if TYPE_CHECKING:
 def _metric_help() -> str:
     """The names there are, a user's own among them."""
     return f"Metric to measure; repeat for more. Default: all, which are {', '.join(METRICS)}."
-
-
-def _run_files(context: Any, files: list[Path] | None) -> list[Path] | None:
-    for file in files or ():
-        run_file(file)
-    for parameter in context.command.params:
-        if parameter.name == "metric":
-            parameter.help = _metric_help()
-    return files
 
 
 def metrics(
@@ -72,7 +63,7 @@ def metrics(
         typer.Option(
             "--import",
             metavar="FILE",
-            callback=_run_files,
+            callback=running_files("metric", _metric_help),
             is_eager=True,
             help="Python file that declares a metric of your own; it is run first.",
         ),

@@ -3,10 +3,32 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from typing import Any
 
+from uds_lens.compat.typer import set_help
 from uds_lens.errors import ConfigError
+
+
+def running_files(
+    name: str, words: Callable[[], str]
+) -> Callable[[Any, list[Path] | None], list[Path] | None]:
+    """The callback of a command's --import: it runs the files, and --help tells what they declare.
+
+    Args:
+        name: The parameter that takes the names of what is declared.
+        words: What --help says of it, from all that is declared by now.
+    """
+
+    def run(context: Any, files: list[Path] | None) -> list[Path] | None:
+        for file in files or ():
+            run_file(file)
+        set_help(context.command, name, words())
+        return files
+
+    return run
 
 
 def run_file(file: Path) -> None:

@@ -12,7 +12,7 @@ import typer
 
 from uds_lens.cli import shared_options as opt
 from uds_lens.cli.output import print_training, print_wrapped, trained_before
-from uds_lens.cli.own_files import run_file
+from uds_lens.cli.own_files import running_files
 from uds_lens.cli.progress_lines import say
 from uds_lens.cli.shared_options import Adapters, Chat, Hub, Printing, Training
 from uds_lens.cli.stopping import saying_what_is_saved
@@ -30,16 +30,16 @@ def _list_methods(wanted: bool) -> bool:
     return wanted
 
 
-def _run_files(files: list[Path] | None) -> list[Path] | None:
-    for file in files or ():
-        run_file(file)
-    return files
+def _method_help() -> str:
+    """The words there are, a user's own among them."""
+    *words, last = method_words()
+    return f"{', '.join(words)} or {last}."
 
 
 def unlearn(
     method: Annotated[
         str,
-        typer.Option(metavar="NAME", help=f"{', '.join(method_words()[:-1])} or {method_words()[-1]}."),
+        typer.Option(metavar="NAME", help=_method_help()),
     ],
     full: Annotated[str, typer.Option(metavar="MODEL", help="Model that knows: directory or Hub id.")],
     forget: Annotated[str, typer.Option(metavar="DATA", help="Questions with the answers to forget.")],
@@ -69,7 +69,7 @@ def unlearn(
         typer.Option(
             "--import",
             metavar="FILE",
-            callback=_run_files,
+            callback=running_files("method", _method_help),
             is_eager=True,
             help="Python file that declares a method of your own; it is run first.",
         ),
@@ -81,7 +81,7 @@ def unlearn(
     hub: Hub,
     printing: Printing,
 ) -> None:
-    """Train a model to forget, with one of ten methods or your own.
+    """Train a model to forget, with a published method or your own.
 
     --out receives a checkpoint and unlearning.json, which says how it was made. Called
     again after it was killed, the command goes on where it was.

@@ -35,9 +35,19 @@ def is_4bit_layer(module: nn.Module) -> bool:
 
 def is_bitsandbytes(config: object) -> bool:
     """Whether a configuration is that of a checkpoint quantised by bitsandbytes."""
-    asked = getattr(config, "quantization_config", None) or {}
-    method = asked.get("quant_method") if isinstance(asked, dict) else getattr(asked, "quant_method", None)
+    method = _quantisation(config).get("quant_method")
     return str(getattr(method, "value", method)) == "bitsandbytes"
+
+
+def is_4bit_config(config: object) -> bool:
+    """Whether a model's config says that its linear layers hold 4-bit weights."""
+    return bool(_quantisation(config).get("load_in_4bit"))
+
+
+def _quantisation(config: object) -> dict[str, Any]:
+    """What a config says of its packed weights: a dictionary as read from a file, or a record that becomes one."""
+    said: Any = getattr(config, "quantization_config", None) or {}
+    return said if isinstance(said, dict) else said.to_dict()
 
 
 def plain_weight(module: Any) -> Tensor:

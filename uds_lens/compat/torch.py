@@ -1,4 +1,4 @@
-"""What is private in torch: the hooks of a module."""
+"""What is private in torch: the hooks of a module, and what a compiled one wraps."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ if TYPE_CHECKING:
     from torch import nn
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+COMPILED = "_orig_mod"
+"""Attribute of `torch.compile`'s wrapper that holds the module itself."""
 
 
 def hook_tables(module: nn.Module) -> list[dict[int, Callable[..., Any]]]:
@@ -26,6 +29,11 @@ def forward_hooks_by_number(module: nn.Module) -> Iterator[tuple[int, Callable[.
     """The same with the number of their registration, which no other in this process has."""
     for name in _HOOKS[:2]:
         yield from getattr(module, name).items()
+
+
+def compiled_module(module: nn.Module) -> nn.Module | None:
+    """The module that `torch.compile` wrapped; None where this is no wrapper of its."""
+    return getattr(module, COMPILED, None)
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from torch import nn
 
 
+PLACE_ENTRY, QUANTISED_ENTRY = "_name_or_path", "quantization_config"
+"""Entries of a config that say where it was loaded from, and how its weights are packed."""
+
+
 def attention_of(config: Any) -> str | None:
     """Name of the attention that modules with this configuration run; None where it was never set."""
     return getattr(config, "_attn_implementation", None)

@@ -43,6 +43,12 @@ def parameters_of(app: typer.Typer, words: list[str]) -> dict[str, Any]:
     return {parameter.name: parameter for parameter in command.params} if command else {}
 
 
+def set_help(command: Any, name: str, text: str) -> None:
+    """Change what --help says of one parameter of a command, by its name in Python."""
+    (parameter,) = (parameter for parameter in command.params if parameter.name == name)
+    parameter.help = text
+
+
 def flags_of(parameter: Any, *, negative: bool = False) -> list[str]:
     """How a parameter is written on the command line; `negative` asks for its "no" form."""
     return list(parameter.secondary_opts if negative else parameter.opts)

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING
 
 from uds_lens.metrics.declaration import Outcome
 from uds_lens.metrics.evidence import Evidence
 
+if TYPE_CHECKING:
+    from jaxtyping import Float
+    from torch import Tensor
 
-def depth_of_deltas(evidence: Evidence, s1_delta: Any, s2_delta: Any) -> Outcome:
+
+def depth_of_deltas(
+    evidence: Evidence, s1_delta: Float[Tensor, "example layer"], s2_delta: Float[Tensor, "example layer"]
+) -> Outcome:
     """UDS of deltas per example and layer, nats per token: its layers, clipping and weights.
 
     Args:
         evidence: The settings (tau) and the examples.
-        s1_delta: What is lost with `retain`, tensor [example layer].
+        s1_delta: What is lost with `retain`.
         s2_delta: What is lost with the model.
 
     Returns:

@@ -5,14 +5,18 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from uds_lens.metrics.declaration import Outcome, Role
 from uds_lens.metrics.means import Undefined
 
 if TYPE_CHECKING:
+    from jaxtyping import Float
+    from torch import Tensor
+
     from uds_lens.metrics.answer_scores import AnswerScores
     from uds_lens.metrics.fluency_scorers import FluencyScorer
+    from uds_lens.metrics.masked_weights import FisherMasks
     from uds_lens.metrics.metric_data import MetricData
     from uds_lens.metrics.metric_options import MetricOptions
 
@@ -49,23 +53,23 @@ class Evidence(ABC):
         """Greedy answers to a set's questions."""
 
     @abstractmethod
-    def stacked_states(self, role: Role, layer: int) -> Any:
-        """States of one layer at the scored positions of all examples: float64 tensor [token d_model]."""
+    def stacked_states(self, role: Role, layer: int) -> Float[Tensor, "token d_model"]:
+        """States of one layer at the scored positions of all examples, float64."""
 
     @abstractmethod
-    def patched_delta(self, role: Role) -> Any:
-        """What patching a model's states into `full` costs, nats per token: tensor [example layer]."""
+    def patched_delta(self, role: Role) -> Float[Tensor, "example layer"]:
+        """What patching a model's states into `full` costs, nats per token."""
 
     @abstractmethod
-    def lens(self, role: Role) -> Any:
-        """Logit Lens of a model's states through the head of `full`, nats per token: tensor [example layer]."""
+    def lens(self, role: Role) -> Float[Tensor, "example layer"]:
+        """Logit Lens of a model's states through the head of `full`, nats per token."""
 
     @abstractmethod
-    def masks(self) -> Any:
-        """Fisher masks of `full` and `retain` (`FisherMasks`)."""
+    def masks(self) -> FisherMasks:
+        """Fisher masks of `full` and `retain`."""
 
     @abstractmethod
-    def fisher(self) -> Any:
+    def fisher(self) -> list[Float[Tensor, "_"]]:
         """Fisher information of the model at the masked weights: a tensor per layer."""
 
     @abstractmethod

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from textwrap import shorten
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from uds_lens.checked_arguments import arguments_checked, arguments_checked_but
 from uds_lens.checked_settings import shown
@@ -16,14 +16,16 @@ from uds_lens.optional_packages import require_package
 if TYPE_CHECKING:
     import pandas as pd
 
+    from uds_lens.metrics.metric_options import MetricOptions
+
 
 @arguments_checked_but("names")
-def resolve(names: Iterable[str] | None, *, options: Any = None) -> list[MetricSpec]:
+def resolve(names: Iterable[str] | None, *, options: MetricOptions | None = None) -> list[MetricSpec]:
     """The metrics asked for with those they are made of, in the order of `METRICS`.
 
     Args:
         names: Names; None takes all.
-        options: A `MetricOptions`, whose settings may add metrics to those that another is made of; None adds none.
+        options: Settings, which may add metrics to those that another is made of; None adds none.
 
     Returns:
         Specs, each once.

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from uds_lens.compat.transformers import PLACE_ENTRY, QUANTISED_ENTRY
+
 _NOT_COMPUTED = frozenset(
     (
-        "_name_or_path",
+        PLACE_ENTRY,
+        QUANTISED_ENTRY,
         "architectures",
         "attention_dropout",
         "chunk_size_feed_forward",
@@ -21,7 +24,6 @@ _NOT_COMPUTED = frozenset(
         "output_router_logits",
         "pretraining_tp",
         "problem_type",
-        "quantization_config",
         "return_dict",
         "router_aux_loss_coef",
         "torch_dtype",

@@ -12,6 +12,7 @@ from torch import nn
 from uds_lens.checked_arguments import arguments_checked_but
 from uds_lens.compat.accelerate import is_offloaded
 from uds_lens.compat.peft import is_adapted, model_inside
+from uds_lens.compat.torch import COMPILED, compiled_module
 from uds_lens.compat.transformer_lens import in_compatibility_mode, is_bridge, original_model
 from uds_lens.compat.transformers import attention_of
 from uds_lens.errors import ModelError, Setting, warn_once
@@ -162,8 +163,9 @@ def _inner_model(model: Any) -> Any:
         ModelError: It is none, or wrapped in something that is not run here.
     """
     kind = type(model).__name__
-    for name in ("module", "_orig_mod"):
-        if isinstance(inside := getattr(model, name, None), nn.Module):
+    wrapped = {"module": getattr(model, "module", None), COMPILED: compiled_module(model)}
+    for name, inside in wrapped.items():
+        if isinstance(inside, nn.Module):
             raise ModelError(
                 f"cannot open {kind}: it wraps a {type(inside).__name__}. Hand over what is inside, model.{name}."
             )

@@ -170,11 +170,11 @@ def _references(audits: Mapping[str, DepthAudit], named: Collection[str]) -> lis
     return [name for name in audits if name in {*named, *references_among(audits)}]
 
 
-def _named(audits: Any) -> dict[str, DepthAudit]:
+def _named(audits: DepthAudit | Sequence[DepthAudit] | Mapping[str, DepthAudit]) -> dict[str, DepthAudit]:
     if isinstance(audits, DepthAudit):
         audits = [audits]
     if not isinstance(audits, Mapping):
-        if isinstance(audits, str) or not all(isinstance(audit, DepthAudit) for audit in audits):
+        if not all(isinstance(audit, DepthAudit) for audit in audits):
             raise ConfigError("a report takes audits (DepthAudit.load reads saved ones); got something else.")
         audits = dict(zip(audit_names(audits), audits, strict=True))
     if not audits:

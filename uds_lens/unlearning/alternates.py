@@ -6,16 +6,15 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 
-from uds_lens.data import ForgetExample, answer_ends, answer_prompt, chosen_protocol, prompt_ids
+from uds_lens.data import ChatStyle, ForgetExample, answer_ends, answer_prompt, chosen_protocol, prompt_ids
 from uds_lens.errors import DataError
 from uds_lens.progress import progress
 from uds_lens.storage import atomic_write_bytes, conform, read_sealed, sealed
-from uds_lens.types import Protocol
-from uds_lens.unlearning.objectives.altpo import AltPOConfig
+from uds_lens.types import AnswerProtocol
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -26,6 +25,35 @@ FILE = "alternates.json"
 _FORMAT = "uds_lens.alternates"
 
 _ROUNDS, _HOTTER, _BATCH = 5, 0.5, 32
+
+
+@runtime_checkable
+class SamplingSettings(Protocol):
+    """What alternates need of a method's configuration: that of AltPO, or of an objective of a user's own."""
+
+    @property
+    def protocol(self) -> AnswerProtocol:
+        """How questions are put."""
+
+    @property
+    def chat(self) -> ChatStyle:
+        """What stands around them."""
+
+    @property
+    def seed(self) -> int:
+        """Of the draws."""
+
+    @property
+    def n_alternates(self) -> int:
+        """Alternates per question."""
+
+    @property
+    def temperature(self) -> float:
+        """Of the first draws."""
+
+    @property
+    def max_new_tokens(self) -> int:
+        """Longest alternate."""
 
 
 class _Row(NamedTuple):
@@ -45,7 +73,7 @@ def sample_alternates(
     tokenizer: PreTrainedTokenizerBase,
     examples: Sequence[ForgetExample],
     *,
-    config: AltPOConfig,
+    config: SamplingSettings,
     show_progress: bool | None = None,
 ) -> list[list[str]]:
     """Sample answers that are in the model's own manner and not the one to forget.
@@ -135,10 +163,10 @@ def _draw(
     tokenizer: PreTrainedTokenizerBase,
     questions: Sequence[str],
     *,
-    config: AltPOConfig,
+    config: SamplingSettings,
     temperature: float,
 ) -> list[list[str]]:
-    protocol: Protocol = chosen_protocol(config.protocol, tokenizer)
+    protocol = chosen_protocol(config.protocol, tokenizer)
     prompts = [
         answer_prompt(question, tokenizer=tokenizer, protocol=protocol, chat=config.chat)
         for question in questions

@@ -5,19 +5,27 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TypeVar, cast
 
 import torch
 
 from uds_lens.data import AnswerSequence, ForgetExample, answer_sequences, chosen_protocol
 from uds_lens.errors import ResultFormatError, UdsLensWarning
-from uds_lens.unlearning.alternates import FILE, read_alternates, sample_alternates, write_alternates
+from uds_lens.unlearning.alternates import (
+    FILE,
+    SamplingSettings,
+    read_alternates,
+    sample_alternates,
+    write_alternates,
+)
 from uds_lens.unlearning.method_config import MethodConfig
 from uds_lens.unlearning.objective_registry import Need
 from uds_lens.unlearning.parent import Parent
 from uds_lens.unlearning.reference_log_probs import answer_log_probs
 from uds_lens.unlearning.train_options import TrainOptions
 from uds_lens.unlearning.visits import TrainingData
+
+T = TypeVar("T")
 
 
 def pairs_of(examples: Sequence[ForgetExample]) -> list[tuple[str, str]]:
@@ -82,7 +90,7 @@ def training_data(
 
 def winning_answers(
     parent: Parent,
-    config: Any,
+    config: MethodConfig,
     needs: frozenset[Need],
     forget: Sequence[ForgetExample],
     refusals: Sequence[str],
@@ -100,7 +108,7 @@ def winning_answers(
 
 
 def _alternates(
-    parent: Parent, config: Any, forget: Sequence[ForgetExample], folder: Path, options: TrainOptions
+    parent: Parent, config: MethodConfig, forget: Sequence[ForgetExample], folder: Path, options: TrainOptions
 ) -> list[list[str]]:
     """Those an earlier try of this run drew, or new ones; with one seed on one machine they are the same."""
     file = folder / FILE
@@ -109,13 +117,14 @@ def _alternates(
             return read_alternates(file)
         except ResultFormatError as error:
             warnings.warn(UdsLensWarning(f"{error} Alternates are drawn again."), stacklevel=2)
+    settings = cast("SamplingSettings", config)  # the declaration of the objective has checked its fields
     drawn = sample_alternates(
-        parent.model, parent.tokenizer, forget, config=config, show_progress=options.progress
+        parent.model, parent.tokenizer, forget, config=settings, show_progress=options.progress
     )
     write_alternates(file, forget, drawn)
     return drawn
 
 
-def _split(values: Sequence[Any], lengths: Sequence[int]) -> list[Sequence[Any]]:
+def _split(values: Sequence[T], lengths: Sequence[int]) -> list[Sequence[T]]:
     starts = [sum(lengths[:i]) for i in range(len(lengths))]
     return [values[start : start + n] for start, n in zip(starts, lengths, strict=True)]

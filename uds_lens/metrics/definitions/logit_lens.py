@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 from uds_lens.metrics.declaration import ERASED, Outcome, Pass, needs_states
 from uds_lens.metrics.depth_of_deltas import depth_of_deltas
 from uds_lens.metrics.evidence import Evidence
 from uds_lens.metrics.registry import metric
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+    from torch import Tensor
 
 
 @metric(
@@ -30,6 +34,6 @@ def logit_lens(evidence: Evidence) -> Outcome:
     return replace(outcome, details={**outcome.details, **deltas})
 
 
-def _rounded(deltas: Any) -> list[list[float]]:
+def _rounded(deltas: Float[Tensor, "example layer"]) -> list[list[float]]:
     """Nats per token, to a millionth."""
     return [[round(value, 6) for value in row] for row in deltas.tolist()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -86,7 +87,7 @@ class _Cut:
         wide = self._remembered(value, _build_mask)
         return wide[:, :, : self.n * width, : self.trace.first_column + self.n * width]
 
-    def _remembered(self, value: Tensor, build: Any) -> Tensor:
+    def _remembered(self, value: Tensor, build: Callable[[Trace, Tensor, int], Tensor]) -> Tensor:
         """Built once for as many variants as are ever resumed together; the blocks of a model share most arguments."""
         cuts = self.trace.cuts
         if id(value) not in cuts:
@@ -107,7 +108,7 @@ def _build_mask(trace: Trace, mask: Tensor, n: int) -> Tensor:
     batch, columns = trace.batch, trace.first_column
     window, real = batch.window.to(mask.device), batch.window_mask.to(mask.device)
     size, width = window.shape
-    blocked: Any = False if mask.dtype == torch.bool else torch.finfo(mask.dtype).min
+    blocked: float = False if mask.dtype == torch.bool else torch.finfo(mask.dtype).min
     heads = mask.shape[1]
     rows = mask.expand(size, -1, -1, -1).gather(
         2, window[:, None, :, None].expand(-1, heads, -1, mask.shape[-1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import torch
@@ -22,6 +23,8 @@ from uds_lens.patching.decoder import (
 from uds_lens.patching.wavefront.block import run_block
 from uds_lens.patching.wavefront.prefix import KeptKeys, PrefixKept, recording_cache
 from uds_lens.patching.wavefront.trace import BlockCall, Trace
+
+logger = logging.getLogger(__name__)
 
 
 @torch.no_grad()
@@ -69,7 +72,8 @@ def padded_pass(
         before = states[-1] if states else entry[0]
         try:
             states.append(run_block(pass_, anatomy.n_layers - 1, before))
-        except PatchError:
+        except PatchError as error:
+            logger.info("%r: the last block runs over the whole sequence, because %s", model.name, error)
             return padded_pass(model, batch, keep_prefix=keep_prefix, by_bridge=by_bridge, whole=True)
     require_each_once(model, states)
     pass_.states = torch.stack(states, dim=1)
