@@ -62,7 +62,7 @@ def test_every_public_function_is_checked() -> None:
     } == set()
 
 
-CLASSES_BY_NAME = {"AuditScores", "DataFrame", "Figure", "Series"}
+CLASSES_BY_NAME = {"AuditScores", "DataFrame", "Figure", "MetricOptions", "Series"}
 """Classes that annotations name and modules import for type checkers only."""
 
 

@@ -1,5 +1,7 @@
 """Parts of torch that are not public; each test names one."""
 
+import warnings
+
 import pytest
 import torch
 from torch import nn
@@ -32,7 +34,9 @@ def test_a_module_keeps_its_hooks_in_four_tables() -> None:
 
 def test_a_compiled_module_tells_what_it_wraps() -> None:
     layer = nn.Linear(2, 2)
-    wrapper = torch.compile(layer)  # compiles nothing before it is called
+    with warnings.catch_warnings():  # torch's own, when its compiler is imported for the first time
+        warnings.simplefilter("ignore", DeprecationWarning)
+        wrapper = torch.compile(layer)  # compiles nothing before it is called
     assert compiled_module(wrapper) is layer, (
         "torch._dynamo.eval_frame.OptimizedModule._orig_mod no longer holds what torch.compile wrapped: see "
         "uds_lens/compat/torch.py, COMPILED; until then a compiled model is opened and its hooks never run"
