@@ -23,7 +23,7 @@ def script(monkeypatch):
     def shorter(schedule):
         return dataclasses.replace(schedule, steps=2)
 
-    methods = {"npo": dataclasses.replace(build_toy_world.METHODS["npo"], epochs=1)}
+    methods = {"npo": dataclasses.replace(build_toy_world.METHODS["npo"], epochs=1, warmup_epochs=0.0)}
     monkeypatch.setattr(build_toy_world, "BASE", shorter(build_toy_world.BASE))
     monkeypatch.setattr(build_toy_world, "FACTS", shorter(build_toy_world.FACTS))
     for module in ("unlearning", "measurement"):

@@ -22,6 +22,7 @@ UNEQUAL = (
     "In Lundville, she said.",
     "No, Bo Lund did.",
 )
+SHORT = {"batch_size": 4, "epochs": 1, "warmup_epochs": 0.0, "max_grad_norm": 1e9}
 EXTRA = {"rmu": {"layer": 3, "scale": 5.0}, "altpo": {"n_alternates": 2, "max_new_tokens": 12}}
 
 
@@ -39,9 +40,7 @@ def gradients(method: str, parent: Parent, folder, *, passes: int, n: int = 4, *
     """Gradients of the first step, and the point of the loss curve, with a batch of four in so many passes."""
     config = make_config(
         method,
-        {**EXTRA.get(method, {}), **more, "alpha": 2.0, "batch_size": 4, "epochs": 1, "max_grad_norm": 1e9}
-        if method != "ga"
-        else {"batch_size": 4, "epochs": 1, "max_grad_norm": 1e9},
+        {**EXTRA.get(method, {}), **more, "alpha": 2.0, **SHORT} if method != "ga" else SHORT,
     )
     declared = objective_named(method)
     forget, retain = rows(UNEQUAL[:n]), rows(UNEQUAL[::-1], start=9)

@@ -58,10 +58,12 @@ def test_ours_are_the_files_in_the_folder() -> None:
 
 def test_it_trains_and_its_record_reads_back(mine: Path, tiny: Tiny, tmp_path: Path) -> None:
     assert "half" in METHODS
-    config = u.make_config("half", {"part": "0.25", "epochs": 1, "learning_rate": 1e-3, "batch_size": 2})
+    config = u.make_config(
+        "half", {"part": "0.25", "epochs": 1, "warmup_epochs": 0, "learning_rate": 1e-3, "batch_size": 2}
+    )
     out = u.unlearn(tiny.full, tiny.forget, tiny.retain, config=config, out=tmp_path / "out", options=QUICK)
     record = u.read_record(out)
-    assert record["name"] == "half_lr1e-03_alpha1_epoch1_batchsize2_part0.25"
+    assert record["name"] == "half_lr1e-03_alpha1_epoch1_batchsize2_warmupepochs0_part0.25"
     assert u.recorded_config(record) == config == u.parse_name(record["name"])
     u.withdraw_objective("half")
     with pytest.raises(ConfigError, match="known once the file that declares it is imported"):

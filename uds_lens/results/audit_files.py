@@ -46,6 +46,9 @@ UNSEALED = 1
 
 _MANIFEST, _TENSORS, _EXAMPLES = "manifest.json", "tensors.safetensors", "examples.parquet"
 _MEMBERS = {"format", "version", "config", "models", "provenance", "skipped", "files"}
+_MOST_ATTEMPTS = 100
+"""Readings of a result that is saved again all the time, before it is given up."""
+
 _DEEPEST = 12
 """Levels of a provenance."""
 
@@ -168,15 +171,26 @@ def load_result(path: str | os.PathLike[str], kind: SavedKind) -> dict[str, Any]
     Raises:
         ResultFormatError: A file is missing, altered, or of another version or kind.
     """
-    folder, before = located(path), None
-    while True:
+    folder = located(path)
+    for attempt in range(_MOST_ATTEMPTS):
+        before = _written(folder)
         content = _manifest_bytes(folder, kind)
         try:
             return _fields(content, folder, kind)
         except ResultFormatError:
-            if content == before:
+            # Was another version put in place between the files? Bytes alone do not tell: it may be put back again.
+            if _written(folder) == before or attempt + 1 == _MOST_ATTEMPTS:
                 raise
-            before = content  # perhaps another version was put in place between the files
+    raise AssertionError("unreachable")
+
+
+def _written(folder: Path) -> tuple[int, ...] | None:
+    """Which writing of the manifest stands there; None where there is none."""
+    try:
+        told = (folder / _MANIFEST).stat()
+    except OSError:
+        return None
+    return told.st_dev, told.st_ino, told.st_size, told.st_mtime_ns, told.st_ctime_ns
 
 
 def _fields(content: bytes, folder: Path, kind: SavedKind) -> dict[str, Any]:

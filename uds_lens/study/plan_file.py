@@ -11,7 +11,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from uds_lens.checked_arguments import arguments_checked
+from uds_lens.checked_arguments import arguments_checked, arguments_checked_but
 from uds_lens.checked_settings import require_known, require_whole, shown
 from uds_lens.errors import ConfigError, ResultFormatError
 from uds_lens.storage import conform, read_file
@@ -31,7 +31,7 @@ _LARGEST = 4 << 20
 """Bytes of a plan."""
 
 
-@arguments_checked
+@arguments_checked_but("source")
 def plan(source: str | os.PathLike[str] | Mapping[str, Any] | StudyPlan) -> StudyPlan:
     """Read a plan and check it.
 
