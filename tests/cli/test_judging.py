@@ -313,3 +313,101 @@ def test_rank_reads_our_own_metrics(uds_lens, tmp_path) -> None:
         ("npo", 0.9),
         ("rmu", 0.6),
     ]
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        ("em", "no model has a value of 'em' (empty in the file): --memorization NAME takes others"),
+        ("s_mia_loss", "--retain RUN gives the normalised attacks"),
+        ("utility_rel", "no model has a value of 'utility_rel': --full RUN gives it"),
+        ("uds", "no model has a value of 'uds' (empty in the file): --audits DIR"),
+    ],
+)
+def test_rank_says_which_part_no_model_has(column, message, study, uds_lens, tmp_path) -> None:
+    table = written(tmp_path / "m.csv", study.models.assign(**{column: math.nan}))
+    for words in ((), ("--json",)):
+        code, out, err = uds_lens("rank", table, *words)
+        assert (code, out) == (1, "") and message in err and err.count("\n") == 1 and len(err) < 500
+
+
+def open_unlearning_runs(folder: Path, **more: float) -> Path:
+    """Runs as Open-Unlearning writes them by default, without what it does not measure."""
+    summary = {"extraction_strength": 0.1, "forget_Q_A_PARA_Prob": 0.05, "model_utility": 0.5, **more}
+    for method in ("NPO", "RMU"):
+        run = folder / f"tofu_Llama-3.2-1B-Instruct_forget10_{method}_lr1e-05_alpha1_epoch5"
+        run.mkdir(parents=True)
+        (run / "TOFU_SUMMARY.json").write_text(json.dumps(summary))
+    return folder
+
+
+def test_rank_of_bare_open_unlearning_runs_names_every_option(uds_lens, tmp_path) -> None:
+    runs = open_unlearning_runs(tmp_path / "runs", mia_min_k=0.5)
+    code, out, err = uds_lens("rank", runs)
+    assert (code, out, err.count("\n")) == (1, "", 1) and len(err) < 500
+    for option in (
+        "--audits DIR",
+        "--retain RUN",
+        "--full RUN",
+        "--memorization",
+        "--membership",
+        "--utility",
+    ):
+        assert option in err
+    assert "Open-Unlearning does not measure it by default" in err and "needs the run of retain)" in err
+    assert "lacks 'uds'" in err and "'em'" in err and "retain=" not in err
+
+
+def test_rank_without_a_useful_model_is_an_error(study, uds_lens, tmp_path) -> None:
+    table = written(tmp_path / "m.csv", study.models)
+    code, out, err = uds_lens("rank", table, "--min-utility", 3)
+    assert (code, out) == (1, "") and "keeps 3 of the utility" in err and "lower --min-utility" in err
+
+
+def test_rank_warns_of_constant_parts_and_few_models(study, uds_lens, tmp_path) -> None:
+    table = written(tmp_path / "m.csv", study.models.iloc[1:4].assign(es=0.5))
+    code, out, _ = uds_lens("rank", table, "--resamples", 20)
+    told = " ".join(out.split())
+    assert code == 0 and "! only 3 models have a score" in told and "! es is 0.5 for all 3 models" in told
+    notes = json.loads(uds_lens("rank", table, "--resamples", 20, "--json").out)["notes"]
+    assert len(notes) == 2 and "P(first) from so few says nothing" in notes[0]
+    enough = written(tmp_path / "all.csv", study.models)
+    assert json.loads(uds_lens("rank", enough, "--resamples", 0, "--json").out)["notes"] == []
+
+
+def test_dashboard_says_on_the_terminal_what_it_lacks(study, uds_lens, tmp_path) -> None:
+    models = study.models.assign(em=math.nan)
+    pools = study.pools.groupby("knows").head(3).assign(es=0.5, em=math.nan)
+    both = pd.concat([models, pools])
+    cases = {
+        "all": (
+            both,
+            ["no model has a value of em (empty in the file)", "! em: no model of P", "! es: constant"],
+        ),
+        "few": (both, ["F is from 3 models that know and 3 that do not"]),
+        "constant": (study.models.assign(es=0.5), ["! es is 0.5 for all 39 models"]),
+        "three": (study.models.iloc[1:4], ["! only 3 models have a score"]),
+        "missing": (study.models.drop(columns="es"), ["! Methods are not ranked", "lacks the column 'es'"]),
+        "small": (pd.concat([study.models, pools.iloc[[0, 3]]]), ["! Metrics are not judged"]),
+    }
+    for name, (frame, sentences) in cases.items():
+        page = tmp_path / f"{name}.html"
+        code, out, _ = uds_lens("dashboard", written(tmp_path / f"{name}.csv", frame), "--out", page)
+        told = " ".join(out.split())
+        assert code == 0 and page.exists() and all(each in told for each in sentences), (name, told)
+    told = json.loads(uds_lens("dashboard", tmp_path / "few.csv", "--out", page, "--json").out)
+    assert any("F is from 3 models" in note for note in told["notes"])
+
+
+def test_meta_without_any_value_is_an_error(models: Path, study, uds_lens, tmp_path) -> None:
+    table = written(tmp_path / "empty.csv", study.pools.assign(es=math.nan))
+    for words in (
+        ("--metric", "es"),
+        ("--metric", "es", "--json"),
+        ("--metric", "es", "--out", tmp_path / "t"),
+    ):
+        code, out, err = uds_lens("meta", table, *words)
+        assert (code, out, err.count("\n")) == (1, "", 1)
+        assert "none of the 60 models of the pools has a value of 'es' (empty in the file)" in err
+    assert not (tmp_path / "t").exists()
+    assert uds_lens("meta", table, "--metric", "es", "--metric", "uds").code == 0

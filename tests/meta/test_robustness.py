@@ -120,6 +120,36 @@ def test_a_metric_without_a_cut_does_not_shrink_the_common_models():
     assert math.isnan(at.loc[("threshold", "own", "d"), "q"])
 
 
+@pytest.mark.parametrize(
+    ("cuts", "named"),
+    [
+        ({"x": 0.35, "d": 0.05}, "none passes for d"),
+        ({"x": 0.01, "d": 0.05}, "none passes for x, d"),
+        ({"x": 0.35, "d": 0.05, "y": 0.5}, "none passes for d"),
+    ],
+)
+def test_a_metric_that_lets_no_model_pass_leaves_no_common_model(cuts, named):
+    frames = {name: frame.assign(y=0.5 + 0.01 * frame["x"]) for name, frame in AFTER.items()}
+    before, ways = BEFORE.assign(y=math.nan), {**WAYS, "y": "knowledge"}
+    table = robustness_by_filter(before, **frames, direction=ways, thresholds=cuts, n_resamples=20)
+    at = table.set_index(["filter", "models", "metric"])
+    assert at.loc[("threshold", "own", "x"), "n"] == (3 if cuts["x"] > 0.1 else 0)
+    for metric in WAYS:
+        row = at.loc[("threshold", "common", metric)]
+        assert (row["n"], math.isnan(row["q"]), math.isnan(row["rob"])) == (0, True, True)
+        assert row["q_reason"] == row["r_reason"] and row["q_reason"].endswith(named)
+    assert at.loc[("utility", "common", "x"), "n"] == 4  # y has no value, and takes no part
+
+
+def test_metrics_that_each_let_others_pass_have_no_common_model():
+    before = BEFORE.assign(d=1 - BEFORE["d"].to_numpy())  # what x forgot, d knows
+    table = robustness_by_filter(
+        before, quantised=QUANTISED, direction=WAYS, thresholds={"x": 0.25, "d": 0.15}, n_resamples=20
+    )
+    row = table.set_index(["filter", "models", "metric"]).loc[("threshold", "common", "x")]
+    assert row["n"] == 0 and row["q_reason"] == "no model is common to all metrics: each lets others pass"
+
+
 def test_the_shift_of_retain_has_an_interval():
     shift = retain_shift(RETAIN, RETAIN_AFTER, "x", direction="knowledge")
     reach = 4.302653 * 0.02 / math.sqrt(3)  # t with 2 degrees of freedom

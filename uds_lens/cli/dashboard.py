@@ -19,6 +19,7 @@ from uds_lens.cli.model_tables import (
     chosen,
     ways,
 )
+from uds_lens.cli.output import print_wrapped
 from uds_lens.cli.progress_lines import say
 from uds_lens.cli.shared_options import Printing
 
@@ -61,7 +62,8 @@ def dashboard(
       uds-lens dashboard models.csv --out dashboard.html
     """
     say(f"reading {models} ...")
-    from uds_lens import meta, report
+    from uds_lens import meta
+    from uds_lens.report.dashboard_page import write_dashboard
     from uds_lens.storage import require_fresh
 
     out = require_fresh(out, directory=False)
@@ -76,7 +78,7 @@ def dashboard(
     if perturbed.given:
         found = judged(table.frame, own, perturbed, given, min_utility)
         robust, points = found.robust, found.points
-    report.dashboard(
+    out, notes = write_dashboard(
         table,
         out,
         pools=own,
@@ -89,7 +91,14 @@ def dashboard(
         title=title,
     )
     if printing.json:
-        told = {"dashboard": str(out), "models": len(table.frame), "source": table.source}
+        told = {
+            "dashboard": str(out),
+            "models": len(table.frame),
+            "source": table.source,
+            "notes": list(notes),
+        }
         typer.echo(json.dumps(told, indent=2, ensure_ascii=False))
         return
     typer.echo(f"{len(table.frame)} models in {out}: open it in a browser.")
+    for note in notes:
+        print_wrapped(f"! {note}")

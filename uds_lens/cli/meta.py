@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -29,7 +30,7 @@ from uds_lens.errors import DataError
 if TYPE_CHECKING:
     import pandas as pd
 
-    from uds_lens.meta import Published
+    from uds_lens.meta import ModelTable, Published
 
 _SETTINGS = ("utility+threshold", "threshold", "utility", "none")
 
@@ -84,6 +85,7 @@ def meta(
             "the table lacks the column 'knows' (True: trained on the forget set, False: never saw it, empty: "
             "neither), and no --quantised or --relearned models were named: there is nothing to judge by."
         )
+    _require_values(found, names, perturbed.given)
     result = judged(
         found.frame,
         None,
@@ -108,6 +110,24 @@ def meta(
         _print_robust(result.robust, result.faithful)
     if out is not None:
         typer.echo(f"\nSaved in {out}")
+
+
+def _require_values(table: ModelTable, names: Sequence[str], perturbed: bool) -> None:
+    """Some metric must have a value of some model that is judged: dashes alone are no judgement."""
+    from uds_lens.meta.score_gaps import reason_of
+
+    frame = table.frame
+    if not perturbed:
+        frame = frame[frame["knows"].notna()]
+    if not len(frame) or not frame[list(names)].isna().all(axis=None):
+        return
+    which = "models" if perturbed else "models of the pools"
+    why = reason_of(names[0], frame, table.reasons)
+    shown = ", ".join(map(repr, names[:8])) + (", ..." if len(names) > 8 else "")
+    raise DataError(
+        f"none of the {len(frame)} {which} has a value of {shown}{f' ({why})' if why else ''}: there is nothing to "
+        "judge. --metric names other columns."
+    )
 
 
 def _require_places(out: Path | None) -> Path | None:

@@ -119,26 +119,6 @@ class Score(Group):
             depth=self.depth,
         )
 
-    def check(self, frame: pd.DataFrame, references: References) -> None:
-        """Say which option brings a column that is missing.
-
-        Raises:
-            DataError: A part of the score is no column.
-        """
-        parts = self.parts()
-        hints = {
-            parts.depth: "--audits DIR puts the UDS of saved audits there",
-            **dict.fromkeys(
-                parts.membership, "--retain RUN gives the normalised attacks of Open-Unlearning runs"
-            ),
-            parts.utility: "--full RUN gives it for Open-Unlearning runs",
-        }
-        for name in (*parts.metrics, parts.utility):
-            if name not in frame.columns:
-                shown = ", ".join(map(str, list(frame.columns)[:16]))
-                hint = f": {hints[name]}" if name in hints else ""
-                raise DataError(f"the table lacks {name!r}, a part of the score{hint}. Its columns: {shown}.")
-
 
 @dataclass(frozen=True, kw_only=True)
 class Perturbed(Group):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from uds_lens.cli.missing_parts import require_parts
 from uds_lens.cli.model_tables import (
     Direction,
     MinUtility,
@@ -71,17 +72,20 @@ def rank(
     """
     say(f"reading {models} ...")
     from uds_lens import meta
+    from uds_lens.meta.score_gaps import score_cautions
 
     out = None if out is None else require_table_file(out, meta.RANKING)
     table = references.read(models, examples=resamples > 1)
     frame, parts = _methods(table.frame), score.parts()
-    score.check(frame, references)
+    require_parts(frame, parts, table.reasons)
     given: dict[str, Any] = {
         "min_utility": min_utility,
         "parts": parts,
         "direction": score_ways(frame, parts, ways(direction)),
     }
     found = meta.rank(frame, with_uds=by == "with", select_by=select_by, **given)
+    _require_scores(found)
+    notes = score_cautions(frame, parts)
     moved = meta.shifts(frame, **given)
     sure = {}
     if resamples > 1 and found["score_with"].notna().sum() > 1:
@@ -96,10 +100,18 @@ def rank(
     if out is not None:
         write_table_file(found, out)
     if printing.json:
-        told = {"source": table.source, "methods": records(found), "shifts": records(moved), "p_first": sure}
+        told = {
+            "source": table.source,
+            "methods": records(found),
+            "shifts": records(moved),
+            "p_first": sure,
+            "notes": notes,
+        }
         typer.echo(json.dumps(told, indent=2, ensure_ascii=False, allow_nan=False))
         return
     _print(found, moved, sure, by, len(frame))
+    for note in notes:
+        print_wrapped(f"! {note}")
     if out is not None:
         typer.echo(f"\nSaved in {out}")
 
@@ -121,6 +133,16 @@ def _methods(frame: pd.DataFrame) -> pd.DataFrame:
     if len(rest):
         typer.echo(f"note: without a method, and left out: {names}", err=True)
     return kept
+
+
+def _require_scores(found: pd.DataFrame) -> None:
+    """Dashes are no ranking: some method must have a score."""
+    if not found["score"].isna().all():
+        return
+    told = "; ".join(f"{row['method']}: {row['reason']}" for row in found.to_dict("records"))
+    told = told if len(told) <= 300 else f"{told[:300]}..."
+    lower = " A lower --min-utility lets more configurations count." if "of the utility" in told else ""
+    raise DataError(f"no method has a score ({told}): no configuration has all parts.{lower}")
 
 
 _WIDE = 110

@@ -9,6 +9,7 @@ import numpy as np
 
 from uds_lens.checked_arguments import arguments_checked
 from uds_lens.errors import DataError
+from uds_lens.meta.common_models import common_models, takes_part, why_none
 from uds_lens.meta.declarations import Points
 from uds_lens.meta.perturbed import Perturbed, align
 from uds_lens.meta.required_columns import POINTS, ROBUSTNESS
@@ -150,7 +151,8 @@ def robustness_by_filter(
     """The same under every setting of the filters, side by side, on each metric's own models and on common ones.
 
     Under a threshold every metric is judged on other models; the common ones are those that pass for all metrics and
-    have all values. A metric without a threshold, or without any value, does not take part in finding them.
+    have all values. A metric without a threshold, or without any value, does not take part in finding them; one that
+    lets no model pass leaves no common model, and the reason names it.
 
     Args:
         before: As in `robustness`.
@@ -209,6 +211,8 @@ def robustness_by_filter(
                 chosen = each if models == "own" else each.only(shared)
                 distance = _distance(faithful, each.metric)
                 row = judge(chosen, setting, by_threshold, distance, confidence, n_resamples, seed)
+                if models == "common" and not shared.any() and takes_part(each):
+                    row |= dict.fromkeys(("q_reason", "r_reason"), why_none(found))
                 rows.append({**row, "models": models})
     return pd.DataFrame(rows, columns=list(ROBUSTNESS))
 
@@ -273,19 +277,6 @@ def perturbation_points(
     )
     tables = [_points(each) for each in found]
     return pd.concat(tables, ignore_index=True)[list(POINTS)]
-
-
-def common_models(found: Sequence[Perturbed]) -> np.ndarray:
-    """Models that pass for all metrics that have any, with all values that were measured."""
-    shared = np.ones(len(found[0].models), dtype=bool)
-    for each in found:
-        complete = each.kept.copy()
-        for after in (each.quantised, each.relearned):
-            if after is not None and not np.isnan(after).all():
-                complete &= ~np.isnan(after)
-        if each.kept.any():
-            shared &= complete
-    return shared
 
 
 def _points(each: Perturbed) -> pd.DataFrame:

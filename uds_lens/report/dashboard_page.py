@@ -13,7 +13,7 @@ from uds_lens.meta import ModelTable, Points, ScoreParts
 from uds_lens.meta.method_ranking import View
 from uds_lens.report.dashboard_context import context
 from uds_lens.report.dashboard_payload import payload
-from uds_lens.report.dashboard_tables import gather
+from uds_lens.report.dashboard_tables import Tables, gather
 from uds_lens.report.filling import fill
 from uds_lens.storage import atomic_write_text, located, require_fresh
 from uds_lens.types import check_choice
@@ -78,12 +78,9 @@ def dashboard(
         ResultFormatError: Something else than a page or a figure of this library stands at `path`.
         DataError: A model occurs twice, or there is no column `model`. What else is missing is told on the page.
     """
-    path = located(path)
-    if path.suffix.lower() not in (".html", ".htm"):
-        raise ConfigError(f"a dashboard is an HTML file, for example dashboard.html; got {str(path)!r}.")
-    require_fresh(path, directory=False)
-    page = render_dashboard(
+    found, _ = write_dashboard(
         models,
+        path,
         pools=pools,
         robust=robust,
         points=points,
@@ -94,8 +91,26 @@ def dashboard(
         title=title,
         n_resamples=n_resamples,
     )
-    atomic_write_text(path, page)
-    return path
+    return found
+
+
+def write_dashboard(
+    models: pd.DataFrame | ModelTable,
+    path: str | os.PathLike[str],
+    *,
+    title: str,
+    n_resamples: int = 1000,
+    **given: Any,
+) -> tuple[Path, tuple[str, ...]]:
+    """`dashboard`, with what the page says could not be made or is too little to say much."""
+    path = located(path)
+    if path.suffix.lower() not in (".html", ".htm"):
+        raise ConfigError(f"a dashboard is an HTML file, for example dashboard.html; got {str(path)!r}.")
+    require_fresh(path, directory=False)
+    check_choice("select_by", given["select_by"], View)
+    tables = gather(models, n_resamples=n_resamples, **given)
+    atomic_write_text(path, _page(tables, title, n_resamples))
+    return path, tables.gaps
 
 
 @arguments_checked
@@ -125,6 +140,10 @@ def render_dashboard(
         select_by=select_by,
         n_resamples=n_resamples,
     )
+    return _page(tables, title, n_resamples)
+
+
+def _page(tables: Tables, title: str, n_resamples: int) -> str:
     told: dict[str, Any] = context(tables, title=title, n_resamples=n_resamples)
     return fill(
         "dashboard.html.j2",

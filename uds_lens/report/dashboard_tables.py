@@ -13,8 +13,10 @@ from uds_lens import meta
 from uds_lens.errors import DataError, UdsLensError
 from uds_lens.meta import ModelTable, Points, Published, ScoreParts, Stability
 from uds_lens.meta.method_ranking import View
+from uds_lens.meta.score_gaps import score_cautions
 from uds_lens.metrics import METRICS
 from uds_lens.plots.frame_columns import require
+from uds_lens.report.dashboard_gaps import pool_cautions, sentence, unscored
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,7 +54,7 @@ class Tables:
     directions: Mapping[str, Points]
     """What a higher value of each metric of the score means."""
     gaps: tuple[str, ...]
-    """What could not be made, and why."""
+    """What could not be made, and why; what is too little or too equal to say much."""
     reasons: pd.DataFrame
     """Why values are NaN: `model`, `metric`, `reason`."""
     source: str
@@ -99,6 +101,9 @@ def gather(
         references = pd.concat([references, models.references], ignore_index=True)
     pools = pooled if pools is None and len(pooled) else pools
     own, references, ways = _scored(own, references, parts, direction, gaps)
+    if ways:
+        reasons = None if table is None else table.reasons
+        gaps += [*unscored(own, parts, reasons), *map(sentence, score_cautions(own, parts))]
     judged = _judged(pools, direction, n_resamples, gaps)
     if robust is not None and not len(judged["metrics"]):
         judged["metrics"] = _unjudged(robust)
@@ -190,6 +195,7 @@ def _judged(
     except UdsLensError as problem:
         gaps.append(f"Metrics are not judged: {problem}")
         return nothing
+    gaps += pool_cautions(faithful)
     chosen = cuts[cuts["chosen"].astype(bool)].set_index("metric")
     faithful["threshold"] = faithful["metric"].map(chosen["threshold"])
     faithful["label"] = [METRICS[name].label if name in METRICS else name for name in faithful["metric"]]
