@@ -2,7 +2,7 @@
 
     python benchmarks/page_opening.py
 
-The dashboard is that of the UDS paper's 152 models, the report one of 20 audits (400 examples, 32 layers, Logit Lens).
+The dashboard is that of the UDS paper's 152 models, the report one of 20 audits (400 examples, 32 layers).
 Every first open is that of a browser just started, with an empty profile; then the same page again in the same
 browser. A page is open when its first figures are drawn and the switches work. Prints Markdown.
 """
