@@ -137,8 +137,11 @@ def test_several_models_in_one_table(trio, examples, tmp_path, uds_lens):
     assert table.index.tolist() == ["npo", "before"]
     assert table["em"].tolist() == pytest.approx([found["em"].value for found in saved.values()])
     label = ul.metrics.METRICS["em"].label
-    (row,) = [line.split() for line in printed.splitlines() if line.startswith(f"{label} ")]
-    assert row[-2:] == [f"{found['em'].value:.3f}" for found in saved.values()]
+    (row,) = [" ".join(line.split()) for line in printed.splitlines() if line.startswith(f"{label} ")]
+    told = [found["em"] for found in saved.values()]
+    assert row.endswith(
+        " ".join(f"{em.value:.3f} [{em.interval.low:.2f}, {em.interval.high:.2f}]" for em in told)
+    )
     assert "! all: Only" in printed and f"behind {label}" in " ".join(printed.split())
     assert [line for line in uds_lens.doing if "saved, " in line] == [
         "npo: 2 metrics; saved, 1 of 2",

@@ -95,6 +95,10 @@ def test_the_page_shows_depth_beside_usefulness_and_every_metric(audits):
     assert ("a", "href", "#useful") in page.attributes
     bare = Page(render(audits))
     assert "no metric of usefulness" in bare.words and bare.data["figures"]["useful"] is None
+    assert "Still useful?" in page.words and "no metric of usefulness" not in page.words
+    other = Page(render(audits, metrics=results(weights(audits["ga"]), es=0.5)))
+    assert "no metric of usefulness" in other.words
+    assert "Other metrics" in other.words and "Still useful?" not in other.words
 
 
 def test_depth_and_utility_draws_the_frontier_of_what_is_no_reference():

@@ -14,7 +14,7 @@ from uds_lens.cli.output import print_cautions, print_table, print_wrapped, widt
 from uds_lens.cli.short_names import shortened_names
 
 if TYPE_CHECKING:
-    from uds_lens.metrics import MetricResults, MetricSpec
+    from uds_lens.metrics import MetricResults, MetricSpec, MetricValue
     from uds_lens.results import Interval
 
 
@@ -111,23 +111,30 @@ def _print_many(found: Mapping[str, MetricResults]) -> None:
     first = next(iter(found.values()))
     names = list(found)
     short = dict(zip(names, shortened_names(names, 20), strict=True))
+    cells = {
+        metric.label: [ARROWS[metric.direction], *(_value(found[name][metric.name]) for name in names)]
+        for metric in first
+        if any(not math.isnan(found[name].values[metric.name]) for name in names)
+    }
     wide = max(8, *(len(name) for name in names)) + 2
-    at_once = max(1, (width() - 32) // min(wide, 22))
+    wide = max(min(wide, 22), 2 + max((len(cell) for row in cells.values() for cell in row[1:]), default=0))
+    at_once = max(1, (width() - 32) // wide)
     for start in range(0, len(names), at_once):
         shown = names[start : start + at_once]
         rows = [
-            [metric.label, ARROWS[metric.direction], *(_value(found[name], metric.name) for name in shown)]
-            for metric in first
-            if any(not math.isnan(found[name].values[metric.name]) for name in names)
+            [label, higher, *values[start : start + at_once]] for label, (higher, *values) in cells.items()
         ]
         print_table(["metric", "higher is", *(short[name] for name in shown)], rows)
         if start + at_once < len(names):
             typer.echo("")
 
 
-def _value(results: MetricResults, name: str) -> str:
-    value = results.values[name]
-    return "NaN" if math.isnan(value) else f"{value:.3f}"
+def _value(metric: MetricValue) -> str:
+    """The value, with its 95 % interval where it has one."""
+    if math.isnan(metric.value):
+        return "NaN"
+    low, high = metric.interval
+    return f"{metric.value:.3f}" + ("" if math.isnan(low) else f" [{low:.2f}, {high:.2f}]")
 
 
 def _interval(interval: Interval) -> str:
