@@ -13,11 +13,8 @@ help:  ## this list
 demo: $(INSTALLED)  ## audit the toy world: a table, and saved audits in runs/demo
 	$(BIN)/uds-lens demo
 
-# One worker more than there are cores fills the time in which a test waits for a process or a disk; 4 at most, since each holds torch.
-WORKERS ?= $(shell cores=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); [ $$cores -lt 3 ] && echo $$((cores + 1)) || echo 4)
-
-test: $(INSTALLED)  ## all tests and doctests, on every core (WORKERS=N: processes)
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+test: $(INSTALLED)  ## all tests and doctests, on every core (4 at most: each worker holds torch)
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
 
 check: $(INSTALLED)  ## lint, format, types, import contracts
 	$(BIN)/ruff check .
