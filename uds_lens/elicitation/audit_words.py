@@ -54,12 +54,12 @@ def prompt_audit(name: str, *, injects: Injection) -> Callable[[Callable[[Prompt
 
     Example:
         >>> import dataclasses
-        >>> @prompt_audit("polite", injects="nothing")
-        ... def polite(prompt, context):
+        >>> @prompt_audit("kindly", injects="nothing")
+        ... def kindly(prompt, context):
         ...     return dataclasses.replace(prompt, question=f"Please: {prompt.question}")
-        >>> find_audit("polite+start").name
-        'polite+start'
-        >>> del PROMPT_AUDITS["polite"]
+        >>> find_audit("kindly+start").name
+        'kindly+start'
+        >>> del PROMPT_AUDITS["kindly"]
     """
     check_choice("injects", injects, Injection)
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
