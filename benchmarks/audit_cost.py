@@ -8,7 +8,6 @@ of TOFU forget10, those of the random Llama the same. Prints Markdown.
 
 from __future__ import annotations
 
-import argparse
 import os
 import platform
 import tempfile
@@ -21,7 +20,7 @@ from typing import Any
 import torch
 from bound import least_work
 from reference import one_forward_per_layer, plain_forward, scored_unembeddings
-from workloads import Workload, random_llama, tofu_small
+from workloads import Workload, random_llama, shared_parser, tofu_small
 
 import uds_lens as ul
 from uds_lens.audit.plan import make_plan
@@ -139,12 +138,7 @@ def measure(load: Workload, *, repeats: int, token_budget: int, naive_rows: int 
 
 def main() -> None:
     """Parse, measure, print."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--shared", type=Path, default=Path("../shared"), help="folder with data/ and models/"
-    )
+    parser = shared_parser(__doc__)
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--repeats", type=int, default=5, help="rounds; the best counts")
     parser.add_argument("--limit", type=int, default=None, help="only the first rows")

@@ -20,6 +20,7 @@ import pandas  # noqa: F401 - in this process already, so that a child does not 
 import pyarrow.parquet  # noqa: F401
 import torch
 import transformers.models.llama.modeling_llama  # noqa: F401
+from forking import forked
 
 import uds_lens as ul
 from uds_lens.elicitation import ActPert, ElicitationResults, ElicitOptions, elicit
@@ -44,13 +45,7 @@ def ask(out: Path) -> ElicitationResults:
 
 def child(out: Path) -> int:
     """A run in a process of its own."""
-    pid = os.fork()
-    if pid:
-        return pid
-    try:
-        ask(out)
-    finally:
-        os._exit(0)
+    return forked(lambda: ask(out))
 
 
 def main() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import sys
 import time
 from pathlib import Path
 
@@ -22,9 +23,10 @@ from uds_lens.elicitation import GCG, ElicitOptions, SoftGCG, elicit
 from uds_lens.elicitation.asked import Asked, ask_rows
 from uds_lens.elicitation.audits import Asking
 from uds_lens.elicitation.cost import estimate_hours
-from uds_lens.elicitation.gcg import token_gradient
 from uds_lens.elicitation.prompt import keyed_seed
-from uds_lens.elicitation.suffixes import TARGET, first_suffix, loss_from_embeddings, slot_of, target_loss
+from uds_lens.elicitation.suffixes import TARGET, first_suffix, slot_of, target_loss
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 OPTIONS = ElicitOptions(samples=0)
 ASKING = Asking(decoding="greedy", options=OPTIONS, protocol="raw", ends=frozenset(), show=False)
@@ -53,33 +55,19 @@ def in_float64(model: ul.HookedModel) -> None:
 
 def gradient(asked: argparse.Namespace) -> None:
     """One-hot gradient against central differences, in float64."""
+    from central_differences import gradient_entries
+
     with ul.open_model(asked.shared / "models/tofu-small/full", device="cpu") as model:
         in_float64(model)
         (ask,) = asks_of(model, rows(asked.shared, 1), GCG())
         slot = slot_of(model, ask, ASKING, TARGET)
         suffix = first_suffix(model, slot, 20)
-        ids, place = slot.ids(model, suffix), slot.place(model, suffix)
-        found = token_gradient(model, slot, ids, place)
-        table = model.hf.get_input_embeddings().weight.detach()
-        own, row = table[torch.tensor([ids])[:, place]], torch.tensor([ids])
-        random = torch.Generator().manual_seed(0)
-        step, errors, sizes = 1e-4, [], []
-        for _ in range(60):
-            where = int(torch.randint(20, (1,), generator=random))
-            token = int(torch.randint(len(table), (1,), generator=random))
-            losses = []
-            for sign in (1, -1):
-                moved = own.clone()
-                moved[0, where] += sign * step * table[token]
-                with torch.no_grad():
-                    losses.append(float(loss_from_embeddings(model, row, slot.target, [place], moved)))
-            measured = (losses[0] - losses[1]) / (2 * step)
-            errors.append(abs(measured - float(found[where, token])))
-            sizes.append(abs(measured))
-    relative = np.array(errors) / np.array(sizes)
+        entries = np.array(list(gradient_entries(model, slot, suffix, entries=60)))
+    measured, found = entries[:, 0], entries[:, 1]
+    relative, sizes = np.abs(measured - found) / np.abs(measured), np.abs(measured)
     print(
-        f"one-hot gradient, {found.dtype}, 60 entries: relative error median {np.median(relative):.1e}, largest "
-        f"{relative.max():.1e} (entries from {min(sizes):.1e} to {max(sizes):.1e})"
+        f"one-hot gradient, float64, 60 entries: relative error median {np.median(relative):.1e}, largest "
+        f"{relative.max():.1e} (entries from {sizes.min():.1e} to {sizes.max():.1e})"
     )
 
 

@@ -27,7 +27,7 @@ import torch
 from audit_cost import bucketed, whole_texts
 from bound import least_work
 from reference import one_forward_per_layer, plain_forward
-from workloads import Workload, random_llama
+from workloads import Workload, random_llama, shared_parser
 
 import uds_lens as ul
 from uds_lens.audit.plan import make_plan
@@ -184,12 +184,7 @@ def metrics(load: Workload, asked: argparse.Namespace, clock: Clock) -> None:
 
 def main() -> None:
     """Parse, measure, print."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--shared", type=Path, default=Path("../shared"), help="folder with data/ and models/"
-    )
+    parser = shared_parser(__doc__)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float16", "float32"))
     parser.add_argument("--layers", type=int, default=16)

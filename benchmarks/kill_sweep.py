@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 
 import torch
+from forking import forked
 
 import uds_lens as ul
 from uds_lens.study.study_folder import StudyFolder
@@ -54,14 +55,8 @@ PLAN = {
 
 
 def child(out: Path) -> int:
-    """A worker in a process of its own, forked from this one, which has torch loaded already."""
-    pid = os.fork()
-    if pid:
-        return pid
-    try:
-        work(StudyFolder(out), since=time.time(), poll=0.2)
-    finally:
-        os._exit(0)
+    """A worker in a process of its own."""
+    return forked(lambda: work(StudyFolder(out), since=time.time(), poll=0.2))
 
 
 def main() -> None:

@@ -5,13 +5,12 @@ python benchmarks/memory_cost.py --shared ../shared
 
 from __future__ import annotations
 
-import argparse
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-from workloads import random_llama
+from workloads import random_llama, shared_parser
 
 _LOAD = """
 import sys, uds_lens as ul
@@ -42,12 +41,7 @@ def peak(code: str, *arguments: object) -> tuple[int, str]:
 
 def main() -> None:
     """Make a model, measure both, print Markdown."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--shared", type=Path, default=Path("../shared"), help="folder with data/ and models/"
-    )
+    parser = shared_parser(__doc__)
     parser.add_argument("--rows", type=int, default=32)
     parser.add_argument("--layers", type=int, default=16)
     parser.add_argument("--width", type=int, default=1024)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +22,15 @@ class Workload:
     unlearned: Path
     examples: list[ul.ForgetExample]
     encoded: Encoded
+
+
+def shared_parser(about: str | None) -> argparse.ArgumentParser:
+    """A parser for a script that reads the shared data and models."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--shared", type=Path, default=Path("../shared"), help="folder with data/ and models/"
+    )
+    return parser
 
 
 def tofu_small(shared: Path, limit: int | None) -> Workload:

@@ -24,32 +24,16 @@ def test_the_list(uds_lens):
     assert {"audit": "icl", "injects": "other facts"}.items() <= found["audits"][3].items()
 
 
+def asking(paths, data) -> list:
+    """The command with all three models."""
+    models = ("--model", paths.unlearned, "--retain", paths.retain, "--full", paths.full)
+    return ["elicit", *models, "--data", data]
+
+
 def test_an_elicitation(trio, examples, tmp_path, uds_lens):
     paths, out = trio("llama"), tmp_path / "result"
-    words = (
-        "elicit",
-        "--model",
-        paths.unlearned,
-        "--retain",
-        paths.retain,
-        "--full",
-        paths.full,
-        "--data",
-        examples,
-    )
-    words = (
-        *words,
-        "--audit",
-        "plain",
-        "--audit",
-        "cloze",
-        "--samples",
-        2,
-        "--max-new-tokens",
-        4,
-        "--out",
-        out,
-    )
+    words = asking(paths, examples)
+    words += ["--audit", "plain", "--audit", "cloze", "--samples", 2, "--max-new-tokens", 4, "--out", out]
     outcome = uds_lens(*words, "--limit", 3, "--device", "cpu")
     assert outcome.code == 0, outcome.err
     printed = " ".join(outcome.out.split())
@@ -74,17 +58,7 @@ def test_what_could_not_be_asked_is_said_once(trio, tmp_path, uds_lens):
     file, paths = tmp_path / "forget.json", trio("llama")
     rows = [{"question": e.question, "answer": e.answer, "entity": e.entity} for e in EXAMPLES]
     file.write_text(json.dumps(rows))
-    words = [
-        "elicit",
-        "--model",
-        paths.unlearned,
-        "--retain",
-        paths.retain,
-        "--full",
-        paths.full,
-        "--data",
-        file,
-    ]
+    words = asking(paths, file)
     words += ["--audit", "plain", "--audit", "icl", "--samples", 0, "--max-new-tokens", 2, "--device", "cpu"]
     outcome = uds_lens(*words, "--out", tmp_path / "result")
     assert outcome.code == 0, outcome.err

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 from uds_lens.checked_arguments import arguments_checked_but
 from uds_lens.plots.frame_columns import require
-from uds_lens.plots.pair_cells import difference_matrix
+from uds_lens.plots.pair_cells import by_score, difference_matrix
 from uds_lens.plots.palette import Theme
 
 if TYPE_CHECKING:
@@ -53,19 +52,10 @@ def audit_differences(
     decides = "adjusted p" if p == "p_holm" else "p"
     return difference_matrix(
         differences,
-        by_score(differences),
+        by_score(differences, "uds"),
         p=p,
         level=level,
         theme=theme,
         title=title,
         subtitle=f"UDS of the row minus UDS of the column. Star: {decides} below {level:g}; else the order is open.",
     )
-
-
-def by_score(differences: pd.DataFrame) -> list[str]:
-    """Names as the figure orders them: by their mean score over the pairs they are in; those without one last."""
-    found: dict[str, list[float]] = {}
-    for side in ("one", "other"):
-        for name, uds in zip(differences[side], differences[f"uds_{side}"], strict=True):
-            found.setdefault(str(name), []).extend([] if math.isnan(uds) else [float(uds)])
-    return sorted(found, key=lambda name: -(sum(found[name]) / len(found[name])) if found[name] else math.inf)

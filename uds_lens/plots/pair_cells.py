@@ -81,6 +81,20 @@ def difference_matrix(
     )
 
 
+def by_score(pairs: pd.DataFrame, score: str) -> list[str]:
+    """Names as a matrix orders them: by their mean score over the pairs they are in; those without one last.
+
+    Args:
+        pairs: `one`, `other`, and the scores of both in `SCORE_one` and `SCORE_other`.
+        score: Name of the score: `uds`, or `auc`.
+    """
+    found: dict[str, list[float]] = {}
+    for side in ("one", "other"):
+        for name, value in zip(pairs[side], pairs[f"{score}_{side}"], strict=True):
+            found.setdefault(str(name), []).extend([] if math.isnan(value) else [float(value)])
+    return sorted(found, key=lambda name: -(sum(found[name]) / len(found[name])) if found[name] else math.inf)
+
+
 def _both(row: Any, p: float, level: float, called: str) -> list[tuple[str, str, tuple[float, str, str]]]:
     """The pair and its mirror image: difference, what is written, what the hover label says."""
     found = []

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from uds_lens.checked_arguments import arguments_checked_but
 from uds_lens.plots.frame_columns import require
-from uds_lens.plots.pair_cells import difference_matrix
+from uds_lens.plots.pair_cells import by_score, difference_matrix
 from uds_lens.plots.palette import Theme
 
 if TYPE_CHECKING:
@@ -51,17 +50,10 @@ def pair_matrix(
     require(pairs, columns, source="uds_lens.meta.compare_all(...)")
     return difference_matrix(
         pairs,
-        _by_faithfulness(pairs),
+        by_score(pairs, "auc"),
         p=p,
         level=level,
         theme=theme,
         title=title,
         subtitle=f"F of the row minus F of the column. Star: adjusted p below {level:g}; else the order is open.",
     )
-
-
-def _by_faithfulness(pairs: Any) -> list[str]:
-    highest: dict[str, float] = {}
-    for name, auc in (*zip(pairs["one"], pairs["auc_one"]), *zip(pairs["other"], pairs["auc_other"])):  # noqa: B905
-        highest.setdefault(str(name), -1.0 if math.isnan(auc) else float(auc))
-    return sorted(highest, key=lambda name: -highest[name])

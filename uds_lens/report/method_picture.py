@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 
 from uds_lens.plots import Theme
 from uds_lens.plots.palette import palette
+from uds_lens.report.filling import template
 
 ON_PAGE: Mapping[str, str] = {
     name: f"var(--{name})"
@@ -61,14 +61,4 @@ def drawn(colours: Mapping[str, str], *, paper: bool = False) -> str:
         colours: By name, as in `ON_PAGE`; with `paper` also that of the background.
         paper: Whether there is a background.
     """
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    place = Path(__file__).parent / "page"
-    environment = Environment(
-        loader=FileSystemLoader(place),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template("method.svg.j2").render(c=colours, paper=paper).strip() + "\n"
+    return template("method.svg.j2").render(c=colours, paper=paper).strip() + "\n"

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from uds_lens import plots
-from uds_lens.plots.audit_differences import by_score
 from uds_lens.plots.ler_heatmap import row_order
+from uds_lens.plots.pair_cells import by_score
 from uds_lens.report.usefulness import Measured, depth_frame
 from uds_lens.results import DepthAudit, site_groups
 
@@ -74,7 +74,7 @@ def _differences(pairs: pd.DataFrame, references: Sequence[str]) -> Any:
     """The matrix, and which of its rows are references."""
     figure = plain_figure(plots.audit_differences(pairs, title=None))
     figure["layout"]["meta"] = {
-        "references": [place for place, name in enumerate(by_score(pairs)) if name in references]
+        "references": [place for place, name in enumerate(by_score(pairs, "uds")) if name in references]
     }
     return figure
 

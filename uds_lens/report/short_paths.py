@@ -18,7 +18,7 @@ _PATH = re.compile(r"(?<![\w.:/\\])(?:~|\.{1,2})?(?:[A-Za-z]:)?(?:[/\\]+[^\s/\\'
 def short_path(text: str) -> str:
     """Absolute paths, and those that begin with `~`, `.` or `..`, cut to their last two parts; no user's name is left.
 
-    >>> short_path("uds-lens audit --full /home/ada/work/ckpt/full --out ../../home/ada/runs/npo")
+    >>> short_path("uds-lens audit --full /home/ada/models/ckpt/full --out ../../home/ada/runs/npo")
     'uds-lens audit --full .../ckpt/full --out .../runs/npo'
     >>> short_path("/home/ada/full, /Users/ada, ~/ckpt/full")
     '.../full, ..., .../ckpt/full'
