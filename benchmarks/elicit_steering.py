@@ -34,7 +34,9 @@ def main() -> None:
     small, options = asked.shared / "models/tofu-small", ElicitOptions(samples=0)
     with ul.open_model(small / "retain95", device="cpu") as model:
         examples = rows(asked.shared)
-        whole = ask_rows(ActPert(), examples, (), model.tokenizer, protocol="raw", room=None, options=options)
+        whole = ask_rows(
+            ActPert(), examples, (), (), model.tokenizer, protocol="raw", room=None, options=options
+        )
         reasons = sorted(set(whole.skipped.values()))
         print(f"{len(whole.asks)} questions name the author, {len(whole.skipped)} do not: {reasons}")
         chosen = whole.asks[:: max(1, len(whole.asks) // asked.directions)][: asked.directions]

@@ -38,7 +38,7 @@ SHAPES = {
 
 def asks_of(model, examples, audit):
     """Questions ready to be asked."""
-    return ask_rows(audit, examples, (), model.tokenizer, protocol="raw", room=None, options=OPTIONS).asks
+    return ask_rows(audit, examples, (), (), model.tokenizer, protocol="raw", room=None, options=OPTIONS).asks
 
 
 def in_float64(model: ul.HookedModel) -> None:
