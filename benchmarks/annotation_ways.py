@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import Any
 
 import uds_lens as ul
 from uds_lens.data import entity_span
@@ -59,10 +60,10 @@ def main() -> None:
     print(f"\n{len(given)} rows", file=sys.stderr)
 
 
-def token_f1(tokenizer: object, one: ul.ForgetExample, other: ul.ForgetExample) -> float:
+def token_f1(tokenizer: Any, one: ul.ForgetExample, other: ul.ForgetExample) -> float:
     """F1 of the answer's tokens inside two spans; 0 where one of them is missing."""
-    spans = (entity_span(one), entity_span(other))
-    if any(isinstance(span, str) for span in spans):
+    spans = [span for span in (entity_span(one), entity_span(other)) if not isinstance(span, str)]
+    if len(spans) < 2:
         return 0.0
     offsets = tokenizer(one.answer, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
     first, second = ({i for i, (a, b) in enumerate(offsets) if a < s.end and b > s.start} for s in spans)

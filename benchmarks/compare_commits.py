@@ -47,7 +47,7 @@ class Side:
         """End the process."""
         self._process.communicate()
 
-    def _answer(self):  # type: ignore[no-untyped-def]
+    def _answer(self):
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:

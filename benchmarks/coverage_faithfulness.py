@@ -16,6 +16,7 @@ import pandas as pd
 from scipy.stats import norm
 
 import uds_lens as ul
+from uds_lens.meta.declarations import Points
 
 VARIANTS, RUNS, SNAPSHOTS = 3, 5, 2
 PER_POOL = VARIANTS * RUNS * SNAPSHOTS
@@ -73,7 +74,7 @@ def measure(world: World, *, repeats: int, n_resamples: int, seed: int) -> dict[
     for start in range(0, repeats, 100):
         columns = min(100, repeats - start)
         frame = draw(world, rng, columns)
-        ways = {f"m{i}": "knowledge" for i in range(columns)}
+        ways: dict[str, Points] = {f"m{i}": "knowledge" for i in range(columns)}
         tables.append(ul.meta.faithfulness(frame, direction=ways, n_resamples=n_resamples, seed=start))
     found = pd.concat(tables)
     row: dict[str, object] = {"models": world.name, "F": f"{world.faithfulness:.2f}"}

@@ -56,9 +56,8 @@ def rows(shared: Path, limit: int | None = None) -> list[ul.ForgetExample]:
     whole = ul.data.load_tofu(shared / "data/tofu", "forget10")
     joined = []
     for row in ul.data.with_author_names(whole):
-        known = marked.get(row.id)
-        entity = {"prefix": known.prefix, "entity": known.entity, "type": known.type} if known else {}
-        joined.append(replace(row, **entity))
+        known = marked.get(row.id, row)
+        joined.append(replace(row, prefix=known.prefix, entity=known.entity, type=known.type))
     return joined if limit is None else ul.data.sample_examples(joined, limit)
 
 

@@ -25,6 +25,7 @@ from uds_lens.elicitation.audits import Asking
 from uds_lens.elicitation.cost import estimate_hours
 from uds_lens.elicitation.prompt import keyed_seed
 from uds_lens.elicitation.suffixes import TARGET, first_suffix, slot_of, target_loss
+from uds_lens.models import HookedModel
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
@@ -41,7 +42,7 @@ def asks_of(model, examples, audit):
     return ask_rows(audit, examples, (), (), model.tokenizer, protocol="raw", room=None, options=OPTIONS).asks
 
 
-def in_float64(model: ul.HookedModel) -> None:
+def in_float64(model: HookedModel) -> None:
     """Weights and arithmetic in float64: Llama's norm and softmax compute in float32 whatever its weights are."""
     model.hf.double()
     model.hf.set_attn_implementation("sdpa")
@@ -106,7 +107,7 @@ def speed(asked: argparse.Namespace) -> None:
     """With and without the cache, 256 candidates, taking turns; and what larger models would take."""
     audit = GCG(steps=2, candidates=256)
     with ul.open_model(asked.shared / "models/tofu-small" / asked.model, device="cpu") as model:
-        took = {True: [], False: []}
+        took: dict[bool, list[float]] = {True: [], False: []}
         away = []
         for ask in asks_of(model, rows(asked.shared, 2), audit):
             slot = slot_of(model, ask, ASKING, TARGET)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -32,8 +33,8 @@ def _replace(
 
 @torch.no_grad()
 def one_forward_per_layer(
-    target: nn.Module,
-    source: nn.Module,
+    target: Any,
+    source: Any,
     rows: Sequence[TokenRow],
     texts: Sequence[list[int]],
     *,
@@ -68,7 +69,7 @@ def one_forward_per_layer(
 
 
 @torch.no_grad()
-def plain_forward(model: nn.Module, batches: Sequence[TokenBatch]) -> None:
+def plain_forward(model: Any, batches: Sequence[TokenBatch]) -> None:
     """The decoder once over all rows, cut at the last scored position and bucketed by length, without logits."""
     for batch in batches:
         model.model(

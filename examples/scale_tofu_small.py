@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Literal
 
 import torch
 
@@ -23,7 +24,9 @@ EPOCHS = 2
 REFERENCES = ("full", "retain99", "retain95", "retain90", "base")
 
 
-def trained(seed: int, shared: Path, out: Path, mixed_precision: str) -> Path:
+def trained(
+    seed: int, shared: Path, out: Path, mixed_precision: Literal["no", "bfloat16", "float16"]
+) -> Path:
     """`base`, taught the retain set once more with this seed: another order, nothing else differs."""
     return relearn(
         shared / "models/tofu-small/base",
@@ -98,7 +101,12 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/scale"))
     parser.add_argument("--seeds", type=int, nargs="*", default=SEEDS)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--mixed-precision", default="bfloat16", help="no is slower on most CPUs")
+    parser.add_argument(
+        "--mixed-precision",
+        choices=["no", "bfloat16", "float16"],
+        default="bfloat16",
+        help="no is slower on most CPUs",
+    )
     parser.add_argument("--no-audit", action="store_true", help="stop after training")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)

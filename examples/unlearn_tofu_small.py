@@ -49,6 +49,7 @@ def probability(model: str | Path, examples: list[ul.ForgetExample]) -> float:
     with ul.open_model(model, device="cpu") as opened:
         pairs = [(example.question, example.answer) for example in examples]
         rows = ul.data.answer_sequences(opened.tokenizer, pairs)
+        assert opened.tokenizer is not None
         sums = answer_log_probs(opened.hf, rows, pad_token_id=opened.tokenizer.pad_token_id or 0)
     lengths = [len(row.ids) - row.n_prompt for row in rows]
     return float((torch.tensor(sums) / torch.tensor(lengths)).exp().mean())

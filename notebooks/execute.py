@@ -19,7 +19,7 @@ from pathlib import Path
 
 import nbformat
 import plotly.io
-from jupyter_client import KernelManager
+from jupyter_client.manager import KernelManager
 from nbclient import NotebookClient
 
 from uds_lens.plots.packed_png import packed
@@ -74,7 +74,8 @@ def execute(path: Path, folder: Path, running: KernelManager) -> nbformat.Notebo
     try:
         runner.execute()
     finally:
-        runner.kc.stop_channels()
+        if runner.kc is not None:
+            runner.kc.stop_channels()
     for cell in notebook.cells:
         cell.metadata.pop("execution", None)
         if cell.cell_type == "code":

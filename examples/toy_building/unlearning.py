@@ -51,6 +51,8 @@ def asked_twice(rows: list[Row]) -> list[ul.ForgetExample]:
     """Each fact in its usual words, and asked and answered in other words."""
     asked = []
     for row in ul.load_examples(rows):
-        other = {"question": row.paraphrased_question, "answer": row.paraphrased_answers[0]}
-        asked += [replace(row, id=f"{row.id}-usual"), replace(row, id=f"{row.id}-other", **other)]
+        question, answer = row.paraphrased_question, row.paraphrased_answers[0]
+        assert question is not None, row.id
+        asked.append(replace(row, id=f"{row.id}-usual"))
+        asked.append(replace(row, id=f"{row.id}-other", question=question, answer=answer))
     return asked
