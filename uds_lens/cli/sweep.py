@@ -134,11 +134,12 @@ def _progress_told() -> Iterator[None]:
     """Print the library's lines about a study on standard error."""
     logger, handler = logging.getLogger("uds_lens.study"), logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(message)s"))
-    level = logger.level
+    before = logger.level, logger.propagate
     logger.setLevel(logging.INFO)
+    logger.propagate = False  # with --verbose the command's own handler would say each line again
     logger.addHandler(handler)
     try:
         yield
     finally:
         logger.removeHandler(handler)
-        logger.setLevel(level)
+        logger.level, logger.propagate = before

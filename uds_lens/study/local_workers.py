@@ -27,7 +27,9 @@ def work_with_processes(folder: StudyFolder, *, jobs: int, since: float) -> None
         jobs: Workers.
         since: When this run began.
     """
-    words = [sys.executable, "-m", "uds_lens.study.local_workers", str(folder.path), "--since", repr(since)]
+    # Not by `-m`: the package has imported this file by then, and Python would warn of it.
+    program = "from uds_lens.study.local_workers import main; main()"
+    words = [sys.executable, "-c", program, str(folder.path), "--since", repr(since)]
     threads = str(max(1, (os.cpu_count() or 1) // jobs))
     environment = {"OMP_NUM_THREADS": threads, **os.environ, "UDS_LENS_PARENT": str(os.getpid())}
     workers = [subprocess.Popen(words, env=environment) for _ in range(jobs)]
@@ -70,6 +72,7 @@ def main() -> None:
     handler.setFormatter(logging.Formatter("%(message)s"))
     _LOG.addHandler(handler)
     _LOG.setLevel(logging.INFO)
+    _LOG.propagate = False  # some package puts a handler on the root logger, which would say it again
     work(StudyFolder(asked.folder), since=asked.since)
 
 

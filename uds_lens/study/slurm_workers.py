@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import shutil
+import subprocess
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -122,20 +124,52 @@ def submit_array(folder: StudyFolder, *, jobs: int, since: float, options: Slurm
         return [executor.submit(ArrayTask(path, since)) for _ in range(jobs)]
 
 
-def wait_for(jobs: list[Any], folder: StudyFolder, *, poll: float = 10.0) -> None:
-    """Wait until all tasks are over, and tell those that did not end well."""
-    told = ""
-    while not all(job.done() for job in jobs):
-        time.sleep(poll)
-        from uds_lens.study.study_status import status
+def wait_for(jobs: Sequence[Any], folder: StudyFolder, *, in_queue: bool, poll: float = 10.0) -> None:
+    """Wait until all tasks are over, telling how far the study is, and tell those that did not end well.
 
+    Args:
+        jobs: submitit's jobs.
+        folder: The study.
+        in_queue: Ask Slurm's queue whether they are over.
+        poll: Seconds between looks.
+    """
+    from uds_lens.study.study_status import status
+
+    told = ""
+    while _are_queued(jobs) if in_queue else not all(job.done() for job in jobs):
+        time.sleep(poll)
         if (now := str(status(folder))) != told:
             told = now
             _LOG.info("%s", now)
     for job in jobs:
-        error = job.exception()
-        if error is not None:
-            _LOG.warning("task %s ended with %s", job.job_id, str(error).strip().splitlines()[-1][:200])
+        why = _how_it_failed(job)
+        if why is not None:
+            _LOG.warning("task %s %s; what it wrote is in %s", job.job_id, why, job.paths.stderr)
+
+
+def _are_queued(jobs: Sequence[Any]) -> bool:
+    """Whether any task waits or runs.
+
+    The queue is asked, not the accounting (submitit's way): a cluster may keep none, and a task that was cancelled
+    would be waited for forever.
+    """
+    arrays = ",".join(sorted({str(job.job_id).split("_")[0] for job in jobs}))
+    words = ["squeue", "--noheader", "--array", "--format=%i", f"--jobs={arrays}"]
+    asked = subprocess.run(words, capture_output=True, text=True, check=False)
+    if asked.returncode == 0:
+        return bool(asked.stdout.strip())
+    if "Invalid job id" in asked.stderr:  # so long over that Slurm has forgotten it
+        return False
+    _LOG.warning("Slurm's queue cannot be asked now (%s); going on", asked.stderr.strip()[-200:])
+    return True
+
+
+def _how_it_failed(job: Any) -> str | None:
+    """None where a task ended well."""
+    if not job.paths.result_pickle.exists():
+        return "ended without a word: it was cancelled, killed or took too much memory"
+    error = job.exception()
+    return None if error is None else f"ended with {str(error).strip().splitlines()[-1][:200]}"
 
 
 def _parameters(options: SlurmOptions) -> dict[str, Any]:

@@ -80,10 +80,11 @@ def run(
     since = time.time()
     require_room(estimate(folder, jobs=jobs))
     if executor == "slurm":
-        sent = submit_array(folder, jobs=jobs, since=since, options=slurm or SlurmOptions())
+        options = slurm or SlurmOptions()
+        sent = submit_array(folder, jobs=jobs, since=since, options=options)
         _LOG.info("sent as %s", ", ".join(str(job.job_id) for job in sent[:8]))
         if wait:
-            wait_for(sent, folder)
+            wait_for(sent, folder, in_queue=options.cluster == "slurm")
     elif jobs == 1:
         work(folder, workshop=workshop, since=since)
     else:
