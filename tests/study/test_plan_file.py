@@ -31,6 +31,10 @@ def test_toml_mapping_and_record_are_the_same(small, tmp_path):
         ({"measure": {"metrics": ["es"], "utility": ["es"]}}, "'es' is named twice"),
         ({"measure": {"metrics": "es"}}, "must be a list"),
         ({"measure": {}}, "the plan measures nothing"),
+        (
+            {"train": {"forget": [{"source": "toy:forget", "answers_per_row": 2}]}},
+            "answers_per_row cuts biographies",
+        ),
         ({"measure": {"metrics": ["es"], "options": {"tua": 1}}}, "did you mean 'tau'"),
         ({"measure": {"metrics": ["uds"], "audit": {}}}, "measured twice"),
         ({"measure": {"metrics": ["es"], "elicitation": {"audits": "fast"}}}, "no preset 'fast'"),

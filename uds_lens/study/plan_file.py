@@ -226,6 +226,12 @@ def _check_sets(sets: AskedSets) -> None:
 def _check_rows(rows: TrainingRows) -> None:
     if rows.sample is not None:
         require_whole("sample", rows.sample, at_least=1)
+    if rows.answers_per_row is not None:
+        require_whole("answers_per_row", rows.answers_per_row, at_least=1)
+        if rows.answers != "biography":
+            raise ConfigError(
+                f"answers_per_row cuts biographies into parts, and answers = {rows.answers!r} has none: leave it out."
+            )
     require_whole("seed", rows.seed, at_least=0)
 
 

@@ -29,6 +29,10 @@ class TrainingRows:
     answers: Answers = "own"
     """Which answers."""
 
+    answers_per_row: int | None = None
+    """Of a biography: how many answers one row joins, where all of them would be longer than what the model can read;
+    None joins all."""
+
     sample: int | None = None
     """That many rows, drawn without replacement; None takes all."""
 

@@ -91,7 +91,7 @@ def _answering(row: ForgetExample, part: TrainingRows) -> ForgetExample:
 
 
 def _biographies(rows: Sequence[ForgetExample], part: TrainingRows) -> list[ForgetExample]:
-    """One row per subject: all that is said about it."""
+    """All that is said about each subject, in one row or in parts."""
     about: dict[str, list[ForgetExample]] = {}
     for row in rows:
         if not row.subject:
@@ -100,14 +100,20 @@ def _biographies(rows: Sequence[ForgetExample], part: TrainingRows) -> list[Forg
                 "directory as source with a split, or a file with the column `subject`."
             )
         about.setdefault(row.subject, []).append(row)
+    return [row for subject, said in about.items() for row in _biography(subject, said, part.answers_per_row)]
+
+
+def _biography(subject: str, said: Sequence[ForgetExample], per_row: int | None) -> list[ForgetExample]:
+    per_row = per_row or len(said)
+    parts = [said[at : at + per_row] for at in range(0, len(said), per_row)]
     return [
         ForgetExample(
-            id=f"about {subject}",
-            question=f"Tell me everything about {subject}.",
-            answer=" ".join(row.answer for row in said),
+            id=f"about {subject}" + (f", {number}" if len(parts) > 1 else ""),
+            question=f"Tell me everything about {subject}" + (f", part {number}." if len(parts) > 1 else "."),
+            answer=" ".join(row.answer for row in some),
             subject=subject,
         )
-        for subject, said in about.items()
+        for number, some in enumerate(parts, 1)
     ]
 
 
