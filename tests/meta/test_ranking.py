@@ -281,3 +281,22 @@ def test_summary_says_what_is_missing():
     assert table["rank_auc"].to_dict() == pytest.approx({"x": 1, "y": 2, "z": math.nan}, nan_ok=True)
     with pytest.raises(DataError, match="occurs twice"):
         summary(pd.concat([faithful, faithful]), robust)
+
+
+@pytest.mark.parametrize(("depths", "share"), [((0.9, 0.9), 0.0), ((0.9, 0.1), 1.0)])
+def test_how_often_depth_changes_places(depths, share):
+    """Without depth `b` is first by a hair; a depth that both have leaves it there, one that it lacks does not."""
+    frame = pd.DataFrame(
+        {
+            "model": ["a1", "b1"],
+            "method": ["a", "b"],
+            "x": [0.21, 0.2],
+            "s": 0.9,
+            "d": depths,
+            "utility_rel": 1.0,
+        }
+    )
+    parts = ScoreParts(memorization=("x",), membership=("s",), depth="d")
+    ways = {"x": "knowledge", "s": "erasure", "d": "erasure"}
+    found = stability(frame, parts=parts, direction=ways, n_resamples=20)
+    assert found.reordered == {"configurations": share}

@@ -48,8 +48,7 @@ def symmetric_relearning(change: Float[np.ndarray, "model"], shift: float) -> Fl
         >>> symmetric_relearning(np.array([0.3, 0.1, -0.1]), 0.1).round(3).tolist()
         [0.5, 1.0, 0.0]
     """
-    _require_not_infinite(shift)
-    return 1 - np.abs(change - shift) / (np.abs(change) + abs(shift) + EPSILON)
+    return relearning_over_shifts(change, np.array([shift]), symmetric=True)[0]
 
 
 @arguments_checked
@@ -95,14 +94,30 @@ def one_directional_relearning(
         >>> one_directional_relearning(np.array([0.4, -0.1]), -0.2).tolist()
         [0.0, 1.0]
     """
-    _require_not_infinite(shift)
-    reference = max(shift, 0.0)
-    rises = change > reference
-    found = np.divide(reference, change, out=np.ones_like(change, dtype=float), where=rises)
-    return np.where(np.isnan(change) | np.isnan(shift), np.nan, found)
+    return relearning_over_shifts(change, np.array([shift]), symmetric=False)[0]
 
 
-def _require_not_infinite(shift: float) -> None:
-    """Retain's shift is a mean of differences: a number, or NaN where it was not measured."""
-    if np.isinf(shift):
-        raise ConfigError(Setting("shift"), f" must be a finite number, or NaN; got {shift}.")
+def relearning_over_shifts(
+    change: Float[np.ndarray, "model"], shifts: Float[np.ndarray, "shift"], *, symmetric: bool
+) -> Float[np.ndarray, "shift model"]:
+    """R of each model for each of several shifts of retain, as `symmetric_relearning` or `one_directional_relearning`.
+
+    Args:
+        change: Du, how far relearning moves m of each model.
+        shifts: Dr; a mean of differences: a number, or NaN where it was not measured.
+        symmetric: Which of the two.
+    """
+    if np.isinf(shifts).any():
+        raise ConfigError(
+            Setting("shift"), f" must be a finite number, or NaN; got {shifts[np.isinf(shifts)][0]}."
+        )
+    moves, retain = change[None, :], shifts[:, None]
+    if symmetric:
+        return 1 - np.abs(moves - retain) / (np.abs(moves) + np.abs(retain) + EPSILON)
+    reference = np.maximum(retain, 0.0)
+    rises = moves > reference
+    ones = np.ones(rises.shape)
+    found = np.divide(
+        np.broadcast_to(reference, ones.shape), np.broadcast_to(moves, ones.shape), out=ones, where=rises
+    )
+    return np.where(np.isnan(moves) | np.isnan(retain), np.nan, found)

@@ -44,6 +44,10 @@ class Stability:
     """What choosing the best configuration on the same examples adds: columns of `uds_lens.meta.SPLIT_HALF`; empty
     without examples."""
 
+    reordered: Mapping[str, float]
+    """Share of resamples, of configurations and of examples, in which the places of the methods are not the same with
+    depth in the score as without it."""
+
     fixed: tuple[str, ...]
     """Parts of the score that the bootstrap over examples leaves as they are: no means of values per example."""
 
@@ -185,14 +189,16 @@ def _tables(
 ) -> Stability:
     import pandas as pd
 
-    ranks, table, swaps = [], [], []
+    ranks, table, swaps, reordered = [], [], [], {}
     for each in found:
+        places = []
         methods = list(each.groups)
         drawn = {method: each.of_method(method) for method in methods}
         for place, view in enumerate(_VIEWS):
             key = {"resampled": each.name, "view": view}
             score = np.stack([drawn[method][0][place] for method in methods])
             above = (score[None] > score[:, None] + TIE).sum(1) + 1
+            places.append(above)
             for i, method in enumerate(methods):
                 ranks += [
                     {"method": method, **key, "rank": at, "probability": float((above[i] == at).mean())}
@@ -218,11 +224,13 @@ def _tables(
                         swaps.append(
                             {**key, "above": method, "below": other, "probability": float(over.mean())}
                         )
+        reordered[each.name] = float((places[0] != places[1]).any(0).mean())
     return Stability(
         ranks=pd.DataFrame(ranks, columns=list(STABILITY)),
         scores=pd.DataFrame(table, columns=list(SCORES)),
         swaps=pd.DataFrame(swaps, columns=list(SWAPS)),
         split_half=pd.DataFrame(halves, columns=list(SPLIT_HALF)),
+        reordered=reordered,
         fixed=fixed,
     )
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from uds_lens.meta.harmonic_columns import harmonic_means
-from uds_lens.meta.perturbation import EPSILON
+from uds_lens.meta.perturbation import EPSILON, relearning_over_shifts
 from uds_lens.meta.perturbed import Perturbed
 from uds_lens.meta.placements import NO_INTERVAL, Interval
 from uds_lens.meta.relearned_retain import RetainShift
@@ -127,14 +127,13 @@ def _interval_text(shift: RetainShift) -> str:
 def _over_shift(kept: Perturbed, shift: RetainShift) -> tuple[float, float]:
     """Extremes of mean R over the interval of the shift: on a grid, and where one model's R turns."""
     change = kept.change
-    turns = np.array([0.0]) if change is None else np.append(change, 0.0)
+    if change is None:
+        return NO_INTERVAL.low, NO_INTERVAL.high
+    turns = np.append(change, 0.0)
     inside = turns[(turns > shift.low) & (turns < shift.high)]
-    means = []
-    for at in np.concatenate([np.linspace(shift.low, shift.high, _GRID), inside]):
-        values = kept.r(float(at))
-        if values is not None:
-            means.append(float(values.mean()))
-    return min(means), max(means)
+    shifts = np.concatenate([np.linspace(shift.low, shift.high, _GRID), inside])
+    means = relearning_over_shifts(change, shifts, symmetric=kept.symmetric).mean(1)
+    return float(means.min()), float(means.max())
 
 
 def _bootstrap(values: np.ndarray, confidence: float, n_resamples: int, seed: int) -> Interval:

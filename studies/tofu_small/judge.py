@@ -1,0 +1,207 @@
+"""Judge the study: every table, every claim's verdict, figures and a page.
+
+    python studies/tofu_small/judge.py runs/tofu_small --out studies/tofu_small/results
+
+It refuses a study that is not complete: a look at half of it would be a choice. `--cut` names what was left out of the
+plan, in the order of `claims.md`, and is printed with the results.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+import pandas as pd
+from verdicts import FILTERS, Judged, Verdict, verdicts
+
+import uds_lens as ul
+
+Rule: TypeAlias = Literal["without", "with"]
+"""Which score chooses the configuration of a method."""
+
+FEW = {
+    "metric": "metric",
+    "auc": "F",
+    "cluster_low": "low",
+    "cluster_high": "high",
+    "q": "Q",
+    "r": "R",
+    "rob": "Rob",
+    "overall": "Overall",
+    "n": "n",
+    "threshold": "threshold",
+    "tied_share": "ties",
+    "share_at_0": "at 0",
+    "share_at_1": "at 1",
+}
+
+
+def judged(
+    frames: ul.study.StudyFrames, examples: pd.DataFrame | None, metrics: tuple[str, ...], *, resamples: int
+) -> tuple[Judged, dict[str, pd.DataFrame]]:
+    """What the verdicts look at, and the tables behind it."""
+    rules: tuple[Rule, ...] = ("without", "with")
+    faithful = ul.meta.faithfulness(frames.pools, metrics=metrics, n_resamples=resamples)
+    cuts = ul.meta.thresholds(frames.pools, metrics=metrics, models=frames.before)
+    robust = ul.meta.robustness_by_filter(
+        frames.before,
+        quantised=frames.quantised,
+        relearned=frames.relearned,
+        retain_before=frames.retain_before,
+        retain_relearned=frames.retain_relearned,
+        thresholds=cuts,
+        faithful=faithful,
+        metrics=metrics,
+        n_resamples=resamples,
+    )
+    own = robust[robust["models"] == "own"]
+    overall = {name: ul.meta.summary(faithful, own[own["filter"] == name]) for name in FILTERS}
+    ranked = {rule: ul.meta.rank(frames.before, select_by=rule) for rule in rules}
+    stable = {
+        rule: ul.meta.stability(frames.before, examples=examples, select_by=rule, n_resamples=resamples)
+        for rule in rules
+    }
+    drawn = "examples" if examples is not None else "configurations"
+    found = Judged(
+        frames=frames,
+        faithful=faithful.set_index("metric"),
+        robust=robust,
+        overall={name: table.set_index("metric") for name, table in overall.items()},
+        metrics=metrics,
+        thresholds=dict(
+            cuts[cuts["chosen"].fillna(False).astype(bool)][["metric", "threshold"]].itertuples(index=False)
+        ),
+        reordered={rule: each.reordered[drawn] for rule, each in stable.items()},
+        changed={
+            rule: bool((table["rank_with"] != table["rank_without"]).any()) for rule, table in ranked.items()
+        },
+    )
+    tables = {"faithfulness": faithful, "thresholds": cuts, "robustness": robust}
+    tables |= {f"summary, {name}": table for name, table in overall.items()}
+    tables |= {f"methods, chosen {rule} depth": table for rule, table in ranked.items()}
+    tables["variants"] = ul.meta.variant_table(frames.pools, metrics=metrics)
+    tables["pairs"] = ul.meta.compare_all(frames.pools, metrics=metrics, against="uds", n_resamples=resamples)
+    tables["places"] = pd.concat(each.ranks.assign(chosen=rule) for rule, each in stable.items())
+    return found, tables
+
+
+def metric_table(found: Judged, setting: str) -> pd.DataFrame:
+    """One row per metric: F with the interval of runs, Q, R, Rob, Overall, n, threshold, ties, saturation."""
+    judged_alone = found.faithful.columns.difference(found.overall[setting].columns)
+    table = found.overall[setting].join(found.faithful[judged_alone])
+    table["threshold"] = pd.Series(found.thresholds)
+    table = table.sort_values("auc", ascending=False).reset_index()
+    return table[list(FEW)].rename(columns=FEW)
+
+
+def page(found: Judged, ruled: list[Verdict], tables: dict[str, pd.DataFrame], told: str) -> str:
+    """Everything as Markdown."""
+    out = ["# What the study of the small TOFU Llamas found", "", told, "", "## Verdicts", ""]
+    out += ["| claim | verdict | why |", "|---|---|---|"]
+    for each in ruled:
+        word = (
+            f"{each.verdict} (not reproduced in this setting)"
+            if each.verdict != "supported"
+            else each.verdict
+        )
+        out.append(f"| {each.claim} | {word} | {each.why} |")
+    for setting in FILTERS:
+        out += ["", f"## The 20 metrics, filter {setting}", "", _markdown(metric_table(found, setting))]
+    kept = [
+        "metric",
+        "filter",
+        "models",
+        "n",
+        "q",
+        "q_low",
+        "q_high",
+        "r",
+        "r_shift_low",
+        "r_shift_high",
+        "rob",
+    ]
+    out += [
+        "",
+        "## Every filter",
+        "",
+        _markdown(tables["robustness"][[*kept, "q_reason", "r_reason", "caution"]]),
+    ]
+    for name in ("methods, chosen without depth", "methods, chosen with depth"):
+        shown = [
+            "method",
+            "rank",
+            "model",
+            "score_without",
+            "score_with",
+            "rank_without",
+            "rank_with",
+            "n_eligible",
+        ]
+        out += ["", f"## {name.capitalize()}", "", _markdown(tables[name][shown])]
+    out += ["", "## F by variant", "", _markdown(tables["variants"])]
+    return "\n".join(out) + "\n"
+
+
+def figures(found: Judged, tables: dict[str, pd.DataFrame], place: Path) -> None:
+    """The pictures, and the page with switches."""
+    ul.plots.save_figure(ul.plots.faithfulness_forest(tables["faithfulness"]), place / "faithfulness.html")
+    for setting in FILTERS:
+        name = setting.replace("+", "_and_")
+        figure = ul.plots.metric_heatmap(
+            tables[f"summary, {setting}"], title=f"Metrics by criterion, {setting}"
+        )
+        ul.plots.save_figure(figure, place / f"criteria_{name}.html")
+    ul.plots.save_figure(ul.plots.filter_slopes(tables["robustness"]), place / "filters.html")
+    ul.report.dashboard(
+        found.frames.before,
+        place / "dashboard.html",
+        pools=found.frames.pools,
+        robust=tables["robustness"],
+        title="Which of 20 metrics can be trusted, on the small TOFU Llamas?",
+    )
+
+
+def _markdown(table: pd.DataFrame) -> str:
+    def cell(value: object) -> str:
+        if value is None or value is pd.NA or (isinstance(value, float) and pd.isna(value)):
+            return ""
+        return f"{value:.3f}" if isinstance(value, float) else str(value).replace("|", "\\|")
+
+    rows = [[cell(value) for value in row] for row in table.itertuples(index=False)]
+    head = [str(name) for name in table.columns]
+    return "\n".join("| " + " | ".join(row) + " |" for row in [head, ["---"] * len(head), *rows])
+
+
+def main() -> None:
+    """Read the study, judge, write."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("study", type=Path)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--cut", default="nothing", help="what was left out of the plan")
+    parser.add_argument("--resamples", type=int, default=2000)
+    asked = parser.parse_args()
+    state = ul.study.status(asked.study)
+    if not state.is_complete:
+        raise SystemExit(f"the study is not complete ({state}): a verdict on a part of it would be a choice.")
+    frames, long = ul.study.frames(asked.study), ul.study.table(asked.study)
+    plan = ul.study.plan(Path(__file__).parent / "plan.toml")
+    metrics = tuple(name for name in plan.measure.metrics if name in frames.pools)
+    found, tables = judged(frames, ul.study.examples_table(asked.study), metrics, resamples=asked.resamples)
+    ruled = verdicts(found)
+    asked.out.mkdir(parents=True, exist_ok=True)
+    ul.study.write_table(long, asked.out / "table.parquet")
+    told = (
+        f"{state}. {len(frames.pools)} pool models, {len(frames.before)} unlearned ones. Left out of the plan: "
+        f"{asked.cut}. {len(frames.reasons)} values of {len(long)} are undefined, each with its reason in the table."
+    )
+    (asked.out / "README.md").write_text(page(found, ruled, tables, told), encoding="utf-8")
+    figures(found, tables, asked.out)
+    for each in ruled:
+        print(f"{each.verdict:12} {each.claim}: {each.why}")
+
+
+if __name__ == "__main__":
+    main()

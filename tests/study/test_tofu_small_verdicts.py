@@ -1,0 +1,171 @@
+"""The verdicts of the study of the small TOFU Llamas, on tables whose answer is known."""
+
+import importlib
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import uds_lens as ul
+
+FOLDER = Path(__file__).parents[2] / "studies" / "tofu_small"
+METHODS = ("graddiff", "npo", "simnpo", "idknll", "rmu")
+RESAMPLES = 60
+
+pytestmark = pytest.mark.skipif(
+    not FOLDER.is_dir(), reason="the folder of studies does not come with the package"
+)
+
+
+@pytest.fixture(scope="module")
+def judge(monkeypatch_module):
+    monkeypatch_module.syspath_prepend(str(FOLDER))
+    found = importlib.import_module("judge")
+    monkeypatch_module.setattr(sys.modules["verdicts"], "RESAMPLES", RESAMPLES)
+    yield found
+    for name in ("judge", "verdicts"):
+        sys.modules.pop(name, None)
+
+
+@pytest.fixture(scope="module")
+def monkeypatch_module():
+    with pytest.MonkeyPatch.context() as patch:
+        yield patch
+
+
+@pytest.fixture(scope="module")
+def metrics():
+    return ul.study.plan(FOLDER / "plan.toml").measure.metrics
+
+
+def world(metrics, *, good, seed=0):
+    """A study in which `good` tells pools apart, holds under perturbation and foretells; the others rather mislead."""
+    ways = ul.meta.directions(pd.DataFrame(columns=metrics, dtype=float), metrics)
+    rng = np.random.default_rng(seed)
+
+    def values(knowledge, name, noise=0.02):
+        weight = 1.0 if name in good else -0.3
+        m = 0.25 + 0.5 * (weight * knowledge + (1 - abs(weight)) * rng.uniform(size=len(knowledge)))
+        m = m + noise * rng.normal(size=len(knowledge))
+        return m if ways[name] == "knowledge" else 1 - m
+
+    def table(rows, knowledge, noise=0.02):
+        frame = pd.DataFrame(rows)
+        return frame.assign(**{name: values(knowledge, name, noise) for name in metrics})
+
+    pools = [
+        {
+            "model": f"{knows}{variant}{lr}{epochs}",
+            "knows": knows,
+            "variant": f"{knows}{variant}",
+            "run": f"{lr}",
+        }
+        for knows in (True, False)
+        for variant in range(3)
+        for lr in range(5)
+        for epochs in (2, 4)
+    ]
+    models = [
+        {
+            "model": f"{method}{lr}{epochs}",
+            "method": method,
+            "run": f"{method}{lr}",
+            "config": f"{lr}",
+            "lr": lr,
+        }
+        for method in METHODS
+        for lr in range(4)
+        for epochs in (2, 4)
+    ]
+    left = rng.uniform(0, 0.4, size=len(models))
+    before = table(models, left).assign(utility_rel=rng.uniform(0.81, 1, size=len(models)))
+    retain = pd.DataFrame([{"model": "retain"}])
+    return ul.study.StudyFrames(
+        pools=table(pools, np.array([float(row["knows"]) for row in pools]) * 0.8),
+        before=before,
+        quantised=table(models, left),
+        relearned=table(models, left + 0.2),
+        retain_before=table(retain.to_dict("records"), np.zeros(1), 0),
+        retain_relearned=table([{"model": "retain"}] * 5, np.full(5, 0.2)),
+        full=table([{"model": "full"}], np.ones(1), 0).assign(utility_rel=1.0),
+        reasons=pd.DataFrame(columns=["model", "state", "metric", "reason"]),
+    )
+
+
+def ruled(judge, frames, metrics):
+    found, tables = judge.judged(frames, None, metrics, resamples=RESAMPLES)
+    return found, tables, {each.claim[0]: each for each in judge.verdicts(found)}
+
+
+@pytest.fixture(scope="module")
+def best(judge, metrics):
+    return ruled(judge, world(metrics, good=("uds",)), metrics)
+
+
+def test_a_world_in_which_uds_is_best(judge, best, metrics, tmp_path):
+    found, tables, verdicts = best
+    assert list(verdicts) == list("abcdefghi")
+    assert verdicts["a"].verdict == "supported" and "place 1 of 20" in verdicts["a"].why
+    assert verdicts["c"].verdict == "supported"  # noise that misleads has F below a half
+    assert verdicts["g"].verdict == "supported"
+    assert verdicts["e"].verdict == "contradicted"  # Truth Ratio is noise
+    assert verdicts["b"].verdict == "undecided"  # three of the four are noise
+    text = judge.page(found, list(verdicts.values()), tables, "told")
+    assert text.count("not reproduced in this setting") == sum(
+        v.verdict != "supported" for v in verdicts.values()
+    )
+    assert all(f"| {name} |" in text for name in metrics)
+    judge.figures(found, tables, tmp_path)
+    assert len(list(tmp_path.glob("*.html"))) == 5
+
+
+def test_a_world_in_which_uds_is_noise(judge, metrics):
+    others = tuple(name for name in metrics if name != "uds")
+    _, _, verdicts = ruled(judge, world(metrics, good=others), metrics)
+    assert (
+        verdicts["a"].verdict == "contradicted"
+        and "surely above 0 of 19, surely below 19;" in verdicts["a"].why
+    )
+    assert verdicts["g"].verdict == "contradicted"
+    assert verdicts["c"].verdict == "contradicted"  # CKA and Fisher tell the pools apart
+    assert verdicts["d"].verdict == "contradicted"  # and ROUGE holds
+    assert verdicts["i"].verdict == "contradicted"
+
+
+def test_what_undefined_numbers_and_shares_decide(best):
+    found, _, _ = best
+    rules = sys.modules["verdicts"]
+    undefined = replace(found, robust=found.robust.assign(r=np.nan))
+    assert rules._rouges_break(undefined)[0] == "undecided"
+    both = {"without": True, "with": True}
+    for shares, changed, word in (
+        ((0.96, 0.99), both, "supported"),
+        ((0.96, 0.94), both, "undecided"),
+        ((0.96, 0.99), {"without": True, "with": False}, "undecided"),
+        ((0.05, 0.01), {"without": False, "with": False}, "contradicted"),
+        ((0.06, 0.01), {"without": False, "with": False}, "undecided"),
+    ):
+        case = replace(found, reordered=dict(zip(both, shares, strict=True)), changed=changed)
+        assert rules._places_change(case)[0] == word
+    with pytest.raises(ValueError, match="at once"):
+        rules.judge(True, True)
+
+
+def test_a_study_that_is_not_complete_is_refused(judge, tmp_path, monkeypatch):
+    plan = {
+        "name": "none",
+        "full": "toy:full",
+        "retain": "toy:retain",
+        "data": {"forget": "toy:forget", "limit": 4},
+        "measure": {"metrics": ["em"]},
+    }
+    from uds_lens.study.study_folder import StudyFolder
+
+    StudyFolder.begin(ul.study.plan(plan), tmp_path / "study")
+    monkeypatch.setattr(sys, "argv", ["judge.py", str(tmp_path / "study"), "--out", str(tmp_path / "out")])
+    with pytest.raises(SystemExit, match="not complete"):
+        judge.main()
+    assert not (tmp_path / "out").exists()
