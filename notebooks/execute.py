@@ -2,20 +2,25 @@
 
     python notebooks/execute.py                    # all of them
     python notebooks/execute.py 01_first_audit.ipynb
+    python notebooks/execute.py --dark             # runs none, draws the pictures of the dark site again
 
 Figures become plotly JSON for Jupyter and a PNG for places that run no JavaScript (needs `uds-lens[static]` and a
-Chrome or Chromium). Nothing of this machine stays in the outputs: no paths, no times, no progress bars.
+Chrome or Chromium), and a dark one in `docs/images/notebooks`, for the site. Nothing of this machine stays in the
+outputs: no paths, no times, no progress bars.
 """
 
 from __future__ import annotations
 
 import argparse
 import base64
+import json
 import os
+import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import nbformat
 import plotly.io
@@ -23,10 +28,12 @@ from jupyter_client.manager import KernelManager
 from nbclient import NotebookClient
 
 from uds_lens.plots.packed_png import packed
+from uds_lens.plots.palette import recolouring
 
 HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parent
 SHARED = Path(os.environ.get("UDS_LENS_SHARED", REPOSITORY.parent / "shared")).resolve()
+DARK = REPOSITORY / "docs" / "images" / "notebooks"
 PLOTLY = "application/vnd.plotly.v1+json"
 
 
@@ -87,13 +94,34 @@ def execute(path: Path, folder: Path, running: KernelManager) -> nbformat.Notebo
 
 def add_pictures(notebook: nbformat.NotebookNode) -> None:
     """Put a PNG beside the JSON of every figure."""
-    for cell in notebook.cells:
-        for output in cell.get("outputs", []):
-            figure = output.get("data", {}).get(PLOTLY)
-            if figure is not None:
-                plain = {key: figure[key] for key in ("data", "layout")}
-                picture = plotly.io.to_image(plain, format="png", width=760, validate=False)
-                output["data"]["image/png"] = base64.b64encode(packed(picture)).decode("ascii")
+    for output in figures(notebook):
+        output["data"]["image/png"] = base64.b64encode(drawn(output["data"][PLOTLY])).decode("ascii")
+
+
+def add_dark_pictures(notebook: nbformat.NotebookNode, stem: str) -> None:
+    """Draw every figure in the dark palette, each a file of its own."""
+    DARK.mkdir(exist_ok=True)
+    for file in DARK.glob(f"{stem}_*_dark.png"):
+        file.unlink()
+    dark = recolouring()
+    for number, output in enumerate(figures(notebook), start=1):
+        light = json.dumps(output["data"][PLOTLY])
+        figure = json.loads(
+            re.sub('"(#[0-9a-f]{6}|rgba[^"]+)"', lambda c: f'"{dark.get(c[1], c[1])}"', light)
+        )
+        (DARK / f"{stem}_{number}_dark.png").write_bytes(drawn(figure))
+
+
+def figures(notebook: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
+    """The outputs that are figures."""
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    return [output for output in outputs if PLOTLY in output.get("data", {})]
+
+
+def drawn(figure: Mapping[str, Any]) -> bytes:
+    """A figure as PNG."""
+    plain = {key: figure[key] for key in ("data", "layout")}
+    return packed(plotly.io.to_image(plain, format="png", width=760, validate=False))
 
 
 def without_places(output: nbformat.NotebookNode) -> nbformat.NotebookNode:
@@ -117,11 +145,16 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     options.add_argument("names", nargs="*", help="file names in notebooks/; default: all")
+    options.add_argument("--dark", action="store_true", help="run none; draw the dark pictures again")
     asked = options.parse_args()
     os.environ["UDS_LENS_SHARED"] = str(SHARED)  # notebooks that know larger models use them
     for path in [HERE / name for name in asked.names] or sorted(HERE.glob("*.ipynb")):
+        if asked.dark:
+            add_dark_pictures(nbformat.read(path, as_version=4), path.stem)
+            continue
         with tempfile.TemporaryDirectory() as folder, kernel() as fresh:
             notebook = execute(path, Path(folder), fresh)
+        add_dark_pictures(notebook, path.stem)
         add_pictures(notebook)
         nbformat.write(notebook, path)
         print(f"{path.name}: {path.stat().st_size // 1024} KB")

@@ -1,4 +1,7 @@
-"""The notebooks as pages: their texts, code and outputs; figures as the pictures they were saved with."""
+"""The notebooks as pages: their texts, code and outputs; figures as the pictures they were saved with.
+
+The same figure for the dark site is a picture in `docs/images/notebooks` (`notebooks/execute.py` draws it).
+"""
 
 import base64
 import json
@@ -9,6 +12,7 @@ from typing import Any
 from mkdocs.structure.files import File, Files
 
 FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
+DARK = Path(__file__).resolve().parents[1] / "images" / "notebooks"
 
 
 def on_files(files: Files, config: Any, **_: Any) -> Files:
@@ -46,9 +50,13 @@ def _output(output: dict[str, Any], stem: str, pictures: dict[str, bytes]) -> st
         return _plain(output["text"])
     data = output["data"]
     if "image/png" in data:
-        name = f"{stem}_{len(pictures) + 1}.png"
+        number = sum(not name.endswith("_dark.png") for name in pictures) + 1
+        name, dark = f"{stem}_{number}.png", f"{stem}_{number}_dark.png"
         pictures[name] = base64.b64decode("".join(data["image/png"]))
-        return f"![A figure]({name})"
+        if not (DARK / dark).is_file():
+            return f"![A figure]({name})"
+        pictures[dark] = (DARK / dark).read_bytes()
+        return f"![A figure]({name}#only-light)![A figure]({dark}#only-dark)"
     if "text/markdown" in data:
         return "".join(data["text/markdown"])
     if "text/html" in data:

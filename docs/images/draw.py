@@ -1,16 +1,18 @@
 """Draw the pictures of the README and the docs from the toy world: `python docs/images/draw.py`.
 
-Each is drawn twice, for light and for dark surroundings. Needs `uds-lens[static]` and a Chrome or Chromium.
+Each is drawn for light and for dark surroundings, most also for narrow screens. Needs `uds-lens[static]` and a Chrome
+or Chromium.
 """
 
 import os
+import pty
 import re
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-from photograph import beside, photograph
+from photograph import beside, narrow, photograph
 from terminal_picture import terminal_picture
 
 import uds_lens as ul
@@ -41,39 +43,57 @@ def main() -> None:
         }
         for name, figure in figures.items():
             ul.plots.save_figure(figure, HERE / beside(name, theme), width=760, scale=1.25)
+            ul.plots.save_figure(figure, HERE / beside(narrow(name), theme), width=390, scale=2)
         write(beside("method.svg", theme), method_picture(theme))
+        write(beside(narrow("method.svg"), theme), method_picture(theme, narrow=True))
         write(beside("terminal.svg", theme), terminal_picture(printed, theme=theme, columns=COLUMNS))
     photographs(audits)
 
 
 def photographs(audits: dict[str, ul.DepthAudit]) -> None:
-    """The top of the report about the toy world."""
+    """The top of the report about the toy world, without the model that is there for comparison only."""
     with tempfile.TemporaryDirectory() as folder:
-        page = ul.report.write(audits, Path(folder) / "report.html", references=["half"])
+        shown = {name: audit for name, audit in audits.items() if name != "half"}
+        page = ul.report.write(shown, Path(folder) / "report.html")
         for theme in ("light", "dark"):
             photograph(page, HERE / beside("report.png", theme), theme=theme, height=1000)
 
 
 def terminal(world: ul.toy.World) -> str:
-    """The command and what it prints, without the memory of this machine and what the columns mean."""
+    """The command and what stays of it on a terminal, without the memory of this machine and what the columns mean."""
     with tempfile.TemporaryDirectory() as folder:
         for name in ("full", "retain", "npo", "idkdpo"):
             (Path(folder) / name).symlink_to(world.checkpoints[name])
         (Path(folder) / "forget.json").symlink_to(world.path / "forget.json")
         words = [sys.executable, "-m", "uds_lens", *COMMAND.split()[1:]]
-        environment = {**os.environ, "COLUMNS": str(COLUMNS), "FORCE_COLOR": "1"}
-        told = subprocess.run(
-            words,
-            cwd=folder,
-            env=environment,
-            check=True,
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        ).stdout
+        told = watched(words, Path(folder))
     table, _, rest = re.sub(r"\[\d+:\d\d\] memory: .*\n", "", told).partition("\n\n")
     command = COMMAND.replace(" --unlearned idkdpo", " \\\n    --unlearned idkdpo")
     return f"$ {command}\n{table}\n{rest.splitlines()[-1]}"
+
+
+def watched(words: list[str], folder: Path) -> str:
+    """What a command leaves on a terminal of `COLUMNS`; progress bars are gone when it ends."""
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "COLUMNS": str(COLUMNS), "FORCE_COLOR": "1", "TERM": "xterm-256color"}
+    with subprocess.Popen(words, cwd=folder, env=environment, stdout=theirs, stderr=theirs) as running:
+        os.close(theirs)
+        told = b""
+        while part := _read(ours):
+            told += part
+    os.close(ours)
+    if running.returncode:
+        raise SystemExit(told.decode())
+    lines = told.decode().replace("\r\n", "\n").split("\n")
+    return "\n".join(line.rpartition("\r")[2].replace("\x1b[A", "") for line in lines)
+
+
+def _read(place: int) -> bytes:
+    """The next bytes of a terminal; none when the program behind it has ended."""
+    try:
+        return os.read(place, 1 << 16)
+    except OSError:
+        return b""
 
 
 def write(name: str, text: str) -> None:

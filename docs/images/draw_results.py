@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pandas as pd
 import plotly.graph_objects as go
-from photograph import beside
+from photograph import beside, narrow
 
 import uds_lens as ul
 from uds_lens.plots.palette import Theme, palette
@@ -154,6 +154,7 @@ def main() -> None:
         }
         for name, figure in figures.items():
             ul.plots.save_figure(figure, HERE / beside(name, theme), width=760, scale=1.25)
+            ul.plots.save_figure(figure, HERE / beside(narrow(name), theme), width=390, scale=2)
 
 
 if __name__ == "__main__":

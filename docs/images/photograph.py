@@ -35,3 +35,13 @@ def beside(picture: str, theme: str) -> str:
     """
     stem, dot, kind = picture.rpartition(".")
     return picture if theme == "light" else f"{stem}_dark{dot}{kind}"
+
+
+def narrow(picture: str) -> str:
+    """The name of a picture for phones: `x.png`, and `x_narrow.png` beside it.
+
+    >>> beside(narrow("x.png"), "dark")
+    'x_narrow_dark.png'
+    """
+    stem, dot, kind = picture.rpartition(".")
+    return f"{stem}_narrow{dot}{kind}"

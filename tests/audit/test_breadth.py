@@ -233,6 +233,8 @@ def test_a_model_moved_to_apples_gpu_is_compared_with_itself_on_the_cpu(trio, dt
         model = opened.hf
         with pytest.warns(UdsLensWarning, match="Apple's backend.*agreed with the CPU"):
             assert move_checked(model, "cpu") is model
+        monkeypatch.setattr(model, "name_or_path", "another")
+        assert move_checked(model, "cpu") is model  # warned of once, not for every model
 
         def wrongly(device):
             model.lm_head.weight[: len(model.lm_head.weight) // 2] = 0

@@ -252,3 +252,19 @@ def test_a_foreign_table_is_refused_before_anything_is_measured(
     assert code == 1 and "table.csv' exists and was not written by uds_lens" in err
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["table.csv"]
     assert (tmp_path / "out" / "table.csv").read_text() == "my,own,table"
+
+
+def test_what_stands_in_the_place_of_stage_1_is_found_before_it_is_measured(
+    examples: Path, tmp_path: Path, uds_lens, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ul.Baseline, "measure", lambda *_, **__: pytest.fail("measured"))
+    one, two = list(WORLD.unlearned.values())[:2]
+    mine = tmp_path / "out" / "baseline" / "mine.txt"
+    mine.parent.mkdir(parents=True)
+    mine.write_text("mine")
+    code, _, err = uds_lens(
+        *("audit", "--full", WORLD.full, "--retain", WORLD.retain, "--unlearned", one, "--unlearned", two),
+        *("--examples", examples, "--out", tmp_path / "out", "--device", "cpu"),
+    )
+    assert code == 1 and "baseline' exists and is no saved result" in err
+    assert mine.read_text() == "mine"

@@ -35,3 +35,5 @@ def test_demo_prints_json_only(tmp_path: Path, monkeypatch, uds_lens) -> None:
     code, out, _ = uds_lens("demo", "--out", tmp_path / "demo", "--json")
     assert code == 0
     assert [audit["name"] for audit in json.loads(out)["audits"]] == ["full", "half", "retain"]
+    again = uds_lens("demo", "--out", tmp_path / "demo", "--json")  # in the place of its own results
+    assert (again.code, again.out) == (0, out)

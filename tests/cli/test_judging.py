@@ -411,3 +411,17 @@ def test_meta_without_any_value_is_an_error(models: Path, study, uds_lens, tmp_p
         assert "none of the 60 models of the pools has a value of 'es' (empty in the file)" in err
     assert not (tmp_path / "t").exists()
     assert uds_lens("meta", table, "--metric", "es", "--metric", "uds").code == 0
+
+
+def test_meta_of_constant_metrics_alone_is_an_error(study, uds_lens, tmp_path) -> None:
+    table = written(tmp_path / "same.csv", study.pools.assign(es=0.5, em=1.0))
+    for words in ((), ("--json",), ("--metric", "em", "--out", tmp_path / "t")):
+        code, out, err = uds_lens("meta", table, "--metric", "es", *words)
+        assert (code, out, err.count("\n")) == (1, "", 1)
+        assert "nothing can be judged. es: constant: all models have the same value" in err
+    assert not (tmp_path / "t").exists()
+    quantised = written(tmp_path / "q.csv", study.models[["model"]].assign(es=0.5))
+    models = written(tmp_path / "m.csv", pd.concat([study.models, study.pools]).assign(es=0.5))
+    code, out, err = uds_lens("meta", models, "--metric", "es", "--quantised", quantised)
+    assert (code, out) == (1, "") and "nothing can be judged. es: constant" in err
+    assert uds_lens("meta", table, "--metric", "es", "--metric", "uds").code == 0

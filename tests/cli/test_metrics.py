@@ -151,6 +151,31 @@ def test_several_models_in_one_table(trio, examples, tmp_path, uds_lens):
     assert list(found) == ["npo", "before"]
 
 
+def test_earlier_metrics_are_not_lost(trio, examples, tmp_path, uds_lens):
+    out = tmp_path / "m.json"
+    same = ("metrics", "--model", trio("llama").full, "--data", examples, "--out", out, "--device", "cpu")
+    assert uds_lens(*same, "--metric", "em", "--metric", "es").code == 0
+    before = out.read_bytes()
+    code, printed, err = uds_lens(*same, "--metric", "es", "--metric", "prob")
+    assert (code, printed) == (1, "") and out.read_bytes() == before
+    assert "holds em, not measured this time: choose another --out, ask for them too, or replace" in err
+    more = [word for name in ("em", "es", "prob") for word in ("--metric", name)]
+    assert uds_lens(*same, *more).code == 0
+    assert uds_lens(*same, "--metric", "es", "--redo").code == 0
+    assert list(ul.metrics.MetricResults.load(out).metrics) == ["es"]
+
+
+def test_the_table_keeps_models_of_earlier_runs(trio, examples, tmp_path, uds_lens):
+    paths, out = trio("llama"), tmp_path / "runs"
+    both = ("metrics", "--model", paths.unlearned, "--model", paths.full, "--data", examples, "--out", out)
+    assert uds_lens(*both, "--device", "cpu", "--metric", "em").code == 0
+    code, _, err = uds_lens(*both, "--device", "cpu", "--metric", "em", "--name", "a", "--name", "b")
+    assert (code, err) == (0, "")
+    table = pd.read_csv(out / "table.csv").set_index("model")["em"]
+    assert table.index.tolist() == ["a", "b", "full", "unlearned"]
+    assert table["a"] == table["unlearned"]
+
+
 def test_one_model_has_its_name_and_intervals(trio, examples, tmp_path, uds_lens):
     out = tmp_path / "em.json"
     done = uds_lens(

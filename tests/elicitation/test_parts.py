@@ -1,12 +1,18 @@
 """Parts, from which a killed run goes on, vouch for every value in them."""
 
 import json
+import shutil
 
 import pytest
 from pyarrow import parquet
+from tiny_models import EXAMPLES
 
+from uds_lens.elicitation import ElicitOptions, elicit
 from uds_lens.elicitation.parts import Part, Said, part_from_bytes, read_part, write_part
 from uds_lens.errors import ResultFormatError
+from uds_lens.models import open_model
+from uds_lens.results import RunOptions
+from uds_lens.storage import bounded_table
 
 PART = Part(
     role="retain",
@@ -77,3 +83,41 @@ def test_parts_of_before_are_read_where_a_manifest_vouches_for_them(file):
         read_part(file, key="k")
     with pytest.raises(ResultFormatError, match="belongs to another run"):
         part_from_bytes(file.read_bytes(), told="it", key="other", vouched=True)
+
+
+@pytest.mark.parametrize(("bound", "most"), [("MOST_BYTES", 50_000), ("MOST_ROWS", 2_999)])
+def test_what_a_part_unpacks_to_is_bounded(file, monkeypatch, bound, most):
+    """A file of some kilobytes that unpacks to a megabyte: what is equal is stored once."""
+    rewrite(file, rows=lambda rows: rows.extend([{**rows[0], "prompt": "x" * 300}] * 2_998))
+    content = file.read_bytes()
+    assert len(content) < 50_000
+    monkeypatch.setattr(bounded_table, bound, most)
+    with pytest.raises(ResultFormatError, match="would unpack to more than"):
+        part_from_bytes(content, told="it", key="k", vouched=True)
+    monkeypatch.undo()
+    with pytest.raises(ResultFormatError, match="was altered after it was saved"):
+        part_from_bytes(content, told="it", key="k", vouched=True)
+
+
+def test_texts_of_a_model_that_ends_elsewhere_are_not_taken(trio, tmp_path):
+    """The end tokens of generation_config.json are no part of the weights, and texts depend on them."""
+    model, out = shutil.copytree(trio("llama").unlearned, tmp_path / "model"), tmp_path / "out"
+
+    def texts(**options):
+        found = elicit(
+            model,
+            EXAMPLES[:2],
+            audits=["plain"],
+            options=ElicitOptions(samples=0, max_new_tokens=5),
+            run=RunOptions(device="cpu", progress=False),
+            **options,
+        )
+        return [said.texts for said in found.part("unlearned", "plain").said]
+
+    before = texts(out=out)
+    with open_model(model, device="cpu") as opened:
+        ids = opened.tokenizer(before[0][0], add_special_tokens=False)["input_ids"]
+        every = sorted({*ids, *opened.tokenizer(before[1][0], add_special_tokens=False)["input_ids"]})
+    told = json.loads((model / "generation_config.json").read_text())
+    (model / "generation_config.json").write_text(json.dumps({**told, "eos_token_id": every}))
+    assert texts(out=out) == texts() != before

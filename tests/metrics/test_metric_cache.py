@@ -1,5 +1,6 @@
 """What is kept for the next model is found again for the same model only."""
 
+import json
 import shutil
 import warnings
 
@@ -95,3 +96,19 @@ def test_each_models_weights_are_hashed_once(trio, data, monkeypatch, tmp_path):
     full, retain, unlearned = paths
     ask(unlearned, data, metrics=[*WHITE_BOX, "prob"], retain=retain, full=full)
     assert len(hashed) == 3
+
+
+def test_answers_of_a_model_that_ends_elsewhere_are_not_taken(trio, data, tmp_path):
+    """The end tokens of generation_config.json are no part of the weights, and answers depend on them."""
+    paths, other = trio("llama"), shutil.copytree(trio("llama").retain, tmp_path / "other")
+    told = json.loads((other / "generation_config.json").read_text())
+    vocabulary = json.loads((other / "config.json").read_text())["vocab_size"]
+    (other / "generation_config.json").write_text(
+        json.dumps({**told, "eos_token_id": list(range(vocabulary))})
+    )
+    cache = MetricCache()
+    first = ask(paths.retain, data, metrics=["rouge"], cache=cache)
+    assert ask(paths.retain, data, metrics=["rouge"], cache=cache).total.forwards == 0
+    second = ask(other, data, metrics=["rouge"], cache=cache)
+    assert second.generations == ask(other, data, metrics=["rouge"]).generations != first.generations
+    assert ask(paths.retain, data, metrics=["rouge"], cache=cache).generations == first.generations

@@ -197,6 +197,21 @@ def test_comparison_of_many_gives_each_a_panel():
     assert narrow["height"] > figure.layout.height and narrow["xaxis3"]["domain"] == narrow["xaxis"]["domain"]
 
 
+def test_comparison_of_very_many_has_their_range_in_each_panel():
+    frames = {f"m{i}": synthetic_audit(seed=i, erased=i / 26).layers_frame() for i in range(26)}
+    frames["m3"]["ler_mean"] = np.nan
+    figure = plots.compare_layers(frames, references=["m0"])
+    spans = [trace for trace in figure.data if trace.fill == "toself"]
+    own = {trace.meta["place"]: trace for trace in figure.data if trace.meta}
+    assert len(spans) == len(own) == 25 and sum(bool(trace.showlegend) for trace in spans) == 1
+    values = np.array([frames[f"m{i}"]["ler_mean"] for i in range(1, 26) if i != 3])
+    edge = [x for x in (*values.min(axis=0), *values.max(axis=0)[::-1]) if x == x]
+    for trace in spans:
+        assert_allclose(trace.y, edge, atol=5.1e-5)
+        assert trace.name == "range of all models"
+    assert len({tuple(trace.x) for trace in spans}) == 1
+
+
 def test_ranking_orders_by_score_and_keeps_those_without():
     frame = pd.DataFrame(
         {

@@ -494,6 +494,7 @@ def test_texts_that_are_stored_once_are_counted_each_time(tmp_path, monkeypatch)
     from pyarrow import parquet
 
     from uds_lens.results import examples_table
+    from uds_lens.storage import bounded_table
 
     count, schema = 3000, examples_table._schema()
     once = pyarrow.DictionaryArray.from_arrays(pyarrow.array([0] * count, pyarrow.int32()), ["x" * 20_000])
@@ -504,7 +505,7 @@ def test_texts_that_are_stored_once_are_counted_each_time(tmp_path, monkeypatch)
     )
     content = (tmp_path / "a").read_bytes()
     assert len(content) < 100_000
-    monkeypatch.setattr(examples_table, "LARGEST", 1_000_000)
+    monkeypatch.setattr(bounded_table, "MOST_BYTES", 1_000_000)
     with pytest.raises(ResultFormatError, match="would unpack to more than"):
         examples_table.examples_from_parquet(content, told="a")
 

@@ -39,15 +39,21 @@ def audit_places(out: Path, names: Sequence[str]) -> dict[str, Path]:
     return {names[0]: out}
 
 
-def require_places(places: Iterable[Path]) -> None:
+def require_places(places: Iterable[Path], *, baseline: Path | None = None) -> None:
     """Find out before the work, not after it, that results cannot be saved there.
 
+    Args:
+        places: Where audits go.
+        baseline: Where stage 1 goes, if it is saved.
+
     Raises:
-        ResultFormatError: A place holds something that is no saved result.
+        ResultFormatError: A place holds something else than what goes there.
         StorageError: A place cannot be written to.
     """
     for place in places:
         require_fresh(place, directory=True, format="uds_lens.DepthAudit")
+    if baseline is not None:
+        require_fresh(baseline, directory=True, format="uds_lens.Baseline")
 
 
 def check_models(question: Question, models: Mapping[str, str]) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from pathlib import PurePath
 
 from uds_lens.audit.asked_facts import AskedFacts, asked_facts, retain_roles
 from uds_lens.audit.baseline import Baseline
@@ -15,6 +18,7 @@ from uds_lens.checked_settings import as_settings
 from uds_lens.data import ExamplesLike
 from uds_lens.errors import ModelError
 from uds_lens.models import ModelSource, RetainSource, read_checkpoint_info
+from uds_lens.progress import about
 from uds_lens.results.depth_audit import DepthAudit
 from uds_lens.results.records import provenance
 from uds_lens.results.settings import AuditConfig, RunOptions
@@ -98,10 +102,20 @@ def _read(
 ) -> list[SourceStates]:
     """The states of all sources, if there is memory for them."""
     require_memory(full, plan, n_sources=len(roles), config=config, options=options)
-    return [
-        read_source(model, plan, role=role, config=config, options=options, share=len(roles))
-        for role, model in roles.items()
-    ]
+    found = []
+    for number, (role, model) in enumerate(roles.items(), start=1):
+        called = _called(model) if role == f"unlearned {number}" else ""
+        with about(f"{called} ({number} of {len(roles)})") if called else nullcontext():
+            word = "unlearned" if called else role
+            found.append(
+                read_source(model, plan, role=word, config=config, options=options, share=len(roles))
+            )
+    return found
+
+
+def _called(model: ModelSource) -> str:
+    """The last part of a model's path or Hub id; nothing for a live one."""
+    return PurePath(model).name if isinstance(model, str | os.PathLike) else ""
 
 
 def full_of(baseline: Baseline) -> ModelSource:

@@ -84,7 +84,7 @@ def audit(
     names = directory_names(unlearned, given=name or (), reserved=[folder.BASELINE])
     asked = dict(zip(names, unlearned, strict=True))
     places = folder.audit_places(out, names)
-    folder.require_places(places.values())
+    folder.require_places(places.values(), baseline=out / folder.BASELINE if len(names) > 1 else None)
     if len(names) > 1:
         require_table(out)
     config, options = measuring.config(chat), running.options(hub)

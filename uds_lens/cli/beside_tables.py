@@ -58,7 +58,7 @@ def _print_retains(audits: Mapping[str, DepthAudit]) -> None:
 
 
 def _number(value: float) -> str:
-    return "NaN" if math.isnan(value) else f"{value:.3f}"
+    return "NaN" if math.isnan(value) else f"{round(value, 3) + 0.0:.3f}"  # not -0.000
 
 
 def _interval(interval: Interval | tuple[float, float]) -> str:

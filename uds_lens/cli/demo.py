@@ -32,7 +32,7 @@ def demo(out: opt.Out = Path("runs/demo"), *, printing: Printing) -> None:
 
     world = ul.toy.load()
     models = {"full": world.full, "half": world.half, **world.unlearned, "retain": world.retain}
-    require_places(out / name for name in (BASELINE, *models))
+    require_places([out / name for name in models], baseline=out / BASELINE)
     require_table(out)
     if not printing.json:
         typer.echo(_introduction(world))

@@ -36,6 +36,10 @@ def elicit(
     full: Annotated[
         str | None, typer.Option(metavar="MODEL", help="Model trained on everything: tells an audit's power.")
     ] = None,
+    retain_data: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Facts that were to stay: the shots of icl(source=retain)."),
+    ] = None,
     holdout: Annotated[
         str | None,
         typer.Option(
@@ -53,7 +57,9 @@ def elicit(
     limit: Annotated[
         int | None,
         typer.Option(
-            min=1, metavar="N", help="Ask a random sample of N rows, by subject; shots come from all."
+            min=1,
+            metavar="N",
+            help="Ask a random sample of N rows, by subject and --seed; shots come from all.",
         ),
     ] = None,
     samples: Annotated[
@@ -100,13 +106,14 @@ def elicit(
 
     out = ul.elicitation.require_place(out)
     examples = ul.load_examples(data)
-    kept_out = [] if holdout is None else ul.load_examples(holdout)
+    facts, kept_out = ([] if file is None else ul.load_examples(file) for file in (retain_data, holdout))
     results = ul.elicitation.elicit(
         model,
         examples,
         retain=retain,
         full=full,
         audits=_chosen(audit),
+        retain_examples=facts,
         holdout_examples=kept_out,
         limit=limit,
         options=ul.elicitation.ElicitOptions(
@@ -228,7 +235,7 @@ def _print_controls(results: ElicitationResults) -> None:
         for row in results.control_frame().to_dict("records")
     ]
     titles = ["audit", "texts", "model", "others", "beyond", "p", "holdout", "beyond"]
-    print_wrapped("Weaker controls:")
+    print_wrapped("\nWeaker controls:")
     print_table(titles, rows)
     print_wrapped(
         "others: the same texts against references of other subjects. holdout: questions of the same kind that no "

@@ -96,6 +96,7 @@ def meta(
         symmetric=not one_directional,
         pairs=True,
     )
+    _require_judgement(result)
     _write(result, out)
     if printing.json:
         told = {
@@ -128,6 +129,22 @@ def _require_values(table: ModelTable, names: Sequence[str], perturbed: bool) ->
         f"none of the {len(frame)} {which} has a value of {shown}{f' ({why})' if why else ''}: there is nothing to "
         "judge. --metric names other columns."
     )
+
+
+def _require_judgement(result: Judged) -> None:
+    """Something must have come of it: a metric that is the same for every model tells none from another."""
+    reasons: dict[str, str] = {}
+    for row in [] if result.faithful is None else result.faithful.to_dict("records"):
+        if row["auc"] == row["auc"] and row["tied_share"] < 1:
+            return
+        reasons.setdefault(str(row["metric"]), str(row["reason"]))
+    for row in [] if result.robust is None else result.robust.to_dict("records"):
+        if row["q"] == row["q"] or row["r"] == row["r"]:
+            return
+        reasons.setdefault(str(row["metric"]), str(row["q_reason"] or row["r_reason"]))
+    told = "; ".join(f"{name}: {why}" for name, why in list(reasons.items())[:4])
+    more = f" and {len(reasons) - 4} more" if len(reasons) > 4 else ""
+    raise DataError(f"nothing can be judged. {told}{more}."[:480])
 
 
 def _require_places(out: Path | None) -> Path | None:

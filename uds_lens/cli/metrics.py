@@ -92,6 +92,12 @@ def metrics(
         bool, typer.Option("--uds-in-privacy", help="Privacy is the harmonic mean of MIA_agg and UDS.")
     ] = False,
     tau: opt.Tau = 0.05,
+    redo: Annotated[
+        bool,
+        typer.Option(
+            "--redo", help="Replace what --out holds, with metrics that are not measured this time."
+        ),
+    ] = False,
     dtype: opt.DType = "float32",
     protocol: opt.AnswerProtocol = "auto",
     *,
@@ -123,6 +129,7 @@ def metrics(
         )
     say(f"measuring {len(metric) if metric else 'all'} metrics of {', '.join(model)} ...")
     import uds_lens as ul
+    from uds_lens.metrics.earlier_results import require_nothing_lost
     from uds_lens.metrics.models_table import require_metrics_table, write_metrics_table
     from uds_lens.metrics.saved_metrics import FORMAT
     from uds_lens.results.directory_names import directory_names
@@ -145,6 +152,8 @@ def metrics(
         **chat.settings(),
         dtype=dtype,
     )
+    if not redo:
+        require_nothing_lost(files.values(), metric or None, options=options)
     run, cache = running.options(hub), ul.metrics.MetricCache()
     sets = ul.metrics.open_metric_data(data, split=split, limit=limit, sample=sample)
     scorer = ul.metrics.fluency_scorer(metric or None, fluency, options=options, offline=run.offline)

@@ -6,14 +6,26 @@ import hashlib
 import io
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from uds_lens.elicitation.options import Decoding, ElicitOptions
 from uds_lens.errors import ResultFormatError
-from uds_lens.storage import SEAL, atomic_write_bytes, conform, located, read_file, require_fresh, seal_of
+from uds_lens.storage import (
+    SEAL,
+    atomic_write_bytes,
+    conform,
+    located,
+    read_file,
+    read_table_rows,
+    require_fresh,
+    seal_of,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 FORMAT = "uds_lens.elicitation.Part"
 VERSION = 2
@@ -78,6 +90,8 @@ def part_key(
     decoding: Decoding,
     asks: Sequence[Sequence[object]],
     options: ElicitOptions,
+    *,
+    ends: Collection[int] = (),
 ) -> str:
     """Hash of everything that a part depends on.
 
@@ -88,12 +102,13 @@ def part_key(
         asks: Of each row its place, id, subject, reference and prompt tokens: texts are drawn by id, and a part holds
             places and references.
         options: Samples, lengths, seed.
+        ends: Tokens that end a text: the generation config names some, and is no part of the fingerprint.
     """
     asked = hashlib.blake2b(repr([list(ask) for ask in asks]).encode(), digest_size=16).hexdigest()
     names = ["max_new_tokens", "dtype", "seed"]
     names += ["samples", "temperature", "top_k"] if decoding == "sampled" else []
     settings = {name: getattr(options, name) for name in names}
-    told = [fingerprint, audit, decoding, asked, settings]
+    told = [fingerprint, audit, decoding, asked, settings, sorted(ends)]
     return hashlib.blake2b(json.dumps(told, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
@@ -128,10 +143,8 @@ def write_part(part: Part, file: str | os.PathLike[str], *, key: str) -> None:
         }
         for said in part.said
     ]
-    kinds = {"row": pa.int64(), "texts": pa.list_(pa.string())}
-    columns = [(name, kinds.get(name, pa.string())) for name in _COLUMNS]
     head[SEAL] = seal_of({**head, "rows": rows})
-    table = pa.Table.from_pylist(rows, schema=pa.schema(columns)).replace_schema_metadata(
+    table = pa.Table.from_pylist(rows, schema=_schema()).replace_schema_metadata(
         {"uds_lens": json.dumps(head)}
     )
     buffer = io.BytesIO()
@@ -160,11 +173,9 @@ def part_from_bytes(content: bytes, *, told: str, key: str, vouched: bool = Fals
     Raises:
         ResultFormatError: They are broken, altered, or not the part with that key.
     """
-    from pyarrow import parquet
-
+    rows, metadata = read_table_rows(content, schema=_schema(), told=told, what="part of an elicitation")
     try:
-        table = parquet.read_table(io.BytesIO(content))
-        head, rows = json.loads(table.schema.metadata[b"uds_lens"]), table.to_pylist()
+        head = json.loads(metadata[b"uds_lens"])
         seal = head.pop(SEAL, None)
         versions = (UNSEALED, VERSION) if vouched else (VERSION,)
         if head["format"] != FORMAT or head["version"] not in versions:
@@ -180,3 +191,10 @@ def part_from_bytes(content: bytes, *, told: str, key: str, vouched: bool = Fals
         raise
     except Exception as error:
         raise ResultFormatError(f"{told} is no whole part of an elicitation: {str(error)[:200]}") from error
+
+
+def _schema() -> pa.Schema:
+    import pyarrow as pa
+
+    kinds = {"row": pa.int64(), "texts": pa.list_(pa.string())}
+    return pa.schema([(name, kinds.get(name, pa.string())) for name in _COLUMNS])

@@ -145,6 +145,8 @@ class ICL(Worded):
         example = context.example
         if self.source == "subject" and example.subject is None:
             raise Skip("the row has no subject: fill `subject`, or use ICL(source='retain')")
+        if self.source == "retain" and not context.retain:
+            raise Skip("no facts that were to stay were given (retain_examples; --retain-data)")
         pool = context.forget if self.source == "subject" else context.retain
         rows = [
             row

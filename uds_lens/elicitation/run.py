@@ -171,13 +171,15 @@ def _parts(
     folder: Path | None,
 ) -> list[Part]:
     found = []
+    ends = answer_end_ids(model, protocol=protocol, chat=options.chat)
     for decoding in options.decodings if asked.audit.samples_too else ("greedy",):
         told = asked.audit.name if isinstance(asked.audit, ByPrompt) else repr(asked.audit)
-        key = part_key(record.fingerprint, told, decoding, [ask.key for ask in asked.asks], options)
+        asks = [ask.key for ask in asked.asks]
+        key = part_key(record.fingerprint, told, decoding, asks, options, ends=ends)
         file = None if folder is None else folder / f"{key}.parquet"
         part = None if file is None else _finished(file, key)
         if part is None:
-            part = _ask(model, role, asked, decoding, options, protocol, run)
+            part = _ask(model, role, asked, decoding, options, protocol, run, ends)
             if file is not None:
                 write_part(part, file, key=key)
         found.append(_as(part, role))
@@ -192,13 +194,14 @@ def _ask(
     options: ElicitOptions,
     protocol: Protocol,
     run: RunOptions,
+    ends: frozenset[int],
 ) -> Part:
     began = time.perf_counter()
     asking = Asking(
         decoding=decoding,
         options=options,
         protocol=protocol,
-        ends=answer_end_ids(model, protocol=protocol, chat=options.chat),
+        ends=ends,
         desc=f"{role}: {asked.audit.name}, {decoding}",
         show=run.progress,
     )

@@ -7,8 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from uds_lens.checked_arguments import arguments_checked
+from uds_lens.data import ChatStyle
+from uds_lens.generation import answer_end_ids
 from uds_lens.models import CheckpointFiles, HookedModel, ModelSource, checkpoint_files, checkpoint_folders
 from uds_lens.results.records import ModelRecord
+from uds_lens.types import Protocol
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,7 @@ class MetricCache:
         self._measured: dict[tuple[Any, ...], PassResult] = {}
         self._fingerprints: dict[tuple[Any, ...], str] = {}
         self._records: dict[str, ModelRecord] = {}
+        self._ends: dict[tuple[Any, ...], frozenset[int]] = {}
 
     def __len__(self) -> int:
         return len(self._measured)
@@ -49,6 +53,7 @@ class MetricCache:
         self._measured.clear()
         self._fingerprints.clear()
         self._records.clear()
+        self._ends.clear()
 
     @arguments_checked
     def get(self, key: tuple[Any, ...]) -> PassResult | None:
@@ -77,6 +82,30 @@ class MetricCache:
         if identity is not None:
             self._fingerprints[(identity, dtype)] = record.fingerprint
         return record
+
+    @arguments_checked
+    def ends_of(
+        self, source: ModelSource, protocol: Protocol, chat: ChatStyle | None
+    ) -> frozenset[int] | None:
+        """Tokens at which a source's answers end, if that is known without opening it.
+
+        Its generation config names some of them, and is no part of the fingerprint.
+        """
+        if isinstance(source, HookedModel):
+            return answer_end_ids(source, protocol=protocol, chat=chat)
+        identity = _files(source)
+        return None if identity is None else self._ends.get((identity, protocol, chat))
+
+    @arguments_checked
+    def remember_ends(
+        self, source: ModelSource, protocol: Protocol, chat: ChatStyle | None, model: HookedModel
+    ) -> frozenset[int]:
+        """Note at which tokens the answers of an opened source end."""
+        ends = answer_end_ids(model, protocol=protocol, chat=chat)
+        identity = _files(source)
+        if identity is not None:
+            self._ends[(identity, protocol, chat)] = ends
+        return ends
 
 
 def _files(source: ModelSource) -> CheckpointFiles | None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from uds_lens.checked_arguments import arguments_checked
 from uds_lens.metrics.catalogue import METRICS
+from uds_lens.metrics.earlier_results import results_in
 from uds_lens.metrics.metric_results import MetricResults
 from uds_lens.storage import atomic_write_text, located, require_fresh
 
@@ -48,11 +49,20 @@ def _of_metrics(place: Path) -> bool:
         return False
     with open(place, "rb") as table:
         first, *names = table.readline(1 << 14).decode("utf-8", "replace").strip().split(",")
-    return first == "model" and bool(names) and set(names) <= set(METRICS)
+    if first != "model" or not names:
+        return False
+    own = set(names) - set(METRICS)  # declared in a file that was imported then
+    return not own or own <= {name for each in results_in(place.parent).values() for name in each.metrics}
 
 
 def write_metrics_table(results: Mapping[str, MetricResults], file: str | os.PathLike[str]) -> Path:
-    """Write that table as CSV; an empty cell is undefined."""
+    """Write that table as CSV, of `results` and of all others that are saved beside it; an empty cell is undefined.
+
+    Args:
+        results: What is at hand, by name; it comes first. The others follow in the order of their files' names.
+        file: Where the table goes.
+    """
     place = require_metrics_table(file)
-    atomic_write_text(place, metrics_by_model(results).to_csv(index=False))
+    every = {**results, **{n: found for n, found in results_in(place.parent).items() if n not in results}}
+    atomic_write_text(place, metrics_by_model(every).to_csv(index=False))
     return place

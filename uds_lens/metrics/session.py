@@ -76,12 +76,16 @@ class Session:
         self.results: dict[Pass, PassResult] = {}
         self.fresh: set[Pass] = set()
         self.records: dict[str, ModelRecord] = {}
+        self.ends: dict[str, frozenset[int]] = {}
         self.device = "none"
         self._rows: dict[str, tuple[list[AnswerText], list[TokenSequence]]] = {}
         for role, source in sources.items():
             record = cache.record_of(source, options.dtype)
             if record is not None:
                 self.records[role] = record
+            ends = cache.ends_of(source, self.protocol, options.chat)
+            if ends is not None:
+                self.ends[role] = ends
 
     @cached_property
     def plan(self) -> Plan:
@@ -167,7 +171,11 @@ class Session:
         }.get(wanted.kind, (wanted.role,))
         if any(role not in self.records for role in roles):
             return None
-        prints = tuple(self.records[role].fingerprint for role in roles)
+        prints: tuple[Any, ...] = tuple(self.records[role].fingerprint for role in roles)
+        if wanted.kind == "generations":
+            if wanted.role not in self.ends:
+                return None
+            prints = (*prints, self.ends[wanted.role])
         return (wanted.kind, *prints, self.inputs_hash(wanted), self.options.dtype, __version__)
 
     def inputs_hash(self, wanted: Pass) -> str:
@@ -207,7 +215,9 @@ class Session:
     def _recorded(self, role: str, model: HookedModel) -> HookedModel:
         """A handle on an open model whose weights are hashed, once."""
         handle = model.lent()
-        self.records[role] = self.cache.remember(self.sources[role], self.options.dtype, handle)
+        source = self.sources[role]
+        self.records[role] = self.cache.remember(source, self.options.dtype, handle)
+        self.ends[role] = self.cache.remember_ends(source, self.protocol, self.options.chat, handle)
         return handle
 
     def _drop_spilled(self) -> None:

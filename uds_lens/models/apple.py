@@ -9,12 +9,16 @@ from jaxtyping import Float
 from torch import Tensor
 
 from uds_lens.errors import ModelError, Setting, warn_once
+from uds_lens.progress import tell
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 _ROUNDING = {torch.float32: 1e-3, torch.bfloat16: 0.05, torch.float16: 0.01}
 """Largest difference between two devices that rounding explains, as a share of the largest logit."""
+
+_ONCE = "Apple's GPU"
+"""What is warned of is the device, not the model: once, however many models are opened on it."""
 
 
 @torch.no_grad()
@@ -43,13 +47,14 @@ def move_checked(model: PreTrainedModel, device: str) -> PreTrainedModel:
             Setting("device", "cpu"),
             ".",
         )
+    tell(f"{device}: logits agree with the CPU's (largest difference {gap:.2g} of the largest logit)")
     warn_once(
-        f"device {device!r}: Apple's backend has returned wrong logits without an error before. This model's agreed "
-        f"with the CPU on a short text (largest difference {gap:.2g} of the largest logit); compare the audit of a few "
-        "examples with ",
+        f"device {device!r}: Apple's backend has returned wrong logits without an error before. Each model is compared "
+        f"with itself on the CPU on a short text; the first agreed with the CPU (largest difference {gap:.2g} of the "
+        "largest logit). Compare the audit of a few examples with ",
         Setting("device", "cpu"),
         " before you trust the numbers.",
-        key=f"apple {type(model).__name__} {model.name_or_path} {gap:.2g}",
+        key=_ONCE,
     )
     return model
 

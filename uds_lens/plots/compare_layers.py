@@ -45,6 +45,8 @@ def compare_layers(
 ) -> go.Figure:
     """Mean LER (or mean S2) per layer: one curve per model with its name at the end, above 8 models a panel for each.
 
+    Behind the curve of a panel are those of the others, above 24 models the range that all span.
+
     Args:
         models: Name to `layers_frame()`; with `_low` and `_high` pointing at a mean shows its interval.
         value: `ler` for the erased share, `s2` for nats per token.

@@ -1,4 +1,4 @@
-"""A small panel for each of many models, the others behind it."""
+"""A small panel for each of many models, the others behind it: as lines, or as their range."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TITLE, _PANEL, _GAP, _AXIS = 22, 92, 16, 52
 """Pixels of a row: words above it, plot, space below; and what stands below the last row."""
 
 _BEHIND = 24
-"""Above so many models the others would fill the panel."""
+"""Above so many models the lines of the others would fill the panel: their range stands there."""
 
 
 class Curves(NamedTuple):
@@ -52,11 +52,15 @@ def model_panels(
         key=lambda name: _mean(curves.values[name]),
         reverse=True,
     )
+    across, lowest, highest = _reach(curves, own)
     traces, titles = [], []
     for panel, name in enumerate(own):
-        behind = [other for other in own if other != name] if len(own) <= _BEHIND else []
         at = dict(zip(("xaxis", "yaxis"), _axes(panel), strict=True))
-        traces += _behind(curves, behind, "the other models", {"color": colours.other, "width": 1}, at)
+        if len(own) <= _BEHIND:
+            others = [other for other in own if other != name]
+            traces += _behind(curves, others, "the other models", {"color": colours.other, "width": 1}, at)
+        else:
+            traces.append(_range(across, lowest, highest, colours.share, at))
         dotted = {"color": colours.faint, "width": 1.25, "dash": "dot"}
         traces += _behind(curves, references, "references", dotted, at)
         traces.append(_own(curves, name, order.index(name), colours.erased, at))
@@ -137,6 +141,38 @@ def _behind(
         **at,
     )
     return [trace] if names else []
+
+
+def _reach(curves: Curves, names: Collection[str]) -> tuple[list[int], list[float], list[float]]:
+    """The layers at which any model has a value, with the least and the highest value there."""
+    values: dict[int, list[float]] = {}
+    for name in names:
+        for layer, value in zip(curves.layers[name], curves.values[name], strict=True):
+            if value == value:
+                values.setdefault(layer, []).append(value)
+    layers = sorted(values)
+    return layers, [min(values[layer]) for layer in layers], [max(values[layer]) for layer in layers]
+
+
+def _range(
+    layers: list[int], lowest: list[float], highest: list[float], colour: str, at: Mapping[str, str]
+) -> Any:
+    """What the values of all models span."""
+    import plotly.graph_objects as go
+
+    return go.Scatter(
+        x=[*layers, *reversed(layers)],
+        y=[round(value, 4) for value in (*lowest, *reversed(highest))],
+        mode="lines",
+        fill="toself",
+        fillcolor=colour,
+        line={"width": 0, "color": colour},
+        name="range of all models",
+        legendgroup="range",
+        showlegend=at["xaxis"] == "x",
+        hoverinfo="skip",
+        **at,
+    )
 
 
 def _own(curves: Curves, name: str, place: int, colour: str, at: Mapping[str, str]) -> Any:

@@ -39,11 +39,12 @@ _MORE = {
 }
 
 
-def method_picture(theme: Theme = "light") -> str:
+def method_picture(theme: Theme = "light", *, narrow: bool = False) -> str:
     """The picture as an SVG file of its own, with its background.
 
     Args:
         theme: Light or dark.
+        narrow: For phones: what is read off stands below the models, not beside them.
 
     Example:
         >>> method_picture("dark").startswith("<svg")
@@ -51,14 +52,15 @@ def method_picture(theme: Theme = "light") -> str:
     """
     own = palette(theme)
     names = ("paper", "ink", "text", "faint", "grid", "retain", "unlearned", "erased")
-    return drawn({**{name: getattr(own, name) for name in names}, **_MORE[theme]}, paper=True)
+    return drawn({**{name: getattr(own, name) for name in names}, **_MORE[theme]}, paper=True, narrow=narrow)
 
 
-def drawn(colours: Mapping[str, str], *, paper: bool = False) -> str:
+def drawn(colours: Mapping[str, str], *, paper: bool = False, narrow: bool = False) -> str:
     """The picture in given colours, as markup for a page.
 
     Args:
         colours: By name, as in `ON_PAGE`; with `paper` also that of the background.
         paper: Whether there is a background.
+        narrow: As for `method_picture`.
     """
-    return template("method.svg.j2").render(c=colours, paper=paper).strip() + "\n"
+    return template("method.svg.j2").render(c=colours, paper=paper, narrow=narrow).strip() + "\n"

@@ -152,7 +152,7 @@ def _context(
         "settings": content.settings(audits),
         "checkpoints": content.checkpoints(audits),
         "provenance": content.provenance(audits),
-        "picture": Markup(drawn(ON_PAGE)),
+        "picture": Markup(drawn(ON_PAGE) + drawn(ON_PAGE, narrow=True)),
         "prompts": content.prompts(audits),
         "recipe": recipe(audits),
         "components": content.site_captions(audits),

@@ -171,7 +171,8 @@ def _kept(audit: AuditScores) -> str:
     damage = audit.damage
     if math.isnan(damage):
         return "Check that the model still works on what it should retain."
-    return f"On facts that were to be kept it costs {damage:.0%} of what it costs on the forget facts."
+    share = round(damage, 2) + 0.0  # not -0
+    return f"On facts that were to be kept it costs {share:.0%} of what it costs on the forget facts."
 
 
 def _negative(audit: AuditScores) -> Caution | None:

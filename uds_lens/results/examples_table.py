@@ -9,15 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from uds_lens.data import ForgetExample
 from uds_lens.errors import ResultFormatError, UdsLensError
+from uds_lens.storage import read_table_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 _LISTS = ("paraphrased_answers", "perturbed_answers")
-
-LARGEST = 1 << 30
-"""Bytes of a table once unpacked: far above any set of questions. Equal texts are stored once, so that a file of two
-kilobytes can hold more."""
 
 
 def examples_to_parquet(examples: Sequence[ForgetExample]) -> bytes:
@@ -42,36 +39,8 @@ def examples_from_parquet(content: bytes, *, told: str) -> tuple[ForgetExample, 
     Raises:
         ResultFormatError: It is no such table, or a cell is not what it should be.
     """
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    try:
-        file = parquet.ParquetFile(pa.BufferReader(content))
-        if file.schema_arrow.remove_metadata() != _schema():
-            raise ResultFormatError(f"{told} has other columns than the examples of a saved result.")
-        rows = _rows(file, told)
-    except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
-        if isinstance(error, UdsLensError):
-            raise
-        raise ResultFormatError(f"{told} is no table of examples: {str(error)[:160]}.") from error
-    return tuple(_example(row, told) for row in rows)
-
-
-def _rows(file: Any, told: str) -> list[dict[str, Any]]:
-    """Rows in pieces, each small enough whatever is stored once in it."""
-    groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
-    sizes = [group.column(i).total_uncompressed_size for group in groups for i in range(group.num_columns)]
-    step = max(1, min(65_536, LARGEST // max(1, *sizes, 1)))
-    rows: list[dict[str, Any]] = []
-    taken = sum(sizes) if sum(sizes) > LARGEST else 0
-    for batch in file.iter_batches(batch_size=step) if not taken else ():
-        taken += batch.nbytes
-        if taken > LARGEST:
-            break
-        rows += batch.to_pylist()
-    if taken > LARGEST:
-        raise ResultFormatError(f"{told} would unpack to more than {LARGEST >> 30} GiB.")
-    return rows
+    found = read_table_rows(content, schema=_schema(), told=told, what="table of examples")
+    return tuple(_example(row, told) for row in found.rows)
 
 
 def _example(row: dict[str, Any], told: str) -> ForgetExample:

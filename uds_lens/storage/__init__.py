@@ -6,6 +6,7 @@ from uds_lens.storage.atomic import (
     atomic_write_bytes,
     atomic_write_text,
 )
+from uds_lens.storage.bounded_table import read_table_rows
 from uds_lens.storage.conform import conform
 from uds_lens.storage.fresh import format_of, located, made_here, require_fresh
 from uds_lens.storage.refused_writes import IN_TEMPORARY, writing
@@ -29,6 +30,7 @@ __all__ = [
     "plain",
     "read_file",
     "read_sealed",
+    "read_table_rows",
     "require_fresh",
     "seal_of",
     "sealed",
