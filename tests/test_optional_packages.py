@@ -11,7 +11,7 @@ from test_package import PROJECT, REPOSITORY, Requirement
 
 import uds_lens as ul
 from uds_lens.errors import MissingDependencyError
-from uds_lens.optional_packages import EXTRA_OF, distribution_of
+from uds_lens.optional_packages import EXTRA_OF, distribution_of, install_command
 
 WORLD = ul.toy.load()
 EXTRAS = PROJECT["optional-dependencies"]
@@ -87,6 +87,23 @@ def test_the_message_names_the_extra(
     install = re.escape(f'{distribution_of(module)}: pip install "uds-lens[{EXTRA_OF[module]}]".')
     with pytest.raises(MissingDependencyError, match=f"{words} {install}|{words}, which need {install}"):
         call(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("receipt", "command"),
+    [
+        ("uv-receipt.toml", "uv pip install --python '{home}' \"uds-lens[lora]\""),
+        ("pipx_metadata.json", 'pipx runpip uds-lens install "uds-lens[lora]"'),
+    ],
+)
+def test_a_tool_is_told_how_to_reach_its_own_environment(
+    receipt: str, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "the tools" / "uds-lens"
+    home.mkdir(parents=True)
+    (home / receipt).touch()
+    monkeypatch.setattr(sys, "prefix", str(home))
+    assert install_command("uds-lens[lora]") == command.format(home=home)
 
 
 def test_metrics_that_need_no_extra_run_without_it(monkeypatch: pytest.MonkeyPatch) -> None:

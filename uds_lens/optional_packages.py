@@ -5,7 +5,10 @@ Each is imported inside the function that needs it, after `require_package`; lon
 
 from __future__ import annotations
 
+import shlex
+import sys
 from importlib.util import find_spec
+from pathlib import Path
 
 from uds_lens.errors import MissingDependencyError
 
@@ -43,7 +46,22 @@ def require_package(module: str, *, needed_by: str, instead: str = "") -> None:
     if find_spec(module) is None:
         known, extra = distribution_of(module), EXTRA_OF[module]
         more = f" {instead}" if instead else ""
-        raise MissingDependencyError(f'{needed_by} {known}: pip install "uds-lens[{extra}]".{more}')
+        command = install_command(f"uds-lens[{extra}]")
+        raise MissingDependencyError(f"{needed_by} {known}: {command}.{more}")
+
+
+def install_command(requirement: str) -> str:
+    """What installs a requirement into this environment: pip elsewhere would not reach that of a uv or pipx tool.
+
+    >>> install_command("uds-lens[lora]")
+    'pip install "uds-lens[lora]"'
+    """
+    home = Path(sys.prefix)
+    if (home / "uv-receipt.toml").is_file():
+        return f'uv pip install --python {shlex.quote(str(home))} "{requirement}"'
+    if (home / "pipx_metadata.json").is_file():
+        return f'pipx runpip {home.name} install "{requirement}"'
+    return f'pip install "{requirement}"'
 
 
 def distribution_of(module: str) -> str:

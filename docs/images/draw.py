@@ -12,6 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from narrow_figures import save_narrow
 from photograph import beside, narrow, photograph
 from terminal_picture import terminal_picture
 
@@ -43,7 +44,8 @@ def main() -> None:
         }
         for name, figure in figures.items():
             ul.plots.save_figure(figure, HERE / beside(name, theme), width=760, scale=1.25)
-            ul.plots.save_figure(figure, HERE / beside(narrow(name), theme), width=390, scale=2)
+            if name != "toy_heatmap.svg":  # too much for a phone
+                save_narrow(figure, HERE / beside(narrow(name), theme))
         write(beside("method.svg", theme), method_picture(theme))
         write(beside(narrow("method.svg"), theme), method_picture(theme, narrow=True))
         write(beside("terminal.svg", theme), terminal_picture(printed, theme=theme, columns=COLUMNS))

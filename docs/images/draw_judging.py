@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 
 import pandas as pd
+from narrow_figures import save_narrow
 from photograph import beside, narrow, photograph
 
 import uds_lens as ul
@@ -42,7 +43,7 @@ def main() -> None:
             }
             for name, figure in figures.items():
                 ul.plots.save_figure(figure, HERE / beside(name, theme), width=760, scale=1.25)
-                ul.plots.save_figure(figure, HERE / beside(narrow(name), theme), width=390, scale=2)
+                save_narrow(figure, HERE / beside(narrow(name), theme))
             photograph(page, HERE / beside("dashboard.png", theme), theme=theme)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pandas as pd
 import plotly.graph_objects as go
+from narrow_figures import save_narrow
 from photograph import beside, narrow
 
 import uds_lens as ul
@@ -131,7 +132,7 @@ def coverage(theme: Theme) -> go.Figure:
             figure.add_trace(line)
     figure.add_hline(0.95, line={"color": colours.faint, "width": 1, "dash": "dot"})
     figure.update_xaxes(
-        title_text="how much the subject makes of a score (intra-class correlation)", dtick=0.1
+        title_text="how much the subject makes of a score<br>(intra-class correlation)", dtick=0.1
     )
     figure.update_yaxes(title_text="intervals that hold the mean", range=[0.35, 1.0], tickformat=".0%")
     return style(
@@ -154,7 +155,8 @@ def main() -> None:
         }
         for name, figure in figures.items():
             ul.plots.save_figure(figure, HERE / beside(name, theme), width=760, scale=1.25)
-            ul.plots.save_figure(figure, HERE / beside(narrow(name), theme), width=390, scale=2)
+            if name != "results_layers.svg":  # too much for a phone
+                save_narrow(figure, HERE / beside(narrow(name), theme))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from uds_lens.checked_arguments import arguments_checked
 from uds_lens.doctor.finding import Finding, Verdict
-from uds_lens.optional_packages import EXTRA_OF, distribution_of
+from uds_lens.optional_packages import EXTRA_OF, distribution_of, install_command
 
 _CORE = ("torch", "transformers", "transformer-lens")
 _FOR = {
@@ -58,10 +58,10 @@ def _packages() -> Iterator[Finding]:
         name = distribution_of(module)
         found, bounds = _installed(name), wanted.get(name, "")
         needed = f" (for {_FOR[module]})" if module in _FOR else ""
-        pip = f'pip install "{name}{bounds}"'
+        pip = install_command(f"{name}{bounds}")
         if found is None:
             verdict: Verdict = "note" if module in _FOR else "problem"
-            extra = f'pip install "uds-lens[{EXTRA_OF[module]}]"' if module in _FOR else pip
+            extra = install_command(f"uds-lens[{EXTRA_OF[module]}]") if module in _FOR else pip
             yield Finding(name, verdict, f"not installed{needed}", extra)
         elif bounds and not _fits(found, bounds):
             fix = f"{pip}; where another project needs {found}, in an environment of its own"

@@ -40,6 +40,7 @@ const links = new Map([...document.querySelectorAll(".sections a")].map((link) =
 function follow() {
   const edge = document.querySelector(".sections").offsetHeight + 24;
   const read = [...links.keys()].filter((section) => !section.hidden && section.getBoundingClientRect().top <= edge).pop();
+  if (!read) document.querySelector(".sections a")?.parentElement.scrollTo({ left: 0 });
   for (const [section, link] of links) {
     if (section === read && link.getAttribute("aria-current") !== "true") {
       link.parentElement.scrollTo({ left: link.offsetLeft - link.parentElement.clientWidth / 2 + link.offsetWidth / 2 });
