@@ -43,6 +43,11 @@ def test_home_is_home_everywhere(home: Path, uds_lens) -> None:
     assert uds_lens("metrics", *words, "--out=~/em.json").code == 0
     assert (home / "em.json").is_file()
     assert uds_lens("doctor", "--full=~/full", "--examples=~/forget.json", "--out=~/new").code == 0
+    told = uds_lens("annotate", "--examples=~/forget.json", "--by=answer", "--redo", "--out=~/a.json")
+    assert told.code == 0 and f"Saved in {home / 'a.json'}" in told.out
+    (home / "t.csv").write_text("model,method,es\na,npo,0.5\n")
+    for command in ("rank", "meta"):
+        assert "nothing at" not in uds_lens(command, "~/t.csv").err
     assert list(Path().iterdir()) == []
 
 

@@ -49,10 +49,10 @@ def annotate(
     hub: Hub,
     printing: Printing,
 ) -> None:
-    """Find the entity of every answer that has none, for data that does not mark them.
+    """Find the entity of every answer that has none.
 
-    The file in --out is read by every command; each row says in `entity_by` how its entity was found. Look at the page
-    of --review before quoting a score: the ways find different words.
+    For data that does not mark them. The file in --out is read by every command; each row says in `entity_by` how its
+    entity was found. Look at the page of --review before quoting a score: the ways find different words.
 
     \b
     Example:

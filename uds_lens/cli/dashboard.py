@@ -52,9 +52,10 @@ def dashboard(
     perturbed: Perturbed,
     printing: Printing,
 ) -> None:
-    """Write one page about many models: metrics judged, methods ranked, every model with its parts. It opens offline.
+    """Write one page about many models, metrics and methods.
 
-    With the UDS paper's files it is the paper's dashboard, with intervals, ties and switches.
+    Metrics judged, methods ranked, every model with its parts; the page opens offline. With the UDS paper's files it is
+    the paper's dashboard, with intervals, ties and switches.
 
     \b
     Examples:

@@ -12,7 +12,7 @@ import typer
 
 from uds_lens.cli.output import print_wrapped
 from uds_lens.cli.progress_lines import say
-from uds_lens.cli.shared_options import AuditRunning, Chat, Hub, Measuring, Printing, at_home
+from uds_lens.cli.shared_options import AuditRunning, Chat, Hub, Measuring, Printing
 
 if TYPE_CHECKING:
     from uds_lens.doctor import Finding
@@ -33,9 +33,7 @@ def doctor(
     examples: Annotated[
         str | None, typer.Option(metavar="DATA", help="Forget set, as for uds-lens audit.")
     ] = None,
-    out: Annotated[
-        Path, typer.Option(metavar="DIR", help="Where results would be written.", callback=at_home)
-    ] = Path(),
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where results would be written.")] = Path(),
     *,
     measuring: Measuring,
     chat: Chat,
@@ -43,7 +41,7 @@ def doctor(
     hub: Hub,
     printing: Printing,
 ) -> None:
-    """Look at this installation, and at models and data, before anything is measured.
+    """Say whether it would work here, with these models and data.
 
     Versions, devices, memory, room on disk, whether the Hub is asked; with models and data, whether an audit of them
     would start. No weights are opened, nothing is downloaded but what a Hub id needs. Exit code 1 if something will not

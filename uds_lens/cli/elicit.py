@@ -80,10 +80,10 @@ def elicit(
     hub: Hub,
     printing: Printing,
 ) -> None:
-    """Ask an unlearned model in many ways, and beside it retain and full, with the same budget and random numbers.
+    """Ask an unlearned model in many ways, beside retain and full.
 
-    Prints what comes out beyond retain, and whether an audit has power at all: where full scores no more than retain,
-    silence of the unlearned model says nothing.
+    All with the same budget and random numbers. Prints what comes out beyond retain, and whether an audit has power at
+    all: where full scores no more than retain, silence of the unlearned model says nothing.
 
     \b
     Examples:

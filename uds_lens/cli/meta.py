@@ -58,11 +58,12 @@ def meta(
     perturbed: Perturbed,
     printing: Printing,
 ) -> None:
-    """Judge metrics: do they tell models that know from models that never did, and do they hold?
+    """Judge metrics: which of them can be trusted?
 
-    F, faithfulness, is the area under the ROC curve of the two pools (column knows: True, False, empty for neither).
-    Q and R, robustness to quantisation and relearning, need the models after each; they count models with 0.8 of full's
-    utility below the metric's own threshold, and without these filters too.
+    Do they tell models that know from models that never did, and do they hold? F, faithfulness, is the area under the
+    ROC curve of the two pools (column knows: True, False, empty for neither). Q and R, robustness to quantisation and
+    relearning, need the models after each; they count models with 0.8 of full's utility below the metric's own
+    threshold, and without these filters too.
 
     \b
     Examples:

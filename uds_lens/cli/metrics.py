@@ -43,7 +43,6 @@ def metrics(
         typer.Option(
             metavar="FILE",
             help="Where the results go (JSON); a directory for several models.",
-            callback=opt.at_home,
         ),
     ] = None,
     name: Annotated[
@@ -106,7 +105,7 @@ def metrics(
     hub: Hub,
     printing: Printing,
 ) -> None:
-    """Measure other metrics of one model.
+    """Measure other metrics of one model or several.
 
     Memorization, generation, membership attacks, white-box metrics (UDS among them) and utility. Without --retain or
     --full the metrics that need them are NaN, with the reason.

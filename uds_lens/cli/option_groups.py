@@ -1,6 +1,6 @@
 """Options that go together. A command takes a group as one parameter; its user sees the group's options.
 
-`grouped` spreads the groups for typer and puts them together again for the command.
+`grouped` spreads the groups for typer and puts them together again for the command; it sets in the home directory of paths.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import fields
 from functools import wraps
 from inspect import Parameter, Signature, signature
+from pathlib import Path
 from typing import Any, get_type_hints
 
 
@@ -30,6 +31,7 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(command)
     def run(**given: Any) -> None:
+        given = {name: at_home(value) for name, value in given.items()}
         together = {
             name: kind(**{field.name: given.pop(field.name) for field in fields(kind)})
             for name, kind in groups.items()
@@ -39,6 +41,20 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
     run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
+
+
+def at_home(value: Any) -> Any:
+    """A path with `~` as the home directory, where the shell left it (`--out=~/runs`); anything else as it is.
+
+    >>> at_home("~") == "~", at_home([Path("a")]) == [Path("a")], at_home(Path("~/a")) == Path.home() / "a"
+    (True, True, True)
+    """
+    if isinstance(value, list):
+        return [at_home(each) for each in value]
+    try:
+        return value.expanduser() if isinstance(value, Path) else value
+    except RuntimeError:  # a user that does not exist
+        return value
 
 
 def _options(kind: type[Any]) -> list[Parameter]:

@@ -8,6 +8,7 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
+from uds_lens.cli.option_groups import at_home
 from uds_lens.compat.typer import set_help
 from uds_lens.errors import ConfigError
 
@@ -24,7 +25,7 @@ def running_files(
 
     def run(context: Any, files: list[Path] | None) -> list[Path] | None:
         for file in files or ():
-            run_file(file)
+            run_file(at_home(file))
         set_help(context.command, name, words())
         return files
 

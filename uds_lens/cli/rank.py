@@ -58,10 +58,10 @@ def rank(
     references: References,
     printing: Printing,
 ) -> None:
-    """Rank unlearning methods by what their best model forgets, leaks and keeps.
+    """Rank unlearning methods by their best models.
 
-    The score is the harmonic mean of memorization, privacy and utility; with depth, UDS is part of privacy. Ties are
-    told, not broken in silence.
+    By what these forget, leak and keep: the score is the harmonic mean of memorization, privacy and utility; with
+    depth, UDS is part of privacy. Ties are told, not broken in silence.
 
     \b
     Examples:

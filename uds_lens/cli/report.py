@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from uds_lens.cli.progress_lines import say
-from uds_lens.cli.shared_options import Printing, at_home
+from uds_lens.cli.shared_options import Printing
 
 
 def report(
@@ -19,12 +19,11 @@ def report(
             metavar="DIR",
             help="Saved audits, or folders that hold some (up to two folders down).",
             show_default=False,
-            callback=at_home,
         ),
     ],
-    out: Annotated[
-        Path, typer.Option(metavar="FILE", help="HTML file to write.", dir_okay=False, callback=at_home)
-    ] = Path("report.html"),
+    out: Annotated[Path, typer.Option(metavar="FILE", help="HTML file to write.", dir_okay=False)] = Path(
+        "report.html"
+    ),
     title: Annotated[
         str, typer.Option(metavar="TEXT", help="Heading of the page.")
     ] = "How deep did unlearning go?",
@@ -51,7 +50,6 @@ def report(
         typer.Option(
             metavar="FILE",
             help="Results of uds-lens metrics, or folders of them: adds a table, and depth beside usefulness.",
-            callback=at_home,
         ),
     ] = None,
     reference: Annotated[
@@ -70,9 +68,10 @@ def report(
     *,
     printing: Printing,
 ) -> None:
-    """Write one page about one or several audits: scores, warnings, figures, every example. It opens offline.
+    """Write one page about one or several audits.
 
-    Audits are named after their unlearned models. Audits of the same models at other sites are compared by site.
+    Scores, warnings, figures, every example; the page opens offline. Audits are named after their unlearned models.
+    Audits of the same models at other sites are compared by site.
 
     \b
     Example:

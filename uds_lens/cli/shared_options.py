@@ -117,16 +117,9 @@ Verbose: TypeAlias = Annotated[
 Debug: TypeAlias = Annotated[bool, typer.Option("--debug", help="Show tracebacks and all warnings.")]
 
 
-def at_home(path: Path | list[Path] | None) -> Path | list[Path] | None:
-    """A path with `~` as the home directory, where the shell left it (`--out=~/runs`)."""
-    if isinstance(path, list):
-        return [each.expanduser() for each in path]
-    return None if path is None else path.expanduser()
-
-
 Out: TypeAlias = Annotated[
     Path,
-    typer.Option(metavar="DIR", help="Directory for the results.", file_okay=False, callback=at_home),
+    typer.Option(metavar="DIR", help="Directory for the results.", file_okay=False),
 ]
 
 
