@@ -1,6 +1,6 @@
 """Options that go together. A command takes a group as one parameter; its user sees the group's options.
 
-`grouped` spreads the groups for typer and puts them together again for the command; it sets in the home directory of paths.
+`grouped` spreads the groups for typer and puts them together again for the command. There `~` becomes home.
 """
 
 from __future__ import annotations
