@@ -490,5 +490,7 @@ def test_a_warm_up_that_never_ends_is_said(tmp_path: Path) -> None:
         UdsLensWarning, match=r"warm-up takes 4 steps and the training 4: .* never reaches 0\.002"
     ):
         training_arguments(long, QUICK, n_forget=4, folder=tmp_path)
+    with pytest.warns(UdsLensWarning, match="warm-up takes 3 steps and the training 3: "):
+        training_arguments(long, QUICK, n_forget=3, folder=tmp_path)  # one batch is of both epochs
     made = training_arguments(settings("npo", warmup_epochs=1.5), QUICK, n_forget=4, folder=tmp_path)
     assert made.warmup_steps == 3

@@ -90,7 +90,7 @@ def evaluate(
     require_packages(spec for spec in specs if missing[spec.name] is None)
     passes = {spec.name: _passes(spec, session) for spec in specs if missing[spec.name] is None}
     if passes:
-        tell(f"answers are asked for by {protocol_told(options.protocol, session.protocol)}")
+        tell(f"asking with {protocol_told(options.protocol, session.protocol)}")
     session.perform([each for several in passes.values() for each in several], measure)
     evidence = Measured(session, scorer(fluency, offline=run.offline))
     for spec in specs:

@@ -161,7 +161,7 @@ def training_arguments(
         gradient_accumulation_steps=config.batch_size // (share * world),
         learning_rate=config.learning_rate,
         weight_decay=config.weight_decay,
-        warmup_steps=_warmup_steps(config, n_forget, steps=config.epochs * steps_per_epoch),
+        warmup_steps=_warmup_steps(config, n_forget),
         lr_scheduler_type=config.schedule,
         max_grad_norm=config.max_grad_norm,
         optim="adamw_torch",
@@ -185,8 +185,9 @@ def training_arguments(
     return checkpoint_activations(arguments) if options.gradient_checkpointing else arguments
 
 
-def _warmup_steps(config: MethodConfig, n_forget: int, *, steps: int) -> int:
+def _warmup_steps(config: MethodConfig, n_forget: int) -> int:
     """Steps over which the learning rate rises; said where it never arrives."""
+    steps = math.ceil(config.epochs * n_forget / config.batch_size)  # batches go on from one epoch to the next
     rising = round(config.warmup_epochs * n_forget / config.batch_size)
     if rising and rising >= steps:
         warnings.warn(
