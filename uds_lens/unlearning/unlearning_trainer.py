@@ -187,7 +187,9 @@ def training_arguments(
 
 def _warmup_steps(config: MethodConfig, n_forget: int) -> int:
     """Steps over which the learning rate rises; said where it never arrives."""
-    steps = math.ceil(config.epochs * n_forget / config.batch_size)  # batches go on from one epoch to the next
+    steps = math.ceil(
+        config.epochs * n_forget / config.batch_size
+    )  # batches go on from one epoch to the next
     rising = round(config.warmup_epochs * n_forget / config.batch_size)
     if rising and rising >= steps:
         warnings.warn(
