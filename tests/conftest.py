@@ -5,24 +5,37 @@ import gc
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # in the programs that tests start, too
+# Tiny tensors: a second thread costs more than it gives. For torch, not loaded yet, and the programs that tests start.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import checked_annotations
 import hypothesis
 import pytest
-import torch
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 
+checked_annotations.install()
+
 
 def pytest_configure() -> None:
-    torch.set_num_threads(1)  # tiny tensors: a second thread costs more than it gives
     hypothesis.settings.register_profile("no clock", deadline=None)  # a busy machine is not a failure
     hypothesis.settings.load_profile("no clock")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """What is imported stays: no collection of garbage walks it, neither now nor later."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(scope="session")
@@ -71,6 +84,7 @@ def llama(opened: Callable) -> Callable:
 @pytest.fixture
 def broken(trio: Callable, tmp_path: Path) -> Path:
     """A checkpoint whose logits are NaN."""
+    import torch
     from tiny_models import load_plain
 
     model, tokenizer = load_plain(trio("llama").full)
@@ -115,6 +129,8 @@ def sweep(trio: Callable, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="package")
 def one_thread():
     """Tiny tensors: a second thread costs more than it gives."""
+    import torch
+
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
