@@ -1,8 +1,8 @@
 """Annotations checked at every call, as jaxtyping's own decorator does, at a fraction of its cost.
 
-jaxtyping keeps the sizes of named axes from argument to argument, which takes a hundred microseconds a call and two
-compilations a function. A function whose annotations name no tensor has no axes: beartype alone, compiled at its first
-call, checks the same.
+jaxtyping compiles two functions wherever one is defined, each time anew, and binds the arguments of every call. Here
+the checks are compiled once, at the first call, also for a function that is defined inside another; and only a function
+whose annotations name axes of tensors keeps their sizes in mind.
 """
 
 from __future__ import annotations
@@ -10,15 +10,17 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import is_dataclass
 from types import FunctionType, SimpleNamespace
-from typing import Any, get_args, get_type_hints
+from typing import Any, NamedTuple, get_args, get_type_hints
 
 import jaxtyping
 from beartype.roar import BeartypeCallHintViolation
 from jaxtyping import AbstractArray, TypeCheckError
 
-with_axes = jaxtyping.jaxtyped
+by_jaxtyping = jaxtyping.jaxtyped
+NOTHING = (lambda: None).__code__
 
 
 def install() -> None:
@@ -43,40 +45,80 @@ def checked(what: Any = None, *, typechecker: Callable[..., Any]) -> Any:
 
 
 def checked_function(function: FunctionType, typechecker: Callable[..., Any]) -> Callable[..., Any]:
-    """The function with its check before and after, switched off where jaxtyping's is."""
-    checks: list[Callable[..., Any]] = []
+    """The function with its checks before and after, switched off where jaxtyping's are."""
+    checks: Checks | None = None
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
+        nonlocal checks
         if jaxtyping.config.jaxtyping_disable:
             return function(*args, **kwargs)
-        if not checks:
-            checks.append(check_of(function, typechecker))
-        try:
-            return checks[0](*args, **kwargs)
-        except BeartypeCallHintViolation as error:
-            raise TypeCheckError(str(error)) from error
+        if checks is None:
+            checks = checks_of(function, typechecker)
+        with by_jaxtyping("context") if checks.name_axes else NO_AXES:
+            try:
+                checks.arguments(*args, **kwargs)
+            except BeartypeCallHintViolation as error:
+                raise TypeCheckError(str(error)) from error
+            found = function(*args, **kwargs)
+            try:
+                return checks.result(found)
+            except BeartypeCallHintViolation as error:
+                raise TypeCheckError(str(error)) from error
 
     call.checks_annotations = True  # type: ignore[attr-defined]
     return call
 
 
-def check_of(function: FunctionType, typechecker: Callable[..., Any]) -> Callable[..., Any]:
-    """jaxtyping's own check where axes are named or values come one by one, else the type checker's alone."""
-    hints = {name: resolved(hint, function) for name, hint in function.__annotations__.items()}
-    if inspect.isgeneratorfunction(function) or any(map(names_axes, hints.values())):
-        return with_axes(function, typechecker=typechecker)
-    copy = FunctionType(
-        function.__code__,
-        function.__globals__,
-        function.__name__,
-        function.__defaults__,
-        function.__closure__,
+NO_AXES = nullcontext()
+
+
+class Checks(NamedTuple):
+    """What is done before and after each call of a function."""
+
+    arguments: Callable[..., Any]
+    result: Callable[[Any], Any]
+    name_axes: bool
+
+
+KNOWN: dict[tuple[object, ...], Checks] = {}
+
+
+def checks_of(function: FunctionType, typechecker: Callable[..., Any]) -> Checks:
+    """The checks of a function, or of an earlier one that came from the same lines."""
+    key = function.__module__, function.__qualname__, function.__code__, str(function.__annotations__)
+    if key not in KNOWN:
+        hints = {name: resolved(hint, function) for name, hint in function.__annotations__.items()}
+        name_axes = any(map(names_axes, hints.values()))
+
+        def result(value: Any) -> Any:
+            return value
+
+        result.__annotations__ = {"return": hints.pop("return", Any)}
+        for check in (result, arguments := signature_alone(function)):
+            check.__qualname__, check.__module__ = function.__qualname__, function.__module__
+        arguments.__annotations__ = hints
+        KNOWN[key] = Checks(typechecker(arguments), typechecker(result), name_axes)
+    return KNOWN[key]
+
+
+def signature_alone(function: FunctionType) -> FunctionType:
+    """A function that takes the same arguments and does nothing."""
+    code = function.__code__
+    stars = code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS)
+    count = code.co_argcount + code.co_kwonlyargcount + bin(stars).count("1")
+    empty = NOTHING.replace(
+        co_argcount=code.co_argcount,
+        co_posonlyargcount=code.co_posonlyargcount,
+        co_kwonlyargcount=code.co_kwonlyargcount,
+        co_nlocals=count,
+        co_varnames=code.co_varnames[:count],
+        co_flags=NOTHING.co_flags | stars,
     )
-    copy.__kwdefaults__, copy.__annotations__ = function.__kwdefaults__, hints
-    copy.__qualname__, copy.__module__ = function.__qualname__, function.__module__
-    return typechecker(copy)
+    alone = FunctionType(empty, function.__globals__, function.__name__, function.__defaults__)
+    alone.__kwdefaults__ = function.__kwdefaults__
+    return alone
 
 
 def resolved(hint: Any, function: FunctionType) -> Any:

@@ -34,6 +34,11 @@ def pytest_collection() -> Iterator[None]:
     try:
         return (yield)
     finally:
+        if "PYTEST_XDIST_WORKER" in os.environ:  # every worker comes to need them
+            import plotly.graph_objects  # noqa: F401
+            import scipy.stats  # noqa: F401
+            import transformer_lens  # noqa: F401
+            import transformers.trainer  # noqa: F401
         gc.freeze()
         gc.enable()
 
