@@ -76,6 +76,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--limit", type=int, default=0, help="only the first rows; 0 means all")
+    parser.add_argument("--only", help="the one work whose name holds this text")
     asked = parser.parse_args()
     settings = {"shared": asked.shared.resolve(), "threads": asked.threads, "rows": asked.limit}
     with tempfile.TemporaryDirectory() as folder:
@@ -84,7 +85,7 @@ def main() -> None:
         print(f"{asked.threads} threads, {asked.rounds} rounds; before is {asked.commit}\n")
         print("| work | s, before | s, today | today / before | CPU | score, before | score, today |")
         print("|---|---|---|---|---|---|---|")
-        for work in today.works:
+        for work in (name for name in today.works if (asked.only or "") in name):
             rounds = [(before.do(work), today.do(work)) for _ in range(asked.rounds)]
             best = [min(float(turn[side]["seconds"]) for turn in rounds) for side in (0, 1)]
             wall, cpu = (
