@@ -30,7 +30,8 @@ def script(monkeypatch):
         monkeypatch.setattr(sys.modules[f"toy_building.{module}"], "METHODS", methods)
     monkeypatch.setattr(build_toy_world, "METHODS", methods)
     monkeypatch.setattr(sys.modules["toy_building.training"], "BATCH", 12)
-    known = {name: dict(load().recall[name]) for name in ("full", "retain", "half", "npo")}
+    measured = load().recall
+    known = {name: dict(measured[name]) for name in ("full", "retain", "half", "npo")}
     monkeypatch.setattr(build_toy_world, "recall", lambda path, data: known[path.name])
     return build_toy_world, known
 
