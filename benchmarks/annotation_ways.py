@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,13 @@ from uds_lens.data import entity_span
 UNLEARNED = ("full", "retain99", "retain95", "retain90")
 
 
+def pipeline(name: str) -> Callable[[str], Any]:
+    """A pipeline of spaCy by its name or folder."""
+    import spacy
+
+    return spacy.load(name)
+
+
 def main() -> None:
     """Annotate, compare, audit, print."""
     parser = argparse.ArgumentParser(
@@ -27,6 +35,7 @@ def main() -> None:
     )
     parser.add_argument("--shared", type=Path, default=Path("../shared"))
     parser.add_argument("--ways", nargs="+", default=["contrast", "difference", "answer"], help="also names")
+    parser.add_argument("--spacy", help="for names: another pipeline of spaCy than the library's, by name or folder")
     parser.add_argument("--limit", type=int, default=None, help="a sample of the rows")
     parser.add_argument("--f1-only", action="store_true", help="no audits")
     args = parser.parse_args()
@@ -42,7 +51,8 @@ def main() -> None:
         tokenizer = model.tokenizer
     sets = {"by hand": given}
     for way in args.ways:
-        found = ul.annotate(given, by=way, full=models / "full", retain=models / "retain90", redo=True)
+        nlp = pipeline(args.spacy) if way == "names" and args.spacy else None
+        found = ul.annotate(given, by=way, full=models / "full", retain=models / "retain90", redo=True, nlp=nlp)
         sets[way] = list(found.examples)
     for way, examples in sets.items():
         scores = [token_f1(tokenizer, one, other) for one, other in zip(given, examples, strict=True)]

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import uds_lens as ul
 
-METRICS = ("uds", "logit_lens", "truth_ratio", "es", "prob", "mia_min_k")
+METRICS = ("uds", "logit_lens", "truth_ratio", "es", "prob", "s_mia_min_k")
+PARTS = ul.meta.ScoreParts(memorization=("es", "truth_ratio"), membership=("s_mia_min_k",))
 LEARNT = {"learning_rate": [1e-3, 3e-3], "epochs": [2, 6], "batch_size": 16}
 
 PLAN = {
@@ -56,25 +57,33 @@ def main() -> None:
 
     done = ul.study.run(PLAN, asked.out, jobs=asked.jobs)
     print(done)
-    judge(ul.study.frames(asked.out))
+    judge(ul.study.frames(asked.out), asked.out / "dashboard.html")
     if not done.is_complete:
         raise SystemExit(1)
 
 
-def judge(frames: ul.study.StudyFrames) -> None:
-    """Faithfulness, robustness and both together, of every metric."""
+def judge(frames: ul.study.StudyFrames, page: Path) -> None:
+    """Faithfulness, robustness and both together, of every metric; the methods ranked; a page of all of it."""
     faithful = ul.meta.faithfulness(frames.pools, metrics=METRICS)
-    robust = ul.meta.robustness(
+    robust = ul.meta.robustness_by_filter(
         frames.before,
         quantised=frames.quantised,
         relearned=frames.relearned,
         retain_before=frames.retain_before,
         retain_relearned=frames.retain_relearned,
+        thresholds=ul.meta.thresholds(frames.pools, metrics=METRICS),
         faithful=faithful,
         metrics=METRICS,
     )
-    summary = ul.meta.summary(faithful, robust)
+    useful = robust[(robust["filter"] == "utility") & (robust["models"] == "own")]
+    summary = ul.meta.summary(faithful, useful)
     print(summary[["metric", "auc", "q", "r", "rob", "overall", "n"]].round(3).to_string(index=False))
+    ranking = ul.meta.rank(frames.before, parts=PARTS)
+    print(ranking[["method", "rank_without", "rank_with", "score_with"]].round(3).to_string(index=False))
+    ul.report.dashboard(
+        frames.before, page, pools=frames.pools, robust=robust, parts=PARTS, title="A study of the toy world"
+    )
+    print(page)
 
 
 if __name__ == "__main__":
