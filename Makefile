@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slurm check bench bench-gpu support docs notebooks format clean
+.PHONY: help demo test test-long check bench bench-gpu support docs notebooks format clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -16,8 +16,8 @@ demo: $(INSTALLED)  ## audit the toy world: a table, and saved audits in runs/de
 test: $(INSTALLED)  ## all tests and doctests, on every core (4 at most: each worker holds torch)
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
 
-test-slurm: $(INSTALLED)  ## a sweep on a Slurm of one node on this machine (needs slurm-wlm and munge; skips without)
-	$(BIN)/python -m pytest -q -rs -m slurm tests/study/test_slurm_cluster.py
+test-long: $(INSTALLED)  ## what `make test` leaves out: a sweep on a Slurm of one node (skips without slurm-wlm and munge), a whole study
+	$(BIN)/python -m pytest -q -rs -m long --durations=5 tests/study/test_slurm_cluster.py tests/test_notebooks.py
 
 check: $(INSTALLED)  ## lint, format, types, import contracts
 	$(BIN)/ruff check .

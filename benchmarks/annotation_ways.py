@@ -35,7 +35,9 @@ def main() -> None:
     )
     parser.add_argument("--shared", type=Path, default=Path("../shared"))
     parser.add_argument("--ways", nargs="+", default=["contrast", "difference", "answer"], help="also names")
-    parser.add_argument("--spacy", help="for names: another pipeline of spaCy than the library's, by name or folder")
+    parser.add_argument(
+        "--spacy", help="for names: another pipeline of spaCy than the library's, by name or folder"
+    )
     parser.add_argument("--limit", type=int, default=None, help="a sample of the rows")
     parser.add_argument("--f1-only", action="store_true", help="no audits")
     args = parser.parse_args()
@@ -52,7 +54,9 @@ def main() -> None:
     sets = {"by hand": given}
     for way in args.ways:
         nlp = pipeline(args.spacy) if way == "names" and args.spacy else None
-        found = ul.annotate(given, by=way, full=models / "full", retain=models / "retain90", redo=True, nlp=nlp)
+        found = ul.annotate(
+            given, by=way, full=models / "full", retain=models / "retain90", redo=True, nlp=nlp
+        )
         sets[way] = list(found.examples)
     for way, examples in sets.items():
         scores = [token_f1(tokenizer, one, other) for one, other in zip(given, examples, strict=True)]

@@ -12,6 +12,8 @@ pytest.importorskip("ipykernel")
 
 FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
+LONG = {"06_study"}
+"""A dozen models are made and measured."""
 PLOTLY = "application/vnd.plotly.v1+json"
 sys.path.insert(0, str(FOLDER))
 
@@ -40,7 +42,11 @@ def test_all_are_there() -> None:
     assert [path.stem[:2] for path in NOTEBOOKS] == ["01", "02", "03", "04", "05", "06", "07"]
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=names)
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(path, marks=[pytest.mark.long] if path.stem in LONG else []) for path in NOTEBOOKS],
+    ids=names,
+)
 @pytest.mark.filterwarnings("ignore::RuntimeWarning", "ignore::DeprecationWarning", "ignore::UserWarning")
 def test_runs(path: Path, tmp_path: Path, kernel) -> None:
     from execute import execute

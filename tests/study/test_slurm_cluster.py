@@ -16,7 +16,7 @@ from uds_lens.study.study_folder import StudyFolder
 
 pytest.importorskip("submitit", reason="the extra [slurm] is not installed")
 pytestmark = [
-    pytest.mark.slurm,
+    pytest.mark.long,
     pytest.mark.skipif(
         bool(missing_parts()), reason=f"no Slurm here: {', '.join(missing_parts())} not found"
     ),
