@@ -78,7 +78,7 @@ def perturbation_scatter(
         note(figure, "No model has both values.")
     moved = (own[state] - own["before"]).to_numpy(dtype=float)[kept] - dr
     above, below = int((moved > 1e-12).sum()), int((moved < -1e-12).sum())
-    counts = f"Of {int(kept.sum())} kept models {above} lie above the line, {below} below."
+    counts = f"Of {int(kept.sum())} kept models {above} above the line, {below} below."
     axis = {"range": ends, "showgrid": True, "constrain": "domain"}
     figure.update_xaxes(**axis, title_text=f"m before, {shown(metric, limit=30)}")
     figure.update_yaxes(**axis, title_text=f"m {state}")
