@@ -55,10 +55,10 @@ def test_batches_do_not_matter(llama):
 
 
 def test_several_chunks_of_logits(llama, monkeypatch):
-    from uds_lens.generation import token_scores
+    from uds_lens.patching import costs
 
     whole = scored(llama())
-    monkeypatch.setattr(token_scores, "_LOGITS_AT_ONCE", 3 * 200)
+    monkeypatch.setattr(costs, "LOGITS_AT_ONCE", {"cpu": 3 * 200})
     parts = scored(llama())
     for a, b in zip(whole.standardised, parts.standardised, strict=True):
         assert torch.allclose(a, b, atol=1e-4)

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from jaxtyping import Int
-from torch import Tensor
 
 from uds_lens.checked_arguments import arguments_checked
 from uds_lens.compat.transformers import keep_cached_rows
 from uds_lens.data import ChatStyle, answer_prompt, prompt_ids
 from uds_lens.data.answer_tokens import answer_ends
+from uds_lens.generation.known_beginnings import KnownBeginning
 from uds_lens.generation.not_finite import raise_not_finite
+from uds_lens.generation.padding import left_padded, positions_of
 from uds_lens.models import HookedModel
 from uds_lens.progress import progress
 from uds_lens.types import Protocol
@@ -40,6 +40,7 @@ def generate_answers(
     start: str = "",
     max_new_tokens: int = 200,
     rows_at_once: int = 64,
+    known: Sequence[KnownBeginning | None] | None = None,
     desc: str = "generate",
     show: bool | None = None,
 ) -> list[str]:
@@ -56,6 +57,8 @@ def generate_answers(
         start: How the answer begins; part of the prompt, not of the text returned.
         max_new_tokens: Longest answer.
         rows_at_once: Answers side by side.
+        known: How each answer is known to begin, from a pass over the references (`known_beginning`), so that it need
+            not be generated token by token; None where that is not known, or for all.
         desc: Label of the progress bar.
         show: Progress bar on, off, or (None) in terminals only.
 
@@ -71,16 +74,28 @@ def generate_answers(
     ]
     ids = prompt_ids(tokenizer, prompts, protocol=protocol)
     ends = answer_end_ids(model, protocol=protocol, chat=chat)
-    order = sorted(range(len(ids)), key=lambda i: len(ids[i]))
-    answers = [""] * len(ids)
+    told = [None] * len(ids) if known is None else known
+    begun = [
+        ([], False) if each is None else each.of(prompt, ends=ends, limit=max_new_tokens)
+        for prompt, each in zip(ids, told, strict=True)
+    ]
+    found = [tokens for tokens, _ in begun]
+    order = [i for i, (_, is_over) in enumerate(begun) if not is_over]
+    order.sort(key=lambda i: len(ids[i]) + len(found[i]))
     batches = range(0, len(order), rows_at_once)
     for first in progress(batches, desc=desc, unit="batch", enabled=show):
         rows = order[first : first + rows_at_once]
-        named = [questions[i] for i in rows]
-        tokens = greedy(model, [ids[i] for i in rows], max_new_tokens=max_new_tokens, ends=ends, names=named)
-        for i, new in zip(rows, tokens, strict=True):
-            answers[i] = tokenizer.decode(new, skip_special_tokens=True).strip()
-    return answers
+        new = greedy(
+            model,
+            [ids[i] for i in rows],
+            begun=[found[i] for i in rows],
+            max_new_tokens=max_new_tokens,
+            ends=ends,
+            names=[questions[i] for i in rows],
+        )
+        for i, tokens in zip(rows, new, strict=True):
+            found[i] = tokens
+    return [tokenizer.decode(tokens, skip_special_tokens=True).strip() for tokens in found]
 
 
 @arguments_checked
@@ -90,6 +105,7 @@ def greedy(
     prompts: Sequence[Sequence[int]],
     *,
     max_new_tokens: int,
+    begun: Sequence[Sequence[int]] | None = None,
     ends: frozenset[int] | None = None,
     names: Sequence[str] | None = None,
 ) -> list[list[int]]:
@@ -99,6 +115,7 @@ def greedy(
         model: The model.
         prompts: Token ids, unpadded.
         max_new_tokens: Longest continuation.
+        begun: Tokens, fewer than that, that each continuation is known to begin with; they run with the prompt.
         ends: Tokens that end a continuation; None means `answer_end_ids(model)`.
         names: What to call the rows in an error; default their numbers.
 
@@ -108,19 +125,19 @@ def greedy(
     Raises:
         ModelError: NaN or infinite logits.
     """
-    found: list[list[int]] = [[] for _ in prompts]
+    found: list[list[int]] = [[] for _ in prompts] if begun is None else [list(tokens) for tokens in begun]
     if not prompts:
         return found
     ends = answer_end_ids(model) if ends is None else ends
-    tokens, mask = _left_padded(prompts, model.device)
+    starts = [[*prompt, *tokens] for prompt, tokens in zip(prompts, found, strict=True)]
+    tokens, mask = left_padded(starts, model.device)
     alive = list(range(len(prompts)))
     cache: Any = None
-    for _ in range(max_new_tokens):
-        width = tokens.shape[1]
+    while True:
         output = model.anatomy.base(
             input_ids=tokens,
             attention_mask=mask,
-            position_ids=(mask.cumsum(-1) - 1).clamp(min=0)[:, -width:],
+            position_ids=positions_of(mask)[:, -tokens.shape[1] :],
             past_key_values=cache,
             use_cache=True,
         )
@@ -131,24 +148,17 @@ def greedy(
             row = alive[broken[0]]
             raise_not_finite(model.name, names[row] if names is not None else f"number {row}")
         chosen = logits.argmax(-1)
-        going = [n for n, token in enumerate(chosen.tolist()) if token not in ends]
-        for n in going:
-            found[alive[n]].append(int(chosen[n]))
+        going = []
+        for n, token in enumerate(chosen.tolist()):
+            if token not in ends:
+                found[alive[n]].append(token)
+                if len(found[alive[n]]) < max_new_tokens:
+                    going.append(n)
         if not going:
-            break
+            return found
         alive = [alive[n] for n in going]
         kept = torch.tensor(going, device=chosen.device)
         if len(going) < len(chosen):
             keep_cached_rows(cache, kept)
         tokens = chosen[kept][:, None].to(model.device)
         mask = torch.cat([mask[kept.to(mask.device)], mask.new_ones(len(going), 1)], dim=1)
-    return found
-
-
-def _left_padded(
-    prompts: Sequence[Sequence[int]], device: torch.device
-) -> tuple[Int[Tensor, "batch pos"], Int[Tensor, "batch pos"]]:
-    length = max(map(len, prompts))
-    ids = [[0] * (length - len(prompt)) + list(prompt) for prompt in prompts]
-    mask = [[0] * (length - len(prompt)) + [1] * len(prompt) for prompt in prompts]
-    return torch.tensor(ids, device=device), torch.tensor(mask, device=device)

@@ -11,10 +11,8 @@ from torch import Tensor
 from uds_lens.checked_arguments import arguments_checked
 from uds_lens.data import TokenBatch
 from uds_lens.models import Anatomy, HookedModel
+from uds_lens.patching.costs import logits_at_once
 from uds_lens.patching.decoder import at_window, run_decoder
-
-_LOGITS_AT_ONCE = 1 << 22
-"""Logits held at one time (16 MiB in float32, a few times over)."""
 
 
 class TokenScores(NamedTuple):
@@ -28,6 +26,9 @@ class TokenScores(NamedTuple):
 
     standardised: Float[Tensor, "row"]
     """`(log p - mu) / sigma`, mu and sigma the mean and deviation of log p over the vocabulary under p."""
+
+    first_choices: Int[Tensor, "row"]
+    """The model's first choice."""
 
 
 @arguments_checked
@@ -58,9 +59,9 @@ def read_tokens(
         targets: The token each state should predict.
 
     Returns:
-        Three tensors, one entry per target.
+        Four tensors, one entry per target.
     """
-    chunk = max(1, _LOGITS_AT_ONCE // anatomy.d_vocab)
+    chunk = max(1, logits_at_once(normed.device) // anatomy.d_vocab)
     parts = [
         _read_chunk(anatomy.unembed(normed[start : start + chunk]).float(), targets[start : start + chunk])
         for start in range(0, len(normed), chunk)
@@ -69,12 +70,24 @@ def read_tokens(
 
 
 def _read_chunk(logits: Float[Tensor, "row d_vocab"], targets: Int[Tensor, "row"]) -> TokenScores:
+    """Everything from one exponential of each logit; with z below the largest logit, log p is z minus a constant."""
     targets = targets.to(logits.device)
-    logp = logits.log_softmax(-1)
-    picked = logp.gather(-1, targets[:, None])[:, 0]
-    picked = torch.where(logits.isfinite().all(-1), picked, torch.nan)
-    p = logp.exp()
-    mu = (p * logp).sum(-1)
-    variance = (p * (logp - mu[:, None]).square()).sum(-1)
-    standardised = (picked - mu) / variance.clamp(min=1e-6).sqrt()
-    return TokenScores(picked, logits.argmax(-1) == targets, standardised)
+    largest, first_choices = logits.max(-1)
+    below = logits - largest[:, None]
+    mass = below.exp()
+    total = mass.sum(-1)
+    own = below.gather(-1, targets[:, None])[:, 0]
+    logprobs = torch.where(_all_finite(logits), own - total.log(), torch.nan)
+    mean = torch.linalg.vecdot(mass, below) / total
+    apart = below - mean[:, None]
+    variance = torch.linalg.vecdot(mass * apart, apart) / total
+    standardised = (own - mean) / variance.clamp(min=1e-6).sqrt()
+    return TokenScores(logprobs, first_choices == targets, standardised, first_choices)
+
+
+def _all_finite(logits: Float[Tensor, "row d_vocab"]) -> Bool[Tensor, "row"]:
+    """Whether a row holds numbers only. Their sum tells it, unless it overflows: then each is looked at."""
+    finite = logits.sum(-1).isfinite()
+    if not bool(finite.all()):
+        finite = logits.isfinite().all(-1)
+    return finite

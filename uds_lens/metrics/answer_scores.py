@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from itertools import chain
+from typing import TypeAlias
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from uds_lens.checked_arguments import arguments_checked
 from uds_lens.data import TokenSequence, make_batch
-from uds_lens.generation import normed_at_window, raise_not_finite, read_tokens
+from uds_lens.generation import (
+    may_share_prompts,
+    normed_at_window,
+    normed_behind_prompts,
+    plan_chunks,
+    raise_not_finite,
+    read_tokens,
+    shared_prompts,
+)
 from uds_lens.models import HookedModel
 from uds_lens.patching import ModelCosts
 from uds_lens.progress import progress
@@ -34,6 +44,14 @@ class AnswerScores:
     standardised: tuple[Float[Tensor, "_"], ...]
     """`(log p - mu) / sigma` over the vocabulary, for Min-K++."""
 
+    first_choices: tuple[Int[Tensor, "_"], ...] = ()
+    """The model's first choice at each token."""
+
+    @arguments_checked
+    def rows(self, first: int, stop: int) -> AnswerScores:
+        """Scores of some of the answers, one after the other."""
+        return AnswerScores(*(getattr(self, field.name)[first:stop] for field in fields(self)))
+
 
 @arguments_checked
 @torch.no_grad()
@@ -46,7 +64,7 @@ def score_answers(
     desc: str = "answers",
     show: bool | None = None,
 ) -> AnswerScores:
-    """Run a model over answers, once.
+    """Run a model over answers, once; a prompt that stands before several of them runs once for all.
 
     Args:
         model: The model.
@@ -65,28 +83,50 @@ def score_answers(
     longest = getattr(model.hf.config.get_text_config(), "max_position_embeddings", None)
     fitting = [i for i, row in enumerate(rows) if longest is None or len(row.ids) <= longest]
     empty = torch.empty(0)
-    found: list[tuple[Tensor, Tensor, Tensor]] = [(empty, empty.bool(), empty)] * len(rows)
-    kept = [rows[i] for i in fitting]
+    found: list[tuple[Tensor, ...]] = [(empty, empty.bool(), empty, empty.long())] * len(rows)
     broken: list[int] = []
-    pad = model.tokenizer.pad_token_id if model.tokenizer is not None else None
-    costs = ModelCosts.of(model.hf.config, model.device)
-    batches = costs.forward_batches(kept, token_budget=token_budget)
-    for indices in progress(batches, desc=desc, unit="batch", enabled=show):
-        batch = make_batch(kept, indices=indices, pad_token_id=pad).to(model.device)
-        states = normed_at_window(model, batch)
-        scored = batch.scored_mask
-        read = read_tokens(model.anatomy, states[scored.to(states.device)], batch.targets[scored])
-        broken.extend(fitting[indices[row]] for row in _rows_not_finite(read[0], scored))
-        counts = scored.sum(-1).tolist()
-        for index, *parts in zip(indices, *(values.cpu().split(counts) for values in read), strict=True):
-            found[fitting[index]] = (parts[0].clone(), parts[1].clone(), parts[2].clone())
+    batches, total = _batches(model, [rows[i] for i in fitting], token_budget)
+    for indices, states in progress(batches, total=total, desc=desc, unit="batch", enabled=show):
+        chosen = [fitting[index] for index in indices]
+        targets = torch.tensor([token for i in chosen for token in rows[i].targets], device=states.device)
+        read = read_tokens(model.anatomy, states, targets)
+        counts = [len(rows[i].scored) for i in chosen]
+        for i, *parts in zip(chosen, *(values.cpu().split(counts) for values in read), strict=True):
+            found[i] = tuple(part.clone() for part in parts)
+            if not bool(found[i][0].isfinite().all()):
+                broken.append(i)
     if broken:
         first = min(broken)
         raise_not_finite(model.name, f"number {first}" if names is None else names[first])
-    logprobs, hits, standardised = zip(*found, strict=True) if found else ((), (), ())
-    return AnswerScores(logprobs, hits, standardised)
+    return AnswerScores(*zip(*found, strict=True)) if found else AnswerScores((), (), ())
 
 
-def _rows_not_finite(logprobs: Float[Tensor, "row"], scored: Bool[Tensor, "batch win"]) -> list[int]:
-    owner = scored.nonzero()[:, 0].to(logprobs.device)
-    return sorted(set(owner[~logprobs.isfinite()].tolist()))
+_States: TypeAlias = tuple[list[int], Tensor]
+"""Indices of some rows, and the states `[token, d_model]` that predict their scored tokens, row after row."""
+
+
+def _batches(
+    model: HookedModel, rows: Sequence[TokenSequence], token_budget: int
+) -> tuple[Iterator[_States], int]:
+    """All rows in batches as they are run, and how many batches there are."""
+    costs = ModelCosts.of(model.hf.config, model.device)
+    prompts = shared_prompts(rows) if may_share_prompts(model) else {}
+    chunks = plan_chunks(rows, prompts, costs=costs, token_budget=token_budget)
+    together = {index for owners in prompts.values() for index in owners}
+    alone = [index for index in range(len(rows)) if index not in together]
+    batches = [
+        [alone[number] for number in batch]
+        for batch in costs.forward_batches([rows[index] for index in alone], token_budget=token_budget)
+    ]
+    behind = (states for chunk in chunks for states in normed_behind_prompts(model, rows, chunk))
+    whole = ((batch, _whole(model, rows, batch)) for batch in batches)
+    return chain(behind, whole), sum(len(chunk.batches) for chunk in chunks) + len(batches)
+
+
+def _whole(
+    model: HookedModel, rows: Sequence[TokenSequence], indices: list[int]
+) -> Float[Tensor, "token d_model"]:
+    pad = model.tokenizer.pad_token_id if model.tokenizer is not None else None
+    batch = make_batch(rows, indices=indices, pad_token_id=pad).to(model.device)
+    states = normed_at_window(model, batch)
+    return states[batch.scored_mask.to(states.device)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -10,7 +12,7 @@ from torch import Tensor
 
 from uds_lens.audit.source_states import SourceStates, read_source
 from uds_lens.audit.target import PatchScores, score_sources
-from uds_lens.generation import generate_answers
+from uds_lens.generation import KnownBeginning, generate_answers, known_beginning
 from uds_lens.metrics.answer_scores import AnswerScores, score_answers
 from uds_lens.metrics.declaration import Pass
 from uds_lens.metrics.dequantise import dequantised
@@ -21,32 +23,37 @@ from uds_lens.metrics.session import Session
 from uds_lens.models import HookedModel
 
 
-def measure(session: Session, wanted: Pass, model: HookedModel) -> Any:
-    """Run one pass."""
-    run = {
-        "answers": _answers,
-        "generations": _generations,
-        "states": _states,
-        "patched": _patched,
-        "lens": _lens,
-        "fisher_spill": _fisher_spill,
-        "fisher_masks": _fisher_masks,
-        "fisher_sums": _fisher_sums,
-    }[wanted.kind]
+def measure(session: Session, wanted: Sequence[Pass], model: HookedModel) -> list[Any]:
+    """Run passes of one kind: several together where that saves work, else one."""
     with model.running():
-        return run(session, wanted, model)
+        if wanted[0].kind == "answers":
+            return _answers(session, wanted, model)
+        if wanted[0].kind == "patched":
+            return _patched(session, wanted, model)
+        run = {
+            "generations": _generations,
+            "states": _states,
+            "lens": _lens,
+            "fisher_spill": _fisher_spill,
+            "fisher_masks": _fisher_masks,
+            "fisher_sums": _fisher_sums,
+        }[wanted[0].kind]
+        return [run(session, each, model) for each in wanted]
 
 
-def _answers(session: Session, wanted: Pass, model: HookedModel) -> AnswerScores:
-    texts, rows = session.answer_rows(wanted.what)
-    return score_answers(
+def _answers(session: Session, wanted: Sequence[Pass], model: HookedModel) -> list[AnswerScores]:
+    """Sets that ask the same questions run together, so that each question runs once."""
+    sets = [session.answer_rows(each.what) for each in wanted]
+    scores = score_answers(
         model,
-        rows,
-        names=[text.question for text in texts],
+        [row for _, rows in sets for row in rows],
+        names=[text.question for texts, _ in sets for text in texts],
         token_budget=session.run.token_budget,
-        desc=f"{wanted.role}: {wanted.what}",
+        desc=f"{wanted[0].role}: {', '.join(each.what for each in wanted)}",
         show=session.run.progress,
     )
+    ends = list(accumulate(len(rows) for _, rows in sets))
+    return [scores.rows(stop - len(rows), stop) for stop, (_, rows) in zip(ends, sets, strict=True)]
 
 
 def _generations(session: Session, wanted: Pass, model: HookedModel) -> tuple[str, ...]:
@@ -60,10 +67,21 @@ def _generations(session: Session, wanted: Pass, model: HookedModel) -> tuple[st
             start=options.jailbreak_prefix if wanted.start else "",
             max_new_tokens=options.max_new_tokens,
             rows_at_once=options.generation_rows,
+            known=_known_beginnings(session, wanted),
             desc=f"{wanted.role}: answer {wanted.what}",
             show=session.run.progress,
         )
     )
+
+
+def _known_beginnings(session: Session, wanted: Pass) -> list[KnownBeginning | None] | None:
+    """Where the references were scored before: how far the model repeats them, it need not generate."""
+    scored = session.results.get(Pass(wanted.role, "answers", wanted.what))
+    if wanted.start or scored is None:
+        return None
+    _, rows = session.answer_rows(wanted.what)
+    choices = scored.value.first_choices
+    return [known_beginning(row, own.tolist()) for row, own in zip(rows, choices, strict=True)]
 
 
 def _states(session: Session, wanted: Pass, model: HookedModel) -> SourceStates:
@@ -72,10 +90,11 @@ def _states(session: Session, wanted: Pass, model: HookedModel) -> SourceStates:
     )
 
 
-def _patched(session: Session, wanted: Pass, model: HookedModel) -> PatchScores:
-    source = session.results[Pass(wanted.what, "states")].value  # type: ignore[arg-type]
-    scores = score_sources(model.lent(), [source], session.plan, config=session.config, options=session.run)
-    return scores.sources[0]
+def _patched(session: Session, wanted: Sequence[Pass], model: HookedModel) -> list[PatchScores]:
+    """All sources at once, since the model's own pass is the same for each of them."""
+    sources = [session.results[Pass(each.what, "states")].value for each in wanted]  # type: ignore[arg-type]
+    scores = score_sources(model.lent(), sources, session.plan, config=session.config, options=session.run)
+    return scores.sources
 
 
 def _lens(session: Session, wanted: Pass, model: HookedModel) -> Float[Tensor, "example layer"]:

@@ -11,13 +11,12 @@ from functools import cached_property
 from typing import Any, TypeAlias
 
 from uds_lens import __version__
-from uds_lens.audit.plan import Plan
+from uds_lens.audit.plan import Plan, make_plan
 from uds_lens.data import (
     TokenSequence,
     answer_prompt,
     answer_sequences,
     chosen_protocol,
-    encode,
     prompt_ids,
 )
 from uds_lens.metrics.declaration import Pass
@@ -47,8 +46,8 @@ _STAGES: tuple[tuple[str, tuple[str, ...]], ...] = (
 opens no model; `full` comes early only for the Fisher masks, which the pass over the model needs."""
 
 
-Measure: TypeAlias = Callable[["Session", Pass, HookedModel], Any]
-"""What runs a pass on an open model."""
+Measure: TypeAlias = Callable[["Session", Sequence[Pass], HookedModel], list[Any]]
+"""What runs passes of one kind on an open model."""
 
 
 class Session:
@@ -90,9 +89,9 @@ class Session:
     @cached_property
     def plan(self) -> Plan:
         """The entity examples in tokens and batches, exactly those of an audit."""
-        encoded = encode(self.data.with_entities, self.tokenizer, protocol="raw", scope="entity")
-        batches = self.costs.batches(encoded.rows, token_budget=self.run.token_budget)
-        return Plan(encoded=encoded, batches=batches, pad_token_id=self.tokenizer.pad_token_id)
+        order: list[str] = [role for role in ("full", "retain", "model") if role in self.sources]
+        models: dict[str, ModelSource] = {role: self.sources[role] for role in order}
+        return make_plan(models, self.data.with_entities, config=self.config, options=self.run)
 
     def answer_rows(self, name: str) -> tuple[list[AnswerText], list[TokenSequence]]:
         """A set's answers and their tokens."""
@@ -133,13 +132,23 @@ class Session:
             return
         with self._opened(role) as model:
             self.device = str(model.device)
-            for each in pending:
-                if self._at_hand(each):
+            for group in _together(pending):
+                missing = [each for each in group if not self._at_hand(each)]
+                if not missing:
                     continue
                 start = time.perf_counter()
                 with _counted(model) as count:
-                    value = measure(self, each, model)
-                self._keep(each, PassResult(value, time.perf_counter() - start, count[0]))
+                    values = measure(self, missing, model)
+                seconds = time.perf_counter() - start
+                parts = _parts(seconds, count[0], self._weights(missing))
+                for each, value, part in zip(missing, values, parts, strict=True):
+                    self._keep(each, PassResult(value, *part))
+
+    def _weights(self, passes: Sequence[Pass]) -> list[int]:
+        """What each of some passes that ran together had a share in: answers by their tokens, others alike."""
+        if passes[0].kind != "answers":
+            return [1] * len(passes)
+        return [sum(len(row.ids) for row in self.answer_rows(each.what)[1]) for each in passes]
 
     def _at_hand(self, wanted: Pass) -> bool:
         if wanted in self.results:
@@ -176,7 +185,8 @@ class Session:
             if wanted.role not in self.ends:
                 return None
             prints = (*prints, self.ends[wanted.role])
-        return (wanted.kind, *prints, self.inputs_hash(wanted), self.options.dtype, __version__)
+        rows = ("packed",) if wanted.kind in ("states", "patched", "lens") and self.plan.packed else ()
+        return (wanted.kind, *prints, self.inputs_hash(wanted), self.options.dtype, *rows, __version__)
 
     def inputs_hash(self, wanted: Pass) -> str:
         """Hash of the tokens that a pass runs over."""
@@ -224,6 +234,28 @@ class Session:
         for done, measured in self.results.items():
             if done.kind == "fisher_spill":
                 measured.value.close()
+
+
+def _together(passes: Sequence[Pass]) -> list[list[Pass]]:
+    """Neighbours that share work when they run at once: sets of answers, and sources patched into one model."""
+    groups: list[list[Pass]] = []
+    for each in passes:
+        if groups and each.kind in ("answers", "patched") and groups[-1][0].kind == each.kind:
+            groups[-1].append(each)
+        else:
+            groups.append([each])
+    return groups
+
+
+def _parts(seconds: float, forwards: int, weights: Sequence[int]) -> list[tuple[float, int]]:
+    """A cost in parts by weight; forwards are whole numbers, and no part has none."""
+    total, before = sum(weights) or 1, 0
+    parts = []
+    for weight in weights:
+        first, after = round(forwards * before / total), before + weight
+        parts.append((seconds * weight / total, max(1, round(forwards * after / total) - first)))
+        before = after
+    return parts
 
 
 @contextmanager
