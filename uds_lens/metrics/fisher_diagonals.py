@@ -1,6 +1,6 @@
 """Diagonal Fisher information of a model's blocks: in memory, or on disk a file per layer.
 
-Per-example gradients of the mean entity NLL, one example at a time. What is kept at one time is bounded: squares of as
+Squares of per-example gradients of the mean entity NLL. What is kept at one time is bounded: squares of as
 many layers as fit the given memory.
 """
 
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from uds_lens.checked_arguments import arguments_checked
 from uds_lens.data import TokenRow
-from uds_lens.metrics.block_gradients import each_gradient, layer_turns
+from uds_lens.metrics.block_gradients import block_parameters, each_gradient, layer_turns, n_weights
 from uds_lens.models import HookedModel
 from uds_lens.storage import IN_TEMPORARY, SpillFolder, writing
 
@@ -44,12 +44,10 @@ def diagonal_fisher(
     Raises:
         ModelError: NaN or infinite logits; names the first example.
     """
-    sums: dict[int, Tensor] = {}
+    sums = {layer: torch.zeros(n_weights(model, layer), device=_device(model, layer)) for layer in layers}
 
-    def add(layer: int, gradient: Tensor) -> None:
-        if layer not in sums:
-            sums[layer] = torch.zeros_like(gradient)
-        sums[layer].addcmul_(gradient, gradient)
+    def add(layer: int, start: int, gradient: Tensor) -> None:
+        sums[layer][start : start + len(gradient)].addcmul_(gradient, gradient)
 
     each_gradient(model, rows, layers, add, desc=desc, show=show)
     return {layer: total.div_(len(rows)) for layer, total in sums.items()}
@@ -89,3 +87,8 @@ def spill_fisher(
         for layer, values in diagonal_fisher(model, rows, layers, desc="Fisher, retain", show=show).items():
             spilled[layer] = values
     return spilled
+
+
+def _device(model: HookedModel, layer: int) -> torch.device:
+    """Where the weights of a block are, and so their gradients."""
+    return next((parameter.device for _, parameter in block_parameters(model, layer)), model.device)

@@ -89,11 +89,16 @@ def masked_fisher(
     show: bool | None = None,
 ) -> list[Float[Tensor, "_"]]:
     """Fisher information of a model at the masked weights; nothing else is kept."""
-    places = [indices.to(model.device) for indices in masks.indices]
-    sums = [torch.zeros(len(indices), dtype=torch.float64, device=model.device) for indices in places]
+    sums = [torch.zeros(len(indices), dtype=torch.float64, device=model.device) for indices in masks.indices]
+    parts: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
 
-    def add(layer: int, gradient: Tensor) -> None:
-        sums[layer] += gradient[places[layer].to(gradient.device)].double().square().to(model.device)
+    def add(layer: int, start: int, gradient: Tensor) -> None:
+        if (layer, start) not in parts:
+            indices = masks.indices[layer].to(gradient.device)
+            inside = ((indices >= start) & (indices < start + len(gradient))).nonzero()[:, 0]
+            parts[layer, start] = indices[inside] - start, inside.to(model.device)
+        at, into = parts[layer, start]
+        sums[layer][into] += gradient[at].to(model.device).double().square()
 
     for turn in layer_turns(model, memory_gb):
         each_gradient(model, rows, turn, add, desc="Fisher, model", show=show)
