@@ -22,9 +22,10 @@ def padded(rows: Sequence[list[int]]) -> tuple[Tensor, Tensor]:
     return ids, mask
 
 
-def _replace(
+def replaced(
     module: nn.Module, args: object, output: Tensor, *, part: Sequence[TokenRow], new: Tensor
 ) -> Tensor:
+    """A forward hook: the block's output with the patched positions of some rows replaced."""
     output = output.clone()
     for i, row in enumerate(part):
         output[i, list(row.patched)] = new[i, list(row.patched)]
@@ -57,7 +58,7 @@ def one_forward_per_layer(
         for layer, block in enumerate(layers):
             new = states[layer + 1]
 
-            handle = block.register_forward_hook(partial(_replace, part=part, new=new))
+            handle = block.register_forward_hook(partial(replaced, part=part, new=new))
             logits = target(ids, attention_mask=mask).logits
             handle.remove()
             for i, row in enumerate(part):
