@@ -27,9 +27,6 @@ from uds_lens.metrics import METRICS, MetricCache, MetricOptions, MetricResults,
 FISHER = tuple(name for name in METRICS if name.startswith("fisher_masked_"))
 """Three masks of one measurement: a line of the table."""
 
-UTILITY = ("utility",)
-"""Beside the 20: all that Utility is made of."""
-
 
 @dataclass
 class Cost:
@@ -81,9 +78,8 @@ def compare(plain: Plain, *, run: ul.RunOptions) -> None:
 
     both = works(plain)
     asked = {name: FISHER if name == "fisher_masked" else (name,) for name in both}
-    warm = replace(plain, data=plain.data.limited(2, sample="first"))
-    for measure in (warm.probabilities, warm.generations):
-        measure("forget")
+    names = tuple(each for name in both for each in asked[name])
+    _warm_up(replace(plain, data=plain.data.limited(2, sample="first")), names, run)
     print("| metric | value | plain: s | token-layers | alone: s | token-layers | times |")
     print("|---|---|---|---|---|---|---|")
     sums = [Cost(), Cost(), Cost()]
@@ -99,7 +95,6 @@ def compare(plain: Plain, *, run: ul.RunOptions) -> None:
         sums = [before + more for before, more in zip(sums, (references, own, alone), strict=True)]
         label = "Fisher Masked, three masks" if name == "fisher_masked" else METRICS[name].label
         _row(f"{label} | {values[name]:.3f}", references + own, alone)
-    names = tuple(each for name in both for each in asked[name])
     kept = _references_alone(plain, names, run)
     with costed() as together:
         found = by_library(names, MetricCache())
@@ -111,6 +106,13 @@ def compare(plain: Plain, *, run: ul.RunOptions) -> None:
     _row("**all 20 in one call** | ", sums[0] + sums[1], together)
     _row("one more model, references kept | ", sums[1], one_more)
     _audit_beside(plain, by_library, run)
+
+
+def _warm_up(few: Plain, names: tuple[str, ...], run: ul.RunOptions) -> None:
+    """Imports, and what a process does once: both ways on two examples."""
+    few.generations("forget")
+    models = {"retain": few.retain, "full": few.full}
+    evaluate(few.model, few.data, metrics=names, options=few.options, run=run, fluency="heuristic", **models)
 
 
 def _references_alone(plain: Plain, names: tuple[str, ...], run: ul.RunOptions) -> MetricCache:

@@ -60,12 +60,22 @@ def gradients_by_token(
         for part in parts:
             handle = part.module.register_forward_hook(_keeper(part, seen, batch), with_kwargs=True)
             stack.callback(handle.remove)
-        gradients = torch.autograd.grad(loss(), [left for _, left in seen.values()], allow_unused=True)
+        gradients: tuple[Tensor | None, ...] = torch.autograd.grad(
+            loss(), [left for _, left in seen.values()], allow_unused=True
+        )
     lengths = batch.attention_mask.sum(1).tolist()
     for (part, (states, _)), gradient in zip(seen.items(), gradients, strict=True):
-        for place, length in enumerate(lengths if gradient is not None else ()):
-            entered, back = (whole[place, whole.shape[1] - length :] for whole in (states, gradient))
-            for name, own in _own_gradients(part.module, entered, back):
+        if gradient is None:
+            continue
+        by_token = _scales_by_token(part.module, states, gradient)
+        for place, length in enumerate(lengths):
+            real = slice(states.shape[1] - length, None)
+            found: Iterator[tuple[str, Tensor]]
+            if by_token is not None:
+                found = ((name, each[place, real].flatten(0, -2).sum(0)) for name, each in by_token)
+            else:
+                found = _own_gradients(part.module, states[place, real], gradient[place, real])
+            for name, own in found:
                 take(part.layer, part.starts[name], own.reshape(-1).float())
 
 
@@ -102,6 +112,21 @@ def _keeper(part: _Part, seen: dict[_Part, tuple[Tensor, Tensor]], batch: TokenB
         seen[part] = args[0].detach(), output
 
     return keep
+
+
+def _scales_by_token(module: nn.Module, entered: Tensor, back: Tensor) -> list[tuple[str, Tensor]] | None:
+    """Gradients of a norm's scales for each token of each example, in one pass; None where a module is no such norm."""
+    named = list(module.named_parameters(recurse=False))
+    if type(module) in (nn.Linear, nn.LayerNorm) or any(p.shape != entered.shape[-1:] for _, p in named):
+        return None
+    ones = [1] * (entered.ndim - 3)
+    own = {name: p.detach().repeat(*entered.shape[:2], *ones, 1).requires_grad_() for name, p in named}
+    try:
+        with torch.enable_grad():
+            output = torch.func.functional_call(module, own, (entered,))
+    except RuntimeError:
+        return None  # it is not by broadcasting that it scales
+    return list(zip(own, torch.autograd.grad(output, list(own.values()), back), strict=True))
 
 
 def _own_gradients(module: nn.Module, entered: Tensor, back: Tensor) -> Iterator[tuple[str, Tensor]]:
