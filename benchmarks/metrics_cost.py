@@ -10,6 +10,7 @@ Prints Markdown.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -149,7 +150,7 @@ def _row(label: str, plain: Cost, ours: Cost) -> None:
 
 
 def _require_same(name: str, plain: float, ours: float) -> None:
-    if not abs(plain - ours) <= 1e-3 * max(1.0, abs(plain)):
+    if not (abs(plain - ours) <= 1e-3 * max(1.0, abs(plain)) or (math.isnan(plain) and math.isnan(ours))):
         raise SystemExit(f"{name}: the plain way gives {plain:.6f}, the library {ours:.6f}")
 
 

@@ -88,6 +88,7 @@ def plan_chunks(
     return chunks
 
 
+@arguments_checked
 @torch.no_grad()
 def normed_behind_prompts(
     model: HookedModel, rows: Sequence[TokenSequence], chunk: PromptChunk

@@ -25,7 +25,7 @@ class PassResult:
     """Wall time."""
 
     forwards: int
-    """Forward passes of the model, one per batch (and per generated token)."""
+    """Forward passes of the model, one per batch (and per generated token); at least 1."""
 
 
 class MetricCache:
