@@ -85,11 +85,11 @@ def compare(plain: Plain, *, run: ul.RunOptions) -> None:
     print("|---|---|---|---|---|---|---|")
     sums = [Cost(), Cost(), Cost()]
     values = {}
-    for name, (of_references, of_model) in both.items():
+    for name, work in both.items():
         with costed() as references:
-            known = of_references()
+            known = work.of_references()
         with costed() as own:
-            values[name] = of_model(known)
+            values[name] = work.of_model(known)
         with costed() as alone:
             found = by_library(asked[name])
         _require_same(name, values[name], found[asked[name][-1]].value)
@@ -112,8 +112,10 @@ def compare(plain: Plain, *, run: ul.RunOptions) -> None:
 def _warm_up(few: Plain, names: tuple[str, ...], run: ul.RunOptions) -> None:
     """Imports, and what a process does once: both ways on two examples."""
     few.generations("forget")
-    models = {"retain": few.retain, "full": few.full}
-    evaluate(few.model, few.data, metrics=names, options=few.options, run=run, fluency="heuristic", **models)
+    evaluate(
+        few.model, few.data, metrics=names, retain=few.retain, full=few.full,
+        options=few.options, run=run, fluency="heuristic",
+    )  # fmt: skip
 
 
 def _references_alone(plain: Plain, names: tuple[str, ...], run: ul.RunOptions) -> MetricCache:

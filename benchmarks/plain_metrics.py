@@ -17,7 +17,6 @@ from audit_cost import whole_texts
 from reference import padded, replaced
 from torch import Tensor
 
-import uds_lens as ul
 from uds_lens.data import Encoded, answer_prompt, answer_sequences
 from uds_lens.generation import rouge_l_recall
 from uds_lens.metrics import (
@@ -35,6 +34,7 @@ from uds_lens.metrics import (
     truth_ratio,
     zlib_score,
 )
+from uds_lens.models import HookedModel
 
 ROWS_AT_ONCE = 32
 """Rows of a batch."""
@@ -47,15 +47,15 @@ Scores = tuple[list[float], list[bool], list[float]]
 class Plain:
     """Three open models and what they are asked."""
 
-    full: ul.HookedModel
-    retain: ul.HookedModel
-    model: ul.HookedModel
+    full: HookedModel
+    retain: HookedModel
+    model: HookedModel
     data: MetricData
     encoded: Encoded
     options: MetricOptions
 
     @torch.no_grad()
-    def answers(self, model: ul.HookedModel, name: str, *, standardised: bool = False) -> list[Scores]:
+    def answers(self, model: HookedModel, name: str, *, standardised: bool = False) -> list[Scores]:
         """Token scores of every answer of a set."""
         pairs = [(text.question, text.answer) for text in self.data.texts(name)]
         rows = answer_sequences(model.tokenizer, pairs)
@@ -108,7 +108,7 @@ class Plain:
         return [text.strip() for text in texts]
 
     @torch.no_grad()
-    def states(self, model: ul.HookedModel) -> list[Tensor]:
+    def states(self, model: HookedModel) -> list[Tensor]:
         """Residual stream at the entity of every example, `[layer, token, d_model]`."""
         found = []
         texts = whole_texts(model.tokenizer, self.encoded.rows)
@@ -119,7 +119,7 @@ class Plain:
         return found
 
     @torch.no_grad()
-    def lens(self, model: ul.HookedModel) -> Tensor:
+    def lens(self, model: HookedModel) -> Tensor:
         """Logit Lens of every layer through the head of `full`, `[example, layer]`."""
         head = self.full.hf
         values = []
@@ -129,7 +129,7 @@ class Plain:
             values.append(logp.gather(-1, targets[..., None])[..., 0].double().mean(-1))
         return torch.stack(values)
 
-    def fisher(self, model: ul.HookedModel) -> list[Tensor]:
+    def fisher(self, model: HookedModel) -> list[Tensor]:
         """Diagonal Fisher information of each layer, from one backward pass per example over all weights."""
         module = model.hf.requires_grad_(True)
         layers = [sorted(block.named_parameters()) for block in module.model.layers]
@@ -145,7 +145,7 @@ class Plain:
         return [into / len(self.encoded.rows) for into in total]
 
     @torch.no_grad()
-    def patched(self, source: ul.HookedModel) -> Tensor:
+    def patched(self, source: HookedModel) -> Tensor:
         """Log-probability of each entity with each layer of `full` patched, `[example, layer]`: a forward per layer."""
         texts = whole_texts(source.tokenizer, self.encoded.rows)
         blocks = self.full.hf.model.layers
@@ -177,79 +177,82 @@ def _block_outputs(module: Any, ids: Tensor, mask: Tensor) -> list[Tensor]:
     return kept
 
 
-Work = tuple[Callable[[], Any], Callable[[Any], float]]
-"""What is measured on `full` and `retain` for a metric, and the metric from that."""
+@dataclass(frozen=True)
+class Work:
+    """How a metric is measured."""
+
+    of_model: Callable[[Any], float]
+    """The metric, from what the references gave, by running the model."""
+
+    of_references: Callable[[], Any] = lambda: None
+    """What `full` and `retain` are run for."""
+
+
+ATTACKS: dict[str, Callable[[Scores, str], float]] = {
+    "mia_loss": lambda scores, text: mean_nll(scores[0]),
+    "mia_zlib": lambda scores, text: zlib_score(scores[0], text),
+    "mia_min_k": lambda scores, text: min_k_score(scores[0], k=MetricOptions().min_k),
+    "mia_min_kpp": lambda scores, text: min_k_score(scores[2], k=MetricOptions().min_k),
+}
+"""Score of one answer."""
 
 
 def works(plain: Plain) -> dict[str, Work]:
-    """Every metric: what it asks of the references, and what it makes of it and of the model."""
-    attacks: dict[str, Callable[[Scores, str], float]] = {
-        "mia_loss": lambda scores, text: mean_nll(scores[0]),
-        "mia_zlib": lambda scores, text: zlib_score(scores[0], text),
-        "mia_min_k": lambda scores, text: min_k_score(scores[0], k=plain.options.min_k),
-        "mia_min_kpp": lambda scores, text: min_k_score(scores[2], k=plain.options.min_k),
+    """The 20 metrics, the masks of Fisher as one."""
+    answers = [[example.answer] for example in plain.data.forget]
+    rephrased = [list(example.paraphrased_answers) for example in plain.data.forget]
+    prefix, both = plain.options.jailbreak_prefix, (plain.full, plain.retain)
+    found = {
+        "es": Work(lambda _: _mean(extraction_strength(s[1]) for s in plain.answers(plain.model, "forget"))),
+        "em": Work(lambda _: _mean(exact_memorization(s[1]) for s in plain.answers(plain.model, "forget"))),
+        "prob": Work(lambda _: _mean(p for (p,) in plain.probabilities("forget"))),
+        "paraprob": Work(lambda _: _mean(map(geometric_mean, plain.probabilities("forget/paraphrased")))),
+        "truth_ratio": Work(lambda _: _truth_ratio(plain)),
+        "rouge": Work(lambda _: _rouge(plain, answers)),
+        "para_rouge": Work(lambda _: _rouge(plain, rephrased)),
+        "jailbreak_rouge": Work(lambda _: _rouge(plain, answers, start=prefix)),
     }
-
-    def nothing() -> None:
-        return None
-
-    def attacked(model: ul.HookedModel, name: str) -> float:
-        sides = []
-        for which in ("forget", "holdout"):
-            texts = [text.answer for text in plain.data.texts(which)]
-            scores = plain.answers(model, which, standardised=name == "mia_min_kpp")
-            sides.append([attacks[name](*pair) for pair in zip(scores, texts, strict=True)])
-        return auc(*sides)
-
-    found: dict[str, Work] = {
-        "es": (
-            nothing,
-            lambda _: _mean(extraction_strength(s[1]) for s in plain.answers(plain.model, "forget")),
-        ),
-        "em": (
-            nothing,
-            lambda _: _mean(exact_memorization(s[1]) for s in plain.answers(plain.model, "forget")),
-        ),
-        "prob": (nothing, lambda _: _mean(p for (p,) in plain.probabilities("forget"))),
-        "paraprob": (
-            nothing,
-            lambda _: _mean(map(geometric_mean, plain.probabilities("forget/paraphrased"))),
-        ),
-        "truth_ratio": (nothing, lambda _: _truth_ratio(plain)),
-        "rouge": (nothing, lambda _: _rouge(plain, [[e.answer] for e in plain.data.forget])),
-        "para_rouge": (nothing, lambda _: _rouge(plain, [e.paraphrased_answers for e in plain.data.forget])),
-        "jailbreak_rouge": (
-            nothing,
-            lambda _: _rouge(
-                plain, [[e.answer] for e in plain.data.forget], start=plain.options.jailbreak_prefix
-            ),
-        ),
-    }
-    for name in attacks:
-        found[name] = (nothing, lambda _, name=name: attacked(plain.model, name))
-    for name in attacks:
-        found[f"s_{name}"] = (
-            partial(attacked, plain.retain, name),
-            lambda of_retain, name=name: normalised_auc(attacked(plain.model, name), of_retain),
+    for name in ATTACKS:
+        found[name] = Work(partial(_attacked_model, plain, name))
+    for name in ATTACKS:
+        found[f"s_{name}"] = Work(
+            partial(_beside_retain, plain, name), partial(_attacked, plain, plain.retain, name)
         )
-    both = (plain.full, plain.retain)
-    found["cka"] = (
-        lambda: [plain.states(m) for m in both],
-        lambda refs: _cka(*refs, plain.states(plain.model)),
-    )
-    found["fisher_masked"] = (
-        lambda: [plain.fisher(m) for m in both],
-        lambda refs: _fisher(*refs, plain.fisher(plain.model)),
-    )
-    found["logit_lens"] = (
-        lambda: [plain.lens(m) for m in both],
-        lambda refs: _depth(refs[0] - refs[1], refs[0] - plain.lens(plain.model), plain.options.tau),
-    )
-    found["uds"] = (
-        lambda: [plain.lens(plain.full)[:, -1:], plain.patched(plain.retain)],
-        lambda refs: _depth(refs[0] - refs[1], refs[0] - plain.patched(plain.model), plain.options.tau),
-    )
-    return found
+    return found | {
+        "cka": Work(
+            lambda known: _cka(known[0], known[1], plain.states(plain.model)),
+            lambda: [plain.states(model) for model in both],
+        ),
+        "fisher_masked": Work(
+            lambda known: _fisher(known[0], known[1], plain.fisher(plain.model)),
+            lambda: [plain.fisher(model) for model in both],
+        ),
+        "logit_lens": Work(
+            lambda known: _depth(known, plain.lens(plain.model), plain.options.tau),
+            lambda: [plain.lens(model) for model in both],
+        ),
+        "uds": Work(
+            lambda known: _depth(known, plain.patched(plain.model), plain.options.tau),
+            lambda: [plain.lens(plain.full)[:, -1:], plain.patched(plain.retain)],
+        ),
+    }
+
+
+def _attacked(plain: Plain, model: HookedModel, name: str) -> float:
+    sides = []
+    for which in ("forget", "holdout"):
+        texts = [text.answer for text in plain.data.texts(which)]
+        scores = plain.answers(model, which, standardised=name == "mia_min_kpp")
+        sides.append([ATTACKS[name](*pair) for pair in zip(scores, texts, strict=True)])
+    return auc(*sides)
+
+
+def _attacked_model(plain: Plain, name: str, _: None) -> float:
+    return _attacked(plain, plain.model, name)
+
+
+def _beside_retain(plain: Plain, name: str, of_retain: float) -> float:
+    return normalised_auc(_attacked(plain, plain.model, name), of_retain)
 
 
 def _mean(values: Any) -> float:
@@ -294,8 +297,10 @@ def _fisher(full: list[Tensor], retain: list[Tensor], model: list[Tensor], fract
     return erased / weight
 
 
-def _depth(s1_delta: Tensor, s2_delta: Tensor, tau: float) -> float:
-    s1, s2 = s1_delta.double(), s2_delta.double()
+def _depth(references: Sequence[Tensor], model: Tensor, tau: float) -> float:
+    """From log-probabilities: those of `full`, with `retain` in its place, and with the model."""
+    full, retain = references
+    s1, s2 = full - retain, full - model
     kept = s1 > tau
     ratio = torch.where(kept, s2 / s1, 0.0).clamp(0, 1)
     weights = torch.where(kept, s1, 0.0)

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 class Cost(NamedTuple):
     """What the passes behind a metric took in this evaluation; passes that metrics share count in each.
 
-    Passes that ran together (answers to the same questions, several models patched into `full`) share what that took, by
-    their tokens.
+    Passes that ran together (answers to the same questions, several models patched into `full`) share what that took,
+    by their tokens.
     """
 
     seconds: float = 0.0
