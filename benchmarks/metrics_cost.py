@@ -4,8 +4,8 @@
 
 The 20 metrics of one model (`retain95`, or `--model`) on TOFU forget10 with `retain90` and `full`, models open. Each is
 measured the plain way (`plain_metrics.py`) and by the library alone, in turns, then the library measures all of them in
-one call; both ways must give the same values. A token-layer is a token that runs through a block, padding included.
-Prints Markdown.
+one call; both ways must give the same values. Seconds are CPU seconds of the process, which on one thread of an idle
+machine are those of the clock. A token-layer is a token that runs through a block, padding included. Prints Markdown.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from plain_metrics import Plain, works
+from plain_metrics import Plain, utility_parts, works
 from workloads import shared_parser
 
 import uds_lens as ul
@@ -31,7 +31,7 @@ FISHER = tuple(name for name in METRICS if name.startswith("fisher_masked_"))
 
 @dataclass
 class Cost:
-    """What some work took."""
+    """What some work took: CPU seconds, and tokens times blocks."""
 
     seconds: float = 0.0
     token_layers: int = 0
@@ -42,7 +42,7 @@ class Cost:
 
 @contextmanager
 def costed() -> Iterator[Cost]:
-    """Seconds of the block, and tokens through Llama blocks, counted where no hook is needed."""
+    """CPU seconds of the block, and tokens through Llama blocks, counted where no hook is needed."""
     from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
     cost, plain = Cost(), LlamaDecoderLayer.forward
@@ -53,11 +53,11 @@ def costed() -> Iterator[Cost]:
 
     counting.__module__ = plain.__module__
     LlamaDecoderLayer.forward = counting
-    begun = time.perf_counter()
+    begun = time.process_time()
     try:
         yield cost
     finally:
-        cost.seconds = time.perf_counter() - begun
+        cost.seconds = time.process_time() - begun
         LlamaDecoderLayer.forward = plain
 
 
@@ -106,6 +106,13 @@ def compare(plain: Plain, *, run: ul.RunOptions) -> None:
     _row("sum of the lines | ", sums[0] + sums[1], sums[2])
     _row("**all 20 in one call** | ", sums[0] + sums[1], together)
     _row("one more model, references kept | ", sums[1], one_more)
+    with costed() as plainly:
+        parts = utility_parts(plain)
+    with costed() as ours:
+        found = by_library(tuple(parts))
+    for name, value in parts.items():
+        _require_same(name, value, found[name].value)
+    _row("the nine parts of Model Utility | ", plainly, ours)
     _audit_beside(plain, by_library, run)
 
 

@@ -26,14 +26,17 @@ from uds_lens.metrics import (
     exact_memorization,
     extraction_strength,
     geometric_mean,
+    kept_truth,
     linear_cka,
     mean_nll,
     min_k_score,
     normalised_auc,
+    option_probability,
     probability,
     truth_ratio,
     zlib_score,
 )
+from uds_lens.metrics.definitions.model_utility import MULTIPLE_CHOICE, SETS
 from uds_lens.models import HookedModel
 
 ROWS_AT_ONCE = 32
@@ -236,6 +239,26 @@ def works(plain: Plain) -> dict[str, Work]:
             lambda: [plain.lens(plain.full)[:, -1:], plain.patched(plain.retain)],
         ),
     }
+
+
+def utility_parts(plain: Plain) -> dict[str, float]:
+    """The nine parts of Model Utility, each by its own passes."""
+    found = {}
+    for short, name in SETS.items():
+        choice = name in MULTIPLE_CHOICE
+        own = [p for (p,) in plain.probabilities(name)]
+        if choice:
+            wrong = plain.probabilities(f"{name}/perturbed")
+            own = [option_probability(*pair) for pair in zip(own, wrong, strict=True)]
+        found[f"{short}_q_prob"] = _mean(own)
+        answers = [example.answer for example in plain.data.examples(name)]
+        found[f"{short}_q_rouge"] = _mean(rouge_l_recall(answers, plain.generations(name)))
+        right, wrong = (
+            plain.probabilities(each)
+            for each in (name if choice else f"{name}/paraphrased", f"{name}/perturbed")
+        )
+        found[f"{short}_truth_ratio"] = _mean(kept_truth(*pair) for pair in zip(right, wrong, strict=True))
+    return found
 
 
 def _attacked(plain: Plain, model: HookedModel, name: str) -> float:

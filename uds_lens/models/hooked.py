@@ -50,6 +50,7 @@ class HookedModel:
     ) -> None:
         self._hf: Any = hf
         self._bridge = bridge
+        self._lender: HookedModel | None = None
         self._fingerprint: str | None = None
         self._turn = _Turn()
         self._swapped = [] if owned or bridge is not None else module_changes(hf)
@@ -144,6 +145,8 @@ class HookedModel:
                 f"TransformerLens cannot wrap {self.name!r}: it has {_told(changes)}, which a Bridge might not run. "
                 "Put it on a TransformerBridge of your own, and hand that over."
             )
+        if self._bridge is None and self._lender is not None and self._lender._hf is self.hf:
+            self._bridge = self._lender.bridge
         if self._bridge is None:
             self._bridge = bridge_on_shared_weights(self.hf, self.tokenizer, name=self.name)
         return self._bridge
@@ -201,7 +204,8 @@ class HookedModel:
 
     def lent(self) -> HookedModel:
         """A handle on the same model that may be closed without closing it; its weights stay as they are meanwhile."""
-        handle = HookedModel(self.hf, self.tokenizer, name=self.name, owned=False, bridge=self._bridge)
+        handle = HookedModel(self.hf, self.tokenizer, name=self.name, owned=True, bridge=self._bridge)
+        handle._owned, handle._lender = False, self
         handle.is_wrapped, handle._swapped, handle._turn = self.is_wrapped, self._swapped, self._turn
         handle._fingerprint, handle.keeps_weights = self._weights_fingerprint(), True
         return handle
