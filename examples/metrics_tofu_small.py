@@ -1,4 +1,4 @@
-"""All metrics for four small TOFU checkpoints, with what each metric costs: the table in docs/results.md.
+"""All metrics for four small TOFU checkpoints: the table in docs/results.md.
 
     python examples/metrics_tofu_small.py --shared ../shared --out runs/metrics-tofu-small
 
@@ -19,9 +19,6 @@ from uds_lens.metrics import METRICS, MetricCache, MetricOptions, MetricResults
 MODELS = ("full", "retain99", "retain95", "retain90")
 """In the order of the table; retain90 is the reference that never saw forget10."""
 
-COSTED = "retain95"
-"""Measured first, with an empty cache, so that its costs hold everything."""
-
 
 def main() -> None:
     options = argparse.ArgumentParser(
@@ -40,7 +37,7 @@ def main() -> None:
     data = ul.metrics.load_tofu_data(asked.shared / "data" / "tofu", split="forget10", limit=asked.limit)
     cache = MetricCache()
     found: dict[str, MetricResults] = {}
-    for name in sorted(MODELS, key=lambda name: name != COSTED):
+    for name in MODELS:
         file = asked.out / f"{name}.json"
         if file.is_file():
             found[name] = MetricResults.load(file)
@@ -57,25 +54,18 @@ def main() -> None:
         )
         found[name].save(file)
         print(f"{name}: {found[name].total}", flush=True)
-    table = markdown({name: found[name] for name in MODELS})
+    table = markdown(found)
     (asked.out / "table.md").write_text(table + "\n", encoding="utf-8")
     print(table)
 
 
 def markdown(found: dict[str, MetricResults]) -> str:
-    """One row per metric: the models' values, then seconds and forwards of the model and of the references."""
-    head = ["metric", "1 means", *found, "s", "forwards", "ref. s", "ref. forwards"]
+    """One row per metric: what 1 means, and the models' values."""
+    head = ["metric", "1 means", *found]
     lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
     for name, spec in METRICS.items():
-        cost = found[COSTED][name].cost
         values = [cell(result[name].value) for result in found.values()]
-        costs = [
-            f"{cost.seconds:.1f}",
-            cost.forwards,
-            f"{cost.reference_seconds:.1f}",
-            cost.reference_forwards,
-        ]
-        lines.append(f"| {' | '.join(map(str, [spec.label, spec.meaning.one, *values, *costs]))} |")
+        lines.append(f"| {' | '.join([spec.label, spec.meaning.one, *values])} |")
     return "\n".join(lines)
 
 

@@ -190,3 +190,15 @@ def test_a_lent_handle_is_hashed_once(trio, monkeypatch):
     assert len(hashed) == 1
     assert opened.fingerprint
     assert len(hashed) == 2, "the caller's own handle is hashed anew: the model may have been trained"
+
+
+def test_handles_on_one_model_share_its_bridge_and_what_was_found_out_about_it(trio, monkeypatch):
+    from uds_lens.models import hooked
+
+    opened = open_model(load_plain(trio("llama").full)[0])
+    looked, true = [], hooked.module_changes
+    monkeypatch.setattr(hooked, "module_changes", lambda model: looked.append(1) or true(model))
+    with opened.lent() as handle, handle.lent() as another:
+        assert another.bridge is handle.bridge is opened.bridge
+    assert opened.bridge is not None, "it outlives its handles"
+    assert looked == []
