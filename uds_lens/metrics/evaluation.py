@@ -46,7 +46,8 @@ def evaluate(
 ) -> MetricResults:
     """Measure metrics of one model, with one model in memory at a time.
 
-    Metrics that need the same pass share it, and a question runs once for all its answers. What cannot be computed is NaN with the reason, and the others run.
+    Metrics that need the same pass share it, and a question runs once for all its answers. What cannot be computed is
+    NaN with the reason, and the others run.
 
     Args:
         model: The model to evaluate: directory, Hub id, transformers model, `TransformerBridge` or `HookedModel`.
