@@ -80,6 +80,17 @@ def test_answers_behind_one_question_are_scored_as_alone(opened, family, token_b
         assert together.hits[i].tolist() == alone.hits[0].tolist()
 
 
+def test_a_long_prompt_is_not_repeated_for_many_answers_at_once(llama, token_layers):
+    """64 tokens of budget: at most 256 in keys and values, and a prompt alone has a hundred."""
+    prompt = (1, *range(10, 110))
+    rows = [
+        TokenSequence(ids=(*prompt, 5), targets=(5, n), scored=(100, 101), patched=()) for n in range(6, 12)
+    ]
+    found = score_answers(llama(), rows, token_budget=64, show=False)
+    assert set(token_layers) == {(1, 101), (2, 1)}
+    assert len({round(float(each[0]), 4) for each in found.logprobs}) == 1
+
+
 def test_an_answer_that_is_only_its_end(llama):
     longer = tokenised(llama(), [("Who?", "Ada Veylin.")])[0]
     prompt = longer.ids[: longer.scored[0] + 1]

@@ -18,6 +18,9 @@ from uds_lens.generation.padding import left_padded, positions_of, right_padded
 from uds_lens.models import HookedModel
 from uds_lens.patching import ModelCosts
 
+CACHED = 4
+"""Tokens whose keys and values a batch holds, prompts repeated for each answer, as a multiple of its budget."""
+
 
 @arguments_checked
 def shared_prompts(rows: Sequence[TokenSequence]) -> dict[tuple[int, ...], list[int]]:
@@ -80,11 +83,16 @@ def plan_chunks(
         What is run, in order.
     """
     chunks = []
-    for some in _of_one_size(sorted(prompts, key=len), costs.tokens_at_once(token_budget)):
+    at_once = costs.tokens_at_once(token_budget)
+    for some in _of_one_size(sorted(prompts, key=len), at_once):
         indices = [index for prompt in some for index in prompts[prompt]]
         behind = [_behind(rows[index]) for index in indices]
-        batches = costs.forward_batches(behind, token_budget=token_budget)
-        chunks.append(PromptChunk(some, [[indices[number] for number in batch] for batch in batches]))
+        batches = []
+        for batch in costs.forward_batches(behind, token_budget=token_budget):
+            chosen = [indices[number] for number in batch]
+            most = max(1, CACHED * at_once // max(len(rows[index].ids) for index in chosen))
+            batches += [chosen[first : first + most] for first in range(0, len(chosen), most)]
+        chunks.append(PromptChunk(some, batches))
     return chunks
 
 
@@ -94,6 +102,8 @@ def normed_behind_prompts(
     model: HookedModel, rows: Sequence[TokenSequence], chunk: PromptChunk
 ) -> Iterator[tuple[list[int], Float[Tensor, "token d_model"]]]:
     """States after the final norm at the scored positions of a chunk's rows; each prompt runs once.
+
+    Indices of cached rows stay on the CPU, since layers may lie on several devices.
 
     Args:
         model: One that `may_share_prompts`.
@@ -110,7 +120,7 @@ def normed_behind_prompts(
     number = {prompt: place for place, prompt in enumerate(chunk.prompts)}
     for batch in chunk.batches:
         part = [rows[index] for index in batch]
-        owners = torch.tensor([number[_prompt(row)] for row in part], device=model.device)
+        owners = torch.tensor([number[_prompt(row)] for row in part])
         first = output.last_hidden_state[:, -1][owners]
         yield batch, _resumed(model, part, first, copy.deepcopy(output.past_key_values), mask, owners)
 

@@ -29,10 +29,8 @@ from uds_lens.models import (
     ModelSource,
     check_compatible,
     open_model,
-    pick_device,
     read_checkpoint_info,
 )
-from uds_lens.patching import ModelCosts
 from uds_lens.results import AuditConfig, ModelRecord, RunOptions
 from uds_lens.types import Protocol
 
@@ -69,7 +67,6 @@ class Session:
             role: read_checkpoint_info(sources[role], revision=run.revision, **where) for role in order
         }
         self.tokenizer = check_compatible(infos)
-        self.costs = ModelCosts.of(infos[order[0]].config, pick_device(run.device))
         self.protocol: Protocol = chosen_protocol(options.protocol, self.tokenizer)
         self.config = AuditConfig(tau=options.tau, dtype=options.dtype)
         self.results: dict[Pass, PassResult] = {}
@@ -240,8 +237,12 @@ def _together(passes: Sequence[Pass]) -> list[list[Pass]]:
     """Neighbours that share work when they run at once: sets of answers, and sources patched into one model."""
     groups: list[list[Pass]] = []
     for each in passes:
-        if groups and each.kind in ("answers", "patched") and groups[-1][0].kind == each.kind:
-            groups[-1].append(each)
+        last = groups[-1] if groups else []
+        joins = each.kind in ("answers", "patched") and all(
+            other.kind == each.kind and other.what != each.what for other in last
+        )
+        if last and joins:
+            last.append(each)
         else:
             groups.append([each])
     return groups
