@@ -167,13 +167,15 @@ def main() -> None:
     """Parse, measure, print."""
     parser = shared_parser(__doc__)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--limit", type=int, default=None, help="only the first examples of every set")
+    parser.add_argument(
+        "--limit", type=int, default=None, help="only a sample of every set, spread over the authors"
+    )
     parser.add_argument("--model", default="retain95")
     parser.add_argument("--max-new-tokens", type=int, default=MetricOptions().max_new_tokens)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     folder = args.shared / "models" / "tofu-small"
-    data = load_tofu_data(args.shared / "data" / "tofu", split="forget10", limit=args.limit, sample="first")
+    data = load_tofu_data(args.shared / "data" / "tofu", split="forget10", limit=args.limit)
     options = MetricOptions(protocol="raw", max_new_tokens=args.max_new_tokens)
     with (
         ul.open_model(folder / "full", device="cpu") as full,
