@@ -136,7 +136,7 @@ def key_value_cache(
 
 
 def keep_cached_rows(cache: Any, rows: Tensor) -> None:
-    """Drop all rows of a key-value cache but these, in place."""
+    """Leave these rows of a key-value cache, in this order and as often as each is named, in place."""
     cache.batch_select_indices(rows)
 
 
