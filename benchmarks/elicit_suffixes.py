@@ -3,6 +3,7 @@
 python benchmarks/elicit_suffixes.py gradient
 python benchmarks/elicit_suffixes.py gcg
 python benchmarks/elicit_suffixes.py speed
+python benchmarks/elicit_suffixes.py choose
 python benchmarks/elicit_suffixes.py soft
 """
 
@@ -21,9 +22,10 @@ from elicit_models import rows
 import uds_lens as ul
 from uds_lens.elicitation import GCG, ElicitOptions, SoftGCG, elicit
 from uds_lens.elicitation.asked import Asked, ask_rows
-from uds_lens.elicitation.audits import Asking
+from uds_lens.elicitation.audits import Asking, ByPrompt
 from uds_lens.elicitation.cost import estimate_hours
 from uds_lens.elicitation.prompt import keyed_seed
+from uds_lens.elicitation.prompt_audits import ICL, Plain
 from uds_lens.elicitation.suffixes import TARGET, first_suffix, slot_of, target_loss
 from uds_lens.models import HookedModel
 
@@ -37,9 +39,10 @@ SHAPES = {
 }
 
 
-def asks_of(model, examples, audit):
-    """Questions ready to be asked."""
-    return ask_rows(audit, examples, (), (), model.tokenizer, protocol="raw", room=None, options=OPTIONS).asks
+def asks_of(model, examples, audit, forget=()):
+    """Questions ready to be asked; shots come from `forget`."""
+    tokenizer = model.tokenizer
+    return ask_rows(audit, examples, forget, (), tokenizer, protocol="raw", room=None, options=OPTIONS).asks
 
 
 def in_float64(model: HookedModel) -> None:
@@ -106,24 +109,33 @@ def gcg(asked: argparse.Namespace) -> None:
 def speed(asked: argparse.Namespace) -> None:
     """With and without the cache, 256 candidates, taking turns; and what larger models would take."""
     audit = GCG(steps=2, candidates=256)
+    forms = {"questions": ByPrompt(Plain()), "questions after five solved ones": ByPrompt(ICL())}
     with ul.open_model(asked.shared / "models/tofu-small" / asked.model, device="cpu") as model:
-        took: dict[bool, list[float]] = {True: [], False: []}
-        away = []
-        for ask in asks_of(model, rows(asked.shared, 2), audit):
-            slot = slot_of(model, ask, ASKING, TARGET)
-            losses = {}
-            for cached in (True, False):
-                began = time.process_time()
-                found = dataclasses.replace(audit, cached=cached).optimise(model, slot, seed=0)
-                took[cached].append((time.process_time() - began) / audit.steps)
-                losses[cached] = found.losses
-            away.append(np.abs(np.array(losses[True]) - np.array(losses[False])).max())
-        every = asks_of(model, rows(asked.shared), audit)
-    ratio = np.array(took[False]) / np.array(took[True])
-    print(
-        f"CPU s a step at 256 candidates: cached {np.mean(took[True]):.2f}, uncached {np.mean(took[False]):.2f}, "
-        f"ratio {ratio.min():.2f} to {ratio.max():.2f}; losses differ by at most {max(away):.1e}"
-    )
+        forget = rows(asked.shared)
+        for form, (told, prompts) in enumerate(forms.items()):
+            asks = asks_of(model, rows(asked.shared, asked.questions), prompts, forget)
+            asks = asks[: asked.questions if form == 0 else 3]  # long ones take long: three tell enough
+            took, texts, away, lengths = {True: [], False: []}, {True: [], False: []}, 0.0, []
+            for ask in asks:
+                slot = slot_of(model, ask, ASKING, TARGET)
+                lengths.append(len(slot.ids(model, first_suffix(model, slot, audit.tokens))))
+                losses = {}
+                for cached in (True, False):
+                    began = time.process_time()
+                    found = dataclasses.replace(audit, cached=cached).optimise(model, slot, seed=0)
+                    took[cached].append((time.process_time() - began) / audit.steps)
+                    losses[cached] = found.losses
+                    texts[cached].append(found.suffix)
+                away = max(away, float(np.abs(np.array(losses[True]) - np.array(losses[False])).max()))
+            ratio = np.array(took[False]) / np.array(took[True])
+            print(
+                f"{len(asks)} {told}, prompts of {min(lengths)} to {max(lengths)} tokens with their suffix: CPU s a "
+                f"step at 256 candidates {np.mean(took[True]):.2f} cached, {np.mean(took[False]):.2f} uncached, "
+                f"{ratio.min():.2f} to {ratio.max():.2f} times as fast (median {np.median(ratio):.2f}); suffixes "
+                f"{'are the same' if texts[True] == texts[False] else 'DIFFER'}, losses by at most {away:.1e}",
+                flush=True,
+            )
+        every = asks_of(model, forget, audit)
     for name, shape in SHAPES.items():
         for told, chosen in (
             ("defaults", GCG()),
@@ -141,30 +153,59 @@ def speed(asked: argparse.Namespace) -> None:
             )
 
 
-def soft(asked: argparse.Namespace) -> None:
-    """SoftGCG with an affirmative target, and with the answer itself, on a model that never saw it."""
-    affirmative = SoftGCG()
-    answer = SoftGCG(target="answer", steps=asked.answer_steps, learning_rate=asked.answer_rate)
+def on_retain(asked: argparse.Namespace, questions, audits):
+    """What comes out of `retain90`, which never saw the answers."""
     small = asked.shared / "models/tofu-small"
-    began = time.process_time()
-    found = elicit(
+    print(f"questions {', '.join(row.id for row in questions)}")
+    return elicit(
         small / "retain90",
-        rows(asked.shared, asked.questions),
+        questions,
         retain=small / "retain90",
-        audits=["plain", affirmative, answer],
+        audits=audits,
         options=OPTIONS,
         run=ul.RunOptions(device="cpu", progress=False),
         out=asked.out,
     )
+
+
+def losses_of(found, audit: SoftGCG) -> str:
+    """How far the loss fell."""
+    told = [said.told for said in found.part("unlearned", audit.name).said]
+    losses = [each["loss"] for each in told]
+    return (
+        f"{sum(loss < 0.05 for loss in losses)} of {len(losses)} below .05 after {told[0]['steps']} steps (first "
+        f"{np.mean([each['first_loss'] for each in told]):.2f}, last {np.median(losses):.4f} in the median, "
+        f"{max(losses):.4f} at most)"
+    )
+
+
+def chosen_on(asked: argparse.Namespace) -> list[ul.ForgetExample]:
+    """The five questions on which effort for a whole answer was chosen."""
+    return rows(asked.shared, 5)
+
+
+def choose(asked: argparse.Namespace) -> None:
+    """How much effort SoftGCG needs for a whole answer: a grid on five questions."""
+    efforts = [(steps, rate) for steps in (100, 300) for rate in (0.005, 0.01, 0.02, 0.05)]
+    audits = [SoftGCG(target="answer", steps=steps, learning_rate=rate) for steps, rate in efforts]
+    found = on_retain(asked, chosen_on(asked), ["plain", *audits])
+    recall = found.capacity_frame().set_index("audit")["unlearned"]
+    for audit in audits:
+        steps, rate = audit.effort
+        print(f"{steps} steps, rate {rate:g}: recall {recall[audit.name]:.3f}; {losses_of(found, audit)}")
+
+
+def soft(asked: argparse.Namespace) -> None:
+    """SoftGCG with an affirmative target, and with the answer itself, on a model that never saw it."""
+    affirmative, answer = SoftGCG(), SoftGCG(target="answer")
+    authors = {row.subject for row in chosen_on(asked)}
+    others = [row for row in rows(asked.shared, 40) if row.subject not in authors]
+    others = list({row.subject: row for row in others}.values())[: asked.questions]
+    began = time.process_time()
+    found = on_retain(asked, others, ["plain", affirmative, answer])
     seconds = time.process_time() - began
     for audit in (affirmative, answer):
-        told = [said.told for said in found.part("unlearned", audit.name).said]
-        losses = [each["loss"] for each in told]
-        print(
-            f"retain90, {audit.name}: {sum(loss < 0.05 for loss in losses)} of {len(losses)} below .05 after "
-            f"{audit.steps} steps (first {np.mean([each['first_loss'] for each in told]):.2f}, last "
-            f"{np.median(losses):.4f} in the median, {max(losses):.4f} at most)"
-        )
+        print(f"retain90, {audit.name}: {losses_of(found, audit)}")
     print(f"{seconds:.0f} CPU s for all; mean recall:")
     for kept, frame in (("in the summary", found.summary()), ("capacity", found.capacity_frame())):
         for row in frame.itertuples():
@@ -182,12 +223,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=["gradient", "gcg", "speed", "soft"])
+    parser.add_argument("what", choices=["gradient", "gcg", "speed", "choose", "soft"])
     parser.add_argument("--shared", type=Path, default=Path("../shared"))
     parser.add_argument("--out", type=Path, default=Path("runs/elicit-suffixes"))
     parser.add_argument("--model", default="full")
-    parser.add_argument("--answer-steps", type=int, default=100, help="of SoftGCG with the answer as target")
-    parser.add_argument("--answer-rate", type=float, default=0.005)
     parser.add_argument("--candidates", type=int, default=GCG().candidates)
     parser.add_argument("--questions", type=int, default=10)
     parser.add_argument(
@@ -196,7 +235,8 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     asked = parser.parse_args()
     torch.set_num_threads(asked.threads)
-    {"gradient": gradient, "gcg": gcg, "speed": speed, "soft": soft}[asked.what](asked)
+    tasks = {"gradient": gradient, "gcg": gcg, "speed": speed, "choose": choose, "soft": soft}
+    tasks[asked.what](asked)
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from uds_lens.compat.transformers import (
     register_attention,
     repeat_cached_rows,
     set_attention,
+    shared_cached_row,
     unset_weights,
     unused_weights,
 )
@@ -172,6 +173,21 @@ def test_rows_of_a_cache_are_kept_and_repeated(llama) -> None:
         "transformers.cache_utils.Cache: batch_select_indices or batch_repeat_interleave no longer keep or repeat the "
         "rows of keys and values: answers of rows side by side would be mixed up (uds_lens/generation)"
     )
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma2"])
+def test_one_row_of_a_cache_is_shared_by_many(family) -> None:
+    model = build_model(family)  # gemma2 has layers with a sliding window beside plain ones
+    ids, after = torch.tensor([[1, 5, 6]]), torch.tensor([[11], [12], [13]])
+    with torch.no_grad():
+        whole = model(torch.cat([ids.expand(3, -1), after], dim=1)).logits[:, -1]
+        cache = model(ids, use_cache=True).past_key_values
+        for _ in range(2):  # the first time must not change the row itself
+            found = model(after, past_key_values=shared_cached_row(cache, 3)).logits[:, -1]
+            assert torch.allclose(found, whole, atol=1e-5), (
+                "transformers.cache_utils: a cache's `layers` with `keys` and `values`, which `update` replaces by new "
+                "tensors, is no longer what it was: losses of GCG would be wrong (uds_lens/elicitation)"
+            )
 
 
 def test_plain_decoders_are_classes_of_transformers(llama) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -143,6 +144,28 @@ def keep_cached_rows(cache: Any, rows: Tensor) -> None:
 def repeat_cached_rows(cache: Any, times: int) -> None:
     """Repeat every row of a key-value cache, copies side by side, in place."""
     cache.batch_repeat_interleave(times)
+
+
+def shared_cached_row(cache: Any, times: int) -> Any:
+    """A cache of `times` rows that all hold the one row of another, which stays as it is.
+
+    Layers that keep all keys and values hand them on without a copy; those of other kinds are copied.
+    """
+    from transformers.cache_utils import DynamicLayer
+
+    twin = copy.copy(cache)
+    twin.layers = []
+    for layer in cache.layers:
+        plain = type(layer) is DynamicLayer and layer.keys is not None
+        own = copy.copy(layer) if plain else copy.deepcopy(layer)
+        if plain:
+            own.keys, own.values = (
+                kept.expand(times, *kept.shape[1:]) for kept in (layer.keys, layer.values)
+            )
+        else:
+            own.batch_repeat_interleave(times)
+        twin.layers.append(own)
+    return twin
 
 
 def is_plain_decoder(model: Any) -> bool:

@@ -7,20 +7,19 @@ reported is a text that anyone can type.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from uds_lens.checked_arguments import arguments_checked
-from uds_lens.compat.transformers import repeat_cached_rows
 from uds_lens.elicitation.audits import Answers, Ask, Asking
 from uds_lens.elicitation.prompt import Skip, keyed_seed, name_with_settings
 from uds_lens.elicitation.prompt_states import changed_output
+from uds_lens.elicitation.shared_beginning import SharedBeginning
 from uds_lens.elicitation.suffixes import (
     TARGET,
     Slot,
@@ -83,10 +82,14 @@ class GCG(SuffixAudit):
     """What the model is to begin with; "answer" is the reference itself, and measures capacity, not knowledge."""
 
     cached: bool = True
-    """Keep the keys and values before the suffix; results agree to rounding."""
+    """Read once what candidates have in common: all that stands before the first token swapped in a batch of them.
+    Results agree to rounding."""
+
+    rows_at_once: int = 64
+    """Candidates side by side; results agree to rounding."""
 
     def __post_init__(self) -> None:
-        for name in ("tokens", "steps", "candidates", "top_k"):
+        for name in ("tokens", "steps", "candidates", "top_k", "rows_at_once"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ConfigError(Setting(name), f" must be a whole number of at least 1; got {value!r}.")
@@ -96,14 +99,19 @@ class GCG(SuffixAudit):
     @property
     def name(self) -> str:
         """Its word, with the settings that differ from the default."""
-        return name_with_settings("gcg", self, untold=["cached"])
+        return name_with_settings("gcg", self, untold=["cached", "rows_at_once"])
 
     @arguments_checked
     def extra_tokens(self, asks: Sequence[Ask]) -> tuple[float, float]:
-        """Tokens and passes of the optimisation at most, for the estimate."""
-        return len(asks) * self.steps * (self.candidates + 3.0) * (self.tokens + 12), 2.0 * len(
-            asks
-        ) * self.steps
+        """Tokens and passes of the optimisation at most, for the estimate: a backward pass counts twice."""
+        batches = -(-self.candidates // self.rows_at_once)
+        swapped = self.tokens * (1 + 1 / batches) / 2  # of the suffix, from a batch's first swap on
+        tokens = 0.0
+        for ask in asks:
+            whole = self.expected_length(ask)
+            after = whole - len(ask.rendered.ids) - self.tokens + 4  # the target, and what opens the answer
+            tokens += 4.0 * whole + self.candidates * (swapped + after if self.cached else whole)
+        return tokens * self.steps, (2.0 * batches + 3) * len(asks) * self.steps
 
     @arguments_checked
     def answer(self, model: HookedModel, asks: Sequence[Ask], asking: Asking) -> Answers:
@@ -114,9 +122,8 @@ class GCG(SuffixAudit):
         ids: dict[int, list[int]] = {}
         bar = progress(asks, desc=f"{asking.desc}: optimise", unit="question", enabled=asking.show)
         for row, ask in enumerate(bar):
-            wanted = ask.rendered.prompt.reference if self.target == "answer" else self.target
             try:
-                slot = slot_of(model, ask, asking, wanted)
+                slot = slot_of(model, ask, asking, self.wanted(ask))
                 found = self.optimise(model, slot, seed=keyed_seed(asking.options.seed, ask.id, "gcg"))
             except Skip as why:
                 told.append({"skipped": str(why)})
@@ -149,8 +156,9 @@ class GCG(SuffixAudit):
         generator = torch.Generator().manual_seed(seed)
         allowed = writable_tokens(model)
         ids = slot.ids(model, suffix)
-        loss = float(self._losses(model, slot, [ids], _place(model, slot, suffix))[0])
-        losses, tried, lived = [loss], 0, 0
+        beginning = SharedBeginning(model, slot.target, rows_at_once=self.rows_at_once, cached=self.cached)
+        losses = beginning.losses([ids], ids, _place(model, slot, suffix).start).tolist()
+        tried, lived = 0, 0
         for _ in range(self.steps):
             place = _place(model, slot, suffix)
             best = self._swaps(token_gradient(model, slot, ids, place), allowed)
@@ -164,7 +172,7 @@ class GCG(SuffixAudit):
                     break
             if not live:
                 return Found(suffix, losses, lived / tried, "no candidate survives being tokenised again")
-            scores = self._losses(model, slot, [each for _, each in live], place)
+            scores = beginning.losses([each for _, each in live], ids, place.start)
             n = int(scores.argmin())
             if self.accept == "always" or float(scores[n]) < losses[-1]:
                 suffix, ids = live[n]
@@ -209,20 +217,6 @@ class GCG(SuffixAudit):
             if again == whole and there == place:
                 live[text] = whole
         return list(live.items())
-
-    @torch.no_grad()
-    def _losses(
-        self, model: HookedModel, slot: Slot, rows: Sequence[list[int]], place: slice
-    ) -> Float[Tensor, "row"]:
-        """Loss of each candidate; what stands before the suffix runs once where it is cached."""
-        ids = torch.tensor(rows, device=model.device)
-        if not self.cached or place.start == 0:
-            return target_loss(model, ids, slot.target).cpu()
-        past: Any = model.anatomy.base(input_ids=ids[:1, : place.start], use_cache=True).past_key_values
-        past = copy.deepcopy(past)
-        if len(rows) > 1:
-            repeat_cached_rows(past, len(rows))
-        return target_loss(model, ids[:, place.start :], slot.target, past=past).cpu()
 
 
 def token_gradient(

@@ -5,6 +5,8 @@ Reference: Chen et al. 2025 (arXiv 2505.23270); Schwinn et al. 2024 for attacks 
 
 from __future__ import annotations
 
+import dataclasses
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -28,14 +30,22 @@ from uds_lens.errors import ConfigError, Setting
 from uds_lens.models import HookedModel
 from uds_lens.progress import progress
 
+_EFFORT = (100, 0.005)
+_EFFORT_ANSWER = (300, 0.02)
+"""Steps and learning rate for an affirmative beginning, and for a whole answer, which is longer and less likely."""
+
 
 @arguments_checked
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class SoftGCG(SuffixAudit):
     """A suffix in embedding space; needs gradients.
 
     With `target="answer"` the optimiser is given the answer itself: that measures what a model can be made to say, not
     what it knows, and stays out of summaries.
+
+    Example:
+        >>> SoftGCG().effort, SoftGCG(target="answer").effort, SoftGCG(target="answer", steps=50).effort
+        ((100, 0.005), (300, 0.02), (50, 0.02))
 
     Raises:
         ConfigError: A value is outside its range.
@@ -44,11 +54,11 @@ class SoftGCG(SuffixAudit):
     tokens: int = 20
     """Length of the suffix."""
 
-    steps: int = 100
-    """Steps of Adam."""
+    steps: int | None = None
+    """Steps of Adam; None is 100, and 300 where the answer is the target."""
 
-    learning_rate: float = 0.005
-    """Of Adam, in units of the embedding."""
+    learning_rate: float | None = None
+    """Of Adam, in units of the embedding; None is 0.005, and 0.02 where the answer is the target."""
 
     target: str = TARGET
     """What the model is to begin with; "answer" is the reference itself."""
@@ -59,22 +69,49 @@ class SoftGCG(SuffixAudit):
     def __post_init__(self) -> None:
         for name in ("tokens", "steps", "rows_at_once"):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            open_ = name == "steps" and value is None
+            if not open_ and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
                 raise ConfigError(Setting(name), f" must be a whole number of at least 1; got {value!r}.")
-        if not isinstance(self.learning_rate, int | float) or not self.learning_rate > 0:
-            raise ConfigError(Setting("learning_rate"), f" must be a number > 0; got {self.learning_rate!r}.")
+        rate = self.learning_rate
+        if rate is not None and (not isinstance(rate, int | float) or not rate > 0):
+            raise ConfigError(Setting("learning_rate"), f" must be a number > 0; got {rate!r}.")
         self.require_target()
 
     @property
     def name(self) -> str:
         """Its word, with the settings that differ from the default."""
-        return name_with_settings("softgcg", self, untold=["rows_at_once"])
+        steps, rate = self._usual
+        usual = {"rows_at_once": self.rows_at_once, "steps": steps, "learning_rate": rate}
+        untold = [name for name, value in usual.items() if getattr(self, name) == value]
+        return name_with_settings("softgcg", self, untold=untold)
+
+    def __repr__(self) -> str:
+        """All settings, with what follows from the target filled in: finished parts are found by it."""
+        steps, rate = self.effort
+        whole = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        whole |= {"steps": steps, "learning_rate": rate}
+        return f"SoftGCG({', '.join(f'{name}={value!r}' for name, value in whole.items())})"
+
+    @property
+    def effort(self) -> tuple[int, float]:
+        """Steps and learning rate: those given, else what suits the target."""
+        steps, rate = self._usual
+        return (
+            steps if self.steps is None else self.steps,
+            rate if self.learning_rate is None else self.learning_rate,
+        )
+
+    @property
+    def _usual(self) -> tuple[int, float]:
+        return _EFFORT_ANSWER if self.target == "answer" else _EFFORT
 
     @arguments_checked
     def extra_tokens(self, asks: Sequence[Ask]) -> tuple[float, float]:
         """Tokens and passes of the optimisation, for the estimate: a backward pass counts twice."""
-        tokens = sum(len(ask.rendered.ids) + self.tokens + 8 for ask in asks) * self.steps * 3.0
-        return tokens, 3.0 * self.steps * max(1, len(asks) // self.rows_at_once)
+        steps, _ = self.effort
+        alike = Counter((len(ask.rendered.ids), self.wanted(ask)) for ask in asks)
+        batches = sum(-(-count // self.rows_at_once) for count in alike.values())
+        return 3.0 * steps * sum(map(self.expected_length, asks)), 3.0 * steps * batches
 
     @arguments_checked
     def answer(self, model: HookedModel, asks: Sequence[Ask], asking: Asking) -> Answers:
@@ -85,7 +122,7 @@ class SoftGCG(SuffixAudit):
         slots: dict[int, Slot] = {}
         suffixes: dict[int, str] = {}
         for row, ask in enumerate(asks):
-            slots[row] = slot_of(model, ask, asking, self._target(ask))
+            slots[row] = slot_of(model, ask, asking, self.wanted(ask))
             try:
                 suffixes[row] = first_suffix(model, slots[row], self.tokens)
                 shown[row] = slots[row].text(suffixes[row])
@@ -109,7 +146,7 @@ class SoftGCG(SuffixAudit):
                 told[row] = {
                     "first_loss": losses[0][n],
                     "loss": losses[-1][n],
-                    "steps": self.steps,
+                    "steps": len(losses) - 1,
                     "nearest_tokens": nearest[n],
                     "endless": some.endless[n],
                 }
@@ -128,13 +165,14 @@ class SoftGCG(SuffixAudit):
             embedded = model.hf.get_input_embeddings()(prompts)
         own = torch.stack([row[place] for row, place in zip(embedded, places, strict=True)]).detach()
         own = own.float().clone().requires_grad_(True)
-        adam = torch.optim.Adam([own], lr=self.learning_rate)
+        steps, rate = self.effort
+        adam = torch.optim.Adam([own], lr=rate)
         losses = []
         frozen = [p for p in model.hf.parameters() if p.requires_grad]
         for parameter in frozen:
             parameter.requires_grad_(False)
         try:
-            for _ in range(self.steps):
+            for _ in range(steps):
                 loss = loss_from_embeddings(model, prompts, target, places, own)
                 losses.append(loss.detach().tolist())
                 adam.zero_grad()
@@ -146,9 +184,6 @@ class SoftGCG(SuffixAudit):
             for parameter in frozen:
                 parameter.requires_grad_(True)
         return own.detach(), losses
-
-    def _target(self, ask: Ask) -> str:
-        return ask.rendered.prompt.reference if self.target == "answer" else self.target
 
 
 def _place(model: HookedModel, slot: Slot, suffix: str) -> slice:

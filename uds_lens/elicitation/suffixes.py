@@ -37,6 +37,7 @@ class SuffixAudit:
     samples_too: ClassVar[bool] = False
 
     target: str
+    tokens: int
 
     def require_target(self) -> None:
         """Refuse a target that is no text."""
@@ -57,6 +58,14 @@ class SuffixAudit:
     def prompt(self, prompt: Prompt, context: Context) -> Prompt:
         """The plain question."""
         return prompt
+
+    def wanted(self, ask: Ask) -> str:
+        """What the model is to begin with at one row."""
+        return ask.rendered.prompt.reference if self.target == "answer" else self.target
+
+    def expected_length(self, ask: Ask) -> int:
+        """Tokens of a prompt with suffix and target, roughly: two to a word of the target."""
+        return len(ask.rendered.ids) + self.tokens + 2 * len(self.wanted(ask).split())
 
 
 @dataclass(frozen=True, eq=False)
