@@ -31,7 +31,7 @@ from uds_lens.models import HookedModel
 from uds_lens.progress import progress
 
 _EFFORT = (100, 0.005)
-_EFFORT_ANSWER = (300, 0.02)
+_EFFORT_ANSWER = (300, 0.05)
 """Steps and learning rate for an affirmative beginning, and for a whole answer, which is longer and less likely."""
 
 
@@ -45,7 +45,7 @@ class SoftGCG(SuffixAudit):
 
     Example:
         >>> SoftGCG().effort, SoftGCG(target="answer").effort, SoftGCG(target="answer", steps=50).effort
-        ((100, 0.005), (300, 0.02), (50, 0.02))
+        ((100, 0.005), (300, 0.05), (50, 0.05))
 
     Raises:
         ConfigError: A value is outside its range.
@@ -58,7 +58,7 @@ class SoftGCG(SuffixAudit):
     """Steps of Adam; None is 100, and 300 where the answer is the target."""
 
     learning_rate: float | None = None
-    """Of Adam, in units of the embedding; None is 0.005, and 0.02 where the answer is the target."""
+    """Of Adam, in units of the embedding; None is 0.005, and 0.05 where the answer is the target."""
 
     target: str = TARGET
     """What the model is to begin with; "answer" is the reference itself."""
