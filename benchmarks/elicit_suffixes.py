@@ -186,13 +186,18 @@ def chosen_on(asked: argparse.Namespace) -> list[ul.ForgetExample]:
 
 def choose(asked: argparse.Namespace) -> None:
     """How much effort SoftGCG needs for a whole answer: a grid on five questions."""
-    efforts = [(steps, rate) for steps in (100, 300) for rate in (0.005, 0.01, 0.02, 0.05)]
-    audits = [SoftGCG(target="answer", steps=steps, learning_rate=rate) for steps, rate in efforts]
+    efforts = [(20, steps, rate) for steps in (100, 300) for rate in (0.005, 0.01, 0.02, 0.05)]
+    efforts += [(60, 100, 0.02), (60, 100, 0.05), (60, 300, 0.02)]
+    audits = [
+        SoftGCG(target="answer", tokens=n, steps=steps, learning_rate=rate) for n, steps, rate in efforts
+    ]
     found = on_retain(asked, chosen_on(asked), ["plain", *audits])
     recall = found.capacity_frame().set_index("audit")["unlearned"]
     for audit in audits:
-        steps, rate = audit.effort
-        print(f"{steps} steps, rate {rate:g}: recall {recall[audit.name]:.3f}; {losses_of(found, audit)}")
+        tokens, steps, rate = audit.effort
+        print(
+            f"{tokens} tokens, {steps} steps, rate {rate:g}: recall {recall[audit.name]:.3f}; {losses_of(found, audit)}"
+        )
 
 
 def soft(asked: argparse.Namespace) -> None:
@@ -200,7 +205,7 @@ def soft(asked: argparse.Namespace) -> None:
     affirmative, answer = SoftGCG(), SoftGCG(target="answer")
     authors = {row.subject for row in chosen_on(asked)}
     others = [row for row in rows(asked.shared, 40) if row.subject not in authors]
-    others = list({row.subject: row for row in others}.values())[: asked.questions]
+    others = list({row.subject: row for row in reversed(others)}.values())[: asked.questions]
     began = time.process_time()
     found = on_retain(asked, others, ["plain", affirmative, answer])
     seconds = time.process_time() - began

@@ -3,7 +3,7 @@
     python benchmarks/elicit_models.py --models runs/unlearned
     python benchmarks/elicit_unlearned.py --models runs/unlearned --out runs/elicit-unlearned
     python benchmarks/elicit_unlearned.py --models runs/unlearned --out runs/elicit-unlearned --limit 100 \\
-        --audits plain cloze start actpert
+        --audits plain cloze start icl mask+icl aoa actpert
 
 Every model of --models, and retain95, against retain90 and full: greedy, 64 tokens, forget10. Prints Markdown: what
 comes out beyond retain with its interval over authors and its share, UDS, and Spearman's rho of UDS with what `cloze`

@@ -99,7 +99,17 @@ def test_softgcg_lowers_the_loss_of_each_question_as_if_it_were_alone(model, ask
         [t["loss"] for t in together.told], abs=1e-4
     )
     assert alone.texts == together.texts
+    few = dataclasses.replace(ASKING, options=dataclasses.replace(OPTIONS, rows_at_once=1))
+    assert audit.answer(model, asks, few).texts == together.texts
     assert [parameter.requires_grad for parameter in model.hf.parameters()] == before
+
+
+def test_effort_follows_from_the_target_and_is_told_where_it_differs():
+    assert SoftGCG(tokens=20, steps=100, learning_rate=0.005).name == "softgcg"
+    answer = dataclasses.replace(SoftGCG(), target="answer")
+    assert answer.effort == (60, 300, 0.02) and answer.name == "softgcg(target=answer)"
+    assert dataclasses.replace(answer, steps=100).name == "softgcg(steps=100, target=answer)"
+    assert "tokens=60, steps=300, learning_rate=0.02" in repr(answer)  # finished parts are found by it
 
 
 def test_softgcg_that_does_not_step_changes_nothing(model, asks):

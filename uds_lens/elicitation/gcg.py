@@ -101,6 +101,11 @@ class GCG(SuffixAudit):
         """Its word, with the settings that differ from the default."""
         return name_with_settings("gcg", self, untold=["cached", "rows_at_once"])
 
+    @property
+    def suffix_length(self) -> int:
+        """Tokens of the suffix."""
+        return self.tokens
+
     @arguments_checked
     def extra_tokens(self, asks: Sequence[Ask]) -> tuple[float, float]:
         """Tokens and passes of the optimisation at most, for the estimate: a backward pass counts twice."""

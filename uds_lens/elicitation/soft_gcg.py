@@ -6,15 +6,17 @@ Reference: Chen et al. 2025 (arXiv 2505.23270); Schwinn et al. 2024 for attacks 
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from uds_lens.checked_arguments import arguments_checked
 from uds_lens.elicitation.audits import Answers, Ask, Asking
+from uds_lens.elicitation.padded_targets import padded, padded_loss
 from uds_lens.elicitation.prompt import Skip, name_with_settings
 from uds_lens.elicitation.prompt_states import changed_output
 from uds_lens.elicitation.suffixes import (
@@ -22,7 +24,6 @@ from uds_lens.elicitation.suffixes import (
     Slot,
     SuffixAudit,
     first_suffix,
-    loss_from_embeddings,
     replacing,
     slot_of,
 )
@@ -30,9 +31,23 @@ from uds_lens.errors import ConfigError, Setting
 from uds_lens.models import HookedModel
 from uds_lens.progress import progress
 
-_EFFORT = (100, 0.005)
-_EFFORT_ANSWER = (300, 0.05)
-"""Steps and learning rate for an affirmative beginning, and for a whole answer, which is longer and less likely."""
+
+class Effort(NamedTuple):
+    """What `SoftGCG` is given to reach its target."""
+
+    tokens: int
+    """Length of the suffix."""
+
+    steps: int
+    """Of Adam."""
+
+    learning_rate: float
+    """In units of the embedding."""
+
+
+_USUAL = Effort(20, 100, 0.005)
+_FOR_ANSWERS = Effort(60, 300, 0.02)
+"""For an affirmative beginning, and for a whole answer, which is longer and less likely."""
 
 
 @arguments_checked
@@ -44,21 +59,23 @@ class SoftGCG(SuffixAudit):
     what it knows, and stays out of summaries.
 
     Example:
-        >>> SoftGCG().effort, SoftGCG(target="answer").effort, SoftGCG(target="answer", steps=50).effort
-        ((100, 0.005), (300, 0.05), (50, 0.05))
+        >>> SoftGCG().effort
+        Effort(tokens=20, steps=100, learning_rate=0.005)
+        >>> SoftGCG(target="answer", steps=50).effort
+        Effort(tokens=60, steps=50, learning_rate=0.02)
 
     Raises:
         ConfigError: A value is outside its range.
     """
 
-    tokens: int = 20
-    """Length of the suffix."""
+    tokens: int | None = None
+    """Length of the suffix; None is 20, and 60 where the answer is the target."""
 
     steps: int | None = None
     """Steps of Adam; None is 100, and 300 where the answer is the target."""
 
     learning_rate: float | None = None
-    """Of Adam, in units of the embedding; None is 0.005, and 0.05 where the answer is the target."""
+    """Of Adam, in units of the embedding; None is 0.005, and 0.02 where the answer is the target."""
 
     target: str = TARGET
     """What the model is to begin with; "answer" is the reference itself."""
@@ -69,7 +86,7 @@ class SoftGCG(SuffixAudit):
     def __post_init__(self) -> None:
         for name in ("tokens", "steps", "rows_at_once"):
             value = getattr(self, name)
-            open_ = name == "steps" and value is None
+            open_ = name != "rows_at_once" and value is None
             if not open_ and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
                 raise ConfigError(Setting(name), f" must be a whole number of at least 1; got {value!r}.")
         rate = self.learning_rate
@@ -80,37 +97,36 @@ class SoftGCG(SuffixAudit):
     @property
     def name(self) -> str:
         """Its word, with the settings that differ from the default."""
-        steps, rate = self._usual
-        usual = {"rows_at_once": self.rows_at_once, "steps": steps, "learning_rate": rate}
+        usual = {"rows_at_once": self.rows_at_once, **self._usual._asdict()}
         untold = [name for name, value in usual.items() if getattr(self, name) == value]
         return name_with_settings("softgcg", self, untold=untold)
 
     def __repr__(self) -> str:
         """All settings, with what follows from the target filled in: finished parts are found by it."""
-        steps, rate = self.effort
         whole = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        whole |= {"steps": steps, "learning_rate": rate}
+        whole |= self.effort._asdict()
         return f"SoftGCG({', '.join(f'{name}={value!r}' for name, value in whole.items())})"
 
     @property
-    def effort(self) -> tuple[int, float]:
-        """Steps and learning rate: those given, else what suits the target."""
-        steps, rate = self._usual
-        return (
-            steps if self.steps is None else self.steps,
-            rate if self.learning_rate is None else self.learning_rate,
-        )
+    def effort(self) -> Effort:
+        """What was given, else what suits the target."""
+        given = {name: getattr(self, name) for name in Effort._fields}
+        return self._usual._replace(**{name: value for name, value in given.items() if value is not None})
 
     @property
-    def _usual(self) -> tuple[int, float]:
-        return _EFFORT_ANSWER if self.target == "answer" else _EFFORT
+    def _usual(self) -> Effort:
+        return _FOR_ANSWERS if self.target == "answer" else _USUAL
+
+    @property
+    def suffix_length(self) -> int:
+        """Tokens of the suffix."""
+        return self.effort.tokens
 
     @arguments_checked
     def extra_tokens(self, asks: Sequence[Ask]) -> tuple[float, float]:
         """Tokens and passes of the optimisation, for the estimate: a backward pass counts twice."""
-        steps, _ = self.effort
-        alike = Counter((len(ask.rendered.ids), self.wanted(ask)) for ask in asks)
-        batches = sum(-(-count // self.rows_at_once) for count in alike.values())
+        steps = self.effort.steps
+        batches = -(-len(asks) // self.rows_at_once)
         return 3.0 * steps * sum(map(self.expected_length, asks)), 3.0 * steps * batches
 
     @arguments_checked
@@ -124,62 +140,67 @@ class SoftGCG(SuffixAudit):
         for row, ask in enumerate(asks):
             slots[row] = slot_of(model, ask, asking, self.wanted(ask))
             try:
-                suffixes[row] = first_suffix(model, slots[row], self.tokens)
+                suffixes[row] = first_suffix(model, slots[row], self.suffix_length)
                 shown[row] = slots[row].text(suffixes[row])
             except Skip as why:
                 told[row] = {"skipped": str(why)}
         ids = {row: slots[row].ids(model, suffix) for row, suffix in suffixes.items()}
-        groups = _groups(ids, slots, self.rows_at_once)
+        ordered = sorted(ids, key=lambda row: len(ids[row]) + len(slots[row].target))  # little to pad
+        batches = [ordered[n : n + self.rows_at_once] for n in range(0, len(ordered), self.rows_at_once)]
         prefilled = 0
-        for rows in progress(groups, desc=f"{asking.desc}: optimise", unit="batch", enabled=asking.show):
+        for rows in progress(batches, desc=f"{asking.desc}: optimise", unit="batch", enabled=asking.show):
             places = [_place(model, slots[row], suffixes[row]) for row in rows]
-            prompts = torch.tensor([ids[row] for row in rows], device=model.device)
-            found, losses = self.optimise(model, prompts, slots[rows[0]].target, places)
-            with changed_output(
-                model.hf.get_input_embeddings(), replacing(places, found), length=prompts.shape[1]
-            ):
-                some = asking.generate(model, [asks[row] for row in rows], [ids[row] for row in rows])
-            prefilled += some.prefilled
+            targets = [slots[row].target for row in rows]
+            found, losses = self.optimise(model, [ids[row] for row in rows], targets, places)
             nearest = _nearest(model, found)
-            for n, row in enumerate(rows):
-                texts[row] = some.texts[n]
-                told[row] = {
-                    "first_loss": losses[0][n],
-                    "loss": losses[-1][n],
-                    "steps": len(losses) - 1,
-                    "nearest_tokens": nearest[n],
-                    "endless": some.endless[n],
-                }
+            for some in _of_one_length([ids[row] for row in rows], asking.options.rows_at_once):
+                these = [rows[n] for n in some]
+                with changed_output(
+                    model.hf.get_input_embeddings(),
+                    replacing([places[n] for n in some], found[some]),
+                    length=len(ids[these[0]]),
+                ):
+                    said = asking.generate(model, [asks[row] for row in these], [ids[row] for row in these])
+                prefilled += said.prefilled
+                for n, row, text, endless in zip(some, these, said.texts, said.endless, strict=True):
+                    texts[row] = text
+                    told[row] = {
+                        "first_loss": losses[0][n],
+                        "loss": losses[-1][n],
+                        "steps": len(losses) - 1,
+                        "nearest_tokens": nearest[n],
+                        "endless": endless,
+                    }
         return Answers(shown, texts, told, prefilled)
 
     @arguments_checked
     def optimise(
         self,
         model: HookedModel,
-        prompts: Tensor,
-        target: Sequence[int],
+        prompts: Sequence[Sequence[int]],
+        targets: Sequence[Sequence[int]],
         places: Sequence[slice],
-    ) -> tuple[Tensor, list[list[float]]]:
-        """Embeddings `[row, suffix, d_model]` after the last step, and the losses before each step and at the end."""
+    ) -> tuple[Float[Tensor, "row suffix d_model"], list[list[float]]]:
+        """Embeddings after the last step, and the losses before each step and at the end; rows may differ in length."""
+        batch = padded(prompts, targets, model.device)
         with torch.no_grad():
-            embedded = model.hf.get_input_embeddings()(prompts)
+            embedded = model.hf.get_input_embeddings()(batch.ids)
         own = torch.stack([row[place] for row, place in zip(embedded, places, strict=True)]).detach()
         own = own.float().clone().requires_grad_(True)
-        steps, rate = self.effort
-        adam = torch.optim.Adam([own], lr=rate)
+        adam = torch.optim.Adam([own], lr=self.effort.learning_rate)
         losses = []
         frozen = [p for p in model.hf.parameters() if p.requires_grad]
         for parameter in frozen:
             parameter.requires_grad_(False)
         try:
-            for _ in range(steps):
-                loss = loss_from_embeddings(model, prompts, target, places, own)
+            for _ in range(self.effort.steps):
+                loss = padded_loss(model, batch, places, own)
                 losses.append(loss.detach().tolist())
                 adam.zero_grad()
                 loss.sum().backward()
                 adam.step()
             with torch.no_grad():
-                losses.append(loss_from_embeddings(model, prompts, target, places, own).tolist())
+                losses.append(padded_loss(model, batch, places, own).tolist())
         finally:
             for parameter in frozen:
                 parameter.requires_grad_(True)
@@ -192,12 +213,12 @@ def _place(model: HookedModel, slot: Slot, suffix: str) -> slice:
     return place
 
 
-def _groups(ids: Mapping[int, Sequence[int]], slots: Mapping[int, Slot], size: int) -> list[list[int]]:
-    """Questions of one length with one target, so that nothing is padded."""
-    alike: dict[tuple[int, tuple[int, ...]], list[int]] = {}
-    for row, each in ids.items():
-        alike.setdefault((len(each), slots[row].target), []).append(row)
-    return [rows[first : first + size] for rows in alike.values() for first in range(0, len(rows), size)]
+def _of_one_length(ids: Sequence[Sequence[int]], size: int) -> list[list[int]]:
+    """Places of prompts of one length, at most `size` together: what a hook changes must run side by side."""
+    alike: dict[int, list[int]] = {}
+    for n, each in enumerate(ids):
+        alike.setdefault(len(each), []).append(n)
+    return [some[first : first + size] for some in alike.values() for first in range(0, len(some), size)]
 
 
 @torch.no_grad()

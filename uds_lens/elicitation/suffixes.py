@@ -37,7 +37,11 @@ class SuffixAudit:
     samples_too: ClassVar[bool] = False
 
     target: str
-    tokens: int
+
+    @property
+    def suffix_length(self) -> int:
+        """Tokens of the suffix."""
+        raise NotImplementedError
 
     def require_target(self) -> None:
         """Refuse a target that is no text."""
@@ -65,7 +69,7 @@ class SuffixAudit:
 
     def expected_length(self, ask: Ask) -> int:
         """Tokens of a prompt with suffix and target, roughly: two to a word of the target."""
-        return len(ask.rendered.ids) + self.tokens + 2 * len(self.wanted(ask).split())
+        return len(ask.rendered.ids) + self.suffix_length + 2 * len(self.wanted(ask).split())
 
 
 @dataclass(frozen=True, eq=False)
