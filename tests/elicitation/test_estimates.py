@@ -68,6 +68,6 @@ def test_an_estimate_knows_what_candidates_share_and_how_long_the_target_is():
     def tokens(audit):
         return audit.extra_tokens([ask])[0]
 
-    assert tokens(GCG(cached=False)) > 10 * tokens(GCG()) > tokens(GCG(rows_at_once=8))
+    assert tokens(GCG(cached=False)) > 9 * tokens(GCG()) > tokens(GCG(rows_at_once=8))
     assert tokens(SoftGCG(target="answer")) > 3 * tokens(SoftGCG())
     assert SoftGCG(rows_at_once=2).extra_tokens([ask] * 5)[1] == 3 * 100 * 3
