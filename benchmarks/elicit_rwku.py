@@ -16,6 +16,7 @@ import torch
 
 import uds_lens as ul
 from uds_lens.elicitation import GCG, ActPert, ElicitationResults, ElicitOptions, SoftGCG, elicit
+from uds_lens.models import HookedModel
 
 TEMPLATE = (
     "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}</s>{% endfor %}"
@@ -60,7 +61,7 @@ def main() -> None:
     with ul.open_model(small / "full", device="cpu") as model:
         tokenizer = copy.deepcopy(model.tokenizer)
         tokenizer.chat_template = TEMPLATE
-        chat = ul.HookedModel(model.hf, tokenizer, name="chat", owned=False)
+        chat = HookedModel(model.hf, tokenizer, name="chat", owned=False)
         audits = ["plain", "cloze", "start", "mask+icl+aoa", *INSIDES]
         found = elicit(chat, rows, audits=audits, limit=max(1, asked.limit // 5), options=OPTIONS, run=RUN)
         told("full through a chat template", found)
