@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import copy
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -59,10 +60,10 @@ def main() -> None:
     )
     told("retain90 against retain95 and full", found)
     with ul.open_model(small / "full", device="cpu") as model:
-        tokenizer = copy.deepcopy(model.tokenizer)
+        tokenizer: Any = copy.deepcopy(model.tokenizer)
         tokenizer.chat_template = TEMPLATE
         chat = HookedModel(model.hf, tokenizer, name="chat", owned=False)
-        audits = ["plain", "cloze", "start", "mask+icl+aoa", *INSIDES]
+        audits: list[Any] = ["plain", "cloze", "start", "mask+icl+aoa", *INSIDES]
         found = elicit(chat, rows, audits=audits, limit=max(1, asked.limit // 5), options=OPTIONS, run=RUN)
         told("full through a chat template", found)
 

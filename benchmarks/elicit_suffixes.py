@@ -115,7 +115,9 @@ def speed(asked: argparse.Namespace) -> None:
         for form, (told, prompts) in enumerate(forms.items()):
             asks = asks_of(model, rows(asked.shared, asked.questions), prompts, forget)
             asks = asks[: asked.questions if form == 0 else 3]  # long ones take long: three tell enough
-            took, texts, away, lengths = {True: [], False: []}, {True: [], False: []}, 0.0, []
+            took: dict[bool, list[float]] = {True: [], False: []}
+            texts: dict[bool, list[str]] = {True: [], False: []}
+            away, lengths = 0.0, []
             for ask in asks:
                 slot = slot_of(model, ask, ASKING, TARGET)
                 lengths.append(len(slot.ids(model, first_suffix(model, slot, audit.tokens))))
