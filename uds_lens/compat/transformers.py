@@ -33,7 +33,7 @@ def set_attention(config: Any, name: str) -> None:
 @contextmanager
 def attention_replaced(configs: Iterable[Any], name: str) -> Iterator[None]:
     """Let modules that read these configurations run the attention of that name, for the length of the block."""
-    own = [(config, config._attn_implementation) for config in configs]
+    own = [(config, now) for config in configs if (now := config._attn_implementation) != name]
     try:
         for config, _ in own:
             config._attn_implementation = name

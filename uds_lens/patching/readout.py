@@ -41,41 +41,43 @@ def target_logprobs(
     """
     rows, wanted = states[scored], targets[scored]
     held = costs.logits_at_once(states.device)
-    head = _plain_head(anatomy, rows) if len(rows) * anatomy.d_vocab > held else None
+    head = _plain_head(anatomy, rows) if len(rows) else None
+    chunk = max(1, held // anatomy.d_vocab)
+    cut = head is not None and chunk < min(costs.READOUT_ROWS_AT_LEAST, len(rows))
+    if cut:
+        chunk = min(costs.READOUT_ROWS_AT_ONCE, len(rows))
     values = torch.empty(len(rows), dtype=torch.float32, device=states.device)
-    chunk = max(1, held // anatomy.d_vocab) if head is None else min(costs.READOUT_ROWS_AT_ONCE, len(rows))
     for start in range(0, len(rows), chunk):
         part = slice(start, start + chunk)
-        if head is None:
-            found = _whole(anatomy.readout(rows[part]), wanted[part])
+        normed = anatomy.final_norm(rows[part])
+        if cut:
+            found = _in_tiles(head, normed, wanted[part], tile=max(1, held // chunk))
         else:
-            found = _in_tiles(head, anatomy.final_norm(rows[part]), wanted[part], tile=max(1, held // chunk))
+            logits = anatomy.unembed(normed) if head is None else head(normed)
+            found = -nn.functional.cross_entropy(
+                logits.float(), wanted[part].to(logits.device), reduction="none"
+            )
         values[part] = found.to(values.device)
     result = torch.full(scored.shape, torch.nan, dtype=torch.float32, device=states.device)
     result[scored] = values
     return result
 
 
-def _whole(logits: Float[Tensor, "row d_vocab"], targets: Int[Tensor, "row"]) -> Float[Tensor, "row"]:
-    return -nn.functional.cross_entropy(logits.float(), targets.to(logits.device), reduction="none")
-
-
 def _in_tiles(
     head: Any, normed: Float[Tensor, "row d_model"], targets: Int[Tensor, "row"], *, tile: int
 ) -> Float[Tensor, "row"]:
-    """Log-probabilities with a piece of the vocabulary at a time: sums of exponentials behind a running maximum."""
-    normed, targets = normed.to(head.weight.device), targets.to(head.weight.device)
-    largest = torch.full(targets.shape, -torch.inf, dtype=torch.float32, device=targets.device)
-    total, own = torch.zeros_like(largest), torch.zeros_like(largest)
+    """Log-probabilities with a piece of the vocabulary at a time."""
+    targets = targets.to(normed.device)
+    own = torch.zeros(targets.shape, dtype=torch.float32, device=normed.device)
+    totals = []
     for start in range(0, len(head.weight), tile):
         bias = None if head.bias is None else head.bias[start : start + tile]
         logits = nn.functional.linear(normed, head.weight[start : start + tile], bias).float()
         inside = (targets >= start) & (targets < start + logits.shape[1])
         place = (targets - start).clamp(0, logits.shape[1] - 1)
         own = torch.where(inside, logits.gather(1, place[:, None])[:, 0], own)
-        before, largest = largest, torch.maximum(largest, logits.amax(1))
-        total = total * (before - largest).exp() + logits.sub_(largest[:, None]).exp_().sum(1)
-    return own - largest - total.log()
+        totals.append(logits.logsumexp(1))
+    return own - torch.stack(totals).logsumexp(0)
 
 
 def _plain_head(anatomy: Anatomy, rows: Tensor) -> Any | None:

@@ -33,7 +33,7 @@ def run_block(
     """
     key = (layer, variants.shape[1] // trace.width)
     if key not in trace.resumed:
-        cut = _Cut(trace, key[1])
+        cut = _Cut(trace, key[1], plain=trace.windows is not None and trace.plain[layer])
         args, kwargs = trace.calls[layer]
         trace.resumed[key] = BlockCall(
             tuple(map(cut, args)), {name: cut(value) for name, value in kwargs.items()}
@@ -42,7 +42,8 @@ def run_block(
     block = trace.anatomy.layers[layer]
     if trace.windows is None:
         return first_tensor(block(variants, *args, **kwargs))
-    attention = PackedAttention(trace.windows.repeated(key[1]), past=trace.before(layer))
+    packing = trace.windows.repeated(key[1])
+    attention = PackedAttention(packing, past=trace.before(layer), plain=trace.plain[layer])
     with attending(attention, trace.configs):
         output = first_tensor(block(variants, *args, **kwargs))
     attention.require_once()
@@ -52,8 +53,8 @@ def run_block(
 class _Cut:
     """Turns an argument of a block, recorded for the whole sequence, into that for n variants of the window."""
 
-    def __init__(self, trace: Trace, n: int) -> None:
-        self.trace, self.n = trace, n
+    def __init__(self, trace: Trace, n: int, *, plain: bool) -> None:
+        self.trace, self.n, self.plain = trace, n, plain
         self.length = trace.batch.input_ids.shape[1]
 
     def __call__(self, value: Any) -> Any:
@@ -83,16 +84,18 @@ class _Cut:
         return self._remembered(value, _tile)[:, : self.n * self.trace.width]
 
     def _mask(self, value: Tensor) -> Tensor:
+        if self.plain:
+            return self._remembered(value, _one_variants_mask)
         width = self.trace.batch.window.shape[1]
         wide = self._remembered(value, _build_mask)
         return wide[:, :, : self.n * width, : self.trace.first_column + self.n * width]
 
     def _remembered(self, value: Tensor, build: Callable[[Trace, Tensor, int], Tensor]) -> Tensor:
         """Built once for as many variants as are ever resumed together; the blocks of a model share most arguments."""
-        cuts = self.trace.cuts
-        if id(value) not in cuts:
-            cuts[id(value)] = build(self.trace, value, max(self.n, self.trace.variants_at_once))
-        return cuts[id(value)]
+        cuts, key = self.trace.cuts, (id(value), build)
+        if key not in cuts:
+            cuts[key] = build(self.trace, value, max(self.n, self.trace.variants_at_once))
+        return cuts[key]
 
 
 def _tile(trace: Trace, value: Tensor, n: int) -> Tensor:
@@ -105,21 +108,36 @@ def _tile(trace: Trace, value: Tensor, n: int) -> Tensor:
 
 def _build_mask(trace: Trace, mask: Tensor, n: int) -> Tensor:
     """Mask of n variants: each sees the prefix and itself as the model's own window did, and no other variant."""
+    prefix, own = _prefix_and_own(trace, mask)
+    size, heads, width = own.shape[:3]
+    shape = (size, heads, n, width, n, width)
+    apart = torch.full(shape, _blocked(mask), dtype=mask.dtype, device=mask.device)
+    apart.diagonal(dim1=2, dim2=4).copy_(own[..., None].expand(-1, -1, -1, -1, n))
+    return torch.cat([prefix.repeat(1, 1, n, 1), apart.reshape(size, heads, n * width, n * width)], dim=-1)
+
+
+def _one_variants_mask(trace: Trace, mask: Tensor, n: int) -> Tensor:
+    """The same for attention that keeps variants apart: as one of them sees the prefix and itself."""
+    return torch.cat(_prefix_and_own(trace, mask), dim=-1)
+
+
+def _prefix_and_own(trace: Trace, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """How the model's own window saw the columns before it, and itself."""
     batch, columns = trace.batch, trace.first_column
     window, real = batch.window.to(mask.device), batch.window_mask.to(mask.device)
     size, width = window.shape
-    blocked: float = False if mask.dtype == torch.bool else torch.finfo(mask.dtype).min
     heads = mask.shape[1]
     rows = mask.expand(size, -1, -1, -1).gather(
         2, window[:, None, :, None].expand(-1, heads, -1, mask.shape[-1])
     )
     behind = _columns_in_window(window, columns)[:, None, None, :]
-    prefix = rows[..., :columns].masked_fill(behind, blocked)
+    prefix = rows[..., :columns].masked_fill(behind, _blocked(mask))
     own = rows.gather(3, window[:, None, None, :].expand(-1, heads, width, -1))
-    own = own.masked_fill(~real[:, None, None, :], blocked)
-    apart = torch.full((size, heads, n, width, n, width), blocked, dtype=mask.dtype, device=mask.device)
-    apart.diagonal(dim1=2, dim2=4).copy_(own[..., None].expand(-1, -1, -1, -1, n))
-    return torch.cat([prefix.repeat(1, 1, n, 1), apart.reshape(size, heads, n * width, n * width)], dim=-1)
+    return prefix, own.masked_fill(~real[:, None, None, :], _blocked(mask))
+
+
+def _blocked(mask: Tensor) -> float:
+    return False if mask.dtype == torch.bool else torch.finfo(mask.dtype).min
 
 
 def _columns_in_window(window: Tensor, columns: int) -> Bool[Tensor, "batch columns"]:

@@ -2,7 +2,8 @@
 
 transformers lets a model take its attention from a registry by name. While a block runs here, that name is ours: the
 queries, keys and values of the packed row are padded, the eager attention of the model's own file runs on them, and its
-output is packed. So soft-capping, sinks and scaling of a family apply as they are written there.
+output is packed. So soft-capping, sinks and scaling of a family apply as they are written there. Where it is the plain
+attention, `plain_attention.py` does the same in less time.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from torch import Tensor, nn
 from uds_lens.compat.transformers import attention_replaced, eager_attention, register_attention
 from uds_lens.errors import PatchError, Setting
 from uds_lens.patching.wavefront.packing import Packing
+from uds_lens.patching.wavefront.plain_attention import is_plain, plain_attention, scaling_of
 from uds_lens.patching.wavefront.prefix import PrefixKept
 
 _NAME = "uds_lens_packed"
@@ -37,6 +39,9 @@ class PackedAttention:
 
     stop: bool = False
     """Stop the block, by `PrefixKept`, as soon as its keys and values are there."""
+
+    plain: bool | None = None
+    """Whether the block's attention is the plain one, and masks are for one copy; None: tried, and set when it ran."""
 
     keys: Tensor | None = None
     """Set when it ran: keys of those tokens, padded."""
@@ -64,10 +69,17 @@ _now: ContextVar[PackedAttention | None] = ContextVar("packed attention", defaul
 
 
 @contextmanager
-def attending(attention: PackedAttention, configs: Iterable[Any]) -> Iterator[PackedAttention]:
-    """Let blocks that read their settings from `configs` attend as `attention` says."""
+def packed_blocks(configs: Iterable[Any]) -> Iterator[None]:
+    """Let blocks that read their settings from `configs` take their attention from here, for a whole pass."""
     register_attention(_NAME, _attend)
     with LOCK, attention_replaced(configs, _NAME):
+        yield
+
+
+@contextmanager
+def attending(attention: PackedAttention, configs: Iterable[Any]) -> Iterator[PackedAttention]:
+    """Let one block attend as `attention` says; around many of them, `packed_blocks` spares the change of settings."""
+    with packed_blocks(configs):
         token = _now.set(attention)
         try:
             yield attention
@@ -101,10 +113,18 @@ def _attend(
             ".",
         )
     now.runs += 1
+    if now.plain is None:
+        now.plain = is_plain(module, eager, (query, key, value), attention_mask, args, options)
     now.keys, now.values = now.packing.pad_heads(key), now.packing.pad_heads(value)
     if now.stop:
         raise PrefixKept
     keys, values = now.keys, now.values
+    if now.plain:
+        assert attention_mask is not None
+        groups = now.packing.pad_groups(query, key.shape[1])
+        scaling = scaling_of(query, options)
+        output = plain_attention(groups, keys, values, attention_mask, past=now.past, scaling=scaling)
+        return now.packing.pack_groups(output), None
     if now.past is not None:
         keys, values = torch.cat([now.past[0], keys], dim=2), torch.cat([now.past[1], values], dim=2)
     output, _ = eager(module, now.packing.pad_heads(query), keys, values, attention_mask, *args, **options)

@@ -19,7 +19,13 @@ from uds_lens.models import Anatomy, HookedModel
 from uds_lens.models.anatomy import forward_replaced
 from uds_lens.patching.decoder import first_tensor, run_decoder, split_call
 from uds_lens.patching.wavefront.block import run_block
-from uds_lens.patching.wavefront.packed_attention import LOCK, PackedAttention, attending, configs_of
+from uds_lens.patching.wavefront.packed_attention import (
+    LOCK,
+    PackedAttention,
+    attending,
+    configs_of,
+    packed_blocks,
+)
 from uds_lens.patching.wavefront.packing import Packing
 from uds_lens.patching.wavefront.prefix import KeptKeys, PrefixKept
 from uds_lens.patching.wavefront.trace import BlockCall, Trace
@@ -43,18 +49,18 @@ def packed_pass(model: HookedModel, batch: TokenBatch, *, keep_prefix: bool) -> 
     states: list[Tensor] = []
     hidden = packing.pack(entry)
     entering = _picked(hidden, at)
-    for layer, (block, (args, kwargs)) in enumerate(zip(anatomy.layers, calls, strict=True)):
-        attention = PackedAttention(packing, stop=layer == last)
-        with attending(attention, configs):
-            try:
+    plain: list[bool] = []
+    with packed_blocks(configs):
+        for layer, (block, (args, kwargs)) in enumerate(zip(anatomy.layers, calls, strict=True)):
+            attention = PackedAttention(packing, stop=layer == last)
+            with attending(attention, configs), suppress(PrefixKept):
                 options = {name: packed(value) for name, value in kwargs.items()}
                 hidden = first_tensor(block(hidden, *map(packed, args), **options))
-            except PrefixKept:
-                pass
-        attention.require_once()
-        kept.write(layer, attention.keys, attention.values, keep=keep_prefix or layer == last)
-        if layer < last:
-            states.append(_picked(hidden, at))
+            attention.require_once()
+            kept.write(layer, attention.keys, attention.values, keep=keep_prefix or layer == last)
+            plain.append(bool(attention.plain))
+            if layer < last:
+                states.append(_picked(hidden, at))
     pass_ = Trace(
         anatomy,
         batch,
@@ -65,6 +71,7 @@ def packed_pass(model: HookedModel, batch: TokenBatch, *, keep_prefix: bool) -> 
         int(batch.window[:, 0].max()),
         windows=Packing.of(batch.window_mask),
         configs=configs,
+        plain=plain,
     )
     before = states[-1] if states else entering
     states.append(pass_.leave(run_block(pass_, last, pass_.enter(before)))[:, 0])

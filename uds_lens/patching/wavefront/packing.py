@@ -23,6 +23,9 @@ class Packing:
     places: Int[Tensor, "token"]
     """Index in the flattened padded rows of each packed token."""
 
+    copies: int = 1
+    """How many copies of every row stand side by side in the padded ones."""
+
     _repeated: dict[int, Packing] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -59,7 +62,7 @@ class Packing:
             order = self.order[:, None] + (copies * tokens)[:, None]
             row = self.places.div(width, rounding_mode="floor")
             places = (self.places + row * (n - 1) * width) + (copies * width)[:, None]
-            self._repeated[n] = Packing(order.flatten(1), places.flatten())
+            self._repeated[n] = Packing(order.flatten(1), places.flatten(), n)
         return self._repeated[n]
 
     def pack(self, padded: Tensor) -> Tensor:
@@ -78,3 +81,23 @@ class Packing:
         by_head = (self.order[:, None] * heads + each).flatten()
         tokens = packed[0].transpose(0, 1).flatten(0, 1)
         return tokens.index_select(0, by_head).unflatten(0, (len(self.order), heads, -1))
+
+    def pad_groups(self, packed: Tensor, groups: int) -> Tensor:
+        """`[1, head, token, d_head]` to `[batch, group, copy, head of the group, pos, d_head]`, contiguous."""
+        heads = packed.shape[1]
+        each = torch.arange(heads, device=self.order.device).view(groups, 1, -1, 1)
+        order = self.order.unflatten(1, (self.copies, -1))[:, None, :, None]
+        by_head = order * heads + each
+        tokens = packed[0].transpose(0, 1).flatten(0, 1)
+        return tokens.index_select(0, by_head.flatten()).unflatten(0, by_head.shape)
+
+    def pack_groups(self, padded: Tensor) -> Tensor:
+        """The way back, to `[1, token, head, d_head]`."""
+        groups, copies, heads, width = padded.shape[1:5]
+        copy_of_row, pos = self.places.div(width, rounding_mode="floor"), self.places.remainder(width)
+        row = copy_of_row.div(copies, rounding_mode="floor")
+        first = (row * (groups - 1) * copies + copy_of_row) * heads * width + pos
+        group = torch.arange(groups, device=first.device)[:, None] * (copies * heads * width)
+        each = (group + torch.arange(heads, device=first.device) * width).flatten()
+        by_token = first[:, None] + each
+        return padded.flatten(0, 4).index_select(0, by_token.flatten()).unflatten(0, by_token.shape)[None]

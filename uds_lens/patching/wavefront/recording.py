@@ -67,7 +67,8 @@ class Recording(Trace):
         masks = {id(v): v for v in arguments if isinstance(v, Tensor) and v.ndim == 4}
         cut = 0
         for start, stop, group in self.row_groups:
-            resumed = group.variants_at_once * group.batch.window.shape[1]
+            copies = 1 if self.plain and all(self.plain) else group.variants_at_once
+            resumed = copies * group.batch.window.shape[1]
             cut += (stop - start) * resumed * (group.first_column + resumed)
         return sum(t.numel() * t.element_size() for t in tensors) + sum(
             m.numel() * m.element_size() + cut * m.shape[1] * m.element_size() for m in masks.values()
@@ -144,6 +145,7 @@ def _record(
         cache=pass_.cache,
         windows=pass_.windows,
         configs=pass_.configs,
+        plain=pass_.plain,
         logprobs=logprobs,
         scores_at_once=scores_at_once or costs.SCORES_AT_ONCE,
     )

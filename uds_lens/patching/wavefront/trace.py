@@ -62,11 +62,15 @@ class Trace:
     configs: list[Any] = field(default_factory=list)
     """Where packed blocks read which attention they run."""
 
+    plain: list[bool] = field(default_factory=list)
+    """Of each packed block, whether its attention is the plain one (see `plain_attention.py`)."""
+
     variants_at_once: int = 1
     """How many variants are resumed together at most."""
 
-    cuts: dict[int, Tensor] = field(default_factory=dict)
-    """Masks, positions and rotary tables cut to the window for that many variants, by the tensor they come from."""
+    cuts: dict[tuple[int, object], Tensor] = field(default_factory=dict)
+    """Masks, positions and rotary tables cut to the window for that many variants, by the tensor they come from and by
+    what they were made with."""
 
     resumed: dict[tuple[int, int], BlockCall] = field(default_factory=dict)
     """Arguments that a block is resumed with, by layer and number of variants: views of the above."""

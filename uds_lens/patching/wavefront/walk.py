@@ -26,6 +26,7 @@ from uds_lens.patching.readout import target_logprobs
 from uds_lens.patching.sites import chosen_layers, hook_name, patch_hooks
 from uds_lens.patching.span_cache import SpanCache
 from uds_lens.patching.wavefront.block import run_block
+from uds_lens.patching.wavefront.packed_attention import packed_blocks
 from uds_lens.patching.wavefront.recording import Recording
 
 
@@ -64,7 +65,7 @@ def resume_patched(
     for start, stop, group in recording.row_groups if chosen else ():
         width = group.batch.window.shape[1]
         states = dataclasses.replace(cache, states=cache.states[start:stop, :, :width])
-        with model.running():
+        with model.running(), packed_blocks(group.configs):
             result[start:stop, chosen, :width] = _resume(model, group, states, chosen)
     return result
 
