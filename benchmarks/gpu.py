@@ -137,8 +137,8 @@ def costs(load: Workload, asked: argparse.Namespace, clock: Clock) -> None:
         f"\n{len(rows)} rows, {tokens} tokens; {tokens / forward:,.0f} tokens/s in a plain forward. "
         f"(a) from {len(rows[few])} rows, scaled. Batches chosen by the library: {len(sizes)}, "
         f"{min(sizes)} to {max(sizes)} rows, {statistics.median(sizes):.0f} in the middle.\n"
-        f"Least arithmetic of one more model: {bound.ratio:.2f} plain forwards; share reached: "
-        f"{bound.ratio * forward / again:.0%}.\n"
+        f"Least arithmetic of one more model: {bound.one_more:.2f} plain forwards; share reached: "
+        f"{bound.one_more * forward / again:.0%}.\n"
         f"Engines on {asked.naive_rows} rows and {layers} layers, largest difference of S2: {apart:.2g} nats a token."
     )
 

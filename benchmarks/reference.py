@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from uds_lens.compat.transformers import attention_replaced
 from uds_lens.data import TokenBatch, TokenRow
 from uds_lens.models import Anatomy
 from uds_lens.patching import target_logprobs
@@ -70,15 +71,19 @@ def one_forward_per_layer(
 
 
 @torch.no_grad()
-def plain_forward(model: Any, batches: Sequence[TokenBatch]) -> None:
-    """The decoder once over all rows, cut at the last scored position and bucketed by length, without logits."""
-    for batch in batches:
-        model.model(
-            input_ids=batch.input_ids,
-            attention_mask=batch.attention_mask,
-            position_ids=batch.position_ids,
-            use_cache=False,
-        )
+def plain_forward(model: Any, batches: Sequence[TokenBatch], *, attention: str | None = None) -> None:
+    """The decoder once over all rows, cut at the last scored position and bucketed by length, without logits.
+
+    `attention` is one of transformers' (`eager`, `sdpa`); None leaves that the model was opened with.
+    """
+    with attention_replaced([model.config], attention or model.config._attn_implementation):
+        for batch in batches:
+            model.model(
+                input_ids=batch.input_ids,
+                attention_mask=batch.attention_mask,
+                position_ids=batch.position_ids,
+                use_cache=False,
+            )
 
 
 @torch.no_grad()

@@ -41,6 +41,11 @@ def test_packing_and_padding_undo_each_other(drawn):
     assert torch.equal(packing.pad_heads(heads), packing.pad(heads.transpose(1, 2)).transpose(1, 2))
     copies = torch.randn(1, n * sum(lengths), 3)
     again = packing.repeated(n)
+    heads = torch.randn(1, 6, n * sum(lengths), 5)
+    groups = again.pad_groups(heads, 2)
+    by_head = again.pad_heads(heads).unflatten(2, (n, widest)).unflatten(1, (2, 3))
+    assert torch.equal(groups, by_head.transpose(2, 3))
+    assert torch.equal(again.pack_groups(groups), heads.transpose(1, 2))
     side_by_side = again.pad(copies).unflatten(1, (n, widest))
     for number, copy in enumerate(copies.chunk(n, dim=1)):
         assert torch.equal(side_by_side[:, number], packing.pad(copy))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import itertools
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Literal, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -45,7 +45,7 @@ class LiveChange(NamedTuple):
 def behaviour_changes(model: nn.Module) -> list[LiveChange]:
     """Hooks and replaced forwards that are on a model now; a Bridge's include those on its hook points."""
     found = []
-    for place, module in model.named_modules():
+    for place, module in _named_modules(model):
         for number, hook in forward_hooks_by_number(module):
             if not _is_ours(hook):
                 found.append(LiveChange("hook", place, f"{_process} {number}"))
@@ -53,6 +53,18 @@ def behaviour_changes(model: nn.Module) -> list[LiveChange]:
         if own is not None and not is_moved(module) and not _is_ours(own):
             found.append(LiveChange("forward", place, f"{_process} {_number(own)}"))
     return found
+
+
+def _named_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """The same as torch's, each module once; without its chain of generators, since every pass asks for changes."""
+    pending, seen = [("", model)], {id(model)}
+    while pending:
+        place, module = pending.pop()
+        yield place, module
+        for name, part in module._modules.items():
+            if part is not None and id(part) not in seen:
+                seen.add(id(part))
+                pending.append((f"{place}.{name}" if place else name, part))
 
 
 def module_changes(model: Any) -> list[LiveChange]:

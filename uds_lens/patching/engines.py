@@ -14,7 +14,6 @@ from uds_lens.models import HookedModel
 from uds_lens.patching.capture import as_hooked, capture
 from uds_lens.patching.span_cache import SpanCache
 from uds_lens.patching.target_on_batch import open_target
-from uds_lens.patching.wavefront import record
 from uds_lens.types import Engine, Site, check_choice
 
 _TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.5, torch.float16: 0.1}
@@ -83,8 +82,8 @@ def choose_engine(
     try:
         own = capture(model, batch, site=site, packed=packed)
         probe = SpanCache(states=own.states.roll(1, dims=1) * 0.9, site=site, name=own.name)
-        fast = open_target(model, batch, site=site, packed=packed).patched(probe)
-        unpatched = record(model, batch, packed=packed).logprobs
+        wavefront = open_target(model, batch, site=site, packed=packed)
+        fast, unpatched = wavefront.patched(probe), wavefront.logprobs
     except Exception as error:
         if is_out_of_memory(error) or isinstance(error, ModelBusyError):
             raise

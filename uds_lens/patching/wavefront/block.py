@@ -44,7 +44,7 @@ def run_block(
         return first_tensor(block(variants, *args, **kwargs))
     packing = trace.windows.repeated(key[1])
     attention = PackedAttention(packing, past=trace.before(layer), plain=trace.plain[layer])
-    with attending(attention, trace.configs):
+    with attending(attention):
         output = first_tensor(block(variants, *args, **kwargs))
     attention.require_once()
     return output

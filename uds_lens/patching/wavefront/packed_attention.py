@@ -70,28 +70,25 @@ _now: ContextVar[PackedAttention | None] = ContextVar("packed attention", defaul
 
 @contextmanager
 def packed_blocks(configs: Iterable[Any]) -> Iterator[None]:
-    """Let blocks that read their settings from `configs` take their attention from here, for a whole pass."""
+    """Let blocks that read their settings from `configs` take their attention from here, for the length of a pass."""
     register_attention(_NAME, _attend)
     with LOCK, attention_replaced(configs, _NAME):
         yield
 
 
 @contextmanager
-def attending(attention: PackedAttention, configs: Iterable[Any]) -> Iterator[PackedAttention]:
-    """Let one block attend as `attention` says; around many of them, `packed_blocks` spares the change of settings."""
-    with packed_blocks(configs):
-        token = _now.set(attention)
-        try:
-            yield attention
-        finally:
-            _now.reset(token)
+def attending(attention: PackedAttention) -> Iterator[None]:
+    """Let a block attend as `attention` says; inside `packed_blocks`."""
+    token = _now.set(attention)
+    try:
+        yield
+    finally:
+        _now.reset(token)
 
 
 def configs_of(layers: nn.ModuleList) -> list[Any]:
     """The configuration objects that the modules of the blocks hold, each once."""
-    found = {
-        id(config): config for m in layers.modules() if (config := getattr(m, "config", None)) is not None
-    }
+    found = {id(config): config for m in layers.modules() if (config := vars(m).get("config")) is not None}
     return list(found.values())
 
 

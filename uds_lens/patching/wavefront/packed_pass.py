@@ -53,7 +53,7 @@ def packed_pass(model: HookedModel, batch: TokenBatch, *, keep_prefix: bool) -> 
     with packed_blocks(configs):
         for layer, (block, (args, kwargs)) in enumerate(zip(anatomy.layers, calls, strict=True)):
             attention = PackedAttention(packing, stop=layer == last)
-            with attending(attention, configs), suppress(PrefixKept):
+            with attending(attention), suppress(PrefixKept):
                 options = {name: packed(value) for name, value in kwargs.items()}
                 hidden = first_tensor(block(hidden, *map(packed, args), **options))
             attention.require_once()
@@ -74,7 +74,8 @@ def packed_pass(model: HookedModel, batch: TokenBatch, *, keep_prefix: bool) -> 
         plain=plain,
     )
     before = states[-1] if states else entering
-    states.append(pass_.leave(run_block(pass_, last, pass_.enter(before)))[:, 0])
+    with packed_blocks(configs):
+        states.append(pass_.leave(run_block(pass_, last, pass_.enter(before)))[:, 0])
     pass_.states = torch.stack(states, dim=1)
     return pass_
 
