@@ -65,7 +65,7 @@ def resume_patched(
     for start, stop, group in recording.row_groups if chosen else ():
         width = group.batch.window.shape[1]
         states = dataclasses.replace(cache, states=cache.states[start:stop, :, :width])
-        with model.running(), packed_blocks(group.configs):
+        with model.running():
             result[start:stop, chosen, :width] = _resume(model, group, states, chosen)
     return result
 
@@ -78,7 +78,8 @@ def _resume(
     found = []
     for start in range(0, len(layers), size):
         together = layers[start : start + size]
-        final = _walk(model, recording, cache, together)
+        with packed_blocks(recording.configs):
+            final = _walk(model, recording, cache, together)
         scored = batch.scored_mask[:, None].expand(-1, len(together), -1)
         targets = batch.targets[:, None].expand(-1, len(together), -1)
         found.append(target_logprobs(recording.anatomy, final, targets, scored))
