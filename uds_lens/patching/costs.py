@@ -19,9 +19,12 @@ from uds_lens.data import BatchCost, TokenSequence, cut_batches, plan_batches
 SCORES_AT_ONCE = 1 << 26
 """Attention scores of one block held at one time (256 MiB in float32)."""
 
-LOGITS_AT_ONCE = {"cpu": 1 << 20, "cuda": 1 << 25}
-"""Logits held at one time: 4 MiB in float32 on a CPU, which its caches hold until they are summed; 128 MiB on a GPU,
-where small products waste the device."""
+LOGITS_AT_ONCE = {"cpu": 1 << 22, "cuda": 1 << 25}
+"""Logits held at one time: 16 MiB in float32 on a CPU, since allocators return blocks of 32 MiB to the system at once
+and fetch every page anew; 128 MiB on a GPU, where small products waste the device."""
+
+LOGITS_IN_CACHE = {"cpu": 1 << 20}
+"""The same where the head is one product, so that a piece of it costs no more: what caches hold until it is summed."""
 
 READOUT_ROWS_AT_LEAST = 128
 """Rows that meet the whole vocabulary at once, at least; where the logits of fewer fit, it is cut."""

@@ -42,6 +42,8 @@ def target_logprobs(
     rows, wanted = states[scored], targets[scored]
     held = costs.logits_at_once(states.device)
     head = _plain_head(anatomy, rows) if len(rows) else None
+    if head is not None:
+        held = min(held, costs.LOGITS_IN_CACHE.get(states.device.type, held))
     chunk = max(1, held // anatomy.d_vocab)
     cut = head is not None and chunk < min(costs.READOUT_ROWS_AT_LEAST, len(rows))
     if cut:
