@@ -65,12 +65,16 @@ def main() -> None:
         measure(tofu_small(args.shared, args.limit))
     if args.only != "tofu-small":
         with tempfile.TemporaryDirectory() as folder:
-            shape = {"n_layers": 16, "d_model": 512, "vocabulary": 32_000}
-            measure(
-                random_llama(
-                    args.shared, Path(folder), args.llama_rows, **shape, name="random Llama, 16 layers"
-                )
+            load = random_llama(
+                args.shared,
+                Path(folder),
+                args.llama_rows,
+                n_layers=16,
+                d_model=512,
+                vocabulary=32_000,
+                name="random Llama, 16 layers",
             )
+            measure(load)
 
 
 if __name__ == "__main__":
