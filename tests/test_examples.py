@@ -82,7 +82,7 @@ def test_toy_study_on_two_models(
 
     judged = []
     monkeypatch.setattr(ul.study, "run", small)
-    monkeypatch.setattr(toy_study, "judge", judged.append)
+    monkeypatch.setattr(toy_study, "judge", lambda frames, page: judged.append(frames))
     monkeypatch.setattr(sys, "argv", ["toy_study.py", "--out", str(tmp_path / "s")])
     toy_study.main()
     assert "2 of 2 done" in capsys.readouterr().out

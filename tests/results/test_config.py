@@ -26,7 +26,7 @@ CHANGES = {
     "dtype": ({"dtype": "bfloat16"}, "s1_delta"),
     "confidence": ({"confidence": 0.5}, "uds_interval"),
     "n_bootstrap": ({"n_bootstrap": 200}, "uds_interval"),
-    "seed": ({"seed": 1}, "uds_interval"),
+    "seed": ({"n_bootstrap": 100, "seed": 1}, "uds_interval"),
     "limit": ({"limit": 5}, "examples"),
     "sample": ({"limit": 5, "sample": "first"}, "examples"),
 }

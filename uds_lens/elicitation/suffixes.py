@@ -63,10 +63,12 @@ class SuffixAudit:
         """The plain question."""
         return prompt
 
+    @arguments_checked
     def wanted(self, ask: Ask) -> str:
         """What the model is to begin with at one row."""
         return ask.rendered.prompt.reference if self.target == "answer" else self.target
 
+    @arguments_checked
     def expected_length(self, ask: Ask) -> int:
         """Tokens of a prompt with suffix and target, roughly: two to a word of the target."""
         return len(ask.rendered.ids) + self.suffix_length + 2 * len(self.wanted(ask).split())

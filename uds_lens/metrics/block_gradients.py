@@ -174,7 +174,7 @@ def _may_run_together(model: HookedModel, rows: Sequence[TokenRow], layer: int) 
         return False
     order = sorted(range(len(rows)), key=lambda index: len(rows[index].ids))
     pair, starts = [order[0], order[-1]], {layer: _starts(model, layer)}
-    together, alone = torch.zeros(n_weights(model, layer)), torch.zeros(n_weights(model, layer))
+    together, alone = (torch.zeros(n_weights(model, layer), dtype=torch.float32) for _ in range(2))
     try:
         _side_by_side(model, rows, pair, starts, _squares_into(together))
     except NotByToken as why:

@@ -44,7 +44,10 @@ def diagonal_fisher(
     Raises:
         ModelError: NaN or infinite logits; names the first example.
     """
-    sums = {layer: torch.zeros(n_weights(model, layer), device=_device(model, layer)) for layer in layers}
+    sums = {
+        layer: torch.zeros(n_weights(model, layer), dtype=torch.float32, device=_device(model, layer))
+        for layer in layers
+    }
 
     def add(layer: int, start: int, gradient: Tensor) -> None:
         sums[layer][start : start + len(gradient)].addcmul_(gradient, gradient)

@@ -111,9 +111,10 @@ def _agree(
 ) -> bool:
     """Try both on a few random tokens, with products from small to so large that a cap would show."""
     random = torch.Generator().manual_seed(0)
-    query, key, value = (torch.randn(1, n, 4, d, generator=random).to(device) for n, d in shapes)
-    query = query * torch.tensor([1.0, 4.0, 16.0, 64.0], device=device)[:, None]
-    mask = torch.full((1, 1, 4, 4), torch.finfo(torch.float32).min, device=device).triu(1)
+    exact = torch.float32  # whatever default another thread has set while it opens a model
+    query, key, value = (torch.randn(1, n, 4, d, generator=random, dtype=exact).to(device) for n, d in shapes)
+    query = query * torch.tensor([1.0, 4.0, 16.0, 64.0], device=device, dtype=exact)[:, None]
+    mask = torch.full((1, 1, 4, 4), torch.finfo(torch.float32).min, device=device, dtype=exact).triu(1)
     groups = shapes[1][0]
     if shapes[0][0] % groups or shapes[2][0] != groups:
         return False
