@@ -20,6 +20,7 @@ from uds_lens.compat.transformers import (
     is_offline,
     is_plain_decoder,
     keep_cached_rows,
+    keeps_plain_keys,
     key_value_cache,
     quiet_loading,
     register_attention,
@@ -173,6 +174,20 @@ def test_rows_of_a_cache_are_kept_and_repeated(llama) -> None:
         "transformers.cache_utils.Cache: batch_select_indices or batch_repeat_interleave no longer keep or repeat the "
         "rows of keys and values: answers of rows side by side would be mixed up (uds_lens/generation)"
     )
+
+
+def test_which_caches_hold_keys_and_values_alone(llama) -> None:
+    from transformers import Qwen3NextConfig
+    from transformers.cache_utils import DynamicCache
+
+    with torch.no_grad():
+        assert keeps_plain_keys(llama(torch.tensor([[1, 5]]), use_cache=True).past_key_values), (
+            "transformers.cache_utils: a plain model's cache is no longer of DynamicLayer and "
+            "DynamicSlidingWindowLayer: answers of one question are all run whole, slower (uds_lens/generation)"
+        )
+    config = Qwen3NextConfig(num_hidden_layers=2, layer_types=["linear_attention", "full_attention"])
+    assert not keeps_plain_keys(DynamicCache(config=config))
+    assert not keeps_plain_keys(None)
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma2"])

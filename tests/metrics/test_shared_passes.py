@@ -5,10 +5,13 @@ from dataclasses import replace
 import pytest
 import torch
 from tiny_models import EXAMPLES, load_plain
+from transformers import Qwen3NextConfig, Qwen3NextForCausalLM
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
 import uds_lens as ul
 from uds_lens.data import TokenSequence, answer_sequences, encode
+from uds_lens.elicitation.shared_beginning import SharedBeginning
+from uds_lens.generation import may_share_prompts
 from uds_lens.metrics import (
     block_gradients,
     diagonal_fisher,
@@ -223,3 +226,58 @@ def test_gradients_that_differ_side_by_side_are_not_taken(llama, monkeypatch):
         token_gradients, "_own_gradients", lambda *args: ((name, 1.1 * each) for name, each in own(*args))
     )
     assert torch.allclose(diagonal_fisher(llama(), rows, [1], show=False)[1], right, rtol=1e-3)
+
+
+@pytest.fixture
+def hybrid(trio, tmp_path):
+    """A model whose first block is recurrent."""
+    _, tokenizer = load_plain(trio("llama").full)
+    torch.manual_seed(0)
+    config = Qwen3NextConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        linear_conv_kernel_dim=4,
+        linear_key_head_dim=8,
+        linear_value_head_dim=8,
+        linear_num_key_heads=2,
+        linear_num_value_heads=4,
+        mlp_only_layers=[0, 1],
+        layer_types=["linear_attention", "full_attention"],
+    )
+    Qwen3NextForCausalLM(config).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    with open_model(tmp_path, device="cpu", dtype="float32") as model:
+        yield model
+
+
+def test_a_model_with_recurrent_layers_runs_whole_sequences(hybrid):
+    """It keeps states of what it read, which cannot be handed to another answer."""
+    rows = tokenised(hybrid, PAIRS[:4])
+    assert may_share_prompts(hybrid)  # nothing tells before it has run
+    together = score_answers(hybrid, rows, show=False)
+    assert not may_share_prompts(hybrid)
+    for row, found in zip(rows, together.logprobs, strict=True):
+        (alone,) = score_answers(hybrid, [row], show=False).logprobs
+        torch.testing.assert_close(found, alone, rtol=1e-4, atol=1e-4)
+    target, prompts = (5, 6), [[7, 8, 9, 10], [7, 8, 9, 11], [7, 8, 3, 10]]
+    losses = [
+        SharedBeginning(hybrid, target, rows_at_once=2, cached=cached).losses(prompts, [7, 8, 9, 10], 1)
+        for cached in (True, False)
+    ]
+    torch.testing.assert_close(*losses, rtol=1e-4, atol=1e-4)
+
+
+def test_a_fault_in_small_weights_is_seen():
+    """The largest squares of a block are many times those of its norms."""
+    alone = torch.tensor([100.0, 50.0, 1e-2, 2e-2])
+    fault = alone + torch.tensor([0.0, 0.0, 5e-2, 0.0])
+    assert block_gradients._agree(alone, alone, [0, 2], exact=True)
+    assert not block_gradients._agree(fault, alone, [0, 2], exact=True)
+    assert not block_gradients._agree(fault, alone, [0, 2], exact=False)
+    rounding = alone.clone().index_fill_(0, torch.tensor([2, 3]), 1e-9)
+    assert block_gradients._agree(rounding * torch.tensor([1, 1, 3, 0.1]), rounding, [0, 2], exact=True)

@@ -4,9 +4,10 @@ import math
 
 import pytest
 import torch
-from tiny_models import FAMILIES, build_model
+from tiny_models import FAMILIES, build_model, load_plain
 
 from uds_lens.errors import ConfigError, PatchError
+from uds_lens.models import anatomy_of
 from uds_lens.patching import (
     SpanCache,
     SpanPatch,
@@ -293,3 +294,23 @@ def test_a_head_with_a_hook_is_asked_whole(opened, monkeypatch):
     finally:
         hook.remove()
     torch.testing.assert_close(flat, torch.full_like(flat, -math.log(model.anatomy.d_vocab)))
+
+
+def test_a_forward_in_the_place_of_another_is_read(trio):
+    """The head alone would give what the model gave before."""
+    model, _ = load_plain(trio("llama").full)
+    anatomy = anatomy_of(model)
+    states = torch.randn(1, 4, model.config.hidden_size)
+    targets, every = torch.zeros(1, 4, dtype=torch.long), torch.ones(1, 4, dtype=torch.bool)
+    before, plain = target_logprobs(anatomy, states, targets, every), model.forward
+
+    def colder(*args, **kwargs):
+        output = plain(*args, **kwargs)
+        output.logits = output.logits * 0.25
+        return output
+
+    model.forward = colder
+    after = target_logprobs(anatomy, states, targets, every)
+    expected = (anatomy.unembed(anatomy.final_norm(states[0])).float()).log_softmax(-1)[:, 0]
+    torch.testing.assert_close(after[0], expected)
+    assert (after - before).abs().max() > 1e-3

@@ -136,6 +136,17 @@ def key_value_cache(
     return Cache(layers=[Calling(update) for update in updates])
 
 
+def keeps_plain_keys(cache: Any) -> bool:
+    """Whether what a model keeps of the tokens it has read is keys and values, whole or in a window, and nothing else.
+
+    States of recurrent and linear layers cannot be handed to other rows, nor be cut.
+    """
+    from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
+
+    layers = getattr(cache, "layers", None) or [None]
+    return all(type(layer) in (DynamicLayer, DynamicSlidingWindowLayer) for layer in layers)
+
+
 def keep_cached_rows(cache: Any, rows: Tensor) -> None:
     """Leave these rows of a key-value cache, in this order and as often as each is named, in place."""
     cache.batch_select_indices(rows)

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from uds_lens.compat.transformers import shared_cached_row
+from uds_lens.compat.transformers import keeps_plain_keys, shared_cached_row
 from uds_lens.elicitation.suffixes import target_loss
 from uds_lens.models import HookedModel
 
@@ -27,7 +27,8 @@ class SharedBeginning:
         model: The model.
         target: Tokens that it has to say.
         rows_at_once: Candidates side by side.
-        cached: Whether anything is shared; without it every candidate is read from its first token on.
+        cached: Whether anything is shared; without it, and where layers are recurrent, every candidate is read from its
+            first token on.
     """
 
     def __init__(
@@ -61,6 +62,8 @@ class SharedBeginning:
             past, shared = None, int(first[batch[0]]) if self._cached else 0
             if shared > read:
                 cache, read = self._read(current[read:shared], cache), shared
+            if not self._cached:  # it keeps more than keys and values, as was just seen
+                shared = 0
             if shared > 0:
                 past = shared_cached_row(cache, len(batch))
             after = ids[batch, shared:].to(self._model.device)
@@ -74,12 +77,15 @@ class SharedBeginning:
             return 0, None
         if before != self._before:
             self._before, self._kept = before, self._read(before, None)
-        return len(before), copy.deepcopy(self._kept)
+        return (len(before), copy.deepcopy(self._kept)) if self._cached else (0, None)
 
     def _read(self, tokens: Sequence[int], cache: Any) -> Any:
         row = torch.tensor([list(tokens)], device=self._model.device)
         options = {} if cache is None else {"past_key_values": cache}
-        return self._model.anatomy.base(input_ids=row, use_cache=True, **options).past_key_values
+        output = self._model.anatomy.base(input_ids=row, use_cache=True, **options)
+        kept = getattr(output, "past_key_values", None)
+        self._cached = self._cached and keeps_plain_keys(kept)
+        return kept
 
 
 def _first_change(ids: Tensor, current: list[int]) -> Tensor:

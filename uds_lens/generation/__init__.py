@@ -6,6 +6,7 @@ from uds_lens.generation.known_beginnings import KnownBeginning, known_beginning
 from uds_lens.generation.not_finite import raise_not_finite
 from uds_lens.generation.rouge_recall import rouge_l_recall
 from uds_lens.generation.shared_prompts import (
+    NotShared,
     PromptChunk,
     may_share_prompts,
     normed_behind_prompts,
@@ -17,6 +18,7 @@ from uds_lens.generation.token_scores import TokenScores, normed_at_window, read
 __all__ = [
     "Continuations",
     "KnownBeginning",
+    "NotShared",
     "PromptChunk",
     "TokenScores",
     "answer_end_ids",

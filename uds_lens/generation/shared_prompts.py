@@ -6,13 +6,14 @@ import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from uds_lens.checked_arguments import arguments_checked
-from uds_lens.compat.transformers import keep_cached_rows
+from uds_lens.compat.transformers import keep_cached_rows, keeps_plain_keys
 from uds_lens.data import TokenSequence
 from uds_lens.generation.padding import left_padded, positions_of, right_padded
 from uds_lens.models import HookedModel
@@ -20,6 +21,14 @@ from uds_lens.patching import ModelCosts
 
 CACHED = 4
 """Tokens whose keys and values a batch holds, prompts repeated for each answer, as a multiple of its budget."""
+
+
+_whole_only: WeakSet[Any] = WeakSet()
+"""Models that were seen to keep more than keys and values of what they read."""
+
+
+class NotShared(Exception):  # noqa: N818 - a signal, not an error
+    """A model keeps more than keys and values of a prompt, so that its answers cannot run behind it."""
 
 
 @arguments_checked
@@ -47,9 +56,11 @@ def shared_prompts(rows: Sequence[TokenSequence]) -> dict[tuple[int, ...], list[
 def may_share_prompts(model: HookedModel) -> bool:
     """Whether a model's sequences may be run in two parts.
 
-    Not where somebody's hooks count on whole ones, nor where blocks keep a mask of their own by place in the sequence.
+    Not where somebody's hooks count on whole ones, nor where blocks keep a mask of their own by place in the sequence,
+    nor where layers are recurrent.
     """
-    return not model.is_wrapped and not model.runs_hooks and not model.anatomy.keeps_masks
+    known = model.hf in _whole_only
+    return not known and not model.is_wrapped and not model.runs_hooks and not model.anatomy.keeps_masks
 
 
 @dataclass(frozen=True)
@@ -112,11 +123,17 @@ def normed_behind_prompts(
 
     Yields:
         Indices of a batch, and its rows' states, row after row.
+
+    Raises:
+        NotShared: Before anything is yielded; `may_share_prompts` is False from then on.
     """
     ids, mask = left_padded(chunk.prompts, model.device)
     output = model.anatomy.base(
         input_ids=ids, attention_mask=mask, position_ids=positions_of(mask), use_cache=True
     )
+    if not keeps_plain_keys(getattr(output, "past_key_values", None)):
+        _whole_only.add(model.hf)
+        raise NotShared
     number = {prompt: place for place, prompt in enumerate(chunk.prompts)}
     for batch in chunk.batches:
         part = [rows[index] for index in batch]

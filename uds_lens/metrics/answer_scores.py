@@ -14,6 +14,8 @@ from torch import Tensor
 from uds_lens.checked_arguments import arguments_checked
 from uds_lens.data import TokenSequence, make_batch
 from uds_lens.generation import (
+    NotShared,
+    PromptChunk,
     may_share_prompts,
     normed_at_window,
     normed_behind_prompts,
@@ -118,9 +120,19 @@ def _batches(
         [alone[number] for number in batch]
         for batch in costs.forward_batches([rows[index] for index in alone], token_budget=token_budget)
     ]
-    behind = (states for chunk in chunks for states in normed_behind_prompts(model, rows, chunk))
+    behind = (states for chunk in chunks for states in _behind_prompts(model, rows, chunk))
     whole = ((batch, _whole(model, rows, batch)) for batch in batches)
     return chain(behind, whole), sum(len(chunk.batches) for chunk in chunks) + len(batches)
+
+
+def _behind_prompts(
+    model: HookedModel, rows: Sequence[TokenSequence], chunk: PromptChunk
+) -> Iterator[_States]:
+    try:
+        yield from normed_behind_prompts(model, rows, chunk)
+    except NotShared:
+        for batch in chunk.batches:
+            yield batch, _whole(model, rows, batch)
 
 
 def _whole(

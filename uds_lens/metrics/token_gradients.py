@@ -60,8 +60,11 @@ def gradients_by_token(
         for part in parts:
             handle = part.module.register_forward_hook(_keeper(part, seen, batch), with_kwargs=True)
             stack.callback(handle.remove)
+        total = loss()
+        if len(seen) < len(parts):
+            raise NotByToken("the weights of a module are read without a call of it")
         gradients: tuple[Tensor | None, ...] = torch.autograd.grad(
-            loss(), [left for _, left in seen.values()], allow_unused=True
+            total, [left for _, left in seen.values()], allow_unused=True
         )
     lengths = batch.attention_mask.sum(1).tolist()
     for (part, (states, _)), gradient in zip(seen.items(), gradients, strict=True):
@@ -126,7 +129,8 @@ def _scales_by_token(module: nn.Module, entered: Tensor, back: Tensor) -> list[t
             output = torch.func.functional_call(module, own, (entered,))
     except RuntimeError:
         return None  # it is not by broadcasting that it scales
-    return list(zip(own, torch.autograd.grad(output, list(own.values()), back), strict=True))
+    scales = torch.autograd.grad(output, list(own.values()), back, allow_unused=True, materialize_grads=True)
+    return list(zip(own, scales, strict=True))
 
 
 def _own_gradients(module: nn.Module, entered: Tensor, back: Tensor) -> Iterator[tuple[str, Tensor]]:

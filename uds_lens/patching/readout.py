@@ -90,6 +90,8 @@ def _plain_head(anatomy: Anatomy, rows: Tensor) -> Any | None:
     head: Any = getattr(anatomy.causal_lm, "get_output_embeddings", lambda: None)()
     if type(head) is not nn.Linear or "forward" in vars(head):
         return None
+    if "forward" in vars(anatomy.causal_lm):  # somebody has put another in its place
+        return None
     if any(hook for module in (head, anatomy.causal_lm) for hook in forward_hooks_of(module)):
         return None
     few = anatomy.final_norm(rows[:2])
