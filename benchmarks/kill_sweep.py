@@ -9,6 +9,7 @@ begin. The last round is left alone. The table must have each row once and be eq
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import random
 import signal
@@ -69,11 +70,20 @@ def main() -> None:
     torch.set_num_threads(1)
     order = random.Random(asked.seed)
     plan = ul.study.plan(PLAN)
+    for name in (
+        "transformers",
+        "transformer_lens",
+        "uds_lens.study.workshop",
+        "uds_lens.unlearning.unlearning_trainer",
+    ):
+        importlib.import_module(
+            name
+        )  # once, so that the moments fall into work; nothing of torch runs before the forks
     with tempfile.TemporaryDirectory() as place:
         calm, killed = Path(place) / "calm", Path(place) / "killed"
         StudyFolder.begin(plan, calm)
         began = time.time()
-        work(StudyFolder(calm), since=began)  # here, so that the workers find every module loaded
+        os.waitpid(child(calm), 0)
         took = time.time() - began
         expected = ul.study.table(calm)
         StudyFolder.begin(plan, killed)
@@ -100,6 +110,11 @@ def main() -> None:
         f"{int(table.duplicated(keys).sum())} twice, {files} parts, weights left over: {len(left)}; "
         f"{'the table is equal' if same else 'THE TABLE DIFFERS'}"
     )
+    if not same:
+        unlike = (table[timeless] != expected[timeless]) & (
+            table[timeless].notna() | expected[timeless].notna()
+        )
+        print(table[unlike.any(axis=1)].to_string(), expected[unlike.any(axis=1)].to_string(), sep="\n")
     if not same or not state.is_complete or table.duplicated(keys).any():
         raise SystemExit(1)
 
