@@ -10,17 +10,15 @@ from __future__ import annotations
 
 import os
 import platform
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 from bound import least_work
 from reference import one_forward_per_layer, plain_forward, scored_unembeddings
-from workloads import Workload, random_llama, shared_parser, tofu_small
+from workloads import Workload, workload_parser, workloads
 
 import uds_lens as ul
 from uds_lens.audit.plan import make_plan
@@ -141,34 +139,20 @@ def measure(load: Workload, *, repeats: int, token_budget: int, naive_rows: int 
 
 def main() -> None:
     """Parse, measure, print."""
-    parser = shared_parser(__doc__)
+    parser = workload_parser(__doc__, llama_rows=128)
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--repeats", type=int, default=5, help="rounds; the best counts")
-    parser.add_argument("--limit", type=int, default=None, help="only the first rows")
     parser.add_argument("--token-budget", type=int, default=ul.RunOptions().token_budget)
     parser.add_argument("--naive-rows", type=int, default=64, help="rows for (a) on the larger model")
-    parser.add_argument("--llama-rows", type=int, default=128, help="rows for the random Llama")
-    parser.add_argument("--only", choices=("tofu-small", "llama"), default=None)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     print(
         f"{args.threads} threads, {platform.machine()}, torch {torch.__version__}, float32, {time.strftime('%Y-%m-%d')}"
     )
     settings = {"repeats": args.repeats, "token_budget": args.token_budget}
-    if args.only != "llama":
-        measure(tofu_small(args.shared, args.limit), **settings, naive_rows=None)
-    if args.only != "tofu-small":
-        with tempfile.TemporaryDirectory() as folder:
-            load = random_llama(
-                args.shared,
-                Path(folder),
-                args.llama_rows,
-                n_layers=16,
-                d_model=512,
-                vocabulary=32_000,
-                name="random Llama, 16 layers",
-            )
-            measure(load, **settings, naive_rows=args.naive_rows)
+    for load in workloads(args):
+        naive_rows = None if load.name == "tofu-small" else args.naive_rows
+        measure(load, **settings, naive_rows=naive_rows)
 
 
 if __name__ == "__main__":

@@ -7,12 +7,9 @@ One thread, recording kept; what torch's profiler finds, so without the wait for
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
-
 import torch
 from torch.profiler import ProfilerActivity, profile
-from workloads import Workload, random_llama, shared_parser, tofu_small
+from workloads import Workload, workload_parser, workloads
 
 import uds_lens as ul
 
@@ -55,26 +52,10 @@ def measure(load: Workload) -> None:
 
 def main() -> None:
     """Parse, measure, print."""
-    parser = shared_parser(__doc__)
-    parser.add_argument("--limit", type=int, default=None, help="only the first rows of tofu-small")
-    parser.add_argument("--llama-rows", type=int, default=32, help="rows for the random Llama")
-    parser.add_argument("--only", choices=("tofu-small", "llama"), default=None)
-    args = parser.parse_args()
+    asked = workload_parser(__doc__, llama_rows=32).parse_args()
     torch.set_num_threads(1)
-    if args.only != "llama":
-        measure(tofu_small(args.shared, args.limit))
-    if args.only != "tofu-small":
-        with tempfile.TemporaryDirectory() as folder:
-            load = random_llama(
-                args.shared,
-                Path(folder),
-                args.llama_rows,
-                n_layers=16,
-                d_model=512,
-                vocabulary=32_000,
-                name="random Llama, 16 layers",
-            )
-            measure(load)
+    for load in workloads(asked):
+        measure(load)
 
 
 if __name__ == "__main__":

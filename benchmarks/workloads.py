@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +33,32 @@ def shared_parser(about: str | None) -> argparse.ArgumentParser:
         "--shared", type=Path, default=Path("../shared"), help="folder with data/ and models/"
     )
     return parser
+
+
+def workload_parser(about: str | None, *, llama_rows: int) -> argparse.ArgumentParser:
+    """The same for a script that measures what `workloads` yields."""
+    parser = shared_parser(about)
+    parser.add_argument("--limit", type=int, default=None, help="only the first rows of tofu-small")
+    parser.add_argument("--llama-rows", type=int, default=llama_rows, help="rows for the random Llama")
+    parser.add_argument("--only", choices=("tofu-small", "llama"), default=None)
+    return parser
+
+
+def workloads(asked: argparse.Namespace) -> Iterator[Workload]:
+    """tofu-small, then a random Llama of 16 layers, in a folder that is there until the next is asked for."""
+    if asked.only != "llama":
+        yield tofu_small(asked.shared, asked.limit)
+    if asked.only != "tofu-small":
+        with tempfile.TemporaryDirectory() as folder:
+            yield random_llama(
+                asked.shared,
+                Path(folder),
+                asked.llama_rows,
+                n_layers=16,
+                d_model=512,
+                vocabulary=32_000,
+                name="random Llama, 16 layers",
+            )
 
 
 def tofu_small(shared: Path, limit: int | None) -> Workload:

@@ -66,11 +66,7 @@ def judge(frames: ul.study.StudyFrames, page: Path) -> None:
     """Faithfulness, robustness and both together, of every metric; the methods ranked; a page of all of it."""
     faithful = ul.meta.faithfulness(frames.pools, metrics=METRICS)
     robust = ul.meta.robustness_by_filter(
-        frames.before,
-        quantised=frames.quantised,
-        relearned=frames.relearned,
-        retain_before=frames.retain_before,
-        retain_relearned=frames.retain_relearned,
+        **frames.states,
         thresholds=ul.meta.thresholds(frames.pools, metrics=METRICS),
         faithful=faithful,
         metrics=METRICS,

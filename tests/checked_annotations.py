@@ -14,6 +14,7 @@ from contextlib import nullcontext
 from dataclasses import is_dataclass
 from types import FunctionType, SimpleNamespace
 from typing import Any, NamedTuple, get_args, get_type_hints
+from weakref import WeakSet
 
 import jaxtyping
 from beartype.roar import BeartypeCallHintViolation
@@ -21,6 +22,8 @@ from jaxtyping import AbstractArray, TypeCheckError
 
 by_jaxtyping = jaxtyping.jaxtyped
 NOTHING = (lambda: None).__code__
+CHECKING: WeakSet[Callable[..., Any]] = WeakSet()
+"""Functions that check already: a record's `__init__` is met twice."""
 
 
 def install() -> None:
@@ -34,7 +37,7 @@ def checked(what: Any = None, *, typechecker: Callable[..., Any]) -> Any:
     if what is None:
         return again
     if inspect.isclass(what):
-        if is_dataclass(what) and not hasattr(what.__init__, "checks_annotations"):
+        if is_dataclass(what) and what.__init__ not in CHECKING:
             what.__init__ = again(what.__init__)
         return what
     if isinstance(what, classmethod | staticmethod):
@@ -67,7 +70,7 @@ def checked_function(function: FunctionType, typechecker: Callable[..., Any]) ->
             except BeartypeCallHintViolation as error:
                 raise TypeCheckError(str(error)) from error
 
-    call.checks_annotations = True  # type: ignore[attr-defined]
+    CHECKING.add(call)
     return call
 
 

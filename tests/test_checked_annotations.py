@@ -8,7 +8,7 @@ import beartype
 import jaxtyping
 import pytest
 import torch
-from checked_annotations import by_jaxtyping, checked
+from checked_annotations import CHECKING, by_jaxtyping, checked
 from jaxtyping import Float, TypeCheckError
 from torch import Tensor
 
@@ -27,7 +27,7 @@ def check(request):
 def test_the_import_hook_uses_ours() -> None:
     from uds_lens.types import check_choice
 
-    assert jaxtyping.jaxtyped is checked and check_choice.checks_annotations
+    assert jaxtyping.jaxtyped is checked and check_choice in CHECKING
 
 
 def test_arguments_and_results_are_checked(check) -> None:

@@ -45,11 +45,7 @@ def judged(
     faithful = ul.meta.faithfulness(frames.pools, metrics=metrics, n_resamples=resamples)
     cuts = ul.meta.thresholds(frames.pools, metrics=metrics, models=frames.before)
     robust = ul.meta.robustness_by_filter(
-        frames.before,
-        quantised=frames.quantised,
-        relearned=frames.relearned,
-        retain_before=frames.retain_before,
-        retain_relearned=frames.retain_relearned,
+        **frames.states,
         thresholds=cuts,
         faithful=faithful,
         metrics=metrics,

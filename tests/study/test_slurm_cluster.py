@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from study.conftest import PLAN as SMALL
 from study.one_node_slurm import missing_parts, one_node_slurm
 from uds_lens import study
 from uds_lens.study.slurm_workers import SlurmOptions, submit_array, wait_for
@@ -24,14 +25,8 @@ pytestmark = [
 
 
 PLAN = {
+    **{name: SMALL[name] for name in ("full", "retain", "data", "train")},
     "name": "twelve",
-    "full": "toy:full",
-    "retain": "toy:retain",
-    "data": {"forget": "toy:forget", "limit": 8},
-    "train": {
-        "forget": [{"source": "toy:forget", "sample": 8}],
-        "retain": [{"source": "toy:retain", "sample": 8}],
-    },
     "pool": [
         {
             "variant": variant,

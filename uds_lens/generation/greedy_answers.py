@@ -11,9 +11,10 @@ from uds_lens.checked_arguments import arguments_checked
 from uds_lens.compat.transformers import keep_cached_rows
 from uds_lens.data import ChatStyle, answer_prompt, prompt_ids
 from uds_lens.data.answer_tokens import answer_ends
+from uds_lens.generation.cached_pass import cached_pass
 from uds_lens.generation.known_beginnings import KnownBeginning
 from uds_lens.generation.not_finite import raise_not_finite
-from uds_lens.generation.padding import left_padded, positions_of
+from uds_lens.generation.padding import left_padded
 from uds_lens.models import HookedModel
 from uds_lens.progress import progress
 from uds_lens.types import Protocol
@@ -134,13 +135,7 @@ def greedy(
     alive = list(range(len(prompts)))
     cache: Any = None
     while True:
-        output = model.anatomy.base(
-            input_ids=tokens,
-            attention_mask=mask,
-            position_ids=positions_of(mask)[:, -tokens.shape[1] :],
-            past_key_values=cache,
-            use_cache=True,
-        )
+        output = cached_pass(model, tokens, mask, cache)
         cache = output.past_key_values
         logits = model.anatomy.unembed(output.last_hidden_state[:, -1])
         broken = (~logits.isfinite().all(-1)).nonzero()[:, 0].tolist()

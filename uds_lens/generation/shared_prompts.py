@@ -15,7 +15,8 @@ from torch import Tensor
 from uds_lens.checked_arguments import arguments_checked
 from uds_lens.compat.transformers import keep_cached_rows, keeps_plain_keys
 from uds_lens.data import TokenSequence
-from uds_lens.generation.padding import left_padded, positions_of, right_padded
+from uds_lens.generation.cached_pass import cached_pass
+from uds_lens.generation.padding import left_padded, right_padded
 from uds_lens.models import HookedModel
 from uds_lens.patching import ModelCosts
 
@@ -128,9 +129,7 @@ def normed_behind_prompts(
         NotShared: Before anything is yielded; `may_share_prompts` is False from then on.
     """
     ids, mask = left_padded(chunk.prompts, model.device)
-    output = model.anatomy.base(
-        input_ids=ids, attention_mask=mask, position_ids=positions_of(mask), use_cache=True
-    )
+    output = cached_pass(model, ids, mask)
     if not keeps_plain_keys(getattr(output, "past_key_values", None)):
         _whole_only.add(model.hf)
         raise NotShared
@@ -157,13 +156,7 @@ def _resumed(
         ids, own = right_padded(rests, model.device)
         keep_cached_rows(cache, owners)
         mask = torch.cat([prompt_mask[owners], own], dim=1)
-        output = model.anatomy.base(
-            input_ids=ids,
-            attention_mask=mask,
-            position_ids=positions_of(mask)[:, -ids.shape[1] :],
-            past_key_values=cache,
-            use_cache=True,
-        )
+        output = cached_pass(model, ids, mask, cache)
         states = torch.cat([states, output.last_hidden_state.to(states.device)], dim=1)
     return torch.cat([states[number, : len(row.scored)] for number, row in enumerate(rows)])
 

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from uds_lens.checked_arguments import arguments_checked
 from uds_lens.errors import ConfigError, DataError
@@ -43,6 +43,16 @@ COLUMNS = {
 """Columns of the long table: one row per model, state and metric."""
 
 
+class PerturbedFrames(TypedDict):
+    """What `uds_lens.meta.robustness` and its kin take of a study."""
+
+    before: pd.DataFrame
+    quantised: pd.DataFrame
+    relearned: pd.DataFrame
+    retain_before: pd.DataFrame
+    retain_relearned: pd.DataFrame
+
+
 @dataclass(frozen=True, kw_only=True)
 class StudyFrames:
     """The tables of `uds_lens.meta`: one row per model, metrics as columns."""
@@ -70,6 +80,17 @@ class StudyFrames:
 
     reasons: pd.DataFrame
     """Why values are NaN: `model`, `state`, `metric`, `reason`."""
+
+    @property
+    def states(self) -> PerturbedFrames:
+        """All states by the names of the arguments: `uds_lens.meta.robustness(**frames.states)`."""
+        return {
+            "before": self.before,
+            "quantised": self.quantised,
+            "relearned": self.relearned,
+            "retain_before": self.retain_before,
+            "retain_relearned": self.retain_relearned,
+        }
 
 
 @arguments_checked
