@@ -95,6 +95,36 @@ def test_rows_resumed_in_groups_give_the_same(opened, batch_of, family, packed, 
     torch.testing.assert_close(cut.patched(cache), whole.patched(cache), atol=1e-5, rtol=1e-5, equal_nan=True)
 
 
+def test_a_recording_counts_what_resuming_will_hold(opened, batch_of):
+    model, batch = opened("llama"), batch_of()
+    target = open_target(model, batch, packed=True)
+    assert all(target.recording.plain), "otherwise heads are not moved by groups"
+    counted = target.recording.nbytes
+    before = held(target.recording)
+    target.patched(probe(model, batch))
+    assert 0 < held(target.recording) - before
+    assert held(target.recording) <= counted == target.recording.nbytes
+
+
+def held(recording):
+    """Bytes of all tensors that a recording and its groups refer to, each storage once."""
+    found, seen, left = {}, set(), [recording, *(group for _, _, group in recording.row_groups)]
+    while left:
+        each = left.pop()
+        if id(each) in seen or each is recording.anatomy or each is recording.batch:
+            continue
+        seen.add(id(each))
+        if isinstance(each, torch.Tensor):
+            found[each.untyped_storage().data_ptr()] = each.untyped_storage().nbytes()
+        elif isinstance(each, dict):
+            left += each.values()
+        elif isinstance(each, list | tuple):
+            left += each
+        elif type(each).__module__.startswith("uds_lens.patching"):
+            left += vars(each).values()
+    return sum(found.values())
+
+
 @pytest.mark.parametrize("packed", [True, False])
 def test_a_recording_is_freed_with_its_last_reference(opened, batch_of, packed):
     """Not when garbage is next collected: it holds the keys and values of a batch."""

@@ -242,7 +242,7 @@ class Target:
         return capture(self.model, _batch_of(on_batch), site=self.config.site).states
 
     def _choose(self) -> Engine:
-        """The engine that passes the self-check on a few rows, the longest and that of the widest window among them."""
+        """The engine that passes the self-check on two rows, so that one is padded: the longest, the widest window."""
         order = [row for batch in self.plan.batches for row in batch]
         if not order:
             return "wavefront"
@@ -251,7 +251,7 @@ class Target:
         tokens = self.plan.rows
         longest = max(order, key=lambda row: len(tokens[row].ids))
         widest = max(order, key=lambda row: len(tokens[row].window))
-        rows = sorted({order[0], order[-1], longest, widest})
+        rows = sorted({longest, widest} if longest != widest else {longest, order[0]})
         return choose_engine(self.model, self.plan.batch_of(rows), site=self.config.site, packed=self.packed)
 
 

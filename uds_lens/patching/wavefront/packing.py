@@ -12,6 +12,8 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+_INT = torch.iinfo(torch.int32).max
+
 
 @dataclass(frozen=True, eq=False)
 class Packing:
@@ -27,6 +29,9 @@ class Packing:
     """How many copies of every row stand side by side in the padded ones."""
 
     _repeated: dict[int, Packing] = field(default_factory=dict, repr=False)
+
+    _indices: dict[tuple[str, int, int], Int[Tensor, "entry"]] = field(default_factory=dict, repr=False)
+    """Where entries stand, by the way they are moved: all blocks of a model move theirs alike."""
 
     @classmethod
     def of(cls, real: Bool[Tensor, "batch pos"]) -> Packing:
@@ -77,27 +82,52 @@ class Packing:
     def pad_heads(self, packed: Tensor) -> Tensor:
         """`[1, head, token, d_head]` to `[batch, head, pos, d_head]`, contiguous."""
         heads = packed.shape[1]
-        each = torch.arange(heads, device=self.order.device)[:, None]
-        by_head = (self.order[:, None] * heads + each).flatten()
+        index = self._index("pad heads", heads, 1)
         tokens = packed[0].transpose(0, 1).flatten(0, 1)
-        return tokens.index_select(0, by_head).unflatten(0, (len(self.order), heads, -1))
+        return tokens.index_select(0, index).unflatten(0, (len(self.order), heads, -1))
 
     def pad_groups(self, packed: Tensor, groups: int) -> Tensor:
         """`[1, head, token, d_head]` to `[batch, group, copy, head of the group, pos, d_head]`, contiguous."""
         heads = packed.shape[1]
-        each = torch.arange(heads, device=self.order.device).view(groups, 1, -1, 1)
-        order = self.order.unflatten(1, (self.copies, -1))[:, None, :, None]
-        by_head = order * heads + each
+        shape = (len(self.order), groups, self.copies, heads // groups, -1)
         tokens = packed[0].transpose(0, 1).flatten(0, 1)
-        return tokens.index_select(0, by_head.flatten()).unflatten(0, by_head.shape)
+        return tokens.index_select(0, self._index("pad groups", heads, groups)).unflatten(0, shape)
 
     def pack_groups(self, padded: Tensor) -> Tensor:
         """The way back, to `[1, token, head, d_head]`."""
-        groups, copies, heads, width = padded.shape[1:5]
+        groups, _, heads = padded.shape[1:4]
+        index = self._index("pack groups", groups * heads, groups)
+        return padded.flatten(0, 4).index_select(0, index).unflatten(0, (len(self), groups * heads))[None]
+
+    @staticmethod
+    def bytes_to_move(heads: int, groups: int) -> int:
+        """What is held for each token and copy of it once heads were moved in all ways, in bytes."""
+        places, entries = 2 * 8, 2 * heads + groups
+        return places + 4 * entries
+
+    def _index(self, way: str, heads: int, groups: int) -> Int[Tensor, "entry"]:
+        """Found once for each way, and number of heads."""
+        key = (way, heads, groups)
+        if key not in self._indices:
+            made = {"pad heads": self._padded, "pad groups": self._padded_groups, "pack groups": self._packed}
+            index = made[way](heads, groups).flatten()
+            rows = max(self.order.numel(), len(self)) * heads
+            self._indices[key] = index.int() if rows <= _INT else index  # read at every block: half the bytes
+        return self._indices[key]
+
+    def _padded(self, heads: int, groups: int) -> Int[Tensor, "batch head pos"]:
+        each = torch.arange(heads, device=self.order.device)[:, None]
+        return self.order[:, None] * heads + each
+
+    def _padded_groups(self, heads: int, groups: int) -> Int[Tensor, "batch group copy head pos"]:
+        each = torch.arange(heads, device=self.order.device).view(groups, 1, -1, 1)
+        return self.order.unflatten(1, (self.copies, -1))[:, None, :, None] * heads + each
+
+    def _packed(self, heads: int, groups: int) -> Int[Tensor, "token head"]:
+        width, in_group = self.order.shape[1] // self.copies, heads // groups
         copy_of_row, pos = self.places.div(width, rounding_mode="floor"), self.places.remainder(width)
-        row = copy_of_row.div(copies, rounding_mode="floor")
-        first = (row * (groups - 1) * copies + copy_of_row) * heads * width + pos
-        group = torch.arange(groups, device=first.device)[:, None] * (copies * heads * width)
-        each = (group + torch.arange(heads, device=first.device) * width).flatten()
-        by_token = first[:, None] + each
-        return padded.flatten(0, 4).index_select(0, by_token.flatten()).unflatten(0, by_token.shape)[None]
+        row = copy_of_row.div(self.copies, rounding_mode="floor")
+        first = (row * (groups - 1) * self.copies + copy_of_row) * in_group * width + pos
+        group = torch.arange(groups, device=first.device)[:, None] * (self.copies * in_group * width)
+        each = (group + torch.arange(in_group, device=first.device) * width).flatten()
+        return first[:, None] + each

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -26,6 +27,7 @@ from uds_lens.errors import PatchError, Setting
 from uds_lens.models import HookedModel
 from uds_lens.patching import costs
 from uds_lens.patching.readout import target_logprobs
+from uds_lens.patching.wavefront.packing import Packing
 from uds_lens.patching.wavefront.row_groups import cut_row_groups
 from uds_lens.patching.wavefront.rows_layout import forward_pass
 from uds_lens.patching.wavefront.trace import Trace
@@ -60,19 +62,39 @@ class Recording(Trace):
 
     @property
     def nbytes(self) -> int:
-        """Memory held by the tensors that grow with the batch, in bytes; with the masks that will be built."""
+        """Memory held by the tensors that grow with the batch, in bytes; with what resuming its windows will hold."""
         kept = [t for t in (*self.kept.keys, *self.kept.values) if t is not None]
-        tensors = [self.entry, self.states, self.logprobs, *kept]
-        arguments = [value for args, kwargs in self.calls for value in (*args, *kwargs.values())]
-        masks = {id(v): v for v in arguments if isinstance(v, Tensor) and v.ndim == 4}
-        cut = 0
+        arguments = _tensors(self.calls)
+        held = sum(_bytes(t) for t in (self.entry, self.states, self.logprobs, *kept, *arguments))
+        plain = bool(self.plain) and all(self.plain)
+        groups = max((t.shape[1] for t in kept), default=1)
+        heads = int(getattr(self.anatomy.text_config, "num_attention_heads", groups))
+        cut = resumed = moved = 0
         for start, stop, group in self.row_groups:
-            copies = 1 if self.plain and all(self.plain) else group.variants_at_once
-            resumed = copies * group.batch.window.shape[1]
-            cut += (stop - start) * resumed * (group.first_column + resumed)
-        return sum(t.numel() * t.element_size() for t in tensors) + sum(
-            m.numel() * m.element_size() + cut * m.shape[1] * m.element_size() for m in masks.values()
-        )
+            width, together = group.batch.window.shape[1], group.variants_at_once
+            tokens = (stop - start) * width
+            resumed += together * tokens
+            copies = 1 if plain else together
+            cut += copies * tokens * (group.first_column + copies * width)
+            if plain:  # for each number of variants there is, those of all their tokens
+                moved += together * (together + 1) // 2 * tokens
+        for argument in arguments:
+            masks = argument.ndim == 4
+            size = argument.element_size()
+            held += size * (cut * argument.shape[1] if masks else resumed * argument[0, 0].numel())
+        return held + moved * Packing.bytes_to_move(heads, groups)
+
+
+def _bytes(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    """All tensors of rows in the arguments of blocks, each once."""
+    if isinstance(value, Tensor):
+        return [value] if value.ndim >= 2 else []
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    return list({id(tensor): tensor for part in parts for tensor in _tensors(part)}.values())
 
 
 @arguments_checked
