@@ -102,7 +102,7 @@ def test_a_recording_counts_what_resuming_will_hold(opened, batch_of):
     counted = target.recording.nbytes
     before = held(target.recording)
     target.patched(probe(model, batch))
-    assert 0 < held(target.recording) - before
+    assert held(target.recording) - before > 0
     assert held(target.recording) <= counted == target.recording.nbytes
 
 

@@ -4,13 +4,17 @@ import copy
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 from transformers import TrainerCallback as _Callback
 
 from tests.unlearning.conftest import QUICK, Tiny
-from uds_lens.data import ForgetExample
-from uds_lens.unlearning import METHODS, TrainOptions, make_config
+from uds_lens.data import AnswerSequence, ForgetExample
+from uds_lens.unlearning import METHODS, TrainOptions, make_config, unlearning_trainer
+from uds_lens.unlearning.length_groups import draws_at_random, length_groups
 from uds_lens.unlearning.methods import objective_named
+from uds_lens.unlearning.padded_answers import pad_sequences
 from uds_lens.unlearning.parent import Parent
 from uds_lens.unlearning.training_data import encoded, pairs_of, training_data, winning_answers
 from uds_lens.unlearning.unlearning_trainer import UnlearningTrainer, training_arguments
@@ -98,6 +102,76 @@ def test_gradients_do_not_depend_on_the_passes(method: str, more, parent: Parent
         torch.testing.assert_close(parts[name], value, rtol=0, atol=1e-6 * float(largest))
     for name in ("loss", "forget_loss", *(("retain_loss",) if method != "ga" else ())):
         assert other[name] == pytest.approx(point[name], rel=1e-6)
+
+
+@pytest.mark.parametrize(("method", "more"), CASES, ids=[m + "-theirs" * bool(x) for m, x in CASES])
+def test_gradients_do_not_depend_on_groups_by_length(
+    method: str, more, parent: Parent, tmp_path, monkeypatch
+) -> None:
+    taken = []
+
+    def groups(batch):
+        taken.append(length_groups(batch, rows=1))
+        return taken[-1]
+
+    monkeypatch.setattr(unlearning_trainer, "length_groups", lambda batch: [batch])
+    whole, point = gradients(method, parent, tmp_path, passes=1, **more)
+    monkeypatch.setattr(unlearning_trainer, "length_groups", groups)
+    parts, other = gradients(method, parent, tmp_path, passes=1, **more)
+    assert [len(found) for found in taken] == ([] if more else [4]), "what counts padding keeps it"
+    largest = max(value.abs().max() for value in whole.values())
+    for name, value in whole.items():
+        torch.testing.assert_close(parts[name], value, rtol=0, atol=1e-6 * float(largest))
+    for name in ("loss", "forget_loss", *(("retain_loss",) if method != "ga" else ())):
+        assert other[name] == pytest.approx(point[name], rel=1e-6)
+
+
+@given(st.lists(st.tuples(*[st.integers(2, 9)] * 3), min_size=1, max_size=9), st.integers(1, 4))
+def test_groups_hold_each_row_once_and_pairs_stay_together(lengths, rows) -> None:
+    batch = {
+        side: pad_sequences(
+            [
+                AnswerSequence((1, *(100 + i for _ in range(n[k] - 1))), n[k] - 1)
+                for i, n in enumerate(lengths)
+            ],
+            pad_token_id=0,
+        )
+        for k, side in enumerate(("forget", "winner", "retain"))
+    }
+    batch["forget"]["reference"] = torch.arange(len(lengths)).float()
+    groups = length_groups(batch, rows=rows)
+    assert all(len(group["retain"]["labels"]) <= rows for group in groups)
+    for side, k in (("forget", 0), ("winner", 1), ("retain", 2)):
+        seen = []
+        for group in groups:
+            real = group[side]["attention_mask"].sum(1)
+            assert len(groups) == 1 or int(real.max()) == group[side]["labels"].shape[1]
+            rows_of = (group[side]["input_ids"][:, 1] - 100).tolist()
+            assert real.tolist() == [lengths[i][k] for i in rows_of]
+            assert side != "forget" or group[side]["reference"].tolist() == rows_of
+            assert side != "winner" or rows_of == (group["forget"]["input_ids"][:, 1] - 100).tolist()
+            seen += rows_of
+        assert sorted(seen) == list(range(len(lengths)))
+    padding = [sum(int((1 - g[s]["attention_mask"]).sum()) for g in groups) for s in ("forget", "retain")]
+    assert padding <= [int((1 - batch[s]["attention_mask"]).sum()) for s in ("forget", "retain")]
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [({}, False), ({"attention_dropout": 0.1}, True), ({"attention_dropout": 0}, False)],
+)
+def test_dropout_keeps_the_batch_whole(settings, expected) -> None:
+    config = LlamaConfig(
+        hidden_size=8,
+        intermediate_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=1,
+        vocab_size=9,
+        **settings,
+    )
+    assert draws_at_random(LlamaForCausalLM(config)) is expected
+    assert draws_at_random(torch.nn.Sequential(torch.nn.Dropout(0.1)))
+    assert not draws_at_random(torch.nn.Sequential(torch.nn.Dropout(0.0)))
 
 
 def test_an_incomplete_last_batch_is_one_batch_too(parent: Parent, tmp_path) -> None:

@@ -19,6 +19,7 @@ from uds_lens.errors import ConfigError, ModelError, Setting, UdsLensWarning
 from uds_lens.progress import progress
 from uds_lens.unlearning.batch_totals import SideTotals, batch_totals
 from uds_lens.unlearning.forward_passes import FrozenModel, Passes
+from uds_lens.unlearning.length_groups import draws_at_random, length_groups
 from uds_lens.unlearning.method_config import MethodConfig
 from uds_lens.unlearning.objective_registry import Objective
 from uds_lens.unlearning.padded_answers import widened
@@ -53,6 +54,9 @@ class UnlearningTrainer(OrderedTrainer):
             objective.prepare(config, model)
         needs_frozen = "frozen" in objective.needs
         self._frozen = FrozenModel(model).to(arguments.device) if needs_frozen else None
+        self._by_length = (
+            arguments.device.type == "cpu" and not config.counts_padding and not draws_at_random(model)
+        )
         self._totals: dict[str, SideTotals] = {}
         self._parts: dict[str, list[Tensor]] = defaultdict(list)
         self._n_batches = 0
@@ -90,6 +94,10 @@ class UnlearningTrainer(OrderedTrainer):
 
     def part_of_loss(self, model: nn.Module, inputs: Any) -> Tensor:
         """The objective's terms on one pass, by their share of the batch; kept for the loss curve."""
+        groups = length_groups(inputs) if self._by_length else [inputs]
+        return torch.stack([self._part(model, group) for group in groups]).sum()
+
+    def _part(self, model: nn.Module, inputs: Any) -> Tensor:
         passes = Passes(model, inputs, frozen=self._frozen, totals=self._totals)
         terms = self._objective.terms(self._config, passes)
         parts = {"forget_loss": terms.forget, "retain_loss": terms.retain}
