@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,14 @@ from pathlib import Path
 import torch
 
 import uds_lens as ul
+
+
+def last_loss(model: Path, examples: list[ul.ForgetExample]) -> float:
+    """Train for one epoch and throw the result away; the loss of the last step."""
+    options = ul.unlearning.TrainOptions(device="cpu", progress=False, checkpoint_every=0)
+    with tempfile.TemporaryDirectory() as folder:
+        trained = ul.unlearning.relearn(model, examples, out=Path(folder) / "relearned", options=options)
+        return float(ul.unlearning.read_record(trained)["loss_curve"][-1]["loss"])
 
 
 def main() -> None:
@@ -48,6 +57,7 @@ def main() -> None:
                         "prob"
                     ].value
                 ),
+                "one epoch of relearning": lambda: last_loss(models / "retain90", examples),
             }
             print(json.dumps(list(works)), flush=True)
             for line in sys.stdin:

@@ -46,6 +46,9 @@ def test_the_tables_fit_the_functions_that_judge(done):
         n_resamples=20,
     )
     assert robust["n"].tolist() == [3]
+    at_once = meta.robustness_by_filter(**found.states, metrics=["uds"], n_resamples=20)
+    unfiltered = at_once[(at_once["filter"] == "none") & (at_once["models"] == "own")]
+    assert unfiltered[["q", "r"]].to_numpy() == pytest.approx(robust[["q", "r"]].to_numpy())
     assert len(found.retain_relearned) == 3 and len(found.relearned) == 3
     assert set(found.reasons["model"]) == {"retain"}
 
