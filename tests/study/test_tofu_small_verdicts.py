@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 import uds_lens as ul
+from uds_lens.study.study_models import study_models
 
 FOLDER = Path(__file__).parents[2] / "studies" / "tofu_small"
 METHODS = ("graddiff", "npo", "simnpo", "idknll", "rmu")
@@ -169,3 +170,12 @@ def test_a_study_that_is_not_complete_is_refused(judge, tmp_path, monkeypatch):
     with pytest.raises(SystemExit, match="not complete"):
         judge.main()
     assert not (tmp_path / "out").exists()
+
+
+def test_the_full_size_check_takes_models_of_the_study_on_all_rows():
+    part, whole = (ul.study.plan(FOLDER / name) for name in ("plan.toml", "full_size.toml"))
+    of_study, checked = ({m.model_id: m for m in study_models(plan)} for plan in (part, whole))
+    assert len(checked) == 10 and len({m.method for m in checked.values()} - {None}) == 8
+    assert all(replace(of_study[name], states=m.states) == m for name, m in checked.items())
+    assert (part.data.limit, whole.data.limit) == (100, None)
+    assert whole.measure == part.measure and whole.training == part.training

@@ -15,10 +15,11 @@ from uds_lens.study.plan_records import (
 )
 from uds_lens.study.slurm_workers import SlurmOptions
 from uds_lens.study.study_estimate import StudyEstimate
+from uds_lens.study.study_frames import StudyFrames, frames
 from uds_lens.study.study_models import StudyModel, StudyState, study_models
 from uds_lens.study.study_run import run
 from uds_lens.study.study_status import StateFailure, StudyStatus, status
-from uds_lens.study.study_table import COLUMNS, StudyFrames, examples_table, frames, table, write_table
+from uds_lens.study.study_table import COLUMNS, examples_table, table, write_table
 
 __all__ = [
     "COLUMNS",

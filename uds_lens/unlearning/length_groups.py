@@ -37,11 +37,11 @@ def length_groups(batch: Batch, *, rows: int = ROWS_TOGETHER) -> list[dict[str, 
     n = len(next(iter(batch.values()))["labels"])
     if n <= rows:
         return [{side: dict(values) for side, values in batch.items()}]
-    paired = [side for side in batch if side != "retain"]
+    lengths = {side: values["attention_mask"].sum(1) for side, values in batch.items()}
+    together = torch.stack([length for side, length in lengths.items() if side != "retain"]).sum(0)
     order = {
-        side: sum(batch[each]["attention_mask"].sum(1) for each in together).argsort(stable=True)
-        for together in (paired, [side for side in batch if side == "retain"])
-        for side in together
+        side: (length if side == "retain" else together).argsort(stable=True)
+        for side, length in lengths.items()
     }
     cuts = [slice(start, start + rows) for start in range(0, n, rows)]
     return [{side: _taken(values, order[side][cut]) for side, values in batch.items()} for cut in cuts]
