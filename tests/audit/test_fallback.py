@@ -6,7 +6,7 @@ import pytest
 import torch
 from tiny_models import EXAMPLES
 
-from uds_lens.audit.target import Target, _closeness, _mean_over_tokens
+from uds_lens.audit.target import Target, _closeness, _mean_over_tokens, checked_rows
 from uds_lens.data import encode, make_batch
 from uds_lens.errors import UdsLensWarning, forget_warnings
 from uds_lens.patching import WavefrontTarget, capture
@@ -141,3 +141,22 @@ def test_scores_are_put_together_off_a_device_without_float64(opened, unchecked)
     for one, two in zip(found, _closeness(other, states, batch), strict=True):
         assert type(one) is torch.Tensor
         assert torch.equal(one, two)
+
+
+def sized(*sizes):
+    """Rows of so many tokens, with windows of so many."""
+    return [SimpleNamespace(ids=(1,) * tokens, window=(0,) * window) for tokens, window in sizes]
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        (sized((9, 2), (30, 3), (20, 7), (5, 1)), [1, 2]),  # the longest, the widest
+        (sized((9, 2), (30, 7), (20, 3), (5, 1)), [1, 3]),  # one row is both: the shortest
+        (sized((20, 2), (20, 5), (8, 1)), [1, 2]),  # the widest is among the longest: it pads nothing
+        (sized((20, 2), (20, 2), (20, 2)), [0, 1]),  # all alike: two rows all the same
+        (sized((20, 2)), [0]),
+    ],
+)
+def test_the_self_check_takes_a_row_that_is_padded(rows, expected):
+    assert checked_rows(rows) == expected

@@ -95,15 +95,20 @@ def test_rows_resumed_in_groups_give_the_same(opened, batch_of, family, packed, 
     torch.testing.assert_close(cut.patched(cache), whole.patched(cache), atol=1e-5, rtol=1e-5, equal_nan=True)
 
 
-def test_a_recording_counts_what_resuming_will_hold(opened, batch_of):
-    model, batch = opened("llama"), batch_of()
-    target = open_target(model, batch, packed=True)
-    assert all(target.recording.plain), "otherwise heads are not moved by groups"
+@pytest.mark.parametrize("cut", [False, True], ids=["", "in groups"])
+@pytest.mark.parametrize("packed", [False, True], ids=["padded", "packed"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_recording_counts_what_resuming_will_hold(opened, batch_of, family, packed, cut, monkeypatch):
+    if cut:
+        monkeypatch.setattr("uds_lens.patching.costs.VARIANT_STATES", {"cpu": 1})
+    model, batch = opened(family), batch_of()
+    target = open_target(model, batch, packed=packed)
+    assert (len(target.recording.row_groups) > 1) == cut
     counted = target.recording.nbytes
     before = held(target.recording)
     target.patched(probe(model, batch))
-    assert held(target.recording) - before > 0
-    assert held(target.recording) <= counted == target.recording.nbytes
+    assert counted == target.recording.nbytes
+    assert before < held(target.recording) <= counted <= 1.25 * held(target.recording)
 
 
 def held(recording):
@@ -168,7 +173,8 @@ def test_the_self_check_sees_packed_rows_that_are_wrong(opened, batch_of, monkey
 
     def wrong(self):
         true(self)
-        self.packing.order.copy_(self.packing.order.flip(0))
+        for index in (self.packing.order, *self.packing._indices.values()):
+            index.copy_(index.flip(0))
 
     monkeypatch.setattr(PackedAttention, "require_once", wrong)
     with pytest.warns(UdsLensWarning, match="does not reproduce"):

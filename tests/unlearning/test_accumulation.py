@@ -1,18 +1,31 @@
 """A batch is one batch in however many passes it is taken: gradients agree to rounding, for every objective."""
 
 import copy
+from dataclasses import dataclass
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers import TrainerCallback as _Callback
 
 from tests.unlearning.conftest import QUICK, Tiny
 from uds_lens.data import AnswerSequence, ForgetExample
-from uds_lens.unlearning import METHODS, TrainOptions, make_config, unlearning_trainer
-from uds_lens.unlearning.length_groups import draws_at_random, length_groups
+from uds_lens.unlearning import (
+    METHODS,
+    RelearnConfig,
+    RetainConfig,
+    Terms,
+    TrainOptions,
+    make_config,
+    objective,
+    per_answer,
+    relearn,
+    unlearning_trainer,
+    withdraw_objective,
+)
+from uds_lens.unlearning.length_groups import length_groups
 from uds_lens.unlearning.methods import objective_named
 from uds_lens.unlearning.padded_answers import pad_sequences
 from uds_lens.unlearning.parent import Parent
@@ -40,8 +53,10 @@ def rows(texts, start: int = 0) -> list[ForgetExample]:
     return [ForgetExample(str(i), f"What of {i + start}?", text, row=i) for i, text in enumerate(texts)]
 
 
-def gradients(method: str, parent: Parent, folder, *, passes: int, n: int = 4, **more) -> tuple[dict, dict]:
-    """Gradients of the first step, and the point of the loss curve, with a batch of four in so many passes."""
+def gradients(
+    method: str, parent: Parent, folder, *, passes: int, n: int = 4, steps: int = 1, **more
+) -> tuple[dict, dict]:
+    """Gradients of the last step, and its point of the loss curve, with a batch of four in so many passes."""
     config = make_config(
         method,
         {**EXTRA.get(method, {}), **more, "alpha": 2.0, **SHORT} if method != "ga" else SHORT,
@@ -58,7 +73,7 @@ def gradients(method: str, parent: Parent, folder, *, passes: int, n: int = 4, *
         model,
         config,
         declared,
-        VisitDataset(data, epochs=1, seed=0),
+        VisitDataset(data, epochs=steps, seed=0),
         arguments=training_arguments(
             config,
             TrainOptions(
@@ -81,7 +96,7 @@ def gradients(method: str, parent: Parent, folder, *, passes: int, n: int = 4, *
 
     trainer.add_callback(Keep())
     trainer.train()
-    return found, trainer.state.log_history[0]
+    return found, trainer.state.log_history[steps - 1]
 
 
 THEIRS = {"reduction": "open_unlearning"}
@@ -106,19 +121,12 @@ def test_gradients_do_not_depend_on_the_passes(method: str, more, parent: Parent
 
 @pytest.mark.parametrize(("method", "more"), CASES, ids=[m + "-theirs" * bool(x) for m, x in CASES])
 def test_gradients_do_not_depend_on_groups_by_length(
-    method: str, more, parent: Parent, tmp_path, monkeypatch
+    method: str, more, parent: Parent, tmp_path, groups, monkeypatch
 ) -> None:
-    taken = []
-
-    def groups(batch):
-        taken.append(length_groups(batch, rows=1))
-        return taken[-1]
-
+    parts, other = gradients(method, parent, tmp_path, passes=1, steps=2, **more)
+    assert groups == ([] if more else [4]), "what counts padding keeps it; the first pass is whole"
     monkeypatch.setattr(unlearning_trainer, "length_groups", lambda batch: [batch])
-    whole, point = gradients(method, parent, tmp_path, passes=1, **more)
-    monkeypatch.setattr(unlearning_trainer, "length_groups", groups)
-    parts, other = gradients(method, parent, tmp_path, passes=1, **more)
-    assert [len(found) for found in taken] == ([] if more else [4]), "what counts padding keeps it"
+    whole, point = gradients(method, parent, tmp_path, passes=1, steps=2, **more)
     largest = max(value.abs().max() for value in whole.values())
     for name, value in whole.items():
         torch.testing.assert_close(parts[name], value, rtol=0, atol=1e-6 * float(largest))
@@ -140,7 +148,7 @@ def test_groups_hold_each_row_once_and_pairs_stay_together(lengths, rows) -> Non
     }
     batch["forget"]["reference"] = torch.arange(len(lengths)).float()
     groups = length_groups(batch, rows=rows)
-    assert all(len(group["retain"]["labels"]) <= rows for group in groups)
+    assert len(groups) == 1 or all(len(group["retain"]["labels"]) <= rows for group in groups)
     for side, k in (("forget", 0), ("winner", 1), ("retain", 2)):
         seen = []
         for group in groups:
@@ -152,26 +160,58 @@ def test_groups_hold_each_row_once_and_pairs_stay_together(lengths, rows) -> Non
             assert side != "winner" or rows_of == (group["forget"]["input_ids"][:, 1] - 100).tolist()
             seen += rows_of
         assert sorted(seen) == list(range(len(lengths)))
-    padding = [sum(int((1 - g[s]["attention_mask"]).sum()) for g in groups) for s in ("forget", "retain")]
-    assert padding <= [int((1 - batch[s]["attention_mask"]).sum()) for s in ("forget", "retain")]
+    for side, values in batch.items():
+        padding = sum(int((1 - group[side]["attention_mask"]).sum()) for group in groups)
+        assert padding <= int((1 - values["attention_mask"]).sum())
 
 
-@pytest.mark.parametrize(
-    ("settings", "expected"),
-    [({}, False), ({"attention_dropout": 0.1}, True), ({"attention_dropout": 0}, False)],
-)
-def test_dropout_keeps_the_batch_whole(settings, expected) -> None:
-    config = LlamaConfig(
-        hidden_size=8,
-        intermediate_size=8,
-        num_hidden_layers=1,
-        num_attention_heads=1,
-        vocab_size=9,
-        **settings,
-    )
-    assert draws_at_random(LlamaForCausalLM(config)) is expected
-    assert draws_at_random(torch.nn.Sequential(torch.nn.Dropout(0.1)))
-    assert not draws_at_random(torch.nn.Sequential(torch.nn.Dropout(0.0)))
+@dataclass(frozen=True, kw_only=True)
+class MarginConfig(RetainConfig):
+    """Each forget answer less likely than the retain answer beside it."""
+
+    method = "margin"
+
+
+def margin(config, passes):
+    apart = passes.answer_log_probs("retain") - passes.answer_log_probs("forget")
+    return Terms(per_answer("forget", -torch.nn.functional.logsigmoid(0.2 * apart).mean()))
+
+
+@pytest.fixture
+def groups(monkeypatch) -> list[int]:
+    """How many groups each pass was cut into, from the second on; groups have one row."""
+    found: list[int] = []
+
+    def one_by_one(batch):
+        made = length_groups(batch, rows=1)
+        found.append(len(made))
+        return made
+
+    monkeypatch.setattr(unlearning_trainer, "length_groups", one_by_one)
+    return found
+
+
+def test_an_objective_of_somebodys_own_sees_its_batches_whole(parent: Parent, tmp_path, groups) -> None:
+    objective(MarginConfig, needs=("retain",))(margin)
+    try:
+        whole, _ = gradients("margin", parent, tmp_path, passes=1, steps=2)
+        parts, _ = gradients("margin", parent, tmp_path, passes=4, steps=2)
+    finally:
+        withdraw_objective("margin")
+    assert groups == []
+    for name, value in whole.items():
+        torch.testing.assert_close(parts[name], value, rtol=0, atol=1e-6 * float(value.abs().max()))
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_what_drops_at_random_keeps_its_batches_whole(dropout, tiny, tmp_path, groups) -> None:
+    model = AutoModelForCausalLM.from_pretrained(tiny.full, attention_dropout=dropout)
+    place = tmp_path / "model"
+    model.save_pretrained(place)
+    AutoTokenizer.from_pretrained(tiny.full).save_pretrained(place)
+    settings = RelearnConfig(batch_size=4, learning_rate=1e-3)
+    relearn(place, rows(UNEQUAL * 2), out=tmp_path / "again", epochs=2, config=settings, options=QUICK)
+    assert groups == ([] if dropout else [4, 4, 4]), "the first pass is whole: it tells"
 
 
 def test_an_incomplete_last_batch_is_one_batch_too(parent: Parent, tmp_path) -> None:

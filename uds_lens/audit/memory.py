@@ -20,6 +20,7 @@ from uds_lens.models import ModelSource, pick_device
 from uds_lens.models.checkpoint import load_config
 from uds_lens.models.loading_lock import LOADING
 from uds_lens.patching.costs import SCORES_AT_ONCE, logits_at_once
+from uds_lens.patching.wavefront.packing import Packing
 from uds_lens.results.settings import AuditConfig, RunOptions
 
 logger = logging.getLogger(__name__)
@@ -174,6 +175,8 @@ def estimate_memory(
         tokens, resumed = len(batch) * length, len(batch) * per_row
         masks = 3 * resumed * (length + per_row) * size  # of the window, beside them while they are built
         recorded = tokens * layers * kv * size + 2 * resumed * width * size
+        if plan.packed:  # where heads stand, for each number of variants
+            recorded += resumed * (layers + 1) // 2 * Packing.bytes_to_move(heads, kv // (2 * head))
         scores = heads * max(tokens * length, min(resumed * (length + per_row), SCORES_AT_ONCE // heads))
         active = max(tokens, resumed) * (2 * width + 3 * inner) * size + 3 * scores * size
         largest = max(largest, recorded + masks + active)

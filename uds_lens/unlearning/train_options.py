@@ -28,7 +28,8 @@ class TrainOptions:
     """Dtype of the arithmetic, with weights kept in `dtype`."""
 
     device_batch_size: int | None = None
-    """Forget examples per device and pass; the rest of a batch is accumulated. None takes the whole batch at once."""
+    """Forget examples per device and pass; the rest of a batch is accumulated. None takes the whole batch at once, on a
+    CPU in groups of similar length."""
 
     gradient_checkpointing: bool = False
     """Recompute activations instead of keeping them: less memory, more time."""

@@ -19,10 +19,12 @@ from uds_lens.errors import ConfigError, ModelError, Setting, UdsLensWarning
 from uds_lens.progress import progress
 from uds_lens.unlearning.batch_totals import SideTotals, batch_totals
 from uds_lens.unlearning.forward_passes import FrozenModel, Passes
-from uds_lens.unlearning.length_groups import draws_at_random, length_groups
+from uds_lens.unlearning.length_groups import length_groups
 from uds_lens.unlearning.method_config import MethodConfig
+from uds_lens.unlearning.method_words import OWN_WORDS
 from uds_lens.unlearning.objective_registry import Objective
 from uds_lens.unlearning.padded_answers import widened
+from uds_lens.unlearning.relearning import RelearnConfig
 from uds_lens.unlearning.run_checkpoints import seal
 from uds_lens.unlearning.terms import share
 from uds_lens.unlearning.train_options import TrainOptions
@@ -54,9 +56,12 @@ class UnlearningTrainer(OrderedTrainer):
             objective.prepare(config, model)
         needs_frozen = "frozen" in objective.needs
         self._frozen = FrozenModel(model).to(arguments.device) if needs_frozen else None
-        self._by_length = (
-            arguments.device.type == "cpu" and not config.counts_padding and not draws_at_random(model)
-        )
+        known = (
+            isinstance(config, RelearnConfig) or config.method in OWN_WORDS
+        )  # all their terms are plain means
+        alone = arguments.device.type == "cpu" and known and not config.counts_padding
+        self._by_length: bool | None = None if alone else False
+        """None: whether a pass draws at random, and depends on its rows, is not known yet."""
         self._totals: dict[str, SideTotals] = {}
         self._parts: dict[str, list[Tensor]] = defaultdict(list)
         self._n_batches = 0
@@ -94,6 +99,11 @@ class UnlearningTrainer(OrderedTrainer):
 
     def part_of_loss(self, model: nn.Module, inputs: Any) -> Tensor:
         """The objective's terms on one pass, by their share of the batch; kept for the loss curve."""
+        if self._by_length is None:
+            random = torch.get_rng_state()
+            whole = self._part(model, inputs)
+            self._by_length = torch.equal(random, torch.get_rng_state())
+            return whole
         groups = length_groups(inputs) if self._by_length else [inputs]
         return torch.stack([self._part(model, group) for group in groups]).sum()
 

@@ -31,7 +31,7 @@ class Packing:
     _repeated: dict[int, Packing] = field(default_factory=dict, repr=False)
 
     _indices: dict[tuple[str, int, int], Int[Tensor, "entry"]] = field(default_factory=dict, repr=False)
-    """Where entries stand, by the way they are moved: all blocks of a model move theirs alike."""
+    """Where entries stand, by the way they are moved: all blocks of a pass move theirs alike, and every source's."""
 
     @classmethod
     def of(cls, real: Bool[Tensor, "batch pos"]) -> Packing:
@@ -106,7 +106,7 @@ class Packing:
         return places + 4 * entries
 
     def _index(self, way: str, heads: int, groups: int) -> Int[Tensor, "entry"]:
-        """Found once for each way, and number of heads."""
+        """Found once for each way and number of heads."""
         key = (way, heads, groups)
         if key not in self._indices:
             made = {"pad heads": self._padded, "pad groups": self._padded_groups, "pack groups": self._packed}

@@ -65,10 +65,10 @@ class Recording(Trace):
         """Memory held by the tensors that grow with the batch, in bytes; with what resuming its windows will hold."""
         kept = [t for t in (*self.kept.keys, *self.kept.values) if t is not None]
         arguments = _tensors(self.calls)
-        held = sum(_bytes(t) for t in (self.entry, self.states, self.logprobs, *kept, *arguments))
+        held = _bytes([self.entry, self.states, self.logprobs, *kept, *arguments])
         plain = bool(self.plain) and all(self.plain)
         groups = max((t.shape[1] for t in kept), default=1)
-        heads = int(getattr(self.anatomy.text_config, "num_attention_heads", groups))
+        heads = int(getattr(self.anatomy.text_config, "num_attention_heads", None) or groups)
         cut = resumed = moved = 0
         for start, stop, group in self.row_groups:
             width, together = group.batch.window.shape[1], group.variants_at_once
@@ -76,7 +76,7 @@ class Recording(Trace):
             resumed += together * tokens
             copies = 1 if plain else together
             cut += copies * tokens * (group.first_column + copies * width)
-            if plain:  # for each number of variants there is, those of all their tokens
+            if self.windows is not None:  # for each number of variants there is, those of all their tokens
                 moved += together * (together + 1) // 2 * tokens
         for argument in arguments:
             masks = argument.ndim == 4
@@ -85,8 +85,10 @@ class Recording(Trace):
         return held + moved * Packing.bytes_to_move(heads, groups)
 
 
-def _bytes(tensor: Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
+def _bytes(tensors: list[Tensor]) -> int:
+    """What they hold: keys and values may be views of a whole projection."""
+    storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
+    return sum(storages.values())
 
 
 def _tensors(value: Any) -> list[Tensor]:
