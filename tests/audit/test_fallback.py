@@ -6,10 +6,11 @@ import pytest
 import torch
 from tiny_models import EXAMPLES
 
-from uds_lens.audit.target import Target, _closeness, _mean_over_tokens, checked_rows
-from uds_lens.data import encode, make_batch
+from uds_lens.audit.target import Target, _closeness, _mean_over_tokens
+from uds_lens.data import TokenSequence, encode, make_batch
 from uds_lens.errors import UdsLensWarning, forget_warnings
 from uds_lens.patching import WavefrontTarget, capture
+from uds_lens.patching.engines import checked_rows
 from uds_lens.patching.wavefront import rows_layout
 from uds_lens.results import AuditConfig, DepthAudit, RunOptions
 
@@ -145,7 +146,11 @@ def test_scores_are_put_together_off_a_device_without_float64(opened, unchecked)
 
 def sized(*sizes):
     """Rows of so many tokens, with windows of so many."""
-    return [SimpleNamespace(ids=(1,) * tokens, window=(0,) * window) for tokens, window in sizes]
+    return [
+        TokenSequence(ids=(1,) * tokens, targets=(1,) * window, scored=places, patched=places)
+        for tokens, window in sizes
+        for places in [tuple(range(tokens - window, tokens))]
+    ]
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from uds_lens.audit.memory import GIB, run_halving
 from uds_lens.audit.plan import Plan
 from uds_lens.audit.source_states import SourceStates, opened, runs_packed
 from uds_lens.compat.torch import is_out_of_memory
-from uds_lens.data import TokenBatch, TokenRow
+from uds_lens.data import TokenBatch
 from uds_lens.errors import ModelError
 from uds_lens.models import ModelSource
 from uds_lens.patching import (
@@ -29,6 +29,7 @@ from uds_lens.patching import (
     open_target,
 )
 from uds_lens.patching.costs import SCORES_AT_ONCE
+from uds_lens.patching.engines import checked_rows
 from uds_lens.progress import progress
 from uds_lens.results.records import ModelRecord
 from uds_lens.results.settings import AuditConfig, RunOptions
@@ -249,24 +250,6 @@ class Target:
             return "naive"  # it was said when the first model of this kind was read
         rows = checked_rows(self.plan.rows)
         return choose_engine(self.model, self.plan.batch_of(rows), site=self.config.site, packed=self.packed)
-
-
-def checked_rows(rows: Sequence[TokenRow]) -> list[int]:
-    """Two rows that show a wrong mask, position or offset: the longest, and a shorter one that it pads.
-
-    That is the one with the widest window, or where this is among the longest, the shortest of all. Where all rows are
-    of one length, any other.
-
-    Returns:
-        Indices in their order; one where there is one.
-    """
-    numbers = range(len(rows))
-    longest = max(numbers, key=lambda i: (len(rows[i].ids), len(rows[i].window)))
-    widest = max(numbers, key=lambda i: len(rows[i].window))
-    others = sorted((i for i in numbers if i != longest), key=lambda i: len(rows[i].ids))
-    if len(rows[widest].ids) < len(rows[longest].ids):
-        others.insert(0, widest)
-    return sorted({longest, *others[:1]})
 
 
 def score_sources(

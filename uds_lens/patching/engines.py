@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from uds_lens.checked_arguments import arguments_checked
 from uds_lens.compat.torch import is_out_of_memory
-from uds_lens.data import TokenBatch
+from uds_lens.data import TokenBatch, TokenSequence
 from uds_lens.errors import ModelBusyError, warn_once
 from uds_lens.models import HookedModel
 from uds_lens.patching.capture import as_hooked, capture
@@ -98,6 +100,24 @@ def choose_engine(
     if gap == float("inf"):
         return fall_back(model, "log-probabilities are NaN in one engine only")
     return fall_back(model, f"log-probabilities differ by {gap:.2g} nats (allowed {tolerance:g})")
+
+
+def checked_rows(rows: Sequence[TokenSequence]) -> list[int]:
+    """Two rows for `choose_engine`: the longest, and a shorter one, which is padded.
+
+    That is the one with the widest window, or where this is among the longest, the shortest of all. Where all rows are
+    of one length, any other.
+
+    Returns:
+        Indices in their order; one where there is one.
+    """
+    numbers = range(len(rows))
+    longest = max(numbers, key=lambda i: (len(rows[i].ids), len(rows[i].window)))
+    widest = max(numbers, key=lambda i: len(rows[i].window))
+    others = sorted((i for i in numbers if i != longest), key=lambda i: len(rows[i].ids))
+    if len(rows[widest].ids) < len(rows[longest].ids):
+        others.insert(0, widest)
+    return sorted({longest, *others[:1]})
 
 
 def _spread(n_layers: int, n: int) -> list[int]:
