@@ -3,7 +3,8 @@
     python studies/tofu_small/judge.py runs/tofu_small --out studies/tofu_small/results
 
 It refuses a study that is not complete: a look at half of it would be a choice. `--cut` names what was left out of the
-plan, in the order of `claims.md`, and is printed with the results.
+plan, in the order of `claims.md`, and is printed with the results. `trust.csv` is what the library says of metrics that
+were in the study: it goes to `uds_lens/metrics`.
 """
 
 from __future__ import annotations
@@ -194,6 +195,8 @@ def main() -> None:
         f"{asked.cut}. {len(frames.reasons)} values of {len(long)} are undefined, each with its reason in the table."
     )
     (asked.out / "README.md").write_text(page(found, ruled, tables, told), encoding="utf-8")
+    trust = metric_table(found, "utility")[["metric", "F", "low", "high", "Q", "R"]]
+    trust.round(4).to_csv(asked.out / "trust.csv", index=False)
     figures(found, tables, asked.out)
     for each in ruled:
         print(f"{each.verdict:12} {each.claim}: {each.why}")

@@ -48,6 +48,9 @@ def _reading(spec: MetricSpec) -> str:
     models = [need for need in ul.metrics.all_needs(spec) if need in ("retain", "full")]
     if models:
         parts.append(f"Needs {', '.join(f'--{model}' for model in models)}.")
+    trust = ul.metrics.studied().get(spec.name)
+    if trust is not None:
+        parts.append(f"{trust} in our study.")
     return " ".join(parts)
 
 

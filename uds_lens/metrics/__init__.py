@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from uds_lens.metrics.metric_results import Cost, MetricResults, MetricValue
     from uds_lens.metrics.models_table import metrics_by_model
     from uds_lens.metrics.state_similarity import cka_erasure, linear_cka
+    from uds_lens.metrics.trust import Trust, studied
 
 __all__ = [
     "METRICS",
@@ -69,6 +70,7 @@ __all__ = [
     "MetricValue",
     "Outcome",
     "Pass",
+    "Trust",
     "Undefined",
     "add_metric",
     "all_needs",
@@ -104,6 +106,7 @@ __all__ = [
     "probability",
     "resolve",
     "score_answers",
+    "studied",
     "truth_ratio",
     "withdraw_metric",
     "zlib_score",
@@ -194,6 +197,10 @@ _FILES = {
         "Cost",
         "MetricResults",
         "MetricValue",
+    ),
+    "trust": (
+        "Trust",
+        "studied",
     ),
 }
 """Names by the file that holds them."""

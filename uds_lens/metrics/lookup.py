@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from textwrap import shorten
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ from uds_lens.checked_settings import shown
 from uds_lens.errors import ConfigError
 from uds_lens.metrics.catalogue import METRICS
 from uds_lens.metrics.declaration import MetricSpec
+from uds_lens.metrics.trust import studied
 from uds_lens.optional_packages import require_package
 
 if TYPE_CHECKING:
@@ -89,7 +91,8 @@ def metrics_frame(specs: Sequence[MetricSpec] | None = None) -> pd.DataFrame:
         specs: Which metrics; None takes all.
 
     Returns:
-        Columns `name`, `label`, `group`, `needs`, `data`, `direction`, `low`, `high`, `zero`, `one`.
+        Columns `name`, `label`, `group`, `needs`, `data`, `direction`, `low`, `high`, `zero`, `one`, and what our study
+        found (`uds_lens.metrics.studied`): `studied_f`, `studied_f_low`, `studied_f_high`, NaN for what was not in it.
     """
     import pandas as pd
 
@@ -105,10 +108,17 @@ def metrics_frame(specs: Sequence[MetricSpec] | None = None) -> pd.DataFrame:
             "high": spec.high,
             "zero": spec.meaning.zero,
             "one": spec.meaning.one,
+            **_trusted(spec.name),
         }
         for spec in (METRICS.values() if specs is None else specs)
     ]
     return pd.DataFrame(rows)
+
+
+def _trusted(name: str) -> dict[str, float]:
+    trust = studied().get(name)
+    values = (math.nan,) * 3 if trust is None else (trust.faithfulness, trust.low, trust.high)
+    return dict(zip(("studied_f", "studied_f_low", "studied_f_high"), values, strict=True))
 
 
 @arguments_checked

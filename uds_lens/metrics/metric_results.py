@@ -13,6 +13,7 @@ import torch
 from uds_lens.checked_arguments import arguments_checked
 from uds_lens.metrics.declaration import Direction, Group
 from uds_lens.metrics.metric_options import MetricOptions
+from uds_lens.metrics.trust import studied
 from uds_lens.results import Interval, ModelRecord, bootstrap_interval
 from uds_lens.results.cautions import FEW
 from uds_lens.results.intervals import FEW_CLUSTERS, interval_basis
@@ -195,6 +196,18 @@ class MetricResults:
                 "intervals."
                 for n, labels in sorted(few.items())
             )
+            + self._doubtful()
+        )
+
+    def _doubtful(self) -> tuple[str, ...]:
+        """Metrics that did not tell models that know from others where that was tried."""
+        found = {metric.label: studied().get(metric.name) for metric in self if metric.value == metric.value}
+        told = [f"{label} ({trust})" for label, trust in found.items() if trust and trust.is_doubtful]
+        if not told:
+            return ()
+        return (
+            f"In a study of small Llamas {', '.join(told)} did not tell models trained on the forget set from others: "
+            "quote them beside metrics that did (docs, The other metrics).",
         )
 
     def _few_subjects(self) -> tuple[str, ...]:

@@ -1,0 +1,82 @@
+"""What the library says of metrics that were in its own study: what the study's table gives, and no more."""
+
+import math
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import uds_lens as ul
+from uds_lens.metrics import (
+    METRICS,
+    MetricOptions,
+    MetricResults,
+    MetricValue,
+    Trust,
+    metrics_frame,
+    studied,
+)
+
+RESULTS = Path(__file__).parents[2] / "studies" / "tofu_small" / "results"
+
+
+def test_it_is_what_the_table_of_the_study_gives():
+    if not RESULTS.is_dir():
+        pytest.skip("the folder of studies does not come with the package")
+    shipped = Path(ul.metrics.trust.__file__).with_name("trust.csv")
+    assert shipped.read_text() == (RESULTS / "trust.csv").read_text()
+    plan = ul.study.plan(RESULTS.parent / "plan.toml")
+    frames = ul.study.frames(pd.read_parquet(RESULTS / "table.parquet"), plan=plan)
+    faithful = ul.meta.faithfulness(frames.pools, metrics=tuple(studied())).set_index("metric")
+    assert set(studied()) == set(plan.measure.metrics) <= set(METRICS)
+    for name, trust in studied().items():
+        found = faithful.loc[name]
+        assert (trust.faithfulness, trust.low, trust.high) == pytest.approx(
+            (found["auc"], found["cluster_low"], found["cluster_high"]), abs=1e-4
+        )
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "doubtful"),
+    [(0.8, 0.95, False), (0.7, 0.8, False), (0.6, 0.74, True), (0.4, 0.9, True), (0.1, 0.4, True)],
+)
+def test_a_metric_is_doubtful_below_three_quarters_or_where_chance_is_not_ruled_out(low, high, doubtful):
+    assert Trust((low + high) / 2, low, high, 1.0, math.nan).is_doubtful is doubtful
+
+
+def results(**values: float) -> MetricResults:
+    """Metrics of some model."""
+    declared = {name: METRICS[name] for name in values}
+    metrics = {
+        name: MetricValue(
+            name=name,
+            label=spec.label,
+            group=spec.group,
+            value=values[name],
+            direction=spec.meaning.direction,
+            low=spec.low,
+            high=spec.high,
+            zero=spec.meaning.zero,
+            one=spec.meaning.one,
+        )
+        for name, spec in declared.items()
+    }
+    return MetricResults(
+        metrics=metrics, models={}, options=MetricOptions(), sizes={}, generations={}, provenance={}
+    )
+
+
+def test_results_warn_of_what_did_not_tell(monkeypatch):
+    told = {"es": Trust(0.6, 0.5, 0.7, 1.0, 0.5), "prob": Trust(0.9, 0.8, 0.95, 1.0, 0.5)}
+    monkeypatch.setattr("uds_lens.metrics.metric_results.studied", lambda: told)
+    (sentence,) = results(es=0.1, prob=0.2, em=0.3).warnings
+    assert "Extraction Strength (F 0.60, 0.50 to 0.70) did not tell" in sentence
+    assert results(es=math.nan, prob=0.2).warnings == ()
+    monkeypatch.setattr("uds_lens.metrics.metric_results.studied", dict)
+    assert results(es=0.1, prob=0.2).warnings == ()
+
+
+def test_the_table_of_metrics_has_it():
+    frame = metrics_frame().set_index("name")
+    assert frame.loc["uds", "studied_f"] == studied()["uds"].faithfulness
+    assert frame["studied_f"].notna().sum() == len(studied())
