@@ -144,6 +144,15 @@ def coverage(theme: Theme) -> go.Figure:
     )
 
 
+def trusted(theme: Theme) -> go.Figure:
+    """Each metric's F, from the long table of the study."""
+    study = HERE.parents[1] / "studies" / "tofu_small"
+    plan = ul.study.plan(study / "plan.toml")
+    frames = ul.study.frames(pd.read_parquet(study / "results" / "table.parquet"), plan=plan)
+    faithful = ul.meta.faithfulness(frames.pools, metrics=tuple(plan.measure.metrics))
+    return ul.plots.faithfulness_forest(faithful, theme=theme)
+
+
 def main() -> None:
     """Write the pictures beside this file."""
     for theme in ("light", "dark"):
@@ -152,6 +161,7 @@ def main() -> None:
             "results_coverage.svg": coverage(theme),
             "results_unlearned.svg": unlearned(theme),
             "results_layers.svg": by_layer(theme),
+            "results_faithfulness.svg": trusted(theme),
         }
         for name, figure in figures.items():
             ul.plots.save_figure(figure, HERE / beside(name, theme), width=760, scale=1.25)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 import pandas as pd
-from verdicts import FILTERS, Judged, Verdict, verdicts
+from verdicts import FILTERS, Judged, Verdict, interval_of_f, verdicts
 
 import uds_lens as ul
 
@@ -88,6 +88,8 @@ def metric_table(found: Judged, setting: str) -> pd.DataFrame:
     judged_alone = found.faithful.columns.difference(found.overall[setting].columns)
     table = found.overall[setting].join(found.faithful[judged_alone])
     table["threshold"] = pd.Series(found.thresholds)
+    for name in table.index:  # Wilson's where all resamples are alike
+        table.loc[name, ["cluster_low", "cluster_high"]] = interval_of_f(found, name)
     table = table.sort_values("auc", ascending=False).reset_index()
     return table[list(FEW)].rename(columns=FEW)
 

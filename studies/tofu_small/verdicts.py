@@ -111,7 +111,7 @@ def _lens_is_next(judged: Judged) -> tuple[str, str]:
 
 
 def _below_three_quarters(judged: Judged) -> tuple[str, str]:
-    ends = {name: _interval_of_f(judged, name) for name in (CKA, FISHER)}
+    ends = {name: interval_of_f(judged, name) for name in (CKA, FISHER)}
     supported = all(high < 0.75 for _, high in ends.values())
     contradicted = any(low > 0.75 for low, _ in ends.values())
     return judge(supported, contradicted), _told_intervals("F", judged.faithful["auc"], ends)
@@ -125,7 +125,7 @@ def _rouges_break(judged: Judged) -> tuple[str, str]:
 
 
 def _truth_ratio(judged: Judged) -> tuple[str, str]:
-    low, high = _interval_of_f(judged, TRUTH)
+    low, high = interval_of_f(judged, TRUTH)
     r = [_interval_of_r(judged, TRUTH, setting) for setting in FILTERS]
     supported = low > 0.9 and all(end < 0.3 for _, end in r)
     contradicted = high < 0.9 or all(begin > 0.3 for begin, _ in r)
@@ -321,7 +321,8 @@ def _order(values: pd.Series, among: Sequence[str] = WHITE_BOX) -> list[str]:
     return list(values.reindex(list(among)).dropna().sort_values(ascending=False, kind="stable").index)
 
 
-def _interval_of_f(judged: Judged, name: str) -> tuple[float, float]:
+def interval_of_f(judged: Judged, name: str) -> tuple[float, float]:
+    """Over runs of the same variants; Wilson's where a metric tells all models apart, and no resample differs."""
     row = judged.faithful.loc[name]
     ends = row["cluster_low"], row["cluster_high"]
     return (row["low"], row["high"]) if any(math.isnan(end) for end in ends) else ends

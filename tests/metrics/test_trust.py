@@ -31,9 +31,10 @@ def test_it_is_what_the_table_of_the_study_gives():
     assert set(studied()) == set(plan.measure.metrics) <= set(METRICS)
     for name, trust in studied().items():
         found = faithful.loc[name]
-        assert (trust.faithfulness, trust.low, trust.high) == pytest.approx(
-            (found["auc"], found["cluster_low"], found["cluster_high"]), abs=1e-4
-        )
+        ends = found["cluster_low"], found["cluster_high"]
+        if any(map(math.isnan, ends)):  # it tells all apart: every resample is the same
+            ends = found["low"], found["high"]
+        assert (trust.faithfulness, trust.low, trust.high) == pytest.approx((found["auc"], *ends), abs=1e-4)
 
 
 @pytest.mark.parametrize(

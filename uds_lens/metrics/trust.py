@@ -28,7 +28,7 @@ class Trust:
     """F: how often it ranks a model that was trained on the forget set above one that was not. 0.5 is chance."""
 
     low: float
-    """Lower end of its 95 % interval, over runs of the same variants."""
+    """Lower end of its 95 % interval, over runs of the same variants; Wilson's where F is 1."""
 
     high: float
     """Upper end."""
