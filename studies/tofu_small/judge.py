@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 import pandas as pd
-from verdicts import FILTERS, Judged, Verdict, interval_of_f, verdicts
+from verdicts import FILTERS, OUTCOMES, Judged, Verdict, interval_of_f, predictors, verdicts
 
 import uds_lens as ul
 
@@ -79,8 +79,21 @@ def judged(
     tables |= {f"methods, chosen {rule} depth": table for rule, table in ranked.items()}
     tables["variants"] = ul.meta.variant_table(frames.pools, metrics=metrics)
     tables["pairs"] = ul.meta.compare_all(frames.pools, metrics=metrics, against="uds", n_resamples=resamples)
+    tables["overall"] = _by_overall(faithful, own)
+    tables |= {
+        f"predictors of {each}": predictors(found, each).reset_index(names="metric") for each in OUTCOMES
+    }
     tables["places"] = pd.concat(each.ranks.assign(chosen=rule) for rule, each in stable.items())
     return found, tables
+
+
+def _by_overall(faithful: pd.DataFrame, own: pd.DataFrame) -> pd.DataFrame:
+    """Overall of each metric, one column for each filter."""
+    found = {
+        name: ul.meta.summary(faithful, own[own["filter"] == name]).set_index("metric")["overall"]
+        for name in dict.fromkeys(own["filter"])
+    }
+    return pd.DataFrame(found).sort_values("none", ascending=False).reset_index()
 
 
 def metric_table(found: Judged, setting: str) -> pd.DataFrame:
@@ -116,9 +129,15 @@ def page(found: Judged, ruled: list[Verdict], tables: dict[str, pd.DataFrame], t
         "q_low",
         "q_high",
         "r",
+        "r_low",
+        "r_high",
         "r_shift_low",
         "r_shift_high",
         "rob",
+        "shift",
+        "unmoved_q",
+        "unmoved_r",
+        "above_r",
     ]
     out += [
         "",
@@ -138,7 +157,14 @@ def page(found: Judged, ruled: list[Verdict], tables: dict[str, pd.DataFrame], t
             "n_eligible",
         ]
         out += ["", f"## {name.capitalize()}", "", _markdown(tables[name][shown])]
-    out += ["", "## F by variant", "", _markdown(tables["variants"])]
+    for name, told in (
+        ("places", "Places of methods over resamples"),
+        ("pairs", "Differences of F"),
+        ("overall", "Order by Overall under each filter"),
+        *((f"predictors of {each}", f"Rank correlation with {each} after relearning") for each in OUTCOMES),
+        ("variants", "F by variant"),
+    ):
+        out += ["", f"## {told}", "", _markdown(tables[name])]
     return "\n".join(out) + "\n"
 
 

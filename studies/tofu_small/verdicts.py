@@ -18,10 +18,13 @@ UDS, LENS, CKA, FISHER, TRUTH = "uds", "logit_lens", "cka", "fisher_masked_0.001
 WHITE_BOX = (CKA, FISHER, LENS, UDS)
 ROUGES = ("rouge", "para_rouge", "jailbreak_rouge")
 FILTERS = ("utility", "utility+threshold")
+OUTCOMES = ("prob", "rouge")
 LEVEL = 0.05
 RESAMPLES = 2000
 POWERED = 2.8
 """Standard errors of a difference that is found with probability 0.8 at a level of 0.05."""
+
+NO_SMALLEST = "; a share of resamples has no smallest detectable difference"
 
 
 @dataclass(frozen=True)
@@ -144,7 +147,8 @@ def _fisher_last(judged: Judged) -> tuple[str, str]:
         contradicted.append(bool((others["q_high"] < fisher["q_low"]).any()))
         place = int(rows["q"].rank(ascending=False, method="min").get(FISHER, math.nan)) if q.size else 0
         told.append(
-            f"{setting}: Q {fisher['q']:.3f} [{fisher['q_low']:.3f}, {fisher['q_high']:.3f}], place {place} of "
+            f"{setting}: Q {fisher['q']:.3f} [{fisher['q_low']:.3f}, {fisher['q_high']:.3f}]"
+            f"{_detectable(fisher['q_low'], fisher['q_high'])}, place {place} of "
             f"{int(rows['q'].notna().sum())}"
         )
     return judge(all(supported), all(contradicted)), "; ".join(told)
@@ -163,7 +167,7 @@ def _most_robust(judged: Judged) -> tuple[str, str]:
         )
     supported = all(first) and all(share >= 0.95 for share in shares)
     contradicted = not any(first) and all(share <= 0.05 for share in shares)
-    return judge(supported, contradicted), "; ".join(told)
+    return judge(supported, contradicted), "; ".join(told) + NO_SMALLEST
 
 
 def _places_change(judged: Judged) -> tuple[str, str]:
@@ -175,21 +179,22 @@ def _places_change(judged: Judged) -> tuple[str, str]:
         "they change"
         for rule, share in shares.items()
     )
-    return judge(supported, contradicted), told
+    return judge(supported, contradicted), told + NO_SMALLEST
 
 
 def _predicts(judged: Judged) -> tuple[str, str]:
     supported, contradicted, told = [], [], []
-    for outcome in ("prob", "rouge"):
+    for outcome in OUTCOMES:
         table = predictors(judged, outcome)
         others = table.drop(UDS)
         supported.append(bool(table["rho"].abs().idxmax() == UDS and (others["above"]).all()))
         contradicted.append(bool(others["below"].any()))
         order = table["rho"].abs().sort_values(ascending=False)
         told.append(
-            f"{outcome}: UDS |rho| {abs(table.loc[UDS, 'rho']):.3f}, place {list(order.index).index(UDS) + 1} of "
-            f"{len(order)}; first is {order.index[0]} ({order.iloc[0]:.3f}); surely above "
-            f"{int(others['above'].sum())}, surely below {int(others['below'].sum())}{_smallest(others)}"
+            f"{outcome}: UDS's absolute rho {abs(table.loc[UDS, 'rho']):.3f}, place "
+            f"{list(order.index).index(UDS) + 1} of {len(order)}; first is {order.index[0]} "
+            f"({order.iloc[0]:.3f}); surely above {int(others['above'].sum())}, "
+            f"surely below {int(others['below'].sum())}{_smallest(others)}"
         )
     return judge(all(supported), any(contradicted)), "; ".join(told)
 
@@ -340,8 +345,14 @@ def _interval_of_r(judged: Judged, name: str, setting: str) -> tuple[float, floa
 
 def _told_intervals(what: str, values: pd.Series, ends: dict[str, tuple[float, float]]) -> str:
     return "; ".join(
-        f"{what} of {name} {values[name]:.3f} [{low:.3f}, {high:.3f}]" for name, (low, high) in ends.items()
+        f"{what} of {name} {values[name]:.3f} [{low:.3f}, {high:.3f}]{_detectable(low, high)}"
+        for name, (low, high) in ends.items()
     )
+
+
+def _detectable(low: float, high: float) -> str:
+    """The smallest distance from a bound that the data could have shown, from an interval of 95 %."""
+    return f" (detectable {POWERED * (high - low) / (2 * 1.96):.3f})" if high > low else ""
 
 
 def _told_r(judged: Judged, names: Sequence[str]) -> str:
@@ -351,7 +362,7 @@ def _told_r(judged: Judged, names: Sequence[str]) -> str:
             row = _own(judged, setting).loc[name]
             low, high = _interval_of_r(judged, name, setting)
             r = (
-                f"{row['r']:.3f} [{low:.3f}, {high:.3f}]"
+                f"{row['r']:.3f} [{low:.3f}, {high:.3f}]{_detectable(low, high)}"
                 if not math.isnan(row["r"])
                 else f"undefined: {row['r_reason']}"
             )

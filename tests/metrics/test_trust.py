@@ -35,11 +35,23 @@ def test_it_is_what_the_table_of_the_study_gives():
         if any(map(math.isnan, ends)):  # it tells all apart: every resample is the same
             ends = found["low"], found["high"]
         assert (trust.faithfulness, trust.low, trust.high) == pytest.approx((found["auc"], *ends), abs=1e-4)
+    robust = ul.meta.robustness(**frames.states, metrics=tuple(studied()), n_resamples=20).set_index("metric")
+    for name, trust in studied().items():
+        found = robust.loc[name, ["q", "r"]].astype(float).tolist()
+        assert [trust.quantisation, trust.relearning] == pytest.approx(found, abs=1e-4, nan_ok=True)
 
 
 @pytest.mark.parametrize(
     ("low", "high", "doubtful"),
-    [(0.8, 0.95, False), (0.7, 0.8, False), (0.6, 0.74, True), (0.4, 0.9, True), (0.1, 0.4, True)],
+    [
+        (0.8, 0.95, False),
+        (0.7, 0.75, False),
+        (0.7, 0.7499, True),
+        (0.5, 0.9, True),
+        (0.501, 0.9, False),
+        (0.1, 0.5, True),
+        (0.1, 0.4, True),
+    ],
 )
 def test_a_metric_is_doubtful_below_three_quarters_or_where_chance_is_not_ruled_out(low, high, doubtful):
     assert Trust((low + high) / 2, low, high, 1.0, math.nan).is_doubtful is doubtful
@@ -71,7 +83,7 @@ def test_results_warn_of_what_did_not_tell(monkeypatch):
     told = {"es": Trust(0.6, 0.5, 0.7, 1.0, 0.5), "prob": Trust(0.9, 0.8, 0.95, 1.0, 0.5)}
     monkeypatch.setattr("uds_lens.metrics.metric_results.studied", lambda: told)
     (sentence,) = results(es=0.1, prob=0.2, em=0.3).warnings
-    assert "Extraction Strength (F 0.60, 0.50 to 0.70) did not tell" in sentence
+    assert "Extraction Strength (F 0.60, 95 % 0.50 to 0.70) told models" in sentence
     assert results(es=math.nan, prob=0.2).warnings == ()
     monkeypatch.setattr("uds_lens.metrics.metric_results.studied", dict)
     assert results(es=0.1, prob=0.2).warnings == ()

@@ -206,8 +206,9 @@ class MetricResults:
         if not told:
             return ()
         return (
-            f"In a study of small Llamas {', '.join(told)} did not tell models trained on the forget set from others: "
-            "quote them beside metrics that did (docs, The other metrics).",
+            f"{', '.join(told)} told models trained on the forget set from others hardly better than chance (0.5), in "
+            "our study of Llamas of 3.9 million parameters; whether that holds for this model is not known. Quote "
+            "another metric beside it (docs, The other metrics).",
         )
 
     def _few_subjects(self) -> tuple[str, ...]:

@@ -41,11 +41,11 @@ class Trust:
 
     @property
     def is_doubtful(self) -> bool:
-        """Whether its interval lies below 0.75, or holds 0.5: it did not tell models that know from others."""
+        """Whether its interval lies below 0.75, or holds 0.5: then the library warns of it."""
         return self.high < HOLDS_TOO_LITTLE or self.low <= CHANCE <= self.high
 
     def __str__(self) -> str:
-        return f"F {self.faithfulness:.2f}, {self.low:.2f} to {self.high:.2f}"
+        return f"F {self.faithfulness:.2f}, 95 % {self.low:.2f} to {self.high:.2f}"
 
 
 @cache
