@@ -208,7 +208,10 @@ def main() -> None:
     parser.add_argument("--cut", default="nothing", help="what was left out of the plan")
     parser.add_argument("--resamples", type=int, default=2000)
     asked = parser.parse_args()
-    state = ul.study.status(asked.study)
+    try:
+        state = ul.study.status(asked.study)
+    except ul.errors.ResultFormatError as error:
+        raise SystemExit(f"error: {error}") from error
     if not state.is_complete:
         raise SystemExit(f"the study is not complete ({state}): a verdict on a part of it would be a choice.")
     frames, long = ul.study.frames(asked.study), ul.study.table(asked.study)
