@@ -76,6 +76,116 @@ FAMILIES = {
 }
 """Family -> prefix of its transformers classes, settings of its config."""
 
+MAMBA = {
+    "mamba_n_heads": 4,
+    "mamba_d_head": 16,
+    "mamba_d_state": 8,
+    "mamba_n_groups": 1,
+    "mamba_chunk_size": 8,
+    "mamba_expand": 2,
+}
+LINEAR_FULL = ["linear_attention", "full_attention"] * 2
+
+HYBRIDS = {
+    "recurrent-gemma": (
+        "RecurrentGemma",
+        {
+            **SHAPE,
+            "head_dim": 8,
+            "lru_width": 32,
+            "attention_window_size": 16,
+            "block_types": ["recurrent", "recurrent", "attention"],
+        },
+    ),
+    "jamba": (
+        "Jamba",
+        {
+            **SHAPE,
+            "num_experts": 2,
+            "num_experts_per_tok": 1,
+            "attn_layer_period": 2,
+            "attn_layer_offset": 1,
+            "expert_layer_period": 2,
+            "expert_layer_offset": 1,
+            "mamba_d_state": 8,
+            "mamba_dt_rank": 4,
+            "use_mamba_kernels": False,
+        },
+    ),
+    "bamba": ("Bamba", {**SHAPE, **MAMBA, "attn_layer_indices": [1, 3]}),
+    "qwen3-next": (
+        "Qwen3Next",
+        {
+            **SHAPE,
+            "head_dim": 8,
+            "linear_num_value_heads": 4,
+            "linear_num_key_heads": 2,
+            "linear_key_head_dim": 8,
+            "linear_value_head_dim": 8,
+            "num_experts": 4,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 24,
+            "shared_expert_intermediate_size": 24,
+            "layer_types": LINEAR_FULL,
+        },
+    ),
+    "granite-hybrid": (
+        "GraniteMoeHybrid",
+        {**SHAPE, **MAMBA, **MOE, "layer_types": ["mamba", "attention"] * 2, "shared_intermediate_size": 24},
+    ),
+    "zamba2": (
+        "Zamba2",
+        {
+            **SHAPE,
+            "layers_block_type": ["mamba", "hybrid"] * 2,
+            "n_mamba_heads": 4,
+            "mamba_d_state": 8,
+            "mamba_headdim": 16,
+            "mamba_ngroups": 1,
+            "mamba_expand": 2,
+            "chunk_size": 8,
+            "num_mem_blocks": 1,
+            "attention_hidden_size": 64,
+            "attention_head_dim": 16,
+            "use_mem_rope": True,
+            "use_mamba_kernels": False,
+        },
+    ),
+    "falcon-h1": ("FalconH1", {**SHAPE, **MAMBA, "head_dim": 8, "mamba_d_ssm": 32, "mamba_d_head": 8}),
+    "minimax": (
+        "MiniMax",
+        {**SHAPE, **MOE, "head_dim": 8, "block_size": 8, "layer_types": LINEAR_FULL},
+    ),
+}
+"""The same of families with recurrent or linear layers beside attention."""
+
+LONG_ROPE = {
+    "longrope": (
+        "Phi3",
+        {
+            **SHAPE,
+            "max_position_embeddings": 512,
+            "original_max_position_embeddings": 24,
+            "rope_parameters": {
+                "rope_type": "longrope",
+                "rope_theta": 10000.0,
+                "short_factor": [1.0, 1.0, 1.0, 1.0],
+                "long_factor": [2.0, 4.0, 8.0, 16.0],
+                "original_max_position_embeddings": 24,
+            },
+        },
+    ),
+    "dynamic": (
+        "Llama",
+        {
+            **SHAPE,
+            "max_position_embeddings": 24,
+            "rope_parameters": {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 8.0},
+        },
+    ),
+}
+"""The same of rotary frequencies that depend on the length of the text, from 25 tokens on."""
+
 CONFIG_CLASS = {"Gemma3": "Gemma3TextConfig"}
 MODEL_CLASS = {"GPT2": "GPT2LMHeadModel"}
 
@@ -97,7 +207,7 @@ class Trio:
 
 def build_model(family: str, version: str = "full", **changes: object) -> torch.nn.Module:
     """A random model: `retain` and `unlearned` are `full` with different noise on every weight."""
-    prefix, settings = FAMILIES[family]
+    prefix, settings = {**FAMILIES, **HYBRIDS, **LONG_ROPE}[family]
     config_class = getattr(transformers, CONFIG_CLASS.get(prefix, f"{prefix}Config"))
     model_class = getattr(transformers, MODEL_CLASS.get(prefix, f"{prefix}ForCausalLM"))
     with torch.random.fork_rng():

@@ -50,8 +50,14 @@ def forward(model, ids, *, layer=None, states=None, positions=None):
     return logits, seen
 
 
-def audit(full, retain, unlearned, examples, *, tau=0.05, dtype=torch.float32, scope="entity", chat=None):
-    """s_full, s1_delta, s2_delta, ke, ler, uds per example, uds; as nested lists and numbers."""
+def audit(
+    full, retain, unlearned, examples, *, tau=0.05, dtype=torch.float32, scope="entity", chat=None, cut=False
+):
+    """s_full, s1_delta, s2_delta, ke, ler, uds per example, uds; as nested lists and numbers.
+
+    With `cut` the text ends where the last score is taken: what follows matters only to rotary frequencies that depend
+    on its length.
+    """
     tokenizer = AutoTokenizer.from_pretrained(full)
     target, *sources = (
         AutoModelForCausalLM.from_pretrained(place, dtype=dtype, attn_implementation="eager")
@@ -61,6 +67,7 @@ def audit(full, retain, unlearned, examples, *, tau=0.05, dtype=torch.float32, s
     for example in examples:
         ids, entity = tokens_of(example, tokenizer, chat)
         scored = [place - 1 for place in entity]
+        read = ids[: scored[-1] + 1] if cut else ids
         patched = {"entity": scored, "boundary": scored[:1], "all": list(range(scored[-1] + 1))}[scope]
 
         def mean_logprob(logits, ids=ids, entity=entity, scored=scored):
@@ -68,12 +75,12 @@ def audit(full, retain, unlearned, examples, *, tau=0.05, dtype=torch.float32, s
             values = [float(logprobs[p, ids[y]]) for p, y in zip(scored, entity, strict=True)]
             return sum(values) / len(values)
 
-        s_full = mean_logprob(forward(target, ids)[0])
+        s_full = mean_logprob(forward(target, read)[0])
         deltas = []
         for source in sources:
-            states = forward(source, ids)[1]
+            states = forward(source, read)[1]
             patches = [
-                forward(target, ids, layer=n, states=s, positions=patched)[0] for n, s in enumerate(states)
+                forward(target, read, layer=n, states=s, positions=patched)[0] for n, s in enumerate(states)
             ]
             deltas.append([s_full - mean_logprob(logits) for logits in patches])
         s1, s2 = deltas
@@ -85,4 +92,4 @@ def audit(full, retain, unlearned, examples, *, tau=0.05, dtype=torch.float32, s
             out[name].append(value)
         out["uds_per_example"].append(kept / total if total else None)
     measured = [value for value in out["uds_per_example"] if value is not None]
-    return {**out, "uds": sum(measured) / len(measured)}
+    return {**out, "uds": sum(measured) / len(measured) if measured else float("nan")}

@@ -18,7 +18,7 @@ from uds_lens.models import (
     pick_device,
     read_checkpoint_info,
 )
-from uds_lens.patching import ModelCosts, capture, target_logprobs
+from uds_lens.patching import ModelCosts, capture, row_layout, target_logprobs
 from uds_lens.progress import progress
 from uds_lens.results import RunOptions
 from uds_lens.types import DType, Protocol
@@ -117,8 +117,12 @@ def _answer_logprobs(
 ) -> list[torch.Tensor]:
     """Log-probability of every answer token of every row, float32 on the CPU."""
     found: list[torch.Tensor] = [torch.empty(0)] * len(encoded.rows)
+    layout = row_layout(model)
+    batches = layout.split(batches, [len(row.ids) for row in encoded.rows])
     for indices in progress(batches, desc=f"annotate: {role}", unit="batch", enabled=show):
-        batch = make_batch(encoded.rows, indices=list(indices), pad_token_id=pad_token_id)
+        batch = make_batch(
+            encoded.rows, indices=indices, pad_token_id=pad_token_id, padding_side=layout.padding_side
+        )
         batch = batch.to(model.device)
         states = capture(model, batch).states[:, -1]
         logprobs = target_logprobs(model.anatomy, states, batch.targets, batch.scored_mask).cpu()

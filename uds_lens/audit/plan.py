@@ -13,10 +13,10 @@ from torch import Tensor
 from uds_lens.data import Encoded, ForgetExample, TokenBatch, TokenRow, encode, make_batch
 from uds_lens.errors import ModelError, Setting
 from uds_lens.models import HookedModel, ModelSource, check_compatible, pick_device, read_checkpoint_info
-from uds_lens.patching import ModelCosts, choose_reading, fall_back
+from uds_lens.patching import ModelCosts, choose_reading, fall_back, row_layout
 from uds_lens.patching.wavefront import may_be_packable
 from uds_lens.results.settings import AuditConfig, RunOptions
-from uds_lens.types import Engine, Site
+from uds_lens.types import Engine, PaddingSide, Site
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -41,7 +41,7 @@ class Plan:
     packed: bool = False
     """Whether all models run on packed rows (see `uds_lens.patching.wavefront.rows_layout`)."""
 
-    _made: dict[tuple[int, ...], TokenBatch] = field(default_factory=dict, repr=False)
+    _made: dict[tuple[PaddingSide, tuple[int, ...]], TokenBatch] = field(default_factory=dict, repr=False)
     """Tensors made so far: every model runs on the same."""
 
     _readings: dict[tuple[object, ...], Engine] = field(default_factory=dict, repr=False)
@@ -52,15 +52,19 @@ class Plan:
         """All rows that are run, those of the forget set first; batches count these."""
         return [*self.encoded.rows, *(self.control.rows if self.control else ())]
 
+    @cached_property
+    def lengths(self) -> list[int]:
+        """Tokens of each row."""
+        return [len(row.ids) for row in self.rows]
+
     def reading(self, model: HookedModel, *, site: Site, packed: bool, engine: Engine) -> Engine:
         """Engine that reads the model's states; where `engine` is `auto`, tried on two rows first."""
         if engine != "auto" or site != "resid_post" or not self.rows:
             return "naive" if engine == "naive" else "wavefront"
         kind = _kind(model, packed)
         if kind not in self._readings:
-            lengths = [len(row.ids) for row in self.rows]
-            rows = sorted({lengths.index(max(lengths)), lengths.index(min(lengths))})
-            self._readings[kind] = choose_reading(model, self.batch_of(rows), packed=packed)
+            rows = sorted({self.lengths.index(max(self.lengths)), self.lengths.index(min(self.lengths))})
+            self._readings[kind] = choose_reading(model, self.tried(model, rows), packed=packed)
         return self._readings[kind]
 
     def read_plainly(self, model: HookedModel, why: Exception, *, packed: bool) -> Engine:
@@ -68,16 +72,25 @@ class Plan:
         self._readings[_kind(model, packed)] = engine = fall_back(model, why)
         return engine
 
+    def batches_for(self, model: HookedModel) -> list[list[int]]:
+        """Row indices of each batch, cut where rows of the model give other numbers side by side than alone."""
+        return row_layout(model).split(self.batches, self.lengths)
+
+    def tried(self, model: HookedModel, rows: Sequence[int]) -> TokenBatch:
+        """Tensors of those of some rows that may stand beside the first."""
+        layout = row_layout(model)
+        return self.batch_of(layout.split([rows], self.lengths)[0], layout.padding_side)
+
     def batch(self, number: int) -> TokenBatch:
         """Tensors of one batch."""
         return self.batch_of(self.batches[number])
 
-    def batch_of(self, rows: Sequence[int]) -> TokenBatch:
-        """Tensors of some rows."""
-        key = tuple(rows)
+    def batch_of(self, rows: Sequence[int], side: PaddingSide = "left") -> TokenBatch:
+        """Tensors of some rows, padded on a side."""
+        key = (side, tuple(rows))
         if key not in self._made:
             self._made[key] = make_batch(
-                self.rows, indices=rows, pad_token_id=self.pad_token_id, padding_side="left"
+                self.rows, indices=rows, pad_token_id=self.pad_token_id, padding_side=side
             )
         return self._made[key]
 

@@ -18,7 +18,7 @@ from uds_lens.compat.torch import is_out_of_memory
 from uds_lens.data import TokenBatch
 from uds_lens.errors import DataError, ModelBusyError, ModelError, warn_once
 from uds_lens.models import HookedModel, ModelSource, open_model
-from uds_lens.patching import SpanCache, capture
+from uds_lens.patching import SpanCache, capture, row_layout
 from uds_lens.patching.wavefront import packable
 from uds_lens.progress import progress
 from uds_lens.results.records import ModelRecord
@@ -133,14 +133,15 @@ def read_source(
         require_finite_head(model)
         store = StateStore(budget=int(options.memory_gib * GIB / share))
         read_states = _reader(model, plan, config, options)
+        batches, side = plan.batches_for(model), row_layout(model).padding_side
 
         def read(rows: Sequence[int]) -> None:
-            batch = plan.batch_of(rows)
+            batch = plan.batch_of(rows, side)
             states = read_states(batch)
             plan.require_finite(states.isfinite().all(-1).all(-1).all(-1), rows, model.name, "hidden states")
             store.put(batch, states)
 
-        for rows in progress(plan.batches, desc=f"read {role}", unit="batch", enabled=options.progress):
+        for rows in progress(batches, desc=f"read {role}", unit="batch", enabled=options.progress):
             run_halving(rows, read, about=f"read {model.name} {options.token_budget}")
         return SourceStates(record, store, config.site, config.last_layer)
 

@@ -55,6 +55,7 @@ def baseline_of(
     told = provenance(
         engine=scores.engine,
         device=scores.device,
+        rows=scores.rows,
         rendered_prompt=rows[0].rendered.prompt if rows else None,
         ids_hash=plan.encoded.ids_hash,
     )

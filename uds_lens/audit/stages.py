@@ -165,6 +165,7 @@ def stage_2(baseline: Baseline, sources: Sequence[SourceStates], target: Target)
         **provenance(
             engine=target.engine,
             device=str(target.model.device),
+            rows=target.rows,
             rendered_prompt=baseline.provenance.get("first_prompt"),
             ids_hash=baseline.provenance["ids_hash"],
         ),

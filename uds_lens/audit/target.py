@@ -27,6 +27,7 @@ from uds_lens.patching import (
     choose_engine,
     fall_back,
     open_target,
+    row_layout,
 )
 from uds_lens.patching.costs import SCORES_AT_ONCE
 from uds_lens.patching.engines import checked_rows
@@ -68,6 +69,9 @@ class TargetScores:
     device: str
     """Device the target ran on."""
 
+    rows: str
+    """How rows stood side by side."""
+
     s_full: Float[Tensor, "example"]
     """Mean log-probability of the entity's tokens under `full`, nats per token."""
 
@@ -96,11 +100,12 @@ class Target:
         self.model = self._stack.enter_context(opened(full, config, options))
         self.record = ModelRecord.of(self.model)
         self._live = not isinstance(full, str | os.PathLike)
+        self.layout = row_layout(self.model)
         self.packed = runs_packed(self.model, plan)
         self.reading = plan.reading(self.model, site=config.site, packed=self.packed, engine=options.engine)
         self.engine: Engine = options.engine if options.engine != "auto" else self._choose()
         self._left = int(options.memory_gib * GIB) if keep else 0
-        self._batches = list(plan.batches)
+        self._batches = plan.batches_for(self.model)
         self._scores_at_once: int | None = None
         self._kept: dict[tuple[int, ...], WavefrontTarget | NaiveTarget] = {}
 
@@ -152,7 +157,12 @@ class Target:
             for rows in batches
             for piece in run_halving(rows, score, relieve=self._give_back, about=about)
         ]
-        return TargetScores(self.record, self.engine, str(self.model.device), s_full, scores)
+        return TargetScores(self.record, self.engine, str(self.model.device), self.rows, s_full, scores)
+
+    @property
+    def rows(self) -> str:
+        """How rows stood side by side, for the record."""
+        return self.layout.described(packed=self.packed)
 
     def _score_source(
         self,
@@ -201,7 +211,7 @@ class Target:
         key = tuple(rows)
         if key in self._kept:
             return self._kept[key]
-        batch = self.plan.batch_of(rows).to(self.model.device)
+        batch = self.plan.batch_of(rows, self.layout.padding_side).to(self.model.device)
         on_batch = open_target(
             self.model,
             batch,
@@ -249,7 +259,8 @@ class Target:
         if self.reading == "naive" and not self.model.runs_hooks:
             return "naive"  # it was said when the first model of this kind was read
         rows = checked_rows(self.plan.rows)
-        return choose_engine(self.model, self.plan.batch_of(rows), site=self.config.site, packed=self.packed)
+        batch = self.plan.tried(self.model, rows)
+        return choose_engine(self.model, batch, site=self.config.site, packed=self.packed)
 
 
 def score_sources(

@@ -7,12 +7,13 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor
 
 if TYPE_CHECKING:
     from torch import nn
+    from torch.utils.hooks import RemovableHandle
 
 
 PLACE_ENTRY, QUANTISED_ENTRY = "_name_or_path", "quantization_config"
@@ -141,20 +142,23 @@ def keeps_plain_keys(cache: Any) -> bool:
 
     States of recurrent and linear layers cannot be handed to other rows, nor be cut.
     """
-    from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
+    from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 
-    layers = getattr(cache, "layers", None) or [None]
-    return all(type(layer) in (DynamicLayer, DynamicSlidingWindowLayer) for layer in layers)
+    if type(cache) is not DynamicCache:  # a family's own may hold more than its layers (MiniMaxCache)
+        return False
+    return all(type(layer) in (DynamicLayer, DynamicSlidingWindowLayer) for layer in cache.layers or [None])
 
 
 def keep_cached_rows(cache: Any, rows: Tensor) -> None:
-    """Leave these rows of a key-value cache, in this order and as often as each is named, in place."""
-    cache.batch_select_indices(rows)
+    """Keep these rows of a cache, in this order and as often as each is named, in place.
 
-
-def repeat_cached_rows(cache: Any, times: int) -> None:
-    """Repeat every row of a key-value cache, copies side by side, in place."""
-    cache.batch_repeat_interleave(times)
+    `batch_select_indices` is missing on linear layers, and leaves their states alone on layers that are both linear and
+    attention; `reorder_cache` selects all of a layer's tensors.
+    """
+    if any(hasattr(layer, "conv_states") for layer in cache.layers):
+        cache.reorder_cache(rows)
+    else:
+        cache.batch_select_indices(rows)
 
 
 def shared_cached_row(cache: Any, times: int) -> Any:
@@ -177,6 +181,69 @@ def shared_cached_row(cache: Any, times: int) -> Any:
             own.batch_repeat_interleave(times)
         twin.layers.append(own)
     return twin
+
+
+class RopeLimit(NamedTuple):
+    """Up to where a model's rotary frequencies are the same for every text."""
+
+    length: int
+    """Longest text, in tokens, that is read with them."""
+
+    by_length: bool
+    """Whether every length beyond has frequencies of its own; else all longer texts share one other set."""
+
+
+_FIXED_ROPE = ("default", "linear", "llama3", "yarn", "proportional", "mrope")
+"""Kinds of rotary scaling whose frequencies do not depend on the text's length."""
+
+
+def rope_limit(config: Any) -> RopeLimit | None:
+    """Where a model's rotary frequencies begin to depend on the length of the text; None where they never do.
+
+    transformers takes that length from the longest row of a batch ("longrope" and "dynamic"). A kind that is not known
+    here counts as one whose frequencies depend on every length.
+    """
+    text = config.get_text_config()
+    told = getattr(text, "rope_parameters", None) or getattr(text, "rope_scaling", None) or {}
+    several = all(isinstance(part, dict) for part in told.values())
+    limits = []
+    for part in told.values() if several else [told]:
+        kind = part.get("rope_type", part.get("type", "default"))
+        if kind in _FIXED_ROPE:
+            continue
+        longest = [part.get("original_max_position_embeddings")]
+        longest.append(getattr(text, "original_max_position_embeddings", None))
+        if kind != "longrope" or longest == [None, None]:
+            longest.append(getattr(text, "max_position_embeddings", None))
+        limits.append(RopeLimit(min((n for n in longest if n), default=0), kind != "longrope"))
+    if not limits:
+        return None
+    return RopeLimit(min(limit.length for limit in limits), any(limit.by_length for limit in limits))
+
+
+def forget_longer_texts(model: nn.Module) -> list[RemovableHandle]:
+    """Let "dynamic" rotary frequencies follow from the text that is read, not from the longest one read before.
+
+    Those modules keep the frequencies of the longest text for all that are longer than the original maximum.
+
+    Returns:
+        Handles that undo it.
+    """
+    return [
+        module.register_forward_pre_hook(_begin_anew)
+        for module in model.modules()
+        if hasattr(module, "original_max_seq_len")
+        and "dynamic" in str(getattr(module, "rope_type", ""))
+        and _begin_anew not in module._forward_pre_hooks.values()
+    ]
+
+
+def _begin_anew(module: Any, args: object) -> None:
+    for name in [name for name in vars(module) if name.endswith("max_seq_len_cached")]:
+        setattr(module, name, module.original_max_seq_len)
+    for name in [name for name, _ in module.named_buffers() if name.endswith("original_inv_freq")]:
+        now = name.replace("original_inv_freq", "inv_freq")
+        setattr(module, now, getattr(module, name).to(getattr(module, now).device))
 
 
 def is_plain_decoder(model: Any) -> bool:

@@ -32,6 +32,7 @@ from uds_lens.elicitation.prompt import (
 from uds_lens.elicitation.prompt_states import changed_output, groups_of_one_length
 from uds_lens.errors import ConfigError, Setting
 from uds_lens.models import HookedModel
+from uds_lens.patching import row_layout
 from uds_lens.patching.decoder import first_tensor
 from uds_lens.types import check_choice
 
@@ -122,10 +123,11 @@ class ActPert:
         samples = asking.options.samples if asking.decoding == "sampled" else 1
         size = max(1, asking.options.rows_at_once // samples)
         prefilled = 0
-        for rows in groups_of_one_length(asks, size):
+        prompts = [ask.rendered.ids for ask in asks]
+        for rows in groups_of_one_length(model, prompts, size, asking.options.max_new_tokens):
             found = [self.delta(model, asks[row], seed=asking.options.seed) for row in rows]
             steer = torch.stack([delta for delta, _ in found])
-            ids = [asks[row].rendered.ids for row in rows]
+            ids = [prompts[row] for row in rows]
             with changed_output(
                 model.anatomy.layers[layer],
                 lambda states, steer=steer: states + steer.to(states),  # type: ignore[misc]
@@ -174,7 +176,13 @@ class ActPert:
         noise = torch.cat([noise, -noise]) if self.antithetic else noise
         noise = noise.to(model.device) * self.gamma * at[None, :, None]
         clean, embedded = _states(model, ids, self.chosen_layer(model), None)
-        disturbed, _ = _states(model, ids.expand(self.copies, -1), self.chosen_layer(model), noise)
+        at_once = self.copies if row_layout(model).side is not None else 1
+        disturbed = torch.cat(
+            [
+                _states(model, ids.expand(len(some), -1), self.chosen_layer(model), some)[0]
+                for some in noise.split(at_once)
+            ]
+        )
         delta = (clean - disturbed.mean(0, keepdim=True))[0]
         if self.direction == "random":
             other = torch.randn(delta.shape, generator=generator, dtype=torch.float32).to(delta)

@@ -23,7 +23,7 @@ from uds_lens.elicitation.prompt_audits import PromptAudit
 from uds_lens.elicitation.result_records import AuditRecord
 from uds_lens.elicitation.results import ElicitationResults
 from uds_lens.errors import DataError, ResultFormatError
-from uds_lens.generation import answer_end_ids
+from uds_lens.generation import answer_end_ids, growing_way
 from uds_lens.models import HookedModel, ModelSource, check_compatible, open_model, read_checkpoint_info
 from uds_lens.optional_packages import require_package
 from uds_lens.results import ModelRecord, RunOptions
@@ -122,6 +122,7 @@ def elicit(
     require_consent(hours, options)
     parts: list[Part] = []
     records: dict[str, ModelRecord] = {}
+    ways: list[str] = []
     for role, source in sources.items():
         twin = _same_object(role, source, sources)
         if twin is not None and not (role == "unlearned" and kept_out):
@@ -130,6 +131,7 @@ def elicit(
             continue
         with _opened(source, options, run, tokenizer) as opened:
             records[role] = ModelRecord.of(opened)
+            ways.append(f"texts generated {growing_way(opened)}")
             for each in asked:
                 parts += _parts(opened, role, records[role], each, options, protocol, run, folder)
             for each in aside if role == "unlearned" and kept_out else ():
@@ -154,6 +156,7 @@ def elicit(
         provenance=provenance(
             engine="generation",
             device=run.device,
+            rows=", ".join(dict.fromkeys(ways)),
             rendered_prompt=next((ask.rendered.text for each in asked for ask in each.asks), None),
             ids_hash=part_key("", "", "greedy", [a.key for e in asked for a in e.asks], options),
         ),

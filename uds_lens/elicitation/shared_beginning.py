@@ -18,6 +18,7 @@ from torch import Tensor
 from uds_lens.compat.transformers import keeps_plain_keys, shared_cached_row
 from uds_lens.elicitation.suffixes import target_loss
 from uds_lens.models import HookedModel
+from uds_lens.patching import row_layout
 
 
 class SharedBeginning:
@@ -27,15 +28,17 @@ class SharedBeginning:
         model: The model.
         target: Tokens that it has to say.
         rows_at_once: Candidates side by side.
-        cached: Whether anything is shared; without it, and where layers are recurrent, every candidate is read from its
-            first token on.
+        cached: Whether anything is shared; without it, where layers are recurrent, and beyond the length at which
+            rotary frequencies change, every candidate is read from its first token on.
     """
 
     def __init__(
         self, model: HookedModel, target: Sequence[int], *, rows_at_once: int, cached: bool = True
     ) -> None:
         self._model, self._target = model, tuple(target)
-        self._rows_at_once, self._cached = rows_at_once, cached
+        self._layout = row_layout(model)
+        self._rows_at_once = rows_at_once if self._layout.side is not None else 1
+        self._cached = cached
         self._before: list[int] = []
         self._kept: Any = None
 
@@ -54,6 +57,7 @@ class SharedBeginning:
             One number per row, in their order, on the CPU.
         """
         ids = torch.tensor([list(row) for row in rows])
+        self._cached = self._cached and self._layout.kind(ids.shape[1] + len(self._target)) == 0
         first = _first_change(ids, list(current))
         order = first.argsort(stable=True)
         read, cache = self._beginning(list(current[:start]))

@@ -18,7 +18,7 @@ from uds_lens.checked_arguments import arguments_checked
 from uds_lens.elicitation.audits import Answers, Ask, Asking
 from uds_lens.elicitation.padded_targets import padded, padded_loss
 from uds_lens.elicitation.prompt import Skip, name_with_settings
-from uds_lens.elicitation.prompt_states import changed_output
+from uds_lens.elicitation.prompt_states import changed_output, groups_of_one_length
 from uds_lens.elicitation.suffixes import (
     TARGET,
     Slot,
@@ -29,6 +29,7 @@ from uds_lens.elicitation.suffixes import (
 )
 from uds_lens.errors import ConfigError, Setting
 from uds_lens.models import HookedModel
+from uds_lens.patching import row_layout
 from uds_lens.progress import progress
 
 
@@ -146,14 +147,23 @@ class SoftGCG(SuffixAudit):
                 told[row] = {"skipped": str(why)}
         ids = {row: slots[row].ids(model, suffix) for row, suffix in suffixes.items()}
         ordered = sorted(ids, key=lambda row: len(ids[row]) + len(slots[row].target))  # little to pad
-        batches = [ordered[n : n + self.rows_at_once] for n in range(0, len(ordered), self.rows_at_once)]
+        batches = row_layout(model).split(
+            [ordered[n : n + self.rows_at_once] for n in range(0, len(ordered), self.rows_at_once)],
+            {row: len(ids[row]) + len(slots[row].target) for row in ordered},
+        )
         prefilled = 0
         for rows in progress(batches, desc=f"{asking.desc}: optimise", unit="batch", enabled=asking.show):
             places = [_place(model, slots[row], suffixes[row]) for row in rows]
             targets = [slots[row].target for row in rows]
             found, losses = self.optimise(model, [ids[row] for row in rows], targets, places)
             nearest = _nearest(model, found)
-            for some in _of_one_length([ids[row] for row in rows], asking.options.rows_at_once):
+            alike = groups_of_one_length(
+                model,
+                [ids[row] for row in rows],
+                asking.options.rows_at_once,
+                asking.options.max_new_tokens,
+            )
+            for some in alike:
                 these = [rows[n] for n in some]
                 with changed_output(
                     model.hf.get_input_embeddings(),
@@ -211,14 +221,6 @@ def _place(model: HookedModel, slot: Slot, suffix: str) -> slice:
     place = slot.place(model, suffix)
     assert place is not None  # first_suffix saw to it
     return place
-
-
-def _of_one_length(ids: Sequence[Sequence[int]], size: int) -> list[list[int]]:
-    """Places of prompts of one length, at most `size` together: what a hook changes must run side by side."""
-    alike: dict[int, list[int]] = {}
-    for n, each in enumerate(ids):
-        alike.setdefault(len(each), []).append(n)
-    return [some[first : first + size] for some in alike.values() for first in range(0, len(some), size)]
 
 
 @torch.no_grad()

@@ -4,6 +4,7 @@ from uds_lens.generation.continuations import Continuations, choose_tokens, samp
 from uds_lens.generation.greedy_answers import answer_end_ids, generate_answers, greedy
 from uds_lens.generation.known_beginnings import KnownBeginning, known_beginning
 from uds_lens.generation.not_finite import raise_not_finite
+from uds_lens.generation.reading import CachedTexts, Way, WholeTexts, growing_way, way_of
 from uds_lens.generation.rouge_recall import rouge_l_recall
 from uds_lens.generation.shared_prompts import (
     NotShared,
@@ -16,15 +17,19 @@ from uds_lens.generation.shared_prompts import (
 from uds_lens.generation.token_scores import TokenScores, normed_at_window, read_tokens
 
 __all__ = [
+    "CachedTexts",
     "Continuations",
     "KnownBeginning",
     "NotShared",
     "PromptChunk",
     "TokenScores",
+    "Way",
+    "WholeTexts",
     "answer_end_ids",
     "choose_tokens",
     "generate_answers",
     "greedy",
+    "growing_way",
     "known_beginning",
     "may_share_prompts",
     "normed_at_window",
@@ -35,4 +40,5 @@ __all__ = [
     "rouge_l_recall",
     "sample_continuations",
     "shared_prompts",
+    "way_of",
 ]

@@ -9,16 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from uds_lens.checked_arguments import arguments_checked
-from uds_lens.compat.transformers import keep_cached_rows, repeat_cached_rows
 from uds_lens.errors import ConfigError
 from uds_lens.generation.not_finite import raise_not_finite
+from uds_lens.generation.reading import CachedTexts, Way, WholeTexts, way_of
 from uds_lens.models import HookedModel
 from uds_lens.progress import progress
 
@@ -82,21 +81,23 @@ def sample_continuations(
         raise ConfigError(
             f"sampling needs a temperature above 0 and one seed per prompt; got {temperature:g}."
         )
-    found: list[list[list[int]]] = [[] for _ in prompts]
+    found: list[list[list[int]]] = [[[] for _ in range(samples)] for _ in prompts]
     steps = 0
-    for rows in progress(
-        _groups(prompts, max(1, rows_at_once // samples)), desc=desc, unit="batch", enabled=show
-    ):
-        ids = torch.tensor([list(prompts[i]) for i in rows], device=model.device)
+    uniforms = [None] * len(prompts)
+    if temperature > 0 and seeds is not None:
+        uniforms = [_uniforms(seed, samples, max_new_tokens) for seed in seeds]
+    groups = _groups(model, prompts, samples, max_new_tokens, rows_at_once)
+    for way, rows, which in progress(groups, desc=desc, unit="batch", enabled=show):
         told = [str(i) if names is None else names[i] for i in rows]
-        streams = None
-        if temperature > 0 and seeds is not None:
-            streams = torch.stack([_uniforms(seeds[i], samples, max_new_tokens) for i in rows]).flatten(0, 1)
-        choose = _chooser(temperature, top_k, streams)
-        texts, passes = _walk(model, ids, samples, choose, ends=ends, limit=max_new_tokens, names=told)
+        streams = [own[which] for i in rows if (own := uniforms[i]) is not None]
+        choose = _chooser(temperature, top_k, torch.cat(streams) if streams else None)
+        kind = WholeTexts if way == "whole" else CachedTexts
+        growing = kind(model, [prompts[i] for i in rows])
+        count = len(range(samples)[which])
+        texts, passes = _walk(model, growing, count, choose, ends=ends, limit=max_new_tokens, names=told)
         steps += passes
         for n, i in enumerate(rows):
-            found[i] = texts[n * samples : (n + 1) * samples]
+            found[i][which] = texts[n * count : (n + 1) * count]
     return Continuations(found, sum(map(len, prompts)), steps)
 
 
@@ -105,7 +106,7 @@ _Choose = Callable[[Float[Tensor, "row d_vocab"], list[int], int], Int[Tensor, "
 
 def _walk(
     model: HookedModel,
-    ids: Int[Tensor, "prompt pos"],
+    growing: CachedTexts | WholeTexts,
     samples: int,
     choose: _Choose,
     *,
@@ -114,17 +115,13 @@ def _walk(
     names: Sequence[str],
 ) -> tuple[list[list[int]], int]:
     """Tokens of every row (prompt by prompt, sample by sample), and the number of forward passes."""
-    output = model.anatomy.base(input_ids=ids, use_cache=True)
-    cache: Any = output.past_key_values
-    state = output.last_hidden_state[:, -1]
     if samples > 1:
-        repeat_cached_rows(cache, samples)
-        state = state.repeat_interleave(samples, dim=0)
-    found: list[list[int]] = [[] for _ in range(len(ids) * samples)]
+        growing.repeat(samples)
+    found: list[list[int]] = [[] for _ in growing.states]
     alive = list(range(len(found)))
     steps = 1
     for step in range(limit):
-        logits = model.anatomy.unembed(state).float()
+        logits = model.anatomy.unembed(growing.states).float()
         broken = (~logits.isfinite().all(-1)).nonzero()[:, 0].tolist()
         if broken:
             raise_not_finite(model.name, names[alive[broken[0]] // samples])
@@ -134,12 +131,8 @@ def _walk(
             found[alive[n]].append(chosen[n])
         if not going or step == limit - 1:
             break
-        if len(going) < len(chosen):
-            keep_cached_rows(cache, torch.tensor(going, device=model.device))
         alive = [alive[n] for n in going]
-        tokens = torch.tensor([[chosen[n]] for n in going], device=model.device)
-        output = model.anatomy.base(input_ids=tokens, past_key_values=cache, use_cache=True)
-        cache, state = output.past_key_values, output.last_hidden_state[:, -1]
+        growing.grow(going, [chosen[n] for n in going])
         steps += 1
     return found, steps
 
@@ -195,16 +188,22 @@ def _uniforms(seed: int, samples: int, steps: int) -> Float[Tensor, "sample step
     return torch.stack(rows)
 
 
-def _groups(prompts: Sequence[Sequence[int]], size: int) -> list[list[int]]:
-    """Prompts of one length together, so that no row is padded: a text does not depend on its neighbours."""
+def _groups(
+    model: HookedModel, prompts: Sequence[Sequence[int]], samples: int, new_tokens: int, rows_at_once: int
+) -> list[tuple[Way, list[int], slice]]:
+    """How prompts of one length grow, which, and which of their samples: no row is padded."""
     by_length: dict[int, list[int]] = {}
     for place, prompt in enumerate(prompts):
         by_length.setdefault(len(prompt), []).append(place)
-    return [
-        rows[first : first + size]
-        for _, rows in sorted(by_length.items())
-        for first in range(0, len(rows), size)
-    ]
+    groups: list[tuple[Way, list[int], slice]] = []
+    for length, rows in sorted(by_length.items()):
+        way = way_of(model, length, new_tokens)
+        if way == "one by one":
+            groups += [(way, [row], slice(n, n + 1)) for row in rows for n in range(samples)]
+        else:
+            size = max(1, rows_at_once // samples)
+            groups += [(way, rows[first : first + size], slice(None)) for first in range(0, len(rows), size)]
+    return groups
 
 
 def _check(**limits: int | None) -> None:

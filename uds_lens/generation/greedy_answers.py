@@ -1,4 +1,4 @@
-"""Greedy answers, many side by side in left-padded batches, and where an answer is over."""
+"""Greedy answers, many side by side, and where an answer is over."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ from typing import Any
 import torch
 
 from uds_lens.checked_arguments import arguments_checked
-from uds_lens.compat.transformers import keep_cached_rows
 from uds_lens.data import ChatStyle, answer_prompt, prompt_ids
 from uds_lens.data.answer_tokens import answer_ends
-from uds_lens.generation.cached_pass import cached_pass
 from uds_lens.generation.known_beginnings import KnownBeginning
 from uds_lens.generation.not_finite import raise_not_finite
-from uds_lens.generation.padding import left_padded
+from uds_lens.generation.reading import CachedTexts, Way, WholeTexts, way_of
 from uds_lens.models import HookedModel
+from uds_lens.patching import row_layout
 from uds_lens.progress import progress
 from uds_lens.types import Protocol
 
@@ -48,7 +47,9 @@ def generate_answers(
     """Let a model answer questions, greedily.
 
     Prompts are left-padded and run in batches of similar length with a key-value cache; an answer that has reached
-    an end token leaves its batch.
+    an end token leaves its batch. Where that changes a model's numbers (`growing_way`), answers are generated one at a
+    time, or the whole text is read again for each token. The latter also holds for texts that grow past the length at
+    which rotary frequencies change ("longrope", "dynamic").
 
     Args:
         model: The model, with its tokenizer.
@@ -127,33 +128,44 @@ def greedy(
         ModelError: NaN or infinite logits.
     """
     found: list[list[int]] = [[] for _ in prompts] if begun is None else [list(tokens) for tokens in begun]
-    if not prompts:
-        return found
     ends = answer_end_ids(model) if ends is None else ends
     starts = [[*prompt, *tokens] for prompt, tokens in zip(prompts, found, strict=True)]
-    tokens, mask = left_padded(starts, model.device)
-    alive = list(range(len(prompts)))
-    cache: Any = None
-    while True:
-        output = cached_pass(model, tokens, mask, cache)
-        cache = output.past_key_values
-        logits = model.anatomy.unembed(output.last_hidden_state[:, -1])
-        broken = (~logits.isfinite().all(-1)).nonzero()[:, 0].tolist()
-        if broken:
-            row = alive[broken[0]]
-            raise_not_finite(model.name, names[row] if names is not None else f"number {row}")
-        chosen = logits.argmax(-1)
-        going = []
-        for n, token in enumerate(chosen.tolist()):
-            if token not in ends:
-                found[alive[n]].append(token)
-                if len(found[alive[n]]) < max_new_tokens:
-                    going.append(n)
-        if not going:
-            return found
-        alive = [alive[n] for n in going]
-        kept = torch.tensor(going, device=chosen.device)
-        if len(going) < len(chosen):
-            keep_cached_rows(cache, kept)
-        tokens = chosen[kept][:, None].to(model.device)
-        mask = torch.cat([mask[kept.to(mask.device)], mask.new_ones(len(going), 1)], dim=1)
+    for way, rows in _groups(model, starts, [max_new_tokens - len(tokens) for tokens in found]):
+        kind = WholeTexts if way == "whole" else CachedTexts
+        growing, alive = kind(model, [starts[row] for row in rows]), rows
+        while True:
+            logits = model.anatomy.unembed(growing.states)
+            broken = (~logits.isfinite().all(-1)).nonzero()[:, 0].tolist()
+            if broken:
+                row = alive[broken[0]]
+                raise_not_finite(model.name, names[row] if names is not None else f"number {row}")
+            going = []
+            for n, token in enumerate(logits.argmax(-1).tolist()):
+                if token not in ends:
+                    found[alive[n]].append(token)
+                    if len(found[alive[n]]) < max_new_tokens:
+                        going.append(n)
+            alive = [alive[n] for n in going]
+            if not going:
+                break
+            growing.grow(going, [found[row][-1] for row in alive])
+    return found
+
+
+def _groups(
+    model: HookedModel, texts: Sequence[Sequence[int]], new_tokens: Sequence[int]
+) -> list[tuple[Way, list[int]]]:
+    """Texts that grow together, and how."""
+    by_way: dict[Way, list[int]] = {}
+    for row, (text, more) in enumerate(zip(texts, new_tokens, strict=True)):
+        by_way.setdefault(way_of(model, len(text), more), []).append(row)
+    groups: list[tuple[Way, list[int]]] = []
+    for way, rows in by_way.items():
+        if way == "one by one":
+            pieces = [[row] for row in rows]
+        elif way == "side by side":
+            pieces = row_layout(model).split([rows], list(map(len, texts)))
+        else:
+            pieces = [rows]
+        groups += [(way, piece) for piece in pieces]
+    return groups

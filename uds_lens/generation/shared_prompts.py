@@ -17,6 +17,7 @@ from uds_lens.compat.transformers import keep_cached_rows, keeps_plain_keys
 from uds_lens.data import TokenSequence
 from uds_lens.generation.cached_pass import cached_pass
 from uds_lens.generation.padding import left_padded, right_padded
+from uds_lens.generation.reading import growing_way
 from uds_lens.models import HookedModel
 from uds_lens.patching import ModelCosts
 
@@ -58,10 +59,11 @@ def may_share_prompts(model: HookedModel) -> bool:
     """Whether a model's sequences may be run in two parts.
 
     Not where somebody's hooks count on whole ones, nor where blocks keep a mask of their own by place in the sequence,
-    nor where layers are recurrent.
+    nor where layers are recurrent, nor where texts do not grow side by side (`growing_way`).
     """
-    known = model.hf in _whole_only
-    return not known and not model.is_wrapped and not model.runs_hooks and not model.anatomy.keeps_masks
+    if model.hf in _whole_only or model.is_wrapped or model.runs_hooks or model.anatomy.keeps_masks:
+        return False
+    return growing_way(model) == "side by side"
 
 
 @dataclass(frozen=True)

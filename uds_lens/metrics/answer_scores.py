@@ -25,7 +25,7 @@ from uds_lens.generation import (
     shared_prompts,
 )
 from uds_lens.models import HookedModel
-from uds_lens.patching import ModelCosts
+from uds_lens.patching import ModelCosts, row_layout
 from uds_lens.progress import progress
 
 
@@ -111,15 +111,21 @@ def _batches(
     model: HookedModel, rows: Sequence[TokenSequence], token_budget: int
 ) -> tuple[Iterator[_States], int]:
     """All rows in batches as they are run, and how many batches there are."""
-    costs = ModelCosts.of(model.hf.config, model.device)
+    costs, layout = ModelCosts.of(model.hf.config, model.device), row_layout(model)
     prompts = shared_prompts(rows) if may_share_prompts(model) else {}
+    if layout.limit is not None:  # a prompt's keys are not those that it has in a text beyond the limit
+        prompts = {
+            prompt: owners
+            for prompt, owners in prompts.items()
+            if all(layout.kind(len(rows[index].ids)) == 0 for index in owners)
+        }
     chunks = plan_chunks(rows, prompts, costs=costs, token_budget=token_budget)
     together = {index for owners in prompts.values() for index in owners}
     alone = [index for index in range(len(rows)) if index not in together]
-    batches = [
-        [alone[number] for number in batch]
-        for batch in costs.forward_batches([rows[index] for index in alone], token_budget=token_budget)
-    ]
+    planned = costs.forward_batches([rows[index] for index in alone], token_budget=token_budget)
+    batches = layout.split(
+        [[alone[number] for number in batch] for batch in planned], [len(row.ids) for row in rows]
+    )
     behind = (states for chunk in chunks for states in _behind_prompts(model, rows, chunk))
     whole = ((batch, _whole(model, rows, batch)) for batch in batches)
     return chain(behind, whole), sum(len(chunk.batches) for chunk in chunks) + len(batches)
@@ -131,7 +137,7 @@ def _behind_prompts(
     try:
         yield from normed_behind_prompts(model, rows, chunk)
     except NotShared:
-        for batch in chunk.batches:
+        for batch in row_layout(model).split(chunk.batches, [len(row.ids) for row in rows]):
             yield batch, _whole(model, rows, batch)
 
 
@@ -139,6 +145,7 @@ def _whole(
     model: HookedModel, rows: Sequence[TokenSequence], indices: list[int]
 ) -> Float[Tensor, "token d_model"]:
     pad = model.tokenizer.pad_token_id if model.tokenizer is not None else None
-    batch = make_batch(rows, indices=indices, pad_token_id=pad).to(model.device)
+    side = row_layout(model).padding_side
+    batch = make_batch(rows, indices=indices, pad_token_id=pad, padding_side=side).to(model.device)
     states = normed_at_window(model, batch)
     return states[batch.scored_mask.to(states.device)]

@@ -248,6 +248,7 @@ def _provenance(session: Session, evidence: Evidence) -> dict[str, object]:
     found = provenance(
         engine=session.run.engine,
         device=session.device,
+        rows=session.rows,
         rendered_prompt=session.prompt(first),
         ids_hash=session.inputs_hash(Pass("model", "answers", "forget")),
         packages=("rouge-score", "scikit-learn"),

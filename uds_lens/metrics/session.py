@@ -31,6 +31,7 @@ from uds_lens.models import (
     open_model,
     read_checkpoint_info,
 )
+from uds_lens.patching import row_layout
 from uds_lens.results import AuditConfig, ModelRecord, RunOptions
 from uds_lens.types import Protocol
 
@@ -74,6 +75,7 @@ class Session:
         self.records: dict[str, ModelRecord] = {}
         self.ends: dict[str, frozenset[int]] = {}
         self.device = "none"
+        self.rows: str | None = None
         self._rows: dict[str, tuple[list[AnswerText], list[TokenSequence]]] = {}
         for role, source in sources.items():
             record = cache.record_of(source, options.dtype)
@@ -128,7 +130,7 @@ class Session:
         if not pending:
             return
         with self._opened(role) as model:
-            self.device = str(model.device)
+            self.device, self.rows = str(model.device), row_layout(model).described()
             for group in _together(pending):
                 missing = [each for each in group if not self._at_hand(each)]
                 if not missing:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import copy
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
+import torch
 from torch import nn
 
 from uds_lens.checked_arguments import arguments_checked
 from uds_lens.compat.accelerate import is_offloaded, is_placed
-from uds_lens.compat.torch import hook_tables
+from uds_lens.compat.torch import hook_tables, is_out_of_memory
 from uds_lens.compat.transformer_lens import boot
 from uds_lens.errors import ModelError
 from uds_lens.models.loading_lock import LOADING
@@ -80,3 +82,43 @@ def bridge_on_shared_weights(
             return boot(name, twin, tokenizer, dtype=dtype, device=device)
     except Exception as error:
         raise ModelError(f"TransformerLens cannot wrap {name!r} ({type(model).__name__}): {error}") from error
+
+
+_ROUNDING = {torch.float32: 1e-3, torch.bfloat16: 0.05, torch.float16: 0.01}
+"""Largest difference between a Bridge and the plain model that rounding explains, as a share of the largest logit."""
+
+_agreed: WeakSet[Any] = WeakSet()
+"""Bridges that were seen to agree."""
+
+
+@torch.no_grad()
+def require_agreement(bridge: TransformerBridge, model: Any, *, name: str) -> None:
+    """Compare a Bridge with the plain model on a short text, once for each Bridge.
+
+    Raises:
+        ModelError: The Bridge does not run, or gives other logits.
+    """
+    if bridge in _agreed:
+        return
+    size = model.config.get_text_config().vocab_size
+    ids = torch.tensor([[place * 7 % size for place in range(1, 9)]], device=next(model.parameters()).device)
+    told = {"attention_mask": torch.ones_like(ids), "position_ids": torch.arange(ids.shape[1])[None].to(ids)}
+    with torch.autocast(ids.device.type, enabled=False):
+        plain = model(ids, use_cache=False, **told).logits.float()
+        try:
+            found = bridge(ids, return_type="logits", **told).float()
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+            first = str(error).splitlines()[0] if str(error) else "no message"
+            raise ModelError(
+                f"TransformerLens wraps {name!r} ({type(model).__name__}), but its Bridge does not run "
+                f"({type(error).__name__}: {first[:200]})."
+            ) from error
+    gap, allowed = float((found - plain).abs().max() / plain.abs().max()), _ROUNDING.get(model.dtype, 1e-3)
+    if gap > allowed:  # NaN logits are reported by the pass that meets them
+        raise ModelError(
+            f"TransformerLens wraps {name!r} ({type(model).__name__}), but its Bridge gives other logits than the "
+            f"plain model (they differ by {gap:.1%} of the largest; rounding explains {allowed:.1%})."
+        )
+    _agreed.add(bridge)

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from uds_lens.compat.transformers import forget_longer_texts
 from uds_lens.errors import ModelBusyError, ModelError, warn_once
 from uds_lens.models.anatomy import Anatomy, anatomy_of
-from uds_lens.models.bridge import bridge_on_shared_weights
+from uds_lens.models.bridge import bridge_on_shared_weights, require_agreement
 from uds_lens.models.file_identity import CheckpointFiles, fingerprint_of_files
 from uds_lens.models.fingerprint import fingerprint
 from uds_lens.models.live_changes import LiveChange, behaviour_changes, module_changes
@@ -49,7 +50,9 @@ class HookedModel:
         bridge: TransformerBridge | None = None,
     ) -> None:
         self._hf: Any = hf
+        forget_longer_texts(hf)
         self._bridge = bridge
+        self._no_bridge = False
         self._lender: HookedModel | None = None
         self._fingerprint: str | None = None
         self._turn = _Turn()
@@ -156,9 +159,14 @@ class HookedModel:
         """Whether TransformerLens can wrap the model; where it cannot, warns once and says what is left."""
         if not self.is_wrapped and self.changes:
             return False  # `bridge` says why
+        if self._no_bridge:
+            return False
         try:
-            return self.bridge is not None
+            if not self.is_wrapped:
+                require_agreement(self.bridge, self.hf, name=self.name)
+            return True
         except ModelError as error:
+            self._no_bridge = True
             warn_once(
                 f"{error} Falling back to plain forward hooks on its {self.n_layers} blocks: site 'resid_post' "
                 "works as before, the sites inside a block do not.",

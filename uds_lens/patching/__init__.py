@@ -12,6 +12,7 @@ from uds_lens.patching.naive import (
     scored_logprobs,
 )
 from uds_lens.patching.readout import target_logprobs
+from uds_lens.patching.side_by_side import RowLayout, row_layout
 from uds_lens.patching.sites import hook_name, patch_hooks
 from uds_lens.patching.span_cache import SpanCache
 from uds_lens.patching.target_on_batch import NaiveTarget, WavefrontTarget, open_target
@@ -21,6 +22,7 @@ __all__ = [
     "ModelCosts",
     "NaiveTarget",
     "Recording",
+    "RowLayout",
     "SpanCache",
     "SpanPatch",
     "WavefrontTarget",
@@ -35,6 +37,7 @@ __all__ = [
     "patched_logprobs",
     "record",
     "resume_patched",
+    "row_layout",
     "run_hooked",
     "run_hooks",
     "run_patched",

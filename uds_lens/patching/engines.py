@@ -169,7 +169,7 @@ def fall_back(model: HookedModel, why: str | Exception) -> Engine:
         why = f"it failed: {type(why).__name__}: {first[:200]}"
     warn_once(
         f"{model.name!r} ({model.architecture}): the fast engine does not reproduce plain forwards ({why}); using the "
-        "naive engine, which is slower and correct.",
+        "naive engine, which is slower.",
         key=f"fall back {model.name} {model.fingerprint}: {why}",
     )
     return "naive"

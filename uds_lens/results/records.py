@@ -71,7 +71,13 @@ def printable(name: str) -> str:
 
 
 def provenance(
-    *, engine: str, device: str, rendered_prompt: str | None, ids_hash: str, packages: Sequence[str] = ()
+    *,
+    engine: str,
+    device: str,
+    rows: str | None,
+    rendered_prompt: str | None,
+    ids_hash: str,
+    packages: Sequence[str] = (),
 ) -> dict[str, Any]:
     """What is needed to trace and repeat a measurement: versions, machine, command, first prompt, hash of tokens."""
     return {
@@ -82,6 +88,7 @@ def provenance(
         "platform": platform.platform(),
         "engine": engine,
         "device": device,
+        "rows": rows,
         "first_prompt": rendered_prompt,
         "ids_hash": ids_hash,
     }

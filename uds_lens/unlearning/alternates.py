@@ -12,6 +12,9 @@ import torch
 
 from uds_lens.data import ChatStyle, ForgetExample, answer_ends, answer_prompt, chosen_protocol, prompt_ids
 from uds_lens.errors import DataError
+from uds_lens.generation import growing_way
+from uds_lens.patching import as_hooked, row_layout
+from uds_lens.patching.wavefront import is_tested_family
 from uds_lens.progress import progress
 from uds_lens.storage import atomic_write_bytes, conform, read_sealed, sealed
 from uds_lens.types import AnswerProtocol
@@ -95,16 +98,19 @@ def sample_alternates(
         DataError: A question gives nothing but the true answer, however hot.
     """
     found: list[list[str]] = [[] for _ in examples]
+    padded = _may_be_padded(model)
     devices = [model.device] if model.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices), torch.no_grad():
         torch.manual_seed(config.seed)
         for round_ in range(_ROUNDS):
             short = [i for i, texts in enumerate(found) if len(texts) < config.n_alternates]
             temperature = config.temperature + _HOTTER * round_
-            starts = range(0, len(short), _BATCH)
-            bar = progress(starts, desc=f"alternates, T={temperature:g}", unit="batch", enabled=show_progress)
-            for start in bar:
-                chosen = short[start : start + _BATCH]
+            batches = [short[start : start + _BATCH] for start in range(0, len(short), _BATCH)]
+            batches = batches if padded else [[index] for index in short]
+            bar = progress(
+                batches, desc=f"alternates, T={temperature:g}", unit="batch", enabled=show_progress
+            )
+            for chosen in bar:
                 questions = [examples[index].question for index in chosen]
                 drawn = _draw(model, tokenizer, questions, config=config, temperature=temperature)
                 for index, texts in zip(chosen, drawn, strict=True):
@@ -156,6 +162,14 @@ def read_alternates(file: Path) -> list[list[str]]:
 
 def _words(text: str) -> Counter[str]:
     return Counter(re.findall(r"\w+", text.casefold()))
+
+
+def _may_be_padded(model: Any) -> bool:
+    """Whether transformers' own `generate` gives a text the same side by side with others as alone."""
+    if is_tested_family(model):
+        return True
+    with as_hooked(model) as view:
+        return row_layout(view).side == "left" and growing_way(view) == "side by side"
 
 
 def _draw(

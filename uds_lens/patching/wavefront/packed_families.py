@@ -45,6 +45,11 @@ def packable(model: HookedModel) -> bool:
     return eager and runs_plainly(model) and _is_plain(model.hf)
 
 
+def is_tested_family(model: Any) -> bool:
+    """Whether a transformers model is of a family whose rows, padded and packed, the tests compare with rows alone."""
+    return is_plain_decoder(model) and model.config.get_text_config().model_type in PACKED_FAMILIES
+
+
 def may_be_packable(source: ModelSource, model_type: object) -> bool:
     """The same of a model that need not be open yet: of a checkpoint, by its family alone."""
     if model_type not in PACKED_FAMILIES:
@@ -55,7 +60,5 @@ def may_be_packable(source: ModelSource, model_type: object) -> bool:
 
 
 def _is_plain(model: Any) -> bool:
-    if not is_plain_decoder(model):
-        return False  # a Bridge, an adapter around a model, a checkpoint's own code
-    in_family = model.config.get_text_config().model_type in PACKED_FAMILIES
-    return in_family and not is_placed(model) and not behaviour_changes(model)
+    # Not a Bridge, an adapter around a model, a checkpoint's own code.
+    return is_tested_family(model) and not is_placed(model) and not behaviour_changes(model)
