@@ -15,6 +15,7 @@ from uds_lens.compat.transformers import (
     attention_replaced,
     downloaded,
     eager_attention,
+    forget_longer_texts,
     has_torch_attention,
     is_its_own,
     is_offline,
@@ -24,7 +25,7 @@ from uds_lens.compat.transformers import (
     key_value_cache,
     quiet_loading,
     register_attention,
-    repeat_cached_rows,
+    rope_limit,
     set_attention,
     shared_cached_row,
     unset_weights,
@@ -168,12 +169,57 @@ def test_rows_of_a_cache_are_kept_and_repeated(llama) -> None:
         whole = llama(torch.cat([ids, after], dim=1)).logits[:, -1]
         cache = llama(ids, use_cache=True).past_key_values
         keep_cached_rows(cache, torch.tensor([0, 2]))
-        repeat_cached_rows(cache, 2)
+        keep_cached_rows(cache, torch.tensor([0, 0, 1, 1]))
         found = llama(after[[0, 0, 2, 2]], past_key_values=cache).logits[:, -1]
     assert torch.allclose(found, whole[[0, 0, 2, 2]], atol=1e-5), (
-        "transformers.cache_utils.Cache: batch_select_indices or batch_repeat_interleave no longer keep or repeat the "
-        "rows of keys and values: answers of rows side by side would be mixed up (uds_lens/generation)"
+        "transformers.cache_utils.Cache: batch_select_indices no longer keeps or repeats the rows of keys and values: "
+        "answers of rows side by side would be mixed up (uds_lens/generation)"
     )
+
+
+@pytest.mark.parametrize("family", ["jamba", "zamba2"])
+def test_rows_of_linear_layers_are_kept_and_repeated(family) -> None:
+    model = build_model(family)  # zamba2 has layers that are both linear and attention
+    ids, after = torch.tensor([[1, 5, 6], [1, 7, 8], [1, 9, 10]]), torch.tensor([[11], [12], [13]])
+    kept = torch.tensor([2, 0, 0])
+    with torch.no_grad():
+        whole = model(torch.cat([ids, after], dim=1), use_cache=False).logits[:, -1]
+        cache = model(ids, use_cache=True).past_key_values
+        keep_cached_rows(cache, kept)
+        found = model(after[kept], past_key_values=cache, use_cache=True).logits[:, -1]
+    assert torch.allclose(found, whole[kept], atol=1e-4), (
+        "transformers.cache_utils: `conv_states` no longer marks linear layers, or `reorder_cache` no longer selects "
+        "all their tensors: texts of hybrid models are read whole at each token (uds_lens/generation/reading.py)"
+    )
+
+
+def test_where_rotary_frequencies_depend_on_the_length() -> None:
+    assert rope_limit(build_model("longrope").config) == (24, False)
+    assert rope_limit(build_model("dynamic").config) == (24, True)
+    for family in ("llama", "gemma3", "gpt2", "recurrent-gemma", "jamba"):
+        assert rope_limit(build_model(family).config) is None
+    yarn = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 2.0, "original_max_position_embeddings": 64}
+    assert rope_limit(build_model("llama", rope_parameters=yarn).config) is None
+
+
+def test_dynamic_frequencies_begin_anew() -> None:
+    model, twin = build_model("dynamic"), build_model("dynamic")
+    long, short = torch.arange(60)[None], torch.arange(30)[None]
+    with torch.no_grad():
+        expected = twin(short).logits
+        twin(long)
+        assert not torch.equal(twin(short).logits, expected), (
+            "transformers no longer keeps the frequencies of the longest text: forget_longer_texts can go"
+        )
+        (handle,) = forget_longer_texts(model)
+        model(long)
+        assert torch.equal(model(short).logits, expected), (
+            "transformers.modeling_rope_utils: max_seq_len_cached, original_max_seq_len or original_inv_freq are no "
+            "longer what a dynamic rotary embedding remembers: long rows depend on what was read before them"
+        )
+        assert forget_longer_texts(model) == []
+        handle.remove()
+    assert forget_longer_texts(build_model("llama")) == []
 
 
 def test_which_caches_hold_keys_and_values_alone(llama) -> None:

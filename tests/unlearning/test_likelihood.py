@@ -81,3 +81,16 @@ def test_half_precision_logits_are_read_in_float32() -> None:
 def test_no_label_is_an_error() -> None:
     with pytest.raises(DataError, match="no token of the batch has a label"):
         negative_log_likelihood(LOGITS, torch.full_like(LABELS, -100))
+
+
+@pytest.mark.parametrize("family", ["longrope", "dynamic"])
+def test_a_long_answer_does_not_move_the_others_of_its_batch(family) -> None:
+    from tiny_models import build_model
+
+    from uds_lens.data import AnswerSequence
+    from uds_lens.unlearning import answer_log_probs
+
+    rows = [AnswerSequence(tuple(range(4, 4 + n)), 3) for n in (60, 12, 30)]
+    together = answer_log_probs(build_model(family), rows, pad_token_id=3)
+    alone = [answer_log_probs(build_model(family), [row], pad_token_id=3)[0] for row in rows]
+    assert together == pytest.approx(alone, abs=1e-4)
