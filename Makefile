@@ -39,7 +39,7 @@ bench-gpu: $(INSTALLED)  ## the same on a GPU, with a random model of 1B proport
 support: $(INSTALLED)  ## write docs/support.md from the tests of families and forms
 	PYTHONPATH=tests $(BIN)/python -m pytest -q -p support_table \
 	  tests/audit/test_parity.py tests/audit/test_breadth.py tests/audit/test_guards.py \
-	  tests/audit/test_hooked_models.py tests/patching/test_engines.py
+	  tests/audit/test_hooked_models.py tests/patching/test_engines.py tests/test_rows_alone.py
 
 docs: $(INSTALLED)  ## build the documentation into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict --site-dir site

@@ -6,12 +6,12 @@ import pytest
 import torch
 from tiny_models import EXAMPLES, FAMILIES, HYBRIDS, LONG_ROPE, build_model
 
-from uds_lens.data import encode
-from uds_lens.errors import ModelError, UdsLensWarning, forget_warnings
+from uds_lens.data import encode, make_batch
+from uds_lens.errors import ModelError, PatchError, UdsLensWarning, forget_warnings
 from uds_lens.generation import greedy, growing_way, reading
 from uds_lens.metrics import score_answers
 from uds_lens.models import open_model
-from uds_lens.patching import RowLayout, row_layout, side_by_side
+from uds_lens.patching import RowLayout, capture, patched_logprobs, row_layout, side_by_side
 from uds_lens.results import DepthAudit, RunOptions
 
 LAYOUTS = {
@@ -120,3 +120,19 @@ def test_a_broken_model_is_left_to_the_pass_that_meets_it(all_tried, broken):
     with open_model(broken, device="cpu") as model:
         assert row_layout(model) == RowLayout()
         assert growing_way(model) == "side by side"
+
+
+@pytest.mark.filterwarnings("ignore::uds_lens.errors.UdsLensWarning")
+@pytest.mark.parametrize("family", ["recurrent-gemma", "longrope"])
+def test_batches_of_the_caller_that_would_give_other_numbers_are_refused(opened, family):
+    model, (short, long) = opened(family), encode(EXAMPLES[1:3], opened(family).tokenizer).rows
+    side = row_layout(model).padding_side
+    cache = capture(model, make_batch([short], padding_side="left"))
+    patched_logprobs(model, make_batch([short], padding_side="left"), cache, engine="auto")
+    wrong = make_batch([short, long], padding_side="left")
+    with pytest.raises(PatchError, match=r"would give other numbers than each row alone"):
+        capture(model, wrong)
+    with pytest.raises(PatchError, match=r"would give other numbers than each row alone"):
+        patched_logprobs(model, wrong, cache, engine="auto")
+    for rows in row_layout(model).split([[0, 1]], [len(short.ids), len(long.ids)]):
+        capture(model, make_batch([short, long], indices=rows, padding_side=side))

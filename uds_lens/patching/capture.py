@@ -12,6 +12,7 @@ from uds_lens.checked_arguments import arguments_checked
 from uds_lens.data import TokenBatch
 from uds_lens.models import HookedModel, open_model
 from uds_lens.patching.decoder import at_window, read_window_states, require_each_once
+from uds_lens.patching.side_by_side import require_fitting
 from uds_lens.patching.sites import hook_name, require_site
 from uds_lens.patching.span_cache import SpanCache
 from uds_lens.patching.wavefront import forward_pass
@@ -48,7 +49,8 @@ def capture(
         The states, `[batch, layer, win, d_model]`, on the model's device.
 
     Raises:
-        PatchError: The family has no such site, or a layer did not run exactly once.
+        PatchError: The family has no such site, a layer did not run exactly once, or rows of the batch would give
+            other states than alone (see `row_layout`).
 
     Example:
         >>> import uds_lens as ul
@@ -79,6 +81,7 @@ def _capture(
     model: HookedModel, batch: TokenBatch, site: Site, last_layer: LastLayer, packed: bool, engine: Engine
 ) -> SpanCache:
     require_site(model, site)
+    require_fitting(model, batch)
     batch = batch.to(model.device)
     if site == "resid_post" and (engine == "naive" or model.runs_hooks):
         states = read_window_states(model, batch)

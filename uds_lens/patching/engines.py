@@ -14,6 +14,7 @@ from uds_lens.data import TokenBatch, TokenSequence
 from uds_lens.errors import ModelBusyError, warn_once
 from uds_lens.models import HookedModel
 from uds_lens.patching.capture import as_hooked, capture
+from uds_lens.patching.side_by_side import require_fitting
 from uds_lens.patching.span_cache import SpanCache
 from uds_lens.patching.target_on_batch import open_target
 from uds_lens.types import Engine, Site, check_choice
@@ -81,6 +82,7 @@ def choose_engine(
             key=f"hooked {model.name} {model.fingerprint}",
         )
         return "naive"
+    require_fitting(model, batch)
     try:
         own = capture(model, batch, site=site, packed=packed)
         probe = SpanCache(states=own.states.roll(1, dims=1) * 0.9, site=site, name=own.name)

@@ -19,6 +19,7 @@ from uds_lens.errors import PatchError
 from uds_lens.models import HookedModel
 from uds_lens.patching.capture import as_hooked
 from uds_lens.patching.decoder import first_tensor
+from uds_lens.patching.side_by_side import require_fitting
 from uds_lens.patching.sites import chosen_layers, hook_name, patch_hooks, require_site
 from uds_lens.patching.span_cache import SpanCache
 
@@ -75,6 +76,7 @@ def run_patched(
     """
     model = as_hooked(model)
     require_site(model, cache.site)
+    require_fitting(model, batch)
     batch = batch.to(model.device)
     cache.check_fits(batch, n_layers=model.n_layers, d_model=model.d_model)
     (layer,) = chosen_layers([layer], model.n_layers)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from uds_lens.checked_arguments import arguments_checked
 from uds_lens.compat.transformers import RopeLimit, rope_limit
 from uds_lens.data import TokenBatch, TokenSequence, make_batch
-from uds_lens.errors import ModelError, warn_once
+from uds_lens.errors import ModelError, PatchError, warn_once
 from uds_lens.models import HookedModel
 from uds_lens.patching.decoder import run_decoder
 from uds_lens.patching.wavefront import is_tested_family
@@ -143,6 +143,26 @@ def row_layout(model: HookedModel) -> RowLayout:
                 found = _try(model, limit)
         _layouts[model.hf] = found
     return found
+
+
+def require_fitting(model: HookedModel, batch: TokenBatch) -> None:
+    """Raise unless the rows of a batch give the numbers that they give alone; see `row_layout`.
+
+    Raises:
+        PatchError: They are padded on the wrong side, or may not stand side by side.
+    """
+    layout = row_layout(model)
+    if layout == RowLayout():
+        return
+    lengths = batch.attention_mask.sum(1).tolist()
+    apart = len(layout.split([range(len(batch))], lengths)) > 1
+    if apart or (layout.side != batch.padding_side and len(set(lengths)) > 1):
+        raise PatchError(
+            f"rows of {model.name!r} ({model.architecture}) run {layout.described()}; this batch has {len(batch)} rows "
+            f"of {min(lengths)} to {max(lengths)} tokens, padded on the {batch.padding_side}, and would give other "
+            "numbers than each row alone. Make batches of row_layout(model).split(...), with "
+            "make_batch(..., padding_side=row_layout(model).padding_side)."
+        )
 
 
 @arguments_checked

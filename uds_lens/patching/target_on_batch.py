@@ -15,6 +15,7 @@ from uds_lens.errors import PatchError
 from uds_lens.models import HookedModel
 from uds_lens.patching.capture import capture
 from uds_lens.patching.naive import SpanPatch, run_hooks, run_unhooked, scored_logprobs
+from uds_lens.patching.side_by_side import require_fitting
 from uds_lens.patching.sites import chosen_layers, hook_name, patch_hooks
 from uds_lens.patching.span_cache import SpanCache
 from uds_lens.patching.wavefront import Recording, record, resume_patched
@@ -115,6 +116,7 @@ def open_target(
     reading: Engine = "wavefront",
 ) -> WavefrontTarget | NaiveTarget:
     """The target on one batch, ready to be patched from any number of sources; see `record`."""
+    require_fitting(model, batch)
     batch = batch.to(model.device)
     if engine == "naive":
         return NaiveTarget(model, batch, packed, reading)
