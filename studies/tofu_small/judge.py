@@ -26,10 +26,15 @@ FEW = {
     "auc": "F",
     "cluster_low": "low",
     "cluster_high": "high",
+    "variants_low": "one kind left out, low",
+    "variants_high": "one kind left out, high",
+    "new_variants_low": "new kinds, low",
+    "new_variants_high": "new kinds, high",
     "q": "Q",
     "r": "R",
     "rob": "Rob",
     "overall": "Overall",
+    "p_first": "first by Overall",
     "n": "n",
     "threshold": "threshold",
     "tied_share": "ties",
@@ -49,6 +54,7 @@ def judged(
         **frames.states,
         thresholds=cuts,
         faithful=faithful,
+        pools=frames.pools,
         metrics=metrics,
         n_resamples=resamples,
     )
@@ -80,6 +86,18 @@ def judged(
     tables["variants"] = ul.meta.variant_table(frames.pools, metrics=metrics)
     tables["pairs"] = ul.meta.compare_all(frames.pools, metrics=metrics, against="uds", n_resamples=resamples)
     tables["overall"] = _by_overall(faithful, own)
+    runs = ul.meta.robustness_by_filter(
+        **frames.states,
+        thresholds=cuts,
+        pools=frames.pools,
+        metrics=metrics,
+        cluster=("run",),
+        n_resamples=resamples,
+    )
+    tables["first"] = _first_by_overall(own, runs[runs["models"] == "own"])
+    tables["tied cuts"] = ul.meta.tied_cuts(
+        **frames.states, thresholds=cuts, faithful=faithful, metrics=metrics
+    )
     tables |= {
         f"predictors of {each}": predictors(found, each).reset_index(names="metric") for each in OUTCOMES
     }
@@ -94,6 +112,35 @@ def _by_overall(faithful: pd.DataFrame, own: pd.DataFrame) -> pd.DataFrame:
         for name in dict.fromkeys(own["filter"])
     }
     return pd.DataFrame(found).sort_values("none", ascending=False).reset_index()
+
+
+def _first_by_overall(own: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
+    """Shares of resamples, methods or runs drawn as a whole, one column for each filter."""
+    parts = {
+        f"{name}, {drawn} drawn": table[table["filter"] == name].set_index("metric")["p_first"]
+        for name in dict.fromkeys(own["filter"])
+        for drawn, table in (("methods", own), ("runs", runs))
+    }
+    found = pd.DataFrame(parts)
+    return found[(found > 0).any(axis=1)].reset_index()
+
+
+def trust_table(found: Judged, variants: pd.DataFrame) -> pd.DataFrame:
+    """What the library says of each metric: `uds_lens/metrics/trust.csv`."""
+    table = metric_table(found, "utility")
+    names = {
+        "one kind left out, low": "variants_low",
+        "one kind left out, high": "variants_high",
+        "new kinds, low": "new_low",
+        "new kinds, high": "new_high",
+    }
+    kept = table[["metric", "F", "low", "high", "Q", "R", *names]].rename(columns=names)
+    worst = variants.loc[variants.groupby("metric")["auc"].idxmin()]
+    worst = worst.assign(worst_pair=worst["variant_p"] + " against " + worst["variant_n"])
+    worst = worst.rename(columns={"auc": "worst", "low": "worst_low", "high": "worst_high"})
+    return kept.merge(worst[["metric", "worst", "worst_low", "worst_high", "worst_pair"]], on="metric").round(
+        4
+    )
 
 
 def metric_table(found: Judged, setting: str) -> pd.DataFrame:
@@ -131,6 +178,10 @@ def page(found: Judged, ruled: list[Verdict], tables: dict[str, pd.DataFrame], t
         "r",
         "r_low",
         "r_high",
+        "q_runs_low",
+        "q_runs_high",
+        "r_runs_low",
+        "r_runs_high",
         "r_shift_low",
         "r_shift_high",
         "rob",
@@ -143,7 +194,9 @@ def page(found: Judged, ruled: list[Verdict], tables: dict[str, pd.DataFrame], t
         "",
         "## Every filter",
         "",
-        _markdown(tables["robustness"][[*kept, "q_reason", "r_reason", "caution"]]),
+        _markdown(
+            tables["robustness"][[*kept, "p_first", "interval_reason", "q_reason", "r_reason", "caution"]]
+        ),
     ]
     for name in ("methods, chosen without depth", "methods, chosen with depth"):
         shown = [
@@ -161,6 +214,8 @@ def page(found: Judged, ruled: list[Verdict], tables: dict[str, pd.DataFrame], t
         ("places", "Places of methods over resamples"),
         ("pairs", "Differences of F"),
         ("overall", "Order by Overall under each filter"),
+        ("first", "Share of resamples in which a metric is first by Overall"),
+        ("tied cuts", "Cuts that separate the pools equally well, and the place of the metric with each"),
         *((f"predictors of {each}", f"Rank correlation with {each} after relearning") for each in OUTCOMES),
         ("variants", "F by variant"),
     ):
@@ -226,8 +281,7 @@ def main() -> None:
         f"{asked.cut}. {len(frames.reasons)} values of {len(long)} are undefined, each with its reason in the table."
     )
     (asked.out / "README.md").write_text(page(found, ruled, tables, told), encoding="utf-8")
-    trust = metric_table(found, "utility")[["metric", "F", "low", "high", "Q", "R"]]
-    trust.round(4).to_csv(asked.out / "trust.csv", index=False)
+    trust_table(found, tables["variants"]).to_csv(asked.out / "trust.csv", index=False)
     figures(found, tables, asked.out)
     for each in ruled:
         print(f"{each.verdict:12} {each.claim}: {each.why}")
