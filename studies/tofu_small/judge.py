@@ -43,6 +43,25 @@ FEW = {
 }
 
 
+NOTES = """\
+**For which models the intervals hold.** `low` and `high` of F are for more runs of the same six kinds of models only.
+Beside them stand the range of F with one kind left out, and an interval for new kinds, with kinds as clusters: three
+on each side, so it is wide. Those of Q and R take whole methods as clusters and are for other methods; `q_runs_low`
+and its like take runs, for more runs of these methods, and are the ones that the verdicts use. With fewer than five
+clusters there is none.
+
+**What was decided after the results were seen.** The intervals for new kinds; those of Q and R (single models had
+been drawn, which makes them too narrow); to judge claims e and f as `claims.md` has them before judging them under
+both filters; the share of resamples in which a metric is first by Overall; the tables of tied cuts; and the second
+rule of the library, which warns of a metric whose worst pair of kinds (last table) has an interval that reaches 0.5.
+
+**What the history shows of the order of things.** Claims, plan and verdicts were committed before any measurement
+was. The first rule of the library (an F below 0.75 or not surely above chance) was committed when 16 measurements, 6
+of them of pool models, were in the history; all 376 followed half an hour later, with the judgement. That no F was
+computed before is our word; the history cannot show it."""
+"""Printed above the verdicts."""
+
+
 def judged(
     frames: ul.study.StudyFrames, examples: pd.DataFrame | None, metrics: tuple[str, ...], *, resamples: int
 ) -> tuple[Judged, dict[str, pd.DataFrame]]:
@@ -156,7 +175,7 @@ def metric_table(found: Judged, setting: str) -> pd.DataFrame:
 
 def page(found: Judged, ruled: list[Verdict], tables: dict[str, pd.DataFrame], told: str) -> str:
     """Everything as Markdown."""
-    out = ["# What the study of the small TOFU Llamas found", "", told, "", "## Verdicts", ""]
+    out = ["# What the study of the small TOFU Llamas found", "", told, "", NOTES, "", "## Verdicts", ""]
     out += ["| claim | verdict | why |", "|---|---|---|"]
     for each in ruled:
         word = (
