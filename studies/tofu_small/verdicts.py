@@ -1,6 +1,10 @@
 """The verdicts of `claims.md`, each from tables of the study: supported, contradicted or undecided.
 
 Written before the study was complete. Every bound is that of the page; nothing here looks for a bound that fits.
+
+Changed since, with the results seen: the intervals of Q and R keep the models of a run together (at first single models
+were drawn, which made them too narrow), and there is none with fewer than five runs; claims e and f, for which the page
+names no filter, are judged as the page has them (over useful models) before they are judged under both filters.
 """
 
 from __future__ import annotations
@@ -8,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -23,6 +28,12 @@ LEVEL = 0.05
 RESAMPLES = 2000
 POWERED = 2.8
 """Standard errors of a difference that is found with probability 0.8 at a level of 0.05."""
+
+WRITTEN = ("utility",)
+"""Where claims e and f are judged as `claims.md` has them: it names no filter for them."""
+
+AS_WRITTEN = "as claims.md says it: over useful models"
+AS_CODED = "as the code read it, before the study was complete: under both filters"
 
 NO_SMALLEST = "; a share of resamples has no smallest detectable difference"
 
@@ -64,8 +75,13 @@ def verdicts(judged: Judged) -> list[Verdict]:
             ("b: Logit Lens is next to UDS among the white-box metrics", _lens_is_next),
             ("c: CKA and Fisher have F < 0.75", _below_three_quarters),
             ("d: the three ROUGE have R < 0.3", _rouges_break),
-            ("e: Truth Ratio has F > 0.9 and R < 0.3", _truth_ratio),
-            ("f: Fisher has the lowest Q", _fisher_last),
+            (
+                f"e: Truth Ratio has F > 0.9 and R < 0.3, {AS_WRITTEN}",
+                partial(_truth_ratio, settings=WRITTEN),
+            ),
+            (f"e, {AS_CODED}", partial(_truth_ratio, settings=FILTERS)),
+            (f"f: Fisher has the lowest Q, {AS_WRITTEN}", partial(_fisher_last, settings=WRITTEN)),
+            (f"f, {AS_CODED}", partial(_fisher_last, settings=FILTERS)),
             ("g: UDS has the highest Rob under both filters", _most_robust),
             ("h: UDS in the score changes the places of methods", _places_change),
             ("i: UDS predicts Prob and ROUGE after relearning best", _predicts),
@@ -127,29 +143,33 @@ def _rouges_break(judged: Judged) -> tuple[str, str]:
     return judge(supported, contradicted), _told_r(judged, ROUGES)
 
 
-def _truth_ratio(judged: Judged) -> tuple[str, str]:
+def _truth_ratio(judged: Judged, *, settings: Sequence[str]) -> tuple[str, str]:
     low, high = interval_of_f(judged, TRUTH)
-    r = [_interval_of_r(judged, TRUTH, setting) for setting in FILTERS]
+    r = [_interval_of_r(judged, TRUTH, setting) for setting in settings]
     supported = low > 0.9 and all(end < 0.3 for _, end in r)
     contradicted = high < 0.9 or all(begin > 0.3 for begin, _ in r)
     told = _told_intervals("F", judged.faithful["auc"], {TRUTH: (low, high)})
-    return judge(supported, contradicted), f"{told}; {_told_r(judged, (TRUTH,))}"
+    return judge(supported, contradicted), f"{told}; {_told_r(judged, (TRUTH,), settings)}"
 
 
-def _fisher_last(judged: Judged) -> tuple[str, str]:
+def _fisher_last(judged: Judged, *, settings: Sequence[str]) -> tuple[str, str]:
     supported, contradicted, told = [], [], []
-    for setting in FILTERS:
+    for setting in settings:
         rows = _own(judged, setting).dropna(subset="q")
         if FISHER not in rows.index:
             return "undecided", f"{setting}: Q of Fisher is undefined"
         q, fisher, others = rows["q"].drop(FISHER), rows.loc[FISHER], rows.drop(FISHER)
-        supported.append(bool((q > fisher["q"]).all() and (others["q_low"] > fisher["q_high"]).all()))
-        contradicted.append(bool((others["q_high"] < fisher["q_low"]).any()))
+        supported.append(
+            bool((q > fisher["q"]).all() and (others["q_runs_low"] > fisher["q_runs_high"]).all())
+        )
+        lower = others.index[others["q_runs_high"] < fisher["q_runs_low"]]
+        contradicted.append(bool(len(lower)))
         place = int(rows["q"].rank(ascending=False, method="min").get(FISHER, math.nan)) if q.size else 0
         told.append(
-            f"{setting}: Q {fisher['q']:.3f} [{fisher['q_low']:.3f}, {fisher['q_high']:.3f}]"
-            f"{_detectable(fisher['q_low'], fisher['q_high'])}, place {place} of "
-            f"{int(rows['q'].notna().sum())}"
+            f"{setting}: Q {fisher['q']:.3f} {_told_ends(fisher['q_runs_low'], fisher['q_runs_high'])}"
+            f"{_detectable(fisher['q_runs_low'], fisher['q_runs_high'])}, for other methods "
+            f"{_told_ends(fisher['q_low'], fisher['q_high'])}, place {place} of {int(rows['q'].notna().sum())}"
+            + (f"; surely lower: {', '.join(lower)}" if len(lower) else "")
         )
     return judge(all(supported), all(contradicted)), "; ".join(told)
 
@@ -334,12 +354,12 @@ def interval_of_f(judged: Judged, name: str) -> tuple[float, float]:
 
 
 def _interval_of_r(judged: Judged, name: str, setting: str) -> tuple[float, float]:
-    """Of the models and of retain's shift, whichever reaches further; NaN where R is undefined."""
+    """Of the runs and of retain's shift, whichever reaches further; NaN where R is undefined, or runs are too few."""
     row = _own(judged, setting).loc[name]
-    if math.isnan(row["r"]):
+    if math.isnan(row["r"]) or math.isnan(row["r_runs_low"]):
         return math.nan, math.nan
-    return float(np.nanmin([row["r_low"], row["r_shift_low"]])), float(
-        np.nanmax([row["r_high"], row["r_shift_high"]])
+    return float(np.nanmin([row["r_runs_low"], row["r_shift_low"]])), float(
+        np.nanmax([row["r_runs_high"], row["r_shift_high"]])
     )
 
 
@@ -355,14 +375,19 @@ def _detectable(low: float, high: float) -> str:
     return f" (detectable {POWERED * (high - low) / (2 * 1.96):.3f})" if high > low else ""
 
 
-def _told_r(judged: Judged, names: Sequence[str]) -> str:
+def _told_ends(low: float, high: float) -> str:
+    return "(no interval: fewer than five clusters)" if math.isnan(low) else f"[{low:.3f}, {high:.3f}]"
+
+
+def _told_r(judged: Judged, names: Sequence[str], settings: Sequence[str] = FILTERS) -> str:
     words = []
     for name in names:
-        for setting in FILTERS:
+        for setting in settings:
             row = _own(judged, setting).loc[name]
             low, high = _interval_of_r(judged, name, setting)
             r = (
-                f"{row['r']:.3f} [{low:.3f}, {high:.3f}]{_detectable(low, high)}"
+                f"{row['r']:.3f} {_told_ends(low, high)}{_detectable(low, high)}, for other methods "
+                f"{_told_ends(row['r_low'], row['r_high'])}"
                 if not math.isnan(row["r"])
                 else f"undefined: {row['r_reason']}"
             )

@@ -46,6 +46,7 @@ def test_meta_judges_the_pools(models: Path, study, uds_lens, tmp_path) -> None:
     ]
     printed = uds_lens("meta", models, "--metric", "uds").out
     assert f"{expected['auc'].iloc[0]:.3f}" in printed
+    assert "Its intervals hold for these variants only" in " ".join(printed.split())
 
 
 def test_meta_judges_robustness(study, uds_lens, tmp_path) -> None:
@@ -84,6 +85,11 @@ def test_meta_judges_robustness(study, uds_lens, tmp_path) -> None:
         and "Rob, all" in printed.out
         and "utility and threshold" in " ".join(printed.out.split())
     )
+    ties = [row for row in told["ties"] if not row["chosen"] and row["filter"] == "utility+threshold"]
+    said = " ".join(printed.out.split())
+    assert said.count("with the equally good cut at") == len(ties)
+    assert "models as if independent: the table has no column 'method' or 'run'" in said
+    assert [row["p_first"] is not None for row in told["robust"][:2]] == [True, True]
     one = json.loads(uds_lens("meta", table, *words, "--one-directional", "--json").out)
     assert [row["q"] for row in one["robust"]] != [row["q"] for row in told["robust"]]
 

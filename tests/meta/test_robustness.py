@@ -7,16 +7,23 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import beta, norm, t
 
 from uds_lens.errors import DataError
 from uds_lens.meta import (
     ROBUSTNESS,
+    TIED_CUTS,
+    faithfulness,
     filter_counts,
     perturbation_points,
     retain_shift,
     robustness,
     robustness_by_filter,
+    summary,
+    thresholds,
+    tied_cuts,
 )
+from uds_lens.meta.clustered_means import clustered_mean
 
 WAYS = {"x": "knowledge", "d": "erasure"}
 NAMES = [f"m{i}" for i in range(6)]
@@ -210,7 +217,136 @@ def test_beside_q_stand_its_unit_and_ranks():
     row = row_of(faithful=faithful, min_utility=None)
     assert row["relative_move"] == pytest.approx(0.5 * 0.35 / 0.5)
     assert row["spearman_q"] == 1 and row["above_q"] == 6 and row["above_r"] == 1
-    assert row["q_low"] <= row["q"] <= row["q_high"]
+    assert math.isnan(row["q_low"]) and row["interval_reason"] == "all models have the same mean"
+    other = row_of("d", min_utility=None)
+    assert other["q_low"] < other["q"] < other["q_high"]
+    assert row["clusters"] == "model" and row["n_clusters"] == 6
+
+
+def grouped(sizes, *, seed=0, alike=0.15):
+    """Unlearned models of several methods, two epochs a run, and the same ones quantised: methods differ in Q."""
+    rng = np.random.default_rng(seed)
+    rows = []
+    for method, runs in enumerate(sizes):
+        of_method = rng.normal(0, alike)
+        for run in range(runs):
+            of_run = rng.normal(0, alike / 2)
+            for epoch in (1, 2):
+                own = {"model": f"{method}-{run}-{epoch}", "method": f"method{method}", "run": f"run{run}"}
+                rows.append({**own, "x": 0.4, "after": 0.4 * np.exp(0.5 + of_method + of_run)})
+    before = pd.DataFrame(rows)
+    return before.drop(columns="after"), before.assign(x=before["after"])
+
+
+def q_of(before, after, **options):
+    table = robustness(before, quantised=after, min_utility=None, direction={"x": "knowledge"}, **options)
+    return table.iloc[0]
+
+
+def test_intervals_of_q_keep_methods_and_runs_together():
+    before, after = grouped([6] * 8)
+    row = q_of(before, after)
+    assert (row["clusters"], row["n_clusters"]) == ("method", 8)
+    q = 1 - (after["x"] - 0.4) / (after["x"] + 0.4)
+
+    def by_hand(groups):  # clusters of one size: the t interval of their means, on the logit scale
+        means = q.groupby(groups.tolist()).mean()
+        low, high = t.interval(0.95, len(means) - 1, 0, means.sem())
+        centre, slope = np.log(q.mean() / (1 - q.mean())), 1 / (q.mean() * (1 - q.mean()))
+        return [float(1 / (1 + np.exp(-(centre + slope * end)))) for end in (low, high)]
+
+    assert [row["q_low"], row["q_high"]] == pytest.approx(by_hand(before["method"]))
+    runs = before["method"] + before["run"]  # runs of the same name in two methods are two
+    assert [row["q_runs_low"], row["q_runs_high"]] == pytest.approx(by_hand(runs))
+    independent = q_of(before, after, cluster=())
+    assert [independent["q_low"], independent["q_high"]] == pytest.approx(by_hand(before["model"]))
+    by_method, by_run = (row[f"q{level}_high"] - row[f"q{level}_low"] for level in ("", "_runs"))
+    assert by_method > 1.5 * by_run > 1.5 * 1.2 * (independent["q_high"] - independent["q_low"])
+
+
+@pytest.mark.parametrize("methods", [3, 4])
+def test_fewer_than_five_methods_have_no_interval_but_for_their_runs(methods):
+    row = q_of(*grouped([6] * methods))
+    assert math.isnan(row["q_low"]) and row["interval_reason"] == f"{methods} methods; an interval needs 5"
+    assert row["q_runs_low"] < row["q"] < row["q_runs_high"]
+    one = q_of(*grouped([6]))  # a single method cannot be a cluster: runs are
+    assert one["clusters"] == "run" and one["q_low"] == one["q_runs_low"] > 0
+
+
+def test_a_mean_without_any_spread_has_the_bound_of_a_share():
+    before, _ = grouped([6] * 8)
+    other = before.assign(x=[0.1 + 0.01 * i for i in range(len(before))])
+    row = q_of(other, other)
+    assert (row["q"], row["q_high"]) == (1, 1) and row["q_low"] == pytest.approx(0.025 ** (1 / 8))
+
+
+def test_one_method_that_makes_the_mean_is_named():
+    before, after = grouped([6] * 8, alike=0)
+    after = before.assign(x=np.where(before["method"] == "method3", 4.0, 0.401))
+    assert "comes from method method3: its interval may be too short" in q_of(before, after)["caution"]
+
+
+def test_means_of_few_models_hold_what_they_promise():
+    # percentile intervals of single models covered 79 % for 4 methods, and 57 % for 8 with 12 models each
+    rng = np.random.default_rng(0)
+    for sizes in ([12] * 8, [2] * 5, [2, 4, 4, 8, 10]):
+        clusters, held = np.repeat(np.arange(len(sizes)), sizes), 0
+        for _ in range(400):
+            shares = norm.cdf(
+                0.7 * rng.normal(size=len(sizes))[clusters] + 0.51**0.5 * rng.normal(size=len(clusters))
+            )
+            interval, _ = clustered_mean(beta.ppf(shares, 2, 2), clusters, 0.95)
+            held += interval.low <= 0.5 <= interval.high
+        assert held >= 0.925 * 400
+
+
+def test_the_share_of_being_first():
+    rng = np.random.default_rng(0)
+    pools = pd.DataFrame({"knows": [True] * 20 + [False] * 20})
+    names = ["x", "y", "z"]
+    for name, gap in zip(names, (2.0, 2.0, 0.2), strict=True):
+        pools[name] = rng.normal(0.5, 0.1, 40) + 0.1 * gap * pools["knows"]
+    before, after = grouped([6] * 8)
+    move = after["x"].to_numpy() - 0.4
+    states = {}
+    for role, scale in (("before", 0), ("quantised", 1), ("relearned", 1)):
+        states[role] = before.assign(x=0.4 + scale * move, y=0.4 + scale * move[::-1], z=0.4 + scale * move)
+    retain = {
+        "retain_before": pd.DataFrame({name: [0.4] for name in names}),
+        "retain_relearned": pd.DataFrame({name: [0.60, 0.62, 0.61] for name in names}),
+    }
+    ways = dict.fromkeys(names, "knowledge")
+    given = {**states, **retain, "direction": ways, "min_utility": None}
+    table = robustness(pools=pools, **given).set_index("metric")
+    assert table["p_first"].sum() == pytest.approx(1)
+    assert table["p_first"]["z"] < 0.05 < table["p_first"]["x"] < 0.95
+    again = robustness(pools=pools, **given).set_index("metric")["p_first"]
+    assert again.tolist() == table["p_first"].tolist()
+    alone = robustness(pools=pools, metrics=["x"], **given).iloc[0]
+    assert math.isnan(alone["p_first"])  # nobody to be before
+    assert robustness(**given)["p_first"].isna().all()
+    undefined = robustness(pools=pools, **{**given, "relearned": states["relearned"].assign(z=math.nan)})
+    assert undefined.set_index("metric")["p_first"].isna().tolist() == [False, False, True]
+    place = summary(faithfulness(pools, direction=ways), table.reset_index())
+    assert place["p_first"].tolist() == table["p_first"].tolist()
+
+
+def test_the_order_with_each_of_several_equally_good_cuts():
+    pools = pd.DataFrame({"knows": [1, 1, 1, 0, 0, 0], "x": [0.9, 0.8, 0.3, 0.4, 0.2, 0.1]})
+    pools["d"] = 1 - pools["knows"] * 0.9
+    cuts = thresholds(pools, direction=WAYS)
+    assert cuts[cuts["metric"] == "x"]["threshold"].tolist() == pytest.approx([0.25, 0.6])
+    given = {**AFTER, "direction": WAYS, "thresholds": cuts}
+    faithful = faithfulness(pools, direction=WAYS)
+    table = tied_cuts(BEFORE, faithful=faithful, **given)
+    assert list(table.columns) == list(TIED_CUTS)
+    assert set(table["metric"]) == {"x"} and set(table["filter"]) == {"threshold", "utility+threshold"}
+    for cut, row in table[table["filter"] == "utility+threshold"].set_index("threshold").iterrows():
+        expected = row_of(thresholds={"x": cut, "d": float(cuts["threshold"].iloc[-1])})
+        assert (row["n"], row["q"], row["r"]) == (expected["n"], expected["q"], expected["r"])
+        assert row["chosen"] is (cut < 0.3) and row["rank_overall"] in (1, 2)
+    row = robustness(BEFORE, **given).set_index("metric").loc["x"]
+    assert "2 cuts separate the pools equally well (0.25 to 0.6, the lowest is used)" in row["caution"]
 
 
 def test_seeds_of_a_model_are_averaged_and_missing_ones_are_told():

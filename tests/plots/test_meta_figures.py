@@ -115,6 +115,11 @@ def test_the_forest_has_the_intervals_of_the_frame():
     assert_allclose([x for x in traces["runs as clusters"].x if x is not None], [0.82, 0.98, 0.72, 0.88])
     assert_allclose(traces["one variant left out"].x, [0.88, 0.92, 0.78, 0.82])
     assert figure.layout.annotations[0].text == "no F" and figure.layout.annotations[0].y == 2
+    frame = made.faithful(*NAMES)
+    new = plots.faithfulness_forest(frame.assign(new_variants_low=frame["auc"] - 0.3, new_variants_high=0.99))
+    (line,) = [trace for trace in new.data if trace.name == "new variants"]
+    assert_allclose([x for x in line.x if x is not None], [0.6, 0.99, 0.5, 0.99])
+    assert "new variants: 0.600 to 0.990" in new.data[-1].customdata[0]
     published = made.faithful(*NAMES)[["metric", "auc", "low", "high"]]
     assert len(plots.faithfulness_forest(published).data) == 2
 

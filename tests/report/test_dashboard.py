@@ -1,5 +1,6 @@
 """What goes into the dashboard, without a browser."""
 
+import dataclasses
 import re
 
 import numpy as np
@@ -96,6 +97,13 @@ def test_own_values_are_judged_and_ranked(own):
     complete = points["before"].notna() & points["quantised"].notna()
     assert kept == [int((points["kept"] & complete).sum()), int((points["useful"] & complete).sum())]
     assert "(Holm-adjusted p below 0.05)" in " ".join(cautions(own))
+    assert "hold for more models of the variants in the pools only" in " ".join(cautions(own))
+    told = payload(own)
+    assert all("new_variants_low" in row for row in told["metrics"])
+    assert {"q_runs_low", "p_first", "clusters"} <= set(told["robust"]["none own"]["uds"])
+    share = own.robust.assign(p_first=0.72)
+    sure = dataclasses.replace(own, robust=share)
+    assert "and in 72 % of resamples." in " ".join(findings(sure))
 
 
 def test_the_words_follow_the_settings_the_page_opens_with():

@@ -119,6 +119,10 @@ def test_a_world_in_which_uds_is_best(judge, best, metrics, tmp_path):
         v.verdict != "supported" for v in verdicts.values()
     )
     assert all(f"| {name} |" in text for name in metrics)
+    assert "What was decided after the results were seen" in text
+    trust = judge.trust_table(found, tables["variants"]).set_index("metric")
+    assert (trust["new_low"] <= trust["low"] + 1e-9).mean() > 0.9 and trust["worst_pair"].notna().all()
+    assert tables["first"].set_index("metric").loc["uds"].dropna().gt(0.9).all()
     judge.figures(found, tables, tmp_path)
     assert len(list(tmp_path.glob("*.html"))) == 5
 
@@ -134,6 +138,30 @@ def test_a_world_in_which_uds_is_noise(judge, metrics):
     assert verdicts["c"].verdict == "contradicted"  # CKA and Fisher tell the pools apart
     assert verdicts["d"].verdict == "contradicted"  # and ROUGE holds
     assert verdicts["i"].verdict == "contradicted"
+
+
+def test_claims_e_and_f_are_judged_as_the_page_says_before_the_code_reads_them(judge, best):
+    found, _, _ = best
+    every = judge.verdicts(found)
+    assert [each.claim[0] for each in every] == list("abcdeeffghi")
+    for letter in "ef":
+        literal, coded = (each for each in every if each.claim[0] == letter)
+        assert "as claims.md says it" in literal.claim and "utility+threshold" not in literal.why
+        assert "as the code read it" in coded.claim
+
+
+def test_fewer_than_five_runs_decide_nothing(best):
+    found, _, _ = best
+    rules = sys.modules["verdicts"]
+    few = found.robust["filter"] == "utility"
+    none = {
+        name: found.robust[name].mask(few)
+        for name in ("q_runs_low", "q_runs_high", "r_runs_low", "r_runs_high")
+    }
+    case = replace(found, robust=found.robust.assign(**none))
+    word, why = rules._fisher_last(case, settings=("utility",))
+    assert word == "undecided" and "no interval" in why
+    assert all(np.isnan(rules._interval_of_r(case, rules.TRUTH, "utility")))
 
 
 def test_what_undefined_numbers_and_shares_decide(best):

@@ -25,6 +25,7 @@ class Judged(NamedTuple):
     pairs: pd.DataFrame | None
     robust: pd.DataFrame | None
     points: pd.DataFrame | None
+    ties: pd.DataFrame | None = None
 
 
 def judged(
@@ -55,7 +56,7 @@ def judged(
     pooled = frame["knows"].notna() if "knows" in frame.columns else frame["model"].isna()
     if pools is None and pooled.any():
         pools = frame[pooled].reset_index(drop=True)
-    faithful = cuts = differences = robust = points = None
+    faithful = cuts = differences = robust = points = ties = None
     if pools is not None:
         faithful = meta.faithfulness(pools, metrics=metrics, direction=direction)
         cuts = meta.thresholds(pools, metrics=metrics, direction=direction)
@@ -75,6 +76,8 @@ def judged(
             "symmetric": symmetric,
         }
         given |= {"metrics": metrics, "direction": direction}
-        robust = meta.robustness_by_filter(before, faithful=faithful, **given)
+        robust = meta.robustness_by_filter(before, faithful=faithful, pools=pools, **given)
         points = meta.perturbation_points(before, **given)
-    return Judged(faithful, cuts, differences, robust, points)
+        if faithful is not None:
+            ties = meta.tied_cuts(before, faithful=faithful, **given)
+    return Judged(faithful, cuts, differences, robust, points, ties)

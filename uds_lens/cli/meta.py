@@ -109,7 +109,7 @@ def meta(
     if result.faithful is not None:
         _print_faithful(result.faithful, result.pairs)
     if result.robust is not None:
-        _print_robust(result.robust, result.faithful)
+        _print_robust(result.robust, result.ties)
     if out is not None:
         typer.echo(f"\nSaved in {out}")
 
@@ -160,6 +160,7 @@ def _require_places(out: Path | None) -> Path | None:
         "pairs": (judge.PAIRS,),
         "robust": (judge.ROBUSTNESS,),
         "points": (judge.POINTS,),
+        "ties": (judge.TIED_CUTS,),
     }
     places = [require_table_file(out / f"{name}.csv", *columns) for name, columns in kinds.items()]
     return places[0].parent
@@ -180,12 +181,15 @@ def _print_faithful(faithful: pd.DataFrame, pairs: pd.DataFrame | None) -> None:
             _ends(row["low"], row["high"]),
             _ends(row["cluster_low"], row["cluster_high"]),
             _ends(row["variants_low"], row["variants_high"]),
+            _ends(row["new_variants_low"], row["new_variants_high"]),
             f"{row['n_p']:.0f}, {row['n_n']:.0f}",
             f"{100 * row['tied_share']:.0f} %" if row["tied_share"] == row["tied_share"] else "-",
         ]
         for row in ordered.to_dict("records")
     ]
-    print_table(["metric", "F", "95 %", "runs as clusters", "variants left out", "P, N", "ties"], rows)
+    print_table(
+        ["metric", "F", "95 %", "runs as clusters", "one variant out", "new variants", "P, N", "ties"], rows
+    )
     _reasons(ordered, ("reason",))
     clusters = ordered["cluster_reason"].dropna().unique()
     if len(clusters):
@@ -197,7 +201,10 @@ def _print_faithful(faithful: pd.DataFrame, pairs: pd.DataFrame | None) -> None:
             f"{len(decided)} of {int(pairs['p_holm'].notna().sum())} differences are decided (Holm-adjusted p < 0.05)"
             + (f": {told}." if 0 < len(decided) <= 12 else ".")
         )
-    print_wrapped("\nF: chance that a model that knows ranks above one that does not; 0.5 is none.")
+    print_wrapped(
+        "\nF: chance that a model that knows ranks above one that does not; 0.5 is none. Its intervals hold for these "
+        "variants only, but for the last one, which is for new variants."
+    )
 
 
 def _order(row: dict[str, object]) -> tuple[object, object]:
@@ -205,7 +212,7 @@ def _order(row: dict[str, object]) -> tuple[object, object]:
     return (row["one"], row["other"]) if up else (row["other"], row["one"])
 
 
-def _print_robust(robust: pd.DataFrame, faithful: pd.DataFrame | None) -> None:
+def _print_robust(robust: pd.DataFrame, ties: pd.DataFrame | None) -> None:
     own = robust[robust["models"] == "own"]
     setting = next(name for name in _SETTINGS if name in set(own["filter"]))
     main = own[own["filter"] == setting].set_index("metric")
@@ -214,19 +221,41 @@ def _print_robust(robust: pd.DataFrame, faithful: pd.DataFrame | None) -> None:
         [
             str(name),
             shown(row["q"]),
+            _ends(row["q_low"], row["q_high"]),
             shown(row["r"]),
+            _ends(row["r_low"], row["r_high"]),
             _ends(row["r_shift_low"], row["r_shift_high"]),
             shown(row["rob"]),
+            f"{row['p_first']:.0%}" if row["p_first"] == row["p_first"] else "-",
             shown(row["n"], 0),
             shown(free.get(name)),
         ]
         for name, row in main.sort_values("rob", ascending=False, na_position="last").iterrows()
     ]
     typer.echo("")
-    print_table(["metric", "Q", "R", "R over shift", "Rob", "models", "Rob, all models"], rows)
-    _reasons(main.reset_index(), ("q_reason", "r_reason", "caution"))
+    print_table(
+        ["metric", "Q", "95 %", "R", "95 %", "R over shift", "Rob", "first", "models", "Rob, all models"],
+        rows,
+    )
+    _reasons(main.reset_index(), ("q_reason", "r_reason", "interval_reason", "caution"))
+    for row in [] if ties is None else ties[ties["filter"] == setting].to_dict("records"):
+        if not row["chosen"]:
+            place = (
+                f", number {row['rank_overall']:.0f} by Overall" if row["overall"] == row["overall"] else ""
+            )
+            print_wrapped(
+                f"! {row['metric']}: with the equally good cut at {row['threshold']:.3g} {row['n']:.0f} models, Q "
+                f"{shown(row['q'])}, R {shown(row['r'])}{place}; {row['first']} would be first"
+            )
+    clusters = main["clusters"].iloc[0]
+    drawn = {
+        "method": "whole methods as clusters, so for other methods",
+        "run": "whole runs as clusters",
+        "model": "models as if independent: the table has no column 'method' or 'run'",
+    }.get(clusters, f"the column {clusters!r} as clusters")
     print_wrapped(
-        f"\nQ, R, Rob: models that pass {setting.replace('+', ' and ')}; last column without filters."
+        f"\nQ, R, Rob: models that pass {setting.replace('+', ' and ')}; last column without filters. Their intervals: "
+        f"{drawn}. first: share of resamples in which the metric has the highest Overall."
     )
 
 

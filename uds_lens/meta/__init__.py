@@ -41,9 +41,11 @@ from uds_lens.meta.required_columns import (
     SUMMARY,
     SWAPS,
     THRESHOLDS,
+    TIED_CUTS,
     VARIANTS,
 )
 from uds_lens.meta.robustness_table import perturbation_points, robustness, robustness_by_filter
+from uds_lens.meta.tied_cuts import tied_cuts
 from uds_lens.meta.variants import leave_one_variant_out, variant_table
 
 __all__ = [
@@ -63,6 +65,7 @@ __all__ = [
     "SUMMARY",
     "SWAPS",
     "THRESHOLDS",
+    "TIED_CUTS",
     "VARIANTS",
     "ModelTable",
     "Points",
@@ -100,5 +103,6 @@ __all__ = [
     "symmetric_quantisation",
     "symmetric_relearning",
     "thresholds",
+    "tied_cuts",
     "variant_table",
 ]

@@ -14,6 +14,7 @@ from uds_lens.meta.direction import directions, oriented
 from uds_lens.meta.placements import (
     NO_INTERVAL,
     Interval,
+    clustered_interval,
     delong_covariance,
     logit_interval,
     normal_quantile,
@@ -48,8 +49,10 @@ def faithfulness(
     erasure. Three intervals stand beside it: DeLong's on the logit scale (Wilson's at F = 0 or 1, with the smaller
     pool's n); a bootstrap within pools; and one within pool and variant that keeps the models of a run together (both
     of the placements, see `weighted_auc`).
-    All three hold for more models of the *same* variants. For other variants there is no interval, only the range
-    of F with one variant left out.
+    All three hold for more models of the *same* variants only. What they leave out is shown beside them: the range of
+    F with one variant left out, and `new_variants_low` to `new_variants_high`, an interval for variants that nobody
+    trained, with whole variants as clusters (t with as many degrees of freedom as there are variants minus 2, on the
+    logit scale; Wilson's with the smaller number of variants at F = 0 or 1). With three variants a pool it is wide.
 
     Args:
         frame: One row per model: metrics, `label`, and the columns of `cluster`.
@@ -63,7 +66,8 @@ def faithfulness(
 
     Returns:
         One row per metric, columns as in `uds_lens.meta.FAITHFULNESS`. NaN with `reason` where a pool has no value;
-        no interval with `reason` where all pairs are tied or a pool has one model.
+        no interval with `reason` where all pairs are tied or a pool has one model; no interval for new variants where
+        a pool has a single one.
 
     Raises:
         DataError: A column is missing or holds no numbers; a pool is empty; fewer than five models.
@@ -138,14 +142,21 @@ def _resampled(kernel: np.ndarray, draws: Draws, quantile: float) -> Interval:
 
 
 def _clustered(kernel: np.ndarray, m: np.ndarray, draws: Draws, confidence: float) -> dict[str, Any]:
-    """Interval from resampled runs, with a t distribution; and the range of F over variants."""
+    """Return what runs and variants say: an interval from each, and the range of F with one variant left out."""
     from scipy.stats import t
 
     without = [auc for _, auc, _, _ in left_out(m, draws.strata) if not math.isnan(auc)]
+    positives, negatives = (
+        [each for each, knows in zip(draws.strata, draws.knows, strict=True) if knows == pool]
+        for pool in (True, False)
+    )
+    new = clustered_interval(kernel, positives, negatives, confidence)
     found: dict[str, Any] = {
         "n_runs": draws.runs,
         "variants_low": min(without, default=math.nan),
         "variants_high": max(without, default=math.nan),
+        "new_variants_low": new.low,
+        "new_variants_high": new.high,
     }
     if draws.problem is not None:
         return found | {"cluster_reason": draws.problem}

@@ -30,8 +30,8 @@ def summary(
 
     Args:
         faithful: `metric` and `auc`, from `faithfulness` or `read_published(...).metrics`.
-        robust: `metric`, `q`, `r` and perhaps `n`, from `robustness` at one filter setting; None: `faithful` has
-            them.
+        robust: `metric`, `q`, `r` and perhaps `n` and `p_first`, from `robustness` at one filter setting; None:
+            `faithful` has them.
         printed: `metric` with `rob_printed` and `overall_printed` to compare with; adds `rob_agrees` and
             `overall_agrees` (missing where nothing is printed).
         decimals: Of the comparison.
@@ -59,7 +59,8 @@ def summary(
         raise DataError("F, Q and R must be >= 0; the tables hold a negative number.")
     table["rob"] = harmonic_means(table[["q", "r"]].to_numpy())
     table["overall"] = harmonic_means(table[["auc", "rob"]].to_numpy())
-    table["n"] = right["n"] if "n" in right.columns else np.nan
+    for name in ("n", "p_first"):
+        table[name] = right[name] if name in right.columns else np.nan
     for name in ("auc", "rob", "overall"):
         table[f"rank_{name}"] = places(table[name].to_numpy())
     table["reason"] = [_reason(left.loc[name], right.loc[name]) for name in table.index]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from uds_lens.errors import DataError
+from uds_lens.meta.clustered_means import cluster_levels
 from uds_lens.meta.declarations import Points
 from uds_lens.meta.direction import directions, oriented
 from uds_lens.meta.filters import as_cuts, forgotten, useful_models
@@ -39,6 +40,10 @@ class Perturbed:
     useful: np.ndarray
     forgot: np.ndarray
     symmetric: bool
+    clusters: Mapping[str, np.ndarray]
+    """Cluster of each model by column (method, run), outermost first; empty where the table tells none."""
+    tied: tuple[float, ...]
+    """All cuts that separate the pools as well as `threshold`, itself among them; empty if it is the only one."""
 
     @property
     def kept(self) -> np.ndarray:
@@ -55,6 +60,7 @@ class Perturbed:
             relearned=None if self.relearned is None else self.relearned[mask],
             useful=self.useful[mask],
             forgot=self.forgot[mask],
+            clusters={name: labels[mask] for name, labels in self.clusters.items()},
         )
 
     @property
@@ -90,6 +96,7 @@ def align(
     metrics: Sequence[str] | None,
     direction: Mapping[str, Points] | None,
     confidence: float,
+    cluster: Sequence[str] = (),
 ) -> list[Perturbed]:
     """Bring the tables together by the column `model`; several perturbed rows of one model are averaged."""
     names = _names(before, "before")
@@ -97,6 +104,7 @@ def align(
         raise DataError("the table before has a model twice: its column 'model' must be unique.")
     cuts = None if thresholds is None else as_cuts(thresholds)
     useful = useful_models(before, min_utility)
+    levels = cluster_levels(before, cluster)
     found = []
     for name, points in directions(before, metrics, direction).items():
         m = oriented(before[name], points).to_numpy()
@@ -118,9 +126,18 @@ def align(
                 useful=useful,
                 forgot=np.ones(len(names), dtype=bool) if cuts is None else forgotten(m, cut),
                 symmetric=symmetric,
+                clusters=levels,
+                tied=_tied(thresholds, name),
             )
         )
     return found
+
+
+def _tied(thresholds: pd.DataFrame | Mapping[str, float] | None, metric: str) -> tuple[float, ...]:
+    if thresholds is None or isinstance(thresholds, Mapping):
+        return ()
+    cuts = thresholds.loc[thresholds["metric"] == metric, "threshold"]
+    return tuple(float(cut) for cut in cuts) if len(cuts) > 1 else ()
 
 
 def _names(frame: pd.DataFrame, role: str) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -66,6 +66,75 @@ def delong_covariance(kernels: Sequence[np.ndarray]) -> np.ndarray:
     rows = np.stack([kernel.mean(1) for kernel in kernels])
     columns = np.stack([kernel.mean(0) for kernel in kernels])
     return np.atleast_2d(np.cov(rows)) / n_p + np.atleast_2d(np.cov(columns)) / n_n
+
+
+def clustered_error(
+    kernel: np.ndarray, positives: Sequence[Hashable], negatives: Sequence[Hashable]
+) -> tuple[float, int]:
+    """Return the standard error of an AUC whose models come in clusters, and its degrees of freedom.
+
+    The variance of the mean placement of each pool, from the sums over clusters of the distances to the AUC:
+    `sum_pools G / (G - 1) sum_g (sum_{i in g} (V_i - AUC))^2 / n^2`.
+
+    Args:
+        kernel: `pair_kernel` of the two pools.
+        positives: Cluster of each positive.
+        negatives: Cluster of each negative.
+
+    Returns:
+        The error, NaN where a pool has a single cluster; and the number of clusters minus 2.
+
+    References:
+        Obuchowski (1997), Biometrics 53, 567-578.
+
+    Example:
+        >>> kernel = pair_kernel(np.array([0.2, 0.9]), np.array([0.3, 0.1]))
+        >>> error, freedom = clustered_error(kernel, "ab", "cd")
+        >>> round(error**2, 6), freedom
+        (0.125, 2)
+    """
+    variance, freedom = 0.0, 0
+    for placements, clusters in ((kernel.mean(1), positives), (kernel.mean(0), negatives)):
+        names = list(dict.fromkeys(clusters))
+        if len(names) < 2:
+            return math.nan, 0
+        sums = np.bincount([names.index(each) for each in clusters], placements - kernel.mean())
+        variance += len(names) / (len(names) - 1) * float((sums**2).sum()) / len(placements) ** 2
+        freedom += len(names) - 1
+    return math.sqrt(variance), freedom
+
+
+def clustered_interval(
+    kernel: np.ndarray, positives: Sequence[Hashable], negatives: Sequence[Hashable], confidence: float
+) -> Interval:
+    """Return the interval of an AUC for more clusters like these: t, on the logit scale.
+
+    At an AUC of 0 or 1 it is Wilson's with the smaller number of clusters, since no cluster differs there.
+
+    Args:
+        kernel: `pair_kernel` of the two pools.
+        positives: Cluster of each positive.
+        negatives: Cluster of each negative.
+        confidence: Of the interval.
+
+    Returns:
+        The interval; NaN where a pool has a single cluster, or no placement differs from the AUC.
+
+    Example:
+        >>> kernel = pair_kernel(np.array([0.2, 0.9, 0.6, 0.8]), np.array([0.3, 0.1, 0.2, 0.1]))
+        >>> [round(end, 2) for end in clustered_interval(kernel, "aabb", "ccdd", 0.95)]
+        [0.06, 1.0]
+    """
+    from scipy.stats import t
+
+    error, freedom = clustered_error(kernel, positives, negatives)
+    if math.isnan(error):
+        return NO_INTERVAL
+    auc = float(kernel.mean())
+    if auc in (0.0, 1.0):
+        smaller = min(len(set(positives)), len(set(negatives)))
+        return wilson_interval(auc, smaller, normal_quantile(confidence))
+    return logit_interval(auc, error if error > 1e-9 else 0.0, float(t.ppf(0.5 + confidence / 2, freedom)))
 
 
 def normal_quantile(confidence: float) -> float:

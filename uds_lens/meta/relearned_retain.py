@@ -41,6 +41,9 @@ class RetainShift:
     reason: str | None = None
     """Why there is no mean, or no interval."""
 
+    shifts: tuple[float, ...] = ()
+    """What the mean is of: one number per relearning, or per retain model where there are several."""
+
     @property
     def contains_zero(self) -> bool:
         """Whether retain may not move at all: R then compares with nothing."""
@@ -106,7 +109,7 @@ def retain_shift(
     )
     low, high = _t_interval(units, confidence)
     reason = "a single relearning of retain: its shift has no interval" if math.isnan(low) else None
-    return RetainShift(float(np.mean(units)), low, high, count, len(moved), reason)
+    return RetainShift(float(np.mean(units)), low, high, count, len(moved), reason, tuple(units))
 
 
 def _starts(before: pd.DataFrame, metric: str, points: Points) -> Mapping[str, float]:

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from uds_lens.meta.clustered_means import clustered_mean, dominated_by, outer_and_inner
 from uds_lens.meta.harmonic_columns import harmonic_means
 from uds_lens.meta.perturbation import EPSILON, relearning_over_shifts
 from uds_lens.meta.perturbed import Perturbed
-from uds_lens.meta.placements import NO_INTERVAL, Interval
+from uds_lens.meta.placements import NO_INTERVAL
 from uds_lens.meta.relearned_retain import RetainShift
 from uds_lens.meta.required_columns import ROBUSTNESS
 
@@ -27,10 +28,8 @@ def judge(
     with_threshold: bool,
     distance: float,
     confidence: float,
-    n_resamples: int,
-    seed: int,
 ) -> dict[str, Any]:
-    """One row as in `uds_lens.meta.ROBUSTNESS`.
+    """One row as in `uds_lens.meta.ROBUSTNESS`, without `p_first`.
 
     Args:
         found: The metric in its states.
@@ -38,14 +37,14 @@ def judge(
         with_threshold: Whether a threshold was asked for.
         distance: |mean_P - mean_N|; NaN if unknown.
         confidence: Of the intervals.
-        n_resamples: Of the bootstrap.
-        seed: Of the bootstrap.
     """
     kept = found.only(found.kept)
     n = len(kept.models)
     row: dict[str, Any] = {**dict.fromkeys(ROBUSTNESS, math.nan), "metric": found.metric, "filter": setting}
     row |= {"models": "own", "n": n, "threshold": found.threshold, "n_q": 0, "n_r": 0, "n_shift": 0}
     row |= dict.fromkeys(("unmoved_q", "unmoved_r", "above_q", "above_r"), 0)
+    name, outer, _ = outer_and_inner(kept.clusters, kept.models)
+    row |= {"clusters": name, "n_clusters": len(set(outer)), "interval_reason": None}
     row |= {"q_reason": None, "r_reason": None, "caution": None}
     why = None
     if with_threshold and math.isnan(found.threshold):
@@ -54,15 +53,13 @@ def judge(
         why = "no model passes the filters" if len(found.models) else "there is no model"
     if why is not None:
         return row | {"q_reason": why, "r_reason": why}
-    row |= _quantisation(kept, distance, confidence, n_resamples, seed)
-    row |= _relearning(kept, confidence, n_resamples, seed)
+    row |= _quantisation(kept, distance, confidence)
+    row |= _relearning(kept, confidence)
     row["rob"] = float(harmonic_means(np.array([[row["q"], row["r"]]]))[0])
     return row | {"caution": _caution(row, kept)}
 
 
-def _quantisation(
-    kept: Perturbed, distance: float, confidence: float, n_resamples: int, seed: int
-) -> dict[str, Any]:
+def _quantisation(kept: Perturbed, distance: float, confidence: float) -> dict[str, Any]:
     values = kept.q()
     if values is None or kept.quantised is None:
         return {"q_reason": "no quantised models were given"}
@@ -80,11 +77,14 @@ def _quantisation(
     }
     if _constant(before, after):
         return found | {"q_reason": "constant: all models have the same value before and after"}
-    low, high = _bootstrap(values[there], confidence, n_resamples, seed)
-    return found | {"q": float(values[there].mean()), "q_low": low, "q_high": high}
+    return (
+        found
+        | {"q": float(values[there].mean())}
+        | _intervals("q", kept.only(there), values[there], confidence)
+    )
 
 
-def _relearning(kept: Perturbed, confidence: float, n_resamples: int, seed: int) -> dict[str, Any]:
+def _relearning(kept: Perturbed, confidence: float) -> dict[str, Any]:
     if kept.relearned is None or kept.change is None:
         return {"r_reason": "no relearned models were given"}
     if kept.shift is None:
@@ -108,7 +108,7 @@ def _relearning(kept: Perturbed, confidence: float, n_resamples: int, seed: int)
         "spearman_r": _spearman(kept.before, kept.relearned),
         "r_at_shift": float(values.mean()),
     }
-    found["r_low"], found["r_high"] = _bootstrap(values, confidence, n_resamples, seed)
+    found |= _intervals("r", kept, values, confidence)
     if not math.isnan(shift.low):
         found["r_shift_low"], found["r_shift_high"] = _over_shift(kept, shift)
     if _constant(kept.before, kept.relearned):
@@ -136,14 +136,18 @@ def _over_shift(kept: Perturbed, shift: RetainShift) -> tuple[float, float]:
     return float(means.min()), float(means.max())
 
 
-def _bootstrap(values: np.ndarray, confidence: float, n_resamples: int, seed: int) -> Interval:
-    """Percentile interval of a mean over models; NaN with fewer than two."""
-    if len(values) < 2:
-        return NO_INTERVAL
-    rng = np.random.default_rng(seed)
-    means = values[rng.integers(len(values), size=(n_resamples, len(values)))].mean(1)
-    low, high = np.quantile(means, [0.5 - confidence / 2, 0.5 + confidence / 2])
-    return Interval(float(low), float(high))
+def _intervals(prefix: str, kept: Perturbed, values: np.ndarray, confidence: float) -> dict[str, Any]:
+    """Return the interval of a mean over models, with the outer clusters and with runs."""
+    name, outer, inner = outer_and_inner(kept.clusters, kept.models)
+    (low, high), reason = clustered_mean(values, outer, confidence)
+    (runs_low, runs_high), _ = clustered_mean(values, inner, confidence)
+    found: dict[str, Any] = {f"{prefix}_low": low, f"{prefix}_high": high}
+    found |= {f"{prefix}_runs_low": runs_low, f"{prefix}_runs_high": runs_high}
+    if reason is not None:
+        return found | {"interval_reason": reason.replace("cluster", name, 1)}
+    if (most := dominated_by(values, outer)) is not None:
+        found[f"_{prefix}_dominated"] = f"{name} {most}"
+    return found
 
 
 def _constant(before: np.ndarray, after: np.ndarray) -> bool:
@@ -162,6 +166,19 @@ def _spearman(before: np.ndarray, after: np.ndarray) -> float:
 
 def _caution(row: dict[str, Any], kept: Perturbed) -> str | None:
     found = []
+    if kept.tied:
+        low, high = min(kept.tied), max(kept.tied)
+        found.append(
+            f"{len(kept.tied)} cuts separate the pools equally well ({low:.3g} to {high:.3g}, the lowest is used): "
+            "the models, and so the numbers, hang on which is taken"
+        )
+    for name, mean in (("q", "q"), ("r", "r_at_shift")):
+        most = row.pop(f"_{name}_dominated", None)
+        if most is not None:
+            found.append(
+                f"more than half of how far {name.upper()} lies from {row[mean]:.0f} comes from {most}: its interval "
+                "may be too short"
+            )
     if row["n"] < _FEW:
         found.append(f"only {row['n']} models pass the filters")
     if row["n_q"] and 10 * row["unmoved_q"] >= row["n_q"]:

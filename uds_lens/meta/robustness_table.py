@@ -11,6 +11,7 @@ from uds_lens.checked_arguments import arguments_checked
 from uds_lens.errors import DataError
 from uds_lens.meta.common_models import common_models, takes_part, why_none
 from uds_lens.meta.declarations import Points
+from uds_lens.meta.first_by_overall import FirstByOverall
 from uds_lens.meta.perturbed import Perturbed, align
 from uds_lens.meta.required_columns import POINTS, ROBUSTNESS
 from uds_lens.meta.resampling import check_resampling
@@ -39,8 +40,10 @@ def robustness(
     min_utility: float | None = 0.8,
     symmetric: bool = True,
     faithful: pd.DataFrame | None = None,
+    pools: pd.DataFrame | None = None,
     metrics: Sequence[str] | None = None,
     direction: Mapping[str, Points] | None = None,
+    cluster: Sequence[str] = ("method", "run"),
     confidence: float = 0.95,
     n_resamples: int = 2000,
     seed: int = 0,
@@ -58,6 +61,11 @@ def robustness(
     before and after would earn Q = 1 by the 1e-10; its Q and R are undefined too, and models that do not move are
     counted.
 
+    Models of a run, and runs of a method, are alike, so the intervals of Q and R take whole methods as clusters: they
+    speak of other methods. `q_runs_low` and its like take runs: they speak of more runs of these methods. Both are t
+    intervals with Satterthwaite's degrees of freedom on the logit scale; with fewer than five clusters there is none.
+    They take the shift of retain as it is: read them beside `r_shift_low` and `r_shift_high`.
+
     Args:
         before: Unlearned models: `model`, metrics, and `utility_rel` for its filter.
         quantised: The same models quantised, by the names in `model`.
@@ -69,11 +77,15 @@ def robustness(
         min_utility: Only models with `utility_rel` of at least this count. None turns the filter off.
         symmetric: Penalise both directions, as the UDS paper; False: only knowledge that comes back.
         faithful: Result of `faithfulness`: gives `relative_move` its unit.
+        pools: Models that know and models that do not, as in `faithfulness`: adds `p_first`. Whole runs of the pools,
+            whole clusters of the unlearned models and relearnings of retain are drawn anew; filters stay as they are.
         metrics: Which columns; None takes the declared metrics, or those of `direction`.
         direction: What a higher value means, for metrics that are not declared.
+        cluster: Columns of `before` that say which models belong together, outermost first; those that it lacks are
+            passed over. Empty if all models are independent.
         confidence: Of the intervals.
-        n_resamples: Of the bootstrap over models.
-        seed: Of the bootstrap.
+        n_resamples: Resamples behind `p_first`.
+        seed: Of these.
 
     Returns:
         One row per metric, columns as in `uds_lens.meta.ROBUSTNESS`.
@@ -111,6 +123,7 @@ def robustness(
         metrics=metrics,
         direction=direction,
         confidence=confidence,
+        cluster=cluster,
     )
     setting = next(
         name for name, on in _SETTINGS.items() if on == (min_utility is not None, thresholds is not None)
@@ -122,11 +135,12 @@ def robustness(
             thresholds is not None,
             _distance(faithful, each.metric),
             confidence,
-            n_resamples,
-            seed,
         )
         for each in found
     ]
+    if pools is not None:
+        shares = FirstByOverall(pools, before, metrics, direction, n_resamples, seed).shares(found, rows)
+        rows = [row | {"p_first": share} for row, share in zip(rows, shares, strict=True)]
     return pd.DataFrame(rows, columns=list(ROBUSTNESS))
 
 
@@ -142,8 +156,10 @@ def robustness_by_filter(
     min_utility: float | None = 0.8,
     symmetric: bool = True,
     faithful: pd.DataFrame | None = None,
+    pools: pd.DataFrame | None = None,
     metrics: Sequence[str] | None = None,
     direction: Mapping[str, Points] | None = None,
+    cluster: Sequence[str] = ("method", "run"),
     confidence: float = 0.95,
     n_resamples: int = 2000,
     seed: int = 0,
@@ -164,8 +180,10 @@ def robustness_by_filter(
         min_utility: As in `robustness`; None leaves the settings with utility out.
         symmetric: As in `robustness`.
         faithful: As in `robustness`.
+        pools: As in `robustness`.
         metrics: As in `robustness`.
         direction: As in `robustness`.
+        cluster: As in `robustness`.
         confidence: As in `robustness`.
         n_resamples: As in `robustness`.
         seed: As in `robustness`.
@@ -188,6 +206,7 @@ def robustness_by_filter(
     import pandas as pd
 
     check_resampling(confidence, n_resamples)
+    drawn = None if pools is None else FirstByOverall(pools, before, metrics, direction, n_resamples, seed)
     rows = []
     for setting, (by_utility, by_threshold) in _SETTINGS.items():
         if (by_utility and min_utility is None) or (by_threshold and thresholds is None):
@@ -204,16 +223,22 @@ def robustness_by_filter(
             metrics=metrics,
             direction=direction,
             confidence=confidence,
+            cluster=cluster,
         )
         shared = common_models(found)
         for models in ("own", "common"):
-            for each in found:
-                chosen = each if models == "own" else each.only(shared)
+            chosen = found if models == "own" else [each.only(shared) for each in found]
+            judged = []
+            for whole, each in zip(found, chosen, strict=True):
                 distance = _distance(faithful, each.metric)
-                row = judge(chosen, setting, by_threshold, distance, confidence, n_resamples, seed)
-                if models == "common" and not shared.any() and takes_part(each):
+                row = judge(each, setting, by_threshold, distance, confidence) | {"models": models}
+                if models == "common" and not shared.any() and takes_part(whole):
                     row |= dict.fromkeys(("q_reason", "r_reason"), why_none(found))
-                rows.append({**row, "models": models})
+                judged.append(row)
+            if drawn is not None:
+                shares = drawn.shares(chosen, judged)
+                judged = [row | {"p_first": share} for row, share in zip(judged, shares, strict=True)]
+            rows += judged
     return pd.DataFrame(rows, columns=list(ROBUSTNESS))
 
 

@@ -12,9 +12,10 @@ from uds_lens.checked_arguments import arguments_checked
 from uds_lens.errors import DataError
 from uds_lens.meta.declarations import Points
 from uds_lens.meta.direction import directions, oriented
-from uds_lens.meta.placements import pair_kernel
+from uds_lens.meta.placements import NO_INTERVAL, clustered_interval, pair_kernel
 from uds_lens.meta.pools import split_pools
 from uds_lens.meta.required_columns import LEAVE_ONE_OUT, VARIANTS
+from uds_lens.meta.resampling import check_resampling
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,11 +29,15 @@ def variant_table(
     direction: Mapping[str, Points] | None = None,
     label: str = "knows",
     variant: str = "variant",
+    run: str = "run",
+    confidence: float = 0.95,
 ) -> pd.DataFrame:
     """F between each variant of P and each variant of N.
 
     A high F over all models can hide a variant that a metric misreads; with three variants per pool nine numbers
-    show it.
+    show it. Each has an interval for more runs of these two variants: t on the logit scale with runs as clusters,
+    Wilson's with the smaller number of runs where F is 0 or 1. The lowest of nine numbers is low by chance too; nothing
+    is adjusted for that.
 
     Args:
         frame: One row per model: metrics, `label`, `variant`.
@@ -40,10 +45,12 @@ def variant_table(
         direction: What a higher value means, for metrics that are not declared.
         label: Column with the pool.
         variant: Column with the kind of training.
+        run: Column with the training run; without it, or where it has gaps, there is no interval.
+        confidence: Of the intervals.
 
     Returns:
         One row per metric and pair of variants, columns as in `uds_lens.meta.VARIANTS`; `auc` is NaN where one of
-        the two has no value.
+        the two has no value, the interval where one of them has a single run.
 
     Raises:
         DataError: A column is missing; a pool is empty.
@@ -57,20 +64,30 @@ def variant_table(
     """
     import pandas as pd
 
+    check_resampling(confidence, 2)
     rows: list[dict[str, Any]] = []
+    pools = split_pools(frame, label, (variant, run))
     for name, m, knows, names in _oriented(frame, metrics, direction, label, variant):
+        there = ~np.isnan(m)
         for one in dict.fromkeys(names[knows]):
             for other in dict.fromkeys(names[~knows]):
-                p, n = m[knows & (names == one)], m[~knows & (names == other)]
-                p, n = p[~np.isnan(p)], n[~np.isnan(n)]
+                in_p = np.flatnonzero(knows & (names == one) & there)
+                in_n = np.flatnonzero(~knows & (names == other) & there)
+                p, n = m[in_p], m[in_n]
                 kernel = pair_kernel(p, n)
                 tied = float((p[:, None] == n[None, :]).mean()) if kernel.size else math.nan
+                ends = NO_INTERVAL
+                if kernel.size and pools.clusters is not None:
+                    runs = [[pools.clusters[i] for i in rows] for rows in (in_p, in_n)]
+                    ends = clustered_interval(kernel, *runs, confidence)
                 rows.append(
                     {
                         "metric": name,
                         "variant_p": one,
                         "variant_n": other,
                         "auc": float(kernel.mean()) if kernel.size else math.nan,
+                        "low": ends.low,
+                        "high": ends.high,
                         "n_p": len(p),
                         "n_n": len(n),
                         "tied_share": tied,

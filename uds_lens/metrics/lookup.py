@@ -92,7 +92,9 @@ def metrics_frame(specs: Sequence[MetricSpec] | None = None) -> pd.DataFrame:
 
     Returns:
         Columns `name`, `label`, `group`, `needs`, `data`, `direction`, `low`, `high`, `zero`, `one`, and what our study
-        found (`uds_lens.metrics.studied`): `studied_f`, `studied_f_low`, `studied_f_high`, NaN for what was not in it.
+        found (`uds_lens.metrics.studied`), NaN for what was not in it: `studied_f`, `studied_f_low`, `studied_f_high`
+        (for the kinds of models the study had), `studied_f_new_low`, `studied_f_new_high` (for new kinds),
+        `studied_f_worst` (in the worst pair of kinds), `studied_f_worst_low`, `studied_f_worst_high`.
     """
     import pandas as pd
 
@@ -117,8 +119,17 @@ def metrics_frame(specs: Sequence[MetricSpec] | None = None) -> pd.DataFrame:
 
 def _trusted(name: str) -> dict[str, float]:
     trust = studied().get(name)
-    values = (math.nan,) * 3 if trust is None else (trust.faithfulness, trust.low, trust.high)
-    return dict(zip(("studied_f", "studied_f_low", "studied_f_high"), values, strict=True))
+    fields = {
+        "": "faithfulness",
+        **{
+            f"_{end}": end
+            for end in ("low", "high", "new_low", "new_high", "worst", "worst_low", "worst_high")
+        },
+    }
+    return {
+        f"studied_f{suffix}": math.nan if trust is None else float(getattr(trust, field))
+        for suffix, field in fields.items()
+    }
 
 
 @arguments_checked

@@ -197,6 +197,7 @@ class MetricResults:
                 for n, labels in sorted(few.items())
             )
             + self._doubtful()
+            + self._failing_a_pair()
         )
 
     def _doubtful(self) -> tuple[str, ...]:
@@ -209,6 +210,23 @@ class MetricResults:
             f"{', '.join(told)} told models trained on the forget set from others hardly better than chance (0.5), in "
             "our study of Llamas of 3.9 million parameters; whether that holds for this model is not known. Quote "
             "another metric beside it (docs, The other metrics).",
+        )
+
+    def _failing_a_pair(self) -> tuple[str, ...]:
+        """Metrics that were not surely better than chance on some kinds of models where that was tried."""
+        found = {metric.label: studied().get(metric.name) for metric in self if metric.value == metric.value}
+        told = [
+            f"{label} ({trust.worst:.2f}, 95 % {trust.worst_low:.2f} to {trust.worst_high:.2f})"
+            for label, trust in found.items()
+            if trust and trust.fails_a_pair and not trust.is_doubtful
+        ]
+        if not told:
+            return ()
+        return (
+            "Not surely better than chance (0.5) at telling some kind of model that knows from some kind that does "
+            "not, in our study of Llamas of 3.9 million parameters; in brackets F in the worst of nine pairs of kinds, "
+            f"from five runs each: {', '.join(told)}. The rule for this sentence was made after the results were seen "
+            "(docs, The other metrics).",
         )
 
     def _few_subjects(self) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ def faithfulness_forest(
     Args:
         faithful: `uds_lens.meta.faithfulness(...)`: `metric`, `auc`, `low`, `high`, and where they are there
             `cluster_low`, `cluster_high` (runs as clusters), `variants_low`, `variants_high` (one variant left out),
-            `reason`, `label`.
+            `new_variants_low`, `new_variants_high` (variants as clusters), `reason`, `label`.
         theme: Light or dark.
         title: Heading; None leaves it out.
 
@@ -52,12 +52,23 @@ def faithfulness_forest(
     _intervals(figure, ordered, "low", "high", "DeLong, models independent", colours.erased, 3)
     if clustered:
         _intervals(figure, ordered, "cluster_low", "cluster_high", "runs as clusters", colours.faint, 1.5)
+    if _known(ordered, "new_variants_low"):
+        _intervals(
+            figure,
+            ordered,
+            "new_variants_low",
+            "new_variants_high",
+            "new variants",
+            colours.unlearned,
+            1,
+            0.4,
+        )
     if _known(ordered, "variants_low"):
         _ends(figure, ordered, colours)
     _dots(figure, ordered, names, colours)
     if not len(ordered):
         note(figure, "No metrics.")
-    least = min([0.5, *_numbers(ordered, ("auc", "low", "cluster_low", "variants_low"))])
+    least = min([0.5, *_numbers(ordered, ("auc", "low", "cluster_low", "variants_low", "new_variants_low"))])
     figure.update_xaxes(
         title_text="F: chance that a model that knows ranks above one that does not",
         range=[max(-0.02, least - 0.04), 1.015],
@@ -74,7 +85,8 @@ def faithfulness_forest(
         figure,
         theme=theme,
         title=title,
-        subtitle="Dot: area under the ROC curve, ties half; dotted: chance.",
+        subtitle="Dot: area under the ROC curve, ties half; dotted: chance. Intervals: for these variants only"
+        + (", but for the lowest line." if _known(ordered, "new_variants_low") else "."),
         height=150 + 26 * max(len(ordered), 3),
         legend=len([trace for trace in figure.data if trace.showlegend]) > 1,
     )
@@ -88,13 +100,22 @@ def _numbers(frame: Any, columns: tuple[str, ...]) -> list[float]:
     return [float(v) for name in columns if name in frame.columns for v in frame[name].dropna()]
 
 
-def _intervals(figure: Any, frame: Any, low: str, high: str, name: str, colour: str, width: float) -> None:
+def _intervals(
+    figure: Any,
+    frame: Any,
+    low: str,
+    high: str,
+    name: str,
+    colour: str,
+    width: float,
+    lift: float | None = None,
+) -> None:
     """Lines of all rows as one trace, so that the legend switches them together."""
     import plotly.graph_objects as go
 
     xs: list[float | None] = []
     ys: list[float | None] = []
-    lift = 0.0 if low == "low" else 0.22
+    lift = lift if lift is not None else 0.0 if low == "low" else 0.22
     for place, (start, end) in enumerate(zip(frame[low], frame[high], strict=True)):
         if not math.isnan(start):
             xs += [float(start), float(end), None]
@@ -153,8 +174,15 @@ def _dots(figure: Any, frame: Any, names: list[str], colours: Palette) -> None:
 
 def _words(row: Any, name: str) -> str:
     parts = [f"<b>{name}</b>", f"F {row['auc']:.3f}"]
-    told = (("", "low", "high"), ("runs as clusters: ", "cluster_low", "cluster_high"))
-    for before, low, high in (*told, ("one variant left out: ", "variants_low", "variants_high")):
+    told: tuple[tuple[str, str, str], ...] = (
+        ("", "low", "high"),
+        ("runs as clusters: ", "cluster_low", "cluster_high"),
+    )
+    told += (
+        ("one variant left out: ", "variants_low", "variants_high"),
+        ("new variants: ", "new_variants_low", "new_variants_high"),
+    )
+    for before, low, high in told:
         if low in row.index and not math.isnan(row[low]):
             parts.append(f"{before}{row[low]:.3f} to {row[high]:.3f}")
     if "n_p" in row.index:

@@ -68,7 +68,7 @@ def _of_metrics(tables: Tables) -> Iterator[str]:
         both = ", and is first in both" if len(places) == 2 else ""
         yield (
             f"{called[top['metric']]} has the highest Overall, {top['overall']:.3f} (F {top['auc']:.3f}, Rob "
-            f"{top['rob']:.3f}{both})."
+            f"{top['rob']:.3f}{both}){_first_share(top['p_first'])}."
         )
         q, r = table["q"].mean(), table["r"].mean()
         low = int((table["r"] < 0.5).sum())
@@ -82,6 +82,15 @@ def _of_metrics(tables: Tables) -> Iterator[str]:
     elif tables.metrics["auc"].notna().any():
         ordered = tables.metrics.sort_values("auc", ascending=False)
         yield f"{called[ordered['metric'].iloc[0]]} has the highest F, {ordered['auc'].iloc[0]:.3f}."
+
+
+def _first_share(share: float) -> str:
+    """How sure the first place is; nothing where that was not computed.
+
+    >>> _first_share(0.72), _first_share(float("nan"))
+    (', and in 72 % of resamples', '')
+    """
+    return "" if math.isnan(share) else f", and in {100 * share:.0f} % of resamples"
 
 
 def _of_filters(
@@ -134,7 +143,27 @@ def _of_methods(tables: Tables) -> Iterator[str]:
 
 def cautions(tables: Tables) -> list[str]:
     """What to know before quoting a number of the page."""
-    return [*tables.gaps, *_open_order(tables), *_few_models(tables), *_ties(tables), *_given(tables)]
+    return [
+        *tables.gaps,
+        *_same_variants(tables),
+        *_open_order(tables),
+        *_few_models(tables),
+        *_ties(tables),
+        *_given(tables),
+    ]
+
+
+def _same_variants(tables: Tables) -> Iterator[str]:
+    """For which models the intervals of F hold."""
+    metrics = tables.metrics
+    if "new_variants_low" not in metrics.columns or not metrics["new_variants_low"].notna().any():
+        return
+    top = metrics.loc[metrics["auc"].idxmax()]
+    yield (
+        "The intervals of F hold for more models of the variants in the pools only. With variants as clusters, for new "
+        f"ones, that of {labels(metrics)[str(top['metric'])]} goes from {top['new_variants_low']:.2f} to "
+        f"{top['new_variants_high']:.2f}; each metric's row opens to its own."
+    )
 
 
 def _open_order(tables: Tables) -> Iterator[str]:

@@ -24,6 +24,8 @@ _METRIC = (
     *("metric", "family", "auc", "low", "high", "interval", "cluster_low", "cluster_high", "variants_low"),
     *(
         "variants_high",
+        "new_variants_low",
+        "new_variants_high",
         "mean_p",
         "mean_n",
         "n_p",
@@ -37,6 +39,7 @@ _METRIC = (
 )
 _ROBUST = (
     *("n", "q", "q_low", "q_high", "r", "r_low", "r_high", "r_at_shift", "r_shift_low", "r_shift_high"),
+    *("q_runs_low", "q_runs_high", "r_runs_low", "r_runs_high", "p_first", "clusters", "interval_reason"),
     *("shift", "shift_low", "shift_high", "unmoved_q", "unmoved_r", "relative_move", "caution"),
     *("q_reason", "r_reason"),
 )

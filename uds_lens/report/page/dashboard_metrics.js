@@ -24,7 +24,7 @@ function metricCells(row, ranked) {
     return cell(mark ? element("span", { className: `rank ${mark}` }, number(row[key])) : number(row[key]));
   });
   const interval = cell(scale({ span: [row.low, row.high], dot: row.auc }, `F ${number(row.auc)}`), "bar");
-  interval.title = known(row.low) ? `95 % interval ${range(row.low, row.high)}` : "no interval";
+  interval.title = known(row.low) ? `95 % interval ${range(row.low, row.high)}, for these variants only` : "no interval";
   const ends = cell(known(row.low) ? `${number(row.low, 2)} to ${number(row.high, 2)}` : "\u2013", "num soft");
   cells.splice(2, 0, interval, ends);
   const small = known(row.n) && row.n < 20;
@@ -33,18 +33,23 @@ function metricCells(row, ranked) {
 
 function metricFacts(row) {
   const kinds = { delong: "DeLong, models independent", wilson: "Wilson", "hanley-mcneil": "Hanley and McNeil, from the pool sizes" };
+  const drawn = row.clusters === "model" || !row.clusters ? "models independent" : `${row.clusters}s as clusters`, twoLevels = row.clusters === "method";
   const share = (value) => (known(value) ? `${(100 * value).toFixed(0)} %` : null);
   const said = [row.words && element("p", { className: "said" }, row.words), row.formula && element("p", { className: "said" }, element("code", {}, row.formula))];
-  for (const why of [row.whyNot, row.cluster_reason && `no clusters: ${row.cluster_reason}`, row.q_reason && `Q: ${row.q_reason}`, row.r_reason && `R: ${row.r_reason}`, row.caution]) {
+  for (const why of [row.whyNot, row.cluster_reason && `no clusters: ${row.cluster_reason}`, row.q_reason && `Q: ${row.q_reason}`, row.r_reason && `R: ${row.r_reason}`, row.interval_reason && `no interval of Q and R: ${row.interval_reason}`, row.caution]) {
     if (why) said.push(element("p", { className: "said soft" }, why));
   }
   return [...said.filter(Boolean), facts([
-    ["a high value means", row.direction], ["interval of F", range(row.low, row.high)], ["made by", kinds[row.interval]],
+    ["a high value means", row.direction], ["interval of F, these variants only", range(row.low, row.high)], ["made by", kinds[row.interval]],
     ["runs as clusters", range(row.cluster_low, row.cluster_high)], ["one variant left out", range(row.variants_low, row.variants_high)],
+    ["new variants: variants as clusters", range(row.new_variants_low, row.new_variants_high)],
     ["mean of P, of N", known(row.mean_p) ? `${number(row.mean_p)}, ${number(row.mean_n)}` : null],
     ["models in P, in N", known(row.n_p) ? `${row.n_p}, ${row.n_n}` : null],
     ["tied pairs", share(row.tied_share)], ["at 0, at 1", known(row.share_at_0) ? `${share(row.share_at_0)}, ${share(row.share_at_1)}` : null],
-    ["interval of Q", range(row.q_low, row.q_high)], ["interval of R", range(row.r_low, row.r_high)],
+    [`interval of Q, ${drawn}`, range(row.q_low, row.q_high)], [`interval of R, ${drawn}`, range(row.r_low, row.r_high)],
+    ["interval of Q, runs as clusters", twoLevels ? range(row.q_runs_low, row.q_runs_high) : null],
+    ["interval of R, runs as clusters", twoLevels ? range(row.r_runs_low, row.r_runs_high) : null],
+    ["first by Overall, share of resamples", share(row.p_first)],
     ["R over the interval of retain's shift", range(row.r_shift_low, row.r_shift_high)],
     ["shift of retain", known(row.shift) ? `${number(row.shift)}${known(row.shift_low) ? ` (${range(row.shift_low, row.shift_high)})` : ""}` : null],
     ["models that do not move, Q and R", known(row.unmoved_q) ? `${row.unmoved_q}, ${number(row.unmoved_r, 0)}` : null],
@@ -56,7 +61,7 @@ function renderMetrics() {
   if (!table) return;
   head(table, [
     { key: "label", label: "metric", kind: "", text: true }, { key: "overall", label: "Overall" }, { key: "auc", label: "F", title: "faithfulness" },
-    { label: [element("span", {}, "0"), element("span", {}, "1")], kind: "bar" }, { label: "95 % of F" }, { key: "rob", label: "Rob" },
+    { label: [element("span", {}, "0"), element("span", {}, "1")], kind: "bar" }, { label: "95 % of F", title: "for more models of these variants only; a row opens to the one for new variants" }, { key: "rob", label: "Rob" },
     { key: "q", label: "Q", title: "quantisation" }, { key: "r", label: "R", title: "relearning" }, { key: "n", label: "models" }, { key: "threshold", label: "threshold" },
   ], state.metricSort, renderMetrics);
   const rows = METRICS.map(merged), ranked = Object.fromEntries(CRITERIA.map((key) => [key, marks(rows, key)]));
