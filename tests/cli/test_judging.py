@@ -2,8 +2,10 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 from report import model_tables as made
@@ -370,9 +372,44 @@ def test_rank_warns_of_constant_parts_and_few_models(study, uds_lens, tmp_path) 
     told = " ".join(out.split())
     assert code == 0 and "! only 3 models have a score" in told and "! es is 0.5 for all 3 models" in told
     notes = json.loads(uds_lens("rank", table, "--resamples", 20, "--json").out)["notes"]
-    assert len(notes) == 2 and "P(first) from so few says nothing" in notes[0]
+    assert len(notes) == 3 and "the order of methods is open" in notes[0]
+    assert "every method has one eligible configuration" in notes[2]
     enough = written(tmp_path / "all.csv", study.models)
     assert json.loads(uds_lens("rank", enough, "--resamples", 0, "--json").out)["notes"] == []
+
+
+def test_rank_shows_the_probability_that_can_vary(uds_lens, tmp_path, monkeypatch) -> None:
+    """One configuration a method: places can only change with the examples; over configurations P was 1 and 0."""
+    from meta.test_our_results import results
+
+    monkeypatch.setenv("COLUMNS", "120")
+    for name, es in (("one", (0.1, 0.5, 0.3)), ("two", (0.4, 0.2, 0.2))):
+        made = results(name, es=float(np.mean(es)), s_mia_min_k=0.8, uds=0.5, utility_rel=0.9)
+        made.metrics["es"] = replace(made.metrics["es"], ids=("a", "b", "c"), per_example=es)
+        made.save(tmp_path / "runs" / f"{name}.json")
+    (tmp_path / "methods.csv").write_text("model,method\none,npo\ntwo,rmu\n")
+    parts = ("--memorization", "es", "--membership", "s_mia_min_k")
+    words = ("rank", tmp_path / "runs", "--methods", tmp_path / "methods.csv", *parts)
+    told = json.loads(uds_lens(*words, "--json").out)
+    assert told["p_first"]["configurations"] == {"npo": None, "rmu": None}
+    shares = told["p_first"]["examples"]
+    assert 0.3 < shares["rmu"] < 0.95 and any(
+        "P(first) over them is undefined" in note for note in told["notes"]
+    )
+    out = " ".join(uds_lens(*words).out.split())
+    assert f"{shares['rmu']:.2f} two" in out and "the examples drawn anew" in out
+    assert "! every method has one eligible configuration" in out
+
+    # without values per example nothing can vary at all
+    table = meta.read_metrics(tmp_path / "runs").frame.assign(method=["npo", "rmu"])
+    out = " ".join(uds_lens("rank", written(tmp_path / "m.csv", table), *parts).out.split())
+    assert "P(first)" in out and "0.900 - two" in out and "! every method has one" in out
+
+    page = tmp_path / "d.html"
+    told = json.loads(uds_lens("dashboard", *words[1:], "--out", page, "--json").out)
+    text = page.read_text(encoding="utf-8")
+    assert '"ranks without with examples":' in text and "ranks without with configurations" not in text
+    assert 'data-figure="ranks examples"' in text and any("every method has one" in n for n in told["notes"])
 
 
 def test_dashboard_says_on_the_terminal_what_it_lacks(study, uds_lens, tmp_path) -> None:

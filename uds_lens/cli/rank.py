@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -87,16 +88,21 @@ def rank(
     _require_scores(found)
     notes = score_cautions(frame, parts)
     moved = meta.shifts(frame, **given)
-    sure = {}
+    sure: dict[str, dict[str, float | None]] = {}
+    varying: tuple[str, ...] = ()
     if resamples > 1 and found["score_with"].notna().sum() > 1:
         stable = meta.stability(
             frame, examples=table.examples, select_by=select_by, n_resamples=resamples, **given
         )
         first = stable.scores[stable.scores["view"] == by]
         sure = {
-            kind: dict(zip(own["method"], own["p_best"], strict=True))
+            str(kind): {
+                m: None if math.isnan(p) else p for m, p in zip(own["method"], own["p_best"], strict=True)
+            }
             for kind, own in first.groupby("resampled", sort=False)
         }
+        varying = stable.varying
+        notes += stable.cautions
     if out is not None:
         write_table_file(found, out)
     if printing.json:
@@ -109,7 +115,7 @@ def rank(
         }
         typer.echo(json.dumps(told, indent=2, ensure_ascii=False, allow_nan=False))
         return
-    _print(found, moved, sure, by, len(frame))
+    _print(found, moved, sure, varying, by, len(frame))
     for note in notes:
         print_wrapped(f"! {note}")
     if out is not None:
@@ -149,9 +155,21 @@ _WIDE = 110
 """Columns of a terminal in which names of configurations stand in the table."""
 
 
-def _print(found: pd.DataFrame, moved: pd.DataFrame, sure: dict[str, Any], by: str, n: int) -> None:
+_DRAWN = {"configurations": "each method's configurations", "examples": "the examples"}
+"""What is drawn anew in each way of resampling."""
+
+
+def _print(
+    found: pd.DataFrame,
+    moved: pd.DataFrame,
+    sure: dict[str, dict[str, float | None]],
+    varying: tuple[str, ...],
+    by: str,
+    n: int,
+) -> None:
     titles = ["", "method", "with depth", "without", "Mem", "MIA", "depth", "utility"]
-    first = "configurations" if "configurations" in sure else None
+    # One column per way of resampling that can change anything; where none can, one of dashes.
+    ways = varying or tuple(sure)[:1]
     rows = []
     for row in found.to_dict("records"):
         tie = "=" if row["n_tied_rank"] > 1 else ""
@@ -164,11 +182,11 @@ def _print(found: pd.DataFrame, moved: pd.DataFrame, sure: dict[str, Any], by: s
                     for view in ("with", "without")
                 ),
                 *(shown(row[name]) for name in ("memorization", "mia", "depth", "utility_rel")),
-                *([shown(sure[first].get(row["method"]), 2)] if first else []),
+                *(shown(sure[way].get(row["method"]), 2) for way in ways),
                 "-" if row["model"] is None or row["model"] != row["model"] else str(row["model"]),
             ]
         )
-    titles += ["P(first)"] if first else []
+    titles += ["P(first)"] if len(ways) == 1 else [f"P(first), {way}" for way in ways]
     if width() < _WIDE:
         print_table(titles, [row[:-1] for row in rows])
         print_wrapped(f"Configurations, in this order: {', '.join(row[-1] for row in rows)}.")
@@ -181,8 +199,8 @@ def _print(found: pd.DataFrame, moved: pd.DataFrame, sure: dict[str, Any], by: s
         print_wrapped(
             f"Chosen with depth, {row['method']} would be {row['model_with']} (depth {row['depth_change']:+.3f})."
         )
-    kinds = {"configurations": "each method's configurations drawn anew", "examples": "examples drawn anew"}
-    how = f" P(first): share of resamples in first place, {kinds['configurations']}." if first else ""
+    drawn = " or ".join(_DRAWN[way] for way in varying)
+    how = f" P(first): share of resamples in first place, {drawn} drawn anew." if drawn else ""
     print_wrapped(
         f"\n{n} models, ranked {by} depth. Score: harmonic mean of memorization, privacy (MIA, with depth: and UDS) "
         f"and utility, of each method's best configuration; in brackets the place.{how}"

@@ -224,7 +224,7 @@ def _stability(
         return {}
     examples = None if table is None else table.examples
     try:
-        return {
+        found = {
             by: meta.stability(
                 own,
                 examples=examples,
@@ -239,6 +239,9 @@ def _stability(
     except UdsLensError as problem:
         gaps.append(f"Places have no probabilities: {problem}")
         return {}
+    told = dict.fromkeys(caution for each in found.values() for caution in each.cautions)
+    gaps += map(sentence, told)
+    return found
 
 
 def _as_published(found: Published) -> pd.DataFrame:
