@@ -261,6 +261,7 @@ def test_many_pairs_can_still_be_found_with_few_resamples():
     """66 pairs over 20 subjects: with 100 random patterns no adjusted p could fall below 0.65."""
     subjects = [str(i) for i in range(20)]
     models = {
-        str(k): audit([0.06 * k + 0.01 * (i % 3) for i in range(20)], subjects=subjects) for k in range(12)
+        str(k): audit([0.06 * k + 0.01 * ((i + k) % 3) for i in range(20)], subjects=subjects)
+        for k in range(12)
     }
     assert (compare_all(models, n_resamples=100)["p_holm"] < 0.05).all()
