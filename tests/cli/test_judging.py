@@ -226,6 +226,56 @@ def test_rank_puts_audits_beside_open_unlearnings_runs(make_audit, uds_lens, tmp
     assert found["NPO"]["memorization"] == pytest.approx(0.9)
 
 
+def test_rank_takes_a_folder_of_open_unlearning_as_it_is(uds_lens, tmp_path) -> None:
+    """References stand among the runs, of two base models and splits: ranked apart, or asked for."""
+    from meta.test_open_unlearning import BASES, EVAL, saves
+
+    saves(tmp_path / "saves", evaluation=EVAL)
+    place = tmp_path / "saves"
+    references = ("--retain", place / "eval", "--full", place / "eval", "--utility", "model_utility")
+    parts = ("--memorization", "es", "--membership", "s_mia_loss", "--depth", "rouge", "--resamples", 50)
+    told = json.loads(uds_lens("rank", place, *references, *parts, "--json").out)
+    assert len(told["setups"]) == 4 and "methods" not in told
+    first = told["setups"][0]
+    assert first["setup"] == f"{BASES[1]}, forget05" and len(first["methods"]) == 2
+    assert first["p_first"]["examples"].keys() == {"npo", "rmu"}
+    code, out, _ = uds_lens("rank", place, *references, *parts, "--out", tmp_path / "r.csv")
+    assert code == 0 and all(
+        f"\n{base}, {split}\n" in out for base in BASES for split in ("forget05", "forget10")
+    )
+    assert pd.read_csv(tmp_path / "r.csv").groupby(["base", "split"]).size().tolist() == [2] * 4
+    assert uds_lens("rank", place, *references, *parts, "--out", tmp_path / "r.csv").code == 0
+    one = json.loads(
+        uds_lens("rank", place, *references, *parts, "--base", BASES[0], "--split", "forget10", "--json").out
+    )
+    assert [row["n_configs"] for row in one["methods"]] == [1, 1]
+
+    # without --retain and --full their runs are rows without a method, and their examples no hindrance
+    bare = (*parts[:2], "--membership", "mia_min_k", "--depth", "rouge", "--direction", "mia_min_k=knowledge")
+    code, out, err = uds_lens(
+        "rank", place, *bare, "--split", "forget10", "--base", BASES[0], "--resamples", 50
+    )
+    assert code == 1 and "utility_rel" in err
+    words = (*references[2:], *bare, "--split", "forget10", "--base", BASES[0], "--resamples", 50, "--json")
+    code, out, err = uds_lens("rank", place, *words)
+    assert code == 0 and f"left out: eval/tofu_{BASES[0]}_retain90" in err
+    assert json.loads(out)["p_first"]["examples"].keys() == {"npo", "rmu"}
+    csv = written(
+        tmp_path / "m.csv",
+        meta.read_open_unlearning(place, utility="model_utility").frame.assign(utility_rel=0.9),
+    )
+    code, out, err = uds_lens("rank", csv, *bare, "--resamples", 50)
+    assert code == 0 and err.startswith("note: without a method") and f"{BASES[0]}, forget10" in out
+    code, _, err = uds_lens("dashboard", csv, "--out", tmp_path / "d.html")
+    assert code == 1 and "4 base models and splits" in err and "--base and --split" in err
+    assert (
+        uds_lens(
+            "dashboard", csv, "--base", BASES[0], "--split", "forget10", "--out", tmp_path / "d.html"
+        ).code
+        == 0
+    )
+
+
 def test_dashboard_writes_one_page(models: Path, uds_lens, tmp_path) -> None:
     page = tmp_path / "d.html"
     code, out, err = uds_lens(
