@@ -2,8 +2,10 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 from report import model_tables as made
@@ -230,6 +232,56 @@ def test_rank_puts_audits_beside_open_unlearnings_runs(make_audit, uds_lens, tmp
     assert found["NPO"]["memorization"] == pytest.approx(0.9)
 
 
+def test_rank_takes_a_folder_of_open_unlearning_as_it_is(uds_lens, tmp_path) -> None:
+    """References stand among the runs, of two base models and splits: ranked apart, or asked for."""
+    from meta.test_open_unlearning import BASES, EVAL, saves
+
+    saves(tmp_path / "saves", evaluation=EVAL)
+    place = tmp_path / "saves"
+    references = ("--retain", place / "eval", "--full", place / "eval", "--utility", "model_utility")
+    parts = ("--memorization", "es", "--membership", "s_mia_loss", "--depth", "rouge", "--resamples", 50)
+    told = json.loads(uds_lens("rank", place, *references, *parts, "--json").out)
+    assert len(told["setups"]) == 4 and "methods" not in told
+    first = told["setups"][0]
+    assert first["setup"] == f"{BASES[1]}, forget05" and len(first["methods"]) == 2
+    assert first["p_first"]["examples"].keys() == {"npo", "rmu"}
+    code, out, _ = uds_lens("rank", place, *references, *parts, "--out", tmp_path / "r.csv")
+    assert code == 0 and all(
+        f"\n{base}, {split}\n" in out for base in BASES for split in ("forget05", "forget10")
+    )
+    assert pd.read_csv(tmp_path / "r.csv").groupby(["base", "split"]).size().tolist() == [2] * 4
+    assert uds_lens("rank", place, *references, *parts, "--out", tmp_path / "r.csv").code == 0
+    one = json.loads(
+        uds_lens("rank", place, *references, *parts, "--base", BASES[0], "--split", "forget10", "--json").out
+    )
+    assert [row["n_configs"] for row in one["methods"]] == [1, 1]
+
+    # without --retain and --full their runs are rows without a method, and their examples no hindrance
+    bare = (*parts[:2], "--membership", "mia_min_k", "--depth", "rouge", "--direction", "mia_min_k=knowledge")
+    code, out, err = uds_lens(
+        "rank", place, *bare, "--split", "forget10", "--base", BASES[0], "--resamples", 50
+    )
+    assert code == 1 and "utility_rel" in err
+    words = (*references[2:], *bare, "--split", "forget10", "--base", BASES[0], "--resamples", 50, "--json")
+    code, out, err = uds_lens("rank", place, *words)
+    assert code == 0 and f"left out: eval/tofu_{BASES[0]}_retain90" in err
+    assert json.loads(out)["p_first"]["examples"].keys() == {"npo", "rmu"}
+    csv = written(
+        tmp_path / "m.csv",
+        meta.read_open_unlearning(place, utility="model_utility").frame.assign(utility_rel=0.9),
+    )
+    code, out, err = uds_lens("rank", csv, *bare, "--resamples", 50)
+    assert code == 0 and err.startswith("note: without a method") and f"{BASES[0]}, forget10" in out
+    code, _, err = uds_lens("dashboard", csv, "--out", tmp_path / "d.html")
+    assert code == 1 and "4 base models and splits" in err and "--base and --split" in err
+    assert (
+        uds_lens(
+            "dashboard", csv, "--base", BASES[0], "--split", "forget10", "--out", tmp_path / "d.html"
+        ).code
+        == 0
+    )
+
+
 def test_dashboard_writes_one_page(models: Path, uds_lens, tmp_path) -> None:
     page = tmp_path / "d.html"
     code, out, err = uds_lens(
@@ -376,9 +428,44 @@ def test_rank_warns_of_constant_parts_and_few_models(study, uds_lens, tmp_path) 
     told = " ".join(out.split())
     assert code == 0 and "! only 3 models have a score" in told and "! es is 0.5 for all 3 models" in told
     notes = json.loads(uds_lens("rank", table, "--resamples", 20, "--json").out)["notes"]
-    assert len(notes) == 2 and "P(first) from so few says nothing" in notes[0]
+    assert len(notes) == 3 and "the order of methods is open" in notes[0]
+    assert "every method has one eligible configuration" in notes[2]
     enough = written(tmp_path / "all.csv", study.models)
     assert json.loads(uds_lens("rank", enough, "--resamples", 0, "--json").out)["notes"] == []
+
+
+def test_rank_shows_the_probability_that_can_vary(uds_lens, tmp_path, monkeypatch) -> None:
+    """One configuration a method: places can only change with the examples; over configurations P was 1 and 0."""
+    from meta.test_our_results import results
+
+    monkeypatch.setenv("COLUMNS", "120")
+    for name, es in (("one", (0.1, 0.5, 0.3)), ("two", (0.4, 0.2, 0.2))):
+        made = results(name, es=float(np.mean(es)), s_mia_min_k=0.8, uds=0.5, utility_rel=0.9)
+        made.metrics["es"] = replace(made.metrics["es"], ids=("a", "b", "c"), per_example=es)
+        made.save(tmp_path / "runs" / f"{name}.json")
+    (tmp_path / "methods.csv").write_text("model,method\none,npo\ntwo,rmu\n")
+    parts = ("--memorization", "es", "--membership", "s_mia_min_k")
+    words = ("rank", tmp_path / "runs", "--methods", tmp_path / "methods.csv", *parts)
+    told = json.loads(uds_lens(*words, "--json").out)
+    assert told["p_first"]["configurations"] == {"npo": None, "rmu": None}
+    shares = told["p_first"]["examples"]
+    assert 0.3 < shares["rmu"] < 0.95 and any(
+        "P(first) over them is undefined" in note for note in told["notes"]
+    )
+    out = " ".join(uds_lens(*words).out.split())
+    assert f"{shares['rmu']:.2f} two" in out and "the examples drawn anew" in out
+    assert "! every method has one eligible configuration" in out
+
+    # without values per example nothing can vary at all
+    table = meta.read_metrics(tmp_path / "runs").frame.assign(method=["npo", "rmu"])
+    out = " ".join(uds_lens("rank", written(tmp_path / "m.csv", table), *parts).out.split())
+    assert "P(first)" in out and "0.900 - two" in out and "! every method has one" in out
+
+    page = tmp_path / "d.html"
+    told = json.loads(uds_lens("dashboard", *words[1:], "--out", page, "--json").out)
+    text = page.read_text(encoding="utf-8")
+    assert '"ranks without with examples":' in text and "ranks without with configurations" not in text
+    assert 'data-figure="ranks examples"' in text and any("every method has one" in n for n in told["notes"])
 
 
 def test_dashboard_says_on_the_terminal_what_it_lacks(study, uds_lens, tmp_path) -> None:

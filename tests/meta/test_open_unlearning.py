@@ -6,9 +6,11 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
+import yaml
 
-from uds_lens.errors import ConfigError, ResultFormatError
-from uds_lens.meta import ScoreParts, rank, read_open_unlearning, stability
+from uds_lens.errors import ConfigError, DataError, ResultFormatError, UdsLensWarning
+from uds_lens.meta import ScoreParts, rank, read_open_unlearning, select, shifts, stability
+from uds_lens.meta.model_table import of_setup, setups
 
 RUN = "tofu_Llama-3.2-1B-Instruct_forget10_NPO_lr2e-05_beta0.1_alpha1_epoch10"
 SUMMARY = {
@@ -117,7 +119,14 @@ def test_nulls_have_reasons(tmp_path):
     assert reason(table, "paraprob") == "forget_Q_A_PARA_Prob has no value in TOFU_EVAL.json"
     assert math.isnan(row["es"]) and math.isnan(row["model_utility"]) and math.isnan(row["em"])
     assert "does not measure it by default" in reason(table, "em")
-    nan = set(table.frame.columns[table.frame.iloc[0].isna()]) - {"lr", "epochs", "method", "config"}
+    nan = set(table.frame.columns[table.frame.iloc[0].isna()]) - {
+        "lr",
+        "epochs",
+        "method",
+        "config",
+        "base",
+        "split",
+    }
     assert nan == set(table.reasons["metric"])
     others = {**EVAL, "forget_Q_A_PERT_Prob": {"value_by_index": examples_of([[1.0]])}}
     assert "different examples" in reason(
@@ -214,3 +223,129 @@ def test_folders_without_runs(tmp_path):
     with pytest.raises(ConfigError, match="utility must be one of"):
         read_open_unlearning(tmp_path, utility="all")
     assert isinstance(read_open_unlearning(tmp_path / "a" / "TOFU_SUMMARY.json").frame, pd.DataFrame)
+
+
+BASES, SPLITS = ("Llama-3.2-1B-Instruct", "Llama-3.1-8B-Instruct"), ("forget05", "forget10")
+
+
+def saves(root, *, evaluation=None):
+    """A folder as Open-Unlearning's scripts fill it: unlearned models, retain and full, each of two bases and splits.
+
+    Every pair has its own utility of full and AUC of retain, so that a wrong partner shows.
+    """
+    truth = {}
+    for i, base in enumerate(BASES):
+        for j, split in enumerate(SPLITS):
+            utility, auc = 0.6 + 0.1 * i + 0.05 * j, 0.3 + 0.1 * i + 0.05 * j
+            retain = f"tofu_{base}_retain{100 - int(split[6:])}"
+            write(root / "eval" / retain, {**SUMMARY, "mia_loss": auc}, evaluation)
+            write(
+                root / "eval" / f"tofu_{base}_full" / f"evals_{split}",
+                {**SUMMARY, "model_utility": utility},
+                evaluation,
+            )
+            for method in ("NPO", "RMU"):
+                task = f"tofu_{base}_{split}_{method}"
+                write(
+                    root / "unlearn" / task / "evals",
+                    {**SUMMARY, "model_utility": 0.5, "mia_loss": 0.2},
+                    evaluation,
+                )
+                truth[f"unlearn/{task}"] = (base, split, 0.5 / utility, 1 - (auc - 0.2) / auc)
+    return truth
+
+
+def test_base_models_and_splits_are_columns_and_each_run_has_its_own_references(tmp_path):
+    truth = saves(tmp_path)
+    asked = {"retain": tmp_path / "eval", "full": tmp_path / "eval", "utility": "model_utility"}
+    frame = read_open_unlearning(tmp_path, **asked).frame.set_index("model")
+    assert set(frame.index) == set(truth)  # references are no rows
+    for name, (base, split, relative, closeness) in truth.items():
+        row = frame.loc[name]
+        assert (row["base"], row["split"]) == (base, split)
+        assert (row["utility_rel"], row["s_mia_loss"]) == (pytest.approx(relative), pytest.approx(closeness))
+
+
+def test_a_reference_of_another_base_or_split_is_no_reference(tmp_path):
+    saves(tmp_path)
+    one = tmp_path / "eval" / f"tofu_{BASES[0]}_retain90"
+    full = tmp_path / "eval" / f"tofu_{BASES[0]}_full" / "evals_forget10"
+    table = read_open_unlearning(tmp_path / "unlearn", retain=one, full=full, utility="model_utility")
+    known = table.frame["s_mia_loss"].notna()
+    assert set(table.frame[known]["base"]) == {BASES[0]} and set(table.frame[known]["split"]) == {"forget10"}
+    why = table.reasons.set_index(["model", "metric"])["reason"]
+    other = f"tofu_{BASES[1]}_forget05_NPO"
+    assert why[other, "s_mia_loss"] == (
+        f"no run of retain for {BASES[1]}, forget05: there are {BASES[0]}, forget10"
+    )
+    assert "no run of full" in why[other, "utility_rel"]
+    # Model Utility asks nothing of the split, fluency is that of answers to the forget set
+    same = table.frame[table.frame["base"] == BASES[0]]
+    assert same["utility_rel"].notna().all()
+    fluent = read_open_unlearning(tmp_path / "unlearn", full=full).frame
+    assert fluent[fluent["utility_rel"].notna()]["split"].unique().tolist() == ["forget10"]
+
+
+def test_the_hydra_config_says_what_was_run(tmp_path):
+    """In `saves/unlearn/TASK/.hydra`, with the results in `evals`; a name that says something else is not believed."""
+    write(tmp_path / "mine" / "evals", SUMMARY)
+    write(tmp_path / "tofu_X_forget01_NPO", SUMMARY)
+    paths = {
+        "model_args": "open-unlearning/tofu_Llama-3.2-3B-Instruct_full",
+        "tokenizer_args": "org/Llama-3.2-3B-Instruct",
+    }
+    model = {part: {"pretrained_model_name_or_path": path} for part, path in paths.items()}
+    config = {
+        "mine": {
+            "model": model,
+            "forget_split": "forget05",
+            "eval": {"tofu": {"forget_split": "${forget_split}"}},
+        },
+        "tofu_X_forget01_NPO": {
+            "model": {"tokenizer_args": {"pretrained_model_name_or_path": "org/X"}},
+            "eval": {"tofu": {"forget_split": "forget10"}},
+        },
+    }
+    for name, text in config.items():
+        (tmp_path / name / ".hydra").mkdir()
+        (tmp_path / name / ".hydra" / "config.yaml").write_text(yaml.safe_dump(text))
+    with pytest.warns(UdsLensWarning, match=r"the name says split forget01, \.hydra/config\.yaml forget10"):
+        frame = read_open_unlearning(tmp_path).frame.set_index("model")
+    assert frame.loc["mine", ["base", "split"]].tolist() == ["Llama-3.2-3B-Instruct", "forget05"]
+    assert frame.loc["tofu_X_forget01_NPO", ["base", "split"]].tolist() == ["X", "forget10"]
+    for text in ("a: [", "x" * (2 << 20), "a: !!python/object/apply:os.system [ls]"):
+        (tmp_path / "mine" / ".hydra" / "config.yaml").write_text(text)
+        with pytest.raises(ResultFormatError, match="is no YAML"):
+            read_open_unlearning(tmp_path / "mine")
+    (tmp_path / "mine" / ".hydra" / "config.yaml").write_text("- 1")
+    assert read_open_unlearning(tmp_path / "mine").frame[["base", "split"]].isna().all().all()
+
+
+def test_several_base_models_are_never_ranked_as_one(tmp_path):
+    saves(tmp_path)
+    table = read_open_unlearning(tmp_path / "unlearn", utility="model_utility")
+    parts = ScoreParts(memorization=("es",), membership=("rouge",), depth="prob", utility="model_utility")
+    asked = {"parts": parts, "direction": {"es": "knowledge", "rouge": "knowledge", "prob": "knowledge"}}
+    for call in (rank, shifts, stability):
+        with pytest.raises(
+            DataError, match=r"4 base models and splits \(Llama-3.1-8B-Instruct, forget05; .*base and split"
+        ):
+            call(table.frame, **asked)
+    one = select(table, base="llama-3.2-1b-instruct", split="forget05")
+    assert len(one) == 2 and set(one.reasons["model"]) == set(one.frame["model"])
+    assert rank(one.frame, **asked)["n_configs"].tolist() == [1, 1]
+    assert len(select(table, split="forget05")) == 4 and len(select(table)) == 8
+    with pytest.raises(DataError, match=r"no model is of Phi; there are Llama-3\.1-8B-Instruct, forget05;"):
+        select(table, base="Phi")
+
+
+def test_every_group_has_the_examples_of_its_own_retain(tmp_path):
+    saves(tmp_path, evaluation=EVAL)
+    table = read_open_unlearning(tmp_path, retain=tmp_path / "eval", full=tmp_path / "eval", examples=True)
+    for setup in setups(table.frame):
+        one = of_setup(table, setup)
+        assert set(one.frame["model"]) | {"retain"} <= set(one.examples["model"])
+    # two runs of retain of one setup: which is meant cannot be told
+    write(tmp_path / "eval" / "again" / f"tofu_{BASES[0]}_retain90", SUMMARY)
+    with pytest.raises(ResultFormatError, match=r"2 runs of retain \(Llama-3.2-1B-Instruct, forget10\)"):
+        read_open_unlearning(tmp_path, retain=tmp_path / "eval")

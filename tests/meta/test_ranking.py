@@ -247,7 +247,10 @@ def test_examples_that_do_not_fit():
     frame, examples = example_table(GRID, "x", 0.1)
     for change, message in (
         (examples.drop(columns="value"), "lack the column value"),
-        (examples.assign(model="other"), "'other'"),
+        (
+            examples.assign(model="other"),
+            "none of the models in the table: they name 'other', the table 'a0'",
+        ),
         (pd.concat([examples, examples.iloc[:1]]), "two values of 'x'"),
         (examples.assign(value=examples["value"] / 2), "have the mean"),
     ):
@@ -288,15 +291,62 @@ def test_how_often_depth_changes_places(depths, share):
     """Without depth `b` is first by a hair; a depth that both have leaves it there, one that it lacks does not."""
     frame = pd.DataFrame(
         {
-            "model": ["a1", "b1"],
-            "method": ["a", "b"],
-            "x": [0.21, 0.2],
+            "model": ["a1", "a2", "b1", "b2"],
+            "method": ["a", "a", "b", "b"],
+            "x": [0.21, 0.21, 0.2, 0.2],
             "s": 0.9,
-            "d": depths,
+            "d": [depths[0], depths[0], depths[1], depths[1]],
             "utility_rel": 1.0,
         }
     )
     parts = ScoreParts(memorization=("x",), membership=("s",), depth="d")
     ways = {"x": "knowledge", "s": "erasure", "d": "erasure"}
     found = stability(frame, parts=parts, direction=ways, n_resamples=20)
-    assert found.reordered == {"configurations": share}
+    assert found.reordered == {"configurations": share} and not found.cautions
+
+
+def test_what_cannot_vary_has_no_probability():
+    one_each = GRID.iloc[[0, 4, 8]]
+    found = stability(one_each, n_resamples=20, **ASK)
+    assert found.varying == () and math.isnan(found.reordered["configurations"])
+    for column in (
+        found.ranks["probability"],
+        found.swaps["probability"],
+        *(found.scores[n] for n in ("p_best", "low")),
+    ):
+        assert column.isna().all()
+    assert "every method has one eligible configuration" in found.cautions[0]
+    frame, examples = example_table(one_each, "x", 0.2)
+    found = stability(frame, examples=examples, n_resamples=200, **ASK)
+    assert found.varying == ("examples",)
+    first = found.scores.query("resampled == 'examples' and view == 'with'").set_index("method")["p_best"]
+    assert first.sum() == pytest.approx(1) and first["a"] > first["c"]
+    assert "examples drawn anew leave y, s, d, utility_rel as they are" in found.cautions[1]
+
+
+def test_one_configuration_among_several():
+    found = stability(GRID.iloc[[0, 1, 2, 3, 4]], n_resamples=200, **ASK)
+    assert found.varying == ("configurations",)
+    rows = found.scores.query("view == 'with'").set_index("method")
+    assert 0 < rows.loc["b", "p_best"] < 1  # a varies, and with it who is first
+    assert math.isnan(rows.loc["b", "low"]) and rows.loc["a", "low"] < rows.loc["a", "high"]
+    assert found.cautions[0].startswith("b: one eligible configuration")
+    # the utility decides who is eligible
+    frame = GRID.assign(utility_rel=[1.0, *[0.5] * 3] * 3)
+    assert stability(frame, min_utility=0.8, n_resamples=20, **ASK).varying == ()
+
+
+def test_without_values_of_every_model_nothing_varies_over_examples():
+    frame, examples = example_table(GRID, "x", 0.1)
+    found = stability(frame, examples=examples[examples["model"] != "a0"], n_resamples=20, **ASK)
+    assert found.varying == ("configurations",) and set(found.fixed) == {"x", "y", "s", "d"}
+    assert "no part of the score has values per example of every model" in found.cautions[0]
+
+
+def test_examples_of_references_are_left_out():
+    """A reader's table holds retain and pool models too; they are no candidates."""
+    frame, examples = example_table(GRID, "x", 0.2)
+    extra = examples[examples["model"] == "a0"].assign(model="full", value=9.0)
+    asked = {"n_resamples": 50, **ASK}
+    found = stability(frame, examples=pd.concat([examples, extra]), **asked)
+    pd.testing.assert_frame_equal(found.scores, stability(frame, examples=examples, **asked).scores)

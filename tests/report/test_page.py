@@ -283,7 +283,7 @@ def test_references_are_known_by_their_weights_or_named(audits):
     rows = [name for tag, kind, name in page.attributes if tag == "tr" and kind == "class"]
     assert rows.count("reference") == 2 and "Grey: references, ga, old." in page.words
     assert "note old: full and unlearned have identical weights." in page.words
-    with pytest.raises(ConfigError, match=r"names of audits on the page; expected .*npo.*; got 'gone'"):
+    with pytest.raises(ConfigError, match=r"names of audits; expected .*npo.*; got 'gone'"):
         render(audits, references=["gone"])
 
 
@@ -340,6 +340,35 @@ def test_differences_of_several_audits_are_told_and_drawn(page, audits):
     assert figure["layout"]["xaxis"]["ticktext"] == ["ga", "&lt;/script&gt;&amp;&lt;b&gt;rmu", "npo"]
     assert figure["data"][0]["text"][2][0] == f"\u2212{-row['difference']:.2f}*"
     assert "&lt;b&gt;rmu" in figure["data"][0]["customdata"][0][1], "nothing in a name is markup"
+
+
+def test_what_could_have_been_found_is_said(audits):
+    from uds_lens.report.difference_rows import difference_words, differences
+
+    told = difference_words(differences(audits), "95 %")["sentence"]
+    assert (
+        "The smallest p that could have come out is 0.0025 (with 23 subjects, adjusted over 3 pairs)." in told
+    )
+    few = {}
+    for name, audit in audits.items():
+        subjects = [f"s{place % 6}" for place in range(len(audit.examples))]
+        examples = [replace(e, subject=s) for e, s in zip(audit.examples, subjects, strict=True)]
+        few[name] = replace(audit, examples=tuple(examples))
+    told = difference_words(differences(few), "95 %")["sentence"]
+    assert "0 of 3 pairs differ" in told and "Nothing could have been found" in told
+    assert (
+        "is 0.094 (with 6 subjects, adjusted over 3 pairs). It takes 7 subjects or more, or fewer models."
+        in told
+    )
+    full = replace(few["npo"], models={**few["npo"].models, "unlearned": few["npo"].models["full"]})
+    found = difference_words(differences({"npo": few["npo"], "full": full}, ["full"]), "95 %")
+    assert found["sentence"] == "No pair could be tested; the table says why."
+    (row,) = found["rows"]
+    assert (
+        row["verdict"] in ("reference", "withheld")
+        and row["p"] is None
+        and "full is a reference" in row["why"]
+    )
 
 
 def test_audits_that_cannot_be_compared_say_why(sites, one):

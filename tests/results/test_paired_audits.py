@@ -196,9 +196,72 @@ def test_every_pair_is_a_row_adjusted_together():
         "not comparable: they differ in site"
     )
     assert table.loc["shallow", "again"]["p_holm"] == 1.0
+    assert (
+        table["p_holm_least"].dropna().to_numpy() == pytest.approx(3 / 10000) and not table["reference"].any()
+    )
     names = compare_all(
         [audit(ONE, names={"unlearned": "ckpt/npo"}), audit(OTHER, names={"unlearned": "ckpt/rmu"})]
     )
     assert names[["one", "other"]].to_numpy().tolist() == [["npo", "rmu"]]
     with pytest.raises(ConfigError, match="at least two audits; got 1"):
         compare_all([audit(ONE)])
+
+
+def reference(role, scores, subjects):
+    """An audit of `full` or `retain` itself."""
+    plain = audit(scores, subjects=subjects)
+    return dataclasses.replace(plain, models={**plain.models, "unlearned": plain.models[role]})
+
+
+def test_references_are_not_tested_and_do_not_weigh_on_the_others():
+    """Six pairs of models; with full and retain they were fifteen, and a p-value that held with six did not."""
+    subjects = list("abcdefghijkl")
+    models = {
+        name: audit([s + 0.05 * i for s in ONE[:6] * 2], subjects=subjects) for i, name in enumerate("abcd")
+    }
+    known = {
+        "full": reference("full", [0.0] * 12, subjects),
+        "again": reference("retain", [1.0] * 12, subjects),
+    }
+    table = compare_all({**models, **known}).set_index(["one", "other"])
+    alone = compare_all(models).set_index(["one", "other"])
+    assert table.loc[alone.index, "p_holm"].to_dict() == alone["p_holm"].to_dict()
+    inside = table[table["reference"]]
+    assert len(inside) == 9 and inside["p_holm"].isna().all() and inside["p_holm_least"].isna().all()
+    row = inside.loc["full", "again"]
+    assert row["difference"] == -1.0 and row["p"] == 2.0**-11
+    assert row["reason"] == "full and again are references: the score is known beforehand and not tested"
+    named = compare_all(models, references=["a"])
+    assert named["reference"].tolist() == [True] * 3 + [False] * 3
+    with pytest.raises(ConfigError, match="names of audits; expected some of a, b, c, d; got 'gone'"):
+        compare_all(models, references=["gone"])
+
+
+@pytest.mark.parametrize("n", [6, 12, 20])
+def test_the_smallest_p_that_could_come_out(n):
+    """The largest difference there can be reaches it, and nothing falls below it."""
+    subjects = [str(i) for i in range(n)]
+    shifts = {"a": 0.0, "b": 0.2, "c": 0.4, "d": 0.6}
+    models = {
+        name: audit([shift + 0.01 * (i % 3) for i in range(n)], subjects=subjects)
+        for name, shift in shifts.items()
+    }
+    table = compare_all(models, n_resamples=100)
+    least = table["p_holm_least"].iloc[0]
+    expected = {
+        6: 6 * 2.0**-5,
+        12: 6 * 2.0**-11,
+        20: 6 / 2401,
+    }  # 400 random patterns a pair, not the 100 of the interval
+    assert least == pytest.approx(expected[n])
+    assert table["p_holm"].min() == pytest.approx(least) and (table["p_holm"] >= least * (1 - 1e-12)).all()
+
+
+def test_many_pairs_can_still_be_found_with_few_resamples():
+    """66 pairs over 20 subjects: with 100 random patterns no adjusted p could fall below 0.65."""
+    subjects = [str(i) for i in range(20)]
+    models = {
+        str(k): audit([0.06 * k + 0.01 * ((i + k) % 3) for i in range(20)], subjects=subjects)
+        for k in range(12)
+    }
+    assert (compare_all(models, n_resamples=100)["p_holm"] < 0.05).all()

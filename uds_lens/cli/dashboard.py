@@ -68,7 +68,7 @@ def dashboard(
     from uds_lens.storage import require_fresh
 
     out = require_fresh(out, directory=False)
-    table = references.read(models)
+    table = references.read(models, examples=True)
     own = None if pools is None else meta.read_csv(pools).frame
     given = ways(direction) or None
     if given is not None:

@@ -49,11 +49,16 @@ class References(Group):
     retain: Annotated[
         Path | None,
         typer.Option(
-            metavar="RUN", help="Open-Unlearning run of retain: gives the normalised attacks (s_mia_*)."
+            metavar="RUN",
+            help="Open-Unlearning run of retain: gives the normalised attacks (s_mia_*). In a folder of several, each "
+            "model takes that of its base model and split.",
         ),
     ] = None
     full: Annotated[
-        Path | None, typer.Option(metavar="RUN", help="Open-Unlearning run of full: gives utility_rel.")
+        Path | None,
+        typer.Option(
+            metavar="RUN", help="Open-Unlearning run of full: gives utility_rel. Of several as for --retain."
+        ),
     ] = None
     audits: Annotated[
         Path | None,
@@ -65,6 +70,14 @@ class References(Group):
         Literal["with_fluency", "model_utility"],
         typer.Option(help="What utility_rel is made of; model_utility where runs have no fluency."),
     ] = "with_fluency"
+
+    base: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Models of this base model alone, where there are several."),
+    ] = None
+    split: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Models of this split alone, forget10 for example.")
+    ] = None
 
     methods: Annotated[
         Path | None,
@@ -83,6 +96,8 @@ class References(Group):
         from uds_lens import meta
 
         table = _read(place, self, examples)
+        if self.base is not None or self.split is not None:
+            table = meta.select(table, base=self.base, split=self.split)
         if self.methods is not None:
             table = meta.join_methods(table, self.methods)
         if self.audits is None:

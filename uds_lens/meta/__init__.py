@@ -10,7 +10,7 @@ from uds_lens.meta.made_by import join_methods
 from uds_lens.meta.method_ranking import rank, shifts
 from uds_lens.meta.metric_summary import summary
 from uds_lens.meta.model_scores import ScoreParts, score_models
-from uds_lens.meta.model_table import ModelTable, Published
+from uds_lens.meta.model_table import ModelTable, Published, select
 from uds_lens.meta.open_unlearning import read_open_unlearning
 from uds_lens.meta.our_results import join_audits, read_audits, read_metrics
 from uds_lens.meta.pairs import compare, compare_all, holm
@@ -97,6 +97,7 @@ __all__ = [
     "robustness",
     "robustness_by_filter",
     "score_models",
+    "select",
     "shifts",
     "stability",
     "summary",

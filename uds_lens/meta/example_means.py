@@ -56,7 +56,7 @@ class ExampleValues:
         """Sort the values of a long table by metric, example and model.
 
         Raises:
-            DataError: A column is missing, a model is unknown, a value occurs twice, or the mean of a metric's
+            DataError: A column is missing, no model is known, a value occurs twice, or the mean of a metric's
                 examples is not the value in the frame.
         """
         missing = [
@@ -67,9 +67,14 @@ class ExampleValues:
         if "model" not in frame.columns:
             raise DataError("the table lacks the column 'model': the examples name their models.")
         names = [str(name) for name in frame["model"]]
-        unknown = sorted(set(examples["model"].astype(str)) - {*names, retain})
-        if unknown:
-            raise DataError(f"the examples speak of the model {unknown[0]!r}, which is not in the table.")
+        named = examples["model"].astype(str)
+        if len(examples) and not named.isin(names).any():
+            raise DataError(
+                f"the examples are of none of the models in the table: they name {named.iloc[0]!r}, the table "
+                f"{', '.join(map(repr, names[:3]))}."
+            )
+        # A reader's examples are of references and pool models too, which are no candidates.
+        examples = examples[named.isin([*names, retain])]
         ways = directions(frame, list(dict.fromkeys(parts.metrics)), direction)
         constant = forgotten_shares(frame, parts, direction)
         ids = tuple(dict.fromkeys(examples["example_id"].astype(str)))

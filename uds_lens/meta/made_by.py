@@ -1,4 +1,4 @@
-"""Which unlearning method made a model: by its record, by its name, or by a table. Nothing is guessed."""
+"""What made a model, method, base model and split: by its record, by its name, or by a table. Nothing is guessed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from uds_lens.checked_arguments import arguments_checked
-from uds_lens.errors import ConfigError, DataError
+from uds_lens.errors import ConfigError, DataError, ResultFormatError, warn_once
 from uds_lens.meta.model_table import ModelTable
 
 if TYPE_CHECKING:
@@ -22,6 +22,16 @@ COLUMNS = ("method", "config", "lr", "epochs")
 _METHOD = re.compile(r"forget\d+_([A-Za-z]+)(?=[_/]|$)")
 _LR = re.compile(r"_lr(\d+(?:\.\d+)?(?:e-?\d+)?)(?=[_/]|$)")
 _EPOCHS = re.compile(r"_(?:epoch|ep)(\d{1,4})(?=[_/]|$)")
+_BASE = re.compile(r"tofu_(.+?)_(?:forget\d+|retain\d+|full)(?=[_/]|$)")
+_SPLIT = re.compile(r"(?:^|[_/])(forget|retain)(\d+)(?=[_/]|$)")
+_ROLES = {
+    role: re.compile(rf"(?:^|[_/]){role}{number}(?=/|$)")
+    for role, number in (("retain", r"\d*"), ("full", ""))
+}
+_WITHIN = re.compile(r"evals?(_.+)?|checkpoint-\d+")
+"""Folders inside the folder of a task."""
+
+_LARGEST_CONFIG = 1 << 20
 
 
 def told_by_name(name: str) -> dict[str, Any]:
@@ -39,6 +49,101 @@ def told_by_name(name: str) -> dict[str, Any]:
     found["lr"] = float(lr[1]) if lr else math.nan
     found["epochs"] = float(epochs[1]) if epochs else math.nan
     return found
+
+
+def setup_of(folder: Path, name: str) -> tuple[str | None, str | None]:
+    """Return the base model and the split of a run: by `.hydra/config.yaml` beside it, else by its name.
+
+    The file says what was run, and the name what somebody called it: where they differ, the file is taken, with a
+    warning.
+
+    Args:
+        folder: Of the results.
+        name: The run's, as in `tofu_Llama-3.2-1B-Instruct_forget10_NPO`.
+
+    Returns:
+        As in `("Llama-3.2-1B-Instruct", "forget10")`; None where neither tells.
+
+    Raises:
+        ResultFormatError: The file is no YAML.
+
+    Example:
+        >>> setup_of(Path("nowhere"), "tofu_Llama-3.2-1B-Instruct_retain90")
+        ('Llama-3.2-1B-Instruct', 'forget10')
+    """
+    named = _setup_in(name)
+    found: list[str | None] = []
+    for what, own, told in zip(("base model", "split"), named, _configured(folder), strict=True):
+        if own and told and own.lower() != told.lower():
+            warn_once(
+                f"{name}: the name says {what} {own}, .hydra/config.yaml {told}, which is what was run and is taken."
+            )
+        found.append(told or own)
+    return found[0], found[1]
+
+
+def role_in(name: str) -> str | None:
+    """Return which reference a run is by the end of its name: "retain", "full", or None.
+
+    >>> role_in("tofu_X_retain90"), role_in("tofu_X_full/evals_forget05"), role_in("tofu_X_forget10_NPO")
+    ('retain', 'full', None)
+    """
+    return next((role for role, form in _ROLES.items() if form.search(name)), None)
+
+
+def is_within(folder: str) -> bool:
+    """Return whether a folder's name is that of a part of a task (`evals`, `evals_forget10`, `checkpoint-80`).
+
+    >>> is_within("evals_forget05"), is_within("tofu_X_full")
+    (True, False)
+    """
+    return _WITHIN.fullmatch(folder) is not None
+
+
+def _setup_in(name: str) -> tuple[str | None, str | None]:
+    """What a name says; the split that retain90 goes with is forget10."""
+    base = _BASE.search(name)
+    splits = dict(_SPLIT.findall(name))
+    split = f"forget{splits['forget']}" if "forget" in splits else None
+    if split is None and "retain" in splits and int(splits["retain"]) < 100:
+        split = f"forget{100 - int(splits['retain']):02d}"
+    return base[1] if base else None, split
+
+
+def _configured(folder: Path) -> tuple[str | None, str | None]:
+    """What Hydra wrote beside a run: in its folder, or in that of the task where the results are in `evals`."""
+    import yaml
+
+    at = folder
+    while not (at / ".hydra" / "config.yaml").is_file():
+        if not is_within(at.name):
+            return None, None
+        at = at.parent
+    place = at / ".hydra" / "config.yaml"
+    try:
+        if place.stat().st_size > _LARGEST_CONFIG:
+            raise ValueError("more than 1 MiB")
+        config = yaml.safe_load(place.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError, yaml.YAMLError) as error:
+        text = " ".join(str(error).split())[:120]
+        raise ResultFormatError(
+            f"{str(place)!r} is no YAML ({text}): expected Hydra's record of the run."
+        ) from error
+    paths = [
+        _text(config, "model", part, "pretrained_model_name_or_path")
+        for part in ("tokenizer_args", "model_args")
+    ]
+    bases = [_setup_in(path)[0] for path in paths if path]
+    tokenizer = PurePath(paths[0]).name if paths[0] else None
+    split = _text(config, "forget_split") or _text(config, "eval", "tofu", "forget_split")
+    return next((base for base in bases if base), tokenizer), split
+
+
+def _text(config: Any, *keys: str) -> str | None:
+    """A text in nested mappings; None where there is none, or one that stands for another (`${...}`)."""
+    for key in keys:
+        config = config.get(key) if isinstance(config, dict) else None
+    return config if isinstance(config, str) and config and "${" not in config else None
 
 
 def made_by(checkpoint: str, fingerprint: str, *, names: tuple[str, ...] = ()) -> dict[str, Any]:

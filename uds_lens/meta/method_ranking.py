@@ -13,6 +13,7 @@ from uds_lens.errors import DataError
 from uds_lens.meta.declarations import Points
 from uds_lens.meta.harmonic_columns import harmonic_means
 from uds_lens.meta.model_scores import ScoreParts, score_models
+from uds_lens.meta.model_table import require_one_setup
 from uds_lens.meta.required_columns import RANKING, SHIFTS
 from uds_lens.types import check_choice
 
@@ -69,7 +70,8 @@ def rank(
         configuration comes last, with NaN and a reason.
 
     Raises:
-        DataError: A column is missing, or a value lies outside its range.
+        DataError: A column is missing, a value lies outside its range, or the columns `base` and `split` name several
+            base models or splits (`select` takes those of one).
         ConfigError: `select_by` is unknown, or a direction is.
 
     Example:
@@ -246,4 +248,5 @@ def methods_of(frame: pd.DataFrame) -> np.ndarray:
         raise DataError(
             f"the column 'method' is empty in {count} rows: leave references such as full and retain out."
         )
+    require_one_setup(frame)
     return frame["method"].astype(str).to_numpy(dtype=object)

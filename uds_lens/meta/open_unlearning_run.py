@@ -70,8 +70,17 @@ class Run:
     examples: Mapping[str, Sequence[tuple[str, float]]]
     """Id and value per example, if asked for."""
 
+    setup: tuple[str | None, str | None] = (None, None)
+    """Base model, and split that was to be forgotten."""
 
-def read_run(folder: Path, files: Sequence[Path], *, examples: bool) -> Run:
+
+def read_run(
+    folder: Path,
+    files: Sequence[Path],
+    *,
+    examples: bool,
+    setup: tuple[str | None, str | None] = (None, None),
+) -> Run:
     """Read the files of one run; of a number that stands in both, the evaluation's is taken.
 
     Raises:
@@ -94,7 +103,7 @@ def read_run(folder: Path, files: Sequence[Path], *, examples: bool) -> Run:
     values["truth_ratio"] = _mean(ratios)
     if math.isnan(values["truth_ratio"]):
         reasons["truth_ratio"] = why or "no example has all losses"
-    return Run(folder, values, reasons, _examples(details, ratios, str(folder)) if examples else {})
+    return Run(folder, values, reasons, _examples(details, ratios, str(folder)) if examples else {}, setup)
 
 
 def _by_our_names(

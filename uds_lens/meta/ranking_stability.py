@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -46,10 +47,20 @@ class Stability:
 
     reordered: Mapping[str, float]
     """Share of resamples, of configurations and of examples, in which the places of the methods are not the same with
-    depth in the score as without it."""
+    depth in the score as without it; NaN where nothing can vary."""
 
     fixed: tuple[str, ...]
     """Parts of the score that the bootstrap over examples leaves as they are: no means of values per example."""
+
+    cautions: tuple[str, ...] = ()
+    """What cannot vary in these resamples, and so has no probability (NaN) or one that is too sure; sentences without a
+    full stop."""
+
+    @property
+    def varying(self) -> tuple[str, ...]:
+        """Return the ways of resampling, "configurations" and "examples", in which any score can change."""
+        known = self.ranks[self.ranks["probability"].notna()]
+        return tuple(dict.fromkeys(known["resampled"]))
 
 
 @arguments_checked
@@ -75,9 +86,15 @@ def stability(
     (`1 - min(|AUC - AUC_retain| / AUC_retain, 1)`) with them; then the choice is made anew. What has no values per
     example for each model stays as it is and is named in `fixed`: the spread is then a lower bound.
 
+    What cannot vary has no probability: with one eligible configuration of each method nothing changes over
+    configurations, and without a part of the score that has values per example nothing changes over examples. Places,
+    `p_best` and swaps are then NaN rather than 0 and 1, and so is the interval of a method with one configuration;
+    `cautions` says so.
+
     Args:
         frame: One row per model: `model`, `method`, the columns of `parts`.
-        examples: `model`, `metric`, `example_id`, `value`, as the readers return it (`ModelTable.examples`).
+        examples: `model`, `metric`, `example_id`, `value`, as the readers return it (`ModelTable.examples`). Those of
+            models that are not in `frame` are left out, `retain`'s excepted.
         attacks: For each normalised attack the metric whose scores per example it is made of; beside the declared
             ones.
         retain: Name of retain in `examples`, whose attacks are the reference; without it attacks stay as they are.
@@ -93,7 +110,7 @@ def stability(
         The tables. Methods without an eligible configuration are left out.
 
     Raises:
-        DataError: A column is missing, a value lies outside its range, or an example's model is not in `frame`.
+        DataError: A column is missing, a value lies outside its range, or no example is of a model in `frame`.
         ConfigError: `select_by` is unknown, or there are fewer than two resamples.
 
     Example:
@@ -122,20 +139,52 @@ def stability(
     chosen = {name: _choice(scores, rows, select_by, min_utility) for name, rows in groups.items()}
     picked = {name: rng.choice(rows, size=(n_resamples, len(rows))) for name, rows in groups.items()}
     found = [_Resampled("configurations", whole[:, None, :], picked, groups, chosen, whole, select_by)]
-    halves, fixed = [], tuple(parts.metrics)
+    halves, fixed = [], tuple(dict.fromkeys(parts.metrics))
     if examples is not None:
         values = ExampleValues.of(frame, examples, parts, direction, attacks=attacks, retain=retain)
         fixed = values.fixed
         weights = values.bootstrap(n_resamples, rng)
         anew = _stacked(resampled_scores(values, weights, parts))
-        found.append(_Resampled("examples", anew, None, groups, chosen, whole, select_by))
+        vary = set(fixed) != set(parts.metrics)
+        found.append(_Resampled("examples", anew, None, groups, chosen, whole, select_by, vary))
         first, second = values.halves(min(n_resamples, _SPLITS), rng)
         pair = (
             _stacked(resampled_scores(values, first, parts)),
             _stacked(resampled_scores(values, second, parts)),
         )
         halves = _split_half(pair, groups, select_by)
-    return _tables(found, halves, fixed, confidence)
+    return _tables(found, halves, fixed, confidence, _cautions(groups, fixed, parts, examples is not None))
+
+
+def _cautions(
+    groups: Mapping[str, np.ndarray], fixed: tuple[str, ...], parts: ScoreParts, examples: bool
+) -> tuple[str, ...]:
+    """Say what the resamples leave as it is."""
+    told = []
+    single = [name for name, rows in groups.items() if len(rows) == 1]
+    if len(single) == len(groups):
+        told.append(
+            "every method has one eligible configuration: drawing configurations anew changes nothing, and P(first) "
+            "over them is undefined"
+        )
+    elif single:
+        one = "one eligible configuration" if len(single) == 1 else "one eligible configuration each"
+        told.append(
+            f"{', '.join(single)}: {one}, whose score never changes when configurations are drawn anew; P(first) over "
+            "configurations is too sure of these"
+        )
+    metrics = dict.fromkeys(parts.metrics)
+    if not examples:
+        return tuple(told)
+    if len(fixed) == len(metrics):
+        told.append(
+            "no part of the score has values per example of every model: drawing examples anew changes nothing, and "
+            "P(first) over them is undefined"
+        )
+    else:
+        left = ", ".join((*fixed, parts.utility))
+        told.append(f"examples drawn anew leave {left} as they are: P(first) over examples is too sure")
+    return tuple(told)
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,6 +200,12 @@ class _Resampled:
     chosen: Mapping[str, int]
     whole: np.ndarray
     by: View
+    vary: bool = True
+    """Whether the scores of single configurations change; without `picked` nothing else can."""
+
+    def varies(self, method: str) -> bool:
+        """Return whether the score of a method can change from resample to resample."""
+        return self.vary if self.picked is None else len(self.groups[method]) > 1
 
     def of_method(self, method: str) -> tuple[np.ndarray, np.ndarray]:
         """Scores (view x resample) of the configuration that is chosen in each resample, and which it is."""
@@ -185,7 +240,11 @@ def _stacked(scores: Scores) -> np.ndarray:
 
 
 def _tables(
-    found: list[_Resampled], halves: list[dict[str, Any]], fixed: tuple[str, ...], confidence: float
+    found: list[_Resampled],
+    halves: list[dict[str, Any]],
+    fixed: tuple[str, ...],
+    confidence: float,
+    cautions: tuple[str, ...],
 ) -> Stability:
     import pandas as pd
 
@@ -194,6 +253,8 @@ def _tables(
         places = []
         methods = list(each.groups)
         drawn = {method: each.of_method(method) for method in methods}
+        varies = {method: each.varies(method) for method in methods}
+        known = any(varies.values())
         for place, view in enumerate(_VIEWS):
             key = {"resampled": each.name, "view": view}
             score = np.stack([drawn[method][0][place] for method in methods])
@@ -201,10 +262,11 @@ def _tables(
             places.append(above)
             for i, method in enumerate(methods):
                 ranks += [
-                    {"method": method, **key, "rank": at, "probability": float((above[i] == at).mean())}
+                    {"method": method, **key, "rank": at, "probability": _share(above[i] == at, known)}
                     for at in range(1, len(methods) + 1)
                 ]
-                low, high = np.quantile(score[i], [0.5 - confidence / 2, 0.5 + confidence / 2])
+                ends = np.quantile(score[i], [0.5 - confidence / 2, 0.5 + confidence / 2])
+                low, high = ends if varies[method] else (math.nan, math.nan)
                 best = drawn[method][1]
                 table.append(
                     {
@@ -213,7 +275,7 @@ def _tables(
                         "score": float(each.whole[place][each.chosen[method]]),
                         "low": float(low),
                         "high": float(high),
-                        "p_best": float((above[i] == 1).mean()),
+                        "p_best": _share(above[i] == 1, known),
                         "n_chosen": len(set(best.tolist())),
                         "p_chosen": float((best == each.chosen[method]).mean()),
                     }
@@ -221,10 +283,11 @@ def _tables(
                 for j, other in enumerate(methods):
                     if i != j:
                         over = (score[i] > score[j] + TIE) + 0.5 * (np.abs(score[i] - score[j]) <= TIE)
+                        known_pair = varies[method] or varies[other]
                         swaps.append(
-                            {**key, "above": method, "below": other, "probability": float(over.mean())}
+                            {**key, "above": method, "below": other, "probability": _share(over, known_pair)}
                         )
-        reordered[each.name] = float((places[0] != places[1]).any(0).mean())
+        reordered[each.name] = _share((places[0] != places[1]).any(0), known)
     return Stability(
         ranks=pd.DataFrame(ranks, columns=list(STABILITY)),
         scores=pd.DataFrame(table, columns=list(SCORES)),
@@ -232,7 +295,13 @@ def _tables(
         split_half=pd.DataFrame(halves, columns=list(SPLIT_HALF)),
         reordered=reordered,
         fixed=fixed,
+        cautions=cautions,
     )
+
+
+def _share(hits: np.ndarray, known: bool) -> float:
+    """Mean over resamples; NaN where none of them can differ from another."""
+    return float(hits.mean()) if known else math.nan
 
 
 def _split_half(

@@ -9,6 +9,8 @@ MODELS = {
     "run": "training run; checkpoints of one run are not independent",
     "method": "unlearning method; empty for references",
     "config": "its configuration, as text",
+    "base": "base model, where models of several are in one table: they are never ranked together",
+    "split": "what was to be forgotten, where it differs: as base",
     "lr": "learning rate",
     "epochs": "epochs",
     "utility_rel": "utility over that of full, uncapped",

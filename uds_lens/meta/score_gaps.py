@@ -59,7 +59,7 @@ def score_cautions(frame: pd.DataFrame, parts: ScoreParts) -> list[str]:
         >>> frame = pd.DataFrame({"x": [0.5, 0.5], "s": [0.1, 0.2], "d": [0.3, 0.4], "utility_rel": [1.0, 0.9]})
         >>> for each in score_cautions(frame, ScoreParts(memorization=("x",), membership=("s",), depth="d")):
         ...     print(each)
-        only 2 models have a score: the order of methods is open, and P(first) from so few says nothing
+        only 2 models have a score: P(first) is about these models alone, and the order of methods is open
         x is 0.5 for all 2 models: a part that is the same for all tells none apart
     """
     names = list(dict.fromkeys((*parts.metrics, parts.utility)))
@@ -71,7 +71,7 @@ def score_cautions(frame: pd.DataFrame, parts: ScoreParts) -> list[str]:
     if n < FEW:
         models = "model has" if n == 1 else "models have"
         told.append(
-            f"only {n} {models} a score: the order of methods is open, and P(first) from so few says nothing"
+            f"only {n} {models} a score: P(first) is about these models alone, and the order of methods is open"
         )
     if n < 2:
         return told

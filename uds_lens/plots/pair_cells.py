@@ -106,9 +106,9 @@ def _both(row: Any, p: float, level: float, called: str) -> list[tuple[str, str,
         star = "*" if p < level and not withheld else ""
         written = ("+" if round(value, 2) > 0 else "") + number(round(value, 2) + 0.0) + star
         ends = sorted((sign * row.low, sign * row.high))
-        told = (
-            "no test" if math.isnan(p) else f"{number(ends[0], 3)} to {number(ends[1], 3)}, {called} {p:.2g}"
-        )
+        interval = "no interval" if math.isnan(row.low) else f"{number(ends[0], 3)} to {number(ends[1], 3)}"
+        told = f"{interval}, {'not tested' if math.isnan(p) else f'{called} {p:.2g}'}"
+        told += "<br>a reference: its score is known beforehand" if getattr(row, "reference", False) else ""
         told += "<br>withheld: an audit has a fatal warning" if withheld else ""
         names = f"{shown(one, width=48, limit=120)} \u2212 {shown(other, width=48, limit=120)}"
         found.append((str(one), str(other), (value, written, f"{names}: {number(value, 3)}<br>{told}")))

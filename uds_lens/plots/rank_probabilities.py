@@ -46,7 +46,8 @@ def rank_probabilities(
     import plotly.graph_objects as go
 
     colours = palette(theme)
-    table = ranks.pivot(index="method", columns="rank", values="probability").fillna(0.0)
+    varying = ranks[ranks["probability"].notna()]
+    table = varying.pivot(index="method", columns="rank", values="probability").fillna(0.0)
     places = [float(place) for place in table.columns]
     expected = (table * places).sum(axis=1) / table.sum(axis=1)
     table = table.loc[expected.sort_values(kind="stable").index]
@@ -68,7 +69,7 @@ def rank_probabilities(
         )
     )
     if not len(table):
-        note(figure, "No methods.")
+        note(figure, "Nothing can vary: no probabilities." if len(ranks) else "No methods.")
     figure.update_xaxes(type="category", title_text="place", showline=False, ticks="")
     figure.update_yaxes(autorange="reversed", showgrid=False)
     return style(

@@ -38,9 +38,7 @@ def context(tables: Tables, *, title: str, n_resamples: int) -> dict[str, Any]:
         "published": tables.published,
         "min_utility": tables.min_utility,
         "settings": settings(tables),
-        "sure": next(iter(tables.stability.values())).ranks["resampled"].unique().tolist()
-        if tables.stability
-        else [],
+        "sure": next(iter(tables.stability.values())).varying if tables.stability else (),
         "parts": {
             "memorization": _labels(tables.parts.memorization),
             "membership": _labels(tables.parts.membership),

@@ -37,7 +37,7 @@ def figures(tables: Tables) -> dict[str, Any]:
     if tables.ranked and tables.parts.utility in tables.models.columns:
         found["frontier"] = plain_figure(_frontier(tables))
     for by, stability in tables.stability.items():
-        for resampled in dict.fromkeys(stability.ranks["resampled"]):
+        for resampled in stability.varying:
             for view in ("without", "with"):
                 rows = stability.ranks[
                     (stability.ranks["view"] == view) & (stability.ranks["resampled"] == resampled)

@@ -76,7 +76,8 @@ def dashboard(
     Raises:
         ConfigError: The path does not end in `.html`, or `select_by` is unknown.
         ResultFormatError: Something else than a page or a figure of this library stands at `path`.
-        DataError: A model occurs twice, or there is no column `model`. What else is missing is told on the page.
+        DataError: A model occurs twice, there is no column `model`, or the models are of several base models or splits.
+            What else is missing is told on the page.
     """
     found, _ = write_dashboard(
         models,

@@ -13,6 +13,7 @@ from uds_lens import meta
 from uds_lens.errors import DataError, UdsLensError
 from uds_lens.meta import ModelTable, Points, Published, ScoreParts, Stability
 from uds_lens.meta.method_ranking import View
+from uds_lens.meta.model_table import require_one_setup
 from uds_lens.meta.score_gaps import score_cautions
 from uds_lens.metrics import METRICS
 from uds_lens.plots.frame_columns import require
@@ -99,6 +100,7 @@ def gather(
     own, references, pooled = _split(frame)
     if isinstance(models, Published):
         references = pd.concat([references, models.references], ignore_index=True)
+    require_one_setup(own)
     pools = pooled if pools is None and len(pooled) else pools
     own, references, ways = _scored(own, references, parts, direction, gaps)
     if ways:
@@ -224,7 +226,7 @@ def _stability(
         return {}
     examples = None if table is None else table.examples
     try:
-        return {
+        found = {
             by: meta.stability(
                 own,
                 examples=examples,
@@ -239,6 +241,9 @@ def _stability(
     except UdsLensError as problem:
         gaps.append(f"Places have no probabilities: {problem}")
         return {}
+    told = dict.fromkeys(caution for each in found.values() for caution in each.cautions)
+    gaps += map(sentence, told)
+    return found
 
 
 def _as_published(found: Published) -> pd.DataFrame:

@@ -9,7 +9,6 @@ from typing import Any
 
 from uds_lens.checked_arguments import arguments_checked
 from uds_lens.data.columns import check_unique
-from uds_lens.data.quoting import listed, short
 from uds_lens.elicitation import ElicitationResults
 from uds_lens.errors import ConfigError
 from uds_lens.report import content
@@ -24,7 +23,7 @@ from uds_lens.report.recipe import recipe
 from uds_lens.report.short_paths import shortened
 from uds_lens.report.usefulness import Measured, MetricSources, measured, metrics_table
 from uds_lens.results import DepthAudit, audit_names
-from uds_lens.results.references import references_among
+from uds_lens.results.paired_audits import references_of
 from uds_lens.storage import atomic_write_text, located, require_fresh
 
 _SCRIPTS = (
@@ -111,13 +110,13 @@ def render(
 ) -> str:
     """The page of `write` as text; arguments and errors as there."""
     named = _named(audits)
-    grey = _references(named, references)
+    grey = references_of(named, references)
     if short_paths:
         names = dict(zip(named, shortened(named), strict=True))
         named, grey = shortened(named), [names[name] for name in grey]
     found, asked = measured(named, metrics), elicited_beside(named, elicitations)
     lens = [*lens, *lens_among(named, metrics)]
-    pairs = differences(named)
+    pairs = differences(named, grey)
     confidence = content.percent(next(iter(named.values())).config.confidence)
     return fill(
         "report.html.j2",
@@ -157,17 +156,6 @@ def _context(
         "recipe": recipe(audits),
         "components": content.site_captions(audits),
     }
-
-
-def _references(audits: Mapping[str, DepthAudit], named: Collection[str]) -> list[str]:
-    """Names of all references, in the order of the audits."""
-    unknown = [name for name in named if name not in audits]
-    if isinstance(named, str) or unknown:
-        raise ConfigError(
-            f"references are names of audits on the page; expected some of {listed(list(audits), 200)}; got "
-            f"{short(named if isinstance(named, str) else unknown[0], 100)}."
-        )
-    return [name for name in audits if name in {*named, *references_among(audits)}]
 
 
 def _named(audits: DepthAudit | Sequence[DepthAudit] | Mapping[str, DepthAudit]) -> dict[str, DepthAudit]:

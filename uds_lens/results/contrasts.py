@@ -47,19 +47,22 @@ def contrast(
     *,
     confidence: float = 0.95,
     n_resamples: int = 9999,
+    n_flips: int | None = None,
     seed: int = 0,
 ) -> Contrast:
     """Mean of paired differences, with an interval over subjects and a test that flips subjects' signs.
 
     The interval is that of `uds_lens.results.bootstrap_interval`; the p-value is the share of sign patterns over
     subjects whose studentised mean is as large, which is exact where differences are symmetric around 0. All
-    `2 ** n_subjects` patterns are tried with 13 subjects or fewer, `n_resamples` random ones with more.
+    `2 ** n_subjects` patterns are tried with 13 subjects or fewer, `n_flips` random ones with more. `smallest_p` is the
+    smallest p-value that can come out.
 
     Args:
         differences: Per question; NaN is left out.
         groups: Subject of each question, as numbers.
         confidence: Coverage of the interval.
-        n_resamples: Of the bootstrap behind the interval, and random sign patterns.
+        n_resamples: Of the bootstrap behind the interval.
+        n_flips: Random sign patterns; None takes `n_resamples`.
         seed: Of what is drawn.
 
     Returns:
@@ -82,9 +85,11 @@ def contrast(
     mean, m = float(sums.sum() / n), len(sums)
     if m < 2:
         return Contrast(mean, _NAN, math.nan, n, m)
+    n_flips = n_resamples if n_flips is None else n_flips
     error = _error(sums, counts, mean)
     if error <= 1e-12 * max(1.0, abs(mean)):  # all alike: nothing varies
-        return Contrast(mean, Interval(mean, mean), 1.0 if abs(mean) <= 1e-12 else _smallest_p(m), n, m)
+        p = 1.0 if abs(mean) <= 1e-12 else smallest_p(m, n_flips)
+        return Contrast(mean, Interval(mean, mean), p, n, m)
     random = np.random.default_rng(seed)
     interval = bootstrap_interval(
         torch.from_numpy(differences),
@@ -93,7 +98,7 @@ def contrast(
         n_resamples=n_resamples,
         seed=seed,
     )
-    return Contrast(mean, interval, _flipped(sums, counts, n_resamples, random), n, m)
+    return Contrast(mean, interval, _flipped(sums, counts, n_flips, random), n, m)
 
 
 @arguments_checked
@@ -110,6 +115,20 @@ def holm(p: Sequence[float]) -> list[float]:
         largest = max(largest, min(1.0, (len(known) - rank) * value))
         adjusted[place] = largest
     return adjusted
+
+
+def smallest_p(n_subjects: int, n_flips: int = 9999) -> float:
+    """Return the smallest p-value that flipping the signs of some subjects can give.
+
+    No pattern but the observed one and its opposite is then as extreme: 2 of `2 ** n_subjects`, where all are tried (13
+    subjects or fewer), and 1 of `n_flips + 1` where they are drawn. NaN with fewer than two subjects.
+
+    >>> smallest_p(6), smallest_p(20)
+    (0.03125, 0.0001)
+    """
+    if n_subjects < 2:
+        return math.nan
+    return 2.0 ** (1 - n_subjects) if n_subjects <= _ALL_PATTERNS else 1 / (1 + n_flips)
 
 
 def subject_groups(subjects: Sequence[str | None]) -> Int[np.ndarray, "question"]:
@@ -155,8 +174,3 @@ def _flipped(sums: np.ndarray, counts: np.ndarray, draws: int, random: np.random
 
 def _far(means: np.ndarray, errors: np.ndarray) -> np.ndarray:
     return np.asarray(np.abs(means) / np.maximum(errors, np.finfo(float).tiny))
-
-
-def _smallest_p(m: int) -> float:
-    """The p-value of differences that are all equal: no other sign pattern but the opposite is as extreme."""
-    return 2.0 ** (1 - min(m, _ALL_PATTERNS))

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from uds_lens.checked_arguments import arguments_checked
+from uds_lens.data.quoting import listed, short
 from uds_lens.errors import ConfigError, Setting
 from uds_lens.results.comparable import why_not_comparable
-from uds_lens.results.contrasts import contrast, holm, subject_groups
+from uds_lens.results.contrasts import contrast, holm, smallest_p, subject_groups
 from uds_lens.results.intervals import Interval
 from uds_lens.results.naming import audit_names
+from uds_lens.results.references import references_among
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,9 +25,12 @@ if TYPE_CHECKING:
     from uds_lens.results.audit_scores import AuditScores
 
 _COLUMNS = (
-    *("one", "other", "uds_one", "uds_other", "difference", "low", "high", "p", "p_holm"),
-    *("n", "n_subjects", "n_left_out", "left_out", "reason", "fatal"),
+    *("one", "other", "uds_one", "uds_other", "difference", "low", "high", "p", "p_holm", "p_holm_least"),
+    *("n", "n_subjects", "n_left_out", "left_out", "reference", "reason", "fatal"),
 )
+
+_FLIPS_PER_PAIR = 400
+"""Random sign patterns for each pair of a table: the smallest adjusted p is then below 0.0025, however many pairs."""
 
 _SAME_SCORE = {"float32": 0.01, "bfloat16": 0.1, "float16": 0.1}
 """Nats per token by which log-probabilities of the same tokens under the same model may differ by rounding."""
@@ -110,32 +116,41 @@ def compare(
     _check(confidence)
     if obstacle := why_not_comparable(audit_a, audit_b):
         raise ConfigError(f"these audits are not comparable: {obstacle}.")
-    return _compared(audit_a, audit_b, confidence, n_resamples, seed)
+    return _compared(audit_a, audit_b, confidence, n_resamples, n_resamples, seed)
 
 
 @arguments_checked
 def compare_all(
     audits: Mapping[str, AuditScores] | Sequence[AuditScores],
     *,
+    references: Collection[str] = (),
     confidence: float = 0.95,
     n_resamples: int = 9999,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """Every pair of audits, as `compare` does it, with Holm's adjustment over the table.
+    """Compare every pair of audits, as `compare` does it, with Holm's adjustment over the pairs of the table.
+
+    References are no part of what is tested: the score of `full` or `retain` itself is known beforehand (0, or 1), and
+    pairs with it would only make the adjustment of the others harsher. Their rows keep difference, interval and `p`,
+    and have no `p_holm`.
 
     Args:
         audits: Name to audit; or several, named after their unlearned models.
+        references: Names of audits that are there for comparison; those of `full` and `retain` are found by their
+            weights and need no name here.
         confidence: Coverage of the intervals, which are not adjusted.
-        n_resamples: Of the bootstrap behind the intervals, and random sign patterns.
+        n_resamples: Of the bootstrap behind the intervals, and random sign patterns (at least 400 for each pair).
         seed: Of what is drawn.
 
     Returns:
         One row per pair: `one`, `other`, `uds_one`, `uds_other` (on the examples measured in both), `difference`,
-        `low`, `high`, `p`, `p_holm`, `n`, `n_subjects`, `n_left_out`, `left_out` (in words), `reason`, `fatal` (fatal
+        `low`, `high`, `p`, `p_holm`, `p_holm_least` (the smallest adjusted p that could have come out, with so many
+        pairs and subjects: where it is 0.05 or more, no difference whatever could have been found at that level), `n`,
+        `n_subjects`, `n_left_out`, `left_out` (in words), `reference` (whether either is one), `reason`, `fatal` (fatal
         warnings of either, in words; empty without). A pair that is not comparable has NaN, and the reason.
 
     Raises:
-        ConfigError: Fewer than two audits, or `confidence` is outside 0 and 1.
+        ConfigError: Fewer than two audits, `references` names none of them, or `confidence` is outside 0 and 1.
 
     Example:
         >>> compare_all({})
@@ -149,16 +164,51 @@ def compare_all(
     named = audits if isinstance(audits, Mapping) else dict(zip(audit_names(audits), audits, strict=True))
     if len(named) < 2:
         raise ConfigError(f"a comparison needs at least two audits; got {len(named)}.")
+    known = references_of(named, references)
+    pairs = list(combinations(named, 2))
+    flips = max(n_resamples, _FLIPS_PER_PAIR * len(pairs))
     rows = [
-        {"one": one, "other": other, **_row(named[one], named[other], confidence, n_resamples, seed)}
-        for one, other in combinations(named, 2)
+        {"one": one, "other": other, **_row(named[one], named[other], confidence, n_resamples, flips, seed)}
+        for one, other in pairs
     ]
-    for row, p in zip(rows, holm([row["p"] for row in rows]), strict=True):
+    for row in rows:
+        inside = [name for name in known if name in (row["one"], row["other"])]
+        row["reference"] = bool(inside)
+        if inside and row["reason"] is None:
+            which = "are references" if len(inside) == 2 else "is a reference"
+            row["reason"] = f"{' and '.join(inside)} {which}: the score is known beforehand and not tested"
+    family = [math.nan if row["reference"] else row["p"] for row in rows]
+    least = [
+        math.nan if math.isnan(p) else smallest_p(row["n_subjects"], flips)
+        for row, p in zip(rows, family, strict=True)
+    ]
+    # The smallest p of a family is multiplied by its size, and no adjusted p lies below that one.
+    size = sum(not math.isnan(p) for p in family)
+    bound = min(1.0, size * min((p for p in least if not math.isnan(p)), default=math.nan))
+    for row, p in zip(rows, holm(family), strict=True):
         row["p_holm"] = p
+        row["p_holm_least"] = math.nan if math.isnan(p) else bound
     return pd.DataFrame(rows, columns=list(_COLUMNS))
 
 
-def _row(a: AuditScores, b: AuditScores, confidence: float, n_resamples: int, seed: int) -> dict[str, Any]:
+def references_of(audits: Mapping[str, AuditScores], named: Collection[str]) -> list[str]:
+    """Return the names of all references, those found by their weights and those named, in the order of the audits.
+
+    Raises:
+        ConfigError: A name is none of the audits.
+    """
+    unknown = [name for name in named if name not in audits]
+    if isinstance(named, str) or unknown:
+        raise ConfigError(
+            f"references are names of audits; expected some of {listed(list(audits), 200)}; got "
+            f"{short(named if isinstance(named, str) else unknown[0], 100)}."
+        )
+    return [name for name in audits if name in {*named, *references_among(audits)}]
+
+
+def _row(
+    a: AuditScores, b: AuditScores, confidence: float, n_resamples: int, n_flips: int, seed: int
+) -> dict[str, Any]:
     obstacle = why_not_comparable(a, b)
     if obstacle:
         nan = float("nan")
@@ -166,7 +216,7 @@ def _row(a: AuditScores, b: AuditScores, confidence: float, n_resamples: int, se
             nan, Interval(nan, nan), nan, 0, 0, nan, nan, {}, f"not comparable: {obstacle}"
         )
     else:
-        found = _compared(a, b, confidence, n_resamples, seed)
+        found = _compared(a, b, confidence, n_resamples, n_flips, seed)
     return {
         **{
             name: getattr(found, name)
@@ -182,7 +232,7 @@ def _row(a: AuditScores, b: AuditScores, confidence: float, n_resamples: int, se
 
 
 def _compared(
-    a: AuditScores, b: AuditScores, confidence: float, n_resamples: int, seed: int
+    a: AuditScores, b: AuditScores, confidence: float, n_resamples: int, n_flips: int, seed: int
 ) -> AuditDifference:
     pairs, left_out = _pairs(a, b)
     ours, theirs = (
@@ -195,6 +245,7 @@ def _compared(
         subject_groups(subjects),
         confidence=confidence,
         n_resamples=n_resamples,
+        n_flips=n_flips,
         seed=seed,
     )
     low, high = found.interval

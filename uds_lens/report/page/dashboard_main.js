@@ -22,7 +22,7 @@ const NARROW = {
 
 function spec(name, width) {
   if (name === "heatmap") return inColours(DATA.figures[`heatmap ${state.setting}`] ?? null);
-  if (name === "ranks") return inColours(DATA.figures[`ranks ${state.by} ${state.view} configurations`] ?? null);
+  if (name.startsWith("ranks ")) return inColours(DATA.figures[`ranks ${state.by} ${state.view} ${name.slice(6)}`] ?? null);
   if (name === "pools" || /^(quantised|relearned) /.test(name)) return inColours(DATA.figures[`${name} ${state.metric}`] ?? NOTHING);
   if (name === "frontier") return frontierSpec();
   if (name in NARROW && width < 520 && !printing) return NARROW[name](inColours(DATA.figures[name] ?? null));
@@ -55,7 +55,7 @@ function drawn() {}
 function methodsChanged() {
   renderMethods();
   renderModels();
-  redraw(["ranks", "frontier"]);
+  redraw(["ranks configurations", "ranks examples", "frontier"]);
 }
 
 function choices(id, values, chosen, counts, label) {
