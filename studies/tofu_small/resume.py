@@ -5,6 +5,7 @@
     python studies/tofu_small/resume.py runs/tofu_small --keep
 
 `measured` holds one file for each model and state, and its values per example; their keys say whether they still fit.
+With `--plan plan_stratified.toml` it is the second study, on a sample of all authors, kept in `measured_stratified`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from uds_lens.study.study_folder import StudyFolder
 
 HERE = Path(__file__).parent
 KEPT = ("parts", "examples")
+MEASURED = {"plan.toml": "measured", "plan_stratified.toml": "measured_stratified"}
+"""Where what was measured of a plan is kept."""
 
 
 def copied(source: Path, target: Path) -> int:
@@ -38,10 +41,11 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("study", type=Path)
+    parser.add_argument("--plan", choices=sorted(MEASURED), default="plan.toml", help="which of the two studies")
     parser.add_argument("--keep", action="store_true", help="from the study into the folder beside this file")
     asked = parser.parse_args()
-    folder = StudyFolder.begin(ul.study.plan(HERE / "plan.toml"), asked.study)
-    ways = (folder.path, HERE / "measured") if asked.keep else (HERE / "measured", folder.path)
+    folder, kept = StudyFolder.begin(ul.study.plan(HERE / asked.plan), asked.study), HERE / MEASURED[asked.plan]
+    ways = (folder.path, kept) if asked.keep else (kept, folder.path)
     print(f"{copied(*ways)} files; {ul.study.status(folder)}")
 
 

@@ -1,9 +1,12 @@
 import json
+import warnings
+from dataclasses import replace
 
 import pytest
 from tiny_models import EXAMPLES
 
-from uds_lens.errors import ConfigError, DataError
+from uds_lens.data import ForgetExample
+from uds_lens.errors import ConfigError, DataError, UdsLensWarning
 from uds_lens.metrics import MetricData, load_tofu_data, open_metric_data
 
 
@@ -78,6 +81,7 @@ def test_limits():
         "of": {"forget": len(EXAMPLES), "holdout": 3, "retain": 0, "real_authors": 0, "world_facts": 0},
         "sample": "random",
         "seed": 0,
+        "subjects": {},
     }
     assert list(data.limited(2, sample="first").forget) == list(EXAMPLES[:2])
     assert data.sample is None is data.limited(99).sample
@@ -85,6 +89,59 @@ def test_limits():
         data.limited(0)
     with pytest.raises(DataError, match="no forget examples"):
         MetricData(forget=[])
+
+
+def facts(n, *, entity=None, name="", start=0):
+    return [
+        ForgetExample(f"{name}{i}", f"Who wrote book {i}?", f"Author {i}.", entity=entity, row=i - start)
+        for i in range(start, start + n)
+    ]
+
+
+@pytest.mark.parametrize("sample", ["random", "first"])
+def test_entities_follow_the_questions_that_were_drawn(sample):
+    entities = [replace(each, entity="Author", row=i) for i, each in enumerate(facts(40)[3::3])]
+    found = MetricData(forget=facts(40), entities=entities).limited(20, sample=sample, seed=3)
+    drawn = {each.question for each in found.forget}
+    assert len(drawn) == 20
+    assert [e.question for e in found.entities] == [e.question for e in entities if e.question in drawn]
+    assert found.sample["of"]["entities"] == len(entities)
+
+
+def test_entities_follow_by_ids_of_their_own_where_the_words_differ():
+    forget = facts(30, name="fact ")
+    reworded = [replace(each, question=f"Tell me: {each.question}", entity="Author") for each in forget[::-1]]
+    found = MetricData(forget=forget, entities=reworded).limited(10)
+    assert {e.id for e in found.entities} == {e.id for e in found.forget}
+    # Row numbers are not ids: row 3 of another file is another question.
+    strangers = facts(30, entity="Author", start=100)
+    strangers = [replace(each, id=str(each.row)) for each in strangers]
+    assert len(MetricData(forget=facts(30), entities=strangers).limited(10).entities) == 10
+
+
+def test_rows_with_entities_about_other_questions_are_left_out_and_said():
+    data = MetricData(forget=facts(30), entities=facts(36, entity="Author"))
+    with pytest.warns(UdsLensWarning, match="6 of 36 rows with entities ask a question that the forget set"):
+        found = data.limited(10)
+    assert [e.id for e in found.entities] == [e.id for e in found.forget]
+
+
+def test_a_sample_without_an_entity_says_so():
+    data = MetricData(forget=facts(30), entities=facts(1, entity="Author"))
+    seed = next(s for s in range(9) if not data.limited(1, seed=s).entities)
+    assert data.limited(1, seed=seed).missing("entities") == "none of the 1 sampled questions has an entity span"
+
+
+def test_the_sample_of_tofu_is_one_sample(shared_dir):
+    whole = load_tofu_data(shared_dir / "data" / "tofu")
+    for limit in (60, 100, 200):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            data = whole.limited(limit)
+        assert {e.id for e in data.entities} <= {e.id for e in data.forget}
+        assert len(data.entities) > 0.85 * limit
+        assert {e.subject for e in data.forget} == {e.subject for e in whole.forget}
+        assert data.sample["subjects"]["forget"] == {"asked": 20, "of": 20}
 
 
 def test_shared_tofu(shared_dir):

@@ -27,7 +27,7 @@ def test_two_workers_measure_what_evaluate_measures(tmp_path):
     found = study.run(plan, tmp_path / "s")
     assert found.is_complete, found.failed
     table = study.table(tmp_path / "s").set_index(["model_id", "state", "metric"])
-    examples = world.examples[:3]
+    examples = ul.data.sample_examples(world.examples, 3)
     expected = ul.metrics.evaluate(world.full, examples, metrics=["em", "prob"])
     assert table.loc[("full", "before", "prob"), "value"] == pytest.approx(expected["prob"].value)
     assert table.loc[("full", "before", "uds"), "value"] == 0
@@ -43,6 +43,8 @@ def test_two_workers_measure_what_evaluate_measures(tmp_path):
     assert not list((tmp_path / "s" / "scratch").iterdir())
     audit = ul.DepthAudit.load(tmp_path / "s" / "audits" / f"{name}--relearned-1")
     assert ga.loc[("relearned", "uds"), "value"] == pytest.approx(audit.uds)
+    assert audit.provenance["sample"]["sample"] == "random"
+    assert any("A random sample was measured: 3 of 48 examples" in told for told in audit.warnings)
 
 
 def test_unpacked_four_bit_is_close_to_the_packed_one(tmp_path):

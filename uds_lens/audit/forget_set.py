@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import groupby
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from uds_lens.data import ForgetExample, as_examples, sample_examples
+from uds_lens.data.sampling import sorted_by
 from uds_lens.errors import DataError
 from uds_lens.results.settings import AuditConfig
 
@@ -46,31 +46,3 @@ def forget_set(
     kept = sample_examples(found, config.limit, seed=config.seed, sample=config.sample)
     told = {"limit": config.limit, "of": len(found), "sample": config.sample, "seed": config.seed}
     return ForgetSet(kept, told | ({"sorted_by": sorted_by(found)} if config.sample == "first" else {}))
-
-
-HARDLY_MIXED = 0.1
-"""Of all places where a row could stand apart from the others of its subject, the share that still counts as sorted."""
-
-
-def sorted_by(examples: Sequence[ForgetExample]) -> str | None:
-    """What examples are sorted by: `subject` or `type`, where those of each stand together (but for a few rows).
-
-    Returns:
-        None where the subjects are mixed, `unknown` where nothing tells: no two examples share a subject. (Types may
-        be mixed in a file that is sorted by subjects it does not name.)
-
-    Example:
-        >>> rows = [ForgetExample(str(i), "Who?", "Ada.", subject=name) for i, name in enumerate("aabb")]
-        >>> sorted_by(rows), sorted_by(rows[::2] + rows[1::2])
-        ('subject', None)
-    """
-    told = False
-    for name in ("subject", "type"):
-        values = [getattr(example, name) for example in examples]
-        runs, kinds = len(list(groupby(values))), len(set(values))
-        if None in values or kinds in (1, len(values)):
-            continue
-        if runs - kinds <= (len(values) - kinds) * HARDLY_MIXED:
-            return name
-        told = told or name == "subject"
-    return None if told else "unknown"

@@ -124,6 +124,8 @@ def _print_status(found: StudyStatus, *, as_json: bool) -> None:
         typer.echo(json.dumps(plain(found.to_dict()), indent=2, ensure_ascii=False))
         return
     print_wrapped(str(found))
+    if found.sample is not None:
+        print_wrapped(found.sample)
     if found.failed:
         rows = [[each.model, each.state, each.reason] for each in found.failed]
         print_table(["failed", "state", "because"], rows)

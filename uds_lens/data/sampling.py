@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 from uds_lens.checked_arguments import arguments_checked_but
@@ -84,3 +85,31 @@ def _shuffled_by_subject(examples: Sequence[ForgetExample], chance: random.Rando
     for stratum in strata:
         chance.shuffle(stratum)
     return [index for stratum in strata for index in stratum]
+
+
+HARDLY_MIXED = 0.1
+"""Of all places where a row could stand apart from the others of its subject, the share that still counts as sorted."""
+
+
+def sorted_by(examples: Sequence[ForgetExample]) -> str | None:
+    """What examples are sorted by: `subject` or `type`, where those of each stand together (but for a few rows).
+
+    Returns:
+        None where the subjects are mixed, `unknown` where nothing tells: no two examples share a subject. (Types may
+        be mixed in a file that is sorted by subjects it does not name.)
+
+    Example:
+        >>> rows = [ForgetExample(str(i), "Who?", "Ada.", subject=name) for i, name in enumerate("aabb")]
+        >>> sorted_by(rows), sorted_by(rows[::2] + rows[1::2])
+        ('subject', None)
+    """
+    told = False
+    for name in ("subject", "type"):
+        values = [getattr(example, name) for example in examples]
+        runs, kinds = len(list(groupby(values))), len(set(values))
+        if None in values or kinds in (1, len(values)):
+            continue
+        if runs - kinds <= (len(values) - kinds) * HARDLY_MIXED:
+            return name
+        told = told or name == "subject"
+    return None if told else "unknown"

@@ -10,8 +10,9 @@ from typing import Any
 
 from uds_lens.checked_arguments import arguments_checked, arguments_named
 from uds_lens.data import ForgetExample, as_examples, load_tofu, sample_examples
-from uds_lens.data.sampling import check_limit
-from uds_lens.errors import DataError
+from uds_lens.data.sampling import check_limit, sorted_by
+from uds_lens.errors import DataError, warn_once
+from uds_lens.results.cautions import about_first_rows
 from uds_lens.types import Sampling
 
 
@@ -97,7 +98,12 @@ class MetricData:
     def missing(self, name: str) -> str | None:
         """Why a set cannot be asked, as a clause; None if it can."""
         if name == "entities":
-            return None if self.with_entities else "no example has an entity span"
+            if self.with_entities:
+                return None
+            asked = (
+                "no example" if self.sample is None else f"none of the {len(self.forget)} sampled questions"
+            )
+            return f"{asked} has an entity span"
         kind = name.partition("/")[2]
         if not self.examples(name):
             return f"there is no {_WHAT[name.partition('/')[0]]}"
@@ -107,14 +113,38 @@ class MetricData:
 
     @arguments_checked
     def limited(self, n: int | None, *, sample: Sampling = "random", seed: int = 0) -> MetricData:
-        """A sample of n examples of every set (`uds_lens.data.sample_examples`); None keeps all."""
+        """Return a sample of n examples of every set, so that all metrics of the forget set ask the same questions.
+
+        Each set is sampled by `uds_lens.data.sample_examples`; `entities` keeps the rows of the questions that were
+        drawn from `forget` (matched by question, else by an id of its own), so it may hold fewer than n.
+
+        Args:
+            n: Examples of every set; None keeps all.
+            sample: "random", spread over the subjects, or "first" for the first ones.
+            seed: Seed of the random sample.
+
+        Returns:
+            The sample, with the field `sample` filled: `limit`, `sample`, `seed`, by set how many there are in all
+            (`of`) and how many subjects were asked of how many (`subjects`), and with "first" what the forget set is
+            sorted by. The same object where every set has at most n examples.
+
+        Raises:
+            ConfigError: `n` is not a whole number of at least 1, or `sample` no such word.
+        """
         check_limit(n)
-        sets = {name: part for name in (*_TITLE, "entities") if (part := getattr(self, name)) is not None}
-        if n is None or all(len(part) <= n for part in sets.values()):
+        whole: dict[str, Sequence[ForgetExample]] = {name: getattr(self, name) for name in _TITLE}
+        if n is None or all(len(part) <= n for part in whole.values()):
             return self
-        kept = {name: sample_examples(part, n, seed=seed, sample=sample) for name, part in sets.items()}
-        of = {name: len(part) for name, part in sets.items()}
-        return replace(self, **kept, sample={"limit": n, "of": of, "sample": sample, "seed": seed})
+        kept = {name: sample_examples(part, n, seed=seed, sample=sample) for name, part in whole.items()}
+        if self.entities is not None:
+            whole["entities"] = self.entities
+            followers = _of_questions(kept["forget"], self.forget, self.entities)
+            kept["entities"] = (
+                sample_examples(self.entities, n, seed=seed, sample=sample)
+                if followers is None
+                else followers
+            )
+        return replace(self, **kept, sample=sample_record(whole, kept, limit=n, sample=sample, seed=seed))
 
     def sizes(self) -> dict[str, int]:
         """Number of examples per set."""
@@ -206,6 +236,90 @@ def open_metric_data(
             source.removeprefix("tofu:"), split=split, limit=limit, sample=sample, seed=seed
         )
     return MetricData(forget=load_examples(source)).limited(limit, sample=sample, seed=seed)
+
+
+def sample_record(
+    whole: Mapping[str, Sequence[ForgetExample]],
+    kept: Mapping[str, Sequence[ForgetExample]],
+    *,
+    limit: int,
+    sample: str,
+    seed: int,
+) -> dict[str, Any]:
+    """Return how sets were sampled, for provenance; see `MetricData.limited`."""
+    subjects = {
+        name: {"asked": _subjects(kept[name]), "of": _subjects(part)}
+        for name, part in whole.items()
+        if any(example.subject for example in part)
+    }
+    told = {"limit": limit, "of": {name: len(part) for name, part in whole.items()}, "sample": sample}
+    told |= {"seed": seed, "subjects": subjects}
+    return told if sample == "random" else told | {"sorted_by": sorted_by(whole["forget"])}
+
+
+def about_sample(sample: Mapping[str, Any]) -> str:
+    """Return a record of `MetricData.sample` in words, with a caution where the first rows of a file were taken.
+
+    Example:
+        >>> about_sample({"limit": 2, "of": {"forget": 9}, "sample": "random", "seed": 0})
+        'Of every set a random sample was asked: at most 2 (forget: of 9; seed 0).'
+    """
+    subjects = sample.get("subjects", {}).get("forget")
+    about = "" if subjects is None else f", about {subjects['asked']} of {subjects['of']} subjects"
+    forget = f"forget: of {sample['of']['forget']}{about}"
+    if sample["sample"] == "random":
+        return (
+            f"Of every set a random sample was asked: at most {sample['limit']} ({forget}; seed {sample['seed']})."
+        )
+    said = f"Of every set only the first rows were asked: at most {sample['limit']} ({forget})."
+    if sample["sample"] == "first_of_each":
+        said += " The rows with entities are the first of their own file, not those of the same questions."
+    return f"{said} {about_first_rows(sample.get('sorted_by', 'unknown'))}"
+
+
+def _subjects(examples: Sequence[ForgetExample]) -> int:
+    return len({example.subject for example in examples if example.subject})
+
+
+def _of_questions(
+    drawn: Sequence[ForgetExample], forget: Sequence[ForgetExample], entities: Sequence[ForgetExample]
+) -> list[ForgetExample] | None:
+    """Return the rows of `entities` that belong to the drawn questions; None where none belongs to any question."""
+    by: dict[Any, int] = {}
+    for place, row in enumerate(forget):
+        for key in (("both", row.question, row.answer), ("question", row.question), *_own_id(row)):
+            by.setdefault(key, place)
+    places = [
+        next(
+            (
+                by[key]
+                for key in (("both", row.question, row.answer), ("question", row.question), *_own_id(row))
+                if key in by
+            ),
+            None,
+        )
+        for row in entities
+    ]
+    unknown = places.count(None)
+    if unknown == len(places):
+        return None
+    if unknown:
+        warn_once(
+            f"{unknown} of {len(entities)} rows with entities ask a question that the forget set does not hold; a "
+            "sample leaves them out, so that all metrics are measured on the same questions. Give both sets the same "
+            "questions or ids."
+        )
+    chosen = {id(row) for row in drawn}
+    return [
+        row
+        for row, place in zip(entities, places, strict=True)
+        if place is not None and id(forget[place]) in chosen
+    ]
+
+
+def _own_id(row: ForgetExample) -> list[tuple[str, str]]:
+    """Return the id as a key, unless it is a row number: row 3 of two files need not be the same question."""
+    return [] if row.id == str(row.row) else [("id", row.id)]
 
 
 def _answers(example: ForgetExample, kind: str) -> Sequence[str]:

@@ -12,6 +12,7 @@ import torch
 
 from uds_lens.checked_arguments import arguments_checked
 from uds_lens.metrics.declaration import Direction, Group
+from uds_lens.metrics.metric_data import about_sample
 from uds_lens.metrics.metric_options import MetricOptions
 from uds_lens.metrics.trust import studied
 from uds_lens.results import Interval, ModelRecord, bootstrap_interval
@@ -182,14 +183,8 @@ class MetricResults:
             if metric.per_example and metric.n < FEW:
                 few.setdefault(metric.n, []).append(metric.label)
         told = self.provenance.get("sample")
-        chosen = "" if told is None else "a random sample" if told["sample"] == "random" else "the first ones"
-        sample = (
-            ()
-            if told is None
-            else (f"Of every set {chosen}: at most {told['limit']} (forget: of {told['of']['forget']}).",)
-        )
         return (
-            sample
+            (() if told is None else (about_sample(told),))
             + self._few_subjects()
             + tuple(
                 f"Only {n} example{'' if n == 1 else 's'} behind {', '.join(labels)}: {FEW} or more give useful "

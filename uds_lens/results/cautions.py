@@ -92,13 +92,18 @@ def _sample(audit: AuditScores) -> Caution | None:
 def _first_rows(part: str, sorted_by: str | None) -> Caution:
     """The first rows of a file: of a sorted one they stand for nothing but themselves."""
     said = f"Only the first {part} were measured."
+    return (caution if sorted_by is None else fatal)(f"{said} {about_first_rows(sorted_by)}")
+
+
+def about_first_rows(sorted_by: str | None) -> str:
+    """Return what the first rows of a file stand for, by what `uds_lens.data.sampling.sorted_by` found."""
     if sorted_by is None:
-        return caution(f"{said} The subjects of the data are mixed, but a random sample is safer.")
+        return "The subjects of the data are mixed, but a random sample is safer."
     if sorted_by == "unknown":
         why = "Files are often sorted, by author or by kind, and nothing in these data tells whether they are"
     else:
         why = f"The data are sorted by {sorted_by}"
-    return fatal(f"{said} {why}: the first stand for themselves, not for the rest.")
+    return f"{why}: the first stand for themselves, not for the rest."
 
 
 def _measurable(audit: AuditScores) -> Caution | None:

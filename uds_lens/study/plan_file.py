@@ -221,6 +221,7 @@ def _check_sets(sets: AskedSets) -> None:
         raise ConfigError('[data] names no forget set: give forget = "forget10.json", or tofu = "DIR".')
     if sets.limit is not None:
         require_whole("limit", sets.limit, at_least=1)
+    require_whole("seed", sets.seed, at_least=0)
 
 
 def _check_rows(rows: TrainingRows) -> None:

@@ -11,6 +11,9 @@ from uds_lens.checked_settings import names_checked
 Answers: TypeAlias = Literal["own", "paraphrased", "wrong", "biography"]
 """What is learnt: the answer, the first true one in other words, the first wrong one, or all of a subject joined."""
 
+PlannedSampling: TypeAlias = Literal["random", "first", "first_of_each"]
+"""Which rows a limit keeps in a study."""
+
 Role: TypeAlias = Literal["full", "retain", "pool", "unlearned", "other"]
 """What a model is in a study."""
 
@@ -70,7 +73,15 @@ class AskedSets:
     """File of the forget set with entities; None takes `forget`."""
 
     limit: int | None = None
-    """Only the first this many of each set."""
+    """Ask this many of each set; `entities` keeps the rows of the questions drawn from `forget`."""
+
+    sample: PlannedSampling = "random"
+    """Which: "random", spread over the subjects; "first" for the first ones, which in a sorted file stand for
+    themselves only; or "first_of_each" for the first ones of each file by itself, `entities` too, as every study took
+    them before samples were random: white-box metrics are then measured on other questions than the rest."""
+
+    seed: int = 0
+    """Of the random sample."""
 
 
 @names_checked

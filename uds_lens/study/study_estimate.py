@@ -14,7 +14,7 @@ from uds_lens.study.plan_records import TrainingRows
 from uds_lens.study.study_folder import StudyFolder
 from uds_lens.study.study_models import AUDIT, ELICITATION, StudyModel
 from uds_lens.study.study_status import status, told_time
-from uds_lens.study.training_answers import asked_sets, training_answers
+from uds_lens.study.training_answers import training_answers
 from uds_lens.study.work_keys import located_source
 
 _LOG = logging.getLogger("uds_lens.study")
@@ -139,7 +139,7 @@ def _guessed(folder: StudyFolder, models: list[StudyModel]) -> float:
     plan = folder.plan
     device = "cuda" if _has_gpu(str(plan.running.get("device", "auto"))) else "cpu"
     rate = _RATE[device]
-    asked = {name: rows or [] for name, rows in asked_sets(plan.data).items()}
+    asked = {name: rows or [] for name, rows in folder.keys.asked.sets.items()}
     tokens = sum(_tokens(row.question + row.answer) for rows in asked.values() for row in rows)
     written = metric_settings(plan.measure).max_new_tokens * sum(map(len, asked.values())) / 4
     sizes = {source: _bytes(source) / 4 for source in {model.source for model in models}}

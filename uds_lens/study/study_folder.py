@@ -81,6 +81,8 @@ class Part:
     """File with the values per example."""
     examples_sha256: str | None = None
     """Its SHA-256; None where there is no file, or in parts written before files had one."""
+    sample: Mapping[str, Any] | None = None
+    """How the questions were chosen (`MetricData.sample`); None where all were asked, or in older parts."""
 
 
 @dataclass(frozen=True, kw_only=True)

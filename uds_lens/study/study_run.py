@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from uds_lens.checked_arguments import arguments_checked
 from uds_lens.checked_settings import require_whole
-from uds_lens.errors import ConfigError, Setting
+from uds_lens.errors import ConfigError, Setting, warn_once
 from uds_lens.study.local_workers import work_with_processes
 from uds_lens.study.measurement_settings import require_packages_of
 from uds_lens.study.plan_file import plan as read_plan
@@ -78,6 +78,12 @@ def run(
         require_packages_of(asked)
     folder = StudyFolder.begin(asked, out)
     since = time.time()
+    if folder.keys.asked.sample is not None:
+        about = str(folder.keys.asked.about)
+        if asked.data.sample == "random":
+            _LOG.info(about)
+        else:
+            warn_once(about)
     require_room(estimate(folder, jobs=jobs))
     if executor == "slurm":
         options = slurm or SlurmOptions()

@@ -43,6 +43,8 @@ class StudyStatus:
     """Until all is done at the speed so far; NaN until something was measured."""
     seconds_spent: float
     """Work of all workers so far."""
+    sample: str | None = None
+    """Which questions are asked, in words, with a caution for the first rows of sorted files; None where all are."""
 
     @property
     def is_complete(self) -> bool:
@@ -106,6 +108,7 @@ def status(out: str | os.PathLike[str] | StudyFolder) -> StudyStatus:
         left=len(left),
         seconds_left=_left(spent, left) / max(1, len(running)),
         seconds_spent=sum(sum(each) for each in spent.values()),
+        sample=folder.keys.asked.about,
     )
 
 

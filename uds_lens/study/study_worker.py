@@ -166,6 +166,7 @@ def _measure(
             "measuring": round(time.perf_counter() - made, 3),
         },
         examples=None if found.examples is None else f"examples/{name}.parquet",
+        sample=folder.keys.asked.sample,
     )
     file = folder.write_part(part, found.examples)
     if folder.read_part(file) is None or folder.missing(model, state):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import Any, NamedTuple
 
 from uds_lens.data import ForgetExample, load_examples, load_tofu
 from uds_lens.errors import ConfigError, DataError
@@ -52,8 +53,35 @@ def open_rows(source: str, split: str | None = None) -> list[ForgetExample]:
     return load_examples(source) if split is None else load_tofu(source, split)
 
 
-def asked_sets(sets: AskedSets) -> dict[str, list[ForgetExample] | None]:
-    """What the metrics ask, by the names of `MetricData`."""
+class AskedRows(NamedTuple):
+    """The questions of a study, and how they were chosen."""
+
+    sets: dict[str, list[ForgetExample] | None]
+    """By the names of `MetricData`; None for a set that there is not."""
+
+    sample: dict[str, Any] | None
+    """As in `MetricData.sample`; None where all are asked."""
+
+    @property
+    def about(self) -> str | None:
+        """How they were chosen, in words."""
+        from uds_lens.metrics.metric_data import about_sample
+
+        return None if self.sample is None else about_sample(self.sample)
+
+
+def asked_rows(sets: AskedSets) -> AskedRows:
+    """Read what the metrics ask, or the sample that the plan names.
+
+    Args:
+        sets: The table `[data]` of a plan.
+
+    Returns:
+        The sets and how they were sampled.
+
+    Raises:
+        DataError: A set cannot be read.
+    """
     names = ("forget", "holdout", "retain", "real_authors", "world_facts")
     if sets.tofu is not None:
         from uds_lens.metrics import load_tofu_data
@@ -64,7 +92,21 @@ def asked_sets(sets: AskedSets) -> dict[str, list[ForgetExample] | None]:
     else:
         places = {name: getattr(sets, name) for name in (*names, "entities")}
         found = {name: None if place is None else open_rows(place) for name, place in places.items()}
-    return {name: rows if rows is None else rows[: sets.limit] for name, rows in found.items()}
+    if sets.limit is None:
+        return AskedRows(found, None)
+    from uds_lens.metrics.metric_data import MetricData, sample_record
+
+    whole = {name: rows for name, rows in found.items() if rows is not None}
+    if sets.sample == "first_of_each":
+        kept = {name: rows[: sets.limit] for name, rows in whole.items()}
+        told = sample_record(whole, kept, limit=sets.limit, sample=sets.sample, seed=sets.seed)
+        return AskedRows(dict.fromkeys(found) | kept, told if kept != whole else None)
+    data = MetricData(**{**whole, "entities": found["entities"]})
+    data = data.limited(sets.limit, sample=sets.sample, seed=sets.seed)
+    return AskedRows(
+        {name: None if rows is None else list(getattr(data, name)) for name, rows in found.items()},
+        None if data.sample is None else dict(data.sample),
+    )
 
 
 def _rows(part: TrainingRows) -> list[ForgetExample]:

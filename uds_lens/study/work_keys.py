@@ -20,7 +20,7 @@ from uds_lens.study.measurement_settings import (
 from uds_lens.study.plan_records import StudyPlan, TrainingRows
 from uds_lens.study.study_models import AUDIT, ELICITATION, StudyModel, StudyState, relearn_config
 from uds_lens.study.toy_sources import toy_world
-from uds_lens.study.training_answers import asked_sets, training_answers
+from uds_lens.study.training_answers import asked_rows, training_answers
 
 RULES = 1
 """Counts up when equal plans begin to give other values."""
@@ -60,7 +60,8 @@ class WorkKeys:
         self._weights: dict[tuple[str, str], str] = {}
         self._data: dict[TrainingRows, str | None] = {}
         measure = plan.measure
-        self.data_hash = digest({name: rows_hash(rows) for name, rows in asked_sets(plan.data).items()})
+        self.asked = asked_rows(plan.data)
+        self.data_hash = digest({name: rows_hash(rows) for name, rows in self.asked.sets.items()})
         self._options = {
             "metrics": asdict(metric_settings(measure)) | {"fluency": measure.fluency},
             AUDIT: _plain(audit_settings(measure)),

@@ -7,7 +7,7 @@ import os
 import shutil
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,7 @@ from uds_lens.study.measurement_settings import (
 from uds_lens.study.plan_records import StudyPlan
 from uds_lens.study.study_folder import Row, as_number
 from uds_lens.study.study_models import AUDIT, ELICITATION, StudyModel, StudyState, relearn_config
-from uds_lens.study.training_answers import asked_sets, training_answers
+from uds_lens.study.training_answers import asked_rows, training_answers
 from uds_lens.study.work_keys import located_source
 
 if TYPE_CHECKING:
@@ -128,8 +128,9 @@ class Workshop:
         """What the metrics ask."""
         from uds_lens.metrics import MetricData
 
-        sets: dict[str, Any] = {name: rows or () for name, rows in asked_sets(self.plan.data).items()}
-        return MetricData(**{**sets, "entities": sets["entities"] or None})
+        asked = asked_rows(self.plan.data)
+        sets: dict[str, Any] = {name: rows or () for name, rows in asked.sets.items()}
+        return MetricData(**{**sets, "entities": asked.sets["entities"]}, sample=asked.sample)
 
     @cached_property
     def _cache(self) -> Any:
@@ -142,11 +143,23 @@ class Workshop:
         from uds_lens.audit import Baseline
 
         config = audit_settings(self.plan.measure)
-        return Baseline.measure(self.full, self.retain, self._asked, config=config, options=self.run)
+        found = Baseline.measure(self.full, self.retain, self._asked, config=config, options=self.run)
+        return found if self._sample is None else replace(
+            found, provenance={**found.provenance, "sample": self._sample}
+        )
 
     @property
     def _asked(self) -> list[ForgetExample]:
         return self.data.with_entities
+
+    @property
+    def _sample(self) -> dict[str, Any] | None:
+        """How an audit's examples were chosen, as an audit with a limit of its own records it."""
+        told = self.data.sample
+        if told is None:
+            return None
+        of = told["of"]["forget" if self.data.entities is None else "entities"]
+        return {**told, "limit": len(self._asked), "of": of, "sample": told["sample"].removesuffix("_of_each")}
 
     def _metrics(self, weights: Weights, metrics: list[str]) -> Measured:
         from uds_lens.metrics import evaluate
