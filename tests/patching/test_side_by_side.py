@@ -99,11 +99,18 @@ def test_a_model_that_draws_random_numbers_is_refused(all_tried):
         row_layout(model)
 
 
-def test_rows_past_the_limit_of_a_model_that_remembers_longer_texts_are_refused():
-    layout = RowLayout(limit=8, long_rows="refused")
-    assert layout.split([[0, 1]], [3, 8]) == [[0, 1]]
-    with pytest.raises(ModelError, match="a row has 9 tokens, more than the 8"):
-        layout.split([[0, 1]], [3, 9])
+def test_rows_past_the_limit_of_a_model_that_remembers_longer_texts_are_refused(trio):
+    with open_model(trio("dynamic").full, device="cpu") as model:
+        for handle in [m._forward_pre_hooks for m in model.hf.modules()]:
+            handle.clear()  # as in a model with rotary code of its own
+        layout = row_layout(model)
+        assert layout == RowLayout(limit=24, long_rows="refused")
+        assert layout.split([[0, 1]], [3, 24]) == [[0, 1]]
+        with pytest.raises(ModelError, match="a row has 25 tokens, more than the 24"):
+            layout.split([[0, 1]], [3, 25])
+        assert len(greedy(model, [[1, 5, 6]], max_new_tokens=3, ends=frozenset())[0]) == 3
+        with pytest.raises(ModelError, match="a row has 25 tokens, more than the 24"):
+            greedy(model, [list(range(4, 26))], max_new_tokens=5, ends=frozenset())
 
 
 def test_dynamic_frequencies_do_not_remember_a_longer_text(opened):

@@ -179,16 +179,10 @@ def _try(model: HookedModel, limit: RopeLimit | None) -> RowLayout:
     alone = _alone(model, short)
     if not bool(alone.isfinite().all()):
         return RowLayout()  # a broken model is reported by the pass that meets it, with the example
-    layout = RowLayout(side=_side(model, short, long, alone))
+    side = _side(model, short, long, alone)
     if limit is None:
-        return layout
-    rows = (
-        "by length" if limit.by_length or layout.side is None else _beyond(model, limit.length, layout.side)
-    )
-    again = _gap(model, _alone(model, short), alone)
-    if again > _rounding(model):  # what was read before changes what is read now
-        rows = "refused"
-    return replace(layout, limit=limit.length, long_rows=rows)
+        return RowLayout(side=side)
+    return RowLayout(side=side, limit=limit.length, long_rows=_beyond(model, limit, side, short, alone))
 
 
 def _side(
@@ -222,12 +216,22 @@ def _side(
     return found
 
 
-def _beyond(model: HookedModel, limit: int, side: PaddingSide) -> LongRows:
-    """Whether rows beyond the limit may stand beside each other: tried with few tokens at positions beyond it."""
-    short, longer = _row(model, _SHORT), _row(model, _LONGEST)
-    alone = _alone(model, short, first=limit)
-    beside = _states(model, [short, longer], side, first=limit)[0]
-    return "together" if _gap(model, beside, alone) <= _rounding(model) else "by length"
+def _beyond(
+    model: HookedModel,
+    limit: RopeLimit,
+    side: PaddingSide | None,
+    short: TokenSequence,
+    alone: Float[Tensor, "pos d_model"],
+) -> LongRows:
+    """How rows beyond the limit run: tried with few tokens at positions beyond it."""
+    allowed, first = _rounding(model), limit.length
+    far = _alone(model, short, first=first)
+    beside = _states(model, [short, _row(model, _LONGEST)], side or "left", first=first)[0]
+    far_again, again = _alone(model, short, first=first), _alone(model, short)
+    if max(_gap(model, again, alone), _gap(model, far_again, far)) > allowed:
+        return "refused"  # what was read before changes what is read now
+    together = not limit.by_length and side is not None and _gap(model, beside, far) <= allowed
+    return "together" if together else "by length"
 
 
 def _row(model: HookedModel, n: int) -> TokenSequence:
@@ -246,13 +250,9 @@ def _states(
 ) -> list[Float[Tensor, "pos d_model"]]:
     """Final states of each row's tokens, whose positions count from `first`."""
     batch = make_batch(rows, padding_side=side).to(model.device)
-    batch = _moved(batch, first)
+    batch = replace(batch, position_ids=batch.position_ids + first * batch.attention_mask)
     states = run_decoder(model.anatomy, batch, use_cache=False).last_hidden_state
     return [own[mask.to(own.device).bool()] for own, mask in zip(states, batch.attention_mask, strict=True)]
-
-
-def _moved(batch: TokenBatch, first: int) -> TokenBatch:
-    return replace(batch, position_ids=batch.position_ids + first * batch.attention_mask)
 
 
 def _gap(model: HookedModel, found: Tensor, wanted: Tensor) -> float:
