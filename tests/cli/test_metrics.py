@@ -32,7 +32,7 @@ def test_the_list(uds_lens):
 def test_the_list_fits_a_terminal(uds_lens):
     lines = uds_lens("metrics", "--list").out.splitlines()
     assert max(map(len, lines)) <= 80
-    assert len(lines) < 80
+    assert len(lines) < 85
     text = " ".join(" ".join(lines).split())
     assert "es 0: nothing left; 1: known by heart. Asks forget." in text
     assert "mia_agg 0: far from retain; 1: as retain. Made of s_mia_loss," in text

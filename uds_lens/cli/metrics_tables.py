@@ -34,6 +34,10 @@ def print_list(*, as_json: bool) -> None:
         rows.append([name, _reading(spec)])
     meaning = "what 0 and 1 mean, what it is made of, asks and needs"
     print_table(["metric", meaning], rows, wrapped=meaning)
+    print_wrapped(
+        "F: in our study, how often it ranks a model that knows above one that does not, with 95 % intervals: for more "
+        "models of the kinds that it had, in brackets for new kinds."
+    )
 
 
 def _reading(spec: MetricSpec) -> str:
@@ -50,7 +54,9 @@ def _reading(spec: MetricSpec) -> str:
         parts.append(f"Needs {', '.join(f'--{model}' for model in models)}.")
     trust = ul.metrics.studied().get(spec.name)
     if trust is not None:
-        parts.append(f"{trust} in our study.")
+        parts.append(
+            f"F {trust.faithfulness:.2f}, {trust.low:.2f}-{trust.high:.2f} ({trust.new_low:.2f}-{trust.new_high:.2f})."
+        )
     return " ".join(parts)
 
 

@@ -78,8 +78,8 @@ def variant_table(
                 tied = float((p[:, None] == n[None, :]).mean()) if kernel.size else math.nan
                 ends = NO_INTERVAL
                 if kernel.size and pools.clusters is not None:
-                    runs = [[pools.clusters[i] for i in rows] for rows in (in_p, in_n)]
-                    ends = clustered_interval(kernel, *runs, confidence)
+                    of_p, of_n = ([pools.clusters[i] for i in rows] for rows in (in_p, in_n))
+                    ends = clustered_interval(kernel, of_p, of_n, confidence)
                 rows.append(
                     {
                         "metric": name,

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 HOLDS_TOO_LITTLE = 0.75
 """F below which, with its whole interval, a metric is warned of; the UDS paper draws its line there too."""
@@ -21,10 +22,16 @@ CHANCE = 0.5
 """F of a metric that knows nothing of what a model knows."""
 
 
-_NUMBERS = (
-    *("F", "low", "high", "Q", "R", "variants_low", "variants_high", "new_low", "new_high"),
-    *("worst", "worst_low", "worst_high"),
-)
+_COLUMNS = {
+    "F": "faithfulness",
+    "low": "low",
+    "high": "high",
+    "Q": "quantisation",
+    "R": "relearning",
+    **{f"{name}_{end}": f"{name}_{end}" for name in ("variants", "new", "worst") for end in ("low", "high")},
+    "worst": "worst",
+}
+"""Numbers of `trust.csv` and the fields they go to."""
 
 
 @dataclass(frozen=True)
@@ -105,9 +112,8 @@ def studied() -> Mapping[str, Trust]:
     """
     with Path(__file__).with_name("trust.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
-    return {
-        row["metric"]: Trust(
-            *(float(row[name] or math.nan) for name in _NUMBERS), worst_pair=row["worst_pair"]
-        )
-        for row in rows
-    }
+    found = {}
+    for row in rows:
+        numbers: dict[str, Any] = {field: float(row[name] or math.nan) for name, field in _COLUMNS.items()}
+        found[row["metric"]] = Trust(**numbers, worst_pair=row["worst_pair"])
+    return found
