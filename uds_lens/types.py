@@ -13,7 +13,9 @@ Protocol: TypeAlias = Literal["raw", "chat"]
 AnswerProtocol: TypeAlias = Literal["auto", "raw", "chat"]
 """A protocol, or `auto`: the chat template where the tokenizer has one, else the raw form."""
 
-ChatStyleName: TypeAlias = Literal["open_unlearning", "paper"]
+ChatStyleName: TypeAlias = Literal[
+    "open_unlearning", "open_unlearning_gemma", "paper_pools", "paper_scores", "paper_perturbed"
+]
 """Published ways to fill a chat template (`uds_lens.data.CHAT_STYLES`)."""
 
 Site: TypeAlias = Literal["resid_post", "resid_mid", "attn_out", "mlp_out"]

@@ -58,4 +58,4 @@ def test_chat_prompts_of_a_publication_with_one_thing_else() -> None:
     style = Chat(chat_style="open_unlearning", chat_date="1 Jan 2026")
     assert style.settings() == {"system_prompt": "You are a helpful assistant.", "chat_date": "1 Jan 2026"}
     assert Measuring(protocol="chat").config(style).chat_date == "1 Jan 2026"
-    assert Chat(chat_style="paper").settings() == {"system_prompt": None, "chat_date": "26 Jul 2024"}
+    assert Chat(chat_style="paper_scores").settings() == {"system_prompt": None, "chat_date": "10 Apr 2025"}

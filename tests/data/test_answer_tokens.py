@@ -1,5 +1,7 @@
 """Questions with answers in tokens: what is labelled, what ends an answer, in raw and in chat."""
 
+from pathlib import Path
+
 import pytest
 from chat_templates import LLAMA_2, TEMPLATES, chat_tokenizer, open_unlearning_labels
 from tiny_models import EXAMPLES, build_tokenizer
@@ -163,10 +165,34 @@ def test_a_system_turn_and_a_date_reach_every_prompt():
     assert "26 Jul 2024\n\n<|eot|>" in answer_prompt("Who?", protocol="chat", tokenizer=tokenizer)
 
 
+@pytest.mark.parametrize(
+    ("name", "system", "date"),
+    [
+        ("open_unlearning", "You are a helpful assistant.", "10 Apr 2025"),
+        ("open_unlearning_gemma", None, None),
+        ("paper_pools", "You are a helpful assistant.", "10 Apr 2025"),
+        ("paper_scores", None, "10 Apr 2025"),
+        ("paper_perturbed", None, None),
+    ],
+)
+def test_the_prompts_of_published_numbers(name, system, date):
+    """As the configurations of Open-Unlearning and the UDS paper's scripts have them; no date: the template's own."""
+    assert chat_style_named(name) == ChatStyle(system_prompt=system, **({"chat_date": date} if date else {}))
+    prompt = answer_prompt(
+        "Who?", protocol="chat", tokenizer=chat_tokenizer("llama-3"), chat=CHAT_STYLES[name]
+    )
+    assert f"Today Date: {date or '26 Jul 2024'}\n\n{system or ''}<|eot|>" in prompt
+
+
+def test_every_style_is_told_in_the_documentation():
+    page = Path(__file__).parents[2] / "docs" / "guide" / "metrics.md"
+    text = page.read_text(encoding="utf-8")
+    assert all(f"`{name}`" in text for name in CHAT_STYLES)
+
+
 def test_styles_are_checked(unchecked):
-    assert chat_style_named("paper") == ChatStyle()
-    with pytest.raises(ConfigError, match="chat style must be one of 'open_unlearning', 'paper'; got 'ours'"):
-        chat_style_named("ours")
+    with pytest.raises(ConfigError, match=r"chat style must be one of 'open_unlearning', .*; got 'paper'"):
+        chat_style_named("paper")  # it was what no published table used
     for wrong in ({"system_prompt": ""}, {"chat_date": None}, {"system_prompt": 3}):
         with pytest.raises(ConfigError, match="must be a text that is not empty"):
             ChatStyle(**wrong)

@@ -172,6 +172,10 @@ def test_each_is_told_in_the_documentation():
         assert benchmark.hub is None or benchmark.hub in line
         assert all(f"`{part}`" in line for part in list(benchmark.parts)[:5])
         assert benchmark.lacks and benchmark.reference
+        # a data set with published models does not lack them
+        assert all(model in text for model in benchmark.models.values())
+        assert not (benchmark.models and any("retain model" in each for each in benchmark.lacks))
+    assert {"muse-news", "muse-books", "wmdp"} <= {name for name, each in BENCHMARKS.items() if each.models}
 
 
 def test_rwku_runs_through_audit_and_metrics(shared_dir, tmp_path):

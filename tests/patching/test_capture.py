@@ -15,9 +15,11 @@ from uds_lens.patching import (
     capture,
     hook_name,
     readout,
+    run_hooked,
     run_patched,
     target_logprobs,
 )
+from uds_lens.patching.naive import run_unhooked
 from uds_lens.patching.sites import chosen_layers, require_site
 
 PADDED = "uds_lens.patching.wavefront.padded_pass"
@@ -200,6 +202,52 @@ def test_run_patched_leaves_no_hook_and_refuses_what_does_not_fit(opened, batch_
     changed = SpanCache(cache.states + 1.0, cache.site)
     assert not torch.equal(run_patched(target, batch, changed, layer=0), before)
     assert torch.equal(run_patched(target, batch, cache, layer=0), before)
+
+
+@pytest.fixture(params=["bridge", "plain"])
+def hookable(request, opened, monkeypatch):
+    """An open model, by TransformerLens's Bridge and as if it had none."""
+    model = opened("llama")
+    if request.param == "plain":
+        monkeypatch.setattr(type(model), "has_bridge", False)
+    return model
+
+
+def test_a_hook_that_only_looks_changes_nothing(hookable, batch_of):
+    batch, seen = batch_of(), []
+
+    def look(activation, hook):
+        seen.append(tuple(activation.shape))
+
+    plain, name = run_unhooked(hookable, batch), hook_name("resid_post", 1)
+    assert torch.equal(run_hooked(hookable, batch, name, look), plain)
+    assert torch.equal(run_hooked(hookable, batch, name, lambda activation, hook: activation), plain)
+    assert seen == [(*batch.input_ids.shape, 32)]
+
+
+def test_hooks_that_do_not_fit_are_refused(hookable, batch_of):
+    """A shorter value was spread over all positions, and a number added to them, without a word."""
+    batch = batch_of()
+    shape = r"must return a tensor of shape \(8, \d+, 32\), or None to leave the activation as it is; got "
+    for wrong, got in ((lambda a, hook: a[:, :1], r"shape \(8, 1, 32\)"), (lambda a, hook: 3, "int")):
+        with pytest.raises(PatchError, match=shape + got):
+            run_hooked(hookable, batch, "blocks.2.hook_resid_post", wrong)
+    with pytest.raises(
+        PatchError, match=r"no point 'blocks\.99\.hook_resid_post': the blocks of .* are 0 to 3"
+    ):
+        run_hooked(hookable, batch, "blocks.99.hook_resid_post", lambda activation, hook: None)
+
+
+def test_hooks_at_points_that_are_not_there(opened, batch_of):
+    batch, model = batch_of(), opened("llama")
+    with pytest.raises(
+        PatchError, match=r"no point 'blocks\.2\.hook_atn_out'.* Did you mean 'blocks\.2\.hook_attn_out'"
+    ):
+        run_hooked(model, batch, "blocks.2.hook_atn_out", lambda activation, hook: None)
+    with pytest.raises(PatchError, match=r"has no point 'x'\. `model\.bridge\.hook_dict`"):
+        run_hooked(model, batch, "x", lambda activation, hook: None)
+    with pytest.raises(PatchError, match=r"the hook at 'blocks\.0\.attn\.hook_hidden_states' never ran"):
+        run_hooked(model, batch, "blocks.0.attn.hook_hidden_states", lambda activation, hook: None)
 
 
 def test_a_span_patch_writes_the_patched_positions_only_and_counts(batch_of):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,8 @@ class Benchmark:
     """What an audit or a metric may need and it does not have."""
     reference: str
     """The paper."""
+    models: Mapping[str, str] = field(default_factory=dict)
+    """Published checkpoints that an audit of it takes, by role ("full", "retain"): ids on the Hugging Face Hub."""
 
 
 def _rwku(name: str) -> Part:
@@ -83,12 +85,17 @@ _NO_PARAPHRASES = "paraphrased and perturbed answers"
 _NO_SUBJECTS = "subjects: intervals go by example"
 _NO_ENTITIES = "entities: mark them (`uds_lens.annotate`)"
 
+_TOFU_MODELS = {
+    role: f"open-unlearning/tofu_Llama-3.2-1B-Instruct_{name}"
+    for role, name in (("full", "full"), ("retain", "retain90"))
+}
 _MUSE = {"forget": _muse("forget_qa"), "retain": _muse("retain_qa")}
-_MUSE_LACKS = (
-    "a retain model of its own size (its authors publish a retrained 7B)",
-    _NO_PARAPHRASES,
-    _NO_SUBJECTS,
-)
+_MUSE_LACKS = (_NO_PARAPHRASES, _NO_SUBJECTS)
+
+
+def _muse_models(name: str) -> dict[str, str]:
+    return {"full": f"muse-bench/MUSE-{name}_target", "retain": f"muse-bench/MUSE-{name}_retrain"}
+
 
 BENCHMARKS: dict[str, Benchmark] = {
     "tofu": Benchmark(
@@ -113,6 +120,7 @@ BENCHMARKS: dict[str, Benchmark] = {
         },
         read=lambda row: [dict(row)],
         lacks=("entities: the benchmark tofu-annotated has them for forget10",),
+        models=_TOFU_MODELS,
         reference="Maini et al. 2024, TOFU: A Task of Fictitious Unlearning for LLMs",
     ),
     "tofu-annotated": Benchmark(
@@ -124,6 +132,7 @@ BENCHMARKS: dict[str, Benchmark] = {
         },
         read=lambda row: [dict(row)],
         lacks=("paraphrased and perturbed answers (load_tofu joins them from TOFU's own files)",),
+        models=_TOFU_MODELS,
         reference="Lee, Kim and Jo 2026, Measuring the Depth of LLM Unlearning via Activation Patching",
     ),
     "rwku": Benchmark(
@@ -148,6 +157,7 @@ BENCHMARKS: dict[str, Benchmark] = {
         parts=_MUSE,
         read=rows.question_and_short_answer,
         lacks=_MUSE_LACKS,
+        models=_muse_models("News"),
         reference="Shi et al. 2024, MUSE: Machine Unlearning Six-Way Evaluation for Language Models",
     ),
     "muse-books": Benchmark(
@@ -157,6 +167,7 @@ BENCHMARKS: dict[str, Benchmark] = {
         parts=_MUSE,
         read=rows.question_and_short_answer,
         lacks=_MUSE_LACKS,
+        models=_muse_models("Books"),
         reference="Shi et al. 2024, MUSE: Machine Unlearning Six-Way Evaluation for Language Models",
     ),
     "wmdp": Benchmark(
@@ -165,11 +176,11 @@ BENCHMARKS: dict[str, Benchmark] = {
         licence="MIT",
         parts={"bio": _wmdp("wmdp-bio"), "chem": _wmdp("wmdp-chem"), "cyber": _wmdp("wmdp-cyber")},
         read=rows.multiple_choice,
-        lacks=(
-            "a retain model",
-            "paraphrased answers (the wrong choices are its perturbed answers)",
-            _NO_SUBJECTS,
-        ),
+        lacks=("paraphrased answers (the wrong choices are its perturbed answers)", _NO_SUBJECTS),
+        models={
+            "full": "EleutherAI/deep-ignorance-unfiltered",
+            "retain": "EleutherAI/deep-ignorance-e2e-strong-filter",
+        },
         reference="Li et al. 2024, The WMDP Benchmark: Measuring and Reducing Malicious Use With Unlearning",
     ),
     "knowundo": Benchmark(

@@ -59,12 +59,26 @@ class ChatStyle:
             )
 
 
+_HELPFUL, _APRIL = "You are a helpful assistant.", "10 Apr 2025"
+
 CHAT_STYLES: dict[ChatStyleName, ChatStyle] = {
-    "open_unlearning": ChatStyle(system_prompt="You are a helpful assistant.", chat_date="10 Apr 2025"),
-    "paper": ChatStyle(),
+    "open_unlearning": ChatStyle(system_prompt=_HELPFUL, chat_date=_APRIL),
+    "open_unlearning_gemma": ChatStyle(),
+    "paper_pools": ChatStyle(system_prompt=_HELPFUL, chat_date=_APRIL),
+    "paper_scores": ChatStyle(chat_date=_APRIL),
+    "paper_perturbed": ChatStyle(),
 }
-"""`open_unlearning`: what Open-Unlearning trains and evaluates with. `paper`: the UDS paper's scripts for unlearned
-models, which set neither; their date was the day's, here it is the template's own, `CHAT_DATE`."""
+"""What published numbers were measured with; the numbers that a style does not name used another one.
+
+- `open_unlearning`: Open-Unlearning's, in training and evaluation, of Llama 3, Qwen2.5, Phi-3.5 and Zephyr (the
+  templates of Qwen2.5 and Phi-3.5 print no date). Its Llama-2-chat has a form of its own, no tokenizer's template.
+- `open_unlearning_gemma`: of Gemma-7b-it, without a system turn; its template prints no date.
+- `paper_pools`: the UDS paper's output metrics on its two pools, and ROUGE of the 150 unlearned models.
+- `paper_scores`: memorization, privacy and utility of these 150, behind the ranking of methods.
+- `paper_perturbed`: models after quantisation or relearning, and retain's own values before. The date was the day of
+  the run, which is not in the released files (it moved retain by 0.0014 at most); here it is `CHAT_DATE`.
+
+UDS, Logit Lens and Fisher of the paper were measured on raw prompts, and so have no style."""
 
 
 @arguments_named
@@ -75,8 +89,8 @@ def chat_style_named(name: ChatStyleName) -> ChatStyle:
         ConfigError: There is no such style.
 
     Example:
-        >>> chat_style_named("paper").system_prompt is None
-        True
+        >>> chat_style_named("paper_scores")
+        ChatStyle(system_prompt=None, chat_date='10 Apr 2025')
     """
     check_choice("chat style", name, ChatStyleName)
     return CHAT_STYLES[name]

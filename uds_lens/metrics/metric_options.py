@@ -91,7 +91,7 @@ class MetricOptions:
     @classmethod
     @arguments_checked
     def preset(cls, name: ChatStyleName) -> MetricOptions:
-        """Options with the chat prompts of a publication: "open_unlearning" or "paper" (`uds_lens.data.CHAT_STYLES`).
+        """Return options with the chat prompts of published numbers, by a name of `uds_lens.data.CHAT_STYLES`.
 
         >>> MetricOptions.preset("open_unlearning").chat_date
         '10 Apr 2025'

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import Any
 
 import torch
@@ -98,9 +99,9 @@ def run_unhooked(model: HookedModel, batch: TokenBatch) -> Float[Tensor, "batch 
 
 @arguments_checked
 def run_hooked(
-    model: HookedModel, batch: TokenBatch, name: str, hook: Callable[..., Tensor]
+    model: HookedModel, batch: TokenBatch, name: str, hook: Callable[..., Tensor | None]
 ) -> Float[Tensor, "batch pos d_vocab"]:
-    """One forward over the whole batch with one TransformerLens hook.
+    """Run one forward over the whole batch with one TransformerLens hook.
 
     A model that TransformerLens cannot wrap gets a plain forward hook on its block instead (`resid_post` only),
     with a warning.
@@ -109,28 +110,77 @@ def run_hooked(
         model: The model.
         batch: The tokens.
         name: TransformerLens's name of the point, for example `blocks.3.hook_resid_post`.
-        hook: Takes the activation and `hook=`, returns the one to use.
+        hook: Takes the activation and `hook=`, returns the one to use, of the same shape. Returning None, or what it
+            was given, leaves the model alone: that is how a hook only looks.
 
     Returns:
         Logits at every position, in the model's dtype.
 
     Raises:
-        PatchError: The point is inside a block of a model that TransformerLens cannot wrap.
+        PatchError: There is no such point, the hook never ran, it returned something of another shape, or the point is
+            inside a block of a model that TransformerLens cannot wrap.
     """
     return run_hooks(model, batch, [(name, hook)])
 
 
 @arguments_checked
 def run_hooks(
-    model: HookedModel, batch: TokenBatch, hooks: Sequence[tuple[str, Callable[..., Tensor]]]
+    model: HookedModel, batch: TokenBatch, hooks: Sequence[tuple[str, Callable[..., Tensor | None]]]
 ) -> Float[Tensor, "batch pos d_vocab"]:
-    """One forward over the whole batch with several hooks; see `run_hooked`."""
+    """Run one forward over the whole batch with several hooks; see `run_hooked`."""
+    watched = [(name, _Watched(name, hook)) for name, hook in hooks]
     with model.running():
-        return _run_hooks(model, batch, hooks)
+        _require_points(model, [name for name, _ in hooks])
+        logits = _run_hooks(model, batch, watched)
+    for name, hook in watched:
+        if not hook.fired:
+            raise PatchError(
+                f"the hook at {name!r} never ran: the forward pass of {model.name!r} does not come by there, although "
+                "the point has a name."
+            )
+    return logits
+
+
+@dataclass(eq=False, repr=False)
+class _Watched:
+    """A hook that counts how often it ran, and whose value must fit: a shorter one would be spread over positions."""
+
+    name: str
+    hook: Callable[..., Tensor | None]
+    fired: int = field(default=0, init=False)
+
+    def __call__(self, activation: Any, *, hook: Any = None) -> Tensor | None:
+        self.fired += 1
+        found = self.hook(activation, hook=hook)
+        if found is None or not isinstance(activation, Tensor):
+            return found
+        if not isinstance(found, Tensor) or found.shape != activation.shape:
+            got = f"shape {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
+            raise PatchError(
+                f"the hook at {self.name!r} must return a tensor of shape {tuple(activation.shape)}, or None to leave "
+                f"the activation as it is; got {got}."
+            )
+        return found
+
+
+def _require_points(model: HookedModel, names: Sequence[str]) -> None:
+    """Raise unless the model has these points, with the nearest names of those it has."""
+    for name in names:
+        block = re.match(r"blocks\.(\d+)\.", name)
+        if block is not None and int(block[1]) >= model.n_layers:
+            raise PatchError(
+                f"no point {name!r}: the blocks of {model.name!r} are 0 to {model.n_layers - 1}."
+            )
+        if model.has_bridge and model.bridge.get_hook_point(name) is None:
+            near = get_close_matches(name, list(model.bridge.hook_dict), n=3)
+            meant = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
+            raise PatchError(
+                f"{model.name!r} has no point {name!r}.{meant} `model.bridge.hook_dict` has the names of all points."
+            )
 
 
 def _run_hooks(
-    model: HookedModel, batch: TokenBatch, hooks: Sequence[tuple[str, Callable[..., Tensor]]]
+    model: HookedModel, batch: TokenBatch, hooks: Sequence[tuple[str, Callable[..., Tensor | None]]]
 ) -> Float[Tensor, "batch pos d_vocab"]:
     if model.has_bridge:
         return model.bridge.run_with_hooks(
@@ -146,7 +196,7 @@ def _run_hooks(
         return _forward(model.anatomy.causal_lm, batch)
 
 
-def _hook_block(model: HookedModel, name: str, hook: Callable[..., Tensor]) -> RemovableHandle:
+def _hook_block(model: HookedModel, name: str, hook: Callable[..., Tensor | None]) -> RemovableHandle:
     """A plain forward hook on a block, where TransformerLens has none."""
     point = re.fullmatch(r"blocks\.(\d+)\.hook_resid_post", name)
     if point is None:
@@ -157,6 +207,8 @@ def _hook_block(model: HookedModel, name: str, hook: Callable[..., Tensor]) -> R
 
     def replace(module: nn.Module, args: Any, output: Any) -> Any:
         patched = hook(first_tensor(output), hook=None)
+        if patched is None:
+            return None
         return patched if isinstance(output, Tensor) else (patched, *output[1:])
 
     return model.anatomy.layers[int(point[1])].register_forward_hook(replace)

@@ -186,7 +186,7 @@ def _open_order(tables: Tables) -> Iterator[str]:
         )
         yield (
             f"The intervals of the two highest F overlap: {one}, {other}. A paired test needs the values of the pool "
-            "models, which are not published: the order is open."
+            "models, which are not in the released files: the order is open."
         )
 
 
