@@ -151,7 +151,8 @@ def elicit(
         ),
         parts=tuple(parts),
         holdout=kept_out,
-        provenance=provenance(
+        provenance={"sample": _sample_told(forget, limit, options.seed)}
+        | provenance(
             engine="generation",
             device=run.device,
             rendered_prompt=next((ask.rendered.text for each in asked for ask in each.asks), None),
@@ -261,6 +262,13 @@ def _opened(source: ModelSource, options: ElicitOptions, run: RunOptions, tokeni
     if model.tokenizer is None:
         model.tokenizer = tokenizer
     return model
+
+
+def _sample_told(rows: Sequence[ForgetExample], limit: int | None, seed: int) -> dict[str, Any] | None:
+    """How the rows were chosen, for the record; None where all are asked."""
+    if limit is None or limit >= len(rows):
+        return None
+    return {"limit": limit, "of": len(rows), "sample": "random", "seed": seed}
 
 
 def _sampled(rows: Sequence[ForgetExample], limit: int | None, seed: int) -> Sequence[ForgetExample]:
