@@ -32,11 +32,11 @@ class SampleError(NamedTuple):
     interval: Interval
     """Where the mean over all examples lies, by Student's t; NaN where the standard error is."""
 
-    at_most: bool
-    """True where both are upper bounds, since too few subjects have two rows to tell their spread apart."""
-
     of: int
     """How many examples there are in all."""
+
+    at_most: bool
+    """True where both are upper bounds, since too few subjects have two rows to tell their spread apart."""
 
     @property
     def words(self) -> str:
@@ -63,8 +63,8 @@ def sample_error(
     s^2 / n_m^2, where n of N examples were drawn, n_m were measured, and s^2 is the variance of the residuals. Since
     `uds_lens.data.sample_examples` gives each subject its share, s^2 is taken within subjects (pooled); where their
     shares had to be rounded, sum e_g^2 / (6 n_m^2) comes on top, with the mean residual e_g of each subject less its
-    own noise. Without subjects s^2 is the variance over all, and so it is where fewer than 5 degrees of freedom are left
-    within subjects, as an upper bound.
+    own noise. Without subjects s^2 is the variance over all, and so it is where fewer than 5 degrees of freedom are
+    left within subjects, as an upper bound.
 
     Args:
         values: Of the sampled examples; NaN where one is not measurable.
