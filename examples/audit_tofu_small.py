@@ -27,7 +27,7 @@ def main() -> None:
         "--models", type=Path, required=True, help="folder with full, retain90, retain95, retain99"
     )
     parser.add_argument("--data", type=Path, required=True, help="folder with forget10_filtered.json")
-    parser.add_argument("--limit", type=int, default=None, help="only the first rows")
+    parser.add_argument("--limit", type=int, default=None, help="a random sample of so many rows")
     parser.add_argument("--dtypes", nargs="+", default=["float32"], help="also bfloat16, float16")
     parser.add_argument("--last-layer", default="resid_post", help="post_norm reproduces the released script")
     args = parser.parse_args()

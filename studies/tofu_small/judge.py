@@ -1,6 +1,10 @@
 """Judge the study: every table, every claim's verdict, figures and a page.
 
     python studies/tofu_small/judge.py runs/tofu_small --out studies/tofu_small/results
+    python studies/tofu_small/judge.py runs/stratified --plan plan_stratified.toml --out runs/stratified_results
+
+The second line is for the second study, which asks a sample of all authors. The page of the first has both side by side
+once all of the second is in `measured_stratified`, and says how much of it is measured until then.
 
 It refuses a study that is not complete: a look at half of it would be a choice. `--cut` names what was left out of the
 plan, in the order of `claims.md`, and is printed with the results. `trust.csv` is what the library says of metrics that
@@ -10,13 +14,17 @@ were in the study: it goes to `uds_lens/metrics`.
 from __future__ import annotations
 
 import argparse
+import tempfile
 from pathlib import Path
 from typing import Literal, TypeAlias
 
 import pandas as pd
+from resume import HERE, MEASURED, copied
 from verdicts import FILTERS, OUTCOMES, Judged, Verdict, interval_of_f, predictors, verdicts
 
 import uds_lens as ul
+
+STRATIFIED = "plan_stratified.toml"
 
 Rule: TypeAlias = Literal["without", "with"]
 """Which score chooses the configuration of a method."""
@@ -84,7 +92,12 @@ def judged(
         rule: ul.meta.stability(frames.before, examples=examples, select_by=rule, n_resamples=resamples)
         for rule in rules
     }
-    drawn = "examples" if examples is not None else "configurations"
+    drawn, by_row = "examples" if examples is not None else "configurations", {}
+    if examples is not None:
+        rows = examples.drop(columns="subject")
+        for rule in rules:
+            single = ul.meta.stability(frames.before, examples=rows, select_by=rule, n_resamples=resamples)
+            by_row[rule] = single.reordered[drawn]
     found = Judged(
         frames=frames,
         faithful=faithful.set_index("metric"),
@@ -98,6 +111,7 @@ def judged(
         changed={
             rule: bool((table["rank_with"] != table["rank_without"]).any()) for rule, table in ranked.items()
         },
+        reordered_rows=by_row,
     )
     tables = {"faithfulness": faithful, "thresholds": cuts, "robustness": robust}
     tables |= {f"summary, {name}": table for name, table in overall.items()}
@@ -171,6 +185,44 @@ def metric_table(found: Judged, setting: str) -> pd.DataFrame:
         table.loc[name, ["cluster_low", "cluster_high"]] = interval_of_f(found, name)
     table = table.sort_values("auc", ascending=False).reset_index()
     return table[list(FEW)].rename(columns=FEW)
+
+
+def second_study(metrics: tuple[str, ...], *, resamples: int) -> tuple[str, Judged | None]:
+    """How much of the study on a sample of all authors is kept here, and its tables once that is all of it."""
+    from uds_lens.study.study_folder import StudyFolder
+
+    with tempfile.TemporaryDirectory() as place:
+        folder = StudyFolder.begin(ul.study.plan(HERE / STRATIFIED), place)
+        copied(HERE / MEASURED[STRATIFIED], folder.path)
+        state = ul.study.status(folder)
+        if not state.is_complete:
+            return f"{state.done} of {state.total} measurements", None
+        frames, examples = ul.study.frames(folder), ul.study.examples_table(folder)
+        return str(state), judged(frames, examples, metrics, resamples=resamples)[0]
+
+
+def side_by_side(first: Judged, ruled: list[Verdict], second: Judged | None, told: str) -> list[str]:
+    """The two studies as Markdown: each claim's verdict, and each metric over useful models."""
+    out = ["", "## The same models, asked about all 20 authors", ""]
+    if second is None:
+        out += [
+            f"Being measured (`{STRATIFIED}`): {told} so far. Verdicts and tables stand here once all are."
+        ]
+        return out
+    again = {each.claim: each for each in verdicts(second)}
+    out += [
+        "The claims are those of `claims.md`; this table was planned after the first study had been judged.",
+        "",
+        "| claim | first 100 rows (5 authors) | 100 rows of all 20 authors | why, there |",
+        "|---|---|---|---|",
+    ]
+    out += [
+        f"| {each.claim} | {each.verdict} | {again[each.claim].verdict} | {again[each.claim].why} |"
+        for each in ruled
+    ]
+    both = (metric_table(each, "utility").set_index("metric") for each in (first, second))
+    some, every = (table[["F", "low", "high", "Q", "R", "Overall"]] for table in both)
+    return [*out, "", _markdown(some.join(every.reindex(some.index), rsuffix=", all authors").reset_index())]
 
 
 def page(found: Judged, ruled: list[Verdict], tables: dict[str, pd.DataFrame], told: str) -> str:
@@ -280,6 +332,9 @@ def main() -> None:
     parser.add_argument("study", type=Path)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--cut", default="nothing", help="what was left out of the plan")
+    parser.add_argument(
+        "--plan", choices=sorted(MEASURED), default="plan.toml", help="which of the two studies"
+    )
     parser.add_argument("--resamples", type=int, default=2000)
     asked = parser.parse_args()
     try:
@@ -289,7 +344,7 @@ def main() -> None:
     if not state.is_complete:
         raise SystemExit(f"the study is not complete ({state}): a verdict on a part of it would be a choice.")
     frames, long = ul.study.frames(asked.study), ul.study.table(asked.study)
-    plan = ul.study.plan(Path(__file__).parent / "plan.toml")
+    plan = ul.study.plan(HERE / asked.plan)
     metrics = tuple(name for name in plan.measure.metrics if name in frames.pools)
     found, tables = judged(frames, ul.study.examples_table(asked.study), metrics, resamples=asked.resamples)
     ruled = verdicts(found)
@@ -298,8 +353,13 @@ def main() -> None:
     told = (
         f"{state}. {len(frames.pools)} pool models, {len(frames.before)} unlearned ones. Left out of the plan: "
         f"{asked.cut}. {len(frames.reasons)} values of {len(long)} are undefined, each with its reason in the table."
+        f"\n\n{state.sample}"
     )
-    (asked.out / "README.md").write_text(page(found, ruled, tables, told), encoding="utf-8")
+    whole = page(found, ruled, tables, told)
+    if asked.plan != STRATIFIED:
+        how_far, second = second_study(metrics, resamples=asked.resamples)
+        whole += "\n".join([*side_by_side(found, ruled, second, how_far), ""])
+    (asked.out / "README.md").write_text(whole, encoding="utf-8")
     trust_table(found, tables["variants"]).to_csv(asked.out / "trust.csv", index=False)
     figures(found, tables, asked.out)
     for each in ruled:

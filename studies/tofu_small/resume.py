@@ -41,10 +41,15 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("study", type=Path)
-    parser.add_argument("--plan", choices=sorted(MEASURED), default="plan.toml", help="which of the two studies")
+    parser.add_argument(
+        "--plan", choices=sorted(MEASURED), default="plan.toml", help="which of the two studies"
+    )
     parser.add_argument("--keep", action="store_true", help="from the study into the folder beside this file")
     asked = parser.parse_args()
-    folder, kept = StudyFolder.begin(ul.study.plan(HERE / asked.plan), asked.study), HERE / MEASURED[asked.plan]
+    folder, kept = (
+        StudyFolder.begin(ul.study.plan(HERE / asked.plan), asked.study),
+        HERE / MEASURED[asked.plan],
+    )
     ways = (folder.path, kept) if asked.keep else (kept, folder.path)
     print(f"{copied(*ways)} files; {ul.study.status(folder)}")
 

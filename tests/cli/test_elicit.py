@@ -38,9 +38,11 @@ def test_an_elicitation(trio, examples, tmp_path, uds_lens):
     assert outcome.code == 0, outcome.err
     printed = " ".join(outcome.out.split())
     assert "Beyond retain: model minus retain" in printed and "Saved in" in printed
+    assert "A random sample was asked: 3 of" in printed and "question: what other subjects" in printed
     again = json.loads(uds_lens(*words, "--limit", 3, "--device", "cpu", "--json").out)
     assert {row["audit"] for row in again["summary"]} == {"plain", "cloze", "any audit"}
     assert again["ledger"][1]["injects"] == "answer prefix" and again["summary"][0]["n"] == 3
+    assert again["summary"][0]["beyond_sample_error"] >= 0
 
 
 def test_shots_from_facts_that_were_to_stay(trio, examples, tmp_path, uds_lens):

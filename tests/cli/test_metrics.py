@@ -54,6 +54,11 @@ def test_an_evaluation(trio, examples, tmp_path, uds_lens):
     assert "You are a helpful assistant." in saved.provenance["first_prompt"]
     assert saved.sizes["forget"] == 3
     assert f"{saved['es'].value:.3f}" in printed
+    assert set(saved.sample_errors) == {"es", "rouge", "uds"} & {m.name for m in saved if m.n > 0}
+    low, high = saved.sample_errors["es"].interval
+    assert f"{low:.3f} - {high:.3f}" in printed and "error of the sample alone" in " ".join(printed.split())
+    frame = saved.to_frame().set_index("metric")["sample_standard_error"]
+    assert frame["es"] == saved.sample_errors["es"].standard_error
     told = " ".join(printed.split())
     assert (
         "NaN, because there is no holdout set (questions of the same kind that no model has seen): MIA-LOSS."

@@ -197,6 +197,27 @@ def test_the_width_is_that_of_the_mean_over_examples():
     assert (row["low"], row["high"]) == pytest.approx(ends, abs=0.002)
 
 
+def test_rows_of_one_subject_are_drawn_together():
+    frame = models(model=["a1", "b1", "c1"], method=list("abc"))
+    frame, examples = example_table(frame, "x", 0.1, n=100)
+    # Ten subjects whose levels differ: the mean rests on ten draws, not on a hundred.
+    number = examples["example_id"].str[1:].astype(int)
+    examples["value"] += (number // 10 - 4.5) * 0.05
+    frame = frame.assign(x=examples.groupby("model")["value"].mean().reindex(frame["model"]).to_numpy())
+    named = examples.assign(subject=[f"s{n // 10}" for n in number])
+
+    def width(table):
+        rows = stability(frame, examples=table, n_resamples=2000, **ASK).scores
+        row = rows[(rows["resampled"] == "examples") & (rows["view"] == "without")].iloc[0]
+        return row["high"] - row["low"]
+
+    own = examples[examples["model"] == "a1"]
+    means = own.groupby(number // 10)["value"].mean()
+    by_hand = (means.std(ddof=0) / 10**0.5) / (own["value"].std(ddof=0) / 10)
+    assert width(named) / width(examples) == pytest.approx(by_hand, rel=0.15) and by_hand > 1.5
+    assert width(named.assign(subject=None)) == pytest.approx(width(examples), rel=0.1)
+
+
 def attack_table(frame, gaps, n=50, seed=1):
     """Scores of an attack: the forget set's lie below the holdout's by a gap, retain's are the last."""
     rng = np.random.default_rng(seed)

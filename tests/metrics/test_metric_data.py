@@ -129,7 +129,9 @@ def test_rows_with_entities_about_other_questions_are_left_out_and_said():
 def test_a_sample_without_an_entity_says_so():
     data = MetricData(forget=facts(30), entities=facts(1, entity="Author"))
     seed = next(s for s in range(9) if not data.limited(1, seed=s).entities)
-    assert data.limited(1, seed=seed).missing("entities") == "none of the 1 sampled questions has an entity span"
+    assert (
+        data.limited(1, seed=seed).missing("entities") == "none of the 1 sampled questions has an entity span"
+    )
 
 
 def test_the_sample_of_tofu_is_one_sample(shared_dir):

@@ -69,7 +69,7 @@ def test_utility_is_relative_to_full(done):
 def test_values_per_example(done):
     found = study.examples_table(done)
     assert set(found["model"]) == {"retain", "given", *(m for m in found["model"] if m.startswith("npo"))}
-    assert list(found) == ["model", "metric", "example_id", "value"]
+    assert list(found) == ["model", "metric", "example_id", "value", "subject"]
 
 
 def test_the_table_as_a_file(done, tmp_path):

@@ -108,9 +108,13 @@ def _print_one(results: MetricResults) -> None:
         for metric in results
         if metric.reason is None
     ]
-    print_table(
-        ["metric", "value", "95% interval", "higher is", "n", "seconds"], rows, right=("n", "seconds")
-    )
+    titles = ["metric", "value", "95% interval", "higher is", "n", "seconds"]
+    if errors := results.sample_errors:
+        titles.insert(3, "if all asked")
+        shown_metrics = [metric for metric in results if metric.reason is None]
+        for row, metric in zip(rows, shown_metrics, strict=True):
+            row.insert(3, _interval(errors[metric.name].interval) if metric.name in errors else "-")
+    print_table(titles, rows, right=("n", "seconds"))
 
 
 def _print_many(found: Mapping[str, MetricResults]) -> None:

@@ -29,6 +29,12 @@ _LEGEND = (
 )
 
 
+_SAMPLED = (
+    " If all asked: where the UDS of all examples lies, of which these are a random sample; the interval before it is "
+    "about other subjects or examples than those of the data."
+)
+
+
 def print_audits(audits: Mapping[str, DepthAudit], *, cautions_of: Sequence[str] | None = None) -> None:
     """Print the table of `audits` (name to audit), their warnings, and what the columns mean.
 
@@ -36,15 +42,22 @@ def print_audits(audits: Mapping[str, DepthAudit], *, cautions_of: Sequence[str]
         audits: What to print, in this order.
         cautions_of: Names whose warnings are printed; None prints those of all.
     """
-    titles = ("model", "UDS", _interval_title(audits), "N", "NaN", "layers", "reading")
+    sampled = any(audit.sample_error is not None for audit in audits.values())
+    titles: tuple[str, ...] = ("model", "UDS", _interval_title(audits), "N", "NaN", "layers", "reading")
     rows = [_cells(name, audit) for name, audit in audits.items()]
+    if sampled:
+        titles = (*titles[:3], "if all asked", *titles[3:])
+        rows = [
+            [*row[:3], _if_all_asked(audit), *row[3:]]
+            for row, audit in zip(rows, audits.values(), strict=True)
+        ]
     print_table(titles, rows, right=("UDS", "N", "NaN", "layers"), bold="UDS")
     print_beside(audits)
     shown = audits if cautions_of is None else {name: audits[name] for name in cautions_of}
     print_cautions(
         {name: [(_MARKS[level], text) for level, text in audit.cautions] for name, audit in shown.items()}
     )
-    typer.echo(f"\n{fill(_LEGEND, width())}")
+    typer.echo(f"\n{fill(_LEGEND + _SAMPLED if sampled else _LEGEND, width())}")
 
 
 _MARKS = {"fatal": "!! FATAL", "caution": "!", "note": "-"}
@@ -86,14 +99,24 @@ def _cells(name: str, audit: DepthAudit) -> list[str]:
     ]
 
 
+def _if_all_asked(audit: DepthAudit) -> str:
+    """Where the score of all examples lies, with the confidence of the interval."""
+    found = audit.sample_error
+    if found is None:
+        return "all were"
+    low, high = found.interval
+    return "unknown" if math.isnan(low) else f"{low:.3f} - {high:.3f}"
+
+
 def score_in_words(audit: DepthAudit) -> str:
     """The score and its interval in one line."""
     if math.isnan(audit.uds):
         return "UDS NaN, nothing measurable"
     low, high = audit.uds_interval
     interval = "" if math.isnan(low) else f", {audit.config.confidence:.0%} interval {low:.3f} to {high:.3f}"
+    sample = "" if audit.sample_error is None else f"; {audit.sample_error.words} examples"
     withheld = "; its reading is withheld" if audit.fatal else ""
-    return f"UDS {audit.uds:.3f}{interval}{withheld}"
+    return f"UDS {audit.uds:.3f}{interval}{sample}{withheld}"
 
 
 def audits_as_json(audits: Mapping[str, DepthAudit], directories: Mapping[str, Path]) -> str:

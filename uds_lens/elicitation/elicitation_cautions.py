@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from uds_lens.elicitation.elicitation_frames import BEST_OVERALL, summary_frame
+from uds_lens.results.cautions import about_first_rows
 from uds_lens.results.intervals import FEW_CLUSTERS
 
 if TYPE_CHECKING:
@@ -47,6 +49,20 @@ def elicitation_cautions(results: ElicitationResults) -> tuple[str, ...]:
         if audit.name in silent:
             told.append(
                 f"{audit.name}: not asked, since it could ask no row; the first: {silent[audit.name]}."
+            )
+    if (sample := results.provenance.get("sample")) is not None:
+        if sample["sample"] == "random":
+            worst = table["beyond_sample_error"].max() if len(table) else math.nan
+            known = "" if math.isnan(worst) else f" (standard error at most {worst:.3f})"
+            told.append(
+                f"A random sample was asked: {sample['limit']} of {sample['of']} rows (seed {sample['seed']}). "
+                f"Asking all would move a score beyond retain by the error of the sample alone{known}. The intervals "
+                "answer another question: what other subjects than those of the data would give."
+            )
+        else:
+            told.append(
+                f"Only the first {sample['limit']} of {sample['of']} rows were asked. "
+                f"{about_first_rows(sample.get('sorted_by', 'unknown'))}"
             )
     few = int(table["n_subjects"].max()) if len(table) else 0
     if 0 < few < FEW_CLUSTERS:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
 from uds_lens.elicitation.estimates import best_of, budgets, leak_at
 from uds_lens.elicitation.parts import HOLDOUT
@@ -14,6 +15,7 @@ from uds_lens.elicitation.scoring import cut, reference_in_prompt
 from uds_lens.elicitation.shares import NOT_ASKED, share
 from uds_lens.results import Contrast, contrast, holm
 from uds_lens.results.contrasts import subject_groups
+from uds_lens.results.sampling_error import sample_error
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,6 +41,7 @@ def summary_frame(results: ElicitationResults, *, capacity: bool = False) -> pd.
         rows.append(
             {"audit": audit, "decoding": decoding, "statistic": statistic}
             | _row(scores, plain.get((decoding, statistic)), groups, results.options.seed)
+            | {"beyond_sample_error": _sample_error(results, scores)}
         )
     for row, p in zip(rows, holm([row["p"] for row in rows]), strict=True):
         row["p_holm"] = p
@@ -75,6 +78,21 @@ def _row(
         missing = " and ".join(role for role in ("retain", "full") if role not in scores)
         row |= {"share": nan, "share_low": nan, "share_high": nan, "share_reason": f"no {missing} model"}
     return row
+
+
+def _sample_error(results: ElicitationResults, scores: dict[str, np.ndarray]) -> float:
+    """Standard error of `beyond_retain` as that of all rows, of which a sample was asked; 0 where all were."""
+    told = results.provenance.get("sample")
+    if told is None:
+        return 0.0
+    if "retain" not in scores:
+        return math.nan
+    subjects = [example.subject for example in results.examples]
+    values = torch.from_numpy(scores["unlearned"] - scores["retain"])
+    random = told["sample"] == "random"
+    return sample_error(
+        values, of=told["of"], drawn=told["limit"], subjects=subjects, random=random
+    ).standard_error
 
 
 def _told(name: str, short: str, found: Contrast) -> dict[str, float]:

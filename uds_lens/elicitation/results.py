@@ -123,7 +123,8 @@ class ElicitationResults:
         `beyond_retain` B is the mean over rows of the unlearned model's score minus retain's; `added` is B minus that
         of `plain`; `power` P is full minus retain; `share` B / P (0 as retain, 1 as full), NaN with `share_reason`
         where P's lower bound is not above 0, or no row was asked. `p_holm` is adjusted over the table. Audits that
-        hand over the answer are left out; they are in `capacity_frame`.
+        hand over the answer are left out; they are in `capacity_frame`. `beyond_sample_error` is the standard error
+        that comes of asking a sample of the rows, 0 where all were asked; the interval of B is about other subjects.
         """
         from uds_lens.elicitation.elicitation_frames import summary_frame
 

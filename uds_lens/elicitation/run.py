@@ -153,7 +153,8 @@ def elicit(
         ),
         parts=tuple(parts),
         holdout=kept_out,
-        provenance=provenance(
+        provenance={"sample": _sample_told(forget, limit, options.seed)}
+        | provenance(
             engine="generation",
             device=run.device,
             rows=", ".join(dict.fromkeys(ways)),
@@ -264,6 +265,13 @@ def _opened(source: ModelSource, options: ElicitOptions, run: RunOptions, tokeni
     if model.tokenizer is None:
         model.tokenizer = tokenizer
     return model
+
+
+def _sample_told(rows: Sequence[ForgetExample], limit: int | None, seed: int) -> dict[str, Any] | None:
+    """How the rows were chosen, for the record; None where all are asked."""
+    if limit is None or limit >= len(rows):
+        return None
+    return {"limit": limit, "of": len(rows), "sample": "random", "seed": seed}
 
 
 def _sampled(rows: Sequence[ForgetExample], limit: int | None, seed: int) -> Sequence[ForgetExample]:

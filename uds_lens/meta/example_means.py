@@ -37,6 +37,9 @@ class ExampleValues:
     utility: np.ndarray
     """Capped usefulness per model."""
 
+    clusters: np.ndarray | None = None
+    """Number of each example's subject: those of one are drawn together; None draws single examples."""
+
     @property
     def fixed(self) -> tuple[str, ...]:
         """Parts that cannot be taken anew."""
@@ -93,13 +96,19 @@ class ExampleValues:
             frame, examples, ids, names, {**_declared(constant, examples), **(attacks or {})}, retain
         )
         left = {name: share for name, share in constant.items() if name not in found}
-        return cls(ids, means, found, left, utility_of(frame, parts))
+        return cls(ids, means, found, left, utility_of(frame, parts), _subjects(examples, ids))
 
     def bootstrap(self, n_resamples: int, rng: np.random.Generator) -> np.ndarray:
-        """How often each example counts: resample x example; forget and holdout examples are drawn apart."""
+        """How often each example counts: resample x example; forget and holdout examples are drawn apart.
+
+        Where subjects are known, whole subjects are drawn: what is asked about one is not independent.
+        """
         weights = np.zeros((n_resamples, len(self.ids)))
         for own in self._sets():
-            weights[:, own] = rng.multinomial(len(own), [1 / len(own)] * len(own), size=n_resamples)
+            drawn = own if self.clusters is None else self.clusters[own]
+            codes = np.unique(drawn, return_inverse=True)[1]
+            n = codes.max() + 1
+            weights[:, own] = rng.multinomial(n, [1 / n] * n, size=n_resamples)[:, codes]
         return weights
 
     def halves(self, n_splits: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
@@ -137,6 +146,17 @@ def resampled_scores(values: ExampleValues, weights: np.ndarray, parts: ScorePar
     for name, attack in values.attacks.items():
         forgotten[name] = checked_share(name, attack.closeness(weights))
     return Scores.of(forgotten, np.broadcast_to(values.utility, shape), parts)
+
+
+def _subjects(examples: pd.DataFrame, ids: tuple[str, ...]) -> np.ndarray | None:
+    """Number the subjects of the examples; one without a subject is a subject of its own."""
+    from uds_lens.results.intervals import cluster_codes
+
+    if "subject" not in examples.columns:
+        return None
+    known = examples.dropna(subset="subject").astype({"example_id": str}).drop_duplicates("example_id")
+    subject = dict(zip(known["example_id"], known["subject"].astype(str), strict=True))
+    return cluster_codes([subject.get(name) for name in ids])
 
 
 def _with_holdout(own: pd.DataFrame) -> bool:

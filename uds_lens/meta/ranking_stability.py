@@ -82,7 +82,8 @@ def stability(
 
     Over configurations: each method's are drawn with replacement, as many as it has, and the best of those is chosen.
     Over examples: the examples are drawn with replacement, the same for all models and metrics, forget and holdout
-    examples apart. Metrics that are means over examples are taken anew, and attacks that are normalised by retain's
+    examples apart; whole subjects, where a column `subject` names them.
+    Metrics that are means over examples are taken anew, and attacks that are normalised by retain's
     (`1 - min(|AUC - AUC_retain| / AUC_retain, 1)`) with them; then the choice is made anew. What has no values per
     example for each model stays as it is and is named in `fixed`: the spread is then a lower bound.
 

@@ -268,12 +268,12 @@ def about_sample(sample: Mapping[str, Any]) -> str:
     about = "" if subjects is None else f", about {subjects['asked']} of {subjects['of']} subjects"
     forget = f"forget: of {sample['of']['forget']}{about}"
     if sample["sample"] == "random":
-        return (
-            f"Of every set a random sample was asked: at most {sample['limit']} ({forget}; seed {sample['seed']})."
-        )
+        return f"Of every set a random sample was asked: at most {sample['limit']} ({forget}; seed {sample['seed']})."
     said = f"Of every set only the first rows were asked: at most {sample['limit']} ({forget})."
     if sample["sample"] == "first_of_each":
-        said += " The rows with entities are the first of their own file, not those of the same questions."
+        few = sample.get("subjects", {}).get("entities")
+        about = "" if few is None else f" (about {few['asked']} of {few['of']} subjects)"
+        said += f" The rows with entities are the first of their own file{about}, not those of the same questions."
     return f"{said} {about_first_rows(sample.get('sorted_by', 'unknown'))}"
 
 

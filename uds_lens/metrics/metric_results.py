@@ -18,6 +18,7 @@ from uds_lens.metrics.trust import studied
 from uds_lens.results import Interval, ModelRecord, bootstrap_interval
 from uds_lens.results.cautions import FEW
 from uds_lens.results.intervals import FEW_CLUSTERS, interval_basis
+from uds_lens.results.sampling_error import SampleError, sample_error
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -176,15 +177,59 @@ class MetricResults:
         return {name: metric.reason for name, metric in self.metrics.items() if metric.reason is not None}
 
     @property
+    def sample_errors(self) -> dict[str, SampleError]:
+        """How far metrics may lie from those of all examples, by name; empty where all were asked.
+
+        Only means over examples have one. Their `interval` answers another question: what other subjects would give.
+        """
+        told = self.provenance.get("sample")
+        if told is None:
+            return {}
+        from uds_lens.metrics.catalogue import METRICS
+
+        found = {}
+        for metric in self:
+            values, spec = metric._drawn, METRICS.get(metric.name)
+            if values is None or spec is None or not spec.sets:
+                continue
+            name = spec.sets[0].partition("/")[0]
+            of = told["of"].get(name, told["of"]["forget"])
+            own = name == "entities" and name in told["of"] and told["sample"] != "first_of_each"
+            drawn = self.sizes["entities"] if own else min(told["limit"], of)
+            found[metric.name] = sample_error(
+                values,
+                of=of,
+                drawn=drawn,
+                subjects=metric.subjects,
+                random=told["sample"] == "random",
+                bounds=(metric.low, metric.high),
+            )
+        return found
+
+    def _about_sample(self) -> tuple[str, ...]:
+        told = self.provenance.get("sample")
+        if told is None:
+            return ()
+        errors = {name: each.standard_error for name, each in self.sample_errors.items()}
+        known = {name: error for name, error in errors.items() if not math.isnan(error)}
+        if not known:
+            return (about_sample(told),)
+        worst = max(known, key=lambda name: known[name])
+        return (
+            f"{about_sample(told)} Asking all of them would move a mean by the error of the sample alone (standard "
+            f"error at most {known[worst]:.3f}, that of {self[worst].label}); intervals answer another question, what "
+            "other subjects or examples than those of the data would give.",
+        )
+
+    @property
     def warnings(self) -> tuple[str, ...]:
         """What to know before quoting the numbers."""
         few: dict[int, list[str]] = {}
         for metric in self:
             if metric.per_example and metric.n < FEW:
                 few.setdefault(metric.n, []).append(metric.label)
-        told = self.provenance.get("sample")
         return (
-            (() if told is None else (about_sample(told),))
+            self._about_sample()
             + self._few_subjects()
             + tuple(
                 f"Only {n} example{'' if n == 1 else 's'} behind {', '.join(labels)}: {FEW} or more give useful "
@@ -237,10 +282,26 @@ class MetricResults:
         )
 
     def to_frame(self) -> pd.DataFrame:
-        """One row per metric: value, reason, counts, direction, range, meaning of 0 and 1, cost."""
+        """One row per metric: value, reason, counts, direction, range, meaning of 0 and 1, cost.
+
+        `sample_standard_error` is that of the sample alone (`sample_errors`): 0 where all were asked, NaN where the
+        metric has none.
+        """
         import pandas as pd
 
-        return pd.DataFrame([_row(metric) for metric in self])
+        errors = self.sample_errors
+        none = 0.0 if self.provenance.get("sample") is None else math.nan
+        return pd.DataFrame(
+            [
+                _row(metric)
+                | {
+                    "sample_standard_error": errors[metric.name].standard_error
+                    if metric.name in errors
+                    else none
+                }
+                for metric in self
+            ]
+        )
 
     def examples_frame(self) -> pd.DataFrame:
         """Long table: `metric`, `example_id`, `value`, for the metrics that have a value per example."""

@@ -51,6 +51,7 @@ def _headline(index: int, name: str, audit: DepthAudit, reference: bool) -> dict
         "high": None if math.isnan(high) else high,
         "interval": "no interval" if math.isnan(low) else f"{low:.3f} to {high:.3f}",
         "basis": str(audit.interval_basis),
+        "if_all": None if audit.sample_error is None else audit.sample_error.words,
         "confidence": f"{audit.config.confidence:.0%}".replace("%", " %"),
         "reading": audit.reading,
         "withheld": audit.reading == WITHHELD,

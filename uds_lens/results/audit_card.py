@@ -19,6 +19,7 @@ def audit_card(audit: AuditScores) -> str:
         ("reading", escape(audit.reading)),
         *_beside(audit),
         ("unlearned", escape(audit.models["unlearned"].name)),
+        *_sampled(audit),
         ("measured", f"{audit.n_measured} of {len(audit.examples) + len(audit.skipped)} examples"),
         ("not measurable", f"{audit.n_not_measurable} (no layer holds the knowledge)"),
         ("skipped", str(len(audit.skipped))),
@@ -34,6 +35,11 @@ def audit_card(audit: AuditScores) -> str:
     )
     notes = f'<ul style="margin:4px 0 0 0">{warnings}</ul>' if warnings else ""
     return f'<div><table style="border-collapse:collapse">{body}</table>{notes}</div>'
+
+
+def _sampled(audit: AuditScores) -> list[tuple[str, str]]:
+    found = audit.sample_error
+    return [] if found is None else [("if all asked", f"UDS {found.words} examples (error of the sample)")]
 
 
 def _beside(audit: AuditScores) -> list[tuple[str, str]]:

@@ -14,6 +14,7 @@ from torch import Tensor
 from uds_lens.checked_arguments import arguments_checked
 from uds_lens.results.intervals import Interval, IntervalBasis, bootstrap_interval, interval_basis
 from uds_lens.results.records import equal_weights
+from uds_lens.results.sampling_error import SampleError, sample_error
 from uds_lens.results.scores import layer_erasure_ratio, mean_uds, uds_per_example
 from uds_lens.results.stage_1 import Stage1
 
@@ -71,6 +72,25 @@ class AuditScores(Stage1):
         NaN with fewer than two measurable examples or with a single subject; see `uds_lens.results.bootstrap_interval`.
         """
         return self.interval_of(self.uds_per_example, self.subjects)
+
+    @cached_property
+    def sample_error(self) -> SampleError | None:
+        """How far `uds` may lie from that of all examples the sample was drawn from; None where all were measured.
+
+        `uds_interval` is about other subjects, and as wide where all are measured.
+        """
+        told = self.provenance.get("sample")
+        if not told:
+            return None
+        return sample_error(
+            self.uds_per_example,
+            of=int(told["of"]),
+            drawn=len(self.examples) + len(self.skipped),
+            subjects=self.subjects,
+            random=told["sample"] == "random",
+            confidence=self.config.confidence,
+            bounds=(0.0, 1.0),
+        )
 
     @property
     def interval_basis(self) -> IntervalBasis:
@@ -244,6 +264,7 @@ class AuditScores(Stage1):
     def summary(self) -> dict[str, Any]:
         """The headline numbers and counts as plain values; NaN where undefined."""
         interval, spread, damage = self.uds_interval, self.retain_spread, self.damage_estimate
+        sample = self.sample_error or SampleError(0.0, Interval(self.uds, self.uds), 0, False)
         return {
             "uds": self.uds,
             "uds_low": interval.low,
@@ -251,6 +272,10 @@ class AuditScores(Stage1):
             "confidence": self.config.confidence,
             "interval_by": self.interval_basis.by,
             "interval_degrees_of_freedom": self.interval_basis.degrees_of_freedom,
+            "sample_of": sample.of or len(self.examples) + len(self.skipped),
+            "sample_standard_error": sample.standard_error,
+            "sample_low": sample.interval.low,
+            "sample_high": sample.interval.high,
             "n_retains": max(1, len(self.retains)),
             "uds_by_retain": list(self.uds_by_retain),
             "uds_lowest": spread.low,

@@ -86,7 +86,12 @@ def _sample(audit: AuditScores) -> Caution | None:
     if told["sample"] == "first":
         return _first_rows(part, told.get("sorted_by", "unknown"))
     spread = ", spread over the subjects" if any(audit.subjects) else ""
-    return note(f"A random sample was measured: {part}{spread} (seed {told['seed']}).")
+    others = "subjects" if audit.interval_basis.by == "subject" else "examples"
+    return note(
+        f"A random sample was measured: {part}{spread} (seed {told['seed']}). How far its score may lie from that of "
+        f"all {told['of']} stands beside the interval, which answers another question: what other {others} than those "
+        "of the data would give."
+    )
 
 
 def _first_rows(part: str, sorted_by: str | None) -> Caution:

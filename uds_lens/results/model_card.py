@@ -138,6 +138,11 @@ def _section(audit: AuditScores, dataset: str, config: str | None) -> str:
     rows = [
         ("forget set", _plain(dataset if config is None else f"{dataset}, {config}")),
         ("measured", f"{audit.n_measured} of {len(audit.examples) + len(audit.skipped)} examples"),
+        *(
+            [("if all were measured", f"UDS {audit.sample_error.words} examples (error of the sample)")]
+            if audit.sample_error is not None
+            else []
+        ),
         ("not measurable, skipped", f"{audit.n_not_measurable}, {len(audit.skipped)}"),
         *(
             (role, f"`{_plain(shared_name(record.name))}`, weights `{record.fingerprint}`")

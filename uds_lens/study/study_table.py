@@ -111,12 +111,14 @@ def examples_table(out: str | os.PathLike[str] | StudyFolder) -> pd.DataFrame:
         out: Directory of the study.
 
     Returns:
-        `model`, `metric`, `example_id`, `value`; retain's are among them.
+        `model`, `metric`, `example_id`, `value`, `subject` (None where the data name none); retain's are among them.
 
     Raises:
         ResultFormatError: There is no study, or it is broken.
     """
     import pandas as pd
+
+    from uds_lens.metrics import METRICS
 
     folder = out if isinstance(out, StudyFolder) else StudyFolder(out)
     frames = []
@@ -129,8 +131,29 @@ def examples_table(out: str | os.PathLike[str] | StudyFolder) -> pd.DataFrame:
                 if frame is not None:
                     items = {row.metric for row in part.rows if _is_wanted(part, row.item, wanted)}
                     frames.append(frame[frame["metric"].isin(items)].assign(model=model.model_id))
-    columns = ["model", "metric", "example_id", "value"]
-    return pd.concat(frames, ignore_index=True)[columns] if frames else pd.DataFrame(columns=columns)
+    columns = ["model", "metric", "example_id", "value", "subject"]
+    if not frames:
+        return pd.DataFrame(columns=columns)
+    found, subjects = pd.concat(frames, ignore_index=True), _subjects(folder)
+    sets = {name: METRICS[name].sets[0].partition("/")[0] for name in found["metric"].unique()}
+    keys = zip(found["metric"], found["example_id"].astype(str), strict=True)
+    return found.assign(subject=[subjects.get((sets[metric], key)) for metric, key in keys])[columns]
+
+
+def _subjects(folder: StudyFolder) -> dict[tuple[str, str], str]:
+    """Subject of each example, by its set and its name in the tables."""
+    asked = folder.keys.asked.sets
+    named = {**asked, "entities": asked["forget"] if asked["entities"] is None else asked["entities"]}
+    found = {
+        (name, example.id): example.subject
+        for name, rows in named.items()
+        for example in rows or ()
+        if example.subject
+    }
+    holdout = {
+        ("forget", f"holdout/{key}"): subject for (name, key), subject in found.items() if name == "holdout"
+    }
+    return found | holdout
 
 
 def _rows(folder: StudyFolder, model: StudyModel, state: StudyState) -> Iterator[dict[str, Any]]:

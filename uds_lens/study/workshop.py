@@ -144,8 +144,10 @@ class Workshop:
 
         config = audit_settings(self.plan.measure)
         found = Baseline.measure(self.full, self.retain, self._asked, config=config, options=self.run)
-        return found if self._sample is None else replace(
-            found, provenance={**found.provenance, "sample": self._sample}
+        return (
+            found
+            if self._sample is None
+            else replace(found, provenance={**found.provenance, "sample": self._sample})
         )
 
     @property
@@ -159,7 +161,12 @@ class Workshop:
         if told is None:
             return None
         of = told["of"]["forget" if self.data.entities is None else "entities"]
-        return {**told, "limit": len(self._asked), "of": of, "sample": told["sample"].removesuffix("_of_each")}
+        return {
+            **told,
+            "limit": len(self._asked),
+            "of": of,
+            "sample": told["sample"].removesuffix("_of_each"),
+        }
 
     def _metrics(self, weights: Weights, metrics: list[str]) -> Measured:
         from uds_lens.metrics import evaluate
@@ -236,6 +243,8 @@ class Workshop:
             run=self.run,
             out=self.folder / "elicitation",
         )
+        if self._sample is not None:
+            found = replace(found, provenance={**found.provenance, "sample": self._sample})
         found.save(self.folder / "elicitations" / name)
         took = round(time.perf_counter() - began, 3)
         rows = [
