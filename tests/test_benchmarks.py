@@ -1,6 +1,8 @@
 """The scripts that need a larger machine than this one run at toy size."""
 
+import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,3 +25,38 @@ def test_the_gpu_benchmark_runs_on_a_cpu(monkeypatch: pytest.MonkeyPatch, capsys
     apart = float(printed.split("largest difference of S2: ")[1].split()[0])
     assert apart < 1e-5
     assert "in NF4" in printed and "Ten metrics" in printed
+
+
+def test_annotation_baselines_stand_beside_the_ways(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    import uds_lens as ul
+
+    monkeypatch.syspath_prepend(str(REPOSITORY / "benchmarks"))
+    import annotation_ways as ways
+
+    row = ul.data.ForgetExample("0", "Who wrote Ash?", "Ash is by Ada, not by Bo.", entity="Ada", subject="a")
+    rows = [row, replace(row, id="1", subject="b")]
+    assert [row.answer[a:b] for a, b in ways.new_words(row)] == ["is", "by", "Ada", "not", "by", "Bo"]
+
+    def tokenizer(text: str, **_: object) -> dict[str, list[tuple[int, int]]]:
+        return {"offset_mapping": [match.span() for match in re.finditer(r"\w+|\W+", text)]}
+
+    marks = {
+        "by hand": list(map(ways.marked, rows)),
+        ways.NEW: list(map(ways.new_words, rows)),
+        "answer": [[(0, 3)], []],
+    }
+    marks[ways.WHOLE] = [[(0, len(row.answer))]] * 2
+    by_gpt = [[(10, 13), (22, 24)], []]
+    ways.print_agreement(tokenizer, rows, marks, {"by hand": marks["by hand"], "by GPT-4o": by_gpt})
+    head, _, *lines = capsys.readouterr().out.splitlines()
+    cells = {line.split(" | ")[0].strip("| "): re.findall(r"[+-]?\d\.\d{3}", line) for line in lines}
+    assert "2 rows by hand" in head and "1 rows by GPT-4o" in head
+    # tokens: 1 by hand, 2 by GPT-4o, 6 words that the question lacks, 14 in all
+    assert cells[ways.NEW] == [f"{2 / 7:.3f}", f"{4 / 8:.3f}"]
+    assert cells[ways.WHOLE] == [
+        f"{2 / 15:.3f}", f"{2 / 15 - 2 / 7:.3f}", f"{4 / 16:.3f}", f"{4 / 16 - 4 / 8:.3f}"
+    ]  # fmt: skip
+    assert cells["answer"] == ["0.000", f"{-2 / 7:.3f}", "0.000", "-0.500"]
+    assert lines[-1].endswith("| 0 % | 1 |")

@@ -54,6 +54,9 @@ def annotate(
     For data that does not mark them. The file in --out is read by every command; each row says in `entity_by` how its
     entity was found. Look at the page of --review before quoting a score: the ways find different words.
 
+    Token F1 on 367 rows of TOFU marked by hand: answer and difference .45, contrast .37, names .17; marking every word
+    that the question lacks .38, the whole answer .29. On 357 rows marked by GPT-4o: .41, .42, .37, .23; .48 and .40.
+
     \b
     Example:
       uds-lens annotate --examples forget10.json --by contrast --full ckpt/full \\
