@@ -20,7 +20,7 @@ from uds_lens.unlearning.data_fingerprints import digest
 from uds_lens.unlearning.file_sums import difference
 from uds_lens.unlearning.joint_processes import JointProcesses
 from uds_lens.unlearning.run_checkpoints import CONTENTS, checkpoints, step_of
-from uds_lens.unlearning.training_record import read_record
+from uds_lens.unlearning.training_record import counted_twice, read_record
 
 if sys.platform != "win32":
     import fcntl
@@ -47,7 +47,8 @@ class RunFolder:
             ResultFormatError: Its record was altered.
 
         Warns:
-            UdsLensWarning: It holds this result, but not as it was saved: the run is done again.
+            UdsLensWarning: It holds this result, but not as it was saved, or as several processes trained it in
+                version 0.1.0: the run is done again.
         """
         if not os.path.lexists(self.out) or not any(self.out.iterdir()):
             return False
@@ -61,13 +62,16 @@ class RunFolder:
             raise ConfigError(
                 f"{str(self.out)!r} holds the result of another run{differences}: choose another place, or remove it."
             )
-        problem = difference(self.out, record["files"])
+        changed = difference(self.out, record["files"])
+        problem = None if changed is None else f"is not as it was saved ({changed})"
+        if problem is None and counted_twice(record):
+            problem = (
+                f"was trained by {record['n_devices']} processes that counted some visits twice in the last batch, "
+                "as version 0.1.0 did"
+            )
         if problem is not None:
             warnings.warn(
-                UdsLensWarning(
-                    f"{str(self.out)!r} is not as it was saved ({problem}): the run is done again."
-                ),
-                stacklevel=2,
+                UdsLensWarning(f"{str(self.out)!r} {problem}: the run is done again."), stacklevel=2
             )
         return problem is None
 
