@@ -25,7 +25,7 @@ from uds_lens.storage import (
     sealed,
     sha256_bytes,
 )
-from uds_lens.study.claims import Claims
+from uds_lens.storage.claims import Claims
 from uds_lens.study.plan_file import as_mapping, plan
 from uds_lens.study.plan_records import StudyPlan
 from uds_lens.study.study_models import AUDIT, StudyModel, StudyState, study_models

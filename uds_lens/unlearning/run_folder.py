@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -15,6 +16,7 @@ from typing import Any
 
 from uds_lens.errors import ConfigError, UdsLensWarning
 from uds_lens.storage import atomic_write_text
+from uds_lens.storage.claims import SILENCE, Claims
 from uds_lens.unlearning.alternates import FILE as ALTERNATES
 from uds_lens.unlearning.data_fingerprints import digest
 from uds_lens.unlearning.file_sums import difference
@@ -25,7 +27,7 @@ from uds_lens.unlearning.training_record import counted_twice, read_record
 if sys.platform != "win32":
     import fcntl
 
-_RUN, _LOCK = "run.json", "lock"
+_RUN, _LOCK, _CLAIM = "run.json", "lock", "claim"
 _KEY = re.compile(r"[0-9a-f]{32}")
 
 
@@ -119,7 +121,7 @@ class RunFolder:
         if not os.path.lexists(self.folder):
             return
         names = {path.name for path in self.folder.iterdir()} if self.folder.is_dir() else {""}
-        if names - {_LOCK} and _key_in(self.folder / _RUN) is None:
+        if names - {_LOCK, _CLAIM} and _key_in(self.folder / _RUN) is None:
             raise ConfigError(
                 f"{str(self.folder)!r} is where the run would keep its checkpoints, and holds something else: choose "
                 "another name for the result, or remove it."
@@ -148,11 +150,38 @@ def saved_so_far(out: Path) -> str:
 
 @contextmanager
 def _locked(folder: Path, out: Path) -> Iterator[None]:
-    """Hold the folder for this process until the block ends; the system lets go of it when a process dies."""
-    if sys.platform == "win32":
-        folder.mkdir(parents=True, exist_ok=True)
-        yield
+    """Hold the folder for this process until the block ends.
+
+    The system lets go of a lock when a process dies. Where the file system has no locks (some Lustre, FUSE and Drive
+    mounts) or the system has none, a claim with a heartbeat takes their place.
+
+    Raises:
+        ConfigError: Another process holds it.
+    """
+    descriptor = _lock(folder, out)
+    if descriptor is not None:
+        try:
+            yield
+        finally:
+            os.close(descriptor)
         return
+    claim = Claims(folder).take(_CLAIM)
+    if claim is None:
+        raise ConfigError(
+            f"another process is making {str(out)!r}: wait for it, or choose another place. This file system has no "
+            f"locks: a process that died on another machine counts as alive for {SILENCE / 60:g} minutes."
+        )
+    with claim:
+        yield
+    shutil.rmtree(folder / _CLAIM, ignore_errors=True)
+    with suppress(OSError):  # something that is not ours was put there
+        folder.rmdir()
+
+
+def _lock(folder: Path, out: Path) -> int | None:
+    """Lock a file in the folder and return its descriptor; None where there are no such locks."""
+    if sys.platform == "win32":
+        return None
     while True:
         folder.mkdir(parents=True, exist_ok=True)
         try:
@@ -163,16 +192,14 @@ def _locked(folder: Path, out: Path) -> Iterator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             os.close(descriptor)
+            if error.errno not in (errno.EAGAIN, errno.EWOULDBLOCK, errno.EACCES):
+                return None
             raise ConfigError(
                 f"another process is making {str(out)!r}: wait for it, or choose another place."
             ) from error
         if _is_at(descriptor, folder / _LOCK):
-            break
+            return descriptor
         os.close(descriptor)  # the same, a moment later
-    try:
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def _is_at(descriptor: int, path: Path) -> bool:
