@@ -23,6 +23,7 @@ PACKAGE = Path(errors.__file__).parent
     [
         ("ConfigError", ValueError),
         ("DataError", ValueError),
+        ("MissingSplitError", ValueError),
         ("MissingDependencyError", ImportError),
         ("ModelError", ValueError),
         ("ModelBusyError", ValueError),

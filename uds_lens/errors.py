@@ -18,6 +18,7 @@ __all__ = [
     "DataError",
     "IncompatibleModelsError",
     "MissingDependencyError",
+    "MissingSplitError",
     "ModelBusyError",
     "ModelError",
     "PatchError",
@@ -90,6 +91,10 @@ class ConfigError(UdsLensError, ValueError):
 
 class DataError(UdsLensError, ValueError):
     """A file, table or example cannot be read as unlearning data."""
+
+
+class MissingSplitError(DataError):
+    """A data set can be read, and has no split of that name."""
 
 
 class ModelError(UdsLensError, ValueError):

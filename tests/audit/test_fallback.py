@@ -1,11 +1,13 @@
 """Whatever fails in the fast engine, in whichever role, the reference measures, and a warning says what failed."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 import torch
 from tiny_models import EXAMPLES
 
+from uds_lens.audit.baseline import Baseline
 from uds_lens.audit.target import Target, _closeness, _mean_over_tokens
 from uds_lens.data import TokenSequence, encode, make_batch
 from uds_lens.errors import UdsLensWarning, forget_warnings
@@ -93,6 +95,90 @@ def test_a_target_that_fails_after_its_check(trio, audited, monkeypatch):
         found = audit(trio)
     assert found.provenance["engine"] == "naive"
     same(found, audited("llama"))
+
+
+@pytest.fixture
+def wrong_then_failing(monkeypatch):
+    """The fast engine passes its check, gives wrong values on one batch, and fails on the next."""
+    true, calls = WavefrontTarget.patched, []
+
+    def patched(self, *args, **kwargs):
+        calls.append(1)
+        if len(calls) == 1:  # the check
+            return true(self, *args, **kwargs)
+        if len(calls) <= 3:  # both sources
+            return true(self, *args, **kwargs) - 1.0
+        raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
+
+    monkeypatch.setattr(WavefrontTarget, "patched", patched)
+    return calls
+
+
+def test_what_was_measured_before_the_engine_failed_is_measured_again(
+    trio, audited, wrong_then_failing, monkeypatch
+):
+    """One audit, one engine: values of the fast engine would stand beside those of the reference."""
+    forget_warnings()
+    with pytest.warns(UdsLensWarning, match="it failed: RuntimeError: mat1 and mat2 shapes"):
+        found = DepthAudit.run(*trio("llama"), EXAMPLES, options=replace(AUTO, token_budget=60))
+    assert len(wrong_then_failing) == 4
+    assert found.provenance["engine"] == "naive"
+    assert not any("engine" in warning for warning in found.warnings)
+    same(found, audited("llama"))
+
+
+def test_a_source_that_fails_in_its_second_batch_is_read_again_whole(trio, audited, monkeypatch):
+    """And so are the sources before it."""
+    calls = []
+
+    def wrong_then_failing(*args, **kwargs):
+        calls.append(kwargs["engine"])
+        cache = capture(*args, **kwargs)
+        if kwargs["engine"] == "naive":
+            return cache
+        if calls.count("wavefront") > 5:  # four batches a source
+            raise IndexError("index out of range in self")
+        return replace(cache, states=cache.states * 1.5)
+
+    monkeypatch.setattr("uds_lens.audit.source_states.capture", wrong_then_failing)
+    forget_warnings()
+    with pytest.warns(UdsLensWarning, match="it failed: IndexError: index out of range in self"):
+        found = DepthAudit.run(*trio("llama"), EXAMPLES, options=replace(AUTO, token_budget=60))
+    assert calls.count("wavefront") == 6
+    same(found, audited("llama"))
+
+
+@pytest.mark.parametrize("kept_open", [True, False])
+def test_stage_2_takes_the_engine_of_stage_1(trio, kept_open, wrong_then_failing):
+    paths = trio("llama")
+    forget_warnings()
+    baseline = Baseline.measure(
+        paths.full, paths.retain, EXAMPLES, options=RunOptions(device="cpu", engine="naive")
+    )
+    if kept_open:
+        with baseline.recorded(options=AUTO) as recorded:
+            found = recorded.audit(paths.unlearned)
+    else:
+        found = baseline.audit(paths.unlearned, options=AUTO)
+    assert found.provenance["engine"] == found.provenance["stage_1"]["engine"] == "naive"
+    assert wrong_then_failing == []
+
+
+def test_stages_of_two_engines_are_cautioned_of(trio, wrong_then_failing):
+    """Stage 1 was measured while the fast engine worked; the retain model is not there to measure it again."""
+    paths = trio("llama")
+    forget_warnings()
+    baseline = Baseline.measure(
+        paths.full, paths.retain, EXAMPLES, options=RunOptions(device="cpu", engine="naive")
+    )
+    told = {**baseline.provenance, "engine": "wavefront"}
+    baseline = replace(baseline, provenance=told)
+    with pytest.warns(UdsLensWarning, match="mat1 and mat2 shapes"):
+        found = baseline.audit(paths.unlearned, options=replace(AUTO, token_budget=60))
+    assert found.provenance["engine"] == "naive"
+    assert any(
+        "Stage 1 was measured by the wavefront engine and stage 2 by the naive" in x for x in found.warnings
+    )
 
 
 def test_an_engine_that_was_asked_for_by_name_fails_openly(trio, monkeypatch):

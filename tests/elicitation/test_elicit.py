@@ -11,7 +11,14 @@ from tiny_models import EXAMPLES
 
 import uds_lens as ul
 from uds_lens.elicitation import ICL, ElicitationResults, ElicitOptions, depth_correlation, elicit
-from uds_lens.errors import ConfigError, DataError, ModelError, ResultFormatError, StorageError
+from uds_lens.errors import (
+    ConfigError,
+    DataError,
+    ModelError,
+    ResultFormatError,
+    StorageError,
+    UdsLensWarning,
+)
 from uds_lens.results import RunOptions
 from uds_lens.storage import sealed
 
@@ -274,10 +281,12 @@ def test_correlation_with_depth_is_spearmans():
     assert math.isnan(constant.rho)
 
 
-def test_long_runs_need_consent(trio):
-    paths = trio("llama")
-    with pytest.raises(ConfigError, match=r"hours.*ElicitOptions\(max_hours="):
-        elicit(paths.unlearned, ROWS, audits=["plain"], options=ElicitOptions(samples=10_000_000), run=RUN)
+def test_long_runs_are_announced_and_run(trio):
+    """The time is a guess: a study would have counted the refusal as a failure."""
+    paths, options = trio("llama"), ElicitOptions(samples=0, max_new_tokens=2, max_hours=1e-12)
+    with pytest.warns(UdsLensWarning, match=r"may take about .* hours .*a guess.*max_hours=1e-12"):
+        found = elicit(paths.unlearned, ROWS, audits=["plain"], options=options, run=RUN)
+    assert found.part("unlearned", "plain").said
 
 
 @pytest.mark.parametrize(

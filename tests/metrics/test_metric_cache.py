@@ -3,14 +3,16 @@
 import json
 import shutil
 import warnings
+from dataclasses import replace
 
 import pytest
 from tiny_models import EXAMPLES, load_plain
 
 from uds_lens.data import ForgetExample
-from uds_lens.errors import ModelError
+from uds_lens.errors import ModelError, UdsLensWarning, forget_warnings
 from uds_lens.metrics import MetricCache, MetricData, evaluate
 from uds_lens.models import fingerprint, open_model
+from uds_lens.patching import WavefrontTarget
 
 from .conftest import RUN, SHORT
 
@@ -112,3 +114,28 @@ def test_answers_of_a_model_that_ends_elsewhere_are_not_taken(trio, data, tmp_pa
     second = ask(other, data, metrics=["rouge"], cache=cache)
     assert second.generations == ask(other, data, metrics=["rouge"]).generations != first.generations
     assert ask(paths.retain, data, metrics=["rouge"], cache=cache).generations == first.generations
+
+
+def test_depth_is_measured_by_one_engine_though_stage_1_was_kept(trio, data, monkeypatch):
+    """The fast engine is wrong while the first model is measured, and fails on the second."""
+    models, cache, calls = trio("llama"), MetricCache(), []
+    options = {"metrics": ["uds"], "retain": models.retain, "full": models.full}
+    plainly = ask(models.unlearned, data, run=replace(RUN, engine="naive"), **options)
+    true = WavefrontTarget.patched
+
+    def patched(self, *args, **kwargs):
+        calls.append(1)
+        if len(calls) > 2:  # the check, retain
+            raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
+        return true(self, *args, **kwargs) - float(len(calls) > 1)
+
+    monkeypatch.setattr(WavefrontTarget, "patched", patched)
+    forget_warnings()
+    run = replace(RUN, engine="auto")
+    ask(models.full, data, run=run, cache=cache, **options)
+    assert len(calls) == 2
+    with pytest.warns(UdsLensWarning, match="mat1 and mat2 shapes"):
+        found = ask(models.unlearned, data, run=run, cache=cache, **options)
+    assert found["uds"].value == pytest.approx(plainly["uds"].value, abs=1e-6)
+    again = ask(models.unlearned, data, run=run, cache=cache, **options)
+    assert again["uds"].value == found["uds"].value

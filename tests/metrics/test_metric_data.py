@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from tiny_models import EXAMPLES
 
-from uds_lens.data import ForgetExample
+from uds_lens.data import ForgetExample, load_tofu
 from uds_lens.errors import ConfigError, DataError, UdsLensWarning
 from uds_lens.metrics import MetricData, load_tofu_data, open_metric_data
 
@@ -62,6 +62,17 @@ def test_a_broken_file_is_not_an_absent_one(tofu):
         load_tofu_data(tofu)
     with pytest.raises(DataError, match="no split 'forget01'"):
         load_tofu_data(tofu, split="forget01")
+
+
+def test_what_an_error_says_does_not_make_a_split_absent(tofu, monkeypatch):
+    def load(source, split):
+        if split == "holdout10":
+            raise DataError("holdout10.json: no question in row 1, which holds \"no split 'holdout10'\".")
+        return load_tofu(source, split)
+
+    monkeypatch.setattr("uds_lens.metrics.metric_data.load_tofu", load)
+    with pytest.raises(DataError, match="no question in row 1"):
+        load_tofu_data(tofu)
 
 
 def test_sources_of_the_command_line(tofu):

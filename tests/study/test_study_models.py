@@ -1,10 +1,12 @@
 """A plan's models: names, pools, states, and an order whose every prefix is balanced."""
 
 from collections import Counter
+from dataclasses import asdict
 
 from uds_lens import study
+from uds_lens.metrics import MetricOptions
 from uds_lens.study.training_answers import training_answers
-from uds_lens.study.work_keys import WorkKeys
+from uds_lens.study.work_keys import WorkKeys, digest
 
 
 def test_every_model_of_the_plan(small):
@@ -48,7 +50,7 @@ def test_a_key_is_made_of_weights_metric_options_and_data(small):
     more = keys(measure={**small["measure"], "metrics": ["es", "uds", "em"]})
     assert {name: more["before"][name] for name in before["before"]} == before["before"]
     for change in (
-        {"measure": {**small["measure"], "options": {"tau": 0.1}}},
+        {"measure": {**small["measure"], "options": {"min_k": 0.1}}},
         {"data": {"forget": "toy:forget", "limit": 5}},
         {"retain": "toy:half"},
         {"train": {**small["train"], "forget": [{"source": "toy:forget", "sample": 4, "seed": 1}]}},
@@ -59,6 +61,38 @@ def test_a_key_is_made_of_weights_metric_options_and_data(small):
     relearnt = keys(perturb={"quantise": True, "relearn": {"settings": {"learning_rate": 1e-4}}})
     assert relearnt["before"] == before["before"] and relearnt["quantised"] == before["quantised"]
     assert relearnt["relearned-0"] != before["relearned-0"]
+
+
+def test_settings_that_change_no_value_leave_work_finished(small):
+    elicited = {**small["measure"], "metrics": ["es", "uds", "privacy"], "elicitation": {"audits": ["plain"]}}
+
+    def keys(**measure):
+        plan = study.plan({**small, "measure": {**elicited, **measure}})
+        model = next(m for m in study.study_models(plan) if m.model_id.startswith("npo_lr1e-03"))
+        return WorkKeys(plan).items(model, study.StudyState("before"))
+
+    before = keys()
+    assert keys(options={"generation_rows": 8, "fisher_memory_gb": 1.0}) == before
+    assert keys(elicitation={"audits": ["plain"], "max_hours": 9.0, "rows_at_once": 16}) == before
+    changed = keys(options={"tau": 0.1})
+    assert {item for item, key in changed.items() if key != before[item]} == {"uds"}
+    with_uds = keys(options={"uds_in_privacy": True}), keys(options={"uds_in_privacy": True, "tau": 0.1})
+    assert {item for item in before if with_uds[0][item] != with_uds[1][item]} == {"uds", "privacy"}
+    assert keys(elicitation={"audits": ["plain"], "seed": 1})["elicitation"] != before["elicitation"]
+
+
+def test_keys_of_version_0_1_0_are_accepted(small):
+    """It hashed every setting; where those that change no value are at their defaults, the keys are the same."""
+    for options in ({}, {"max_new_tokens": 64}, {"generation_rows": 8}):
+        plan = study.plan({**small, "measure": {**small["measure"], "options": options}})
+        model, state = study.study_models(plan)[0], study.StudyState("before")
+        keys = WorkKeys(plan)
+        settings = digest(asdict(MetricOptions(**options)) | {"fluency": plan.measure.fluency})
+        references = [keys.source(place, None) for place in (plan.full, plan.retain)]
+        for item, key in keys.items(model, state).items():
+            old = digest([keys.weights(model, state), item, settings, keys.data_hash, references])
+            assert old in keys.accepted(model, state)[item]
+            assert (old == key) == ("generation_rows" not in options)
 
 
 def test_answers_to_train_on():

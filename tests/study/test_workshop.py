@@ -1,15 +1,18 @@
 """The real workshop, on tiny models: what it makes and measures is what the other rooms make and measure."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 import uds_lens as ul
 from uds_lens import study
-from uds_lens.study.workshop import unpacked_four_bit
+from uds_lens.study.study_folder import StudyFolder
+from uds_lens.study.workshop import Workshop, unpacked_four_bit
 
 
 @pytest.mark.filterwarnings("ignore::uds_lens.errors.UdsLensWarning")
-def test_two_workers_measure_what_evaluate_measures(tmp_path):
+def test_two_workers_measure_what_evaluate_measures(tmp_path, monkeypatch):
     world = ul.toy.load()
     plan = {
         "name": "real",
@@ -45,6 +48,23 @@ def test_two_workers_measure_what_evaluate_measures(tmp_path):
     assert ga.loc[("relearned", "uds"), "value"] == pytest.approx(audit.uds)
     assert audit.provenance["sample"]["sample"] == "random"
     assert any("A random sample was measured: 3 of 48 examples" in told for told in audit.warnings)
+    for change in ({"tau": 0.5}, {"confidence": 0.5}, {"tau": 0.5, "n_bootstrap": 200}):
+        other = {**plan, "measure": {**plan["measure"], "audit": {"n_bootstrap": 100, **change}}}
+        with monkeypatch.context() as patched:  # no model is needed
+            patched.setattr(Workshop, "make", lambda *args: pytest.fail("made again"))
+            assert study.run(other, tmp_path / "s").is_complete
+        again = study.table(tmp_path / "s").set_index(["model_id", "state", "metric"]).loc[name]
+        scored = ul.DepthAudit.load(tmp_path / "s" / "audits" / f"{name}--relearned-1")
+        assert scored.config == replace(audit.config, **change)
+        assert scored.s2_delta.equal(audit.s2_delta)
+        for metric, value in zip(
+            ("uds", "uds_low", "uds_high"), (scored.uds, *scored.uds_interval), strict=True
+        ):
+            assert again.loc[("relearned", metric), "value"] == pytest.approx(value, nan_ok=True)
+        assert again.loc[("relearned", "prob"), "value"] == ga.loc[("relearned", "prob"), "value"]
+    other["measure"]["audit"]["site"] = "attn_out"
+    found = study.status(StudyFolder.begin(study.plan(other), tmp_path / "s"))
+    assert not found.is_complete, "other deltas have to be measured"
 
 
 def test_unpacked_four_bit_is_close_to_the_packed_one(tmp_path):

@@ -1,7 +1,9 @@
 """Training runs: what comes out, that it is the same again, and that a killed run goes on."""
 
 import csv
+import errno
 import json
+import os
 import shutil
 import sys
 from contextlib import nullcontext
@@ -24,6 +26,7 @@ from uds_lens.errors import (
     UdsLensWarning,
 )
 from uds_lens.models import open_model
+from uds_lens.storage.claims import Claims
 from uds_lens.unlearning import (
     METHODS,
     LoraSettings,
@@ -381,6 +384,39 @@ def test_one_process_at_a_time(tiny: Tiny, tmp_path: Path) -> None:
             train(tiny, "ga", tmp_path / "out")
     train(tiny, "ga", tmp_path / "out")
     assert not folder.exists()
+
+
+@pytest.fixture
+def no_locks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file system without locks and hard links."""
+    fcntl = pytest.importorskip("fcntl")
+
+    def refuse(*args: object, **kwargs: object) -> None:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    monkeypatch.setattr(os, "link", refuse)
+
+
+def test_one_process_at_a_time_without_locks(tiny: Tiny, tmp_path: Path, no_locks: None) -> None:
+    """It was refused for another process that was not there."""
+    folder = tmp_path / ".out.run"
+    with Claims(folder).take("claim"), pytest.raises(ConfigError, match=r"another process .* no locks"):
+        train(tiny, "ga", tmp_path / "out")
+    train(tiny, "ga", tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_killed_run_goes_on_without_locks(
+    tiny: Tiny, tmp_path: Path, no_locks: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as broken:
+        broken.setattr(UnlearningTrainer, "train", lambda *args, **kwargs: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            train(tiny, "ga", tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == [".out.run"]
+    train(tiny, "ga", tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
 def test_a_run_that_another_process_has_just_finished_is_not_run_again(

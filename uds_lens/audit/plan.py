@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 
+class MeasureAgain(Exception):  # noqa: N818 - a signal, not an error
+    """Raised in the middle of a pass whose engine has given way to another: all of the pass is repeated."""
+
+
 @dataclass(frozen=True, eq=False)
 class Plan:
     """The tokenised forget set, the control facts where there are any, and their batches."""
@@ -47,6 +51,9 @@ class Plan:
     _readings: dict[tuple[object, ...], Engine] = field(default_factory=dict, repr=False)
     """How models of one kind are read, decided once for each."""
 
+    fallen: list[str] = field(default_factory=list, repr=False)
+    """Models whose fast reading failed after it was chosen, in the order in which that happened."""
+
     @cached_property
     def rows(self) -> list[TokenRow]:
         """All rows that are run, those of the forget set first; batches count these."""
@@ -70,6 +77,7 @@ class Plan:
     def read_plainly(self, model: HookedModel, why: Exception, *, packed: bool) -> Engine:
         """From now on, since the fast way failed after all; warns."""
         self._readings[_kind(model, packed)] = engine = fall_back(model, why)
+        self.fallen.append(model.name)
         return engine
 
     def batches_for(self, model: HookedModel) -> list[list[int]]:

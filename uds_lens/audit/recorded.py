@@ -11,10 +11,9 @@ from uds_lens.audit.baseline import Baseline
 from uds_lens.audit.memory import require_memory
 from uds_lens.audit.plan import Plan
 from uds_lens.audit.source_states import read_source
-from uds_lens.audit.stages import full_of, stage_2, stage_2_plan
+from uds_lens.audit.stages import full_of, stage_2, stage_2_options, stage_2_plan
 from uds_lens.audit.target import Target
 from uds_lens.checked_arguments import arguments_checked
-from uds_lens.checked_settings import as_settings
 from uds_lens.models import CheckpointInfo, ModelSource, check_compatible, read_checkpoint_info
 from uds_lens.results.depth_audit import DepthAudit
 from uds_lens.results.settings import RunOptions
@@ -62,7 +61,7 @@ def recorded(baseline: Baseline, *, options: RunOptions | None = None) -> Iterat
     """Open and record `full`; see `Baseline.recorded`."""
     config, options, full = (
         baseline.config,
-        as_settings(RunOptions, options, name="options"),
+        stage_2_options(baseline, options),
         full_of(baseline),
     )
     plan = stage_2_plan(baseline, {}, options)

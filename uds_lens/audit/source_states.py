@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from uds_lens.audit.memory import GIB, run_halving
-from uds_lens.audit.plan import Plan
+from uds_lens.audit.plan import MeasureAgain, Plan
 from uds_lens.compat.torch import is_out_of_memory
 from uds_lens.data import TokenBatch
 from uds_lens.errors import DataError, ModelBusyError, ModelError, warn_once
@@ -131,7 +131,6 @@ def read_source(
         # Before the first pass: on a CPU, bitsandbytes repacks 4-bit weights then.
         record = ModelRecord.of(model)
         require_finite_head(model)
-        store = StateStore(budget=int(options.memory_gib * GIB / share))
         read_states = _reader(model, plan, config, options)
         batches, side = plan.batches_for(model), row_layout(model).padding_side
 
@@ -141,29 +140,34 @@ def read_source(
             plan.require_finite(states.isfinite().all(-1).all(-1).all(-1), rows, model.name, "hidden states")
             store.put(batch, states)
 
-        for rows in progress(batches, desc=f"read {role}", unit="batch", enabled=options.progress):
-            run_halving(rows, read, about=f"read {model.name} {options.token_budget}")
-        return SourceStates(record, store, config.site, config.last_layer)
+        while True:
+            store = StateStore(budget=int(options.memory_gib * GIB / share))
+            try:
+                for rows in progress(batches, desc=f"read {role}", unit="batch", enabled=options.progress):
+                    run_halving(rows, read, about=f"read {model.name} {options.token_budget}")
+            except MeasureAgain:  # all rows are read in one way
+                continue
+            return SourceStates(record, store, config.site, config.last_layer)
 
 
 def _reader(
     model: HookedModel, plan: Plan, config: AuditConfig, options: RunOptions
 ) -> Callable[[TokenBatch], Float[Tensor, "batch layer win d_model"]]:
-    """Reads a batch's states; where the fast way fails, plainly from then on, with a warning."""
+    """Return what reads a batch's states; where the fast way fails, it raises `MeasureAgain` and reads plainly then."""
     packed = runs_packed(model, plan)
     engine = plan.reading(model, site=config.site, packed=packed, engine=options.engine)
 
     def read(batch: TokenBatch) -> Float[Tensor, "batch layer win d_model"]:
         nonlocal engine
         try:
-            return read_by(batch, packed)
+            return read_by(batch, packed and engine != "naive")
         except Exception as error:
             if engine == "naive" or options.engine != "auto" or config.site != "resid_post":
                 raise
             if is_out_of_memory(error) or isinstance(error, ModelBusyError):
                 raise
             engine = plan.read_plainly(model, error, packed=packed)
-        return read_by(batch, False)
+            raise MeasureAgain from error
 
     def read_by(batch: TokenBatch, packed: bool) -> Float[Tensor, "batch layer win d_model"]:
         cache = capture(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import PurePath
 
 from uds_lens.audit.asked_facts import AskedFacts, asked_facts, retain_roles
@@ -18,7 +19,7 @@ from uds_lens.checked_settings import as_settings
 from uds_lens.data import ExamplesLike
 from uds_lens.errors import ModelError
 from uds_lens.models import ModelSource, RetainSource, read_checkpoint_info
-from uds_lens.progress import about
+from uds_lens.progress import about, tell
 from uds_lens.results.depth_audit import DepthAudit
 from uds_lens.results.records import provenance
 from uds_lens.results.settings import AuditConfig, RunOptions
@@ -74,7 +75,7 @@ def audit_models(
     """Stage 2 of several models: all are read, then patched into one recording of `full`."""
     config, options, full = (
         baseline.config,
-        as_settings(RunOptions, options, name="options"),
+        stage_2_options(baseline, options),
         full_of(baseline),
     )
     names = ["unlearned"] if len(models) == 1 else [f"unlearned {i}" for i in range(1, len(models) + 1)]
@@ -100,8 +101,18 @@ def _read(
     config: AuditConfig,
     options: RunOptions,
 ) -> list[SourceStates]:
-    """The states of all sources, if there is memory for them."""
+    """The states of all sources, if there is memory for them; where fast reading fails on one, all are read again."""
     require_memory(full, plan, n_sources=len(roles), config=config, options=options)
+    while True:
+        n_fallen = len(plan.fallen)
+        found = _read_each(roles, plan, config, options)
+        if len(plan.fallen) == n_fallen or len(found) == 1:
+            return found
+
+
+def _read_each(
+    roles: Mapping[str, ModelSource], plan: Plan, config: AuditConfig, options: RunOptions
+) -> list[SourceStates]:
     found = []
     for number, (role, model) in enumerate(roles.items(), start=1):
         called = _called(model) if role == f"unlearned {number}" else ""
@@ -121,6 +132,15 @@ def _called(model: ModelSource) -> str:
 def full_of(baseline: Baseline) -> ModelSource:
     """Where `full` is opened."""
     return baseline.full if baseline.full is not None else baseline.models["full"].name
+
+
+def stage_2_options(baseline: Baseline, options: RunOptions | None) -> RunOptions:
+    """Return how stage 2 is run: by the engine of stage 1 where that was the reference, unless one is named."""
+    options = as_settings(RunOptions, options, name="options")
+    if options.engine == "auto" and baseline.provenance.get("engine") == "naive":
+        tell("stage 2 is measured by the naive engine, as stage 1 was")
+        return replace(options, engine="naive")
+    return options
 
 
 def stage_2_plan(baseline: Baseline, models: Mapping[str, ModelSource], options: RunOptions) -> Plan:

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from uds_lens.audit.memory import GIB, run_halving
-from uds_lens.audit.plan import Plan
+from uds_lens.audit.plan import MeasureAgain, Plan
 from uds_lens.audit.source_states import SourceStates, opened, runs_packed
 from uds_lens.compat.torch import is_out_of_memory
 from uds_lens.data import TokenBatch
@@ -50,10 +50,14 @@ class PatchScores:
     cosine: Float[Tensor, "example layer"]
     """Cosine between the two states, mean over patched positions."""
 
+    engine: Engine
+    """Engine that measured all of it."""
+
     @classmethod
-    def empty(cls, n_examples: int, n_layers: int) -> PatchScores:
+    def empty(cls, n_examples: int, n_layers: int, engine: Engine) -> PatchScores:
         """All NaN, to be filled."""
-        return cls(*(torch.full((n_examples, n_layers), torch.nan, dtype=torch.float64) for _ in range(3)))
+        parts = (torch.full((n_examples, n_layers), torch.nan, dtype=torch.float64) for _ in range(3))
+        return cls(*parts, engine)
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,12 +130,21 @@ class Target:
     def score(self, sources: Sequence[SourceStates]) -> TargetScores:
         """Patch sources in; each batch is recorded once for all of them.
 
+        Where the fast engine fails on a batch, all batches are measured again by the reference.
+
         Raises:
             ModelError: A log-probability is NaN or infinite; names the first example.
         """
+        while True:
+            try:
+                return self._score_by_one_engine(sources)
+            except MeasureAgain:
+                continue
+
+    def _score_by_one_engine(self, sources: Sequence[SourceStates]) -> TargetScores:
         n_examples = len(self.plan.rows)
         s_full = torch.full((n_examples,), torch.nan, dtype=torch.float64)
-        scores = [PatchScores.empty(n_examples, self.model.n_layers) for _ in sources]
+        scores = [PatchScores.empty(n_examples, self.model.n_layers, self.engine) for _ in sources]
 
         def score_once(rows: list[int]) -> None:
             on_batch = self._on(rows)
@@ -148,7 +161,7 @@ class Target:
                 if not self._may_fall_back(error):
                     raise
                 self._fall_back(error)
-                score_once(rows)
+                raise MeasureAgain from error
 
         batches = progress(self._batches, desc="patch into full", unit="batch", enabled=self.options.progress)
         about = f"patch {self.model.name} {self.options.token_budget}"

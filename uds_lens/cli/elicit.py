@@ -70,7 +70,7 @@ def elicit(
     max_new_tokens: Annotated[int, typer.Option(min=1, metavar="N", help="Longest text, in tokens.")] = 64,
     seed: Annotated[int, typer.Option(min=0, metavar="N", help="Seed of all that is drawn.")] = 0,
     max_hours: Annotated[
-        float, typer.Option(metavar="H", help="Refuse a run that is estimated to take longer.")
+        float, typer.Option(metavar="H", help="Warn of a run that is estimated to take longer.")
     ] = 2.0,
     dtype: opt.DType = "float32",
     protocol: opt.AnswerProtocol = "auto",

@@ -13,7 +13,7 @@ from uds_lens.data.file_formats import SUFFIXES
 from uds_lens.data.quoting import named, place, plain, short
 from uds_lens.data.readers import connection, load_examples
 from uds_lens.data.tofu_authors import with_authors
-from uds_lens.errors import DataError
+from uds_lens.errors import DataError, MissingSplitError
 
 
 @arguments_checked
@@ -45,7 +45,7 @@ def load_tofu(source: str | os.PathLike[str], split: str) -> list[ForgetExample]
     if directory.is_dir():
         path = _find(directory, split)
         if path is None:
-            raise DataError(
+            raise MissingSplitError(
                 f"{place(directory)}: no split {short(split)}. Found: {named(_splits(directory), quote='') or 'none'}."
             )
         examples = with_authors(load_examples(path), split)
@@ -80,7 +80,7 @@ def _from_hub(name: str, split: str, partner: str) -> list[ForgetExample]:
             f"({type(error).__name__}: {plain(error)}). Check the path, the name and {connection()}."
         ) from error
     if split not in configs:
-        raise DataError(f"{place(name)}: no split {short(split)}. Found: {named(configs, quote='')}.")
+        raise MissingSplitError(f"{place(name)}: no split {short(split)}. Found: {named(configs, quote='')}.")
     examples = with_authors(load_examples(f"hf:{name}:{split}:train"), split)
     return _join(examples, load_examples(f"hf:{name}:{partner}:train")) if partner in configs else examples
 

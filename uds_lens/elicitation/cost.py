@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-import math
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from uds_lens.elicitation.options import ElicitOptions
-from uds_lens.errors import ConfigError, Setting
+from uds_lens.errors import Setting, UdsLensWarning
 
 if TYPE_CHECKING:
     from uds_lens.elicitation.asked import Asked
@@ -70,18 +70,20 @@ def estimate_hours(
     return seconds * n_models / 3600
 
 
-def require_consent(hours: float, options: ElicitOptions) -> None:
-    """Tell the estimate, and refuse what takes longer than was agreed to.
+def announce(hours: float, options: ElicitOptions) -> None:
+    """Say how long a run may take.
 
-    Raises:
-        ConfigError: With the estimate and the ways out.
+    Warns:
+        UdsLensWarning: It may take longer than `options.max_hours`. It runs all the same: the estimate is a guess.
     """
     logger.info("elicitation takes about %.2g hours", hours)
     if hours > options.max_hours:
-        raise ConfigError(
-            f"these audits take about {hours:.1f} hours on this device, more than ",
-            Setting("max_hours", options.max_hours),
-            ". Ask fewer examples, draw fewer samples or take fewer optimiser steps; or consent: ",
-            Setting("max_hours", math.ceil(hours * 1.5), of="ElicitOptions"),
-            ".",
+        warnings.warn(
+            UdsLensWarning(
+                f"these audits may take about {hours:.2g} hours on this device (a guess, to within a factor of three), "
+                "more than ",
+                Setting("max_hours", options.max_hours),
+                ". To make it shorter, ask fewer examples, draw fewer samples or take fewer optimiser steps.",
+            ),
+            stacklevel=3,
         )

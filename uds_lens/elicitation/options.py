@@ -66,7 +66,7 @@ class ElicitOptions:
     """Texts generated side by side. Results do not depend on it beyond rounding."""
 
     max_hours: float = 2.0
-    """A run that is estimated to take longer is refused; raise it to consent, or take fewer examples."""
+    """A run that is estimated to take longer begins with a warning. It changes no result."""
 
     def __post_init__(self) -> None:
         for name, least in (("samples", 0), ("max_new_tokens", 1), ("seed", 0), ("rows_at_once", 1)):

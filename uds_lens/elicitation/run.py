@@ -16,7 +16,7 @@ from uds_lens.data.prompts import chosen_protocol
 from uds_lens.data.readers import as_examples
 from uds_lens.elicitation.asked import Asked, ask_rows, chosen_audits
 from uds_lens.elicitation.audits import Asking, Audit, ByPrompt
-from uds_lens.elicitation.cost import estimate_hours, require_consent
+from uds_lens.elicitation.cost import announce, estimate_hours
 from uds_lens.elicitation.options import Decoding, ElicitOptions
 from uds_lens.elicitation.parts import HOLDOUT, Part, Said, part_key, parts_folder, read_part, write_part
 from uds_lens.elicitation.prompt_audits import PromptAudit
@@ -71,8 +71,7 @@ def elicit(
         Texts and scores.
 
     Raises:
-        ConfigError: No such audit, two of one name, a `limit` below 1, or the run would take longer than
-            `options.max_hours`.
+        ConfigError: No such audit, two of one name, or a `limit` below 1.
         DataError: No examples, or ids that occur twice.
         ModelError: A checkpoint cannot be opened, or gives NaN.
         StorageError: Nothing can be written to `out`.
@@ -119,7 +118,7 @@ def elicit(
     shape = infos["unlearned"].shape
     hours = estimate_hours(asked, options, n_models=len(sources), shape=shape, device=run.device)
     hours += estimate_hours(aside, options, n_models=1, shape=shape, device=run.device)
-    require_consent(hours, options)
+    announce(hours, options)
     parts: list[Part] = []
     records: dict[str, ModelRecord] = {}
     ways: list[str] = []

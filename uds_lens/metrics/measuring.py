@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
@@ -11,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from uds_lens.audit.source_states import SourceStates, read_source
-from uds_lens.audit.target import PatchScores, score_sources
+from uds_lens.audit.target import PatchScores, TargetScores, score_sources
 from uds_lens.generation import KnownBeginning, generate_answers, known_beginning
 from uds_lens.metrics.answer_scores import AnswerScores, score_answers
 from uds_lens.metrics.declaration import Pass
@@ -21,6 +22,7 @@ from uds_lens.metrics.lens_readout import lens_logprobs
 from uds_lens.metrics.masked_weights import FisherMasks, fisher_masks, masked_fisher
 from uds_lens.metrics.session import Session
 from uds_lens.models import HookedModel
+from uds_lens.results import RunOptions
 
 
 def measure(session: Session, wanted: Sequence[Pass], model: HookedModel) -> list[Any]:
@@ -91,10 +93,24 @@ def _states(session: Session, wanted: Pass, model: HookedModel) -> SourceStates:
 
 
 def _patched(session: Session, wanted: Sequence[Pass], model: HookedModel) -> list[PatchScores]:
-    """All sources at once, since the model's own pass is the same for each of them."""
-    sources = [session.results[Pass(each.what, "states")].value for each in wanted]  # type: ignore[arg-type]
-    scores = score_sources(model.lent(), sources, session.plan, config=session.config, options=session.run)
+    """All sources at once, since the model's own pass is the same for each of them; one engine for all."""
+    others = [
+        each for role in ("retain", "model") if (each := Pass("full", "patched", role)) in session.results
+    ]
+    run = session.run
+    if run.engine == "auto" and any(session.results[each].value.engine == "naive" for each in others):
+        run = replace(run, engine="naive")
+    scores = _scored(session, wanted, model, run)
+    for each in others:  # measured for an earlier model by the fast engine, which has failed since
+        if session.results[each].value.engine != scores.engine:
+            again = _scored(session, [each], model, replace(run, engine=scores.engine))
+            session.correct(each, again.sources[0])
     return scores.sources
+
+
+def _scored(session: Session, wanted: Sequence[Pass], model: HookedModel, run: RunOptions) -> TargetScores:
+    sources = [session.results[Pass(each.what, "states")].value for each in wanted]  # type: ignore[arg-type]
+    return score_sources(model.lent(), sources, session.plan, config=session.config, options=run)
 
 
 def _lens(session: Session, wanted: Pass, model: HookedModel) -> Float[Tensor, "example layer"]:

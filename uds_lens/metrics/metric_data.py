@@ -11,7 +11,7 @@ from typing import Any
 from uds_lens.checked_arguments import arguments_checked, arguments_named
 from uds_lens.data import ForgetExample, as_examples, load_tofu, sample_examples
 from uds_lens.data.sampling import check_limit, sorted_by
-from uds_lens.errors import DataError, warn_once
+from uds_lens.errors import DataError, MissingSplitError, warn_once
 from uds_lens.results.cautions import about_first_rows
 from uds_lens.types import Sampling
 
@@ -332,7 +332,5 @@ def _optional(source: str | os.PathLike[str], split: str) -> list[ForgetExample]
     """A split, or nothing where the place has no such split; a broken file still raises."""
     try:
         return load_tofu(source, split)
-    except DataError as error:
-        if f"no split {split!r}" in str(error):
-            return []
-        raise
+    except MissingSplitError:
+        return []

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -168,6 +169,10 @@ class Session:
         states_of_the_model = done.kind == "states" and done.role == "model"
         if key is not None and done.kind != "fisher_spill" and not states_of_the_model:
             self.cache.put(key, measured)
+
+    def correct(self, done: Pass, value: Any) -> None:
+        """Put another value in the place of one that was measured before, for the models to come too."""
+        self._keep(done, replace(self.results[done], value=value))
 
     def _key(self, wanted: Pass) -> tuple[Any, ...] | None:
         """Everything the result depends on; None while a model involved is not known yet."""

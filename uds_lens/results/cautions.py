@@ -44,6 +44,7 @@ def cautions(audit: AuditScores) -> tuple[Caution, ...]:
         _negative(audit),
         _off_distribution(audit),
         _precision(audit),
+        _engines(audit),
     ]
     return tuple(sorted(filter(None, found), key=lambda each: LEVELS.index(each.level)))
 
@@ -109,6 +110,18 @@ def about_first_rows(sorted_by: str | None) -> str:
     else:
         why = f"The data are sorted by {sorted_by}"
     return f"{why}: the first stand for themselves, not for the rest."
+
+
+def _engines(audit: AuditScores) -> Caution | None:
+    """Return a caution where the two stages were measured by different engines."""
+    stage_2, stage_1 = audit.provenance, audit.provenance.get("stage_1") or {}
+    engines = stage_1.get("engine"), stage_2.get("engine")
+    if None in engines or engines[0] == engines[1]:
+        return None
+    return caution(
+        f"Stage 1 was measured by the {engines[0]} engine and stage 2 by the {engines[1]} one. Where the fast engine "
+        "failed in stage 2, what it gave in stage 1 may be wrong too: measure both with engine 'naive'."
+    )
 
 
 def _measurable(audit: AuditScores) -> Caution | None:

@@ -25,14 +25,16 @@ from uds_lens.storage import (
     sealed,
     sha256_bytes,
 )
-from uds_lens.study.claims import Claims
+from uds_lens.storage.claims import Claims
 from uds_lens.study.plan_file import as_mapping, plan
 from uds_lens.study.plan_records import StudyPlan
-from uds_lens.study.study_models import StudyModel, StudyState, study_models
+from uds_lens.study.study_models import AUDIT, StudyModel, StudyState, study_models
 from uds_lens.study.work_keys import WorkKeys, digest
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from uds_lens.results import DepthAudit
 
 FORMAT, PART, FAILURE = "uds_lens.Study", "uds_lens.StudyPart", "uds_lens.StudyFailure"
 VERSION = 1
@@ -171,17 +173,44 @@ class StudyFolder:
 
     def missing(self, model: StudyModel, state: StudyState) -> dict[str, str]:
         """What is still to be measured, with its keys."""
-        wanted = self._wanted(model, state)
+        wanted, accepted = self._wanted(model, state), self.keys.accepted(model, state)
+        done = self._done_keys(model, state, accepted)
+        return {item: key for item, key in wanted.items() if not accepted[item] & done}
+
+    def _done_keys(
+        self, model: StudyModel, state: StudyState, accepted: Mapping[str, frozenset[str]]
+    ) -> set[str]:
+        """Keys of what is done of a model in a state; files are read where those known do not cover what is asked."""
         done, seen = self._done.setdefault((model.model_id, state.label), (set(), set()))
-        if set(wanted.values()) <= done:
-            return {}
+        if all(keys & done for keys in accepted.values()):
+            return done
         for file in self._files("parts", model, state):
             if file.name not in seen:
                 part = self.read_part(file)
                 if part is not None and self._has_examples(part):
                     seen.add(file.name)
                     done |= set(part.keys.values())
-        return {item: key for item, key in wanted.items() if key not in done}
+        return done
+
+    def saved_audit(self, model: StudyModel, state: StudyState) -> DepthAudit | None:
+        """Return a finished audit of a model that differs from the wanted one in settings such as tau alone.
+
+        Its deltas are those that would be measured; None where there is none.
+        """
+        from uds_lens.results import DepthAudit
+
+        if AUDIT not in self.missing(model, state):
+            return None
+        try:
+            audit = DepthAudit.load(self.audit_place(model, state))
+        except ResultFormatError:
+            return None
+        key = self.keys.audit_key(model, state, audit.config)
+        return audit if key in self._done_keys(model, state, self.keys.accepted(model, state)) else None
+
+    def audit_place(self, model: StudyModel, state: StudyState) -> Path:
+        """Where the audit of a model in a state is saved."""
+        return self.path / "audits" / f"{model.model_id}--{state.label}"
 
     def write_part(self, part: Part, examples: pd.DataFrame | None = None) -> Path:
         """Keep what was measured; values per example first, so that a part that is there is whole."""

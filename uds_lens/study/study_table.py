@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -125,7 +125,7 @@ def examples_table(out: str | os.PathLike[str] | StudyFolder) -> pd.DataFrame:
     for model in folder.models:
         if model.role in ("unlearned", "retain"):
             state = StudyState("before")
-            wanted = folder.keys.items(model, state)
+            wanted = folder.keys.accepted(model, state)
             for part in folder.parts(model, state):
                 frame = folder.examples(part)
                 if frame is not None:
@@ -157,7 +157,7 @@ def _subjects(folder: StudyFolder) -> dict[tuple[str, str], str]:
 
 
 def _rows(folder: StudyFolder, model: StudyModel, state: StudyState) -> Iterator[dict[str, Any]]:
-    wanted = folder.keys.items(model, state)
+    wanted = folder.keys.accepted(model, state)
     seen: set[str] = set()
     config = model.config
     for part in folder.parts(model, state):
@@ -189,5 +189,5 @@ def _rows(folder: StudyFolder, model: StudyModel, state: StudyState) -> Iterator
             }
 
 
-def _is_wanted(part: Part, item: str, wanted: dict[str, str]) -> bool:
-    return item in wanted and part.keys.get(item) == wanted[item]
+def _is_wanted(part: Part, item: str, wanted: Mapping[str, frozenset[str]]) -> bool:
+    return item in wanted and part.keys.get(item) in wanted[item]

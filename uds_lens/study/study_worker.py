@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from uds_lens.errors import ResultFormatError
+from uds_lens.study.measurement_settings import audit_settings
 from uds_lens.study.study_folder import Part, StudyFolder
-from uds_lens.study.study_models import StudyModel, StudyState
+from uds_lens.study.study_models import AUDIT, StudyModel, StudyState
 from uds_lens.study.work_keys import digest
-from uds_lens.study.workshop import Measured, Weights, Workshop
+from uds_lens.study.workshop import Measured, Weights, Workshop, audit_values
 
 _LOG = logging.getLogger("uds_lens.study")
 
@@ -74,6 +75,8 @@ def work(
             with claim:
                 if _gave_up(folder, model, since):
                     continue
+                for state in _open_states(folder, model, since):
+                    _score_again(folder, model, state)
                 if _open_states(folder, model, since):
                     workshop = workshop or Workshop(folder.plan, folder.path)
                     _do(folder, model, workshop, since)
@@ -131,6 +134,30 @@ def _do(folder: StudyFolder, model: StudyModel, workshop: Maker, since: float) -
     left = any(folder.missing(model, state) for state in model.states)
     if model.is_made and not folder.plan.keep_models and not left:
         shutil.rmtree(place, ignore_errors=True)
+
+
+def _score_again(folder: StudyFolder, model: StudyModel, state: StudyState) -> None:
+    """Score a saved audit with the settings of the plan, where only those differ that need no model."""
+    audit, config = folder.saved_audit(model, state), audit_settings(folder.plan.measure)
+    if audit is None or config is None:
+        return
+    audit = replace(audit, config=config)
+    keys = {AUDIT: folder.missing(model, state)[AUDIT]}
+    found = audit_values(audit, took=0.0)
+    name = f"{model.model_id}--{state.label}--{digest(keys)[:12]}"
+    part = Part(
+        model=model.model_id,
+        state=state.label,
+        keys=keys,
+        rows=found.rows,
+        fingerprint=found.fingerprint,
+        parent=next((part.parent for part in folder.parts(model, state)), None),
+        seconds={},
+        examples=f"examples/{name}.parquet",
+    )
+    folder.write_part(part, found.examples)
+    audit.save(folder.audit_place(model, state))
+    _LOG.info("%s, %s: the saved audit is scored with the settings of this plan", model.model_id, state.label)
 
 
 def _measure(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from uds_lens.data import ForgetExample
 from uds_lens.study.file_hashes import FileHashes
@@ -22,8 +22,22 @@ from uds_lens.study.study_models import AUDIT, ELICITATION, StudyModel, StudySta
 from uds_lens.study.toy_sources import toy_world
 from uds_lens.study.training_answers import asked_rows, training_answers
 
+if TYPE_CHECKING:
+    from uds_lens.results import AuditConfig
+
+T = TypeVar("T")
+
 RULES = 1
 """Counts up when equal plans begin to give other values."""
+
+_NO_VALUE = {
+    "metrics": ("generation_rows", "fisher_memory_gb"),
+    ELICITATION: ("max_hours", "rows_at_once"),
+}
+"""Settings that change speed and memory and no value: keys are made with their defaults, whatever a plan says."""
+
+RESCORED = ("tau", "confidence", "n_bootstrap")
+"""Settings of an audit that are applied to its saved deltas: another value of one needs no model."""
 
 _WEIGHTS = (".safetensors", ".bin", ".json", ".jinja", ".model")
 _RECORDS = ("unlearning.json", "relearning.json", "quantisation.json", "manifest.json")
@@ -62,10 +76,18 @@ class WorkKeys:
         measure = plan.measure
         self.asked = asked_rows(plan.data)
         self.data_hash = digest({name: rows_hash(rows) for name, rows in self.asked.sets.items()})
+        self._audit, elicitation = audit_settings(measure), elicitation_settings(measure)
+        self._metrics = metric_settings(measure)
         self._options = {
-            "metrics": asdict(metric_settings(measure)) | {"fluency": measure.fluency},
-            AUDIT: _plain(audit_settings(measure)),
-            ELICITATION: _plain(elicitation_settings(measure)),
+            "metrics": asdict(_usual(self._metrics, _NO_VALUE["metrics"])) | {"fluency": measure.fluency},
+            AUDIT: _plain(self._audit),
+            ELICITATION: elicitation
+            and _plain((elicitation[0], _usual(elicitation[1], _NO_VALUE[ELICITATION]))),
+        }
+        self._as_given = {  # version 0.1.0 hashed every setting
+            "metrics": asdict(self._metrics) | {"fluency": measure.fluency},
+            AUDIT: _plain(self._audit),
+            ELICITATION: _plain(elicitation),
         }
 
     def weights(self, model: StudyModel, state: StudyState) -> str:
@@ -97,17 +119,52 @@ class WorkKeys:
         return digest(parts)
 
     def options_hash(self, item: str) -> str:
-        """What is measured, and how."""
-        return digest(self._options[item if item in (AUDIT, ELICITATION) else "metrics"])
+        """What is measured, and how: settings that do not change the value of an item are left at their defaults."""
+        options = self._options[self._kind(item)]
+        if self._kind(item) == "metrics" and not self._depends_on_tau(item):
+            options = {**options, "tau": type(self._metrics)().tau}
+        return digest(options)
 
     def items(self, model: StudyModel, state: StudyState) -> dict[str, str]:
         """The key of each thing that is measured of a model in a state."""
-        weights = self.weights(model, state)
-        references = [self.source(place, None) for place in (self.plan.full, self.plan.retain)]
         return {
-            item: digest([weights, item, self.options_hash(item), self.data_hash, references])
-            for item in model.items_of(state)
+            item: self._key(model, state, item, self.options_hash(item)) for item in model.items_of(state)
         }
+
+    def accepted(self, model: StudyModel, state: StudyState) -> dict[str, frozenset[str]]:
+        """The keys under which each thing may have been done: its own, and the one that version 0.1.0 gave it."""
+        return {
+            item: frozenset({key, self._key(model, state, item, digest(self._as_given[self._kind(item)]))})
+            for item, key in self.items(model, state).items()
+        }
+
+    def audit_key(self, model: StudyModel, state: StudyState, config: AuditConfig) -> str | None:
+        """Return the key of an audit of the same thing with other settings of `RESCORED`; None where others differ."""
+        if self._audit is None or any(
+            getattr(config, name) != value
+            for name, value in asdict(self._audit).items()
+            if name not in RESCORED
+        ):
+            return None
+        return self._key(model, state, AUDIT, digest(_plain(config)))
+
+    def _key(self, model: StudyModel, state: StudyState, item: str, options: str) -> str:
+        references = [self.source(place, None) for place in (self.plan.full, self.plan.retain)]
+        return digest([self.weights(model, state), item, options, self.data_hash, references])
+
+    @staticmethod
+    def _kind(item: str) -> str:
+        return item if item in (AUDIT, ELICITATION) else "metrics"
+
+    def _depends_on_tau(self, item: str) -> bool:
+        """Whether UDS or Logit Lens, or what they read, is a part of a metric; a metric of somebody's own may be."""
+        from uds_lens.metrics.lookup import resolve
+
+        return any(
+            not spec.origin.startswith("uds_lens.")
+            or any(each.kind in ("patched", "lens") for each in spec.passes)
+            for spec in resolve([item], options=self._metrics)
+        )
 
     def source(self, place: str, revision: str | None) -> str:
         """What stands at a place: the hashes of its files, or the name on the Hub."""
@@ -157,6 +214,12 @@ def located_source(place: str) -> str | Path:
             f"no checkpoint at {place[-200:]!r}: expected a directory with a model, or a Hub id."
         )
     return place
+
+
+def _usual(settings: T, names: Sequence[str]) -> T:
+    """Return settings with some of them at their defaults."""
+    defaults = type(settings)()
+    return replace(settings, **{name: getattr(defaults, name) for name in names})  # type: ignore[type-var]
 
 
 def _plain(value: Any) -> Any:

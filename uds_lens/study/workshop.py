@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from uds_lens.audit import Baseline
     from uds_lens.metrics import MetricData
+    from uds_lens.results import DepthAudit
 
 _LOG = logging.getLogger("uds_lens.study")
 
@@ -199,32 +200,10 @@ class Workshop:
         )
 
     def _audit(self, weights: Weights, name: str) -> Measured:
-        import pandas as pd
-
         began = time.perf_counter()
         audit = self._baseline.audit(weights, options=self.run)
         audit.save(self.folder / "audits" / name)
-        took = round(time.perf_counter() - began, 3)
-        values = dict(zip(("uds", "uds_low", "uds_high"), (audit.uds, *audit.uds_interval), strict=True))
-        rows = [
-            Row(
-                metric=metric,
-                value=as_number(value),
-                reason=None if value == value else "no example is measurable",
-                n=audit.n_measured,
-                seconds=took,
-                item=AUDIT,
-            )
-            for metric, value in values.items()
-        ]
-        examples = pd.DataFrame(
-            {
-                "metric": "uds",
-                "example_id": [example.id for example in audit.examples],
-                "value": audit.uds_per_example.tolist(),
-            }
-        )
-        return Measured(tuple(rows), audit.models["unlearned"].fingerprint, examples)
+        return audit_values(audit, took=round(time.perf_counter() - began, 3))
 
     def _elicitation(self, weights: Weights, name: str) -> Measured:
         from uds_lens.elicitation import elicit
@@ -261,6 +240,32 @@ class Workshop:
             if column not in ("audit", "n") and isinstance(value, int | float)
         ]
         return Measured(tuple(rows), found.models["unlearned"].fingerprint)
+
+
+def audit_values(audit: DepthAudit, *, took: float) -> Measured:
+    """Return the score of an audit with its interval, and the scores of its examples."""
+    import pandas as pd
+
+    values = dict(zip(("uds", "uds_low", "uds_high"), (audit.uds, *audit.uds_interval), strict=True))
+    rows = [
+        Row(
+            metric=metric,
+            value=as_number(value),
+            reason=None if value == value else "no example is measurable",
+            n=audit.n_measured,
+            seconds=took,
+            item=AUDIT,
+        )
+        for metric, value in values.items()
+    ]
+    examples = pd.DataFrame(
+        {
+            "metric": "uds",
+            "example_id": [example.id for example in audit.examples],
+            "value": audit.uds_per_example.tolist(),
+        }
+    )
+    return Measured(tuple(rows), audit.models["unlearned"].fingerprint, examples)
 
 
 def unpacked_four_bit(

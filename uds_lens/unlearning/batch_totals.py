@@ -18,6 +18,9 @@ Side: TypeAlias = Literal["forget", "winner", "retain"]
 Per: TypeAlias = Literal["token", "answer"]
 """What a mean runs over."""
 
+FILLER = "filler"
+"""Marks a pass that a process runs only to keep step with the others: its rows are no part of the batch."""
+
 
 @dataclass(frozen=True)
 class SideTotals:
@@ -52,9 +55,14 @@ class SideTotals:
 
 
 def batch_totals(passes: Sequence[Mapping[str, Mapping[str, Tensor]]]) -> dict[str, Float[Tensor, "3"]]:
-    """Counts of each side, added over the passes of a batch: answers, tokens, sum of inverse lengths."""
+    """Counts of each side, added over the passes of a batch: answers, tokens, sum of inverse lengths; fillers are 0."""
     sides = passes[0].keys() if passes else ()
-    return {side: torch.stack([_counts(batch[side]["labels"]) for batch in passes]).sum(0) for side in sides}
+    return {side: torch.stack([_counts_of(batch[side]) for batch in passes]).sum(0) for side in sides}
+
+
+def _counts_of(side: Mapping[str, Tensor]) -> Tensor:
+    counts = _counts(side["labels"])
+    return torch.zeros_like(counts) if FILLER in side else counts
 
 
 def _counts(labels: Tensor) -> Tensor:

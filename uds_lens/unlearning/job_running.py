@@ -140,6 +140,7 @@ def _train(
         "resumed_from_step": step_of(checkpoint) if checkpoint else None,
         "device": str(trainer.args.device),
         "n_devices": processes.world,
+        "visits": config.epochs * len(data.forget),
         "loss_curve": loss_curve(trainer.state.log_history),
         "seconds": round(time.perf_counter() - started, 2),
     }

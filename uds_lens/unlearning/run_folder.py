@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -15,17 +16,18 @@ from typing import Any
 
 from uds_lens.errors import ConfigError, UdsLensWarning
 from uds_lens.storage import atomic_write_text
+from uds_lens.storage.claims import SILENCE, Claims
 from uds_lens.unlearning.alternates import FILE as ALTERNATES
 from uds_lens.unlearning.data_fingerprints import digest
 from uds_lens.unlearning.file_sums import difference
 from uds_lens.unlearning.joint_processes import JointProcesses
 from uds_lens.unlearning.run_checkpoints import CONTENTS, checkpoints, step_of
-from uds_lens.unlearning.training_record import read_record
+from uds_lens.unlearning.training_record import counted_twice, read_record
 
 if sys.platform != "win32":
     import fcntl
 
-_RUN, _LOCK = "run.json", "lock"
+_RUN, _LOCK, _CLAIM = "run.json", "lock", "claim"
 _KEY = re.compile(r"[0-9a-f]{32}")
 
 
@@ -47,7 +49,8 @@ class RunFolder:
             ResultFormatError: Its record was altered.
 
         Warns:
-            UdsLensWarning: It holds this result, but not as it was saved: the run is done again.
+            UdsLensWarning: It holds this result, but not as it was saved, or as several processes trained it in
+                version 0.1.0: the run is done again.
         """
         if not os.path.lexists(self.out) or not any(self.out.iterdir()):
             return False
@@ -61,13 +64,16 @@ class RunFolder:
             raise ConfigError(
                 f"{str(self.out)!r} holds the result of another run{differences}: choose another place, or remove it."
             )
-        problem = difference(self.out, record["files"])
+        changed = difference(self.out, record["files"])
+        problem = None if changed is None else f"is not as it was saved ({changed})"
+        if problem is None and counted_twice(record):
+            problem = (
+                f"was trained by {record['n_devices']} processes that counted some visits twice in the last batch, "
+                "as version 0.1.0 did"
+            )
         if problem is not None:
             warnings.warn(
-                UdsLensWarning(
-                    f"{str(self.out)!r} is not as it was saved ({problem}): the run is done again."
-                ),
-                stacklevel=2,
+                UdsLensWarning(f"{str(self.out)!r} {problem}: the run is done again."), stacklevel=2
             )
         return problem is None
 
@@ -115,7 +121,7 @@ class RunFolder:
         if not os.path.lexists(self.folder):
             return
         names = {path.name for path in self.folder.iterdir()} if self.folder.is_dir() else {""}
-        if names - {_LOCK} and _key_in(self.folder / _RUN) is None:
+        if names - {_LOCK, _CLAIM} and _key_in(self.folder / _RUN) is None:
             raise ConfigError(
                 f"{str(self.folder)!r} is where the run would keep its checkpoints, and holds something else: choose "
                 "another name for the result, or remove it."
@@ -144,11 +150,38 @@ def saved_so_far(out: Path) -> str:
 
 @contextmanager
 def _locked(folder: Path, out: Path) -> Iterator[None]:
-    """Hold the folder for this process until the block ends; the system lets go of it when a process dies."""
-    if sys.platform == "win32":
-        folder.mkdir(parents=True, exist_ok=True)
-        yield
+    """Hold the folder for this process until the block ends.
+
+    The system lets go of a lock when a process dies. Where the file system has no locks (some Lustre, FUSE and Drive
+    mounts) or the system has none, a claim with a heartbeat takes their place.
+
+    Raises:
+        ConfigError: Another process holds it.
+    """
+    descriptor = _lock(folder, out)
+    if descriptor is not None:
+        try:
+            yield
+        finally:
+            os.close(descriptor)
         return
+    claim = Claims(folder).take(_CLAIM)
+    if claim is None:
+        raise ConfigError(
+            f"another process is making {str(out)!r}: wait for it, or choose another place. This file system has no "
+            f"locks: a process that died on another machine counts as alive for {SILENCE / 60:g} minutes."
+        )
+    with claim:
+        yield
+    shutil.rmtree(folder / _CLAIM, ignore_errors=True)
+    with suppress(OSError):  # something that is not ours was put there
+        folder.rmdir()
+
+
+def _lock(folder: Path, out: Path) -> int | None:
+    """Lock a file in the folder and return its descriptor; None where there are no such locks."""
+    if sys.platform == "win32":
+        return None
     while True:
         folder.mkdir(parents=True, exist_ok=True)
         try:
@@ -159,16 +192,14 @@ def _locked(folder: Path, out: Path) -> Iterator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             os.close(descriptor)
+            if error.errno not in (errno.EAGAIN, errno.EWOULDBLOCK, errno.EACCES):
+                return None
             raise ConfigError(
                 f"another process is making {str(out)!r}: wait for it, or choose another place."
             ) from error
         if _is_at(descriptor, folder / _LOCK):
-            break
+            return descriptor
         os.close(descriptor)  # the same, a moment later
-    try:
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def _is_at(descriptor: int, path: Path) -> bool:

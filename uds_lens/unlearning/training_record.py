@@ -45,6 +45,7 @@ class _Members:
     resumed_from_step: int | None
     device: str
     n_devices: int = 1
+    visits: int | None = None
     loss_curve: tuple[dict[str, float], ...]
     seconds: float
     key: str
@@ -114,6 +115,18 @@ def read_record(directory: str | os.PathLike[str]) -> dict[str, Any]:
     record = read_sealed(found[0], format=FORMAT, versions=(1, VERSION), unsealed_versions=(1,))
     conform(_Members, record, where=found[0].name)
     return record
+
+
+def counted_twice(record: Mapping[str, Any]) -> bool:
+    """Return whether a run of several processes took visits of its first batch again to fill its last one.
+
+    So did version 0.1.0 (accelerate does it by itself), whose records don't hold the number of visits.
+    """
+    n_devices, config = record.get("n_devices", 1), record["config"]
+    if n_devices == 1 or record.get("visits") is not None:
+        return False
+    share = record["options"].get("device_batch_size") or config["batch_size"] // n_devices
+    return bool(record["data"]["forget"]["n"] * config["epochs"] % (share * n_devices))
 
 
 @arguments_checked

@@ -17,7 +17,7 @@ from transformers import TrainerCallback, TrainingArguments
 from uds_lens.compat.transformers_trainer import OrderedTrainer, checkpoint_activations, one_device_each
 from uds_lens.errors import ConfigError, ModelError, Setting, UdsLensWarning
 from uds_lens.progress import progress
-from uds_lens.unlearning.batch_totals import SideTotals, batch_totals
+from uds_lens.unlearning.batch_totals import FILLER, SideTotals, batch_totals
 from uds_lens.unlearning.forward_passes import FrozenModel, Passes
 from uds_lens.unlearning.length_groups import length_groups
 from uds_lens.unlearning.method_config import MethodConfig
@@ -65,10 +65,11 @@ class UnlearningTrainer(OrderedTrainer):
         self._totals: dict[str, SideTotals] = {}
         self._parts: dict[str, list[Tensor]] = defaultdict(list)
         self._n_batches = 0
+        at_once = arguments.per_device_train_batch_size * arguments.world_size
         super().__init__(
             model=model,
             args=arguments,
-            train_dataset=visits,
+            train_dataset=visits.filled_up(at_once) if arguments.world_size > 1 else visits,
             data_collator=VisitCollator(pad_token_id),
             callbacks=[_Bar(show_progress), _LastStep(), _Sealing(), *logs],
         )
@@ -112,7 +113,9 @@ class UnlearningTrainer(OrderedTrainer):
         terms = self._objective.terms(self._config, passes)
         parts = {"forget_loss": terms.forget, "retain_loss": terms.retain}
         weighted = {
-            name: mean.value * share(mean, passes) for name, mean in parts.items() if mean is not None
+            name: mean.value * (0.0 if FILLER in inputs[mean.side] else share(mean, passes))
+            for name, mean in parts.items()
+            if mean is not None
         }
         for name, value in weighted.items():
             self._parts[name].append(value.detach())
@@ -198,6 +201,9 @@ def training_arguments(
         disable_tqdm=True,
         remove_unused_columns=False,
         dataloader_pin_memory=torch.cuda.is_available(),
+        # Buffers of language models (rotary tables) are constant, and groups by length make unequal numbers of passes:
+        # processes that send them before each pass would wait for one another.
+        ddp_broadcast_buffers=False,
     )
     arguments = one_device_each(arguments)
     return checkpoint_activations(arguments) if options.gradient_checkpointing else arguments

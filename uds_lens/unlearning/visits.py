@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from torch.utils.data import Dataset
 
 from uds_lens.data import AnswerSequence
 from uds_lens.errors import DataError
+from uds_lens.unlearning.batch_totals import FILLER
 from uds_lens.unlearning.padded_answers import pad_sequences
 
 
@@ -33,6 +35,9 @@ class Visit:
 
     winner_reference: float
     """The same of the winner."""
+
+    counts: bool = True
+    """False for a filler, which is run where a process has no row of the last batch, and adds nothing."""
 
 
 @dataclass(frozen=True)
@@ -68,12 +73,27 @@ class VisitDataset(Dataset):
             raise DataError("there is no forget example to train on.")
         self._data, self._seed = data, seed
         self._n_visits = epochs * len(data.forget) if n_visits is None else n_visits
+        self._n_fillers = 0
         self._orders: dict[tuple[str, int], list[int]] = {}
 
+    def filled_up(self, multiple_of: int) -> VisitDataset:
+        """Return the same visits with fillers at the end, so that several processes get equally many.
+
+        Without them accelerate would take the first visits again, and count them twice.
+
+        Args:
+            multiple_of: Visits that all processes take at once.
+        """
+        other = copy.copy(self)
+        other._n_fillers = -self._n_visits % multiple_of
+        return other
+
     def __len__(self) -> int:
-        return self._n_visits
+        return self._n_visits + self._n_fillers
 
     def __getitem__(self, place: int) -> Visit:
+        if place >= self._n_visits:  # the last visit again: a row whose loss is finite if the batch's is
+            return replace(self[self._n_visits - 1], counts=False)
         data = self._data
         epoch, index = self._at("forget", place, len(data.forget))
         retain = data.retain[self._at("retain", place, len(data.retain))[1]] if data.retain else None
@@ -98,13 +118,18 @@ class VisitDataset(Dataset):
 
 
 class VisitCollator:
-    """Visits to padded batches, one for each side."""
+    """Visits to padded batches, one for each side. Fillers are left out, but for one where there is nothing else."""
 
     def __init__(self, pad_token_id: int) -> None:
         self.pad_token_id = pad_token_id
 
     def __call__(self, visits: Sequence[Visit]) -> dict[str, dict[str, Tensor]]:
-        """Batches by side: `forget`, and `winner` and `retain` where there are any; references beside the tokens."""
+        """Batches by side: `forget`, and `winner` and `retain` where there are any; references beside the tokens.
+
+        Every side of a batch that is a filler has `FILLER` beside its tokens.
+        """
+        real = [visit for visit in visits if visit.counts]
+        is_filler, visits = not real, real or visits[:1]
         sides = {"forget": [visit.forget for visit in visits]}
         for side in ("winner", "retain"):
             found = [getattr(visit, side) for visit in visits]
@@ -114,4 +139,6 @@ class VisitCollator:
         batch["forget"]["reference"] = torch.tensor([visit.forget_reference for visit in visits])
         if "winner" in batch:
             batch["winner"]["reference"] = torch.tensor([visit.winner_reference for visit in visits])
+        for values in batch.values() if is_filler else ():
+            values[FILLER] = torch.ones(len(visits), dtype=torch.bool)
         return batch

@@ -1,5 +1,6 @@
 """Claims: one holder at a time, given back by the dead, never by the living."""
 
+import errno
 import json
 import os
 import subprocess
@@ -9,12 +10,18 @@ import time
 
 import pytest
 
-from uds_lens.study import claims
-from uds_lens.study.claims import Claims
+from uds_lens.storage import claims
+from uds_lens.storage.claims import Claims
 
 
-@pytest.fixture
-def place(tmp_path):
+@pytest.fixture(params=["hard links", "no hard links"])
+def place(tmp_path, request, monkeypatch):
+    if request.param == "no hard links":
+
+        def link(*args, **kwargs):
+            raise PermissionError(errno.EPERM, "Operation not permitted")
+
+        monkeypatch.setattr(os, "link", link)
     return Claims(tmp_path, beat=0.05, silence=0.5)
 
 

@@ -1,7 +1,8 @@
 """Who works on what: lock files with a heartbeat, so that workers on one or many machines never do the same.
 
 A claim is a file named after a model and a generation. It is created where none was (`os.link` refuses an existing
-name), so of two workers exactly one has it. Nothing is ever removed from under another: who takes over from a dead
+name, and so does opening for exclusive creation, where the file system has no hard links), so of two workers exactly
+one has it. Nothing is ever removed from under another: who takes over from a dead
 worker creates the next generation, and who is done marks his own as free. A worker is dead when its machine is this
 one and its process is gone, or when its heart has not beaten for `SILENCE` seconds.
 """
@@ -63,7 +64,7 @@ class Claims:
         try:
             if last and not self._is_over(place, last, now=mine.stat().st_mtime):
                 return None
-            os.link(mine, place / f"{last + 1}.claim")
+            _name_as_claim(mine, place / f"{last + 1}.claim")
         except FileExistsError:
             return None
         finally:
@@ -123,12 +124,28 @@ class Claim:
     def __exit__(self, *_: object) -> None:
         self._over.set()
         self._heart.join()
-        self.file.with_suffix(".free").touch()
+        with suppress(OSError):  # then our process has to end before another has it
+            self.file.with_suffix(".free").touch()
 
     def _live(self) -> None:
         while not self._over.wait(self._beat):
             with suppress(OSError):
                 os.utime(self.file)
+
+
+def _name_as_claim(written: Path, claim: Path) -> None:
+    """Make a claim of a file that is written to its end.
+
+    Raises:
+        FileExistsError: Somebody else has the claim.
+    """
+    try:
+        os.link(written, claim)
+    except FileExistsError:
+        raise
+    except OSError:  # no hard links (FUSE, Google Drive, some network drives), each with another error number
+        with open(claim, "xb") as file:
+            file.write(written.read_bytes())
 
 
 def this_machine() -> str:

@@ -1,0 +1,89 @@
+"""Train in two processes: started by `test_joint_processes.py` with torchrun."""
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from tests.unlearning.conftest import QUICK, people
+from tests.unlearning.test_accumulation import CASES, MarginConfig, gradients, margin
+from uds_lens.unlearning import (
+    RelearnConfig,
+    make_config,
+    objective,
+    relearn,
+    unlearn,
+    unlearning_trainer,
+    withdraw_objective,
+)
+from uds_lens.unlearning.length_groups import length_groups
+from uds_lens.unlearning.parent import Parent
+
+UNEVEN = (
+    {"n": 3, "passes": 2},
+    {"n": 3, "steps": 2, "passes": 2},
+    {"n": 3, "steps": 3, "passes": 4},
+)
+"""The last of the batches of four, over two processes: three rows; two rows, in two groups by length, and none for the
+other process; one row, where each process accumulates two passes."""
+
+EPOCHS = 3
+"""Of 11 rows in batches of 8: the last batch has one row."""
+
+
+@contextmanager
+def prepared() -> Iterator[None]:
+    """Declare an objective of somebody's own, and make groups of one row."""
+    objective(MarginConfig, needs=("retain",))(margin)
+    unlearning_trainer.length_groups = lambda batch: length_groups(batch, rows=1)
+    try:
+        yield
+    finally:
+        unlearning_trainer.length_groups = length_groups
+        withdraw_objective("margin")
+
+
+def all_gradients(full: Path, folder: Path) -> dict[str, dict[str, torch.Tensor]]:
+    """Return the gradients of the last step by case, with groups by length of one row each."""
+    model = AutoModelForCausalLM.from_pretrained(full, dtype=torch.float64, attn_implementation="eager")
+    parent = Parent(model.eval(), AutoTokenizer.from_pretrained(full), "tiny", "")
+    cases = [(m, more, shape) for m, more in (*CASES, ("margin", {})) for shape in UNEVEN]
+    found = {}
+    for i, (method, more, shape) in enumerate(cases):
+        own = folder / f"{i}-{os.environ.get('RANK')}"
+        own.mkdir()
+        with prepared():
+            found[json.dumps([method, more, shape])] = gradients(method, parent, own, **more, **shape)[0]
+    return found
+
+
+def runs(full: Path, folder: Path) -> list[Path]:
+    """Train and return whole runs, as a user starts them."""
+    rows = people(("Ada Vey", "Bo Lund", "Cyr Moss", "Dee Park", "Eli Roth", "Fay Senn"))[:11]
+    quick = {"learning_rate": 2e-3, "batch_size": 8, "warmup_epochs": 0.0, "epochs": EPOCHS}
+    options = replace(QUICK, device_batch_size=2)
+    return [
+        unlearn(full, rows, rows[:5], config=make_config("npo", quick), out=folder / "npo", options=options),
+        relearn(
+            full,
+            rows,
+            out=folder / "again",
+            epochs=EPOCHS,
+            options=QUICK,
+            config=RelearnConfig(batch_size=8, learning_rate=1e-3),
+        ),
+    ]
+
+
+if __name__ == "__main__":
+    full, out = Path(sys.argv[1]), Path(sys.argv[2])
+    runs(full, out)
+    found = all_gradients(full, out)
+    if os.environ["RANK"] == "0":
+        torch.save(found, out / "gradients.pt")
