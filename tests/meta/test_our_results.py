@@ -1,6 +1,7 @@
 """Saved metrics, audits and CSV files as tables of models."""
 
 import math
+from dataclasses import replace
 
 import pandas as pd
 import pytest
@@ -47,6 +48,27 @@ def results(name, **values):
         generations={},
         provenance={},
     )
+
+
+def test_values_per_example_say_whom_they_are_about():
+    one = results("ckpt/npo", es=0.2, em=0.3)
+    one.metrics["es"] = replace(one.metrics["es"], subjects=("Ada", None))
+    rows = read_metrics([one], examples=True).examples
+    assert rows[["metric", "example_id"]].to_numpy().tolist() == [
+        ["es", "a"],
+        ["es", "b"],
+        ["em", "a"],
+        ["em", "b"],
+    ]
+    assert rows["subject"].tolist()[:1] == ["Ada"] and rows["subject"].isna().tolist() == [
+        False,
+        True,
+        True,
+        True,
+    ]
+    audit = synthetic_audit()
+    about = read_audits([audit], examples=True).examples["subject"]
+    assert about.tolist() == [example.subject for example in audit.examples]
 
 
 def test_metrics_from_memory_and_from_files(tmp_path):

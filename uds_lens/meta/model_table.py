@@ -29,9 +29,9 @@ class ModelTable:
     """Where it was read."""
 
     examples: pd.DataFrame | None = None
-    """Values per example, where they were asked for: `model`, `metric`, `example_id`, `value`. Ids of the
-    holdout set of an attack begin with "holdout/". Those of retain stand under "retain", or under
-    "retain BASE SPLIT" where there are several."""
+    """Values per example, where they were asked for: `model`, `metric`, `example_id`, `value`, and `subject` where the
+    results say what a row is about. Ids of the holdout set of an attack begin with "holdout/". Those of retain stand
+    under "retain", or under "retain BASE SPLIT" where there are several."""
 
     def __len__(self) -> int:
         return len(self.frame)

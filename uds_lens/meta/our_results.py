@@ -70,7 +70,12 @@ def read_metrics(
         )
         for each, where in zip(found, results, strict=True)
     ]
-    tables = [each.examples_frame().assign(model=name) for each, name in zip(found, called, strict=True)]
+    tables = [
+        each.examples_frame().assign(
+            model=name, subject=[about for metric in each for about in _subjects(metric)]
+        )
+        for each, name in zip(found, called, strict=True)
+    ]
     return ModelTable(
         frame=pd.DataFrame(
             [
@@ -80,7 +85,9 @@ def read_metrics(
         ),
         reasons=_reasons({name: each.reasons for each, name in zip(found, called, strict=True)}),
         source=source,
-        examples=pd.concat(tables)[["model", "metric", "example_id", "value"]] if examples else None,
+        examples=pd.concat(tables)[["model", "metric", "example_id", "value", "subject"]]
+        if examples
+        else None,
     )
 
 
@@ -143,9 +150,12 @@ def read_audits(
         )
         if not audit.n_measured:
             reasons[name] = {"uds": "no example is measurable"}
-        ids = [example.id for example in audit.examples]
-        values = audit.uds_per_example.tolist()
-        tables.append(pd.DataFrame({"model": name, "metric": "uds", "example_id": ids, "value": values}))
+        own = {
+            "example_id": [example.id for example in audit.examples],
+            "value": audit.uds_per_example.tolist(),
+            "subject": [example.subject for example in audit.examples],
+        }
+        tables.append(pd.DataFrame({"model": name, "metric": "uds", **own}))
     return ModelTable(
         frame=pd.DataFrame(rows),
         reasons=_reasons(reasons),
@@ -215,6 +225,11 @@ def join_audits(
         source=f"{table.source}; {audits.source}",
         examples=examples,
     )
+
+
+def _subjects(metric: Any) -> Sequence[str | None]:
+    """Subject of each value of a `MetricValue`; None where it has none."""
+    return metric.subjects or [None] * len(metric.ids)
 
 
 def _partners(table: ModelTable, audits: ModelTable, pairs: dict[str, str]) -> list[int | None]:

@@ -226,7 +226,7 @@ def _stability(
         return {}
     examples = None if table is None else table.examples
     try:
-        found = {
+        found: dict[str, Stability] = {
             by: meta.stability(
                 own,
                 examples=examples,
