@@ -56,8 +56,9 @@ class PatchScores:
     @classmethod
     def empty(cls, n_examples: int, n_layers: int, engine: Engine) -> PatchScores:
         """All NaN, to be filled."""
-        parts = (torch.full((n_examples, n_layers), torch.nan, dtype=torch.float64) for _ in range(3))
-        return cls(*parts, engine)
+        shape = (n_examples, n_layers)
+        delta, ratio, cosine = (torch.full(shape, torch.nan, dtype=torch.float64) for _ in range(3))
+        return cls(delta, ratio, cosine, engine)
 
 
 @dataclass(frozen=True, eq=False)
