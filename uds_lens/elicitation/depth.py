@@ -122,7 +122,10 @@ def depth_correlation(
             f"the frame holds no audit {audit!r}; it holds {', '.join(sorted(set(frame['audit'])))}."
         )
     one, other = rows["uds"].to_numpy(float), rows[value].to_numpy(float)
-    groups = subject_groups([name if isinstance(name, str) else None for name in rows["subject"]])
+    missing = rows["subject"].isna()
+    groups = subject_groups(
+        [None if gone else str(name) for name, gone in zip(rows["subject"], missing, strict=True)]
+    )
     rho = _spearman(one, other)
     return RankCorrelation(rho, _jackknifed(rho, one, other, groups), len(rows))
 

@@ -14,7 +14,6 @@ from uds_lens.results.all_or_nothing import of_equal_scores, widened
 from uds_lens.results.intervals import ROUNDING, studentised
 
 _NAN = Interval(math.nan, math.nan)
-_DRAWS = 9999
 _CONFIDENCE = 0.95
 
 NOT_ASKED = "not asked: no row has a score"
@@ -40,6 +39,7 @@ def share(
     power: Float[np.ndarray, "question"],
     groups: Int[np.ndarray, "question"],
     *,
+    n_resamples: int = 9999,
     seed: int = 0,
 ) -> Share:
     """Return `E = mean beyond / mean power`: 0 as retain, 1 as full, with an interval over subjects.
@@ -55,6 +55,7 @@ def share(
         beyond: Score of the model minus that of retain, per question; scores are in [0, 1].
         power: Score of full minus that of retain.
         groups: Subject of each question.
+        n_resamples: Of the bootstrap of the share, and of that of the power.
         seed: Of what is drawn.
 
     Returns:
@@ -68,12 +69,12 @@ def share(
     beyond, power, groups = beyond[both], power[both], groups[both]
     if not len(power):
         return Share(math.nan, _NAN, NOT_ASKED)
-    reach = contrast(power, groups, seed=seed)
+    reach = contrast(power, groups, n_resamples=n_resamples, seed=seed)
     same = reach.n_subjects > 1 and np.ptp(power) < ROUNDING and reach.value > 0
     if not (reach.interval.low > 0 or same):
         return Share(math.nan, _NAN, "no power: full does not surely score above retain under this audit")
     value = float(beyond.sum() / power.sum())
-    return Share(value, _interval(value, beyond, power, groups, seed), None)
+    return Share(value, _interval(value, beyond, power, groups, n_resamples, seed), None)
 
 
 def _interval(
@@ -81,11 +82,13 @@ def _interval(
     beyond: Float[np.ndarray, "question"],
     power: Float[np.ndarray, "question"],
     groups: Int[np.ndarray, "question"],
+    n_resamples: int,
     seed: int,
 ) -> Interval:
     _, codes = np.unique(groups, return_inverse=True)
-    ends = studentised(np.bincount(codes, beyond), np.bincount(codes, power), _CONFIDENCE, _DRAWS, seed)
-    if ends is None:  # the same share in all subjects: of others nothing is known but that shares lie in [0, 1]
+    top, bottom = (np.bincount(codes, each).astype(float) for each in (beyond, power))
+    ends = studentised(top, bottom, _CONFIDENCE, n_resamples, seed)
+    if ends is None:  # the same share in all subjects: all that is known of others is that it lies in [0, 1]
         bounds = min(0.0, value), max(1.0, value)
         return Interval(*of_equal_scores(value, codes, bounds, _CONFIDENCE))
     if math.isnan(ends.low):

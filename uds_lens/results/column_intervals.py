@@ -93,9 +93,9 @@ def column_intervals(
             )
             ends[:, place] = alone.low[0], alone.high[0]
         if bounds:
-            ends[:, place] = widened(*ends[:, place], scores, own, bounds, confidence)
-    low, high = ends if bounds is None else ends.clip(*bounds)
-    return ColumnIntervals(low.tolist(), high.tolist())
+            low, high = ends[:, place].tolist()
+            ends[:, place] = widened(low, high, scores, own, bounds, confidence)
+    return ColumnIntervals(*(ends if bounds is None else ends.clip(*bounds)).tolist())
 
 
 def _sums(values: NDArray[np.float64], codes: NDArray[np.int64]) -> _Sums:

@@ -191,7 +191,7 @@ def _by_example(scores: NDArray[np.float64], confidence: float, n_resamples: int
 def _by_cluster(
     scores: NDArray[np.float64], codes: NDArray[np.int64], confidence: float, n_resamples: int, seed: int
 ) -> Interval | None:
-    sums, counts = np.bincount(codes, scores), np.bincount(codes).astype(float)
+    sums, counts = np.bincount(codes, scores).astype(float), np.bincount(codes).astype(float)
     return studentised(sums, counts, confidence, n_resamples, seed)
 
 
@@ -221,8 +221,10 @@ def studentised(
     if error < ROUNDING:
         return None
     distances = _distances(total, size, ratio, error, n_resamples, seed)
-    method = "linear" if np.isfinite(distances).all() else "higher"
-    quantile = float(np.quantile(distances, confidence, method=method))
+    if np.isinf(distances).any():  # between two of which nothing can be interpolated
+        quantile = float(np.quantile(distances, confidence, method="higher"))
+    else:
+        quantile = float(np.quantile(distances, confidence))
     reach = max(quantile, student(confidence, n - 1)) * error
     return Interval(float(ratio - reach), float(ratio + reach)) if math.isfinite(reach) else NO_INTERVAL
 
