@@ -8,18 +8,28 @@ share is the intra-class correlation (ICC): `plain` the number itself, `depth` m
 over all subjects there could be, how often an interval by example does, and their mean widths. With --ratios the same
 for a ratio of two means over other subjects, as damage is: 20 subjects below, 8 or 20 above, scores that scatter by a
 third, a half or the whole of their mean.
+
+With --rare, scores that are nearly all-or-nothing by subject and rare: .03 or .97, 1 to 40 examples a subject, the
+subject's share of .97 drawn from a beta distribution. The bootstrap alone stands beside the interval that a bounded
+score gets; "or caution" also counts the tries in which an audit warns of few subjects. With --elicitation the same for
+elicitation's share E: recall is `binary` with a full model that recalls all, `noisy` with scores around .7, or `partly`
+where the full model itself recalls only some questions; and for the rank correlation of depth with recall. Beside them
+the percentile bootstrap over subjects.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
+import pandas as pd
 import torch
-from scipy.stats import norm
+from scipy.stats import norm, rankdata
 
+from uds_lens.elicitation import depth_correlation, share
 from uds_lens.results import bootstrap_interval
+from uds_lens.results.intervals import FEW_CLUSTERS
 from uds_lens.results.ratio_intervals import ratio_interval
 
 SCORES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
@@ -40,7 +50,16 @@ def main() -> None:
     parser.add_argument("--subjects", type=int, default=20)
     parser.add_argument("--resamples", type=int, default=999)
     parser.add_argument("--ratios", action="store_true", help="intervals of ratios")
+    parser.add_argument("--rare", action="store_true", help="rare all-or-nothing subjects")
+    parser.add_argument("--elicitation", action="store_true", help="E, and the correlation with depth")
     args = parser.parse_args()
+    if args.rare:
+        print_rare(args.tries, args.resamples)
+        return
+    if args.elicitation:
+        print_shares(args.tries, args.resamples)
+        print_correlations(args.tries, args.resamples)
+        return
     if args.ratios:
         print_ratios(args.tries, args.resamples)
         return
@@ -96,6 +115,167 @@ def print_ratios(tries: int, resamples: int) -> None:
                 print(
                     f"| {above} | {scatter} | {icc} | {held / tries:.1%} | {width / tries:.3f} |", flush=True
                 )
+
+
+def print_rare(tries: int, resamples: int) -> None:
+    """How often the interval holds the mean where few subjects are of the other kind."""
+    print("| mean | ICC | subjects | bootstrap alone | width | interval | width | or caution |")
+    print("|---|---|---|---|---|---|---|---|")
+    for mean in (0.11, 0.24):
+        for icc in (0.5, 0.9):
+            for n_subjects in (5, 8, 10, 20, 40):
+                ends = np.empty((tries, 2, 2))
+                for seed in range(tries):
+                    kinds, subjects, _ = recalled((mean - 0.03) / 0.94, icc, n_subjects, seed)
+                    values = torch.tensor(0.03 + 0.94 * kinds)
+                    for place, bounds in enumerate((None, (0.0, 1.0))):
+                        ends[seed, place] = bootstrap_interval(
+                            values,
+                            clusters=subjects.tolist(),
+                            n_resamples=resamples,
+                            seed=seed,
+                            bounds=bounds,
+                        )
+                alone, whole = ends[:, 0].clip(0, 1), ends[:, 1]
+                warned = n_subjects < FEW_CLUSTERS
+                shown = (covers(whole, mean) | warned).mean()
+                print(
+                    f"| {mean} | {icc} | {n_subjects} | {told(alone, mean)} | {told(whole, mean)} | {shown:.1%} |",
+                    flush=True,
+                )
+
+
+def print_shares(tries: int, resamples: int) -> None:
+    """How often the interval of E holds it."""
+    print("| recall | E | ICC | subjects | percentile | width | interval | width | or caution |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    for recall in ("binary", "noisy", "partly"):
+        for truth in (0.1, 0.5):
+            for icc in (0.5, 0.9):
+                for n_subjects in (5, 8, 20):
+                    ends = []
+                    for seed in range(tries):
+                        kinds, subjects, chance = recalled(truth, icc, n_subjects, seed)
+                        beyond, power = elicited(recall, kinds, subjects, chance)
+                        found = share(beyond, power, subjects, n_resamples=resamples, seed=seed)
+                        if found.reason is None:
+                            ends.append(
+                                (percentile(beyond, power, subjects, resamples, seed), found.interval)
+                            )
+                    old, new = np.array(ends).transpose(1, 0, 2)
+                    shown = (covers(new, truth) | (n_subjects < FEW_CLUSTERS)).mean()
+                    cell = f"| {recall} | {truth} | {icc} | {n_subjects}"
+                    print(f"{cell} | {told(old, truth)} | {told(new, truth)} | {shown:.1%} |", flush=True)
+
+
+def print_correlations(tries: int, resamples: int) -> None:
+    """How often the interval of the rank correlation of depth with recall holds it."""
+    print("\n| recalled | ICC | subjects | rho | percentile | width | interval | width | no interval |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    for part in (0.1, 0.5):
+        for icc in (0.5, 0.9):
+            truth = rho(*depth_and_recall(part, icc, 40_000, 0)[:2])
+            for n_subjects in (5, 8, 20):
+                ends = []
+                for seed in range(tries):
+                    depth, recall, subjects = depth_and_recall(part, icc, n_subjects, seed)
+                    frame = pd.DataFrame(
+                        {"uds": depth, "beyond_retain": recall, "subject": subjects.astype(str)}
+                    )
+                    frame["audit"], frame["decoding"] = "cloze", "greedy"
+                    interval = depth_correlation(frame, audit="cloze").interval
+                    ends.append(
+                        (percentile_rho(depth, recall, subjects, min(resamples, 199), seed), interval)
+                    )
+                old, new = np.array(ends).transpose(1, 0, 2)
+                some = ~np.isnan(new).any(-1)
+                cell = f"| {part} | {icc} | {n_subjects} | {truth:.2f}"
+                both = f"{told(old[some], truth)} | {told(new[some], truth)}"
+                print(f"{cell} | {both} | {1 - some.mean():.1%} |", flush=True)
+
+
+def covers(ends: np.ndarray, truth: float) -> np.ndarray:
+    """Which of the intervals hold the truth."""
+    return np.asarray((ends[:, 0] <= truth + 1e-9) & (truth - 1e-9 <= ends[:, 1]))
+
+
+def told(ends: np.ndarray, truth: float) -> str:
+    """Two cells: coverage (an interval that is NaN does not cover) and mean width."""
+    return f"{covers(ends, truth).mean():.1%} | {np.nanmean(ends[:, 1] - ends[:, 0]):.3f}"
+
+
+def recalled(
+    mean: float, icc: float, n_subjects: int, seed: int
+) -> tuple[np.ndarray, np.ndarray, np.random.Generator]:
+    """0 or 1 for each example of 1 to 40 of a subject, whose own share of ones is drawn from a beta distribution."""
+    chance = np.random.default_rng(seed)
+    subjects = np.repeat(np.arange(n_subjects), chance.integers(1, 41, n_subjects))
+    own = chance.beta(mean * (1 / icc - 1), (1 - mean) * (1 / icc - 1), n_subjects)
+    return (chance.random(len(subjects)) < own[subjects]).astype(float), subjects, chance
+
+
+def elicited(
+    recall: str, kinds: np.ndarray, subjects: np.ndarray, chance: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Score beyond retain, and that of the full model."""
+    n = len(kinds)
+    if recall == "binary":
+        return kinds, np.ones(n)
+    if recall == "partly":
+        known = chance.beta(3, 2, int(subjects.max()) + 1)[subjects]
+        power = (chance.random(n) < known).astype(float)
+        return kinds * power, power
+    power = chance.normal(0.7, 0.15, n).clip(0, 1)
+    return kinds * power + chance.normal(0, 0.05, n), power
+
+
+def percentile(
+    beyond: np.ndarray, power: np.ndarray, subjects: np.ndarray, resamples: int, seed: int
+) -> tuple[float, float]:
+    """Percentile bootstrap of the ratio, whole subjects drawn."""
+    top, bottom = np.bincount(subjects, beyond), np.bincount(subjects, power)
+    n = len(top)
+    times = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=resamples)
+    under = times @ bottom
+    low, high = np.quantile((times @ top)[under > 0] / under[under > 0], [0.025, 0.975])
+    return low, high
+
+
+def depth_and_recall(
+    part: float, icc: float, n_subjects: int, seed: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Depth, mostly near 0 or 1, and recall, 0 or 1, which go against each other; and the subjects."""
+    chance = np.random.default_rng(seed)
+    subjects = np.repeat(np.arange(n_subjects), chance.integers(5, 21, n_subjects))
+    pull = np.array([[1.0, -0.6], [-0.6, 1.0]])
+    shared = chance.multivariate_normal([0, 0], pull, n_subjects)[subjects]
+    latent = np.sqrt(icc) * shared + np.sqrt(1 - icc) * chance.multivariate_normal(
+        [0, 0], pull, len(subjects)
+    )
+    return norm.cdf(3 * latent[:, 0]), (latent[:, 1] > norm.ppf(1 - part)).astype(float), subjects
+
+
+def rho(one: Sequence[float] | np.ndarray, other: Sequence[float] | np.ndarray) -> float:
+    """Spearman's; NaN where one of them is constant."""
+    if np.ptp(one) == 0 or np.ptp(other) == 0:
+        return float("nan")
+    return float(np.corrcoef(rankdata(one), rankdata(other))[0, 1])
+
+
+def percentile_rho(
+    one: np.ndarray, other: np.ndarray, subjects: np.ndarray, resamples: int, seed: int
+) -> tuple[float, float]:
+    """Percentile bootstrap of the rank correlation, whole subjects drawn."""
+    n, chance = int(subjects.max()) + 1, np.random.default_rng(seed)
+    members = [np.flatnonzero(subjects == subject) for subject in range(n)]
+    found = []
+    for _ in range(resamples):
+        rows = np.concatenate([members[subject] for subject in chance.integers(0, n, n)])
+        found.append(rho(one[rows], other[rows]))
+    if np.isnan(found).all():
+        return float("nan"), float("nan")
+    low, high = np.nanquantile(found, [0.025, 0.975])
+    return low, high
 
 
 def draw(

@@ -44,7 +44,8 @@ def test_retain_is_not_beyond_itself_and_full_has_all_of_the_power(trio):
         )
         table = found.summary()
         if wanted is not None:
-            assert (table[["beyond_retain", "beyond_low", "beyond_high"]] == 0).all(axis=None)
+            assert (table["beyond_retain"] == 0).all()
+            assert ((table["beyond_low"] < 0) & (table["beyond_high"] > 0)).all(), "few subjects that agree"
         else:
             assert (table["beyond_retain"] == table["power"]).all()
             for key in found.scores:
@@ -269,7 +270,7 @@ def test_depth_beside_elicitation(asked, trio):
 
 
 def test_correlation_with_depth_is_spearmans():
-    from scipy.stats import spearmanr
+    from scipy.stats import spearmanr, t
 
     random = np.random.default_rng(0)
     frame = pd.DataFrame({"uds": random.random(40).round(1), "beyond_retain": random.random(40).round(1)})
@@ -279,6 +280,25 @@ def test_correlation_with_depth_is_spearmans():
     assert found.interval.low < found.rho < found.interval.high and found.n == 40
     constant = depth_correlation(frame.assign(uds=0.5), audit="cloze")
     assert math.isnan(constant.rho)
+    without = [
+        np.arctanh(
+            spearmanr(*frame.loc[frame["subject"] != j, ["uds", "beyond_retain"]].to_numpy().T).statistic
+        )
+        for j in range(10)
+    ]
+    reach = t.ppf(0.975, 9) * np.std(without) * math.sqrt(9)
+    assert found.interval == pytest.approx(
+        np.tanh([np.arctanh(found.rho) - reach, np.arctanh(found.rho) + reach])
+    )
+
+
+def test_a_correlation_that_rests_on_one_subject_has_no_interval():
+    frame = pd.DataFrame({"uds": np.arange(12) / 12, "beyond_retain": [0.0] * 9 + [1.0, 0.0, 1.0]})
+    frame["audit"], frame["decoding"], frame["subject"] = "cloze", "greedy", [f"s{i // 3}" for i in range(12)]
+    found = depth_correlation(frame, audit="cloze")
+    assert found.rho > 0 and all(map(math.isnan, found.interval))
+    perfect = depth_correlation(frame.assign(beyond_retain=1 - frame["uds"]), audit="cloze")
+    assert perfect.rho == -1 and all(map(math.isnan, perfect.interval))
 
 
 def test_long_runs_are_announced_and_run(trio):

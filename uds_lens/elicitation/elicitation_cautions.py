@@ -66,7 +66,7 @@ def elicitation_cautions(results: ElicitationResults) -> tuple[str, ...]:
             )
     few = int(table["n_subjects"].max()) if len(table) else 0
     if 0 < few < FEW_CLUSTERS:
-        told.append(f"{few} subjects: intervals are too narrow to be trusted below {FEW_CLUSTERS}.")
+        told.append(f"{few} subjects: intervals over fewer than {FEW_CLUSTERS} subjects are rough.")
     return tuple(told)
 
 

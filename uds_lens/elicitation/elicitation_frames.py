@@ -57,16 +57,15 @@ def _row(
     nothing = np.full(len(groups), math.nan)
     control = scores.get("retain", nothing)
     beyond = scores["unlearned"] - control
-    row |= _told("beyond_retain", "beyond", found := contrast(beyond, groups, seed=seed))
+    row |= _told("beyond_retain", "beyond", found := contrast(beyond, groups, seed=seed, bounds=(-1.0, 1.0)))
     row |= {"p": found.p, "n_subjects": found.n_subjects}
     if plain is None or "retain" not in plain:
         row |= {"added": math.nan, "added_low": math.nan, "added_high": math.nan}
     else:
-        row |= _told(
-            "added", "added", contrast(beyond - (plain["unlearned"] - plain["retain"]), groups, seed=seed)
-        )
+        added = beyond - (plain["unlearned"] - plain["retain"])
+        row |= _told("added", "added", contrast(added, groups, seed=seed, bounds=(-2.0, 2.0)))
     power = scores.get("full", nothing) - control
-    row |= _told("power", "power", contrast(power, groups, seed=seed))
+    row |= _told("power", "power", contrast(power, groups, seed=seed, bounds=(-1.0, 1.0)))
     nan = math.nan
     if not n:
         row |= {"share": nan, "share_low": nan, "share_high": nan, "share_reason": NOT_ASKED}

@@ -40,7 +40,7 @@ def control_frame(results: ElicitationResults) -> pd.DataFrame:
         for statistic, over in _statistics(part):
             own = over(results, "unlearned", part)
             theirs = np.array([_reduced(strange.get(row), statistic) for row in range(len(own))])
-            found = contrast(own - theirs, groups, seed=seed)
+            found = contrast(own - theirs, groups, seed=seed, bounds=(-1.0, 1.0))
             row = {"audit": part.audit, "decoding": part.decoding, "statistic": statistic, "n": found.n}
             row |= (
                 {"unlearned": _mean(own), "others": _mean(theirs)} | _told("others", found) | {"p": found.p}

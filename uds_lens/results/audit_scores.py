@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from uds_lens.checked_arguments import arguments_checked
-from uds_lens.results.intervals import Interval, IntervalBasis, bootstrap_interval, interval_basis
+from uds_lens.results.intervals import ROUNDING, Interval, IntervalBasis, bootstrap_interval, interval_basis
 from uds_lens.results.records import equal_weights
 from uds_lens.results.sampling_error import SampleError, sample_error
 from uds_lens.results.scores import layer_erasure_ratio, mean_uds, uds_per_example
@@ -70,6 +70,8 @@ class AuditScores(Stage1):
         """Seeded bootstrap interval of `uds`, by subject where examples share one, else by example.
 
         NaN with fewer than two measurable examples or with a single subject; see `uds_lens.results.bootstrap_interval`.
+        Where the unlearned model has the weights of `full` or of a retain model, the score follows from its definition,
+        whoever is asked about: both ends are the score.
         """
         return self.interval_of(self.uds_per_example, self.subjects)
 
@@ -105,6 +107,10 @@ class AuditScores(Stage1):
     @arguments_checked
     def interval_of(self, scores: Float[Tensor, "some"], subjects: Sequence[str | None]) -> Interval:
         """`uds_interval` of some of the examples: their scores in [0, 1], and their subjects."""
+        known = scores[~scores.isnan()].double()
+        is_reference = any(role == "unlearned" for _, role in self.equal_weights)
+        if is_reference and len(known) and float(known.max() - known.min()) < ROUNDING:
+            return Interval(float(known.min()), float(known.max()))
         return bootstrap_interval(
             scores,
             clusters=subjects,

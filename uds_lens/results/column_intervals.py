@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
+from uds_lens.results.all_or_nothing import of_equal_scores, widened
 from uds_lens.results.intervals import AT_ONCE, FLOOR, ROUNDING, cluster_codes, student
 
 if TYPE_CHECKING:
@@ -50,29 +51,51 @@ def column_intervals(
         confidence: Coverage.
         n_resamples: Number of resamples.
         seed: Seed of the resampling.
-        bounds: Smallest and largest possible mean; intervals are cut there.
+        bounds: Smallest and largest possible value; intervals lie within.
 
     Returns:
-        One interval per column. With equal values both ends are that value; NaN with fewer than two clusters.
+        One interval per column. NaN with fewer than two clusters, and for equal values without bounds.
 
     Example:
         >>> import torch
         >>> values = torch.tensor([[0.4, 1.0], [0.5, 1.0], [0.6, 1.0], [0.7, torch.nan]])
-        >>> low, high = column_intervals(values, clusters=[None] * 4)
-        >>> 0 < low[0] < 0.55 < high[0] < 1, (low[1], high[1])
-        (True, (1.0, 1.0))
+        >>> low, high = column_intervals(values, clusters=[None] * 4, bounds=(0.0, 1.0))
+        >>> 0 < low[0] < 0.55 < high[0] < 1, 0.3 < low[1] < high[1] == 1
+        (True, True)
     """
     if not len(values):
         return ColumnIntervals([math.nan] * values.shape[1], [math.nan] * values.shape[1])
-    sums = _sums(values.double().numpy(), cluster_codes(clusters))
+    data, codes = values.double().numpy(), cluster_codes(clusters)
+    sums = _sums(data, codes)
     n = (sums.size > 0).sum(0)
     mean, error = _mean_and_error(sums, n)
     distances = _distances(sums, n, mean, error, n_resamples, np.random.default_rng(seed))
     least = np.array([student(confidence, int(each) - 1) if each > 1 else math.nan for each in n])
     reach = np.maximum(np.quantile(distances, confidence, axis=0), least) * error
-    smallest, largest = bounds or (-math.inf, math.inf)
-    low, high = np.maximum(mean - reach, smallest), np.minimum(mean + reach, largest)
-    return ColumnIntervals(low.tolist(), high.tolist())
+    ends = np.stack([mean - reach, mean + reach])
+    for place in np.flatnonzero(n > 1):
+        there = ~np.isnan(data[:, place])
+        scores = data[there, place]
+        _, own = np.unique(codes[there], return_inverse=True)
+        if np.ptp(scores) < ROUNDING:
+            same = (
+                of_equal_scores(float(scores[0]), own, bounds, confidence) if bounds else (math.nan, math.nan)
+            )
+            ends[:, place] = same
+            continue
+        if error[place] == 0:  # all clusters have the same mean: examples are drawn
+            alone = column_intervals(
+                values[:, place : place + 1],
+                clusters=[None] * len(values),
+                confidence=confidence,
+                n_resamples=n_resamples,
+                seed=seed,
+            )
+            ends[:, place] = alone.low[0], alone.high[0]
+        if bounds:
+            low, high = ends[:, place].tolist()
+            ends[:, place] = widened(low, high, scores, own, bounds, confidence)
+    return ColumnIntervals(*(ends if bounds is None else ends.clip(*bounds)).tolist())
 
 
 def _sums(values: NDArray[np.float64], codes: NDArray[np.int64]) -> _Sums:

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float, Int
 
 from uds_lens.checked_arguments import arguments_checked
-from uds_lens.results.intervals import Interval, bootstrap_interval
+from uds_lens.results.intervals import ROUNDING, Interval, bootstrap_interval
 
 _NAN = Interval(math.nan, math.nan)
 _ALL_PATTERNS = 13
@@ -28,7 +28,7 @@ class Contrast(NamedTuple):
     """Mean; NaN where no question has a value."""
 
     interval: Interval
-    """By subjects; NaN with fewer than two."""
+    """By subjects; NaN with fewer than two, and for equal differences without bounds."""
 
     p: float
     """Two-sided, against 0; NaN with fewer than two subjects."""
@@ -49,6 +49,7 @@ def contrast(
     n_resamples: int = 9999,
     n_flips: int | None = None,
     seed: int = 0,
+    bounds: tuple[float, float] | None = None,
 ) -> Contrast:
     """Mean of paired differences, with an interval over subjects and a test that flips subjects' signs.
 
@@ -64,9 +65,12 @@ def contrast(
         n_resamples: Of the bootstrap behind the interval.
         n_flips: Random sign patterns; None takes `n_resamples`.
         seed: Of what is drawn.
+        bounds: Smallest and largest possible difference. Where all differences are equal, the interval allows for
+            subjects that differ otherwise and were missed; without bounds it is NaN there.
 
     Returns:
-        The mean and what is known of it.
+        The mean and what is known of it. Where all but a few subjects have the same difference, the interval is too
+        narrow, as a bootstrap knows only the subjects it is given; the p-value holds there too.
 
     Raises:
         ConfigError: `confidence` is outside 0 and 1.
@@ -87,17 +91,18 @@ def contrast(
         return Contrast(mean, _NAN, math.nan, n, m)
     n_flips = n_resamples if n_flips is None else n_flips
     error = _error(sums, counts, mean)
-    if error <= 1e-12 * max(1.0, abs(mean)):  # all alike: nothing varies
-        p = 1.0 if abs(mean) <= 1e-12 else smallest_p(m, n_flips)
-        return Contrast(mean, Interval(mean, mean), p, n, m)
-    random = np.random.default_rng(seed)
     interval = bootstrap_interval(
         torch.from_numpy(differences),
         clusters=groups.tolist(),
         confidence=confidence,
         n_resamples=n_resamples,
         seed=seed,
+        bounds=bounds if np.ptp(differences) < ROUNDING else None,
     )
+    if error <= 1e-12 * max(1.0, abs(mean)):  # subjects are all alike: no sign pattern is less extreme
+        p = 1.0 if abs(mean) <= 1e-12 else smallest_p(m, n_flips)
+        return Contrast(mean, interval, p, n, m)
+    random = np.random.default_rng(seed)
     return Contrast(mean, interval, _flipped(sums, counts, n_flips, random), n, m)
 
 

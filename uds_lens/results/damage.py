@@ -28,7 +28,8 @@ class Damage(NamedTuple):
     more. NaN: see `reason`."""
 
     interval: Interval
-    """By subject on both sides; NaN where the value is, or with fewer than two subjects on one side."""
+    """By subject on both sides; NaN where the value is, with fewer than two subjects on one side, or where no subject
+    differs from the others."""
 
     forget_loss: float
     """Mean of `s2_delta` over measurable examples and all layers, nats per token."""

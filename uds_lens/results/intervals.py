@@ -12,6 +12,7 @@ from torch import Tensor
 
 from uds_lens.checked_arguments import arguments_checked
 from uds_lens.errors import ConfigError, Setting
+from uds_lens.results.all_or_nothing import of_equal_scores, widened
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -34,6 +35,10 @@ class Interval(NamedTuple):
 
     low: float
     high: float
+
+
+NO_INTERVAL = Interval(math.nan, math.nan)
+"""Nothing can be said."""
 
 
 class IntervalBasis(NamedTuple):
@@ -72,7 +77,13 @@ def bootstrap_interval(
     interval is `m +- q se`, q the quantile of |m* - m| / max(se*, 0.3 se) over resamples, and at least that of
     Student's t with G - 1 degrees of freedom (symmetric studentised bootstrap; the floor under se* keeps resamples that
     miss the few clusters that differ from making it endless).
-    Without clusters, or where each has one value, examples are resampled, bias-corrected and accelerated (BCa).
+    Without clusters, or where each has one value, examples are resampled, bias-corrected and accelerated (BCa); so they
+    are where all clusters have the same mean, which says nothing about others.
+
+    With `bounds` given and scores that lie near them, few clusters may be unlike the rest, and a bootstrap knows only
+    those it was given. The interval then reaches at least as far as a beta-binomial model of the clusters says
+    (`uds_lens.results.all_or_nothing.widened`). Equal scores have an interval as well: others of another kind may have
+    been missed.
 
     It says how much the mean depends on which subjects or examples were asked, not on the seed of a training.
 
@@ -82,11 +93,11 @@ def bootstrap_interval(
         confidence: Coverage.
         n_resamples: Number of resamples.
         seed: Seed of the resampling.
-        bounds: Smallest and largest possible mean; a clustered interval is cut there.
+        bounds: Smallest and largest possible score; the interval lies within.
 
     Returns:
-        The interval. With equal scores both ends are that score. NaN with fewer than two measurable examples, or where
-        all belong to one cluster.
+        The interval. NaN with fewer than two measurable examples, where all belong to one cluster, and where all scores
+        are equal and there are no bounds: nothing is known then about how much others differ.
 
     Raises:
         ConfigError: `confidence` is outside 0 and 1, or `clusters` has another length than the values.
@@ -94,12 +105,13 @@ def bootstrap_interval(
     References:
         Efron (1987), Better Bootstrap Confidence Intervals; computed by `scipy.stats.bootstrap`. Hall (1988), On
         Symmetric Bootstrap Confidence Intervals. Cameron, Gelbach & Miller (2008), Bootstrap-Based Improvements for
-        Inference with Clustered Errors.
+        Inference with Clustered Errors. Williams (1975), as in `all_or_nothing.widened`.
 
     Example:
         >>> import torch
-        >>> bootstrap_interval(torch.ones(5))
-        Interval(low=1.0, high=1.0)
+        >>> low, high = bootstrap_interval(torch.ones(20), bounds=(0.0, 1.0))
+        >>> round(low, 2), high
+        (0.84, 1.0)
         >>> values = torch.tensor([0.1, 0.2, 0.8, 0.9, 0.4, 0.6, 0.5, 0.3])
         >>> wide = bootstrap_interval(values, clusters=list("aabbccdd"))
         >>> narrow = bootstrap_interval(values)
@@ -114,23 +126,23 @@ def bootstrap_interval(
         )
     measured = ~values.isnan()
     scores = values[measured].double().numpy()
-    if len(scores) < 2:
-        return Interval(math.nan, math.nan)
-    codes = (
-        None
-        if clusters is None
-        else cluster_codes([c for c, kept in zip(clusters, measured.tolist(), strict=True) if kept])
-    )
-    grouped = codes is not None and codes.max() + 1 < len(codes)
-    if codes is not None and grouped and codes.max() == 0:
-        return Interval(math.nan, math.nan)
+    names = range(len(values)) if clusters is None else clusters
+    codes = cluster_codes([c for c, kept in zip(names, measured.tolist(), strict=True) if kept])
+    if len(scores) < 2 or codes.max() == 0:
+        return NO_INTERVAL
     if np.ptp(scores) < ROUNDING:
-        return Interval(float(scores.min()), float(scores.max()))
-    if codes is None or not grouped:
-        return _by_example(scores, confidence, n_resamples, seed)
-    low, high = _by_cluster(scores, codes, confidence, n_resamples, seed)
-    smallest, largest = bounds or (-math.inf, math.inf)
-    return Interval(max(low, smallest), min(high, largest))
+        if bounds is None:
+            return NO_INTERVAL
+        return Interval(*of_equal_scores(float(scores[0]), codes, bounds, confidence))
+    ends = None
+    if codes.max() + 1 < len(codes):
+        ends = _by_cluster(scores, codes, confidence, n_resamples, seed)
+    if ends is None:
+        ends = _by_example(scores, confidence, n_resamples, seed)
+    if bounds is None:
+        return Interval(*ends)
+    low, high = widened(*ends, scores, codes, bounds, confidence)
+    return Interval(max(low, bounds[0]), min(high, bounds[1]))
 
 
 @arguments_checked
@@ -178,17 +190,43 @@ def _by_example(scores: NDArray[np.float64], confidence: float, n_resamples: int
 
 def _by_cluster(
     scores: NDArray[np.float64], codes: NDArray[np.int64], confidence: float, n_resamples: int, seed: int
-) -> Interval:
-    count = np.bincount(codes).astype(float)
-    total = np.bincount(codes, scores).astype(float)
-    n = len(count)
-    mean = total.sum() / count.sum()
-    error = math.sqrt(n / (n - 1) * float(((total - count * mean) ** 2).sum())) / count.sum()
+) -> Interval | None:
+    sums, counts = np.bincount(codes, scores).astype(float), np.bincount(codes).astype(float)
+    return studentised(sums, counts, confidence, n_resamples, seed)
+
+
+def studentised(
+    total: NDArray[np.float64],
+    size: NDArray[np.float64],
+    confidence: float,
+    n_resamples: int,
+    seed: int,
+) -> Interval | None:
+    """Return the symmetric studentised bootstrap interval of sum(total) / sum(size) over clusters drawn together.
+
+    Args:
+        total: Numerator of each cluster, for example the sum of its scores.
+        size: Denominator of each cluster, for example their number; the sum is above 0.
+        confidence: Coverage.
+        n_resamples: Number of resamples.
+        seed: Seed of the resampling.
+
+    Returns:
+        The interval; NaN where so many resamples have a denominator that is not above 0 that there is no quantile. None
+        where the ratio is the same in all clusters, so that nothing varies.
+    """
+    n = len(size)
+    ratio = total.sum() / size.sum()
+    error = math.sqrt(n / (n - 1) * float(((total - size * ratio) ** 2).sum())) / size.sum()
     if error < ROUNDING:
-        return Interval(float(mean), float(mean))
-    ratios = _studentised(total, count, mean, error, n_resamples, seed)
-    quantile = max(float(np.quantile(ratios, confidence)), student(confidence, n - 1))
-    return Interval(float(mean - quantile * error), float(mean + quantile * error))
+        return None
+    distances = _distances(total, size, ratio, error, n_resamples, seed)
+    if np.isinf(distances).any():  # between two of which nothing can be interpolated
+        quantile = float(np.quantile(distances, confidence, method="higher"))
+    else:
+        quantile = float(np.quantile(distances, confidence))
+    reach = max(quantile, student(confidence, n - 1)) * error
+    return Interval(float(ratio - reach), float(ratio + reach)) if math.isfinite(reach) else NO_INTERVAL
 
 
 def student(confidence: float, degrees_of_freedom: int) -> float:
@@ -198,22 +236,23 @@ def student(confidence: float, degrees_of_freedom: int) -> float:
     return float(t.ppf((1 + confidence) / 2, degrees_of_freedom))
 
 
-def _studentised(
+def _distances(
     total: NDArray[np.float64],
-    count: NDArray[np.float64],
-    mean: float,
+    size: NDArray[np.float64],
+    ratio: float,
     error: float,
     n_resamples: int,
     seed: int,
 ) -> NDArray[np.float64]:
-    """|m* - m| / se* of resampled clusters, with a floor under se*."""
-    n, chance = len(count), np.random.default_rng(seed)
+    """Return |r* - r| / se* of resampled clusters, with a floor under se*; inf where r* is undefined."""
+    n, chance = len(size), np.random.default_rng(seed)
     found = []
     for start in range(0, n_resamples, step := max(1, AT_ONCE // n)):
         times = chance.multinomial(n, np.full(n, 1 / n), size=min(step, n_resamples - start)).astype(float)
-        size = times @ count
-        means = times @ total / size
-        squares = times @ total**2 - 2 * means * (times @ (total * count)) + means**2 * (times @ count**2)
-        errors = np.sqrt(np.maximum(squares, 0.0) * n / (n - 1)) / size
-        found.append(np.abs(means - mean) / np.maximum(errors, FLOOR * error))
-    return np.concatenate(found)
+        sizes = times @ size
+        sizes = np.where(sizes > 0, sizes, math.nan)
+        ratios = times @ total / sizes
+        squares = times @ total**2 - 2 * ratios * (times @ (total * size)) + ratios**2 * (times @ size**2)
+        errors = np.sqrt(np.maximum(squares, 0.0) * n / (n - 1)) / sizes
+        found.append(np.abs(ratios - ratio) / np.maximum(errors, FLOOR * error))
+    return np.nan_to_num(np.concatenate(found), nan=math.inf)

@@ -84,7 +84,8 @@ def compare(
     """Is one model erased deeper than the other? Both on the same examples, paired, drawn by subject.
 
     With d_i = UDS_a(i) - UDS_b(i) over the examples that both measured (the same id, question, answer and entity, read
-    as the same tokens), the difference is the mean of d. Its interval is that of `bootstrap_interval` by `subject`.
+    as the same tokens), the difference is the mean of d. Its interval is that of `bootstrap_interval` by `subject`,
+    too narrow where all but a few subjects have the same difference. Of one model with itself both are 0.
     Its p-value is the share of sign patterns over subjects under which the studentised mean is as large as it is: of
     all patterns with 13 subjects or fewer, of `n_resamples` random ones with more. With k subjects it is never below
     `2 ** (1 - k)`: fewer than six cannot bring it below 0.05.
@@ -247,8 +248,11 @@ def _compared(
         n_resamples=n_resamples,
         n_flips=n_flips,
         seed=seed,
+        bounds=(-1.0, 1.0),
     )
     low, high = found.interval
+    if a.models["unlearned"].fingerprint == b.models["unlearned"].fingerprint and not (ours - theirs).any():
+        low = high = found.value  # the same model on the same scale: no other subject could differ
     return AuditDifference(
         found.value,
         Interval(float(np.clip(low, -1, 1)), float(np.clip(high, -1, 1))),

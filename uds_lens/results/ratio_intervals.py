@@ -11,12 +11,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from uds_lens.errors import ConfigError, Setting
-from uds_lens.results.intervals import AT_ONCE, FLOOR, ROUNDING, Interval, cluster_codes, student
+from uds_lens.results.intervals import AT_ONCE, FLOOR, NO_INTERVAL, ROUNDING, Interval, cluster_codes, student
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-_NONE = Interval(math.nan, math.nan)
 
 
 class _Sums(NamedTuple):
@@ -53,8 +51,9 @@ def ratio_interval(
         seed: Seed of the resampling.
 
     Returns:
-        The interval. NaN with fewer than two clusters on either side, where the mean below is not above 0, or where so
-        many resamples of it are not that no end can be told.
+        The interval. NaN with fewer than two clusters on either side, where no cluster differs from the others of its
+        side (nothing is known then about how much new ones would), where the mean below is not above 0, or where so
+        many resamples of it are not that there is no end.
 
     Raises:
         ConfigError: `confidence` is outside 0 and 1, or clusters and values differ in number.
@@ -76,17 +75,15 @@ def ratio_interval(
     above, below = _sums(top, top_clusters), _sums(bottom, bottom_clusters)
     fewest = min(len(above.total), len(below.total))
     if fewest < 2:
-        return _NONE
+        return NO_INTERVAL
     ratio, error = (float(part[0]) for part in _ratio(above, below, *_once(above, below)))
-    if math.isnan(ratio):
-        return _NONE
-    if error < ROUNDING:
-        return Interval(ratio, ratio)
+    if math.isnan(ratio) or error < ROUNDING:
+        return NO_INTERVAL
     ratios, errors = _resampled(above, below, n_resamples, np.random.default_rng(seed))
     distance = np.abs(ratios - ratio) / np.maximum(errors, FLOOR * error)
     quantile = float(np.quantile(np.nan_to_num(distance, nan=math.inf), confidence, method="higher"))
     reach = max(quantile, student(confidence, fewest - 1)) * error
-    return Interval(ratio - reach, ratio + reach) if math.isfinite(reach) else _NONE
+    return Interval(ratio - reach, ratio + reach) if math.isfinite(reach) else NO_INTERVAL
 
 
 def _sums(values: Tensor, clusters: Sequence[Hashable | None]) -> _Sums:
