@@ -14,7 +14,7 @@ from uds_lens.models import HookedModel
 def cached_pass(
     model: HookedModel,
     ids: Int[Tensor, "batch new"],
-    mask: Int[Tensor, "batch pos"],
+    mask: Int[Tensor, "batch pos"] | None,
     cache: Any = None,
 ) -> Any:
     """Run the decoder on new tokens of every row.
@@ -22,16 +22,13 @@ def cached_pass(
     Args:
         model: The model.
         ids: New tokens.
-        mask: 0 at padding, 1 at tokens: of those before, then of the new ones.
+        mask: 0 at padding, 1 at tokens: of those before, then of the new ones; None where nothing is padding.
         cache: Keys and values of those before, which grows; None where there are none.
 
     Returns:
         The decoder's output: `last_hidden_state` `[batch, new, d_model]` after the final norm, and `past_key_values`.
     """
-    return model.anatomy.base(
-        input_ids=ids,
-        attention_mask=mask,
-        position_ids=positions_of(mask)[:, -ids.shape[1] :],
-        past_key_values=cache,
-        use_cache=True,
-    )
+    padded: dict[str, Any] = {}
+    if mask is not None:
+        padded = {"attention_mask": mask, "position_ids": positions_of(mask)[:, -ids.shape[1] :]}
+    return model.anatomy.base(input_ids=ids, past_key_values=cache, use_cache=True, **padded)

@@ -32,8 +32,9 @@ class CachedTexts:
     """Texts behind one cache, padded on the left."""
 
     def __init__(self, model: HookedModel, texts: Sequence[Sequence[int]]) -> None:
-        self._model, self._cache = model, None
-        tokens, self._mask = left_padded(texts, model.device)
+        self._model, self._cache, self._n = model, None, len(texts)
+        tokens, mask = left_padded(texts, model.device)
+        self._mask = None if len(set(map(len, texts))) == 1 else mask
         self._read(tokens)
 
     states: Float[Tensor, "row d_model"]
@@ -43,19 +44,22 @@ class CachedTexts:
         """Keep some of the texts, and append a token to each."""
         self._keep(kept)
         new = torch.tensor(tokens, device=self._model.device)[:, None]
-        self._mask = torch.cat([self._mask, torch.ones_like(new)], dim=1)
+        if self._mask is not None:
+            self._mask = torch.cat([self._mask, torch.ones_like(new)], dim=1)
         self._read(new)
 
     def repeat(self, times: int) -> None:
         """Repeat each text, copies side by side."""
-        n = len(self._mask)
-        self._keep([row for row in range(n) for _ in range(times)])
+        self._keep([row for row in range(self._n) for _ in range(times)])
         self.states = self.states.repeat_interleave(times, dim=0)
 
     def _keep(self, rows: Sequence[int]) -> None:
-        if list(rows) != list(range(len(self._mask))):
-            keep_cached_rows(self._cache, torch.tensor(rows))
-            self._mask = self._mask[list(rows)]
+        if list(rows) == list(range(self._n)):
+            return
+        which, self._n = torch.tensor(rows), len(rows)
+        keep_cached_rows(self._cache, which)
+        if self._mask is not None:
+            self._mask = self._mask[which.to(self._mask.device)]
 
     def _read(self, tokens: Tensor) -> None:
         output = cached_pass(self._model, tokens, self._mask, self._cache)
