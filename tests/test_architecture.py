@@ -145,28 +145,6 @@ def test_each_command_is_one_file_of_its_name():
     assert {command.callback.__name__ for command in app.registered_commands} == declared
 
 
-LONGEST = 300
-"""Lines of a file."""
-
-LONGER = {
-    "data/benchmarks.py": "a table: one entry for each published data set",
-    "meta/robustness_table.py": "two functions of fifteen arguments each, most of it their documentation",
-}
-
-SHORTEST = 15
-"""Lines of a file that does not only re-export."""
-
-
-def test_files_are_neither_long_nor_slivers():
-    lengths = {
-        path.relative_to(PACKAGE).as_posix(): len(path.read_text("utf-8").splitlines())
-        for path in PACKAGE.rglob("*.py")
-        if path.name != "__init__.py"
-    }
-    assert {name for name, length in lengths.items() if length > LONGEST} == set(LONGER)
-    assert {name for name, length in lengths.items() if length < SHORTEST} == set()
-
-
 PRIVATE_WORDS = re.compile(r"\b(trio|passport|flying|rode|exhaustion)s?\b", re.IGNORECASE)
 """Words that only their author understood."""
 
