@@ -222,7 +222,7 @@ def side_by_side(first: Judged, ruled: list[Verdict], second: Judged | None, tol
     ]
     both = (metric_table(each, "utility").set_index("metric") for each in (first, second))
     some, every = (table[["F", "low", "high", "Q", "R", "Overall"]] for table in both)
-    return [*out, "", _markdown(some.join(every.reindex(some.index), rsuffix=", all authors").reset_index())]
+    return [*out, "", _markdown(some.join(every.add_suffix(", all authors")).reset_index())]
 
 
 def page(found: Judged, ruled: list[Verdict], tables: dict[str, pd.DataFrame], told: str) -> str:

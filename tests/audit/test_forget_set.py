@@ -22,13 +22,13 @@ def test_a_limit_measures_a_sample_of_every_subject_and_says_so(world, tmp_path)
     assert len({example.subject for example in audit.examples}) == 6
     assert audit.provenance["sample"] == {"limit": 12, "of": 48, "sample": "random", "seed": 0}
     said = "A random sample was measured: 12 of 48 examples, spread over the subjects (seed 0)."
-    assert said in audit.warnings and said in audit._repr_html_()
+    assert any(told.startswith(said) for told in audit.warnings) and said in audit._repr_html_()
     baseline = ul.Baseline.measure(world.full, world.retain, world.examples, config=config)
     assert list(baseline.examples) == list(audit.examples)
     again = baseline.audit(world.half)
-    assert said in again.warnings
+    assert any(told.startswith(said) for told in again.warnings)
     again.save(tmp_path / "audit")
-    assert said in ul.DepthAudit.load(tmp_path / "audit").warnings
+    assert ul.DepthAudit.load(tmp_path / "audit").warnings == again.warnings
 
 
 def test_the_first_ones_by_name_only(world):

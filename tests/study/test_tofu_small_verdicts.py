@@ -27,7 +27,7 @@ def judge(monkeypatch_module):
     found = importlib.import_module("judge")
     monkeypatch_module.setattr(sys.modules["verdicts"], "RESAMPLES", RESAMPLES)
     yield found
-    for name in ("judge", "verdicts"):
+    for name in ("judge", "verdicts", "resume"):
         sys.modules.pop(name, None)
 
 
@@ -179,6 +179,11 @@ def test_what_undefined_numbers_and_shares_decide(best):
     ):
         case = replace(found, reordered=dict(zip(both, shares, strict=True)), changed=changed)
         assert rules._places_change(case)[0] == word
+    both_ways = replace(found, reordered={"with": 0.823}, changed=both, reordered_rows={"with": 0.937})
+    assert (
+        "82.3% of resamples of the authors they change (93.7% if single rows"
+        in rules._places_change(both_ways)[1]
+    )
     with pytest.raises(ValueError, match="at once"):
         rules.judge(True, True)
 
@@ -207,3 +212,18 @@ def test_the_full_size_check_takes_models_of_the_study_on_all_rows():
     assert all(replace(of_study[name], states=m.states) == m for name, m in checked.items())
     assert (part.data.limit, whole.data.limit) == (100, None)
     assert whole.measure == part.measure and whole.training == part.training
+
+
+def test_the_second_study_is_told_by_its_progress_until_it_is_whole(judge, best, metrics, shared_dir):
+    if shared_dir.resolve() != (FOLDER / "../../../shared").resolve():
+        pytest.skip("the plan looks for models and data beside the repository")
+    found, _, verdicts = best
+    how_far, second = judge.second_study(metrics, resamples=RESAMPLES)
+    if second is None:
+        assert how_far.endswith("of 376 measurements")
+        assert f"{how_far} so far" in "\n".join(judge.side_by_side(found, [], None, how_far))
+    whole = "\n".join(judge.side_by_side(found, list(verdicts.values()), found, "376 of 376 done"))
+    assert whole.count("| supported | supported |") == sum(
+        v.verdict == "supported" for v in verdicts.values()
+    )
+    assert "F, all authors" in whole and "| uds |" in whole
