@@ -92,7 +92,8 @@ def judged(
         rule: ul.meta.stability(frames.before, examples=examples, select_by=rule, n_resamples=resamples)
         for rule in rules
     }
-    drawn, by_row = "examples" if examples is not None else "configurations", {}
+    drawn = "examples" if examples is not None else "configurations"
+    by_row: dict[str, float] = {}
     if examples is not None:
         rows = examples.drop(columns="subject")
         for rule in rules:

@@ -101,7 +101,8 @@ def asked_rows(sets: AskedSets) -> AskedRows:
         kept = {name: rows[: sets.limit] for name, rows in whole.items()}
         told = sample_record(whole, kept, limit=sets.limit, sample=sets.sample, seed=sets.seed)
         return AskedRows(dict.fromkeys(found) | kept, told if kept != whole else None)
-    data = MetricData(**{**whole, "entities": found["entities"]})
+    given: dict[str, Any] = {**whole, "entities": found["entities"]}
+    data = MetricData(**given)
     data = data.limited(sets.limit, sample=sets.sample, seed=sets.seed)
     return AskedRows(
         {name: None if rows is None else list(getattr(data, name)) for name, rows in found.items()},
