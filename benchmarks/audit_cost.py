@@ -21,7 +21,7 @@ from reference import one_forward_per_layer, plain_forward, scored_unembeddings
 from workloads import Workload, workload_parser, workloads
 
 import uds_lens as ul
-from uds_lens.audit.plan import make_plan
+from uds_lens.audit._inputs import make_plan
 from uds_lens.data import TokenBatch, TokenRow, make_batch, plan_batches
 
 

@@ -23,8 +23,8 @@ import pandas as pd
 from scipy.stats import beta, norm
 
 import uds_lens as ul
-from uds_lens.meta.clustered_means import clustered_mean, dominated_by
-from uds_lens.meta.declarations import Points
+from uds_lens.meta._direction import Points
+from uds_lens.meta._robustness import clustered_mean, dominated_by
 
 VARIANTS, RUNS, SNAPSHOTS = 3, 5, 2
 PER_POOL = VARIANTS * RUNS * SNAPSHOTS

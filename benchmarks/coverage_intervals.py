@@ -29,8 +29,7 @@ from scipy.stats import norm, rankdata
 
 from uds_lens.elicitation import depth_correlation, share
 from uds_lens.results import bootstrap_interval
-from uds_lens.results.intervals import FEW_CLUSTERS
-from uds_lens.results.ratio_intervals import ratio_interval
+from uds_lens.results._intervals import FEW_CLUSTERS, ratio_interval
 
 SCORES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "plain": lambda u: u,

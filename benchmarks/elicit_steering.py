@@ -17,7 +17,7 @@ from elicit_models import rows
 
 import uds_lens as ul
 from uds_lens.elicitation import ActPert, ElicitOptions, elicit
-from uds_lens.elicitation.asked import ask_rows
+from uds_lens.elicitation._registry import ask_rows
 
 
 def main() -> None:

@@ -21,12 +21,11 @@ from elicit_models import rows
 
 import uds_lens as ul
 from uds_lens.elicitation import GCG, ElicitOptions, SoftGCG, elicit
-from uds_lens.elicitation.asked import Asked, ask_rows
-from uds_lens.elicitation.audits import Asking, ByPrompt
-from uds_lens.elicitation.cost import estimate_hours
-from uds_lens.elicitation.prompt import keyed_seed
-from uds_lens.elicitation.prompt_audits import ICL, Plain
-from uds_lens.elicitation.suffixes import TARGET, first_suffix, slot_of, target_loss
+from uds_lens.elicitation._gcg import TARGET, first_suffix, slot_of, target_loss
+from uds_lens.elicitation._probes import ICL, Asking, ByPrompt, Plain
+from uds_lens.elicitation._prompts import keyed_seed
+from uds_lens.elicitation._registry import Asked, ask_rows
+from uds_lens.elicitation._run import estimate_hours
 from uds_lens.models import HookedModel
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))

@@ -30,7 +30,7 @@ from reference import one_forward_per_layer, plain_forward
 from workloads import Workload, random_llama, shared_parser
 
 import uds_lens as ul
-from uds_lens.audit.plan import make_plan
+from uds_lens.audit._inputs import make_plan
 
 TEN = (
     "es",

@@ -21,8 +21,8 @@ import torch
 from forking import forked
 
 import uds_lens as ul
-from uds_lens.study.study_folder import StudyFolder
-from uds_lens.study.study_worker import work
+from uds_lens.study._folder import StudyFolder
+from uds_lens.study._worker import work
 
 PLAN = {
     "name": "kill",
@@ -73,8 +73,8 @@ def main() -> None:
     for name in (
         "transformers",
         "transformer_lens",
-        "uds_lens.study.workshop",
-        "uds_lens.unlearning.unlearning_trainer",
+        "uds_lens.study._worker",
+        "uds_lens.unlearning._trainer",
     ):
         importlib.import_module(
             name

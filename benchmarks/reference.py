@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from uds_lens.compat.transformers import attention_replaced
+from uds_lens._compat.transformers import attention_replaced
 from uds_lens.data import TokenBatch, TokenRow
 from uds_lens.models import Anatomy
 from uds_lens.patching import target_logprobs

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 import uds_lens as ul
-from uds_lens.results.sampling_error import sample_error
+from uds_lens.results._intervals import sample_error
 
 LIMITS = (20, 30, 40, 60, 120, 240)
 UNLEARNED = ("retain99", "retain95", "base")

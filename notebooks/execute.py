@@ -27,8 +27,8 @@ import plotly.io
 from jupyter_client.manager import KernelManager
 from nbclient import NotebookClient
 
-from uds_lens.plots.packed_png import packed
-from uds_lens.plots.palette import recolouring
+from uds_lens.plots._export import packed
+from uds_lens.plots._style import recolouring
 
 HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parent

@@ -17,22 +17,22 @@ from safetensors.torch import load, save
 from synthetic_audits import synthetic_audit, with_control, with_retains
 from tiny_models import EXAMPLES
 
+from uds_lens._storage import plain, seal_of, sealed, sha256_bytes
 from uds_lens.audit import Baseline
 from uds_lens.elicitation import ElicitationResults, ElicitOptions
-from uds_lens.elicitation.parts import Part, Said, read_part, write_part
-from uds_lens.elicitation.result_records import AuditRecord
+from uds_lens.elicitation._options import AuditRecord
+from uds_lens.elicitation._parts import Part, Said, read_part, write_part
 from uds_lens.errors import ResultFormatError, UdsLensError
 from uds_lens.metrics import MetricOptions, MetricResults
-from uds_lens.metrics.metric_results import Cost, MetricValue
+from uds_lens.metrics._results import Cost, MetricValue
 from uds_lens.results import DepthAudit, audit_names
-from uds_lens.storage import plain, seal_of, sealed, sha256_bytes
 from uds_lens.study import plan
-from uds_lens.study.study_folder import Part as StudyPart
-from uds_lens.study.study_folder import Row, StudyFolder
-from uds_lens.study.work_keys import digest
+from uds_lens.study._folder import Part as StudyPart
+from uds_lens.study._folder import Row, StudyFolder
+from uds_lens.study._work_keys import digest
 from uds_lens.unlearning import TrainOptions, make_config, read_record, recorded_config
-from uds_lens.unlearning.alternates import read_alternates, write_alternates
-from uds_lens.unlearning.training_record import make_record, write_record
+from uds_lens.unlearning._alternates import read_alternates, write_alternates
+from uds_lens.unlearning._record import make_record, write_record
 
 
 class Kind(NamedTuple):

@@ -5,8 +5,7 @@ from typing import Any
 
 import torch
 
-from uds_lens.elicitation.gcg import token_gradient
-from uds_lens.elicitation.suffixes import loss_from_embeddings
+from uds_lens.elicitation._gcg import loss_from_embeddings, token_gradient
 
 
 def gradient_entries(

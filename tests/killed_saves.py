@@ -10,8 +10,8 @@ from typing import NamedTuple
 from altered_results import KINDS, results
 from synthetic_audits import synthetic_audit
 
+from uds_lens._storage import atomic_write_text, made_here
 from uds_lens.report import render
-from uds_lens.storage import atomic_write_text, made_here
 
 
 class Told(NamedTuple):

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 import uds_lens as ul
-from uds_lens.argument_kinds import Kind, Named
+from uds_lens._arguments import Kind, Named
 
 
 class Public(NamedTuple):
@@ -38,7 +38,7 @@ def public() -> Iterator[Public]:
                 yield from _methods(f"{room}.{name}", found, seen)
 
 
-_MACHINERY = ("uds_lens.patching.wavefront.trace",)
+_MACHINERY = ("uds_lens.patching._blocks",)
 """Modules of base classes whose methods the fast engine calls for every block, and nobody else does."""
 
 

@@ -7,8 +7,7 @@ import torch
 
 from uds_lens.data import ForgetExample, SkippedExample
 from uds_lens.results import AuditConfig, DepthAudit, ModelRecord
-from uds_lens.results.control_facts import ControlFacts
-from uds_lens.results.retain_models import RetainStage1
+from uds_lens.results._stage_1 import ControlFacts, RetainStage1
 
 TYPES = ("Person Name", "Award", "Book/Work Title", "Yes/No")
 

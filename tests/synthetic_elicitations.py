@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from uds_lens.elicitation import AuditRecord, ElicitationResults, ElicitOptions
-from uds_lens.elicitation.parts import Part, Said
+from uds_lens.elicitation._parts import Part, Said
 from uds_lens.results import DepthAudit
 
 AUDITS = (

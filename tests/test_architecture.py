@@ -2,20 +2,17 @@
 
 import ast
 import functools
-import inspect
 import re
 from pathlib import Path
 
 import pytest
 
-from uds_lens import plots
-
 PACKAGE = Path(__file__).resolve().parents[1] / "uds_lens"
 
-DECLARED = ("uds_lens.results.depth_audit", "uds_lens.audit.stages")
+DECLARED = ("uds_lens.results._depth_audit", "uds_lens.audit._two_stage")
 """`DepthAudit.run` calls the room above: the one import upwards."""
 
-LARGEST_CIRCLE = 5
+LARGEST_CIRCLE = 3
 """Files."""
 
 
@@ -54,17 +51,15 @@ def at_run_time(node: ast.AST):
 
 
 def home(module: str, name: str, known: set[str]) -> str:
-    """The file that `from module import name` is about: through re-exports, as far as they go."""
+    """The file that `from module import name` is about: through the stub of a room's face."""
     if f"{module}.{name}" in known:
         return f"{module}.{name}"
-    path = modules()[module]
-    if path.name != "__init__.py":
+    stub = modules()[module].with_suffix(".pyi")
+    if not stub.is_file():
         return module
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.ImportFrom) and node.module in known:
-            for alias in node.names:
-                if name == (alias.asname or alias.name):
-                    return home(node.module, alias.name, known)
+    for node in ast.parse(stub.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ImportFrom) and name in {alias.name for alias in node.names}:
+            return home(f"{module}.{node.module}", name, known)
     return module
 
 
@@ -119,32 +114,6 @@ def test_the_measure_finds_circles():
     assert names == ["two", "three"]
 
 
-TAKEN_TWICE: dict[str, str] = {}
-"""Paths of files that may have a name that stands elsewhere too, with the reason: beside those of `cli`, whose files
-are named after the commands."""
-
-
-def test_a_file_name_tells_what_is_in_it_without_its_room():
-    """Over all rooms: a command's file is called as the command, what it calls may be; nothing else stands twice."""
-    places: dict[str, list[str]] = {}
-    for path in PACKAGE.rglob("*.py"):
-        place = path.relative_to(PACKAGE).as_posix()
-        if path.name != "__init__.py" and place.split("/")[0] != "cli" and place not in TAKEN_TWICE:
-            places.setdefault(path.name, []).append(place)
-    assert {name: found for name, found in places.items() if len(found) > 1} == {}
-
-
-def test_each_command_is_one_file_of_its_name():
-    from uds_lens.cli.app import app
-
-    declared = {
-        path.stem
-        for path in (PACKAGE / "cli").glob("*.py")
-        if f"\ndef {path.stem}(" in path.read_text("utf-8")
-    }
-    assert {command.callback.__name__ for command in app.registered_commands} == declared
-
-
 PRIVATE_WORDS = re.compile(r"\b(trio|passport|flying|rode|exhaustion)s?\b", re.IGNORECASE)
 """Words that only their author understood."""
 
@@ -155,34 +124,48 @@ def test_private_words_do_not_come_back():
         f"{path.name}: {match[0]}"
         for path in (*PACKAGE.rglob("*.py"), *docs.rglob("*.md"))
         for match in PRIVATE_WORDS.finditer(path.read_text("utf-8"))
-        if path.name != "word_lists.py"
+        if path.name != "_word_lists.py"
     ]
     assert found == []
 
 
-@pytest.mark.parametrize("library", sorted(p.stem for p in (PACKAGE / "compat").glob("[a-z]*.py")))
+@pytest.mark.parametrize("library", sorted(p.stem for p in (PACKAGE / "_compat").glob("[a-z]*.py")))
 def test_every_part_of_compat_has_its_test(library):
-    tree = ast.parse((PACKAGE / "compat" / f"{library}.py").read_text("utf-8"))
+    tree = ast.parse((PACKAGE / "_compat" / f"{library}.py").read_text("utf-8"))
     parts = [node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
     tests = (PACKAGE.parent / "tests" / "compat" / f"test_{library}.py").read_text("utf-8")
     assert [part for part in parts if part[0] != "_" and not re.search(rf"\b{part}\b", tests)] == []
 
 
-INTERNAL = {
-    "cli": "its pages are --help",
-    "compat": "for the library alone",
-    "storage": "for the library alone",
-}
-"""Rooms that the reference leaves out, with the reason."""
-
-
-def test_every_room_is_in_the_reference():
-    rooms = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+def test_every_promised_room_is_in_the_reference():
+    rooms = {path.parent.name for path in PACKAGE.glob("[a-z]*/__init__.py")}
     pages = {path.stem for path in (PACKAGE.parent / "docs" / "api").glob("*.md")}
-    assert rooms - pages == set(INTERNAL)
+    assert rooms <= pages
 
 
-def test_a_figure_is_found_by_its_name():
-    for name in plots.__all__:
-        if inspect.signature(getattr(plots, name)).return_annotation == "go.Figure":
-            assert (PACKAGE / "plots" / f"{name}.py").is_file(), name
+def test_names_with_an_underscore_stay_in_their_room():
+    """Modules `_module.py` are private to the package; names `_name` are private to the room they are in."""
+    strays = [
+        f"{name}: {node.module}.{alias.name}"
+        for name, path in modules().items()
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("uds_lens")
+        for alias in node.names
+        if alias.name.startswith("_")
+        and not alias.name.startswith("__")
+        and f"{node.module}.{alias.name}" not in modules()
+        and room(node.module) != room(name)
+    ]
+    assert strays == []
+
+
+def test_public_files_hold_promises_only():
+    """A name that looks public is promised by its room, or lies in a private module."""
+    loose = [
+        f"{name}.{node.name}"
+        for name, path in modules().items()
+        if not any(part.startswith("_") for part in name.split("."))
+        for node in ast.parse(path.read_text("utf-8")).body
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_")
+    ]
+    assert {name.rsplit(".", 1)[0] for name in loose} <= {"uds_lens.errors"}

@@ -25,7 +25,7 @@ def check(request):
 
 
 def test_the_import_hook_uses_ours() -> None:
-    from uds_lens.types import check_choice
+    from uds_lens._types import check_choice
 
     assert jaxtyping.jaxtyped is checked and check_choice in CHECKING
 

@@ -60,7 +60,7 @@ def commands() -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize(("page", "line"), commands())
 def test_commands_exist(page: str, line: str) -> None:
-    from uds_lens.cli.app import app
+    from uds_lens._cli.app import app
 
     _, command, *words = shlex.split(line)
     known = typer.main.get_command(app).commands

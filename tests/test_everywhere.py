@@ -12,9 +12,9 @@ from uds_lens.elicitation import ElicitOptions, elicit
 from uds_lens.metrics import MetricOptions, evaluate
 from uds_lens.results import AuditConfig, RunOptions
 from uds_lens.unlearning import AltPOConfig, make_config
-from uds_lens.unlearning.alternates import sample_alternates
-from uds_lens.unlearning.parent import Parent
-from uds_lens.unlearning.training_data import encoded, pairs_of
+from uds_lens.unlearning._alternates import sample_alternates
+from uds_lens.unlearning._data import encoded, pairs_of
+from uds_lens.unlearning._job import Parent
 
 RUN = RunOptions(device="cpu", engine="wavefront", progress=False)
 FEW = EXAMPLES[:2]
@@ -26,7 +26,7 @@ SHORT = {"max_new_tokens": 2}
 def training_job(monkeypatch, train):
     """The job that a training run would do."""
     jobs = []
-    monkeypatch.setattr("uds_lens.unlearning.training_run.run", jobs.append)
+    monkeypatch.setattr("uds_lens.unlearning._running.run", jobs.append)
     train()
     return jobs[0]
 

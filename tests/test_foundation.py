@@ -11,9 +11,9 @@ import pytest
 import tqdm.auto
 
 from uds_lens import errors
+from uds_lens._progress import about, progress, tell
+from uds_lens._types import Protocol, Scope, check_choice
 from uds_lens.errors import UdsLensError, UdsLensWarning, forget_warnings, warn_once
-from uds_lens.progress import about, progress, tell
-from uds_lens.types import Protocol, Scope, check_choice
 
 PACKAGE = Path(errors.__file__).parent
 
@@ -130,7 +130,7 @@ def test_messages_in_parts() -> None:
 def test_work_is_told_to_whoever_listens(caplog, monkeypatch):
     caplog.set_level("INFO", logger="uds_lens")
     times = iter([0.0, 1.0, 31.0, 31.0, 40.0])
-    monkeypatch.setattr("uds_lens.progress.time.monotonic", lambda: next(times))
+    monkeypatch.setattr("uds_lens._progress.time.monotonic", lambda: next(times))
     with about("npo (2 of 3)"):
         tell("opening npo")
         assert list(progress(range(3), desc="read", unit="batch", enabled=False)) == [0, 1, 2]

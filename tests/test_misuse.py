@@ -9,9 +9,7 @@ from public_calls import Made
 from public_face import Public, public, stand_in
 
 import uds_lens as ul
-from uds_lens.argument_kinds import Named
-from uds_lens.checked_arguments import kinds_of
-from uds_lens.checked_settings import shown
+from uds_lens._arguments import Named, kinds_of, shown
 from uds_lens.errors import ConfigError, UdsLensError
 
 MISUSE = (None, 3, "x", object(), 10**400, math.nan, math.inf, "False")

@@ -10,8 +10,8 @@ import pytest
 from test_package import PROJECT, REPOSITORY, Requirement
 
 import uds_lens as ul
+from uds_lens._optional_packages import EXTRA_OF, distribution_of, install_command
 from uds_lens.errors import MissingDependencyError
-from uds_lens.optional_packages import EXTRA_OF, distribution_of, install_command
 
 WORLD = ul.toy.load()
 EXTRAS = PROJECT["optional-dependencies"]

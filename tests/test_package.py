@@ -64,7 +64,7 @@ def test_rooms_keep_their_promises(room: str) -> None:
 
 def test_annotations_are_checked_during_tests() -> None:
     with pytest.raises(TypeCheckError, match="name"):
-        import_module("uds_lens.types").check_choice(3, "raw", ("raw",))
+        import_module("uds_lens._types").check_choice(3, "raw", ("raw",))
 
 
 def test_every_room_in_the_tree_is_public() -> None:

@@ -13,10 +13,10 @@ from tiny_models import EXAMPLES, FAMILIES, HYBRIDS, LONG_ROPE, load_plain
 
 from uds_lens.data import ForgetExample, answer_sequences
 from uds_lens.generation import greedy
-from uds_lens.generation.continuations import sample_continuations
+from uds_lens.generation._sampling import sample_continuations
 from uds_lens.metrics import score_answers
-from uds_lens.metrics.definitions.es import extraction_strength
-from uds_lens.metrics.definitions.prob import probability
+from uds_lens.metrics._definitions.es import extraction_strength
+from uds_lens.metrics._definitions.prob import probability
 from uds_lens.results import DepthAudit, RunOptions
 
 EVERY = [*FAMILIES, *HYBRIDS, *LONG_ROPE]

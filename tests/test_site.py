@@ -29,7 +29,7 @@ def filled(name: str, page: str, monkeypatch: pytest.MonkeyPatch, **meta: object
 
 
 def test_the_page_of_commands_has_them_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    from uds_lens.cli.app import app
+    from uds_lens._cli.app import app
 
     page = filled("command_pages", "cli.md", monkeypatch)
     for name, command in typer.main.get_command(app).commands.items():

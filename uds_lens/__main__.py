@@ -8,7 +8,7 @@ import sys
 def main() -> None:
     """Run the program. Ctrl-C while it is still being loaded ends it in one line, too."""
     try:
-        from uds_lens.cli import main as run
+        from uds_lens._cli import main as run
 
         run()
     except KeyboardInterrupt:

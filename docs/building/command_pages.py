@@ -6,7 +6,7 @@ from typing import Any
 import typer
 from typer.cli import get_docs_for_click
 
-from uds_lens.cli.app import app
+from uds_lens._cli.app import app
 
 _EXAMPLES = re.compile(r"^\x08\nExamples?:\n((?:  .*\n)+)", re.MULTILINE)
 """An epilogue of a docstring that keeps its lines."""

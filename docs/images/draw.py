@@ -17,7 +17,7 @@ from photograph import beside, narrow, photograph
 from terminal_picture import terminal_picture
 
 import uds_lens as ul
-from uds_lens.report.method_picture import method_picture
+from uds_lens.report._audit_page import method_picture
 
 HERE = Path(__file__).parent
 COLUMNS = 96

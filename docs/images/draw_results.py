@@ -14,8 +14,7 @@ from narrow_figures import save_narrow
 from photograph import beside, narrow
 
 import uds_lens as ul
-from uds_lens.plots.palette import Theme, palette
-from uds_lens.plots.template import style
+from uds_lens.plots._style import Theme, palette, style
 
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "results.md"

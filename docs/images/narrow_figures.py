@@ -7,7 +7,7 @@ from pathlib import Path
 import plotly.graph_objects as go
 
 import uds_lens as ul
-from uds_lens.plots.template import LEGEND_ROW, legend_rows
+from uds_lens.plots._style import LEGEND_ROW, legend_rows
 
 WIDTH = 390
 _TOP = 28

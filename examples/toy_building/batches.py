@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from toy_building.tokenizer import Row
-from uds_lens.toy.facts import strangers
+from uds_lens.toy._facts import strangers
 
 Batch = dict[str, Tensor]
 

@@ -190,7 +190,7 @@ def metric_table(found: Judged, setting: str) -> pd.DataFrame:
 
 def second_study(metrics: tuple[str, ...], *, resamples: int) -> tuple[str, Judged | None]:
     """How much of the study on a sample of all authors is kept here, and its tables once that is all of it."""
-    from uds_lens.study.study_folder import StudyFolder
+    from uds_lens.study._folder import StudyFolder
 
     with tempfile.TemporaryDirectory() as place:
         folder = StudyFolder.begin(ul.study.plan(HERE / STRATIFIED), place)

@@ -15,7 +15,7 @@ import shutil
 from pathlib import Path
 
 import uds_lens as ul
-from uds_lens.study.study_folder import StudyFolder
+from uds_lens.study._folder import StudyFolder
 
 HERE = Path(__file__).parent
 KEPT = ("parts", "examples")

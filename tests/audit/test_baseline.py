@@ -16,7 +16,7 @@ from uds_lens.errors import (
     forget_warnings,
 )
 from uds_lens.results import AuditConfig, DepthAudit, RunOptions
-from uds_lens.results.audit_files import AUDIT
+from uds_lens.results._saving import AUDIT
 
 CPU = RunOptions(device="cpu", engine="wavefront")
 

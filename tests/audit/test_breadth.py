@@ -11,7 +11,7 @@ from tiny_models import EXAMPLES, build_model, build_tokenizer, load_plain
 
 from uds_lens.errors import ModelError, PatchError, UdsLensWarning, forget_warnings
 from uds_lens.models import open_model, pick_device
-from uds_lens.models.apple import move_checked
+from uds_lens.models._checkpoint import move_checked
 from uds_lens.patching import capture
 from uds_lens.results import DepthAudit, RunOptions
 

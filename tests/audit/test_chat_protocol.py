@@ -8,7 +8,7 @@ from chat_templates import chat_tokenizer
 from tiny_models import EXAMPLES, VERSIONS, build_model
 
 from audit import independent
-from uds_lens.cli import main
+from uds_lens._cli import main
 from uds_lens.data import CHAT_STYLES
 from uds_lens.results import DepthAudit
 

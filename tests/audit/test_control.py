@@ -7,7 +7,7 @@ import torch
 from torch.testing import assert_close
 
 import uds_lens as ul
-from uds_lens.audit.resume import Question
+from uds_lens.audit._resume import Question
 from uds_lens.errors import ConfigError, DataError
 
 CONFIG = ul.AuditConfig(n_bootstrap=100)

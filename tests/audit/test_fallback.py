@@ -7,13 +7,13 @@ import pytest
 import torch
 from tiny_models import EXAMPLES
 
-from uds_lens.audit.baseline import Baseline
-from uds_lens.audit.target import Target, _closeness, _mean_over_tokens
+from uds_lens.audit._baseline import Baseline
+from uds_lens.audit._runner import Target, _closeness, _mean_over_tokens
 from uds_lens.data import TokenSequence, encode, make_batch
 from uds_lens.errors import UdsLensWarning, forget_warnings
 from uds_lens.patching import WavefrontTarget, capture
-from uds_lens.patching.engines import checked_rows
-from uds_lens.patching.wavefront import rows_layout
+from uds_lens.patching import _passes as rows_layout
+from uds_lens.patching._engines import checked_rows
 from uds_lens.results import AuditConfig, DepthAudit, RunOptions
 
 AUTO = RunOptions(device="cpu")
@@ -75,7 +75,7 @@ def test_a_source_that_fails_after_its_first_batch(trio, audited, monkeypatch):
             raise IndexError("index out of range in self")
         return capture(*args, **kwargs)
 
-    monkeypatch.setattr("uds_lens.audit.source_states.capture", sometimes)
+    monkeypatch.setattr("uds_lens.audit._runner.capture", sometimes)
     with pytest.warns(UdsLensWarning, match="it failed: IndexError: index out of range in self"):
         found = audit(trio)
     same(found, audited("llama"))
@@ -140,7 +140,7 @@ def test_a_source_that_fails_in_its_second_batch_is_read_again_whole(trio, audit
             raise IndexError("index out of range in self")
         return replace(cache, states=cache.states * 1.5)
 
-    monkeypatch.setattr("uds_lens.audit.source_states.capture", wrong_then_failing)
+    monkeypatch.setattr("uds_lens.audit._runner.capture", wrong_then_failing)
     forget_warnings()
     with pytest.warns(UdsLensWarning, match="it failed: IndexError: index out of range in self"):
         found = DepthAudit.run(*trio("llama"), EXAMPLES, options=replace(AUTO, token_budget=60))

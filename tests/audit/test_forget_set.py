@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 import uds_lens as ul
-from uds_lens.audit.forget_set import forget_set, sorted_by
+from uds_lens.audit._inputs import forget_set, sorted_by
 from uds_lens.errors import DataError
 
 

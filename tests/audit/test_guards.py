@@ -12,7 +12,7 @@ from tiny_models import EXAMPLES, SHAPE, build_tokenizer, load_plain
 from uds_lens.audit import Baseline
 from uds_lens.errors import ModelError, UdsLensWarning, forget_warnings
 from uds_lens.models import fingerprint, open_model
-from uds_lens.models.checkpoint import adapter_base
+from uds_lens.models._checkpoint import adapter_base
 from uds_lens.patching import capture, open_target
 from uds_lens.results import DepthAudit, RunOptions
 
@@ -128,7 +128,7 @@ def test_running_out_of_memory_in_the_check_is_not_taken_for_disagreement(trio, 
     def fail(*args, **kwargs):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr("uds_lens.patching.engines.capture", fail)
+    monkeypatch.setattr("uds_lens.patching._engines.capture", fail)
     paths = trio("llama")
     with pytest.raises(torch.OutOfMemoryError):
         DepthAudit.run(paths.full, paths.retain, paths.unlearned, EXAMPLES, options=AUTO)

@@ -7,12 +7,11 @@ import pytest
 import torch
 from tiny_models import EXAMPLES, build_model
 
+from uds_lens._compat.torch import is_out_of_memory
 from uds_lens.audit import Baseline
-from uds_lens.audit.memory import GIB, MemoryEstimate, estimate_memory, run_halving
-from uds_lens.audit.plan import make_plan
-from uds_lens.audit.source_states import StateStore, read_source
-from uds_lens.audit.target import Target
-from uds_lens.compat.torch import is_out_of_memory
+from uds_lens.audit._inputs import make_plan
+from uds_lens.audit._memory import GIB, MemoryEstimate, estimate_memory, run_halving
+from uds_lens.audit._runner import StateStore, Target, read_source
 from uds_lens.errors import DataError, ModelError, UdsLensWarning, forget_warnings
 from uds_lens.results import AuditConfig, DepthAudit, RunOptions
 
@@ -126,9 +125,7 @@ def test_other_errors_pass_through():
         run_halving([1, 2], failing(0, [], RuntimeError("size mismatch")))
 
 
-@pytest.mark.parametrize(
-    "stage", ["uds_lens.audit.source_states.capture", "uds_lens.audit.target.open_target"]
-)
+@pytest.mark.parametrize("stage", ["uds_lens.audit._runner.capture", "uds_lens.audit._runner.open_target"])
 def test_running_out_of_memory_on_a_batch_changes_no_result(audited, trio, monkeypatch, stage):
     forget_warnings()
     module, name = stage.rsplit(".", 1)
@@ -162,7 +159,7 @@ def test_a_recorded_baseline_gives_the_same_audits(audited, baseline, trio):
 
 @pytest.mark.parametrize(("gib", "recordings"), [(4.0, 1), (0.0, 3)])
 def test_batches_are_recorded_once_within_the_budget(baseline, trio, plan, monkeypatch, gib, recordings):
-    from uds_lens.audit import target as module
+    from uds_lens.audit import _runner as module
 
     true, made = module.open_target, []
     monkeypatch.setattr(module, "open_target", lambda *a, **k: made.append(1) or true(*a, **k))
@@ -210,8 +207,8 @@ def test_the_estimate_counts_weights_states_and_batches(plan):
 
 
 def test_an_audit_that_cannot_fit_is_refused_before_any_work(trio, monkeypatch, caplog):
-    monkeypatch.setattr("uds_lens.audit.memory.free_bytes", lambda device: 1000)
-    monkeypatch.setattr("uds_lens.audit.source_states.capture", lambda *a, **k: pytest.fail("work was done"))
+    monkeypatch.setattr("uds_lens.audit._memory.free_bytes", lambda device: 1000)
+    monkeypatch.setattr("uds_lens.audit._runner.capture", lambda *a, **k: pytest.fail("work was done"))
     paths = trio("llama")
     with (
         caplog.at_level(logging.INFO, "uds_lens"),
@@ -222,7 +219,7 @@ def test_an_audit_that_cannot_fit_is_refused_before_any_work(trio, monkeypatch, 
 
 
 def test_the_check_can_be_switched_off(trio, monkeypatch):
-    monkeypatch.setattr("uds_lens.audit.memory.free_bytes", lambda device: 1000)
+    monkeypatch.setattr("uds_lens.audit._memory.free_bytes", lambda device: 1000)
     paths = trio("llama")
     options = RunOptions(device="cpu", engine="wavefront", check_memory=False)
     assert DepthAudit.run(paths.full, paths.retain, paths.retain, EXAMPLES[:2], options=options).uds == 1.0
@@ -236,7 +233,7 @@ def test_an_estimate_reads_as_a_sentence():
 
 def test_kept_recordings_are_given_back_when_memory_runs_out(baseline, trio, monkeypatch):
     """Room for one recording only: what is kept gives way, and nothing has to be halved."""
-    from uds_lens.audit import target as module
+    from uds_lens.audit import _runner as module
 
     forget_warnings()
     held, true = [], module.open_target
@@ -259,7 +256,7 @@ def test_kept_recordings_are_given_back_when_memory_runs_out(baseline, trio, mon
 
 
 def test_pieces_that_fitted_are_taken_for_the_next_model(baseline, trio, monkeypatch):
-    from uds_lens.audit import target as module
+    from uds_lens.audit import _runner as module
 
     forget_warnings()
     tried, true = [], module.open_target

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import uds_lens as ul
-from uds_lens.audit.resume import Question
+from uds_lens.audit._resume import Question
 from uds_lens.errors import UdsLensWarning, forget_warnings
 
 RUN = ul.RunOptions(device="cpu", engine="wavefront")
@@ -66,7 +66,7 @@ def test_another_model(asked: Question, sweep: Path) -> None:
 
 
 def test_another_release(asked: Question, sweep: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("uds_lens.results.records.versions", lambda: {"uds_lens": "0.0.0"})
+    monkeypatch.setattr("uds_lens.results._records.versions", lambda: {"uds_lens": "0.0.0"})
     assert found(asked, sweep) == (False, False)
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from uds_lens.cli import main
+from uds_lens._cli import main
 from uds_lens.data import ForgetExample
 from uds_lens.results import AuditConfig, DepthAudit, ModelRecord
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import uds_lens as ul
-from uds_lens.cli.app import app
+from uds_lens._cli.app import app
 from uds_lens.errors import UdsLensError, forget_warnings, warn_once
 
 PROGRAM = Path(sys.executable).with_name("uds-lens")
@@ -78,7 +78,7 @@ def test_errors_and_warnings_are_one_line_each(broken: None, uds_lens) -> None:
 
 
 def test_debug_shows_the_traceback(broken: None) -> None:
-    from uds_lens.cli import main
+    from uds_lens._cli import main
 
     with pytest.raises(UdsLensError, match="no facts"), pytest.warns(ul.errors.UdsLensWarning):
         main(["demo", "--debug"])

@@ -327,7 +327,7 @@ def test_runs_without_a_method_are_no_empty_ranking(study, uds_lens, tmp_path) -
     ],
 )
 def test_nothing_foreign_is_overwritten(words, place, models: Path, uds_lens, tmp_path, monkeypatch) -> None:
-    read = "uds_lens.cli.model_tables.References.read"
+    read = "uds_lens._cli.model_tables.References.read"
     monkeypatch.setattr(read, lambda *_, **__: pytest.fail("it looks first"))
     foreign = tmp_path / place
     if not foreign.exists():

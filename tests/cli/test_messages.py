@@ -3,8 +3,7 @@
 import pytest
 import typer
 
-from uds_lens.cli.app import app
-from uds_lens.cli.messages import as_option, one_line
+from uds_lens._cli.app import app, as_option, one_line
 from uds_lens.errors import ConfigError, Setting, UdsLensWarning
 
 COMMANDS = typer.main.get_command(app).commands

@@ -5,8 +5,17 @@ from dataclasses import dataclass, fields
 
 import pytest
 
-from uds_lens.cli.option_groups import Group, grouped
-from uds_lens.cli.shared_options import Adapters, AuditRunning, Chat, Hub, Measuring, Running, Training
+from uds_lens._cli.options import (
+    Adapters,
+    AuditRunning,
+    Chat,
+    Group,
+    Hub,
+    Measuring,
+    Running,
+    Training,
+    grouped,
+)
 from uds_lens.results import AuditConfig, RunOptions
 from uds_lens.unlearning import LoraSettings, TrainOptions
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from synthetic_audits import synthetic_audit, with_control, with_retains
 
-from uds_lens.cli.output import audits_as_json, print_audits
+from uds_lens._cli.terminal import audits_as_json, print_audits
 
 
 def test_table_holds_the_numbers(make_audit, capsys: pytest.CaptureFixture[str]) -> None:

@@ -129,9 +129,7 @@ def test_what_stands_there_is_seen_before_any_weight_is_read(
 ) -> None:
     for place in ("models.opening.load_weights", "unlearning.parent.load_weights"):
         monkeypatch.setattr(f"uds_lens.{place}", lambda *_, **__: pytest.fail("weights were read"))
-    monkeypatch.setattr(
-        "uds_lens.unlearning.four_bit_copy._load_in_4_bits", lambda *_, **__: pytest.fail("read")
-    )
+    monkeypatch.setattr("uds_lens.unlearning._quantise._load_in_4_bits", lambda *_, **__: pytest.fail("read"))
     (home / "plan.toml").write_text(
         'name = "s"\nfull = "toy:full"\nretain = "toy:retain"\n[data]\nforget = "toy:forget"\n'
         '[measure]\nmetrics = ["em"]\n'

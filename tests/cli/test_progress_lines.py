@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import typer
 
-from uds_lens import progress
-from uds_lens.cli import progress_lines
+from uds_lens import _progress as progress
+from uds_lens._cli import terminal as progress_lines
 
 FIRST = {
     "annotate": ("--examples=x --by=answer --out=o", "looking for the entities in x, by answer ..."),
@@ -33,14 +33,14 @@ FIRST = {
 
 
 def test_the_first_line_of_every_command_comes_before_torch_is_loaded() -> None:
-    from uds_lens.cli.app import app
+    from uds_lens._cli.app import app
 
     assert set(FIRST) == set(typer.main.get_command(app).commands)
     script = (
-        "import sys\nfrom uds_lens.cli import main\n"
+        "import sys\nfrom uds_lens._cli import main\n"
         "def say(message):\n    print(message, 'torch' in sys.modules)\n    raise SystemExit(0)\n"
         f"for command, words in { {name: words.split() for name, (words, _) in FIRST.items()}!r}.items():\n"
-        "    sys.modules[f'uds_lens.cli.{command}'].say = say\n"
+        "    sys.modules[f'uds_lens._cli.{command}'].say = say\n"
         "    try:\n        main([command, *words])\n    except SystemExit:\n        pass\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import uds_lens as ul
-from uds_lens.audit import stages
+from uds_lens.audit import _two_stage as stages
 
 
 @pytest.fixture
@@ -24,8 +24,8 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         noted.append("stage 1")
         return measure(cls, *models, **options)
 
-    monkeypatch.setattr("uds_lens.audit.stages.stage_2", finishing)
-    monkeypatch.setattr("uds_lens.audit.recorded.stage_2", finishing)
+    monkeypatch.setattr("uds_lens.audit._two_stage.stage_2", finishing)
+    monkeypatch.setattr("uds_lens.audit._two_stage.stage_2", finishing)
     monkeypatch.setattr(ul.Baseline, "measure", classmethod(measuring))
     return noted
 
@@ -77,8 +77,8 @@ def test_full_can_be_kept_open(
         kept.append(keep)
         return target(*arguments, keep=keep, **options)
 
-    monkeypatch.setattr("uds_lens.audit.stages.Target", noted)
-    monkeypatch.setattr("uds_lens.audit.recorded.Target", noted)
+    monkeypatch.setattr("uds_lens.audit._two_stage.Target", noted)
+    monkeypatch.setattr("uds_lens.audit._two_stage.Target", noted)
     both = (*words(sweep, "unlearned", "full"), "--json")
     plainly = json.loads(uds_lens(*both, "--out", tmp_path / "a").out)["audits"]
     assert kept == [False, False]

@@ -10,7 +10,7 @@ import pytest
 
 import uds_lens as ul
 import uds_lens.__main__ as program
-from uds_lens.results.audit_files import audits_in
+from uds_lens.results._saving import audits_in
 
 
 def words(sweep: Path, out: Path, *unlearned: str) -> list[object]:
@@ -41,7 +41,7 @@ TERMINATED = """
 import os, signal, sys, tempfile
 from pathlib import Path
 from uds_lens.audit import source_states
-from uds_lens.cli import main
+from uds_lens._cli import main
 
 capture = source_states.capture
 
@@ -82,7 +82,7 @@ def test_while_the_words_are_read(uds_lens, monkeypatch) -> None:
     def stop(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("uds_lens.cli.app.PlainCommand.parse_args", stop)
+    monkeypatch.setattr("uds_lens._cli.app.PlainCommand.parse_args", stop)
     assert uds_lens("doctor") == (130, "", "Stopped before anything was done.\n")
 
 
@@ -90,7 +90,7 @@ def test_before_the_command_has_started(monkeypatch, capsys: pytest.CaptureFixtu
     def stop() -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("uds_lens.cli.main", stop)
+    monkeypatch.setattr("uds_lens._cli.main", stop)
     with pytest.raises(SystemExit) as exit_info:
         program.main()
     assert exit_info.value.code == 130

@@ -12,11 +12,10 @@ from transformers import AutoModelForCausalLM, TrainerCallback
 
 from tests.unlearning.conftest import tiny  # noqa: F401 - a fixture
 from tests.unlearning.test_objective_registry import MINE
-from uds_lens.cli.relearn import relearn
-from uds_lens.cli.unlearn import read_settings
+from uds_lens._cli.training import read_settings, relearn
 from uds_lens.errors import ConfigError
 from uds_lens.unlearning import RelearnConfig, withdraw_objective
-from uds_lens.unlearning.unlearning_trainer import UnlearningTrainer
+from uds_lens.unlearning._trainer import UnlearningTrainer
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import torch
 from accelerate import cpu_offload, dispatch_model
 from torch import nn
 
-from uds_lens.compat.accelerate import is_moved, is_offloaded, is_placed, weights_on_cpu
+from uds_lens._compat.accelerate import is_moved, is_offloaded, is_placed, weights_on_cpu
 
 
 def test_an_offloaded_model_has_hooks_that_say_so() -> None:

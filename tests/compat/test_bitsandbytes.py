@@ -6,7 +6,7 @@ import warnings
 import pytest
 import torch
 
-from uds_lens.compat.bitsandbytes import (
+from uds_lens._compat.bitsandbytes import (
     block_size,
     is_4bit_config,
     is_4bit_layer,

@@ -6,7 +6,7 @@ import datasets.config
 import pytest
 from huggingface_hub import constants, is_offline_mode
 
-from uds_lens.compat.huggingface_hub import asking_the_hub, is_reachable
+from uds_lens._compat.huggingface_hub import asking_the_hub, is_reachable
 from uds_lens.errors import ModelError
 from uds_lens.models import read_checkpoint_info
 

@@ -6,7 +6,7 @@ from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from tiny_models import build_model
 
-from uds_lens.compat.peft import (
+from uds_lens._compat.peft import (
     adapter_state,
     adapters_off,
     has_adapters,
@@ -47,7 +47,7 @@ def test_an_adapter_that_does_not_fit_is_an_error(adapter) -> None:
         merged(build_model("llama"), str(adapter))
         pytest.fail(
             "PeftModel.from_pretrained no longer warns of 'missing adapter keys': find out how it says that an adapter "
-            "does not fit, and raise on that in uds_lens/compat/peft.py"
+            "does not fit, and raise on that in uds_lens/_compat/peft.py"
         )
 
 

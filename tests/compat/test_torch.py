@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from uds_lens.compat.torch import (
+from uds_lens._compat.torch import (
     COMPILED,
     compiled_module,
     forward_hooks_by_number,
@@ -25,7 +25,7 @@ def test_a_module_keeps_its_hooks_in_four_tables() -> None:
     kept = [list(table.values()) for table in hook_tables(layer)]
     assert kept == [[print], [repr], [len], [max]], (
         "torch.nn.Module._forward_hooks, _forward_pre_hooks, _backward_hooks or _backward_pre_hooks is no longer where "
-        "hooks are registered: find their place in torch/nn/modules/module.py, and name it in uds_lens/compat/torch.py"
+        "hooks are registered: find their place in torch/nn/modules/module.py, and name it in uds_lens/_compat/torch.py"
     )
     assert list(forward_hooks_of(layer)) == [print, repr]
     numbers = [number for number, _ in forward_hooks_by_number(layer)]
@@ -39,7 +39,7 @@ def test_a_compiled_module_tells_what_it_wraps() -> None:
         wrapper = torch.compile(layer)  # compiles nothing before it is called
     assert compiled_module(wrapper) is layer, (
         "torch._dynamo.eval_frame.OptimizedModule._orig_mod no longer holds what torch.compile wrapped: see "
-        "uds_lens/compat/torch.py, COMPILED; until then a compiled model is opened and its hooks never run"
+        "uds_lens/_compat/torch.py, COMPILED; until then a compiled model is opened and its hooks never run"
     )
     assert getattr(wrapper, COMPILED) is layer
     assert compiled_module(layer) is None

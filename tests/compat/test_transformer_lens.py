@@ -5,8 +5,8 @@ import torch
 from tiny_models import build_model, build_tokenizer
 from transformer_lens.model_bridge import TransformerBridge
 
-from uds_lens.compat.torch import forward_hooks_of
-from uds_lens.compat.transformer_lens import (
+from uds_lens._compat.torch import forward_hooks_of
+from uds_lens._compat.transformer_lens import (
     boot,
     has_wrapped_names,
     in_compatibility_mode,
@@ -15,7 +15,7 @@ from uds_lens.compat.transformer_lens import (
     original_model,
     plain_name,
 )
-from uds_lens.compat.transformers import is_its_own
+from uds_lens._compat.transformers import is_its_own
 from uds_lens.models import bridge_on_shared_weights
 
 
@@ -52,7 +52,7 @@ def test_wrapping_marks_the_names_of_weights(bridge) -> None:
     assert any(map(has_wrapped_names, names)), "wrapped parts are no longer called _original_component"
     assert plain <= set(map(plain_name, names)), (
         "names of wrapped weights are no longer the plain ones with _original_component in between: fingerprints of "
-        "Bridges would change (uds_lens/models/fingerprint.py)"
+        "Bridges would change (uds_lens/models/_fingerprint.py)"
     )
 
 

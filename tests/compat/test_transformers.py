@@ -8,7 +8,7 @@ from tiny_models import build_model
 from transformers import AttentionInterface, BitsAndBytesConfig
 from transformers.utils import logging
 
-from uds_lens.compat.transformers import (
+from uds_lens._compat.transformers import (
     PLACE_ENTRY,
     QUANTISED_ENTRY,
     attention_of,
@@ -60,7 +60,7 @@ def test_the_attention_of_a_config_is_read_at_every_call(llama) -> None:
     assert seen == ["LlamaAttention"] * 4, (
         "config._attn_implementation no longer decides at each call which attention a block runs, or a modelling file "
         "has no eager_attention_forward(module, query, key, value, mask, **options): packed rows need another way in "
-        "(uds_lens/patching/wavefront/packed_attention.py); until then empty PACKED_FAMILIES"
+        "(uds_lens/patching/_packing.py); until then empty PACKED_FAMILIES"
     )
     assert torch.equal(plain, ours)
     assert attention_of(llama.config) == "eager"
@@ -99,12 +99,12 @@ def test_a_config_tells_its_place_and_how_its_weights_are_packed(llama) -> None:
     config._name_or_path = "somewhere"
     assert config.name_or_path == config.to_dict().get(PLACE_ENTRY, "somewhere") == "somewhere", (
         "PreTrainedConfig._name_or_path no longer holds where a config was loaded from: two copies of one model would "
-        "count as computing differently (uds_lens/models/arithmetic.py)"
+        "count as computing differently (uds_lens/models/_fingerprint.py)"
     )
     config.quantization_config = BitsAndBytesConfig(load_in_4bit=True)
     assert set(config.to_dict()) - plain - {PLACE_ENTRY} == {QUANTISED_ENTRY}, (
         "PreTrainedConfig.to_dict() no longer names quantization_config: a 4-bit copy would count as computing "
-        "differently from its original (uds_lens/models/arithmetic.py)"
+        "differently from its original (uds_lens/models/_fingerprint.py)"
     )
 
 
@@ -157,7 +157,7 @@ def test_a_cache_gets_the_keys_and_values_of_every_block(llama) -> None:
         assert torch.equal(ours, llama(ids, use_cache=False).logits)
     assert seen == [((1, 2, 4, 8), (1, 2, 4, 8))] * 4, (
         "blocks no longer hand keys and values to the `update` of transformers.cache_utils.Cache, DynamicLayer: the "
-        "wavefront engine cannot record or resume (uds_lens/patching/wavefront/prefix.py); audits run on the naive one"
+        "wavefront engine cannot record or resume (uds_lens/patching/_packing.py); audits run on the naive one"
     )
     assert key_value_cache([update], length=7).get_seq_length() == 7
 
@@ -189,7 +189,7 @@ def test_rows_of_linear_layers_are_kept_and_repeated(family) -> None:
         found = model(after[kept], past_key_values=cache, use_cache=True).logits[:, -1]
     assert torch.allclose(found, whole[kept], atol=1e-4), (
         "transformers.cache_utils: `conv_states` no longer marks linear layers, or `reorder_cache` no longer selects "
-        "all their tensors: texts of hybrid models are read whole at each token (uds_lens/generation/reading.py)"
+        "all their tensors: texts of hybrid models are read whole at each token (uds_lens/generation/_reading.py)"
     )
 
 

@@ -8,7 +8,7 @@ from tiny_models import build_model
 from torch.utils.data import SequentialSampler
 from transformers import TrainingArguments
 
-from uds_lens.compat.transformers_trainer import OrderedTrainer, checkpoint_activations, one_device_each
+from uds_lens._compat.transformers_trainer import OrderedTrainer, checkpoint_activations, one_device_each
 from uds_lens.errors import ModelError
 
 ROWS = [{"x": torch.tensor([float(i)])} for i in range(6)]

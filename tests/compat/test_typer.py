@@ -5,7 +5,7 @@ from typing import Annotated
 import pytest
 import typer
 
-from uds_lens.compat.typer import PlainCommand, flags_of, parameters_of, set_help
+from uds_lens._compat.typer import PlainCommand, flags_of, parameters_of, set_help
 
 
 @pytest.fixture
@@ -32,11 +32,11 @@ def test_parameters_and_their_flags(app: typer.Typer) -> None:
     found = parameters_of(app, ["walk", "home", "--far", "x"])
     assert list(found)[:4] == ["where", "far", "fast", "look"], (
         "typer.main.get_command(app).commands[...].params is no longer how a command's parameters are read: "
-        "see uds_lens/compat/typer.py, parameters_of"
+        "see uds_lens/_compat/typer.py, parameters_of"
     )
     assert flags_of(found["look"]) == ["--look"]
     assert flags_of(found["look"], negative=True) == ["--no-look"], (
-        "the opts and secondary_opts of a click parameter have moved: see uds_lens/compat/typer.py, flags_of"
+        "the opts and secondary_opts of a click parameter have moved: see uds_lens/_compat/typer.py, flags_of"
     )
     assert parameters_of(app, ["run"]) == {}
 
@@ -58,7 +58,7 @@ def test_the_help_of_an_option_can_be_changed_before_it_is_shown(
     with pytest.raises(SystemExit):
         app(["run", "--first", "--help"], prog_name="p")
     assert "How far it is." in capsys.readouterr().out, (
-        "the help of a click parameter is no longer read when --help prints it: see uds_lens/compat/typer.py, set_help"
+        "the help of a click parameter is no longer read when --help prints it: see uds_lens/_compat/typer.py, set_help"
     )
 
 
@@ -68,7 +68,7 @@ def test_missing_options_are_told_together(app: typer.Typer, capsys: pytest.Capt
     assert exit_info.value.code == 2
     assert "Missing option '--far'. Also missing: --fast." in capsys.readouterr().err, (
         "typer.BadParameter no longer comes from TyperCommand.parse_args with a message to write to: "
-        "see uds_lens/compat/typer.py, PlainCommand"
+        "see uds_lens/_compat/typer.py, PlainCommand"
     )
 
 
@@ -78,7 +78,7 @@ def test_an_argument_is_shown_without_its_type(app: typer.Typer, capsys: pytest.
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  PLACE")]
     assert line.split() == ["PLACE", "[required]"], (
         "TyperArgument.display_type_rich no longer decides what --help says of an argument's type: "
-        "see uds_lens/compat/typer.py, PlainCommand"
+        "see uds_lens/_compat/typer.py, PlainCommand"
     )
 
 

@@ -6,7 +6,7 @@ import pandas
 import pytest
 from malformed_sets import NoRepr
 
-from uds_lens.data.columns import examples_from_rows
+from uds_lens.data._columns import examples_from_rows
 from uds_lens.errors import DataError
 
 

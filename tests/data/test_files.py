@@ -1,7 +1,7 @@
 import pytest
 
 from uds_lens.data import load_examples
-from uds_lens.data.file_formats import read_rows
+from uds_lens.data._files import read_rows
 from uds_lens.errors import DataError
 
 ROW = {"question": "Who?", "answer": "Ada."}
@@ -64,7 +64,7 @@ def test_columns_of_a_parquet_file_that_nobody_needs_are_not_read(tmp_path, monk
     import pyarrow
     import pyarrow.parquet
 
-    from uds_lens.data import parquet
+    from uds_lens.data import _files as parquet
 
     count, path = 3000, tmp_path / "a.parquet"
     large = pyarrow.DictionaryArray.from_arrays(

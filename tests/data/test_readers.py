@@ -258,7 +258,7 @@ def test_hub_failures(hub, monkeypatch):
         (False, False, "and the connection: none to the Hub can be opened"),
     ):
         monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", offline)
-        monkeypatch.setattr("uds_lens.data.readers.is_reachable", lambda answer=reachable: answer)
+        monkeypatch.setattr("uds_lens.data._readers.is_reachable", lambda answer=reachable: answer)
         with pytest.raises(DataError, match=f"{words}, or pass a local file"):
             load_examples("user/name")
     with pytest.raises(DataError, match=r"expected \"hf:user/name\", .*; got 'name'"):

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from uds_lens.data import load_examples, load_tofu
-from uds_lens.data.tofu_authors import with_authors
+from uds_lens.data._columns import with_authors
 from uds_lens.errors import DataError
 
 

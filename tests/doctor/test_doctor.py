@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 import uds_lens as ul
-from uds_lens.doctor import environment, examine_environment, examine_inputs
+from uds_lens.doctor import _checks as environment
+from uds_lens.doctor import examine_environment, examine_inputs
 
 WORLD = ul.toy.load()
 TRIO = {"full": str(WORLD.full), "retain": str(WORLD.retain), "unlearned": str(WORLD.unlearned["npo"])}

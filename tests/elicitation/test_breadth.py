@@ -92,7 +92,7 @@ def test_a_chat_model_is_asked_in_its_template_by_every_kind_of_audit(chat_model
 
 def _saying(monkeypatch, tokens):
     """Every prompt gets these tokens, whatever the model would have said."""
-    from uds_lens.elicitation import audits
+    from uds_lens.elicitation import _probes as audits
 
     def said(model, prompts, *, samples, **settings):
         return Continuations([[list(tokens)] * samples for _ in prompts], sum(map(len, prompts)), 1)
@@ -163,7 +163,8 @@ def test_a_model_without_numbers_is_refused_in_words(broken):
 
 
 def test_rows_an_optimiser_gave_up_are_in_the_ledger(trio, monkeypatch):
-    from uds_lens.elicitation import Skip, gcg
+    from uds_lens.elicitation import Skip
+    from uds_lens.elicitation import _gcg as gcg
 
     def never(*_):
         raise Skip("no suffix can be written")

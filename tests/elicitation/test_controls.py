@@ -9,12 +9,12 @@ import pytest
 from scipy import stats
 from tiny_models import EXAMPLES
 
+from uds_lens._storage import sealed
 from uds_lens.elicitation import ElicitationResults, ElicitOptions, elicit
-from uds_lens.elicitation.weaker_controls import unpaired
+from uds_lens.elicitation._results import unpaired
 from uds_lens.errors import ResultFormatError
 from uds_lens.generation import rouge_l_recall
 from uds_lens.results import RunOptions
-from uds_lens.storage import sealed
 
 ROWS = [
     dataclasses.replace(row, subject=f"subject {number % 3}", type=None)
@@ -112,7 +112,7 @@ def test_a_difference_of_two_sets_is_welchs():
 
 
 def test_audits_under_which_full_itself_says_little_are_told(trio, monkeypatch):
-    from uds_lens.elicitation import elicitation_cautions
+    from uds_lens.elicitation import _results as elicitation_cautions
 
     row = {"decoding": "greedy", "statistic": "mean", "retain": 0.1, "n_subjects": 20}
     table = pd.DataFrame(

@@ -10,6 +10,7 @@ import pytest
 from tiny_models import EXAMPLES
 
 import uds_lens as ul
+from uds_lens._storage import sealed
 from uds_lens.elicitation import ICL, ElicitationResults, ElicitOptions, depth_correlation, elicit
 from uds_lens.errors import (
     ConfigError,
@@ -20,7 +21,6 @@ from uds_lens.errors import (
     UdsLensWarning,
 )
 from uds_lens.results import RunOptions
-from uds_lens.storage import sealed
 
 ROWS = [dataclasses.replace(row, subject=f"subject {number % 3}") for number, row in enumerate(EXAMPLES)]
 OPTIONS = ElicitOptions(samples=3, temperature=1.0, max_new_tokens=5)
@@ -162,7 +162,7 @@ def test_shots_come_from_rows_that_a_limit_leaves_out(trio):
 
 
 def test_what_is_finished_is_not_asked_again(trio, tmp_path, monkeypatch):
-    from uds_lens.elicitation import audits
+    from uds_lens.elicitation import _probes as audits
 
     paths = trio("llama")
     calls = []
@@ -373,7 +373,9 @@ def test_arguments_of_another_kind(trio, given, error, message, unchecked):
 
 
 def test_a_place_that_cannot_be_written_is_told_before_anything_is_asked(trio, tmp_path, monkeypatch):
-    monkeypatch.setattr("uds_lens.elicitation.run.read_checkpoint_info", lambda *_, **__: pytest.fail("late"))
+    monkeypatch.setattr(
+        "uds_lens.elicitation._run.read_checkpoint_info", lambda *_, **__: pytest.fail("late")
+    )
     (tmp_path / "file").write_text("mine")
     with pytest.raises(StorageError, match="is a file"):
         elicit(trio("llama").full, ROWS, audits=["plain"], options=OPTIONS, run=RUN, out=tmp_path / "file")

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from uds_lens.elicitation import GCG, ElicitOptions, Prompt, SoftGCG
-from uds_lens.elicitation.asked import Asked
-from uds_lens.elicitation.audits import Ask
-from uds_lens.elicitation.cost import estimate_hours
-from uds_lens.elicitation.estimates import best_of, budgets, leak_at
-from uds_lens.elicitation.rendering import Rendered
+from uds_lens.elicitation._probes import Ask
+from uds_lens.elicitation._prompts import Rendered
+from uds_lens.elicitation._registry import Asked
+from uds_lens.elicitation._run import estimate_hours
+from uds_lens.elicitation._scoring import best_of, budgets, leak_at
 
 scores = st.lists(st.floats(0, 1), min_size=1, max_size=8)
 

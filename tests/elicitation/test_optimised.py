@@ -9,11 +9,9 @@ from central_differences import gradient_entries
 from tiny_models import EXAMPLES
 
 from uds_lens.elicitation import GCG, ActPert, Context, ElicitOptions, Skip, SoftGCG, elicit
-from uds_lens.elicitation.audits import Ask, Asking
-from uds_lens.elicitation.gcg import writable_tokens
-from uds_lens.elicitation.prompt import first_prompt
-from uds_lens.elicitation.rendering import rendered
-from uds_lens.elicitation.suffixes import first_suffix, slot_of, target_loss
+from uds_lens.elicitation._gcg import first_suffix, slot_of, target_loss, writable_tokens
+from uds_lens.elicitation._probes import Ask, Asking
+from uds_lens.elicitation._prompts import first_prompt, rendered
 from uds_lens.errors import ConfigError
 from uds_lens.models import HookedModel
 from uds_lens.results import RunOptions
@@ -121,8 +119,8 @@ def test_softgcg_that_does_not_step_changes_nothing(model, asks):
 
 def _by_hand(model, ask, audit, seed):
     """ActPert in few lines: deltas by whole forwards, generation by feeding everything again."""
-    from uds_lens.elicitation.act_pert import subject_positions
-    from uds_lens.elicitation.prompt import keyed_seed
+    from uds_lens.elicitation._act_pert import subject_positions
+    from uds_lens.elicitation._prompts import keyed_seed
 
     ids = torch.tensor([ask.rendered.ids])
     at = subject_positions(model, ask)

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from uds_lens.elicitation.padded_targets import padded, padded_loss
-from uds_lens.elicitation.suffixes import loss_from_embeddings
+from uds_lens.elicitation._gcg import loss_from_embeddings
+from uds_lens.elicitation._soft_gcg import padded, padded_loss
 
 PROMPTS = ([1, 11, 12, 13, 14], [1, 15, 16], [1, 17, 18, 19, 20, 21, 22])
 TARGETS = ((5, 9, 7), (8, 6, 5, 9, 4, 3, 10), (7,))

@@ -7,12 +7,12 @@ import pytest
 from pyarrow import parquet
 from tiny_models import EXAMPLES
 
+from uds_lens._storage import records as bounded_table
 from uds_lens.elicitation import ElicitOptions, elicit
-from uds_lens.elicitation.parts import Part, Said, part_from_bytes, read_part, write_part
+from uds_lens.elicitation._parts import Part, Said, part_from_bytes, read_part, write_part
 from uds_lens.errors import ResultFormatError
 from uds_lens.models import open_model
 from uds_lens.results import RunOptions
-from uds_lens.storage import bounded_table
 
 PART = Part(
     role="retain",

@@ -5,12 +5,11 @@ import dataclasses
 import pytest
 
 from uds_lens.data import ForgetExample, render
-from uds_lens.data.chat_style import ChatStyle
+from uds_lens.data._prompts import ChatStyle
 from uds_lens.elicitation import AOA, ICL, PROMPT_AUDITS, Context, Mask, Shot, Skip, find_audit, prompt_audit
-from uds_lens.elicitation.prompt import first_prompt
-from uds_lens.elicitation.prompt_audits import Combined
-from uds_lens.elicitation.rendering import rendered, written
-from uds_lens.elicitation.scoring import cut, reference_in_prompt, score_texts
+from uds_lens.elicitation._probes import Combined
+from uds_lens.elicitation._prompts import first_prompt, rendered, written
+from uds_lens.elicitation._scoring import cut, reference_in_prompt, score_texts
 from uds_lens.errors import ConfigError
 
 ROWS = [

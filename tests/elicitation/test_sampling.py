@@ -7,7 +7,7 @@ from scipy import stats
 from tiny_models import EXAMPLES
 
 from uds_lens.errors import ConfigError
-from uds_lens.generation.continuations import choose_tokens, sample_continuations
+from uds_lens.generation._sampling import choose_tokens, sample_continuations
 
 NO_END = frozenset()
 

@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from uds_lens.elicitation.shared_beginning import SharedBeginning
-from uds_lens.elicitation.suffixes import target_loss
+from uds_lens.elicitation._gcg import SharedBeginning, target_loss
 
 TARGET = (5, 9, 7)
 CURRENT = [1, 11, 12, 13, 14, 15, 16, 17, 18, 19]

@@ -29,7 +29,7 @@ def test_rows_leave_when_they_end(llama, monkeypatch):
     prompts = model.tokenizer([f"Question: {q}\nAnswer:" for q in QUESTIONS])["input_ids"]
     free = greedy(model, prompts, max_new_tokens=10)
     stop = free[0][4]
-    monkeypatch.setattr("uds_lens.generation.greedy_answers.answer_end_ids", lambda model: frozenset({stop}))
+    monkeypatch.setattr("uds_lens.generation._greedy.answer_end_ids", lambda model: frozenset({stop}))
     cut = greedy(model, prompts, max_new_tokens=10)
     expected = [row[: row.index(stop)] if stop in row else row for row in free]
     assert cut == expected

@@ -52,13 +52,13 @@ def test_an_answer_that_ends_where_the_reference_ends_is_not_generated(llama, mo
     prompt = prompt_ids(model.tokenizer, [answer_prompt(QUESTIONS[0])], protocol="raw")[0]
     own = greedy(model, [prompt], max_new_tokens=5)[0]
     monkeypatch.setattr(
-        "uds_lens.generation.greedy_answers.answer_end_ids", lambda *args, **options: frozenset({own[3]})
+        "uds_lens.generation._greedy.answer_end_ids", lambda *args, **options: frozenset({own[3]})
     )
     row = reference(prompt, own[:4])
     known = [known_beginning(row, score_answers(model, [row], show=False).first_choices[0].tolist())]
     options = {"protocol": "raw", "max_new_tokens": LIMIT, "show": False}
     plain = generate_answers(model, QUESTIONS[:1], **options)
-    monkeypatch.setattr("uds_lens.generation.greedy_answers.greedy", None)
+    monkeypatch.setattr("uds_lens.generation._greedy.greedy", None)
     assert generate_answers(model, QUESTIONS[:1], known=known, **options) == plain
 
 

@@ -10,7 +10,7 @@ import yaml
 
 from uds_lens.errors import ConfigError, DataError, ResultFormatError, UdsLensWarning
 from uds_lens.meta import ScoreParts, rank, read_open_unlearning, select, shifts, stability
-from uds_lens.meta.model_table import of_setup, setups
+from uds_lens.meta._tables import of_setup, setups
 
 RUN = "tofu_Llama-3.2-1B-Instruct_forget10_NPO_lr2e-05_beta0.1_alpha1_epoch10"
 SUMMARY = {

@@ -17,7 +17,7 @@ from uds_lens.meta import (
     read_csv,
     read_metrics,
 )
-from uds_lens.meta.our_results import short_names
+from uds_lens.meta._our_results import short_names
 
 
 def results(name, **values):
@@ -160,7 +160,7 @@ def told(column):
 
 def recorded(directory, config, fingerprint):
     """A directory with the record of an unlearned model."""
-    from uds_lens.unlearning.training_record import make_record, write_record
+    from uds_lens.unlearning._record import make_record, write_record
 
     directory.mkdir(parents=True)
     training = {"fingerprint": fingerprint, "steps": 1, "resumed_from_step": None, "device": "cpu"}

@@ -11,7 +11,7 @@ from sklearn.metrics import roc_auc_score
 
 from uds_lens.errors import ConfigError, DataError
 from uds_lens.meta import RANKING, SHIFTS, ScoreParts, rank, score_models, shifts, stability, summary
-from uds_lens.meta.example_attacks import ExampleAttack
+from uds_lens.meta._stability import ExampleAttack
 
 PARTS = ScoreParts(memorization=("x", "y"), membership=("s",), depth="d")
 WAYS = {"x": "knowledge", "y": "knowledge", "s": "erasure", "d": "erasure"}

@@ -23,7 +23,7 @@ from uds_lens.meta import (
     thresholds,
     tied_cuts,
 )
-from uds_lens.meta.clustered_means import clustered_mean
+from uds_lens.meta._robustness import clustered_mean
 
 WAYS = {"x": "knowledge", "d": "erasure"}
 NAMES = [f"m{i}" for i in range(6)]

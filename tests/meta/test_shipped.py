@@ -5,7 +5,7 @@ import json
 import pytest
 
 from uds_lens import meta
-from uds_lens.meta.published import SHIPPED
+from uds_lens.meta._published import SHIPPED
 
 
 @pytest.mark.parametrize("name", ["method_results.json", "meta_eval.json"])

@@ -55,7 +55,7 @@ def test_batches_do_not_matter(llama):
 
 
 def test_several_chunks_of_logits(llama, monkeypatch):
-    from uds_lens.patching import costs
+    from uds_lens.patching import _costs as costs
 
     whole = scored(llama())
     monkeypatch.setattr(costs, "LOGITS_AT_ONCE", {"cpu": 3 * 200})

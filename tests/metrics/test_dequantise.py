@@ -7,7 +7,7 @@ from tiny_models import EXAMPLES, build_model, build_tokenizer
 from uds_lens.data import encode
 from uds_lens.errors import ModelError
 from uds_lens.metrics import diagonal_fisher
-from uds_lens.metrics.dequantise import dequantised, is_4bit
+from uds_lens.metrics._fisher import dequantised, is_4bit
 from uds_lens.models import HookedModel
 
 bitsandbytes = pytest.importorskip("bitsandbytes")

@@ -280,7 +280,7 @@ def test_arguments_of_another_kind(trio, data, given, error, message, unchecked)
 
 
 def test_a_table_replaces_tables_of_metrics_only(tmp_path):
-    from uds_lens.metrics.models_table import write_metrics_table
+    from uds_lens.metrics._results import write_metrics_table
 
     place = tmp_path / "table.csv"
     for columns in ("model,uds,uds_low,uds_high,n", "model,method,es"):
@@ -301,7 +301,7 @@ def test_utility_by_hand(results):
 def test_relative_utility_by_hand(trio, data, monkeypatch):
     """Random models recall nothing: let ROUGE, Truth Ratio and Fluency be 0.5, so that the quotient exists."""
     from uds_lens import generation
-    from uds_lens.metrics.definitions import model_utility
+    from uds_lens.metrics._definitions import model_utility
 
     monkeypatch.setattr(generation, "rouge_l_recall", lambda references, answers: [0.5] * len(references))
     monkeypatch.setattr(model_utility, "kept_truth", lambda correct, wrong: 0.5)
@@ -314,7 +314,7 @@ def test_relative_utility_by_hand(trio, data, monkeypatch):
 
 
 def test_one_model_in_memory_at_a_time(trio, data, monkeypatch):
-    from uds_lens.metrics import session
+    from uds_lens.metrics import _passes as session
 
     opened, order = [], []
 

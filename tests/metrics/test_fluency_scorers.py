@@ -5,7 +5,7 @@ import pytest
 
 from uds_lens.errors import ModelError
 from uds_lens.metrics import FluencyScorer, HeuristicFluency, HubFluency
-from uds_lens.metrics.evaluation import scorer
+from uds_lens.metrics._evaluation import scorer
 
 
 @pytest.mark.parametrize(

@@ -7,16 +7,16 @@ from uds_lens.errors import ModelError
 from uds_lens.metrics import (
     FisherMasks,
     diagonal_fisher,
-    fisher_diagonals,
     fisher_erasure,
     fisher_masks,
     masked_fisher,
 )
-from uds_lens.metrics import masked_weights as module
-from uds_lens.metrics.block_gradients import layer_turns
-from uds_lens.metrics.definitions.fisher_masked import FRACTIONS
-from uds_lens.metrics.fisher_diagonals import SpilledFisher, spill_fisher
-from uds_lens.metrics.masked_weights import mask_size
+from uds_lens.metrics import (
+    _fisher as fisher_diagonals,
+)
+from uds_lens.metrics import _fisher as module
+from uds_lens.metrics._definitions.fisher_masked import FRACTIONS
+from uds_lens.metrics._fisher import SpilledFisher, layer_turns, mask_size, spill_fisher
 
 ROOMY, TIGHT = 1.0, 1e-9
 

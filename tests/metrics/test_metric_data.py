@@ -70,7 +70,7 @@ def test_what_an_error_says_does_not_make_a_split_absent(tofu, monkeypatch):
             raise DataError("holdout10.json: no question in row 1, which holds \"no split 'holdout10'\".")
         return load_tofu(source, split)
 
-    monkeypatch.setattr("uds_lens.metrics.metric_data.load_tofu", load)
+    monkeypatch.setattr("uds_lens.metrics._data.load_tofu", load)
     with pytest.raises(DataError, match="no question in row 1"):
         load_tofu_data(tofu)
 

@@ -8,8 +8,8 @@ import torch
 from uds_lens.data import ForgetExample
 from uds_lens.errors import ResultFormatError
 from uds_lens.metrics import METRICS, MetricData, MetricResults, evaluate
-from uds_lens.metrics.evaluation import _subjects
-from uds_lens.metrics.metric_results import MetricValue
+from uds_lens.metrics._evaluation import _subjects
+from uds_lens.metrics._results import MetricValue
 from uds_lens.results import bootstrap_interval
 
 from .conftest import RUN, SHORT

@@ -10,15 +10,21 @@ from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
 import uds_lens as ul
 from uds_lens.data import TokenSequence, answer_sequences, encode
-from uds_lens.elicitation.shared_beginning import SharedBeginning
+from uds_lens.elicitation._gcg import SharedBeginning
 from uds_lens.generation import may_share_prompts
 from uds_lens.metrics import (
-    block_gradients,
+    _fisher as block_gradients,
+)
+from uds_lens.metrics import (
+    _fisher as token_gradients,
+)
+from uds_lens.metrics import (
+    _passes as measuring,
+)
+from uds_lens.metrics import (
     diagonal_fisher,
     evaluate,
-    measuring,
     score_answers,
-    token_gradients,
 )
 from uds_lens.models import open_model
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from uds_lens.metrics import cka_erasure, linear_cka
-from uds_lens.metrics.state_similarity import weighted_erasure
+from uds_lens.metrics._white_box import weighted_erasure
 
 
 def by_gram_matrices(x, y):

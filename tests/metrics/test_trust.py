@@ -91,12 +91,12 @@ def results(**values: float) -> MetricResults:
 
 def test_results_warn_of_what_did_not_tell(monkeypatch):
     told = {"es": Trust(0.6, 0.5, 0.7, 1.0, 0.5), "prob": Trust(0.9, 0.8, 0.95, 1.0, 0.5)}
-    monkeypatch.setattr("uds_lens.metrics.metric_results.studied", lambda: told)
+    monkeypatch.setattr("uds_lens.metrics._results.studied", lambda: told)
     (sentence,) = results(es=0.1, prob=0.2, em=0.3).warnings
     told_of = "Extraction Strength (F 0.60, 95 % 0.50 to 0.70 for the kinds of models it had) told models"
     assert told_of in sentence
     assert results(es=math.nan, prob=0.2).warnings == ()
-    monkeypatch.setattr("uds_lens.metrics.metric_results.studied", dict)
+    monkeypatch.setattr("uds_lens.metrics._results.studied", dict)
     assert results(es=0.1, prob=0.2).warnings == ()
 
 

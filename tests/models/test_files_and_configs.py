@@ -136,7 +136,7 @@ def test_files_are_told_apart_by_what_changes_with_them(copy_of, tmp_path):
 
 def test_weights_are_hashed_once_for_the_same_files(copy_of, monkeypatch):
     hashed = []
-    name = "uds_lens.models.file_identity.fingerprint"
+    name = "uds_lens.models._fingerprint.fingerprint"
     monkeypatch.setattr(name, lambda model: hashed.append(1) or fingerprint(model))
     folder = copy_of()
 
@@ -282,7 +282,7 @@ LOOP = (
     ],
 )
 def test_chat_templates_have_limits(monkeypatch, template, words):
-    monkeypatch.setattr("uds_lens.data.prompts._TEMPLATE_SECONDS", 0.2)
+    monkeypatch.setattr("uds_lens.data._prompts._TEMPLATE_SECONDS", 0.2)
     tokenizer = build_tokenizer()
     tokenizer.chat_template = template
     before = threading.active_count()

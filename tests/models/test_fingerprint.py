@@ -7,7 +7,7 @@ from torch import nn
 
 from uds_lens.errors import ModelError
 from uds_lens.models import clone_sharing_weights, fingerprint, open_model
-from uds_lens.models.bridge import bridge_on_shared_weights
+from uds_lens.models._hooked import bridge_on_shared_weights
 
 
 def test_the_file_layout_does_not_matter(trio, tmp_path):

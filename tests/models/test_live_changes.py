@@ -178,7 +178,7 @@ def test_a_device_of_none_is_refused_in_words(trio, monkeypatch):
 
 
 def test_a_lent_handle_is_hashed_once(trio, monkeypatch):
-    from uds_lens.models import hooked
+    from uds_lens.models import _hooked as hooked
 
     model, _ = load_plain(trio("llama").full)
     hashed = []
@@ -193,7 +193,7 @@ def test_a_lent_handle_is_hashed_once(trio, monkeypatch):
 
 
 def test_handles_on_one_model_share_its_bridge_and_what_was_found_out_about_it(trio, monkeypatch):
-    from uds_lens.models import hooked
+    from uds_lens.models import _hooked as hooked
 
     opened = open_model(load_plain(trio("llama").full)[0])
     looked, true = [], hooked.module_changes

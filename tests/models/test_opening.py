@@ -135,7 +135,7 @@ def test_a_hub_id_that_is_not_there_is_told_with_what_was_done(monkeypatch):
 
     monkeypatch.setattr(AutoConfig, "from_pretrained", refuse)
     monkeypatch.setattr("transformers.utils.hub.is_offline_mode", lambda: False)
-    monkeypatch.setattr("uds_lens.models.hub_answers.is_reachable", lambda: True)
+    monkeypatch.setattr("uds_lens.models._checkpoint.is_reachable", lambda: True)
     with pytest.raises(ModelError) as caught:
         read_checkpoint_info("nobody/no-such-model")
     assert str(caught.value).startswith(

@@ -14,15 +14,17 @@ from uds_lens.patching import (
     as_hooked,
     capture,
     hook_name,
-    readout,
     run_hooked,
     run_patched,
     target_logprobs,
 )
-from uds_lens.patching.naive import run_unhooked
-from uds_lens.patching.sites import chosen_layers, require_site
+from uds_lens.patching import (
+    _readout as readout,
+)
+from uds_lens.patching._plain import run_unhooked
+from uds_lens.patching._states import chosen_layers, require_site
 
-PADDED = "uds_lens.patching.wavefront.padded_pass"
+PADDED = "uds_lens.patching._passes"
 
 SITES = ("resid_post", "resid_mid", "attn_out", "mlp_out")
 
@@ -285,7 +287,7 @@ def test_log_probabilities_do_not_depend_on_the_chunk(opened, monkeypatch):
     with torch.no_grad():
         whole = target_logprobs(model.anatomy, states, targets, scored)
         expected = model.anatomy.readout(states[scored]).log_softmax(-1)
-    monkeypatch.setattr("uds_lens.patching.costs.LOGITS_AT_ONCE", {"cpu": 400})
+    monkeypatch.setattr("uds_lens.patching._costs.LOGITS_AT_ONCE", {"cpu": 400})
     with torch.no_grad():
         parts = target_logprobs(model.anatomy, states, targets, scored)
         none = target_logprobs(model.anatomy, states, targets, torch.zeros_like(scored))
@@ -305,8 +307,8 @@ def test_log_probabilities_do_not_depend_on_tiles_of_the_vocabulary(opened, monk
         targets = torch.randint(0, 200, (3, 40))
         every = torch.ones(3, 40, dtype=torch.bool)
         whole = target_logprobs(model.anatomy, states, targets, every)
-        monkeypatch.setattr("uds_lens.patching.costs.LOGITS_AT_ONCE", {"cpu": 50 * 37})
-        monkeypatch.setattr("uds_lens.patching.costs.READOUT_ROWS_AT_ONCE", 50)
+        monkeypatch.setattr("uds_lens.patching._costs.LOGITS_AT_ONCE", {"cpu": 50 * 37})
+        monkeypatch.setattr("uds_lens.patching._costs.READOUT_ROWS_AT_ONCE", 50)
         tiled = target_logprobs(model.anatomy, states, targets, every)
     assert readout._linear[model.anatomy.causal_lm][1] is (family != "gemma2")
     torch.testing.assert_close(tiled, whole, atol=1e-5, rtol=1e-5)
@@ -334,7 +336,7 @@ def test_a_head_with_a_hook_is_asked_whole(opened, monkeypatch):
     model = opened("llama")
     states, targets = torch.randn(1, 6, 32), torch.zeros(1, 6, dtype=torch.long)
     every = torch.ones(1, 6, dtype=torch.bool)
-    monkeypatch.setattr("uds_lens.patching.costs.LOGITS_AT_ONCE", {"cpu": 100})
+    monkeypatch.setattr("uds_lens.patching._costs.LOGITS_AT_ONCE", {"cpu": 100})
     hook = model.anatomy.causal_lm.lm_head.register_forward_hook(lambda m, a, logits: logits * 0)
     try:
         with torch.no_grad():

@@ -7,15 +7,17 @@ from tiny_models import FAMILIES, build_model
 from uds_lens.data import TokenSequence, make_batch
 from uds_lens.errors import PatchError, UdsLensWarning, forget_warnings
 from uds_lens.patching import (
+    _engines as target_on_batch,
+)
+from uds_lens.patching import (
     as_hooked,
     capture,
     choose_engine,
     fall_back,
     open_target,
     patched_logprobs,
-    target_on_batch,
 )
-from uds_lens.patching.span_cache import SpanCache
+from uds_lens.patching._states import SpanCache
 
 TOLERANCE = 1e-5
 SITES = ("resid_post", "resid_mid", "attn_out", "mlp_out")
@@ -68,7 +70,7 @@ def test_wavefront_equals_naive_on_a_single_row(opened, batch_of, family):
 
 @pytest.mark.parametrize("family", ["llama", "gemma3"])
 def test_wavefront_equals_naive_when_variants_ride_in_several_parts(opened, batch_of, family, monkeypatch):
-    monkeypatch.setattr("uds_lens.patching.costs.SCORES_AT_ONCE", 1)
+    monkeypatch.setattr("uds_lens.patching._costs.SCORES_AT_ONCE", 1)
     assert gap(opened, family, batch_of("answer")) <= TOLERANCE
 
 

@@ -11,13 +11,10 @@ from tiny_models import FAMILIES
 
 from uds_lens.errors import UdsLensWarning
 from uds_lens.patching import choose_engine, open_target
-from uds_lens.patching.capture import capture
-from uds_lens.patching.span_cache import SpanCache
-from uds_lens.patching.wavefront import PACKED_FAMILIES, may_be_packable, packable
-from uds_lens.patching.wavefront.packed_attention import PackedAttention
-from uds_lens.patching.wavefront.packed_pass import packed_pass
-from uds_lens.patching.wavefront.packing import Packing
-from uds_lens.patching.wavefront.padded_pass import padded_pass
+from uds_lens.patching._packing import PackedAttention, Packing
+from uds_lens.patching._passes import PACKED_FAMILIES, may_be_packable, packable, packed_pass, padded_pass
+from uds_lens.patching._plain import capture
+from uds_lens.patching._states import SpanCache
 
 masks = st.lists(st.integers(1, 6), min_size=1, max_size=5).flatmap(
     lambda lengths: st.tuples(st.just(lengths), st.booleans(), st.integers(1, 4))
@@ -83,11 +80,11 @@ def test_rows_resumed_in_groups_give_the_same(opened, batch_of, family, packed, 
     model = opened(family)
     batch = batch_of()
     cache = probe(model, batch)
-    monkeypatch.setattr("uds_lens.patching.costs.VARIANT_STATES", {"cpu": 1 << 30})
-    monkeypatch.setattr("uds_lens.patching.costs.CALL", {"cpu": (1e9, 0)})
+    monkeypatch.setattr("uds_lens.patching._costs.VARIANT_STATES", {"cpu": 1 << 30})
+    monkeypatch.setattr("uds_lens.patching._costs.CALL", {"cpu": (1e9, 0)})
     whole = open_target(model, batch, packed=packed)
     assert len(whole.recording.row_groups) == 1
-    monkeypatch.setattr("uds_lens.patching.costs.VARIANT_STATES", {"cpu": 1})
+    monkeypatch.setattr("uds_lens.patching._costs.VARIANT_STATES", {"cpu": 1})
     cut = open_target(model, batch, packed=packed)
     assert [(start, stop) for start, stop, _ in cut.recording.row_groups] == [
         (i, i + 1) for i in range(len(batch))
@@ -100,7 +97,7 @@ def test_rows_resumed_in_groups_give_the_same(opened, batch_of, family, packed, 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_recording_counts_what_resuming_will_hold(opened, batch_of, family, packed, cut, monkeypatch):
     if cut:
-        monkeypatch.setattr("uds_lens.patching.costs.VARIANT_STATES", {"cpu": 1})
+        monkeypatch.setattr("uds_lens.patching._costs.VARIANT_STATES", {"cpu": 1})
     model, batch = opened(family), batch_of()
     target = open_target(model, batch, packed=packed)
     assert (len(target.recording.row_groups) > 1) == cut

@@ -6,9 +6,9 @@ from tiny_models import FAMILIES
 from torch import nn
 
 from uds_lens.patching import open_target
-from uds_lens.patching.span_cache import SpanCache
-from uds_lens.patching.wavefront import record
-from uds_lens.patching.wavefront.plain_attention import is_plain, plain_attention
+from uds_lens.patching._packing import is_plain, plain_attention
+from uds_lens.patching._states import SpanCache
+from uds_lens.patching._wave import record
 
 LOWEST = torch.finfo(torch.float32).min
 

@@ -8,10 +8,19 @@ from tiny_models import EXAMPLES, FAMILIES, HYBRIDS, LONG_ROPE, build_model
 
 from uds_lens.data import encode, make_batch
 from uds_lens.errors import ModelError, PatchError, UdsLensWarning, forget_warnings
-from uds_lens.generation import greedy, growing_way, reading
+from uds_lens.generation import _reading as reading
+from uds_lens.generation import greedy, growing_way
 from uds_lens.metrics import score_answers
 from uds_lens.models import open_model
-from uds_lens.patching import RowLayout, capture, patched_logprobs, row_layout, side_by_side
+from uds_lens.patching import (
+    RowLayout,
+    capture,
+    patched_logprobs,
+    row_layout,
+)
+from uds_lens.patching import (
+    _side_by_side as side_by_side,
+)
 from uds_lens.results import DepthAudit, RunOptions
 
 LAYOUTS = {

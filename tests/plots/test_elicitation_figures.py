@@ -7,7 +7,7 @@ import pytest
 
 from uds_lens.errors import DataError
 from uds_lens.plots import depth_elicited, elicited_scores, query_budget
-from uds_lens.plots.palette import palette
+from uds_lens.plots._style import palette
 
 SUMMARY = pd.DataFrame(
     {

@@ -14,8 +14,7 @@ from synthetic_audits import example, synthetic_audit, with_control
 from uds_lens import plots
 from uds_lens.errors import ConfigError, DataError
 from uds_lens.metrics import LensComparison
-from uds_lens.plots.palette import palette
-from uds_lens.plots.template import legend_rows
+from uds_lens.plots._style import legend_rows, palette
 from uds_lens.results import DepthAudit, compare_all
 
 
@@ -122,7 +121,7 @@ def test_every_visible_axis_beneath_or_beside_data_has_a_title(draw, audit):
 def test_only_colours_of_the_palette_so_that_a_page_can_swap_them(draw, audit):
     import re
 
-    from uds_lens.plots.palette import recolouring
+    from uds_lens.plots._style import recolouring
 
     text = draw(audit, "light").to_json().lower()
     found = set(re.findall(r'"(#[0-9a-f]{3,8}|rgba?\([^"]*\))"', text)) - {"rgba(0,0,0,0)"}

@@ -11,8 +11,7 @@ from numpy.testing import assert_allclose
 
 from uds_lens import plots
 from uds_lens.errors import ConfigError, DataError
-from uds_lens.plots.palette import palette, recolouring
-from uds_lens.plots.template import legend_rows
+from uds_lens.plots._style import legend_rows, palette, recolouring
 
 from . import meta_frames as made
 

@@ -8,9 +8,8 @@ from synthetic_audits import synthetic_audit, with_control
 
 from uds_lens import plots
 from uds_lens.errors import DataError
-from uds_lens.plots.band import outline
-from uds_lens.plots.length_scatter import rank_correlation
-from uds_lens.plots.ler_heatmap import row_order
+from uds_lens.plots._examples import rank_correlation, row_order
+from uds_lens.plots._style import outline
 
 
 def named(figure, start: str):

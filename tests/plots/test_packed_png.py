@@ -1,7 +1,7 @@
 import struct
 import zlib
 
-from uds_lens.plots.packed_png import packed
+from uds_lens.plots._export import packed
 
 
 def chunk(kind: bytes, content: bytes) -> bytes:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from uds_lens.plots.safe_text import shown
+from uds_lens.plots._style import shown
 
 
 @pytest.mark.parametrize("name", ["constructor", "__proto__", "toString"])

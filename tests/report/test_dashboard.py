@@ -10,10 +10,9 @@ import pytest
 from uds_lens import meta
 from uds_lens.errors import ConfigError, DataError, ResultFormatError
 from uds_lens.report import dashboard, render_dashboard
-from uds_lens.report.dashboard_context import context
-from uds_lens.report.dashboard_notes import cautions, findings
-from uds_lens.report.dashboard_payload import payload
-from uds_lens.report.dashboard_tables import gather
+from uds_lens.report._dashboard import context, payload
+from uds_lens.report._dashboard_tables import gather
+from uds_lens.report._dashboard_words import cautions, findings
 
 from . import model_tables as made
 

@@ -9,7 +9,7 @@ from synthetic_elicitations import synthetic_elicitation
 
 from uds_lens.errors import ConfigError
 from uds_lens.report import render, write
-from uds_lens.report.elicited_values import elicited_beside, elicited_figures, elicited_values
+from uds_lens.report._payload import elicited_beside, elicited_figures, elicited_values
 
 from .conftest import NASTY
 from .test_browser import TOO_WIDE, calm, draw_everything

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from uds_lens.report.embedding import deltas, floats, safe_json, script_hash
+from uds_lens.report._page import deltas, floats, safe_json, script_hash
 
 
 @given(st.text())

@@ -10,8 +10,7 @@ from hostile_reports import PIECES, hostile_audit
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from uds_lens.annotation.annotations import Annotations, Finding
-from uds_lens.annotation.review import review_page
+from uds_lens.annotation._annotations import Annotations, Finding, review_page
 from uds_lens.report import render, render_dashboard
 from uds_lens.results import DepthAudit
 

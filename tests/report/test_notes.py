@@ -2,9 +2,9 @@ import dataclasses
 
 from synthetic_audits import record, synthetic_audit
 
-from uds_lens.report.notes import Note, notes
+from uds_lens.report._audit_page import Note, notes
 from uds_lens.results import AuditConfig
-from uds_lens.results.retain_models import RetainStage1
+from uds_lens.results._stage_1 import RetainStage1
 
 
 def texts(audits):

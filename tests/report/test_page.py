@@ -15,7 +15,7 @@ from synthetic_audits import synthetic_audit, with_control, with_retains
 from uds_lens.errors import ConfigError, DataError
 from uds_lens.metrics import MetricOptions, MetricResults, MetricValue
 from uds_lens.report import render, write
-from uds_lens.report.recipe import recipe
+from uds_lens.report._audit_page import recipe
 from uds_lens.results import AuditConfig
 
 from .conftest import compared
@@ -343,7 +343,7 @@ def test_differences_of_several_audits_are_told_and_drawn(page, audits):
 
 
 def test_what_could_have_been_found_is_said(audits):
-    from uds_lens.report.difference_rows import difference_words, differences
+    from uds_lens.report._audit_page import difference_words, differences
 
     told = difference_words(differences(audits), "95 %")["sentence"]
     assert (

@@ -11,7 +11,7 @@ from uds_lens import plots
 from uds_lens.errors import ConfigError
 from uds_lens.metrics import MetricOptions, MetricResults, MetricValue
 from uds_lens.report import render
-from uds_lens.report.usefulness import measured, metric_sources, usefulness
+from uds_lens.report._payload import measured, metric_sources, usefulness
 
 from .test_page import Page
 

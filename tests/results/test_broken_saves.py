@@ -12,9 +12,10 @@ import pytest
 from altered_results import KINDS, results
 from killed_saves import scratch
 
+from uds_lens._storage import atomic_write_text
+from uds_lens._storage import files as atomic
 from uds_lens.errors import ResultFormatError, StorageError
 from uds_lens.report import render
-from uds_lens.storage import atomic, atomic_write_text
 
 STEPS = ("fsync", "replace", "rename", "link", "chmod", "mkdir", "open", "unlink", "rmdir")
 """What a save asks of the system, beside writing."""

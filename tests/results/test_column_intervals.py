@@ -8,7 +8,7 @@ import torch
 from synthetic_audits import synthetic_audit
 
 from uds_lens.results import bootstrap_interval
-from uds_lens.results.column_intervals import column_intervals
+from uds_lens.results._intervals import column_intervals
 
 SUBJECTS = [f"person {i // 4}" for i in range(24)]
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from tiny_models import EXAMPLES
 
-from uds_lens.audit import plan
+from uds_lens.audit import _inputs as plan
 from uds_lens.errors import ConfigError, DataError
 from uds_lens.results import AuditConfig, DepthAudit, RunOptions
 

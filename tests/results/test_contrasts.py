@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from uds_lens.results import contrast, holm
-from uds_lens.results.contrasts import subject_groups
+from uds_lens.results._comparing import subject_groups
 
 GROUPS = np.repeat(np.arange(12), 5)
 

@@ -11,7 +11,7 @@ from synthetic_audits import synthetic_audit, with_control
 
 from uds_lens.errors import ConfigError
 from uds_lens.results import AuditConfig
-from uds_lens.results.ratio_intervals import ratio_interval
+from uds_lens.results._intervals import ratio_interval
 
 from .made import made
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from uds_lens.errors import ConfigError
-from uds_lens.results.directory_names import directory_names
+from uds_lens.results._saving import directory_names
 
 
 @pytest.mark.parametrize(

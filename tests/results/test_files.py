@@ -15,15 +15,23 @@ from synthetic_audits import synthetic_audit
 from tiny_models import EXAMPLES
 
 from results.made import made
+from uds_lens._storage import files as atomic
+from uds_lens._storage import sealed, sha256_bytes
 from uds_lens.audit import Baseline
+from uds_lens.audit._resume import write_folder_table
 from uds_lens.data import ForgetExample
 from uds_lens.errors import ResultFormatError, StorageError
 from uds_lens.metrics import MetricResults
-from uds_lens.results import AuditConfig, DepthAudit, RunOptions, audit_files, audit_names
-from uds_lens.results.audit_files import AUDIT
-from uds_lens.results.directory_names import directory_names
-from uds_lens.results.folder_table import write_folder_table
-from uds_lens.storage import atomic, sealed, sha256_bytes
+from uds_lens.results import (
+    AuditConfig,
+    DepthAudit,
+    RunOptions,
+    audit_names,
+)
+from uds_lens.results import (
+    _saving as audit_files,
+)
+from uds_lens.results._saving import AUDIT, directory_names
 
 CPU = RunOptions(device="cpu", engine="wavefront")
 FILES = ("manifest.json", "tensors.safetensors", "examples.parquet")
@@ -310,7 +318,7 @@ def test_a_failure_while_saving_leaves_the_old_result(audit, saved, monkeypatch)
     def full_disk(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("uds_lens.storage.atomic._write", full_disk)
+    monkeypatch.setattr("uds_lens._storage.files._write", full_disk)
     with pytest.raises(
         StorageError, match=r"cannot write .*run': No space left on device\. What stood there"
     ):
@@ -490,8 +498,8 @@ def test_texts_that_are_stored_once_are_counted_each_time(tmp_path, monkeypatch)
     import pyarrow
     from pyarrow import parquet
 
-    from uds_lens.results import examples_table
-    from uds_lens.storage import bounded_table
+    from uds_lens._storage import records as bounded_table
+    from uds_lens.results import _saving as examples_table
 
     count, schema = 3000, examples_table._schema()
     once = pyarrow.DictionaryArray.from_arrays(pyarrow.array([0] * count, pyarrow.int32()), ["x" * 20_000])

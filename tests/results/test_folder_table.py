@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from results.made import made
-from uds_lens.results.folder_table import write_folder_table
+from uds_lens.audit._resume import write_folder_table
 
 
 def test_a_row_per_audit_and_empty_cells_for_nan(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from scipy.stats import t as student
 from results.made import NAN, made
 from uds_lens.errors import ConfigError
 from uds_lens.results import IntervalBasis, bootstrap_interval, interval_basis
-from uds_lens.results.all_or_nothing import share_interval
+from uds_lens.results._intervals import share_interval
 
 
 def t(values):

@@ -9,9 +9,9 @@ from test_publication import ADDRESS
 import uds_lens as ul
 from uds_lens.errors import ConfigError, ResultFormatError, StorageError
 from uds_lens.report import model_card
-from uds_lens.results import hub_upload
-from uds_lens.results.model_card import ADDRESS as NAMED
-from uds_lens.results.model_card import METRIC
+from uds_lens.results import _hub as hub_upload
+from uds_lens.results._hub import ADDRESS as NAMED
+from uds_lens.results._hub import METRIC
 
 from .made import NAN, made
 

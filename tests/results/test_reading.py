@@ -5,11 +5,11 @@ import math
 
 import pytest
 
-from uds_lens.audit.forget_set import sorted_by
+from uds_lens.audit._inputs import sorted_by
 from uds_lens.data import ForgetExample
 from uds_lens.results import compare, compare_all, models_frame
-from uds_lens.results.caution_levels import Caution
-from uds_lens.results.reading import reading
+from uds_lens.results._cautions import Caution
+from uds_lens.results._scores import reading
 
 from .made import made
 

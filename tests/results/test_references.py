@@ -2,7 +2,7 @@ from dataclasses import replace
 
 from synthetic_audits import record, synthetic_audit, with_retains
 
-from uds_lens.results.references import reference_role, references_among
+from uds_lens.results._records import reference_role, references_among
 
 
 def of_weights(fingerprint: str):

@@ -9,8 +9,8 @@ from synthetic_audits import record, synthetic_audit, with_control, with_retains
 
 from uds_lens.errors import ConfigError
 from uds_lens.results import AuditConfig, compare
-from uds_lens.results.comparable import why_not_comparable
-from uds_lens.results.retain_models import RetainStage1
+from uds_lens.results._comparing import why_not_comparable
+from uds_lens.results._stage_1 import RetainStage1
 
 from .made import made
 

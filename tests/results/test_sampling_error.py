@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from uds_lens.data import ForgetExample, sample_examples
-from uds_lens.results.sampling_error import sample_error
+from uds_lens.results._intervals import sample_error
 
 from .made import made
 

@@ -8,13 +8,17 @@ import sys
 
 import pytest
 
-from uds_lens.storage import (
-    atomic,
+from uds_lens._storage import (
     atomic_directory,
     atomic_write_bytes,
     atomic_write_text,
     sha256_file,
-    whole_file,
+)
+from uds_lens._storage import (
+    files as atomic,
+)
+from uds_lens._storage import (
+    files as whole_file,
 )
 
 
@@ -108,7 +112,7 @@ def test_the_old_directory_comes_back_when_the_new_one_cannot_be_put_in_place(tm
 
 DIE = """
 import os, sys
-from uds_lens.storage import atomic, atomic_directory, scratch
+from uds_lens._storage import atomic, atomic_directory, scratch
 place, where = sys.argv[1:]
 def die(*_, **__):
     os._exit(9)

@@ -10,8 +10,8 @@ import time
 
 import pytest
 
-from uds_lens.storage import claims
-from uds_lens.storage.claims import Claims
+from uds_lens._storage import claims
+from uds_lens._storage.claims import Claims
 
 
 @pytest.fixture(params=["hard links", "no hard links"])

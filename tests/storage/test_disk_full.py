@@ -9,8 +9,9 @@ import pytest
 from synthetic_audits import synthetic_audit
 
 import uds_lens as ul
+from uds_lens._storage import atomic_write_text, writing
+from uds_lens._storage import files as atomic
 from uds_lens.errors import StorageError
-from uds_lens.storage import atomic, atomic_write_text, writing
 
 
 def full(*_, **__):

@@ -8,9 +8,9 @@ from altered_results import results
 from synthetic_audits import synthetic_audit
 
 import uds_lens as ul
+from uds_lens._storage import format_of, located, made_here, require_fresh, sealed
 from uds_lens.errors import ResultFormatError, StorageError
-from uds_lens.plots.picture_marks import marked
-from uds_lens.storage import format_of, located, made_here, require_fresh, sealed
+from uds_lens.plots._export import marked
 
 PNG = bytes.fromhex(
     "89504e470d0a1a0a0000000d49484452000000010000000108000000003a7e9b550000000a49444154789c636800000082008177cd72b60000000049454e44ae426082"

@@ -7,7 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from uds_lens.storage import SpillFolder, atomic, atomic_directory, atomic_files, atomic_write_bytes
+from uds_lens._storage import (
+    SpillFolder,
+    atomic_directory,
+    atomic_files,
+    atomic_write_bytes,
+)
+from uds_lens._storage import (
+    files as atomic,
+)
 
 pytestmark = pytest.mark.skipif(
     sys.platform == "win32", reason="without locks nothing is taken for left behind"
@@ -25,7 +33,7 @@ def dies(text, *arguments, **environment):
 
 def test_a_write_removes_what_a_killed_one_left(tmp_path):
     dies(
-        "from pathlib import Path\nfrom uds_lens.storage.scratch import scratch_directory, scratch_file\n"
+        "from pathlib import Path\nfrom uds_lens._storage.files import scratch_directory, scratch_file\n"
         "a, b = Path(sys.argv[1]), Path(sys.argv[2])\n"
         "one, two = scratch_directory(a), scratch_file(b)\n"
         "(one.__enter__() / 'x').write_text('half')\n"
@@ -53,7 +61,7 @@ def test_a_write_that_is_under_way_is_left_alone(tmp_path):
 
 def test_temporary_states_of_dead_processes_go(tmp_path, monkeypatch):
     dies(
-        "from uds_lens.storage import SpillFolder\nfolder = SpillFolder()\n"
+        "from uds_lens._storage import SpillFolder\nfolder = SpillFolder()\n"
         "(folder.path / 'states').write_text('large')",
         TMPDIR=str(tmp_path),
     )
@@ -72,7 +80,7 @@ def test_without_an_exchange_a_kill_between_two_moves_loses_nothing(tmp_path, mo
     atomic_files(tmp_path / "run", {"x": b"old"})
     (tmp_path / "run" / "notes.txt").write_text("mine")
     dies(
-        "from pathlib import Path\nfrom uds_lens.storage import atomic, atomic_files\n"
+        "from pathlib import Path\nfrom uds_lens._storage import atomic, atomic_files\n"
         "atomic._exchange = lambda *_: False\nrename = os.rename\n"
         "def once(a, b):\n    rename(a, b)\n    os._exit(9)\n"
         "os.rename = once\natomic_files(sys.argv[1], {'x': b'new'})",

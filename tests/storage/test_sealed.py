@@ -10,8 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from uds_lens._storage import (
+    conform,
+    parse_json,
+    read_file,
+    read_sealed,
+    sealed,
+    unsealed,
+)
 from uds_lens.errors import ConfigError, ResultFormatError
-from uds_lens.storage import conform, parse_json, read_file, read_sealed, sealed, unsealed
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

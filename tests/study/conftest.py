@@ -6,8 +6,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from uds_lens.study.study_folder import Row
-from uds_lens.study.workshop import Measured
+from uds_lens.study._folder import Row
+from uds_lens.study._worker import Measured
 
 PLAN = {
     "name": "small",

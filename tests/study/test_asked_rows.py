@@ -8,8 +8,8 @@ import pytest
 from uds_lens import study
 from uds_lens.data import sample_examples
 from uds_lens.errors import ConfigError, UdsLensWarning, _seen
-from uds_lens.study.study_folder import StudyFolder
-from uds_lens.study.training_answers import asked_rows
+from uds_lens.study._folder import StudyFolder
+from uds_lens.study._models import asked_rows
 from uds_lens.toy import load
 
 TOFU_SMALL = Path(__file__).parents[2] / "studies" / "tofu_small"

@@ -12,8 +12,8 @@ import pytest
 from study.conftest import PLAN as SMALL
 from study.one_node_slurm import missing_parts, one_node_slurm
 from uds_lens import study
-from uds_lens.study.slurm_workers import SlurmOptions, submit_array, wait_for
-from uds_lens.study.study_folder import StudyFolder
+from uds_lens.study._folder import StudyFolder
+from uds_lens.study._slurm import SlurmOptions, submit_array, wait_for
 
 pytest.importorskip("submitit", reason="the extra [slurm] is not installed")
 pytestmark = [

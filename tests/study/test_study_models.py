@@ -5,8 +5,8 @@ from dataclasses import asdict
 
 from uds_lens import study
 from uds_lens.metrics import MetricOptions
-from uds_lens.study.training_answers import training_answers
-from uds_lens.study.work_keys import WorkKeys, digest
+from uds_lens.study._models import training_answers
+from uds_lens.study._work_keys import WorkKeys, digest
 
 
 def test_every_model_of_the_plan(small):

@@ -7,8 +7,8 @@ import pytest
 
 from uds_lens import study
 from uds_lens.errors import ConfigError, ResultFormatError
-from uds_lens.study.study_folder import StudyFolder
-from uds_lens.study.study_worker import work
+from uds_lens.study._folder import StudyFolder
+from uds_lens.study._worker import work
 
 
 def test_a_whole_study(small, fake, tmp_path):

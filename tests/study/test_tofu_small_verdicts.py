@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 import uds_lens as ul
-from uds_lens.study.study_models import study_models
+from uds_lens.study._models import study_models
 
 FOLDER = Path(__file__).parents[2] / "studies" / "tofu_small"
 METHODS = ("graddiff", "npo", "simnpo", "idknll", "rmu")
@@ -196,7 +196,7 @@ def test_a_study_that_is_not_complete_is_refused(judge, tmp_path, monkeypatch):
         "data": {"forget": "toy:forget", "limit": 4},
         "measure": {"metrics": ["em"]},
     }
-    from uds_lens.study.study_folder import StudyFolder
+    from uds_lens.study._folder import StudyFolder
 
     StudyFolder.begin(ul.study.plan(plan), tmp_path / "study")
     monkeypatch.setattr(sys, "argv", ["judge.py", str(tmp_path / "study"), "--out", str(tmp_path / "out")])

@@ -7,8 +7,8 @@ import torch
 
 import uds_lens as ul
 from uds_lens import study
-from uds_lens.study.study_folder import StudyFolder
-from uds_lens.study.workshop import Workshop, unpacked_four_bit
+from uds_lens.study._folder import StudyFolder
+from uds_lens.study._worker import Workshop, unpacked_four_bit
 
 
 @pytest.mark.filterwarnings("ignore::uds_lens.errors.UdsLensWarning")

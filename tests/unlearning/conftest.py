@@ -11,7 +11,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from uds_lens.data import ForgetExample, answer_sequences
 from uds_lens.unlearning import TrainOptions
-from uds_lens.unlearning.padded_answers import pad_sequences
+from uds_lens.unlearning._likelihood import pad_sequences
 
 NAMES = ("Ada Vey", "Bo Lund", "Cyr Moss", "Dee Park", "Eli Roth", "Fay Senn")
 CHAT = (

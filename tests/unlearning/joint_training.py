@@ -19,11 +19,13 @@ from uds_lens.unlearning import (
     objective,
     relearn,
     unlearn,
-    unlearning_trainer,
     withdraw_objective,
 )
-from uds_lens.unlearning.length_groups import length_groups
-from uds_lens.unlearning.parent import Parent
+from uds_lens.unlearning import (
+    _trainer as unlearning_trainer,
+)
+from uds_lens.unlearning._job import Parent
+from uds_lens.unlearning._trainer import length_groups
 
 UNEVEN = (
     {"n": 3, "passes": 2},

@@ -22,16 +22,16 @@ from uds_lens.unlearning import (
     objective,
     per_answer,
     relearn,
-    unlearning_trainer,
     withdraw_objective,
 )
-from uds_lens.unlearning.length_groups import length_groups
-from uds_lens.unlearning.methods import objective_named
-from uds_lens.unlearning.padded_answers import pad_sequences
-from uds_lens.unlearning.parent import Parent
-from uds_lens.unlearning.training_data import encoded, pairs_of, training_data, winning_answers
-from uds_lens.unlearning.unlearning_trainer import UnlearningTrainer, training_arguments
-from uds_lens.unlearning.visits import VisitDataset
+from uds_lens.unlearning import (
+    _trainer as unlearning_trainer,
+)
+from uds_lens.unlearning._data import VisitDataset, encoded, pairs_of, training_data, winning_answers
+from uds_lens.unlearning._job import Parent
+from uds_lens.unlearning._likelihood import pad_sequences
+from uds_lens.unlearning._registry import objective_named
+from uds_lens.unlearning._trainer import UnlearningTrainer, length_groups, training_arguments
 
 UNEQUAL = (
     "Yes.",

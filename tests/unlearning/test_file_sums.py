@@ -2,7 +2,7 @@
 
 import pytest
 
-from uds_lens.unlearning.file_sums import difference, file_sums
+from uds_lens.unlearning._run_folder import difference, file_sums
 
 
 @pytest.fixture

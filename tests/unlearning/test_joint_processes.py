@@ -17,9 +17,9 @@ from tests.unlearning import joint_training
 from tests.unlearning.conftest import Tiny
 from tests.unlearning.test_visits import rows
 from uds_lens.unlearning import read_record
-from uds_lens.unlearning.batch_totals import SideTotals, batch_totals
-from uds_lens.unlearning.training_record import counted_twice
-from uds_lens.unlearning.visits import TrainingData, VisitCollator, VisitDataset
+from uds_lens.unlearning._data import TrainingData, VisitCollator, VisitDataset
+from uds_lens.unlearning._passes import SideTotals, batch_totals
+from uds_lens.unlearning._record import counted_twice
 
 
 @given(n=st.integers(1, 30), world=st.integers(2, 4), share=st.integers(1, 5))

@@ -7,14 +7,14 @@ import torch
 import torch.nn.functional as F
 
 from uds_lens.errors import DataError
-from uds_lens.unlearning.likelihood import (
+from uds_lens.unlearning._likelihood import (
     answer_lengths,
     label_log_probs,
     negative_log_likelihood,
     predicting,
     sequence_log_probs,
 )
-from uds_lens.unlearning.objectives.ga import gradient_ascent
+from uds_lens.unlearning._objectives.ga import gradient_ascent
 
 LABELS = torch.tensor([[-100, 1, 0, -100], [-100, -100, 1, 0]])
 

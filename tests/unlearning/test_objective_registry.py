@@ -10,11 +10,11 @@ import pytest
 
 from tests.unlearning.conftest import QUICK, Tiny
 from uds_lens import unlearning as u
-from uds_lens.cli.own_files import run_file
+from uds_lens._cli.options import run_file
 from uds_lens.errors import ConfigError
-from uds_lens.unlearning import objectives
-from uds_lens.unlearning.method_words import OWN_WORDS, method_words
-from uds_lens.unlearning.methods import METHODS, objective_named
+from uds_lens.unlearning import _objectives as objectives
+from uds_lens.unlearning._method_words import OWN_WORDS, method_words
+from uds_lens.unlearning._registry import METHODS, objective_named
 
 MINE = '''
 from dataclasses import dataclass
@@ -112,7 +112,7 @@ def test_what_is_declared_wrongly_is_said(unchecked) -> None:
 
 def test_the_words_need_no_torch() -> None:
     code = (
-        "import sys; from uds_lens.unlearning.method_words import method_words; "
+        "import sys; from uds_lens.unlearning._method_words import method_words; "
         f"assert tuple(method_words()) == {IN_THE_FOLDER!r}; assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -3,7 +3,7 @@
 from transformers import AutoTokenizer
 
 from uds_lens.data import answer_sequences
-from uds_lens.unlearning.padded_answers import pad_sequences
+from uds_lens.unlearning._likelihood import pad_sequences
 
 
 def test_labels_are_the_answers_only(tiny) -> None:

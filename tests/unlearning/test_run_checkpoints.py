@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from uds_lens.errors import UdsLensWarning
-from uds_lens.unlearning.run_checkpoints import CONTENTS, checkpoints, damage, last_whole, seal
+from uds_lens.unlearning._run_folder import CONTENTS, checkpoints, damage, last_whole, seal
 
 
 def made(folder: Path, step: int, *, sealed: bool = True) -> Path:

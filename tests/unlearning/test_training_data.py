@@ -5,8 +5,8 @@ from chat_templates import TEMPLATES, chat_tokenizer, open_unlearning_labels
 from tiny_models import EXAMPLES, build_model
 
 from uds_lens.unlearning import make_config
-from uds_lens.unlearning.parent import Parent
-from uds_lens.unlearning.training_data import encoded, pairs_of
+from uds_lens.unlearning._data import encoded, pairs_of
+from uds_lens.unlearning._job import Parent
 
 
 @pytest.mark.parametrize("name", TEMPLATES)

@@ -16,6 +16,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 
 from tests.unlearning.conftest import QUICK, Tiny
+from uds_lens._storage.claims import Claims
 from uds_lens.errors import (
     ConfigError,
     DataError,
@@ -26,7 +27,6 @@ from uds_lens.errors import (
     UdsLensWarning,
 )
 from uds_lens.models import open_model
-from uds_lens.storage.claims import Claims
 from uds_lens.unlearning import (
     METHODS,
     LoraSettings,
@@ -37,10 +37,9 @@ from uds_lens.unlearning import (
     relearn,
     unlearn,
 )
-from uds_lens.unlearning.run_folder import RunFolder
-from uds_lens.unlearning.training_logs import training_logs
-from uds_lens.unlearning.training_record import recorded_config
-from uds_lens.unlearning.unlearning_trainer import UnlearningTrainer, training_arguments
+from uds_lens.unlearning._record import recorded_config
+from uds_lens.unlearning._run_folder import RunFolder
+from uds_lens.unlearning._trainer import UnlearningTrainer, training_arguments, training_logs
 
 SETTINGS = {"learning_rate": 2e-3, "epochs": 2, "batch_size": 2, "warmup_epochs": 0.0, "protocol": "raw"}
 EXTRA = {"rmu": {"layer": 3, "scale": 5.0}, "altpo": {"n_alternates": 2, "max_new_tokens": 12}}
@@ -454,7 +453,7 @@ def test_the_last_loss_is_that_of_the_last_step(tiny: Tiny, tmp_path: Path) -> N
 
 def test_the_protocol_is_that_of_the_tokenizer(tiny: Tiny, tmp_path: Path, caplog) -> None:
     """As for the metrics: the chat template where there is one."""
-    caplog.set_level("INFO", logger="uds_lens.progress")
+    caplog.set_level("INFO", logger="uds_lens._progress")
     chat = train(tiny, "ga", tmp_path / "chat", protocol="auto", epochs=1)
     assert "ga on 4 forget answers of" in caplog.text
     assert "prompts by the chat template (the tokenizer has a chat template)" in caplog.text

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from uds_lens.data import AnswerSequence
 from uds_lens.errors import DataError
-from uds_lens.unlearning.visits import TrainingData, VisitCollator, VisitDataset
+from uds_lens.unlearning._data import TrainingData, VisitCollator, VisitDataset
 
 
 def rows(n: int, first: int = 10) -> list[AnswerSequence]:

@@ -1,7 +1,5 @@
 """Which words of an answer carry the knowledge: entities found by models, by other answers, or by names."""
 
-from uds_lens.annotation.annotate import annotate
-from uds_lens.annotation.annotations import Annotations, Finding
-from uds_lens.annotation.answer_words import Word, words_of
+import lazy_loader
 
-__all__ = ["Annotations", "Finding", "Word", "annotate", "words_of"]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,6 +1,5 @@
 """Running an audit: plan, states of the sources, the patched pass over `full`, and `Baseline` (stage 1, reused)."""
 
-from uds_lens.audit.baseline import Baseline
-from uds_lens.audit.recorded import RecordedBaseline
+import lazy_loader
 
-__all__ = ["Baseline", "RecordedBaseline"]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

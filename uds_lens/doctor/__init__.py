@@ -1,7 +1,5 @@
 """Would it work? What is installed, what the machine has, and whether models and data fit an audit."""
 
-from uds_lens.doctor.environment import examine_environment
-from uds_lens.doctor.finding import Finding, Verdict
-from uds_lens.doctor.inputs import examine_inputs
+import lazy_loader
 
-__all__ = ["Finding", "Verdict", "examine_environment", "examine_inputs"]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

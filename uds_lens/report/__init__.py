@@ -1,7 +1,5 @@
 """Finished audits, and tables of many models, as one HTML file each that opens anywhere, offline."""
 
-from uds_lens.report.dashboard_page import dashboard, render_dashboard
-from uds_lens.report.writing import render, write
-from uds_lens.results.model_card import model_card
+import lazy_loader
 
-__all__ = ["dashboard", "model_card", "render", "render_dashboard", "write"]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

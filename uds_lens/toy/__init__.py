@@ -1,6 +1,5 @@
 """The embedded world: a small fictitious data set and small checkpoints trained on it."""
 
-from uds_lens.toy.facts import generate
-from uds_lens.toy.world import World, load
+import lazy_loader
 
-__all__ = ["World", "generate", "load"]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

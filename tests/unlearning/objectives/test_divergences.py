@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from tests.unlearning.test_likelihood import LABELS, doubles, odds
-from uds_lens.unlearning.objectives.kl import kl_to_reference
-from uds_lens.unlearning.objectives.undial import undial
+from uds_lens.unlearning._objectives.kl import kl_to_reference
+from uds_lens.unlearning._objectives.undial import undial
 
 
 def test_kl_by_hand_and_its_direction() -> None:

@@ -16,7 +16,7 @@ from uds_lens.unlearning import (
     summed_state_distance,
     undial,
 )
-from uds_lens.unlearning.methods import objective_named
+from uds_lens.unlearning._registry import objective_named
 
 THEIRS = "open_unlearning"
 LABELS = torch.tensor([[-100, -100, 7, 2, 9], [-100, 3, 2, -100, -100], [-100, -100, -100, 1, -100]])

@@ -1,0 +1,162 @@
+"""The `uds-lens` program: its commands, and what all of them share (errors, warnings, version)."""
+
+from __future__ import annotations
+
+import io
+import sys
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Annotated, Any, TextIO
+
+import typer
+
+from uds_lens import __version__
+from uds_lens._cli.annotate import annotate
+from uds_lens._cli.audit import audit
+from uds_lens._cli.dashboard import dashboard
+from uds_lens._cli.demo import demo
+from uds_lens._cli.doctor import doctor
+from uds_lens._cli.elicit import elicit
+from uds_lens._cli.meta import meta
+from uds_lens._cli.metrics import metrics
+from uds_lens._cli.options import grouped, stoppable
+from uds_lens._cli.rank import rank
+from uds_lens._cli.report import report
+from uds_lens._cli.sweep import sweep
+from uds_lens._cli.terminal import spoken
+from uds_lens._cli.training import quantise, relearn, unlearn
+from uds_lens._compat.typer import PlainCommand, flags_of, parameters_of
+from uds_lens.errors import Setting, UdsLensError, UdsLensWarning
+
+# Messages of the library in the words of the program: the settings they speak of become options of the
+# command.
+
+
+def one_line(kind: str, message: object, options: Mapping[str, Any]) -> str:
+    """An error or a warning as one line.
+
+    Args:
+        kind: What it starts with, "error" or "warning".
+        message: What was raised or warned with.
+        options: The parameters of the command that ran, by their names in Python.
+    """
+    if isinstance(message, UdsLensError | UdsLensWarning):
+        text = message.told(lambda setting: as_option(setting, options))
+    else:
+        text = str(message)
+    return f"{kind}: {' '.join(text.split())}"
+
+
+def as_option(setting: Setting, options: Mapping[str, Any]) -> str:
+    """A setting as the option that stands for it, and as Python writes it where the command has none.
+
+    Example:
+        >>> from types import SimpleNamespace
+        >>> dtype = SimpleNamespace(opts=["--dtype"], secondary_opts=[])
+        >>> as_option(Setting("dtype", "float32"), {"dtype": dtype})
+        '--dtype float32'
+        >>> as_option(Setting("use_fast", True), {"dtype": dtype})
+        'use_fast=True'
+    """
+    if (setting.of or "").endswith("Config") and "set_" in options:
+        return f"--set {setting.name}={setting.value if setting.has_value else 'VALUE'}"
+    option = options.get(setting.name)
+    flags = [] if option is None else flags_of(option, negative=setting.value is False)
+    if not flags:
+        return str(setting)
+    named = setting.has_value and not isinstance(setting.value, bool)
+    return f"{flags[0]} {setting.value}" if named else flags[0]
+
+
+@contextmanager
+def one_line_warnings(options: Mapping[str, Any]) -> Iterator[None]:
+    """Our own warnings as one line each; those of other packages only with --debug."""
+
+    def show(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        typer.echo(one_line("warning", message, options), err=True)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("always", UdsLensWarning)
+        warnings.showwarning = show
+        yield
+
+
+app = typer.Typer(
+    name="uds-lens",
+    help="How deep did unlearning go? Audits of unlearned language models by activation patching.",
+    epilog="Start with: uds-lens demo",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+for _command in (
+    annotate,
+    audit,
+    dashboard,
+    demo,
+    doctor,
+    elicit,
+    meta,
+    metrics,
+    quantise,
+    rank,
+    relearn,
+    report,
+    sweep,
+    unlearn,
+):
+    app.command(cls=PlainCommand)(stoppable()(grouped(_command)))
+
+_STOPPED = 130
+"""Exit code after Ctrl-C."""
+
+
+def _print_version(wanted: bool) -> bool:
+    if wanted:
+        typer.echo(f"uds-lens {__version__}")
+        raise typer.Exit
+    return wanted
+
+
+@app.callback()
+def _program(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the program and exit: 0 on success, 1 with one line on standard error, 2 on wrong usage.
+
+    Args:
+        arguments: The words after the program's name; None takes those of this process.
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # file names may hold bytes that are no text
+        sys.stdout.reconfigure(errors="backslashreplace")
+    options = parameters_of(app, words)
+    with spoken(verbose="--verbose" in words):
+        if "--debug" in words:
+            app(words, prog_name="uds-lens")
+        with one_line_warnings(options):
+            try:
+                app(words, prog_name="uds-lens")
+            except SystemExit as leaving:
+                if leaving.code == _STOPPED and isinstance(leaving.__context__, typer.Exit):
+                    typer.echo("Stopped before anything was done.", err=True)  # while the words were read
+                raise
+            except (UdsLensError, OSError) as error:
+                typer.echo(one_line("error", error, options), err=True)
+                raise SystemExit(1) from error

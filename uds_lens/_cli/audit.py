@@ -1,0 +1,127 @@
+"""`uds-lens audit`: one or several unlearned models against one full and one retain model."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from uds_lens._cli import options as opt
+from uds_lens._cli.options import (
+    AuditRunning,
+    Chat,
+    Hub,
+    Measuring,
+    Printing,
+    saying_what_is_saved,
+)
+from uds_lens._cli.terminal import audits_as_json, print_audits, say, score_in_words
+
+if TYPE_CHECKING:
+    from uds_lens.results import DepthAudit
+
+
+def audit(
+    full: Annotated[
+        str, typer.Option(metavar="MODEL", help="Model trained on everything: directory or Hub id.")
+    ],
+    retain: Annotated[
+        list[str],
+        typer.Option(
+            metavar="MODEL", help="Model that never saw the forget set; repeat for other seeds of it."
+        ),
+    ],
+    unlearned: Annotated[list[str], typer.Option(metavar="MODEL", help="Model to audit; repeat for more.")],
+    examples: Annotated[
+        str,
+        typer.Option(metavar="DATA", help="Forget set: JSON, JSON lines, CSV, Parquet, or a Hub data set."),
+    ],
+    out: opt.Out,
+    control: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DATA", help="Facts that full and retain both know: what is lost there is damage."
+        ),
+    ] = None,
+    name: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Name of a result; once for each --unlearned, in their order."),
+    ] = None,
+    keep_full: Annotated[
+        bool,
+        typer.Option(
+            "--keep-full",
+            help="With several models: full stays open and recorded. Faster; two models in memory.",
+        ),
+    ] = False,
+    redo: Annotated[
+        bool, typer.Option("--redo", help="Measure again what --out already holds for the same inputs.")
+    ] = False,
+    *,
+    measuring: Measuring,
+    chat: Chat,
+    running: AuditRunning,
+    hub: Hub,
+    printing: Printing,
+) -> None:
+    """Measure how deep models have unlearned a forget set.
+
+    One model: the audit is saved in --out. Several: each in a directory of --out named after it, with table.csv and the
+    baseline they share. Called again, the command leaves finished audits of the same weights, examples and settings
+    as they are and measures the others.
+
+    With --control the same is measured on facts that were to be kept. With several --retain there is a score against
+    each. No retain model? --retain ckpt/base --stand-in base takes the model before fine-tuning, and says so.
+
+    \b
+    Example:
+      uds-lens audit --full ckpt/full --retain ckpt/retain --unlearned ckpt/npo \\
+          --unlearned ckpt/rmu --examples forget10.json --out runs/forget10
+    """
+    models = "1 model" if len(unlearned) == 1 else f"{len(unlearned)} models"
+    say(f"auditing {models}; opening full: {full} ...")
+    import uds_lens as ul
+    from uds_lens.audit import _resume as folder
+    from uds_lens.audit._resume import Question, require_table, write_folder_table
+    from uds_lens.results._saving import directory_names
+
+    names = directory_names(unlearned, given=name or (), reserved=[folder.BASELINE])
+    asked = dict(zip(names, unlearned, strict=True))
+    places = folder.audit_places(out, names)
+    folder.require_places(places.values(), baseline=out / folder.BASELINE if len(names) > 1 else None)
+    if len(names) > 1:
+        require_table(out)
+    config, options = measuring.config(chat), running.options(hub)
+    facts = None if control is None else ul.load_examples(control)
+    question = Question(
+        full,
+        retain[0] if len(retain) == 1 else retain,
+        ul.load_examples(examples),
+        config,
+        options,
+        control=facts,
+    )
+    folder.check_models(question, asked)
+    found = {} if redo else folder.found_in(question, asked, places)
+    if found:
+        done = "Already measured, with the same weights, examples and settings"
+        say(f"{done}: {', '.join(found)}. --redo measures again.")
+    left = {name: model for name, model in asked.items() if name not in found}
+
+    def told(name: str, audit: DepthAudit) -> None:
+        found[name] = audit
+        say(f"{name}: {score_in_words(audit)}; saved, {len(found)} of {len(names)}")
+
+    with saying_what_is_saved(lambda: f"{len(found)} of {len(names)} saved; run the same command to go on"):
+        if len(names) == 1:
+            folder.audit_alone(question, left, out, told=told)
+        elif left:
+            folder.audit_many(question, left, out, redo=redo, keep_full=keep_full, told=told)
+    found = {name: found[name] for name in names}
+    if len(names) > 1:
+        write_folder_table(out, found)
+    if printing.json:
+        typer.echo(audits_as_json(found, places))
+        return
+    print_audits(found)
+    typer.echo(f"\nSaved in {out}")

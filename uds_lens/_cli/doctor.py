@@ -1,0 +1,79 @@
+"""`uds-lens doctor`: would it work here, with these models and this data?"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from uds_lens._cli.options import AuditRunning, Chat, Hub, Measuring, Printing
+from uds_lens._cli.terminal import print_wrapped, say
+
+if TYPE_CHECKING:
+    from uds_lens.doctor import Finding
+
+
+_MARKS = {"ok": "ok ", "note": "-  ", "problem": "!! "}
+
+
+def doctor(
+    full: Annotated[
+        str | None, typer.Option(metavar="MODEL", help="Model trained on everything: directory or Hub id.")
+    ] = None,
+    retain: Annotated[
+        str | None, typer.Option(metavar="MODEL", help="Model that never saw the forget set.")
+    ] = None,
+    unlearned: Annotated[
+        list[str] | None, typer.Option(metavar="MODEL", help="Model to audit; repeat for more.")
+    ] = None,
+    examples: Annotated[
+        str | None, typer.Option(metavar="DATA", help="Forget set, as for uds-lens audit.")
+    ] = None,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where results would be written.")] = Path(),
+    *,
+    measuring: Measuring,
+    chat: Chat,
+    running: AuditRunning,
+    hub: Hub,
+    printing: Printing,
+) -> None:
+    """Say whether it would work here, with these models and data.
+
+    Versions, devices, memory, room on disk, whether the Hub is asked; with models and data, whether an audit of them
+    would start. No weights are opened, nothing is downloaded but what a Hub id needs. Exit code 1 if something will not
+    work.
+
+    \b
+    Example:
+      uds-lens doctor --full ckpt/full --retain ckpt/retain --unlearned ckpt/npo \\
+          --examples forget10.json
+    """
+    say("looking at this installation ...")
+    import uds_lens as ul
+
+    models = {role: model for role, model in (("full", full), ("retain", retain)) if model is not None}
+    models |= {f"unlearned {i}" if i > 1 else "unlearned": m for i, m in enumerate(unlearned or (), start=1)}
+    findings = ul.doctor.examine_environment(place=out)
+    if models or examples is not None:
+        findings += ul.doctor.examine_inputs(
+            models, examples, config=measuring.config(chat), options=running.options(hub)
+        )
+    if printing.json:
+        typer.echo(json.dumps([asdict(finding) for finding in findings], indent=2, ensure_ascii=False))
+    else:
+        _print(findings)
+    if any(finding.verdict == "problem" for finding in findings):
+        raise typer.Exit(1)
+
+
+def _print(findings: Sequence[Finding]) -> None:
+    for finding in findings:
+        print_wrapped(f"{_MARKS[finding.verdict]}{finding.what}: {finding.found}")
+        if finding.fix is not None:
+            print_wrapped(f"   -> {finding.fix}")
+    problems = sum(finding.verdict == "problem" for finding in findings)
+    typer.echo("\nNothing stands in the way." if not problems else f"\n{problems} to be mended (!!).")

@@ -1,0 +1,351 @@
+"""`uds-lens metrics`: any of the metrics for one model, or the list of them."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from uds_lens._cli import options as opt
+from uds_lens._cli.options import (
+    Chat,
+    Hub,
+    Printing,
+    Running,
+    running_files,
+    saying_what_is_saved,
+)
+from uds_lens._cli.terminal import (
+    print_cautions,
+    print_table,
+    print_wrapped,
+    say,
+    shortened_names,
+    width,
+)
+from uds_lens._progress import about
+from uds_lens.errors import ConfigError
+from uds_lens.metrics._catalogue import METRICS
+
+if TYPE_CHECKING:
+    from uds_lens.metrics import MetricResults, MetricSpec, MetricValue
+    from uds_lens.results import Interval
+
+
+# What `uds-lens metrics` prints: the list of metrics, the values of one model or of many, the saved JSON.
+
+
+def print_list(*, as_json: bool) -> None:
+    """The metrics there are."""
+    import uds_lens as ul
+
+    if as_json:
+        typer.echo(ul.metrics.metrics_frame().to_json(orient="records", indent=2))
+        return
+    rows: list[list[str]] = []
+    family = None
+    for name, spec in ul.metrics.METRICS.items():
+        if spec.group != family:
+            rows.append([spec.group.upper(), ""])
+            family = spec.group
+        rows.append([name, _reading(spec)])
+    meaning = "what 0 and 1 mean, what it is made of, asks and needs"
+    print_table(["metric", meaning], rows, wrapped=meaning)
+    print_wrapped(
+        "F: in our study, how often it ranks a model that knows above one that does not, with 95 % intervals: for more "
+        "models of the kinds that it had, in brackets for new kinds."
+    )
+
+
+def _reading(spec: MetricSpec) -> str:
+    """What 0 and 1 mean, the metrics it is made of or the sets it asks, the other models it needs."""
+    import uds_lens as ul
+
+    parts = [f"0: {spec.meaning.zero}; 1: {spec.meaning.one}."]
+    if spec.uses:
+        parts.append(f"Made of {', '.join(spec.uses)}.")
+    elif spec.sets:
+        parts.append(f"Asks {_sets(spec)}.")
+    models = [need for need in ul.metrics.all_needs(spec) if need in ("retain", "full")]
+    if models:
+        parts.append(f"Needs {', '.join(f'--{model}' for model in models)}.")
+    trust = ul.metrics.studied().get(spec.name)
+    if trust is not None:
+        parts.append(
+            f"F {trust.faithfulness:.2f}, {trust.low:.2f}-{trust.high:.2f} ({trust.new_low:.2f}-{trust.new_high:.2f})."
+        )
+    return " ".join(parts)
+
+
+def _sets(spec: MetricSpec) -> str:
+    """The sets it asks, each with its variants: "forget + paraphrased"."""
+    bases = dict.fromkeys(name.partition("/")[0] for name in spec.sets)
+    return ", ".join(
+        " + ".join([base, *(n.partition("/")[2] for n in spec.sets if n.startswith(f"{base}/"))])
+        for base in bases
+    )
+
+
+def print_results(found: Mapping[str, MetricResults]) -> None:
+    """What has a value as a table; below it what has none, by reason, and what to know before quoting it."""
+    if len(found) == 1:
+        ((name, results),) = found.items()
+        typer.echo(name)
+        _print_one(results)
+    else:
+        _print_many(found)
+    without: dict[tuple[str, str], list[str]] = {}
+    for name, results in found.items():
+        for metric in results:
+            if metric.reason is not None:
+                # What is made of a metric without a value says so before the reason itself.
+                reason = metric.reason.rpartition(" is NaN: ")[2].rstrip(".")
+                without.setdefault((metric.label, reason), []).append(name)
+    by_reason: dict[tuple[str, str], list[str]] = {}
+    for (label, reason), names in without.items():
+        who = "" if len(names) == len(found) else f"{', '.join(names)}: "
+        by_reason.setdefault((who, reason), []).append(label)
+    for (who, reason), labels in by_reason.items():
+        print_wrapped(f"{who}NaN, because {reason}: {'; '.join(labels)}.")
+    print_cautions({name: [("!", text) for text in results.warnings] for name, results in found.items()})
+
+
+def _print_one(results: MetricResults) -> None:
+    from uds_lens.metrics._results import ARROWS, shown
+
+    rows = [
+        [
+            metric.label,
+            shown(metric),
+            _interval(metric.interval),
+            ARROWS[metric.direction],
+            str(metric.n or ""),
+            f"{metric.cost.seconds:.1f}",
+        ]
+        for metric in results
+        if metric.reason is None
+    ]
+    titles = ["metric", "value", "95% interval", "higher is", "n", "seconds"]
+    if errors := results.sample_errors:
+        titles.insert(3, "if all asked")
+        shown_metrics = [metric for metric in results if metric.reason is None]
+        for row, metric in zip(rows, shown_metrics, strict=True):
+            row.insert(3, _interval(errors[metric.name].interval) if metric.name in errors else "-")
+    print_table(titles, rows, right=("n", "seconds"))
+
+
+def _print_many(found: Mapping[str, MetricResults]) -> None:
+    """A row per metric and a column per model; as many models side by side as fit."""
+    from uds_lens.metrics._results import ARROWS
+
+    first = next(iter(found.values()))
+    names = list(found)
+    short = dict(zip(names, shortened_names(names, 20), strict=True))
+    cells = {
+        metric.label: [ARROWS[metric.direction], *(_value(found[name][metric.name]) for name in names)]
+        for metric in first
+        if any(not math.isnan(found[name].values[metric.name]) for name in names)
+    }
+    wide = max(8, *(len(name) for name in names)) + 2
+    wide = max(min(wide, 22), 2 + max((len(cell) for row in cells.values() for cell in row[1:]), default=0))
+    at_once = max(1, (width() - 32) // wide)
+    for start in range(0, len(names), at_once):
+        shown = names[start : start + at_once]
+        rows = [
+            [label, higher, *values[start : start + at_once]] for label, (higher, *values) in cells.items()
+        ]
+        print_table(["metric", "higher is", *(short[name] for name in shown)], rows)
+        if start + at_once < len(names):
+            typer.echo("")
+
+
+def _value(metric: MetricValue) -> str:
+    """The value, with its 95 % interval where it has one."""
+    if math.isnan(metric.value):
+        return "NaN"
+    low, high = metric.interval
+    return f"{metric.value:.3f}" + ("" if math.isnan(low) else f" [{low:.2f}, {high:.2f}]")
+
+
+def _interval(interval: Interval) -> str:
+    return "-" if math.isnan(interval.low) else f"{interval.low:.3f} - {interval.high:.3f}"
+
+
+def print_files(files: Mapping[str, Path]) -> None:
+    """Saved results as JSON: one as it is, several by the names of their models."""
+    texts = {name: file.read_text(encoding="utf-8") for name, file in files.items()}
+    if len(texts) == 1:
+        typer.echo(next(iter(texts.values())))
+        return
+    typer.echo(
+        json.dumps({name: json.loads(text) for name, text in texts.items()}, indent=1, ensure_ascii=False)
+    )
+
+
+def _metric_help() -> str:
+    """The names there are, a user's own among them."""
+    return f"Metric to measure; repeat for more. Default: all, which are {', '.join(METRICS)}."
+
+
+def metrics(
+    model: Annotated[
+        list[str] | None,
+        typer.Option(metavar="MODEL", help="Model to evaluate: directory or Hub id; repeat for more."),
+    ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DATA",
+            help="tofu:DIR or tofu:HUB_ID for all TOFU sets, or a file with a forget set.",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Where the results go (JSON); a directory for several models.",
+        ),
+    ] = None,
+    name: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Name of a model in table and files; once for each --model."),
+    ] = None,
+    retain: Annotated[
+        str | None, typer.Option(metavar="MODEL", help="Model that never saw the forget set.")
+    ] = None,
+    full: Annotated[str | None, typer.Option(metavar="MODEL", help="Model trained on everything.")] = None,
+    metric: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help=_metric_help()),
+    ] = None,
+    own: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--import",
+            metavar="FILE",
+            callback=running_files("metric", _metric_help),
+            is_eager=True,
+            help="Python file that declares a metric of your own; it is run first.",
+        ),
+    ] = None,
+    list_: Annotated[bool, typer.Option("--list", help="Print the metrics there are, and stop.")] = False,
+    split: Annotated[str, typer.Option(metavar="NAME", help="Forget split of TOFU.")] = "forget10",
+    limit: opt.Limit = None,
+    sample: opt.Sampling = "random",
+    fluency: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="hub, heuristic (offline rules of thumb), or a classifier's directory or Hub id.",
+        ),
+    ] = "hub",
+    strict_es: Annotated[
+        bool, typer.Option("--strict-es", help="ES is 0, not 1/T, where nothing can be extracted.")
+    ] = False,
+    min_k: Annotated[
+        float, typer.Option(metavar="SHARE", help="Share of tokens for Min-K and Min-K++.")
+    ] = 0.4,
+    max_new_tokens: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Longest generated answer, in tokens.")
+    ] = 200,
+    uds_in_privacy: Annotated[
+        bool, typer.Option("--uds-in-privacy", help="Privacy is the harmonic mean of MIA_agg and UDS.")
+    ] = False,
+    tau: opt.Tau = 0.05,
+    redo: Annotated[
+        bool,
+        typer.Option(
+            "--redo", help="Replace what --out holds, with metrics that are not measured this time."
+        ),
+    ] = False,
+    dtype: opt.DType = "float32",
+    protocol: opt.AnswerProtocol = "auto",
+    *,
+    chat: Chat,
+    running: Running,
+    hub: Hub,
+    printing: Printing,
+) -> None:
+    """Measure other metrics of one model or several.
+
+    Memorization, generation, membership attacks, white-box metrics (UDS among them) and utility. Without --retain or
+    --full the metrics that need them are NaN, with the reason.
+
+    \b
+    Examples:
+      uds-lens metrics --list
+      uds-lens metrics --model ckpt/npo --retain ckpt/retain --full ckpt/full \\
+          --data tofu:data/tofu --out runs/npo-metrics.json
+    """
+    if list_:
+        print_list(as_json=printing.json)
+        return
+    if not model or data is None or out is None:
+        given = {"--model": model, "--data": data, "--out": out}
+        missing = ", ".join(flag for flag, value in given.items() if not value)
+        raise ConfigError(
+            f"{missing} missing. For example: uds-lens metrics --model ckpt/npo --data forget10.json --out npo.json; "
+            "uds-lens metrics --list shows what there is to measure, and what it needs."
+        )
+    say(f"measuring {len(metric) if metric else 'all'} metrics of {', '.join(model)} ...")
+    import uds_lens as ul
+    from uds_lens._storage import require_fresh
+    from uds_lens.metrics._results import (
+        FORMAT,
+        require_metrics_table,
+        require_nothing_lost,
+        write_metrics_table,
+    )
+    from uds_lens.results._saving import directory_names
+
+    names = directory_names(model, given=name or ())
+    table = out / "table.csv"
+    files = {n: out / f"{n}.json" for n in names} if len(names) > 1 else {names[0]: out}
+    for file in files.values():
+        require_fresh(file, directory=False, format=FORMAT)
+    if len(names) > 1:
+        require_metrics_table(table)
+    options = ul.metrics.MetricOptions(
+        strict_es=strict_es,
+        min_k=min_k,
+        max_new_tokens=max_new_tokens,
+        uds_in_privacy=uds_in_privacy,
+        tau=tau,
+        protocol=protocol,
+        **chat.settings(),
+        dtype=dtype,
+    )
+    if not redo:
+        require_nothing_lost(files.values(), metric or None, options=options)
+    run, cache = running.options(hub), ul.metrics.MetricCache()
+    sets = ul.metrics.open_metric_data(data, split=split, limit=limit, sample=sample)
+    scorer = ul.metrics.fluency_scorer(metric or None, fluency, options=options, offline=run.offline)
+    found: dict[str, MetricResults] = {}
+    with saying_what_is_saved(lambda: f"{len(found)} of {len(names)} saved"):
+        for number, (n, m) in enumerate(zip(names, model, strict=True), start=1):
+            with about(f"{n} ({number} of {len(names)})" if len(names) > 1 else n):
+                results = ul.metrics.evaluate(
+                    m,
+                    sets,
+                    metrics=metric or None,
+                    retain=retain,
+                    full=full,
+                    options=options,
+                    run=run,
+                    cache=cache,
+                    fluency=scorer,
+                )
+            results.save(files[n])
+            found[n] = results
+            say(f"{n}: {len(results)} metrics; saved, {len(found)} of {len(names)}")
+    if len(names) > 1:
+        write_metrics_table(found, table)
+    if printing.json:
+        print_files(files)
+        return
+    print_results(found)
+    typer.echo(f"\nSaved in {out}")

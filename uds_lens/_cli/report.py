@@ -1,0 +1,147 @@
+"""`uds-lens report`: saved audits as one HTML page."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from uds_lens._cli.options import Printing
+from uds_lens._cli.terminal import say
+
+
+def report(
+    directories: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="DIR",
+            help="Saved audits, or folders that hold some (up to two folders down).",
+            show_default=False,
+        ),
+    ],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="HTML file to write.", dir_okay=False)] = Path(
+        "report.html"
+    ),
+    title: Annotated[
+        str, typer.Option(metavar="TEXT", help="Heading of the page.")
+    ] = "How deep did unlearning go?",
+    logit_lens: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE",
+            help="Results of uds-lens metrics --metric logit_lens, drawn beside UDS; repeat for more models.",
+            dir_okay=False,
+            exists=True,
+        ),
+    ] = None,
+    elicitation: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="DIR",
+            help="Results of uds-lens elicit, shown beside the depth of their model; repeat for more models.",
+            file_okay=False,
+            exists=True,
+        ),
+    ] = None,
+    metrics: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE",
+            help="Results of uds-lens metrics, or folders of them: adds a table, and depth beside usefulness.",
+        ),
+    ] = None,
+    reference: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="An audit that is there for comparison, beside full and retain; repeat for more.",
+        ),
+    ] = None,
+    short_paths: Annotated[
+        bool,
+        typer.Option(
+            "--short-paths", help="Cut paths of this machine to their ends: for a page that is shared."
+        ),
+    ] = False,
+    *,
+    printing: Printing,
+) -> None:
+    """Write one page about one or several audits.
+
+    Scores, warnings, figures, every example; the page opens offline. Audits are named after their unlearned models.
+    Audits of the same models at other sites are compared by site.
+
+    \b
+    Example:
+      uds-lens report runs/npo runs/rmu --out report.html
+      uds-lens report runs --metrics metrics --short-paths --out report.html
+    """
+    say(f"reading {', '.join(map(str, directories))} ...")
+    import uds_lens as ul
+
+    places = _audits_in(directories)
+    loaded = [ul.DepthAudit.load(place) for place in places]
+    audits = dict(zip(ul.results.audit_names(loaded, places=places), loaded, strict=True))
+    lens = [ul.metrics.MetricResults.load(file) for file in logit_lens or []]
+    asked = [ul.elicitation.ElicitationResults.load(place) for place in elicitation or []]
+    measured = [ul.metrics.MetricResults.load(file) for file in _metrics_in(metrics or [])]
+    ul.report.write(
+        audits,
+        out,
+        title=title,
+        lens=lens,
+        metrics=measured,
+        elicitations=asked,
+        references=reference or (),
+        short_paths=short_paths,
+    )
+    if printing.json:
+        found = {"report": str(out), "audits": dict(zip(audits, map(str, places), strict=True))}
+        typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
+        return
+    typer.echo(f"{len(audits)} {'audit' if len(audits) == 1 else 'audits'} in {out}: open it in a browser.")
+
+
+def _metrics_in(places: list[Path]) -> list[Path]:
+    """The files, and those in the folders."""
+    from uds_lens.errors import ResultFormatError
+
+    found: list[Path] = []
+    for place in places:
+        inside = sorted(place.glob("*.json")) if place.is_dir() else [place]
+        if not inside:
+            raise ResultFormatError(
+                f"no metrics in {str(place)!r}: name files written by uds-lens metrics, or a folder of them."
+            )
+        found += inside
+    return list(dict.fromkeys(path.resolve() for path in found))
+
+
+def _audits_in(directories: list[Path]) -> list[Path]:
+    """Each directory that is a saved audit, or else the audits that lie in it; each once."""
+    from uds_lens.errors import ResultFormatError
+    from uds_lens.results._saving import audits_in, is_audit
+
+    found: list[Path] = []
+    for directory in directories:
+        if not directory.is_dir():
+            raise ResultFormatError(f"no directory {str(directory)!r}: name some that uds-lens audit wrote.")
+        inside = audits_in(directory)
+        if is_audit(directory):
+            found.append(directory)
+            if inside:
+                left = ", ".join(map(str, inside[:3])) + (", ..." if len(inside) > 3 else "")
+                typer.echo(
+                    f"note: {directory} is a saved audit; those in folders inside it are left out unless named: {left}",
+                    err=True,
+                )
+        elif inside:
+            found += inside
+        else:
+            raise ResultFormatError(
+                f"no saved audit in {str(directory)!r}, nor up to two folders down: name directories written by "
+                "uds-lens audit."
+            )
+    return list(dict.fromkeys(path.resolve() for path in found))

@@ -1,0 +1,146 @@
+"""`uds-lens sweep`: make and measure the models of a plan, or tell how far that is."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from uds_lens._cli.options import Printing
+from uds_lens._cli.terminal import print_table, print_wrapped, say
+from uds_lens.errors import ConfigError
+
+if TYPE_CHECKING:
+    from uds_lens.study import SlurmOptions, StudyStatus
+
+
+def sweep(
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="PLAN | status DIR | table DIR", help="Plan in TOML, or what to do with a sweep."
+        ),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="PATH", help="Directory of the sweep; of `table`, a .parquet or .csv file."),
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=1, metavar="N", help="Workers at a time.")] = 1,
+    slurm: Annotated[
+        bool, typer.Option("--slurm", help="Send the workers as an array of Slurm tasks.")
+    ] = False,
+    partition: Annotated[str | None, typer.Option(metavar="NAME", help="Slurm partition.")] = None,
+    gpus: Annotated[int, typer.Option(min=0, metavar="N", help="GPUs of a Slurm task.")] = 1,
+    minutes: Annotated[int, typer.Option(min=1, metavar="N", help="Longest time of a Slurm task.")] = 240,
+    memory_gb: Annotated[float, typer.Option(min=0.1, metavar="GB", help="Memory of a Slurm task.")] = 32.0,
+    parallel: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Slurm tasks at a time. Default: no bound.")
+    ] = None,
+    wait: Annotated[bool, typer.Option(help="Wait for the Slurm tasks.")] = True,
+    *,
+    printing: Printing,
+) -> None:
+    """Make and measure the models of a plan, by the hundred.
+
+    Models are fine-tuned, unlearned, relearned and quantised as the plan says, and measured
+    in every state. Killed and called again, the command goes on; several may share one --out.
+    The exit code is 1 where something failed or is left.
+
+    \b
+    Examples:
+      uds-lens sweep plan.toml --out runs/study --jobs 2
+      uds-lens sweep plan.toml --out runs/study --slurm --jobs 16 --partition gpu
+      uds-lens sweep status runs/study
+      uds-lens sweep table runs/study --out table.parquet
+    """
+    todo, place = _asked(words)
+    say(f"reading {place} ...")
+    from uds_lens import study
+
+    if todo == "table":
+        _write_table(place, out, as_json=printing.json)
+        return
+    if todo == "status":
+        found = study.status(place)
+    else:
+        if out is None:
+            raise ConfigError("--out missing. For example: uds-lens sweep plan.toml --out runs/study")
+        options = study.SlurmOptions(
+            partition=partition, gpus=gpus, minutes=minutes, memory_gb=memory_gb, parallel=parallel
+        )
+        with _progress_told():
+            found = _run(place, out, jobs, options if slurm else None, wait)
+    _print_status(found, as_json=printing.json)
+    if todo == "run" and (found.failed or (found.left and (wait or not slurm))):
+        raise typer.Exit(1)
+
+
+def _run(plan: str, out: Path, jobs: int, slurm: SlurmOptions | None, wait: bool) -> StudyStatus:
+    from uds_lens import study
+
+    if slurm is None:
+        return study.run(plan, out, jobs=jobs)
+    return study.run(plan, out, jobs=jobs, executor="slurm", slurm=slurm, wait=wait)
+
+
+def _asked(words: list[str]) -> tuple[str, str]:
+    """What to do, and with which plan or directory."""
+    if len(words) == 2 and words[0] in ("status", "table"):
+        return words[0], words[1]
+    if len(words) == 1 and words[0] not in ("status", "table"):
+        return "run", words[0]
+    raise ConfigError(
+        f"expected PLAN, `status DIR` or `table DIR`; got {' '.join(words)[:100]!r}. For example: uds-lens sweep "
+        "plan.toml --out runs/study"
+    )
+
+
+def _write_table(place: str, out: Path | None, *, as_json: bool) -> None:
+    from uds_lens import study
+
+    found = study.table(place)
+    if out is None:
+        typer.echo(
+            found.to_json(orient="records", indent=1) if as_json else found.to_csv(index=False), nl=False
+        )
+        return
+    study.write_table(found, out)
+    typer.echo(
+        json.dumps({"file": str(out), "rows": len(found)}) if as_json else f"{len(found)} rows in {out}"
+    )
+
+
+def _print_status(found: StudyStatus, *, as_json: bool) -> None:
+    from uds_lens._storage import plain
+
+    if as_json:
+        typer.echo(json.dumps(plain(found.to_dict()), indent=2, ensure_ascii=False))
+        return
+    print_wrapped(str(found))
+    if found.sample is not None:
+        print_wrapped(found.sample)
+    if found.failed:
+        rows = [[each.model, each.state, each.reason] for each in found.failed]
+        print_table(["failed", "state", "because"], rows)
+
+
+@contextmanager
+def _progress_told() -> Iterator[None]:
+    """Print the library's lines about a study on standard error."""
+    logger, handler = logging.getLogger("uds_lens.study"), logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    before = logger.level, logger.propagate
+    logger.setLevel(logging.INFO)
+    logger.propagate = False  # with --verbose the command's own handler would say each line again
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.level, logger.propagate = before

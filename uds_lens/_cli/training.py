@@ -1,0 +1,223 @@
+"""`uds-lens unlearn`: train a model to forget."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from uds_lens._cli import options as opt
+from uds_lens._cli.options import (
+    Adapters,
+    Chat,
+    Hub,
+    Printing,
+    Training,
+    running_files,
+    saying_what_is_saved,
+)
+from uds_lens._cli.terminal import print_training, print_wrapped, say, trained_before
+from uds_lens.errors import ConfigError
+from uds_lens.unlearning._method_words import method_words
+
+
+def _list_methods(wanted: bool) -> bool:
+    if wanted:
+        from uds_lens.unlearning._registry import METHODS, objective_named
+
+        for method in METHODS:
+            print_wrapped(f"{method}: {objective_named(method).meaning}")
+        raise typer.Exit
+    return wanted
+
+
+def _method_help() -> str:
+    """The words there are, a user's own among them."""
+    *words, last = method_words()
+    return f"{', '.join(words)} or {last}."
+
+
+def unlearn(
+    method: Annotated[
+        str,
+        typer.Option(metavar="NAME", help=_method_help()),
+    ],
+    full: Annotated[str, typer.Option(metavar="MODEL", help="Model that knows: directory or Hub id.")],
+    forget: Annotated[str, typer.Option(metavar="DATA", help="Questions with the answers to forget.")],
+    out: opt.Out,
+    retain: Annotated[
+        str | None, typer.Option(metavar="DATA", help="Questions with the answers to keep (not for ga).")
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="Setting of the method; repeat for more."),
+    ] = None,
+    refusals: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Refusals, one per line, for idknll and idkdpo.")
+    ] = None,
+    protocol: opt.AnswerProtocol = "auto",
+    list_: Annotated[
+        bool,
+        typer.Option(
+            "--list",
+            callback=_list_methods,
+            is_eager=True,
+            help="Print the methods there are, and stop.",
+        ),
+    ] = False,
+    own: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--import",
+            metavar="FILE",
+            callback=running_files("method", _method_help),
+            is_eager=True,
+            help="Python file that declares a method of your own; it is run first.",
+        ),
+    ] = None,
+    *,
+    chat: Chat,
+    training: Training,
+    adapters: Adapters,
+    hub: Hub,
+    printing: Printing,
+) -> None:
+    """Train a model to forget, with a published method or your own.
+
+    --out receives a checkpoint and unlearning.json, which says how it was made. Called
+    again after it was killed, the command goes on where it was.
+
+    \b
+    Example:
+      uds-lens unlearn --method npo --full ckpt/full --forget forget10.json \\
+          --retain retain90.json --out ckpt/npo --set beta=0.1 --set epochs=5
+    """
+    say(f"unlearning with {method}; opening full: {full} ...")
+    from uds_lens import unlearning
+    from uds_lens.unlearning._run_folder import saved_so_far
+
+    before = trained_before(out)
+    with saying_what_is_saved(lambda: saved_so_far(out)), redirect_stdout(sys.stderr):  # loggers print
+        unlearning.unlearn(
+            full,
+            forget,
+            retain,
+            config=unlearning.make_config(
+                method, {"protocol": protocol, **chat.settings(), **read_settings(set_)}
+            ),
+            out=out,
+            refusals=refusals,
+            lora=adapters.settings(),
+            options=training.options(hub),
+        )
+    print_training(out, before=before, as_json=printing.json)
+
+
+def read_settings(words: Sequence[str] | None) -> dict[str, str]:
+    """`name=value` words as a dictionary.
+
+    Raises:
+        ConfigError: A word without `=`, or a name twice.
+
+    Example:
+        >>> read_settings(["beta=0.1", "epochs=5"])
+        {'beta': '0.1', 'epochs': '5'}
+    """
+    settings: dict[str, str] = {}
+    for word in words or ():
+        name, equals, value = word.partition("=")
+        name = name.strip().replace("-", "_")
+        if not equals or not name or not value.strip():
+            raise ConfigError(f"--set takes name=value, for example --set beta=0.1; got {word!r}.")
+        if name in settings:
+            raise ConfigError(f"--set {name} is given twice.")
+        settings[name] = value.strip()
+    return settings
+
+
+# `uds-lens relearn`: fine-tune a model on the forget set again.
+
+
+def relearn(
+    model: Annotated[str, typer.Option(metavar="MODEL", help="Model to fine-tune: directory or Hub id.")],
+    forget: Annotated[str, typer.Option(metavar="DATA", help="Questions with the answers to learn.")],
+    out: opt.Out,
+    epochs: Annotated[int, typer.Option(min=1, metavar="N", help="How often each example is visited.")] = 1,
+    learning_rate: Annotated[float, typer.Option(metavar="RATE", help="Learning rate of AdamW.")] = 2e-5,
+    weight_decay: Annotated[float, typer.Option(metavar="RATE", help="Weight decay of AdamW.")] = 0.0,
+    batch_size: Annotated[int, typer.Option(min=1, metavar="N", help="Examples per optimiser step.")] = 32,
+    protocol: opt.AnswerProtocol = "auto",
+    seed: Annotated[int, typer.Option(min=0, metavar="N", help="Seed of the order of the data.")] = 0,
+    *,
+    chat: Chat,
+    training: Training,
+    adapters: Adapters,
+    hub: Hub,
+    printing: Printing,
+) -> None:
+    """Fine-tune a model on the forget set again.
+
+    How fast do the answers come back? The defaults are those of the robustness test: all forget rows once, 32 per
+    step, AdamW without weight decay, a learning rate that falls linearly from 2e-5 without warm-up, chat prompts
+    where the tokenizer has a template.
+
+    \b
+    Example:
+      uds-lens relearn --model ckpt/npo --forget forget10.json --out ckpt/relearnt
+    """
+    say(f"fine-tuning again; opening {model} ...")
+    from uds_lens import unlearning
+    from uds_lens.unlearning._run_folder import saved_so_far
+
+    before = trained_before(out)
+    with saying_what_is_saved(lambda: saved_so_far(out)), redirect_stdout(sys.stderr):  # loggers print
+        unlearning.relearn(
+            model,
+            forget,
+            out=out,
+            epochs=epochs,
+            config=unlearning.RelearnConfig(
+                learning_rate=learning_rate,
+                batch_size=batch_size,
+                weight_decay=weight_decay,
+                protocol=protocol,
+                seed=seed,
+                **chat.settings(),
+            ),
+            lora=adapters.settings(),
+            options=training.options(hub),
+        )
+    print_training(out, before=before, as_json=printing.json)
+
+
+# `uds-lens quantise`: a 4-bit copy of a model.
+
+
+def quantise(
+    model: Annotated[str, typer.Option(metavar="MODEL", help="Model to quantise: directory or Hub id.")],
+    out: opt.Out,
+    device: opt.Device = "auto",
+    *,
+    hub: Hub,
+    printing: Printing,
+) -> None:
+    """Quantise a model to 4 bits.
+
+    bitsandbytes NF4, with bfloat16 arithmetic. The copy in --out can be audited as it is.
+
+    \b
+    Example:
+      uds-lens quantise --model ckpt/npo --out ckpt/npo-nf4
+    """
+    say(f"quantising; opening {model} ...")
+    from uds_lens import unlearning
+
+    unlearning.quantise(model, out=out, device=device, **vars(hub))
+    if printing.json:
+        typer.echo((out / "quantisation.json").read_text(encoding="utf-8"))
+        return
+    typer.echo(f"Saved in {out}")

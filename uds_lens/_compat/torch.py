@@ -1,0 +1,47 @@
+"""What is private in torch: the hooks of a module, and what a compiled one wraps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+COMPILED = "_orig_mod"
+"""Attribute of `torch.compile`'s wrapper that holds the module itself."""
+
+
+def hook_tables(module: nn.Module) -> list[dict[int, Callable[..., Any]]]:
+    """The tables of a module in which its hooks are registered, forward ones first."""
+    return [getattr(module, name) for name in _HOOKS]
+
+
+def forward_hooks_of(module: nn.Module) -> Iterator[Callable[..., Any]]:
+    """The hooks that run when the module is called."""
+    for name in _HOOKS[:2]:
+        yield from getattr(module, name).values()
+
+
+def forward_hooks_by_number(module: nn.Module) -> Iterator[tuple[int, Callable[..., Any]]]:
+    """The same with the number of their registration, which no other in this process has."""
+    for name in _HOOKS[:2]:
+        yield from getattr(module, name).items()
+
+
+def compiled_module(module: nn.Module) -> nn.Module | None:
+    """The module that `torch.compile` wrapped; None where this is no wrapper of its."""
+    return getattr(module, COMPILED, None)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an exception says that an allocation failed (CUDA's own class, Python's, or the CPU allocator's)."""
+    import torch
+
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    text = str(error)
+    return "out of memory" in text or "can't allocate memory" in text

@@ -1,0 +1,124 @@
+"""What is being done: progress bars where somebody watches, and records for whoever listens.
+
+The records go to the logger `uds_lens._progress` at level INFO. The command line prints them; in Python,
+`logging.getLogger("uds_lens").setLevel("INFO")` and a handler do.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sized
+from contextlib import contextmanager
+from contextvars import ContextVar
+from shutil import get_terminal_size
+from typing import TypeVar
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+_EVERY = 30.0
+"""Seconds between two records of one loop."""
+
+_BAR, _LEAST = 44, 16
+"""Columns that a bar with its numbers takes, and the least that is left for what it is about."""
+
+_about: ContextVar[str] = ContextVar("uds_lens_about", default="")
+
+
+def tell(message: str) -> None:
+    """Say what is done now.
+
+    Args:
+        message: A few words, for example "opening ckpt/full".
+    """
+    logger.info("%s", _named(message))
+
+
+@contextmanager
+def about(what: str) -> Iterator[None]:
+    """Name the part of the work that bars and records in the block belong to, for example "npo (2 of 3)"."""
+    token = _about.set(what)
+    try:
+        yield
+    finally:
+        _about.reset(token)
+
+
+def progress(
+    iterable: Iterable[T],
+    *,
+    desc: str,
+    total: int | None = None,
+    unit: str = "it",
+    enabled: bool | None = None,
+) -> Iterator[T]:
+    """Iterate with a tqdm bar on standard error; where it is no terminal, with a record now and then.
+
+    Args:
+        iterable: What to walk.
+        desc: Label left of the bar.
+        total: Number of items, when `iterable` has no length.
+        unit: What one item is called.
+        enabled: True or False decides; None shows the bar in terminals and notebooks only.
+
+    Returns:
+        An iterator over the same items.
+
+    Example:
+        >>> list(progress([1, 2], desc="demo", enabled=False))
+        [1, 2]
+    """
+    if total is None and isinstance(iterable, Sized):
+        total = len(iterable)
+    if enabled is None:
+        enabled = sys.stderr.isatty() or _in_notebook()
+    if not enabled:
+        return _recorded(iterable, _named(desc), total, unit)
+    from tqdm.auto import tqdm
+
+    what = shortened(_about.get(), max(_LEAST, get_terminal_size().columns - _BAR - len(desc)))
+    return iter(tqdm(iterable, desc=_named(desc, what), total=total, unit=unit, leave=False))
+
+
+def _recorded(iterable: Iterable[T], desc: str, total: int | None, unit: str) -> Iterator[T]:
+    """The items, with a record at the start and one every half minute."""
+    many = "" if total is None else f" of {total}"
+    logger.info(
+        "%s%s", desc, "" if total is None else f": {total} {unit}{'' if total == 1 else _plural(unit)}"
+    )
+    last = time.monotonic()
+    for done, item in enumerate(iterable):
+        if time.monotonic() - last >= _EVERY:
+            last = time.monotonic()
+            logger.info("%s: %d%s", desc, done, many)
+        yield item
+
+
+def _plural(unit: str) -> str:
+    return "es" if unit.endswith("ch") else "s"
+
+
+def _named(message: str, what: str | None = None) -> str:
+    what = _about.get() if what is None else what
+    return f"{what}: {message}" if what else message
+
+
+def shortened(text: str, room: int) -> str:
+    """A text that is too long, without its middle.
+
+    >>> shortened("Llama-3.2-1B_forget10_NPO", 16)
+    'Llama-...t10_NPO'
+    """
+    if len(text) <= room:
+        return text
+    left = (room - 3) // 2
+    return f"{text[:left]}...{text[len(text) - (room - 3 - left) :]}"
+
+
+def _in_notebook() -> bool:
+    """Whether this process is a notebook's kernel (a module that was merely imported proves nothing)."""
+    ipython = sys.modules.get("IPython")
+    return ipython is not None and hasattr(ipython.get_ipython(), "kernel")

@@ -1,0 +1,56 @@
+"""The closed vocabularies of the library, as `Literal` types."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias, get_args
+
+from uds_lens._arguments import shown
+from uds_lens.errors import ConfigError, Setting
+
+Protocol: TypeAlias = Literal["raw", "chat"]
+"""How a question and an answer become text: the UDS paper's raw form, or the tokenizer's chat template."""
+
+AnswerProtocol: TypeAlias = Literal["auto", "raw", "chat"]
+"""A protocol, or `auto`: the chat template where the tokenizer has one, else the raw form."""
+
+ChatStyleName: TypeAlias = Literal[
+    "open_unlearning", "open_unlearning_gemma", "paper_pools", "paper_scores", "paper_perturbed"
+]
+"""Published ways to fill a chat template (`uds_lens.data.CHAT_STYLES`)."""
+
+Site: TypeAlias = Literal["resid_post", "resid_mid", "attn_out", "mlp_out"]
+"""Where a layer is patched, in TransformerLens's words."""
+
+Scope: TypeAlias = Literal["entity", "boundary", "answer", "all"]
+"""Which positions are patched. The scored positions are those of the entity in every scope."""
+
+LastLayer: TypeAlias = Literal["resid_post", "post_norm"]
+"""What stands for the last layer's state: its true residual stream, or (the paper's script) the normed one."""
+
+Sampling: TypeAlias = Literal["random", "first"]
+"""Which examples a limit keeps: a random sample spread over the subjects, or the first ones of the file."""
+
+StandIn: TypeAlias = Literal["base"]
+"""What stands in for a retain model that there is none of: `base`, the model before fine-tuning."""
+
+PaddingSide: TypeAlias = Literal["left", "right"]
+Engine: TypeAlias = Literal["auto", "wavefront", "naive"]
+DType: TypeAlias = Literal["float32", "bfloat16", "float16"]
+
+LogTo: TypeAlias = Literal["csv", "wandb", "trackio"]
+"""Where a training run can be followed."""
+
+
+def check_choice(name: str, value: object, choices: object) -> None:
+    """Raise `ConfigError` unless `value` is one of the `Literal`'s words.
+
+    >>> check_choice("site", "resid_post", Site)
+    >>> check_choice("site", "resid", Site)
+    Traceback (most recent call last):
+        ...
+    uds_lens.errors.ConfigError: site must be one of 'resid_post', 'resid_mid', 'attn_out', 'mlp_out'; got 'resid'.
+    """
+    allowed = get_args(choices)
+    if not isinstance(value, str) or value not in allowed:
+        words = ", ".join(repr(choice) for choice in allowed)
+        raise ConfigError(Setting(name), f" must be one of {words}; got {shown(value)}.")

@@ -1,0 +1,13 @@
+from ._annotate import annotate as annotate
+from ._annotations import (
+    Annotations as Annotations,
+)
+from ._annotations import (
+    Finding as Finding,
+)
+from ._ways import (
+    Word as Word,
+)
+from ._ways import (
+    words_of as words_of,
+)

@@ -1,0 +1,187 @@
+"""Stage 1, measured once and reused: which layers of `full` hold the knowledge, against `retain`."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from uds_lens._arguments import arguments_checked
+from uds_lens.data import ExamplesLike
+from uds_lens.models import ModelSource, RetainSource
+from uds_lens.results._comparing import STAGE_1_SETTINGS
+from uds_lens.results._depth_audit import DepthAudit
+from uds_lens.results._saving import SavedKind, load_result, save_result
+from uds_lens.results._settings import AuditConfig, RunOptions
+from uds_lens.results._stage_1 import Stage1
+
+if TYPE_CHECKING:
+    from uds_lens.audit._two_stage import RecordedBaseline
+
+
+SAVED = SavedKind(
+    "Baseline",
+    roles=("full", "retain"),
+    tensors=("n_tokens", "s_full", "s1_delta", "s1_norm_ratio", "s1_cosine"),
+    control=(),
+    more="key",
+)
+"""What a saved baseline holds."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class Baseline(Stage1):
+    """Stage 1 of an audit: `full` against `retain` on a forget set.
+
+    It depends on nothing else, so one baseline serves every unlearned model. `Baseline.measure` makes it, `audit`
+    and `audit_all` use it, `save` and `load` keep it.
+    """
+
+    full: ModelSource | None = field(default=None, repr=False)
+    """Where `full` is opened again for stage 2; None after `load` means the recorded name."""
+
+    @classmethod
+    @arguments_checked
+    def measure(
+        cls,
+        full: ModelSource,
+        retain: RetainSource,
+        examples: ExamplesLike,
+        *,
+        control: ExamplesLike | None = None,
+        config: AuditConfig | None = None,
+        options: RunOptions | None = None,
+    ) -> Baseline:
+        """Measure stage 1.
+
+        Args:
+            full: Trained on everything.
+            retain: Never saw the forget set. Several (a list) that differ in their seed: S1 is their mean, and every
+                audit has a score against each.
+            examples: The forget set: examples or rows, or where `uds_lens.load_examples` reads them.
+            control: Facts that `full` and `retain` both know, in the same forms; None measures none.
+            config: What to measure; default `AuditConfig()`.
+            options: How to run it; default `RunOptions()`.
+
+        Returns:
+            The baseline.
+
+        Raises:
+            IncompatibleModelsError: The two checkpoints differ in architecture, size or tokenizer.
+            ModelError: A checkpoint cannot be opened, or gives NaN.
+            DataError: No examples.
+        """
+        from uds_lens.audit._two_stage import measure_baseline
+
+        return measure_baseline(full, retain, examples, control=control, config=config, options=options)
+
+    @property
+    def key(self) -> str:
+        """What stage 1 depends on, hashed: weights, token ids, protocol, dtype, patch site, library version.
+
+        Not tau, which is applied afterwards, and neither names nor paths.
+        """
+        settings = self.config
+        parts: dict[str, Any] = {
+            "full": self.models["full"].fingerprint,
+            "retain": self.models["retain"].fingerprint,
+            "ids": self.provenance.get("ids_hash"),
+            "uds_lens": self.provenance.get("versions", {}).get("uds_lens"),
+            **{name: getattr(settings, name) for name in STAGE_1_SETTINGS},
+        }
+        if self.retains:
+            parts["retain"] = [retain.model.fingerprint for retain in self.retains]
+        if self.control is not None:
+            parts["control"] = self.control.ids_hash
+        return hashlib.blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+    @arguments_checked
+    def audit(self, unlearned: ModelSource, *, options: RunOptions | None = None) -> DepthAudit:
+        """Stage 2 of one model.
+
+        Args:
+            unlearned: `full` after an unlearning method.
+            options: How to run it; default `RunOptions()`.
+
+        Returns:
+            The audit.
+
+        Raises:
+            ModelError: `full` is no longer the model that was measured, or a model gives NaN.
+            IncompatibleModelsError: The model does not fit `full`.
+        """
+        return self.audit_all([unlearned], options=options)[0]
+
+    @arguments_checked
+    def audit_all(
+        self, models: Sequence[ModelSource], *, options: RunOptions | None = None
+    ) -> list[DepthAudit]:
+        """Stage 2 of several models; `full` is opened and recorded once for all of them.
+
+        One model is in memory at a time. The states of all models are kept until `full` is opened (examples x
+        layers x tokens x d_model numbers each), beyond `RunOptions.memory_gib` in temporary files.
+
+        Returns:
+            One audit per model, in their order.
+        """
+        from uds_lens.audit._two_stage import audit_models
+
+        return audit_models(self, models, options=options)
+
+    @arguments_checked
+    def recorded(self, *, options: RunOptions | None = None) -> AbstractContextManager[RecordedBaseline]:
+        """Keep `full` open and recorded, for many stage 2 in a row: two models in memory, the least work per model.
+
+        Args:
+            options: How to run it; `memory_gib` bounds the recordings that are kept.
+
+        Returns:
+            A context manager that yields a `RecordedBaseline`; its `audit` measures one model.
+
+        Example:
+            >>> import uds_lens as ul
+            >>> world = ul.toy.load()
+            >>> baseline = ul.Baseline.measure(world.full, world.retain, world.examples)
+            >>> with baseline.recorded() as recorded:
+            ...     scores = [recorded.audit(model).uds for model in (world.full, world.retain)]
+            >>> scores
+            [0.0, 1.0]
+        """
+        from uds_lens.audit._two_stage import recorded
+
+        return recorded(self, options=options)
+
+    @arguments_checked
+    def with_full(self, full: ModelSource) -> Baseline:
+        """The same baseline with another place to open `full` from (its weights are checked when it is opened)."""
+        return dataclasses.replace(self, full=full)
+
+    @arguments_checked
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the baseline to a directory, whole or not at all."""
+        save_result(self, path, SAVED, more=self.key)
+
+    @classmethod
+    @arguments_checked
+    def load(cls, path: str | os.PathLike[str]) -> Baseline:
+        """Read a baseline written by `save`.
+
+        Raises:
+            ResultFormatError: A file is missing, altered, or of another version.
+        """
+        return cls(**load_result(path, SAVED))
+
+    def _retain_note(self) -> str:
+        n = len(self.retains)
+        return f"retain={n} models" if n else f"retain={self.models['retain'].name!r}"
+
+    def __repr__(self) -> str:
+        return (
+            f"Baseline({len(self.examples)} examples, {len(self.skipped)} skipped, {self.s1_delta.shape[1]} layers, "
+            f"full={self.models['full'].name!r}, {self._retain_note()})"
+        )

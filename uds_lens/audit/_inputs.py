@@ -1,0 +1,292 @@
+"""What an audit is asked on beside the forget set, and against whom: control facts, and one retain model or several."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple, cast, overload
+
+from jaxtyping import Bool
+from torch import Tensor
+
+from uds_lens._types import Engine, PaddingSide, Site
+from uds_lens.data import (
+    Encoded,
+    ExamplesLike,
+    ForgetExample,
+    TokenBatch,
+    TokenRow,
+    as_examples,
+    encode,
+    make_batch,
+    sample_examples,
+)
+from uds_lens.data._readers import sorted_by
+from uds_lens.errors import ConfigError, DataError, ModelError, Setting
+from uds_lens.models import (
+    HookedModel,
+    ModelSource,
+    RetainSource,
+    check_compatible,
+    pick_device,
+    read_checkpoint_info,
+)
+from uds_lens.patching import ModelCosts, choose_reading, fall_back, row_layout
+from uds_lens.patching._passes import may_be_packable
+from uds_lens.results._settings import AuditConfig, RunOptions
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+    from uds_lens.data._readers import ExampleSource
+
+
+# What an audit is asked on: examples however they were given, checked before a model is opened, or a
+# sample.
+
+
+class ForgetSet(NamedTuple):
+    """Examples to measure, and how they were chosen."""
+
+    examples: list[ForgetExample]
+    """In the order of the source."""
+    sample: dict[str, Any] | None
+    """Limit, number of all, way and seed, where not all of them are measured; for the record. With the first ones also
+    what the whole is sorted by: `subject`, `type`, None where it is mixed, or `unknown` where nothing tells."""
+
+
+def forget_set(
+    examples: ExampleSource | Iterable[ForgetExample | Mapping[str, Any]], config: AuditConfig
+) -> ForgetSet:
+    """Read the examples, check that some have an entity, and keep as many as `config.limit` says.
+
+    Raises:
+        DataError: There are none, they cannot be read, or none of them has an entity.
+    """
+    found = as_examples(examples)
+    if not found:
+        raise DataError("no examples: an audit needs at least one row with question, answer and entity.")
+    if not any((example.entity or "").strip() for example in found):
+        raise DataError(
+            f"none of the {len(found)} examples has an `entity`, the words of the answer that carry the knowledge, so "
+            "nothing can be measured. Use data that has them (TOFU's forget10: jaeunglee/uds-annotated-tofu on the "
+            "Hub), mark them (uds-lens annotate, or ul.annotate), or add a column `entity`."
+        )
+    if config.limit is None or config.limit >= len(found):
+        return ForgetSet(found, None)
+    kept = sample_examples(found, config.limit, seed=config.seed, sample=config.sample)
+    told = {"limit": config.limit, "of": len(found), "sample": config.sample, "seed": config.seed}
+    return ForgetSet(kept, told | ({"sorted_by": sorted_by(found)} if config.sample == "first" else {}))
+
+
+class AskedFacts(NamedTuple):
+    """Everything the models are asked on."""
+
+    forget: ForgetSet
+    """The forget set, or a sample."""
+    control: ForgetSet | None
+    """Facts that were to be kept, or a sample; None without a control."""
+
+    @property
+    def control_examples(self) -> list[ForgetExample] | None:
+        """The control facts, or None."""
+        return None if self.control is None else self.control.examples
+
+
+def asked_facts(examples: ExamplesLike, control: ExamplesLike | None, config: AuditConfig) -> AskedFacts:
+    """Read both sets and check them before a model is opened; `config.limit` holds for each of them.
+
+    Raises:
+        DataError: A set is empty, cannot be read or has no entity, or the control holds examples of the forget set.
+    """
+    asked = forget_set(examples, config)
+    if control is None:
+        return AskedFacts(asked, None)
+    try:
+        kept = forget_set(control, config)
+    except DataError as error:
+        raise DataError(Setting("control"), ": ", *error.args) from error
+    forgotten = {(example.question, example.answer) for example in asked.examples}
+    both = sum((example.question, example.answer) in forgotten for example in kept.examples)
+    if both:
+        raise DataError(
+            Setting("control"),
+            f" holds {both} of the examples to forget: it must hold facts that full and retain both know.",
+        )
+    return AskedFacts(asked, kept)
+
+
+@overload
+def retain_roles(retain: str | Sequence[str]) -> Mapping[str, str]: ...
+
+
+@overload
+def retain_roles(retain: RetainSource) -> Mapping[str, ModelSource]: ...
+
+
+def retain_roles(retain: RetainSource) -> Mapping[str, ModelSource]:
+    """The retain models by role: `retain`, or `retain 1`, `retain 2` ... where there are several.
+
+    Raises:
+        ConfigError: There is none.
+
+    Example:
+        >>> retain_roles("ckpt/retain"), retain_roles(["ckpt/seed1", "ckpt/seed2"])
+        ({'retain': 'ckpt/retain'}, {'retain 1': 'ckpt/seed1', 'retain 2': 'ckpt/seed2'})
+    """
+    if not isinstance(retain, list | tuple):
+        return {"retain": cast("ModelSource", retain)}
+    if not retain:
+        raise ConfigError(Setting("retain"), " must name at least one model; got an empty list.")
+    if len(retain) == 1:
+        return {"retain": retain[0]}
+    return {f"retain {i}": model for i, model in enumerate(retain, start=1)}
+
+
+# What an audit runs on: the tokenised forget set in batches, the same for every model.
+
+
+class MeasureAgain(Exception):  # noqa: N818 - a signal, not an error
+    """Raised in the middle of a pass whose engine has given way to another: all of the pass is repeated."""
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """The tokenised forget set, the control facts where there are any, and their batches."""
+
+    encoded: Encoded
+    """The forget set: rows, and what was skipped."""
+
+    batches: list[list[int]]
+    """Row indices of each batch."""
+
+    pad_token_id: int | None
+    """Filler token; masked everywhere."""
+
+    control: Encoded | None = None
+    """Control facts: rows, and what was skipped; None without a control."""
+
+    packed: bool = False
+    """Whether all models run on packed rows (see `uds_lens.patching._passes`)."""
+
+    _made: dict[tuple[PaddingSide, tuple[int, ...]], TokenBatch] = field(default_factory=dict, repr=False)
+    """Tensors made so far: every model runs on the same."""
+
+    _readings: dict[tuple[object, ...], Engine] = field(default_factory=dict, repr=False)
+    """How models of one kind are read, decided once for each."""
+
+    fallen: list[str] = field(default_factory=list, repr=False)
+    """Models whose fast reading failed after it was chosen, in the order in which that happened."""
+
+    @cached_property
+    def rows(self) -> list[TokenRow]:
+        """All rows that are run, those of the forget set first; batches count these."""
+        return [*self.encoded.rows, *(self.control.rows if self.control else ())]
+
+    @cached_property
+    def lengths(self) -> list[int]:
+        """Tokens of each row."""
+        return [len(row.ids) for row in self.rows]
+
+    def reading(self, model: HookedModel, *, site: Site, packed: bool, engine: Engine) -> Engine:
+        """Engine that reads the model's states; where `engine` is `auto`, tried on two rows first."""
+        if engine != "auto" or site != "resid_post" or not self.rows:
+            return "naive" if engine == "naive" else "wavefront"
+        kind = _kind(model, packed)
+        if kind not in self._readings:
+            rows = sorted({self.lengths.index(max(self.lengths)), self.lengths.index(min(self.lengths))})
+            self._readings[kind] = choose_reading(model, self.tried(model, rows), packed=packed)
+        return self._readings[kind]
+
+    def read_plainly(self, model: HookedModel, why: Exception, *, packed: bool) -> Engine:
+        """From now on, since the fast way failed after all; warns."""
+        self._readings[_kind(model, packed)] = engine = fall_back(model, why)
+        self.fallen.append(model.name)
+        return engine
+
+    def batches_for(self, model: HookedModel) -> list[list[int]]:
+        """Row indices of each batch, cut where rows of the model give other numbers side by side than alone."""
+        return row_layout(model).split(self.batches, self.lengths)
+
+    def tried(self, model: HookedModel, rows: Sequence[int]) -> TokenBatch:
+        """Tensors of those of some rows that may stand beside the first."""
+        layout = row_layout(model)
+        return self.batch_of(layout.split([rows], self.lengths)[0], layout.padding_side)
+
+    def batch(self, number: int) -> TokenBatch:
+        """Tensors of one batch."""
+        return self.batch_of(self.batches[number])
+
+    def batch_of(self, rows: Sequence[int], side: PaddingSide = "left") -> TokenBatch:
+        """Tensors of some rows, padded on a side."""
+        key = (side, tuple(rows))
+        if key not in self._made:
+            self._made[key] = make_batch(
+                self.rows, indices=rows, pad_token_id=self.pad_token_id, padding_side=side
+            )
+        return self._made[key]
+
+    def require_finite(
+        self, finite: Bool[Tensor, "batch"], rows: Sequence[int], name: str, what: str
+    ) -> None:
+        """Raise unless all rows are finite.
+
+        Raises:
+            ModelError: Naming the model, what is not finite, and the first such example.
+        """
+        if bool(finite.all()):
+            return
+        example = self.rows[rows[int((~finite).nonzero()[0, 0])]].example
+        raise ModelError(
+            f"{name!r} gives NaN or infinite {what}, first for example {example.id!r} ({example.question[:60]!r}): "
+            "its weights are broken, or its dtype overflows. Check the checkpoint, or use ",
+            Setting("dtype", "float32"),
+            ".",
+        )
+
+
+def _kind(model: HookedModel, packed: bool) -> tuple[object, ...]:
+    """Models alike in this are read by the same code."""
+    return (type(model.hf), model.dtype, model.device.type, packed, model.is_wrapped, model.runs_hooks)
+
+
+def make_plan(
+    models: Mapping[str, ModelSource],
+    examples: Sequence[ForgetExample],
+    *,
+    control: Sequence[ForgetExample] | None = None,
+    config: AuditConfig,
+    options: RunOptions,
+) -> Plan:
+    """Check that the checkpoints fit together, and tokenise the examples with their tokenizer.
+
+    Args:
+        models: Models by role, `full` first.
+        examples: The forget set.
+        control: Facts that were to be kept, or None.
+        config: What is measured.
+        options: How it is run.
+
+    Raises:
+        IncompatibleModelsError: The checkpoints differ where they must agree.
+    """
+    where = {"offline": options.offline, "trust_remote_code": options.trust_remote_code}
+    infos = {
+        role: read_checkpoint_info(model, revision=options.revision, **where)
+        for role, model in models.items()
+    }
+    tokenizer: PreTrainedTokenizerFast = check_compatible(infos)
+    how: dict[str, Any] = {"protocol": config.protocol, "scope": config.scope, "chat": config.chat}
+    encoded = encode(examples, tokenizer, **how)
+    facts = None if control is None else encode(control, tokenizer, **how)
+    full = next(iter(infos.values()))
+    plain = not options.trust_remote_code and options.device_map is None and options.engine != "naive"
+    packed = plain and config.site == "resid_post"
+    packed = packed and all(may_be_packable(m, full.shape["architecture"]) for m in models.values())
+    costs = ModelCosts.of(full.config, pick_device(options.device))
+    rows = [*encoded.rows, *(facts.rows if facts else ())]
+    batches = costs.batches(rows, token_budget=options.token_budget, packed=packed)
+    return Plan(
+        encoded=encoded, control=facts, batches=batches, pad_token_id=tokenizer.pad_token_id, packed=packed
+    )

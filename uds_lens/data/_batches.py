@@ -1,0 +1,408 @@
+"""Which rows run together, so that little of the work is padding; what a batch costs is said by the caller."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from uds_lens._arguments import arguments_checked, require_number
+from uds_lens._types import PaddingSide, check_choice
+from uds_lens.data._tokens import TokenSequence
+from uds_lens.errors import ConfigError, Setting
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+# Cut a sequence of rows into groups where the sum of their costs is least.
+
+BatchCost: TypeAlias = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
+"""Cost of groups of rows, from their number, longest row and widest window (arrays, one entry per group)."""
+
+
+@arguments_checked
+def cheapest_cuts(
+    sizes: np.ndarray, lengths: np.ndarray, widths: np.ndarray, *, budget: float, cost: BatchCost
+) -> list[tuple[int, int]]:
+    """Group neighbours so that `cost` summed over the groups is least.
+
+    Args:
+        sizes: What each row takes of the budget.
+        lengths: Tokens of each row.
+        widths: Window of each row.
+        budget: Sum of sizes that a group may have; a row larger than this is a group of its own.
+        cost: Of groups, from their number of rows, longest row and widest window (arrays, one entry per group).
+
+    Returns:
+        First row of each group, and the one after its last; in order, every row once.
+
+    Example:
+        >>> rows = np.array([1.0, 1.0, 9.0])
+        >>> cheapest_cuts(rows, rows, rows, budget=100, cost=lambda count, longest, widest: 1 + count * longest)
+        [(0, 2), (2, 3)]
+    """
+    n = len(sizes)
+    before = np.concatenate([[0.0], np.cumsum(sizes)])
+    least, came_from = np.zeros(n + 1), np.zeros(n + 1, dtype=int)
+    for stop in range(1, n + 1):
+        first = int(np.searchsorted(before[:stop], before[stop] - budget))
+        first = min(first, stop - 1)
+        longest = np.maximum.accumulate(lengths[first:stop][::-1])[::-1]
+        widest = np.maximum.accumulate(widths[first:stop][::-1])[::-1]
+        total = least[first:stop] + cost(np.arange(stop - first, 0, -1), longest, widest)
+        at = int(total.argmin())
+        least[stop], came_from[stop] = total[at], first + at
+    cuts = []
+    while n:
+        cuts.append((int(came_from[n]), n))
+        n = int(came_from[n])
+    return cuts[::-1]
+
+
+@arguments_checked
+def plan_batches(
+    rows: Sequence[TokenSequence],
+    *,
+    token_budget: int = 4096,
+    max_rows: int | None = None,
+    window_weight: float = 0.0,
+    batch_cost: float = 128,
+) -> list[list[int]]:
+    """Group rows of similar length and similar window width, where rows are padded to one length.
+
+    A batch of n rows costs n (S + w W) + `batch_cost` tokens, with S its longest row, W its widest window and w
+    `window_weight`. Starting from all rows, the batch is split, by length or by width, where that saves most, until
+    nothing is saved and every batch is within the budget.
+
+    Args:
+        rows: The rows to group.
+        token_budget: Tokens per batch, padding included: n S and n w W at most. A row larger than this gets a batch of
+            its own.
+        max_rows: Rows per batch at most; None leaves it to the budget.
+        window_weight: How many tokens of a row one token of its window weighs beside them; 0 groups by length alone.
+        batch_cost: What one more batch costs, in tokens.
+
+    Returns:
+        Lists of indices into `rows`, each index once; batches of short rows first, rows in order of window width.
+
+    Raises:
+        ConfigError: A limit is smaller than 1.
+
+    Example:
+        >>> rows = [TokenSequence(ids=(1,) * n, targets=(1,), scored=(0,), patched=(0,)) for n in (4, 900, 5)]
+        >>> plan_batches(rows)
+        [[0, 2], [1]]
+    """
+    _require_positive(token_budget=token_budget, max_rows=max_rows)
+    for name, value in (("window_weight", window_weight), ("batch_cost", batch_cost)):
+        require_number(name, value, least=0, words="be a number >= 0 (tokens)")
+    lengths, widths = _sizes(rows)
+
+    def cost(count: np.ndarray, longest: np.ndarray, widest: np.ndarray) -> np.ndarray:
+        return count * (longest + window_weight * widest)
+
+    def too_large(group: np.ndarray) -> bool:
+        if max_rows is not None and len(group) > max_rows:
+            return True
+        return bool(
+            len(group) * max(lengths[group].max(), window_weight * widths[group].max()) > token_budget
+        )
+
+    pending, batches = [np.arange(len(rows))] if rows else [], []
+    while pending:
+        group = pending.pop()
+        saving, left, right = _best_split(group, lengths, widths, cost)
+        if len(group) > 1 and (too_large(group) or saving > batch_cost):
+            pending += [left, right]
+        else:
+            batches.append(group)
+    return _in_order(batches, lengths, widths)
+
+
+@arguments_checked
+def cut_batches(
+    rows: Sequence[TokenSequence], *, token_budget: int = 4096, cost: BatchCost
+) -> list[list[int]]:
+    """Group rows of similar length and window width, where `cost`, summed over the batches, is least.
+
+    Rows are put in order of length, of width and of mixtures of both, each order is cut where that costs least, and the
+    cheapest is taken.
+
+    Args:
+        rows: The rows to group.
+        token_budget: Tokens per batch at most, without padding. A row larger than this gets a batch of its own.
+        cost: Of batches; infinite where one may not be.
+
+    Returns:
+        Lists of indices into `rows`, each index once; batches of short rows first, rows in order of window width.
+
+    Raises:
+        ConfigError: The budget is smaller than 1.
+
+    Example:
+        >>> rows = [TokenSequence(ids=(1,) * n, targets=(1,), scored=(0,), patched=(0,)) for n in (4, 900, 5)]
+        >>> cut_batches(rows, cost=lambda count, longest, widest: 10 + count * longest)
+        [[0, 2], [1]]
+    """
+    _require_positive(token_budget=token_budget)
+    lengths, widths = _sizes(rows)
+    best: list[np.ndarray] = []
+    cheapest = np.inf
+    for order in _orders(lengths, widths):
+        cuts = cheapest_cuts(lengths[order], lengths[order], widths[order], budget=token_budget, cost=cost)
+        batches = [order[start:stop] for start, stop in cuts]
+        count = np.array([len(batch) for batch in batches])
+        longest = np.array([lengths[batch].max() for batch in batches])
+        total = float(cost(count, longest, np.array([widths[batch].max() for batch in batches])).sum())
+        if total < cheapest:
+            best, cheapest = batches, total
+    return _in_order(best, lengths, widths)
+
+
+def _require_positive(**limits: int | None) -> None:
+    for name, value in limits.items():
+        if value is not None and value < 1:
+            raise ConfigError(Setting(name), f" must be at least 1; got {value}.")
+
+
+def _sizes(rows: Sequence[TokenSequence]) -> tuple[np.ndarray, np.ndarray]:
+    """Tokens of each row, and the width of its window."""
+    lengths = np.array([len(row.ids) for row in rows], dtype=float)
+    return lengths, np.array([len(row.window) for row in rows], dtype=float)
+
+
+def _in_order(batches: Sequence[np.ndarray], lengths: np.ndarray, widths: np.ndarray) -> list[list[int]]:
+    """Batches of short rows first, rows in order of window width."""
+    by_width = [sorted(batch.tolist(), key=lambda index: (widths[index], index)) for batch in batches]
+    return sorted(by_width, key=lambda batch: (max(lengths[index] for index in batch), batch))
+
+
+def _orders(lengths: np.ndarray, widths: np.ndarray) -> list[np.ndarray]:
+    """Row indices by length, by width, and by bands of one with the other inside them."""
+    bands = [(lengths // step, widths) for step in (6, 1, 12)]
+    if len(lengths) <= 2000:  # for many rows, bands are full whichever comes first
+        bands += [(widths // step, lengths) for step in (1, 3, 6)]
+    else:
+        bands = bands[:1]
+    return [np.lexsort((inner, outer)) for outer, inner in bands]
+
+
+def _best_split(
+    group: np.ndarray, lengths: np.ndarray, widths: np.ndarray, cost: BatchCost
+) -> tuple[float, np.ndarray, np.ndarray]:
+    """The cut of a group, along its lengths or its widths, that saves most; and how much it saves."""
+    best = (-np.inf, group, group[:0])
+    if len(group) < 2:
+        return best
+    count = np.arange(1, len(group))
+    whole = float(
+        cost(np.array([len(group)]), lengths[group].max(keepdims=True), widths[group].max(keepdims=True))[0]
+    )
+    for key in (lengths, widths):
+        order = group[np.argsort(key[group], kind="stable")]
+        length, width = lengths[order], widths[order]
+        head = cost(count, np.maximum.accumulate(length)[:-1], np.maximum.accumulate(width)[:-1])
+        tail_length = np.maximum.accumulate(length[::-1])[::-1][1:]
+        tail_width = np.maximum.accumulate(width[::-1])[::-1][1:]
+        saved = whole - head - cost(len(group) - count, tail_length, tail_width)
+        at = int(saved.argmax())
+        if saved[at] > best[0]:
+            best = (float(saved[at]), order[: at + 1], order[at + 1 :])
+    return best
+
+
+# Token rows side by side in tensors, with a window over the positions that matter.
+
+IGNORED = -100
+"""Target of a window position that is not scored."""
+
+
+@dataclass(frozen=True)
+class TokenBatch:
+    """Rows padded to one length, each with a window from its first patched or scored position to its end."""
+
+    input_ids: Int[Tensor, "batch pos"]
+    """Token ids; padding holds the padding token, which nothing attends to."""
+    attention_mask: Int[Tensor, "batch pos"]
+    """1 for tokens, 0 for padding."""
+    position_ids: Int[Tensor, "batch pos"]
+    """0, 1, 2 ... over the tokens of a row; 0 on padding."""
+    window: Int[Tensor, "batch win"]
+    """Positions in the padded row, left-aligned; entries past the end repeat the last one."""
+    window_mask: Bool[Tensor, "batch win"]
+    """True for the entries of `window` that are real."""
+    patched_mask: Bool[Tensor, "batch win"]
+    """True where a window position is patched."""
+    scored_mask: Bool[Tensor, "batch win"]
+    """True where a window position is scored."""
+    targets: Int[Tensor, "batch win"]
+    """The token to predict where scored, else -100."""
+    rows: tuple[int, ...]
+    """Index of each row in the list the batch was made from."""
+    padding_side: PaddingSide = "left"
+    """Where the padding stands."""
+
+    @arguments_checked
+    def to(self, device: torch.device | str) -> TokenBatch:
+        """The same batch with its tensors on `device`."""
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        moved = {name: value.to(device) for name, value in values.items() if isinstance(value, Tensor)}
+        return TokenBatch(**{**values, **moved})
+
+    @arguments_checked
+    def take(self, rows: Sequence[int]) -> TokenBatch:
+        """Some rows of the batch, at its length; the window as wide as theirs are."""
+        which = list(rows)
+        width = int(self.window_mask[which].sum(1).max())
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        taken = {name: value[which] for name, value in values.items() if isinstance(value, Tensor)}
+        at_window = ("window", "window_mask", "patched_mask", "scored_mask", "targets")
+        cut = {name: taken[name][:, :width] for name in at_window}
+        return TokenBatch(**{**values, **taken, **cut, "rows": tuple(self.rows[row] for row in which)})
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+@arguments_checked
+def make_batch(
+    rows: Sequence[TokenSequence],
+    *,
+    indices: Sequence[int] | None = None,
+    pad_token_id: int | None = None,
+    padding_side: PaddingSide = "left",
+) -> TokenBatch:
+    """Pad rows to one length.
+
+    Args:
+        rows: All rows, usually `Encoded.rows`.
+        indices: Which of them, in this order; None takes all.
+        pad_token_id: Filler, masked everywhere; None (a tokenizer without one) uses 0.
+        padding_side: "left" or "right".
+
+    Returns:
+        The batch, on the CPU.
+
+    Raises:
+        ConfigError: No row is chosen, or `padding_side` is unknown.
+
+    Example:
+        >>> row = TokenSequence(ids=(5, 6, 7), targets=(7, 8), scored=(1, 2), patched=(1, 2))
+        >>> batch = make_batch([row], pad_token_id=0)
+        >>> batch.window.tolist(), batch.targets.tolist()
+        ([[1, 2]], [[7, 8]])
+    """
+    check_choice("padding_side", padding_side, PaddingSide)
+    indices = range(len(rows)) if indices is None else indices
+    chosen = [rows[index] for index in indices]
+    if not chosen:
+        raise ConfigError("a batch needs at least one row; got none. Choose rows that were not skipped.")
+    length = max(len(row.ids) for row in chosen)
+    width = max(len(row.window) for row in chosen)
+    pad = 0 if pad_token_id is None else pad_token_id
+    columns = [_padded(row, length, width, pad, padding_side) for row in chosen]
+    ids, mask, positions, window, real, patched, scored, targets = zip(*columns, strict=True)
+    return TokenBatch(
+        input_ids=torch.tensor(ids, dtype=torch.long),
+        attention_mask=torch.tensor(mask, dtype=torch.long),
+        position_ids=torch.tensor(positions, dtype=torch.long),
+        window=torch.tensor(window, dtype=torch.long),
+        window_mask=torch.tensor(real, dtype=torch.bool),
+        patched_mask=torch.tensor(patched, dtype=torch.bool),
+        scored_mask=torch.tensor(scored, dtype=torch.bool),
+        targets=torch.tensor(targets, dtype=torch.long),
+        rows=tuple(indices),
+        padding_side=padding_side,
+    )
+
+
+@arguments_checked
+def batch_from_texts(
+    tokenizer: PreTrainedTokenizerBase,
+    texts: Sequence[str],
+    *,
+    positions: int | Sequence[Sequence[int]],
+    add_special_tokens: bool = True,
+    padding_side: PaddingSide = "left",
+) -> TokenBatch:
+    """A batch over arbitrary texts, for patching outside an audit.
+
+    The window runs from the first chosen position to the end of each text. Every window position but the last
+    is scored: its target is the next token of the text.
+
+    Args:
+        tokenizer: Any tokenizer.
+        texts: Texts to run, whole.
+        positions: Token positions to patch: a number n for the last n tokens of every text, or per text a
+            contiguous increasing run; negative ones count from the end.
+        add_special_tokens: False where the texts already hold them.
+        padding_side: "left" or "right".
+
+    Returns:
+        The batch; `rows` counts the texts.
+
+    Raises:
+        ConfigError: No text, or positions that are outside a text, not contiguous, or not one run per text.
+    """
+    if isinstance(texts, str) or not texts:
+        raise ConfigError(f"texts must be a non-empty list of texts; got {texts!r}.")
+    coded = tokenizer(
+        list(texts), add_special_tokens=add_special_tokens, padding=False, truncation=False, verbose=False
+    )
+    chosen: list[int | Sequence[int]]
+    chosen = [positions] * len(texts) if isinstance(positions, int) else list(positions)
+    if len(chosen) != len(texts):
+        raise ConfigError(f"positions must hold one run per text: {len(texts)} texts, {len(chosen)} runs.")
+    rows = [
+        _free_row(ids, run, index)
+        for index, (ids, run) in enumerate(zip(coded["input_ids"], chosen, strict=True))
+    ]
+    return make_batch(rows, pad_token_id=tokenizer.pad_token_id, padding_side=padding_side)
+
+
+def _free_row(ids: list[int], run: int | Sequence[int], index: int) -> TokenSequence:
+    n = len(ids)
+    asked = range(n - run, n) if isinstance(run, int) else [p + n if p < 0 else p for p in run]
+    if (
+        not asked
+        or list(asked) != list(range(asked[0], asked[0] + len(asked)))
+        or asked[0] < 0
+        or asked[-1] >= n
+    ):
+        raise ConfigError(
+            f"text {index} has {n} tokens: positions must be a contiguous run within 0..{n - 1}; got {run!r}."
+        )
+    scored = range(asked[0], n - 1)
+    return TokenSequence(
+        ids=tuple(ids), targets=tuple(ids[asked[0] + 1 :]), scored=tuple(scored), patched=tuple(asked)
+    )
+
+
+def _padded(row: TokenSequence, length: int, width: int, pad: int, side: PaddingSide) -> tuple[list, ...]:
+    filler = length - len(row.ids)
+    shift = filler if side == "left" else 0
+
+    def pad_to_length(values: Sequence[int], fill: int) -> list[int]:
+        return [fill] * filler + [*values] if side == "left" else [*values] + [fill] * filler
+
+    window = row.window
+    rest = width - len(window)
+    target = dict(zip(row.scored, row.targets, strict=True))
+    patched = set(row.patched)
+    return (
+        pad_to_length(row.ids, pad),
+        pad_to_length([1] * len(row.ids), 0),
+        pad_to_length(range(len(row.ids)), 0),
+        [p + shift for p in window] + [window[-1] + shift] * rest,
+        [True] * len(window) + [False] * rest,
+        [p in patched for p in window] + [False] * rest,
+        [p in target for p in window] + [False] * rest,
+        [target.get(p, IGNORED) for p in window] + [IGNORED] * rest,
+    )

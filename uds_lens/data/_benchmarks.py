@@ -1,0 +1,422 @@
+"""Published data sets for unlearning, each declared once: where it is, its licence, what it lacks, how it reads."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from uds_lens._arguments import arguments_checked
+from uds_lens._compat.huggingface_hub import asking_the_hub
+from uds_lens.data._columns import examples_from_rows
+from uds_lens.data._examples import ForgetExample, named, place, plain, short
+from uds_lens.data._files import SUFFIXES, read_rows
+from uds_lens.data._readers import connection
+from uds_lens.data._tofu import load_tofu
+from uds_lens.errors import ConfigError, DataError
+
+# One row of a published data set as the columns of this library, where names alone do not do.
+
+Row: TypeAlias = Mapping[str, Any]
+RowReader: TypeAlias = Callable[[Row], Iterable[dict[str, Any]]]
+
+_BLANK = re.compile(r"_{2,}")
+_LUME_ID = re.compile(r"^\"?(?P<document>[\w-]+?)\"?(?P<kind>qa|sc)\d+$")
+_LUME_KINDS = {"qa": "question", "sc": "completion"}
+
+
+def rwku(row: Row) -> Iterator[dict[str, Any]]:
+    """`query` and `answer` about a `subject`; a sentence with a blank is asked as its authors ask it."""
+    query = _text(row, "query")
+    if _BLANK.search(query):
+        query = f"Please complete the blank in the following question. {query}"
+    yield {
+        "question": query,
+        "answer": row.get("answer"),
+        "entity": row.get("answer"),
+        "prefix": "",
+        "subject": row.get("subject"),
+        "type": row.get("type"),
+    }
+
+
+def question_and_short_answer(row: Row) -> Iterator[dict[str, Any]]:
+    """MUSE: the answer is the entity."""
+    yield {
+        "question": row.get("question"),
+        "answer": row.get("answer"),
+        "entity": row.get("answer"),
+        "prefix": "",
+    }
+
+
+def multiple_choice(row: Row) -> Iterator[dict[str, Any]]:
+    """WMDP: the right one of `choices` becomes the answer and the entity, the others perturbed answers."""
+    choices, right = row.get("choices"), row.get("answer")
+    if (
+        not isinstance(choices, (list, tuple))
+        or isinstance(right, bool)
+        or not isinstance(right, int)
+        or not 0 <= right < len(choices)
+    ):
+        raise DataError(
+            f"expected a list of `choices` and `answer`, the place of the right one from 0; got {short(choices)} "
+            f"and {short(right)}."
+        )
+    yield {
+        "question": row.get("question"),
+        "answer": choices[right],
+        "entity": choices[right],
+        "prefix": "",
+        "perturbed_answers": [choice for place, choice in enumerate(choices) if place != right],
+    }
+
+
+def knowundo(row: Row) -> Iterator[dict[str, Any]]:
+    """KnowUnDo: one row holds the lists `train` and `val`, of `text` (the question) and `labels` (the answer)."""
+    if "text" in row:
+        yield {"question": row.get("text"), "answer": row.get("labels")}
+        return
+    for part in ("train", "val"):
+        for cell in row.get(part) or ():
+            if not isinstance(cell, Mapping):
+                raise DataError(f"expected rows of `text` and `labels` under `{part}`; got {short(cell)}.")
+            yield {"question": cell.get("text"), "answer": cell.get("labels"), "type": part}
+
+
+def lume(row: Row) -> Iterator[dict[str, Any]]:
+    """LUME: `input` and `output`; questions have short answers, which are their entities, completions long ones."""
+    found = _LUME_ID.match(str(row.get("id", "")))
+    kind = found["kind"] if found else None
+    task = row.get("task")
+    made = {
+        "id": row.get("id"),
+        "question": row.get("input"),
+        "answer": row.get("output"),
+        "subject": found["document"] if found else None,
+        "type": f"{task} {_LUME_KINDS[kind]}" if kind else task,
+    }
+    yield {**made, "entity": row.get("output"), "prefix": ""} if kind == "qa" else made
+
+
+def prompt_and_response(row: Row) -> Iterator[dict[str, Any]]:
+    """Questions about Harry Potter, under `prompt` and `response` or `question` and `answer`."""
+    yield {
+        "question": row.get("question", row.get("prompt")),
+        "answer": row.get("answer", row.get("response")),
+    }
+
+
+def _text(row: Row, name: str) -> str:
+    value = row.get(name)
+    if not isinstance(value, str):
+        raise DataError(
+            f"expected text under `{name}`; got {short(value)}. Found: {named(row) or 'no column'}."
+        )
+    return value
+
+
+@dataclass(frozen=True)
+class Part:
+    """One set of rows of a benchmark."""
+
+    config: str | None
+    """Configuration on the Hub."""
+    split: str
+    """Split on the Hub."""
+    files: tuple[str, ...]
+    """Where a copy of the repository holds it: patterns of paths, the first that is there counts."""
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """What is known about a published data set before it is opened."""
+
+    title: str
+    """Its name in full."""
+    hub: str | None
+    """Its id on the Hugging Face Hub; None where it has no home there."""
+    licence: str
+    """Under which its authors give it."""
+    parts: Mapping[str, Part]
+    """Sets of rows, by our names; the first is the forget set."""
+    read: RowReader
+    """One published row to rows of this library."""
+    lacks: tuple[str, ...]
+    """What an audit or a metric may need and it does not have."""
+    reference: str
+    """The paper."""
+    models: Mapping[str, str] = field(default_factory=dict)
+    """Published checkpoints that an audit of it takes, by role ("full", "retain"): ids on the Hugging Face Hub."""
+
+
+def _rwku(name: str) -> Part:
+    return Part(name, "test", (f"All/{name}.json", f"{name}.json", f"{name}.jsonl", f"{name}/test/*.parquet"))
+
+
+def _muse(name: str) -> Part:
+    return Part(
+        "knowmem", name, (f"knowmem/{name}-*.parquet", f"{name}.*", f"knowmem/{name.replace('_', '-')}.json")
+    )
+
+
+def _wmdp(name: str) -> Part:
+    return Part(
+        name, "test", (f"{name}/test-*.parquet", f"{name.removeprefix('wmdp-')}_questions.json", f"{name}.*")
+    )
+
+
+def _knowundo(config: str, split: str) -> Part:
+    return Part(
+        config, split, (f"{config}/{split}.json", f"{config}/{split}/*.parquet", f"{config}_{split}.*")
+    )
+
+
+def _lume(name: str, split: str) -> Part:
+    return Part(None, split, (f"data/{name}.jsonl", f"data/{split}-*.parquet", f"{name}.jsonl"))
+
+
+_NO_RETAIN_MODEL = "a retain model (the model before training stands in where the facts were trained in)"
+_NO_PARAPHRASES = "paraphrased and perturbed answers"
+_NO_SUBJECTS = "subjects: intervals go by example"
+_NO_ENTITIES = "entities: mark them (`uds_lens.annotate`)"
+
+_TOFU_MODELS = {
+    role: f"open-unlearning/tofu_Llama-3.2-1B-Instruct_{name}"
+    for role, name in (("full", "full"), ("retain", "retain90"))
+}
+_MUSE = {"forget": _muse("forget_qa"), "retain": _muse("retain_qa")}
+_MUSE_LACKS = (_NO_PARAPHRASES, _NO_SUBJECTS)
+
+
+def _muse_models(name: str) -> dict[str, str]:
+    return {"full": f"muse-bench/MUSE-{name}_target", "retain": f"muse-bench/MUSE-{name}_retrain"}
+
+
+BENCHMARKS: dict[str, Benchmark] = {
+    "tofu": Benchmark(
+        title="TOFU",
+        hub="locuslab/TOFU",
+        licence="MIT",
+        parts={
+            name: Part(name, "train", (f"{name}.*",))
+            for name in (
+                *(
+                    "forget10",
+                    "forget05",
+                    "forget01",
+                    "retain90",
+                    "retain95",
+                    "retain99",
+                    "full",
+                    "holdout10",
+                ),
+                *("retain_perturbed", "real_authors", "world_facts"),
+            )
+        },
+        read=lambda row: [dict(row)],
+        lacks=("entities: the benchmark tofu-annotated has them for forget10",),
+        models=_TOFU_MODELS,
+        reference="Maini et al. 2024, TOFU: A Task of Fictitious Unlearning for LLMs",
+    ),
+    "tofu-annotated": Benchmark(
+        title="TOFU forget10 with entities",
+        hub="jaeunglee/uds-annotated-tofu",
+        licence="Apache-2.0",
+        parts={
+            "forget10": Part(None, "train", ("forget10_filtered.*", "*.json", "*.parquet", "data/*.parquet"))
+        },
+        read=lambda row: [dict(row)],
+        lacks=("paraphrased and perturbed answers (load_tofu joins them from TOFU's own files)",),
+        models=_TOFU_MODELS,
+        reference="Lee, Kim and Jo 2026, Measuring the Depth of LLM Unlearning via Activation Patching",
+    ),
+    "rwku": Benchmark(
+        title="RWKU, real-world knowledge about famous people",
+        hub="jinzhuoran/RWKU",
+        licence="CC-BY-4.0",
+        parts={
+            "level1": _rwku("forget_level1"),
+            "level2": _rwku("forget_level2"),
+            "level3": _rwku("forget_level3"),
+            "neighbor1": _rwku("neighbor_level1"),
+            "neighbor2": _rwku("neighbor_level2"),
+        },
+        read=rwku,
+        lacks=("a retain model: no model has read everything but one person", _NO_PARAPHRASES),
+        reference="Jin et al. 2024, RWKU: Benchmarking Real-World Knowledge Unlearning for LLMs",
+    ),
+    "muse-news": Benchmark(
+        title="MUSE News, questions about BBC articles",
+        hub="muse-bench/MUSE-News",
+        licence="CC-BY-4.0",
+        parts=_MUSE,
+        read=question_and_short_answer,
+        lacks=_MUSE_LACKS,
+        models=_muse_models("News"),
+        reference="Shi et al. 2024, MUSE: Machine Unlearning Six-Way Evaluation for Language Models",
+    ),
+    "muse-books": Benchmark(
+        title="MUSE Books, questions about Harry Potter",
+        hub="muse-bench/MUSE-Books",
+        licence="CC-BY-4.0",
+        parts=_MUSE,
+        read=question_and_short_answer,
+        lacks=_MUSE_LACKS,
+        models=_muse_models("Books"),
+        reference="Shi et al. 2024, MUSE: Machine Unlearning Six-Way Evaluation for Language Models",
+    ),
+    "wmdp": Benchmark(
+        title="WMDP, multiple choice on hazardous knowledge",
+        hub="cais/wmdp",
+        licence="MIT",
+        parts={"bio": _wmdp("wmdp-bio"), "chem": _wmdp("wmdp-chem"), "cyber": _wmdp("wmdp-cyber")},
+        read=multiple_choice,
+        lacks=("paraphrased answers (the wrong choices are its perturbed answers)", _NO_SUBJECTS),
+        models={
+            "full": "EleutherAI/deep-ignorance-unfiltered",
+            "retain": "EleutherAI/deep-ignorance-e2e-strong-filter",
+        },
+        reference="Li et al. 2024, The WMDP Benchmark: Measuring and Reducing Malicious Use With Unlearning",
+    ),
+    "knowundo": Benchmark(
+        title="KnowUnDo, copyright and privacy",
+        hub="zjunlp/KnowUnDo",
+        licence="MIT",
+        parts={
+            "copyright": _knowundo("copyright", "unlearn"),
+            "copyright-retain": _knowundo("copyright", "retention"),
+            "privacy": _knowundo("privacy", "unlearn"),
+            "privacy-retain": _knowundo("privacy", "retention"),
+        },
+        read=knowundo,
+        lacks=(_NO_RETAIN_MODEL, _NO_ENTITIES, _NO_PARAPHRASES, _NO_SUBJECTS),
+        reference="Tian et al. 2024, To Forget or Not? Towards Practical Knowledge Unlearning for LLMs",
+    ),
+    "lume": Benchmark(
+        title="LUME, stories, personal data and biographies (SemEval 2025, task 4)",
+        hub="llmunlearningsemeval2025organization/semeval25-unlearning-dataset-public",
+        licence="Apache-2.0 (amazon-science/lume-llm-unlearning)",
+        parts={"forget": _lume("forget", "forget_train"), "retain": _lume("retain", "retain_train")},
+        read=lume,
+        lacks=(_NO_RETAIN_MODEL, "entities of its completions, which are whole passages", _NO_PARAPHRASES),
+        reference="Ramakrishna et al. 2025, LUME: LLM Unlearning with Multitask Evaluations",
+    ),
+    "whp": Benchmark(
+        title="Who's Harry Potter, questions",
+        hub=None,
+        licence="as the file says: the questions circulate with the code of several papers (hp_qa.jsonl)",
+        parts={
+            "forget": Part(
+                None, "train", ("hp_qa.jsonl", "data/hp/hp_qa.jsonl", "*.jsonl", "*.json", "*.csv")
+            )
+        },
+        read=prompt_and_response,
+        lacks=("a retain model", _NO_ENTITIES, _NO_PARAPHRASES, _NO_SUBJECTS),
+        reference="Eldan and Russinovich 2023, Who's Harry Potter? Approximate Unlearning in LLMs",
+    ),
+}
+"""Published data sets by name."""
+
+
+@arguments_checked
+def load_benchmark(
+    name: str, source: str | os.PathLike[str] | None = None, *, part: str | None = None
+) -> list[ForgetExample]:
+    """Read a published data set.
+
+    Where the published answer is the fact itself (RWKU, MUSE, WMDP, the questions of LUME), it becomes the entity,
+    with an empty prefix. Rows that say the same twice (RWKU has hundreds) are read once. `BENCHMARKS[name]` says what
+    a data set lacks, and under which licence it is given.
+
+    Args:
+        name: One of `BENCHMARKS`: tofu, tofu-annotated, rwku, muse-news, muse-books, wmdp, knowundo, lume, whp.
+        source: A directory with a copy of the published repository, one of its files, or a Hub id; None means the Hub
+            id in `BENCHMARKS`.
+        part: Which of its sets, for example "level2" of rwku; None takes the first, the forget set. For tofu any split.
+
+    Returns:
+        The examples, in published order.
+
+    Raises:
+        ConfigError: There is no such benchmark or part.
+        DataError: It is not there, cannot be reached, or a row is not as published.
+
+    Example:
+        >>> BENCHMARKS["rwku"].licence, list(BENCHMARKS["rwku"].parts)
+        ('CC-BY-4.0', ['level1', 'level2', 'level3', 'neighbor1', 'neighbor2'])
+    """
+    if name not in BENCHMARKS:
+        raise ConfigError(f"no benchmark {short(name)}; there are {', '.join(BENCHMARKS)}.")
+    benchmark = BENCHMARKS[name]
+    chosen = next(iter(benchmark.parts)) if part is None else part
+    source = benchmark.hub if source is None else source
+    if source is None:
+        raise DataError(f"{benchmark.title} has no home on the Hub: name a directory or file that holds it.")
+    if name == "tofu" and not Path(source).is_file():
+        return load_tofu(source, chosen)
+    if chosen not in benchmark.parts:
+        raise ConfigError(f"{name} has no part {short(chosen)}; it has {', '.join(benchmark.parts)}.")
+    where, published = _published(benchmark, benchmark.parts[chosen], Path(source), str(source))
+    return examples_from_rows(_once(_read(benchmark, published, where)), where=where)
+
+
+def _read(benchmark: Benchmark, published: list[Any], where: str) -> Iterator[dict[str, Any]]:
+    for index, row in enumerate(published):
+        if not isinstance(row, Mapping):
+            raise DataError(f"{where}, row {index}: expected named cells; got {short(row)}.")
+        try:
+            yield from benchmark.read(row)
+        except DataError as error:
+            raise DataError(f"{where}, row {index}: {error}") from error
+
+
+def _once(read: Iterator[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows without those that repeat the question, the answer and the subject of an earlier one."""
+    found: dict[object, dict[str, Any]] = {}
+    for number, row in enumerate(read):
+        key = (row.get("question"), row.get("answer"), row.get("subject"))
+        alike = key if all(isinstance(cell, (str, type(None))) for cell in key) else number
+        found.setdefault(alike, row)
+    return list(found.values())
+
+
+def _published(benchmark: Benchmark, part: Part, path: Path, source: str) -> tuple[str, list[Any]]:
+    """Where the rows come from, and the rows as published."""
+    if path.is_file():
+        return place(path), read_rows(path)
+    if path.is_dir():
+        for pattern in part.files:
+            files = [file for file in sorted(path.glob(pattern)) if file.suffix.lower() in SUFFIXES]
+            if files:
+                return place(files[0]), [row for file in files for row in read_rows(file)]
+        inside = sorted(
+            str(file.relative_to(path)) for file in path.rglob("*") if file.suffix.lower() in SUFFIXES
+        )
+        raise DataError(
+            f"{place(path)}: no file of {benchmark.title} there; expected {' or '.join(part.files)}. "
+            f"Found: {named(inside, 100, quote='') or 'none'}."
+        )
+    hub = source.removeprefix("hf:")
+    if hub.count("/") != 1 or hub.startswith((".", "/")):
+        raise DataError(
+            f"{place(source)}: no such directory or file. A copy of {benchmark.title} or its Hub id "
+            f"({benchmark.hub}) is needed."
+        )
+    return hub, _from_hub(hub, part)
+
+
+def _from_hub(hub: str, part: Part) -> list[Any]:
+    from datasets import load_dataset
+
+    try:
+        with asking_the_hub():
+            return list(load_dataset(hub, part.config, split=part.split))
+    except Exception as error:  # the Hub client has no common base class for its errors
+        raise DataError(
+            f"{place(hub)}: neither a local directory nor a Hub data set that can be had "
+            f"({type(error).__name__}: {plain(error)}). Check the name and {connection()}."
+        ) from error

@@ -1,0 +1,260 @@
+"""What came, as a message can show it: short, on one line, printable, whatever it was.
+
+Messages are made of untrusted data: a cell may hold a megabyte, half a surrogate pair, a number of ten thousand
+digits, or an object whose `repr` raises.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from uds_lens._arguments import arguments_checked, arguments_named
+from uds_lens.errors import DataError
+
+_DIGITS = 10**40
+_NAME = 32
+
+
+def short(value: object, width: int = 80) -> str:
+    """`repr` of a value, at most about `width` characters, and never an error.
+
+    >>> short("Ada")
+    "'Ada'"
+    >>> short(10**5000)
+    'a number of 5001 digits'
+    """
+    if isinstance(value, (str, bytes)):
+        shown = repr(value[:width])
+        return (
+            shown
+            if len(value) <= width and len(shown) <= 2 * width
+            else f"{shown[:width]}... ({len(value)} characters)"
+        )
+    if isinstance(value, int) and abs(value) >= _DIGITS:
+        return f"a number of {_digits(abs(value))} digits"
+    if isinstance(value, (list, tuple, set, frozenset, dict)) and len(value) > width:
+        return f"{type(value).__name__} of {len(value)} items"
+    try:
+        shown = plain(repr(value), 10 * width)
+    except Exception:  # a repr is a program: it raises what it likes
+        return f"a {type(value).__name__} that cannot be shown"
+    return shown if len(shown) <= width else f"{shown[:width]}... ({len(shown)} characters)"
+
+
+def plain(text: object, width: int = 160) -> str:
+    r"""Text on one line, without quotes: what cannot be printed as an escape, cut at `width`.
+
+    >>> plain("a\nb \ud83d")
+    'a b \\ud83d'
+    """
+    try:
+        words = str(text)
+    except Exception:  # as above
+        return f"a {type(text).__name__} that cannot be shown"
+    head = " ".join(words[: 4 * width].split())
+    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in head)
+    cut = len(words) > 4 * width or len(shown) > width
+    return f"{shown[: width - 3].rstrip()}..." if cut else shown
+
+
+def place(path: str | os.PathLike[str], width: int = 120) -> str:
+    """A path as a message shows it: its end, where it is long.
+
+    >>> place("/".join(["a" * 100] * 3), 20)
+    '...aaaaaaaaaaaaaaaaa'
+    """
+    text = os.fspath(path)
+    shown = plain(text[-4 * width :], 4 * width)
+    return shown if len(shown) <= width and len(text) <= 4 * width else f"...{shown[3 - width :]}"
+
+
+def named(names: Iterable[object], width: int = 120, quote: str = "`") -> str:
+    """Names in a row, as many as fit, and how many more there are.
+
+    >>> named(["question", "answer"])
+    '`question`, `answer`'
+    >>> named(map(str, range(100)), 12, quote="")
+    '0, 1, 2, 3, and 96 more'
+    """
+    return listed([f"{quote}{plain(name, _NAME)}{quote}" for name in names], width)
+
+
+def listed(items: list[str], width: int = 160, most: int = 10) -> str:
+    """Items in a row, as many as fit into `width`, and how many more there are."""
+    taken = 0
+    for count in range(1, min(len(items), most) + 1):
+        if count > 1 and len(", ".join(items[:count])) > width:
+            break
+        taken = count
+    shown = ", ".join(items[:taken])
+    return shown if taken == len(items) else f"{shown}, and {len(items) - taken} more"
+
+
+def _digits(value: int) -> int:
+    """Decimal digits of a positive number, without writing it down."""
+    digits = int(value.bit_length() * 0.30102999566398120)
+    return digits + (value >= 10**digits)
+
+
+# The unit of every audit: one question, its answer, and the entity that should be forgotten.
+
+
+@arguments_named
+@dataclass(frozen=True)
+class ForgetExample:
+    """One question with its answer, and where known the entity inside that answer.
+
+    Example:
+        >>> example = ForgetExample(id="0", question="Who wrote Ash?", answer="It was Ada Vey.")
+        >>> example.entity is None
+        True
+    """
+
+    id: str
+    """Unique within a data set."""
+    question: str
+    """The question as the user would ask it, without any template."""
+    answer: str
+    """The reference answer."""
+    prefix: str | None = None
+    """Answer text before the entity; "" says that the entity opens the answer, None leaves it to be found."""
+    entity: str | None = None
+    """The words of the answer that carry the knowledge; None where the row serves other metrics only."""
+    type: str | None = None
+    """Kind of entity, for per-type tables."""
+    subject: str | None = None
+    """Whom or what the question is about."""
+    paraphrased_question: str | None = None
+    """The question in other words."""
+    paraphrased_answers: tuple[str, ...] = ()
+    """The answer in other words, still true."""
+    perturbed_answers: tuple[str, ...] = ()
+    """Answers of the same form that are wrong."""
+    row: int = 0
+    """Place in the source, from 0."""
+
+    def __post_init__(self) -> None:
+        for name in ("id", "question", "answer"):
+            _check_text(name, getattr(self, name), self.row)
+        for name in ("prefix", "entity", "type", "subject", "paraphrased_question"):
+            if getattr(self, name) is not None:
+                _check_text(name, getattr(self, name), self.row)
+        for name in ("paraphrased_answers", "perturbed_answers"):
+            object.__setattr__(self, name, _texts(name, getattr(self, name), self.row))
+
+
+@dataclass(frozen=True)
+class SkippedExample:
+    """A row that could not be scored. It counts as neither erased nor intact."""
+
+    id: str
+    """Identity of the example."""
+    row: int
+    """Place in the source, from 0."""
+    reason: str
+    """Why, as a sentence for the reader of a report."""
+    question: str
+    """The question, to recognise the row by."""
+
+
+def _check_text(name: str, value: object, row: int) -> None:
+    if not isinstance(value, str):
+        raise DataError(
+            f"ForgetExample (row {row}): `{name}` must be text; got {short(value)} ({type(value).__name__})."
+        )
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise DataError(
+            f"ForgetExample (row {row}): `{name}` holds half of a character ({value[error.start]!r} at place "
+            f"{error.start}), which no file can hold: the text was cut inside an emoji, or read wrongly. Mend the row."
+        ) from error
+
+
+def _texts(name: str, values: object, row: int) -> tuple[str, ...]:
+    if isinstance(values, str) or not isinstance(values, (list, tuple)):
+        raise DataError(
+            f"ForgetExample (row {row}): `{name}` must be a tuple of texts; got {short(values)} "
+            f"({type(values).__name__}). Write ({short(values)},) for a single one."
+        )
+    for value in values:
+        _check_text(name, value, row)
+    return tuple(values)
+
+
+# Where the entity stands in the answer, in characters.
+
+
+@arguments_checked
+class Span(NamedTuple):
+    """Half-open range of characters."""
+
+    start: int
+    end: int
+
+
+@arguments_checked
+def entity_span(example: ForgetExample) -> Span | str:
+    """Locate the entity in the answer.
+
+    With a prefix the answer must start with it and the entity must follow, white space between them allowed.
+    Without one the entity must occur exactly once. White space around the entity itself does not count.
+
+    Args:
+        example: The example to look at.
+
+    Returns:
+        The characters of the entity in `example.answer`, or the reason why they cannot be told, as a
+        sentence.
+
+    Example:
+        >>> example = ForgetExample("0", "Who wrote Ash?", "It was Ada Vey.", entity="Ada Vey")
+        >>> entity_span(example)
+        Span(start=7, end=14)
+        >>> entity_span(ForgetExample("0", "Who?", "Ada and Ada.", entity="Ada"))
+        "The entity 'Ada' occurs 2 times in the answer and no prefix tells which one is meant."
+    """
+    entity = (example.entity or "").strip()
+    if not entity:
+        return "No entity is given."
+    if entity not in example.answer:
+        return f"The entity {short(entity)} does not occur in the answer{_case_hint(entity, example.answer)}."
+    if example.prefix is None:
+        return _only_place(entity, example.answer)
+    return _after_prefix(entity, example.prefix, example.answer)
+
+
+def _only_place(entity: str, answer: str) -> Span | str:
+    start = answer.find(entity)
+    count = _occurrences(entity, answer)
+    if count > 1:
+        return (
+            f"The entity {short(entity)} occurs {count} times in the answer "
+            "and no prefix tells which one is meant."
+        )
+    return Span(start, start + len(entity))
+
+
+def _after_prefix(entity: str, prefix: str, answer: str) -> Span | str:
+    if not answer.startswith(prefix):
+        return f"The answer does not start with the prefix {short(prefix)}."
+    rest = answer[len(prefix) :]
+    start = len(answer) - len(rest.lstrip())
+    if not answer.startswith(entity, start):
+        return f"The prefix {short(prefix)} is not followed by the entity {short(entity)} in the answer."
+    return Span(start, start + len(entity))
+
+
+def _occurrences(entity: str, answer: str) -> int:
+    """Number of places where the entity starts, overlapping ones included."""
+    count, start = 0, answer.find(entity)
+    while start >= 0:
+        count, start = count + 1, answer.find(entity, start + 1)
+    return count
+
+
+def _case_hint(entity: str, answer: str) -> str:
+    return " (only with other upper and lower case)" if entity.lower() in answer.lower() else ""

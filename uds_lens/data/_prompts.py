@@ -1,0 +1,349 @@
+"""The two prompt protocols: how a question and the start of its answer become the text a model reads."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from uds_lens._arguments import arguments_checked, arguments_named
+from uds_lens._types import AnswerProtocol, ChatStyleName, Protocol, check_choice
+from uds_lens.data._examples import ForgetExample, Span, entity_span
+from uds_lens.errors import ConfigError, DataError, Setting
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+# What a chat prompt holds beside the question: the system turn, and the date that some templates print.
+
+CHAT_DATE = "26 Jul 2024"
+"""Date of a chat prompt unless another is given: the one that Llama 3's templates fall back to."""
+
+
+def _require_text(name: str, value: object, otherwise: str) -> None:
+    if not isinstance(value, str) or not value.strip():
+        raise ConfigError(Setting(name), f" must be a text that is not empty, {otherwise}; got {value!r}.")
+
+
+@arguments_named
+@dataclass(frozen=True, kw_only=True)
+class ChatStyle:
+    """How a question is put into a chat template.
+
+    Raises:
+        ConfigError: A value is no text, or an empty one.
+
+    Example:
+        >>> CHAT_STYLES["open_unlearning"]
+        ChatStyle(system_prompt='You are a helpful assistant.', chat_date='10 Apr 2025')
+    """
+
+    system_prompt: str | None = None
+    """Text of a system turn before the question; None sends none (a template may write one of its own)."""
+
+    chat_date: str = CHAT_DATE
+    """Given to templates that print a date (`date_string`), so that a prompt is the same every day."""
+
+    def __post_init__(self) -> None:
+        if self.system_prompt is not None:
+            _require_text("system_prompt", self.system_prompt, "or None for no system turn")
+        _require_text("chat_date", self.chat_date, f"such as {CHAT_DATE!r}")
+
+    @arguments_checked
+    def require(self, protocol: AnswerProtocol) -> None:
+        """Refuse a style that raw prompts would leave out.
+
+        Raises:
+            ConfigError: The protocol is "raw", and this is not the plain style.
+        """
+        if protocol == "raw" and self != ChatStyle():
+            raise ConfigError(
+                Setting("system_prompt"),
+                " and ",
+                Setting("chat_date"),
+                f" belong to chat prompts; got {str(self.system_prompt)[:100]!r} and {self.chat_date[:100]!r} with ",
+                Setting("protocol", "raw"),
+                ".",
+            )
+
+
+_HELPFUL, _APRIL = "You are a helpful assistant.", "10 Apr 2025"
+
+CHAT_STYLES: dict[ChatStyleName, ChatStyle] = {
+    "open_unlearning": ChatStyle(system_prompt=_HELPFUL, chat_date=_APRIL),
+    "open_unlearning_gemma": ChatStyle(),
+    "paper_pools": ChatStyle(system_prompt=_HELPFUL, chat_date=_APRIL),
+    "paper_scores": ChatStyle(chat_date=_APRIL),
+    "paper_perturbed": ChatStyle(),
+}
+"""What published numbers were measured with; the numbers that a style does not name used another one.
+
+- `open_unlearning`: Open-Unlearning's, in training and evaluation, of Llama 3, Qwen2.5, Phi-3.5 and Zephyr (the
+  templates of Qwen2.5 and Phi-3.5 print no date). Its Llama-2-chat has a form of its own, no tokenizer's template.
+- `open_unlearning_gemma`: of Gemma-7b-it, without a system turn; its template prints no date.
+- `paper_pools`: the UDS paper's output metrics on its two pools, and ROUGE of the 150 unlearned models.
+- `paper_scores`: memorization, privacy and utility of these 150, behind the ranking of methods.
+- `paper_perturbed`: models after quantisation or relearning, and retain's own values before. The date was the day of
+  the run, which is not in the released files (it moved retain by 0.0014 at most); here it is `CHAT_DATE`.
+
+UDS, Logit Lens and Fisher of the paper were measured on raw prompts, and so have no style."""
+
+
+@arguments_named
+def chat_style_named(name: ChatStyleName) -> ChatStyle:
+    """A published style by its name.
+
+    Raises:
+        ConfigError: There is no such style.
+
+    Example:
+        >>> chat_style_named("paper_scores")
+        ChatStyle(system_prompt=None, chat_date='10 Apr 2025')
+    """
+    check_choice("chat style", name, ChatStyleName)
+    return CHAT_STYLES[name]
+
+
+# Foreign programs, such as chat templates, for a limited time.
+
+_Result = TypeVar("_Result")
+
+
+class OutOfTimeError(Exception):
+    """Raised inside the work when its time is over."""
+
+
+def within(seconds: float, work: Callable[[], _Result]) -> _Result:
+    """What `work` returns or raises; when its time is over, it is stopped where it stands.
+
+    It runs in a thread of its own, in which Python can raise an error from outside.
+
+    Args:
+        seconds: How long it may take.
+        work: Python code; a single long call into C is not stopped before it returns.
+
+    Raises:
+        TimeoutError: The time is over.
+
+    Example:
+        >>> within(5.0, lambda: 1 + 1)
+        2
+    """
+    results: list[_Result] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            results.append(work())
+        except BaseException as error:  # handed to the caller
+            errors.append(error)
+
+    thread = threading.Thread(target=run, name="uds_lens limited", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if thread.is_alive():
+        ident = ctypes.c_ulong(thread.ident or 0)
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, ctypes.py_object(OutOfTimeError))
+        thread.join(1.0)
+        raise TimeoutError(f"not done in {seconds:g} seconds")
+    if errors:
+        raise errors[0]
+    return results[0]
+
+
+@dataclass(frozen=True)
+class RenderedExample:
+    """An example as text: what the model reads, what it should say, and which part of that is the entity."""
+
+    prompt: str
+    """Everything before the continuation, special tokens of a chat template written out."""
+    continuation: str
+    """The rest of the reference answer, with one leading space unless the prompt ends in white space."""
+    entity: Span
+    """Characters of the entity in `continuation`."""
+    answer_start: int
+    """Character of `prompt` at which the answer begins (its length, where the prefix is empty)."""
+
+
+@arguments_checked
+def render(
+    example: ForgetExample,
+    protocol: Protocol = "raw",
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    *,
+    chat: ChatStyle | None = None,
+) -> RenderedExample:
+    r"""Write an example as prompt and continuation.
+
+    The continuation starts at the entity. It gets exactly one leading space, unless the prompt ends in white
+    space (an empty prefix after "Answer: ", or a chat header that ends its line). The rule looks at the
+    prompt only: where a prefix ends in an opening quote and the entity follows directly, the space is
+    inserted all the same.
+
+    Args:
+        example: An example whose entity can be located.
+        protocol: "raw" (`Question: {question}\nAnswer: {prefix}`) or "chat" (the tokenizer's template).
+        tokenizer: Needed for "chat".
+        chat: System turn and date of a chat prompt; None means `ChatStyle()`.
+
+    Returns:
+        The texts and the entity's characters.
+
+    Raises:
+        DataError: The entity cannot be located, or the tokenizer has no chat template.
+
+    Example:
+        >>> example = ForgetExample("0", "Who wrote Ash?", "It was Ada Vey.", entity="Ada Vey")
+        >>> rendered = render(example)
+        >>> rendered.prompt, rendered.continuation
+        ('Question: Who wrote Ash?\nAnswer: It was', ' Ada Vey.')
+        >>> rendered.entity
+        Span(start=1, end=8)
+    """
+    span = entity_span(example)
+    if isinstance(span, str):
+        raise DataError(
+            f"example {example.id!r} cannot be rendered: {span} `encode` reports such rows as skipped."
+        )
+    prefix = example.answer[: span.start].rstrip() if example.prefix is None else example.prefix
+    prompt = prompt_text(example.question, prefix, protocol, tokenizer, chat=chat)
+    continuation = continuation_text(prompt, example.answer[span.start :])
+    start = len(continuation) - len(example.answer[span.start :])
+    entity = Span(start, start + span.end - span.start)
+    return RenderedExample(prompt, continuation, entity, len(prompt) - len(prefix))
+
+
+@arguments_checked
+def prompt_text(
+    question: str,
+    prefix: str,
+    protocol: Protocol = "raw",
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    *,
+    chat: ChatStyle | None = None,
+) -> str:
+    r"""The prompt of a question, up to and including the given start of the answer.
+
+    Args:
+        question: The user's question.
+        prefix: Start of the answer; "" for none.
+        protocol: "raw" or "chat".
+        tokenizer: Needed for "chat".
+        chat: System turn and date of a chat prompt; None means `ChatStyle()`.
+
+    Returns:
+        The text to tokenise with `prompt_ids`.
+
+    Example:
+        >>> prompt_text("Who wrote Ash?", "")
+        'Question: Who wrote Ash?\nAnswer: '
+    """
+    check_choice("protocol", protocol, Protocol)
+    if protocol == "raw":
+        return f"Question: {question}\nAnswer: {prefix}"
+    return chat_text(tokenizer, [("user", question)], chat=chat, answer_next=True) + prefix
+
+
+@arguments_checked
+def continuation_text(prompt: str, rest: str) -> str:
+    """The rest of an answer as it continues a prompt: one leading space, none after white space.
+
+    >>> continuation_text("Answer: It was", "  Ada.")
+    ' Ada.'
+    >>> continuation_text("Answer: ", " Ada.")
+    'Ada.'
+    """
+    space = "" if prompt[-1:].isspace() else " "
+    return space + rest.lstrip()
+
+
+@arguments_checked
+def chosen_protocol(protocol: AnswerProtocol, tokenizer: Any) -> Protocol:
+    """The protocol to use: `auto` is "chat" for a tokenizer with a chat template, else "raw".
+
+    Raises:
+        ConfigError: `protocol` is another word.
+    """
+    check_choice("protocol", protocol, AnswerProtocol)
+    if protocol != "auto":
+        return protocol
+    return "chat" if getattr(tokenizer, "chat_template", None) else "raw"
+
+
+def protocol_told(asked: AnswerProtocol, chosen: AnswerProtocol) -> str:
+    """The protocol in words, and why it was chosen where nobody chose.
+
+    >>> protocol_told("auto", "raw"), protocol_told("chat", "chat")
+    ('raw prompts (the tokenizer has no chat template)', 'prompts by the chat template')
+    """
+    prompts = "prompts by the chat template" if chosen == "chat" else "raw prompts"
+    has = "has a" if chosen == "chat" else "has no"
+    return prompts + (f" (the tokenizer {has} chat template)" if asked == "auto" else "")
+
+
+def chat_text(
+    tokenizer: PreTrainedTokenizerBase | None,
+    turns: Sequence[tuple[str, str]],
+    *,
+    chat: ChatStyle | None = None,
+    answer_next: bool,
+) -> str:
+    """Turns of a conversation as the tokenizer's chat template writes them, special tokens written out.
+
+    Args:
+        tokenizer: A tokenizer with a chat template.
+        turns: Role ("user", "assistant") and text of each, without the system turn.
+        chat: The system turn, which comes first, and the date; None means `ChatStyle()`.
+        answer_next: Whether the text ends with the opening of the assistant's next turn.
+
+    Returns:
+        The text; tokenise it without adding special tokens (`prompt_ids`).
+
+    Raises:
+        DataError: There is no chat template, or it fails.
+    """
+    if tokenizer is None or not getattr(tokenizer, "chat_template", None):
+        who = "none was given" if tokenizer is None else f"{_named(tokenizer)} has none"
+        raise DataError(
+            f'protocol "chat" needs a tokenizer with a chat template; {who}. Use ',
+            Setting("protocol", "raw"),
+            ", or set tokenizer.chat_template.",
+        )
+    chat = chat or ChatStyle()
+    system = [("system", chat.system_prompt)] if chat.system_prompt is not None else []
+    messages = [{"role": role, "content": text} for role, text in (*system, *turns)]
+    try:
+        text = str(
+            within(
+                _TEMPLATE_SECONDS,
+                lambda: tokenizer.apply_chat_template(
+                    messages, tokenize=False, add_generation_prompt=answer_next, date_string=chat.chat_date
+                ),
+            )
+        )
+        if len(text) > _TEMPLATE_LENGTH + sum(len(turn["content"]) for turn in messages):
+            raise ValueError(f"it wrote {len(text)} characters")
+    except Exception as error:  # templates are programs: they raise what they like
+        written = "a system turn" if system else "a user turn"
+        without = (Setting("system_prompt", None), ", ") if system else ()
+        raise DataError(
+            f"the chat template of {_named(tokenizer)} cannot render {written}: {str(error)[:200]}. Use ",
+            *without,
+            Setting("protocol", "raw"),
+            ", or repair tokenizer.chat_template.",
+        ) from error
+    return text
+
+
+_TEMPLATE_SECONDS = 10.0
+"""A template is a program of the checkpoint's: it may loop."""
+
+_TEMPLATE_LENGTH = 1_000_000
+"""Characters that a template may add to the turns it is given."""
+
+
+def _named(tokenizer: PreTrainedTokenizerBase) -> str:
+    return str(tokenizer.name_or_path or type(tokenizer).__name__)[:100]

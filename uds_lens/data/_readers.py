@@ -1,0 +1,360 @@
+"""`load_examples`: whatever holds questions and answers becomes a list of `ForgetExample`."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from uds_lens._arguments import arguments_checked_but, arguments_named
+from uds_lens._compat.huggingface_hub import asking_the_hub, is_reachable
+from uds_lens._types import Sampling, check_choice
+from uds_lens.data._columns import (
+    KNOWN,
+    examples_from_list,
+    examples_from_rows,
+    with_rows_read,
+)
+from uds_lens.data._examples import ForgetExample, named, place, plain, short
+from uds_lens.data._files import SUFFIXES, parquet_names, read_rows
+from uds_lens.errors import ConfigError, DataError, Setting
+
+# A part of the examples that stands for the whole: a random sample, spread over the subjects.
+
+
+@arguments_checked_but("limit")
+def sample_examples(
+    examples: Iterable[ForgetExample | Mapping[str, Any]],
+    limit: int,
+    *,
+    seed: int = 0,
+    sample: Sampling = "random",
+) -> list[ForgetExample]:
+    """Keep `limit` examples.
+
+    Subjects, and the examples of each, are shuffled and laid in one line; every (N / limit)-th is taken, from a random
+    start. So each example has the same chance limit / N, and a subject with a share s of the examples gets s limit of
+    the sample, rounded up or down. Without subjects it is a simple random sample.
+
+    Args:
+        examples: All of them, or rows.
+        limit: How many to keep; all, where there are no more.
+        seed: The same seed takes the same examples.
+        sample: "random", or "first" for the first ones, which in a sorted file stand for themselves only.
+
+    Returns:
+        The sample, in the order of `examples`.
+
+    Raises:
+        ConfigError: `limit` is not a whole number of at least 1, or `sample` no such word.
+        DataError: A row cannot be read.
+
+    Example:
+        >>> rows = [ForgetExample(str(i), "Who?", "Ada.", subject=f"author {i // 20}") for i in range(100)]
+        >>> kept = sample_examples(rows, 10)
+        >>> [sum(e.subject == f"author {a}" for e in kept) for a in range(5)]
+        [2, 2, 2, 2, 2]
+    """
+    check_limit(limit)
+    if limit is None:
+        raise ConfigError(Setting("limit"), " must be a whole number of at least 1; got None.")
+    check_choice("sample", sample, Sampling)
+    examples = with_rows_read(examples)
+    if limit >= len(examples):
+        return examples
+    if sample == "first":
+        return examples[:limit]
+    chance = random.Random(f"uds_lens sample {seed}")
+    line = _shuffled_by_subject(examples, chance)
+    step = len(line) / limit
+    start = chance.random() * step
+    taken = {line[min(int(start + number * step), len(line) - 1)] for number in range(limit)}
+    return [example for index, example in enumerate(examples) if index in taken]
+
+
+def check_limit(limit: object) -> None:
+    """Raise `ConfigError` unless `limit` is None or a whole number of at least 1."""
+    if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 1):
+        raise ConfigError(
+            Setting("limit"),
+            f" must be a whole number of at least 1, or None for all examples; got {short(limit)}.",
+        )
+
+
+def _shuffled_by_subject(examples: Sequence[ForgetExample], chance: random.Random) -> list[int]:
+    """Indices of the examples, those of one subject next to each other; subjects and their examples in random order."""
+    by_subject: dict[str | None, list[int]] = defaultdict(list)
+    for index, example in enumerate(examples):
+        by_subject[example.subject].append(index)
+    strata = list(by_subject.values())
+    chance.shuffle(strata)
+    for stratum in strata:
+        chance.shuffle(stratum)
+    return [index for stratum in strata for index in stratum]
+
+
+HARDLY_MIXED = 0.1
+"""Of all places where a row could stand apart from the others of its subject, the share that still counts as sorted."""
+
+
+def sorted_by(examples: Sequence[ForgetExample]) -> str | None:
+    """What examples are sorted by: `subject` or `type`, where those of each stand together (but for a few rows).
+
+    Returns:
+        None where the subjects are mixed, `unknown` where nothing tells: no two examples share a subject. (Types may
+        be mixed in a file that is sorted by subjects it does not name.)
+
+    Example:
+        >>> rows = [ForgetExample(str(i), "Who?", "Ada.", subject=name) for i, name in enumerate("aabb")]
+        >>> sorted_by(rows), sorted_by(rows[::2] + rows[1::2])
+        ('subject', None)
+    """
+    told = False
+    for name in ("subject", "type"):
+        values = [getattr(example, name) for example in examples]
+        runs, kinds = len(list(groupby(values))), len(set(values))
+        if None in values or kinds in (1, len(values)):
+            continue
+        if runs - kinds <= (len(values) - kinds) * HARDLY_MIXED:
+            return name
+        told = told or name == "subject"
+    return None if told else "unknown"
+
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pandas
+    from datasets import Dataset
+
+    ExampleSource: TypeAlias = (
+        str
+        | os.PathLike[str]
+        | Sequence[Mapping[str, Any]]
+        | Sequence[ForgetExample]
+        | Dataset
+        | pandas.DataFrame
+    )
+
+ExamplesLike: TypeAlias = str | os.PathLike[str] | Iterable[ForgetExample | Mapping[str, Any]]
+"""What every function takes as examples: a list of `ForgetExample` or of rows, a path, a Hub name, a `Dataset` or a
+`DataFrame` (see `as_examples`)."""
+
+_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+(:[^:/\\]*){0,2}")
+
+
+@arguments_named
+def load_examples(
+    source: ExampleSource, *, limit: int | None = None, sample: Sampling = "random", seed: int = 0
+) -> list[ForgetExample]:
+    """Read unlearning examples from a file, a table, the Hugging Face Hub, or a list.
+
+    Columns: `question` and `answer` are required; `prefix`, `entity`, `id` (or `idx`), `type`, `subject`,
+    `paraphrased_question`, `paraphrased_answers` and `perturbed_answers` (or their singular, with one text or
+    a list) are optional; others are ignored. Without an id the row number stands in. In CSV a list is written
+    as JSON. Texts are taken as they are: white space is kept, nothing is cut, nothing is evaluated.
+
+    Args:
+        source: A path ending in .json (an array, an object with one list, or JSON lines), .jsonl, .csv or
+            .parquet; a Hugging Face `Dataset`; a pandas `DataFrame`; a list of dicts or of `ForgetExample`;
+            a Hub data set as "user/name" or "user/name:config:split" (with "hf:" in front where a local path would
+            be meant otherwise); or a published data set as "rwku:DIR" or "rwku/level2:DIR" (`load_benchmark`), with
+            nothing behind the colon for its own place on the Hub.
+        limit: Keep this many examples; None keeps all. The whole source is checked either way.
+        sample: Which: "random", spread over the subjects (`sample_examples`), or "first". Files are often sorted, by
+            author or by kind, and the first rows then stand for a few of them.
+        seed: Seed of the random sample.
+
+    Returns:
+        The examples in the order of the source. Those without a usable entity are kept: `encode` reports
+        them.
+
+    Raises:
+        DataError: The source is missing, empty or broken, lacks a column or a cell, or repeats an id.
+        ConfigError: `limit` is not a positive whole number, or `sample` no such word.
+
+    Example:
+        >>> rows = [{"question": "Who wrote Ash?", "answer": "It was Ada Vey.", "entity": "Ada Vey"}]
+        >>> [example.id for example in load_examples(rows)]
+        ['0']
+    """
+    check_limit(limit)
+    examples = _read(source)
+    return examples if limit is None else sample_examples(examples, limit, seed=seed, sample=sample)
+
+
+@arguments_named
+def as_examples(source: ExamplesLike) -> list[ForgetExample]:
+    """Examples from whatever a function was given as examples: a list of them, rows, a path, a table.
+
+    What `load_examples` reads, and beside that any iterable of examples and rows, mixed or empty.
+
+    Args:
+        source: Examples, dicts, a path, a Hub name, a `Dataset` or a `DataFrame`.
+
+    Returns:
+        The examples, in order.
+
+    Raises:
+        DataError: It cannot be read as examples, or an id occurs twice.
+
+    Example:
+        >>> as_examples({"question": q, "answer": "Ada."} for q in ("Who?", "Whose?"))[1].question
+        'Whose?'
+    """
+    if isinstance(source, ForgetExample) or (isinstance(source, Mapping) and "question" in source):
+        raise DataError("expected a list of examples; got a single one. Write [example].")
+    if _is_table(source) or isinstance(source, (str, bytes, os.PathLike, Mapping)):
+        return _read(source)
+    if not isinstance(source, Iterable):
+        raise _unreadable(source)
+    rows = list(source)
+    return examples_from_list(rows) if rows else []
+
+
+def _read(source: object) -> list[ForgetExample]:
+    if isinstance(source, (str, os.PathLike)):
+        try:
+            benchmark = _benchmark(source) if isinstance(source, str) else None
+            if benchmark is not None:
+                return benchmark
+            name = _hub_name(source) if isinstance(source, str) else None
+            return _read_hub(name) if name is not None else _read_path(Path(source).expanduser())
+        except OSError as error:
+            raise DataError(f"{place(source)} cannot be read: {plain(error.strerror or error)}.") from error
+        except (ValueError, RuntimeError) as error:
+            if isinstance(error, DataError):
+                raise
+            raise DataError(f"{place(source)} is no path: {plain(error)}.") from error
+    if isinstance(source, (list, tuple)):
+        return examples_from_list(source)
+    return _read_table(source)
+
+
+def _is_table(source: object) -> bool:
+    """A pandas or datasets object; neither package is imported to find out."""
+    return type(source).__module__.partition(".")[0] in ("pandas", "datasets")
+
+
+def _read_table(source: Any) -> list[ForgetExample]:
+    room = type(source).__module__.partition(".")[0]
+    if room == "pandas" and hasattr(source, "to_dict") and hasattr(source, "columns"):
+        if not source.columns.is_unique:
+            raise DataError(
+                f"the DataFrame: column names must differ; got {named(source.columns, quote='')}."
+            )
+        return examples_from_rows(source.to_dict("records"), where="the DataFrame", cells="text")
+    if room == "datasets" and not isinstance(source, Mapping):
+        return _read_dataset(source, where="the Dataset")
+    raise _unreadable(source)
+
+
+def _unreadable(source: object) -> DataError:
+    if isinstance(source, Mapping):
+        keys = named(source, quote="") or "no key"
+        return DataError(
+            f"expected a list of rows, got a {type(source).__name__} with {keys}. Pass one of its values."
+        )
+    return DataError(
+        "expected a path, a Hub name, a Dataset, a DataFrame, a list of dicts or a list of ForgetExample; "
+        f"got {type(source).__name__}."
+    )
+
+
+def _read_dataset(data: Any, *, where: str) -> list[ForgetExample]:
+    """Rows of a `Dataset`, of which only the known columns are decoded."""
+    names = data.column_names
+    if names is not None and not isinstance(names, Mapping):
+        data = data.select_columns([name for name in names if name in KNOWN])
+
+    def rows() -> Iterator[Any]:
+        try:
+            yield from data
+        except Exception as error:  # decoding a cell raises what the storage format likes
+            raise DataError(f"{where} cannot be read: {plain(error)} ({type(error).__name__}).") from error
+
+    return examples_from_rows(rows(), where=where, found=names)
+
+
+def _read_path(path: Path) -> list[ForgetExample]:
+    if path.is_dir():
+        inside = sorted(entry.name for entry in path.iterdir() if entry.suffix.lower() in SUFFIXES)
+        raise DataError(
+            f"{place(path)} is a directory; expected one file. "
+            f"Inside it: {named(inside, quote='') or 'no readable file'}. Name one of them."
+        )
+    if not path.exists():
+        raise DataError(
+            f'{place(path)}: no such file. Check the path; a Hub data set is written "hf:user/name:config:split".'
+        )
+    suffix = path.suffix.lower()
+    return examples_from_rows(
+        read_rows(path, columns=KNOWN),
+        where=place(path),
+        cells="csv" if suffix == ".csv" else "typed",
+        found=parquet_names(path) if suffix == ".parquet" else None,
+    )
+
+
+def _benchmark(source: str) -> list[ForgetExample] | None:
+    """A published data set named as "rwku:DIR" or "rwku/level2:DIR"; None where the string means something else."""
+    from uds_lens.data._benchmarks import BENCHMARKS, load_benchmark
+
+    head, colon, where = source.partition(":")
+    name, _, part = head.partition("/")
+    if not colon or name not in BENCHMARKS or Path(source).exists():
+        return None
+    return load_benchmark(name, where or None, part=part or None)
+
+
+def _hub_name(source: str) -> str | None:
+    """The Hub name in a source string, or None when it means a local path."""
+    if source.startswith("hf:"):
+        return source[3:]
+    path = Path(source)
+    if path.exists() or path.suffix.lower() in (*SUFFIXES, ".txt", ".tsv", ".xlsx", ".yaml"):
+        return None
+    if len(path.parts) == 2 and path.parent.is_dir():  # a misspelt file, rather than a user of the Hub
+        return None
+    return source if _HUB_NAME.fullmatch(source) and not source.startswith(".") else None
+
+
+def connection() -> str:
+    """What to check where the Hub could not be had, beside the name."""
+    from datasets import config
+
+    if config.HF_HUB_OFFLINE:
+        return "that it was downloaded before, being offline"
+    return "the connection" if is_reachable() else "the connection: none to the Hub can be opened"
+
+
+def _read_hub(source: str) -> list[ForgetExample]:
+    if not _HUB_NAME.fullmatch(source):
+        raise DataError(
+            f'expected "hf:user/name", "hf:user/name:config" or "hf:user/name:config:split"; got {short(source)}.'
+        )
+    name, config, split = (*source.split(":"), "", "")[:3]
+    from datasets import Dataset, load_dataset
+
+    try:
+        with asking_the_hub():
+            data = load_dataset(name, config or None, split=split or None)
+    except Exception as error:  # the Hub client has no common base class for its errors
+        raise DataError(
+            f"{place(source)}: not a local file, and the Hub data set cannot be loaded "
+            f"({type(error).__name__}: {plain(error)}). "
+            f'Check the name ("user/name:config:split") and {connection()}, or pass a local file.'
+        ) from error
+    if not isinstance(data, Dataset):
+        if len(data) != 1:
+            raise DataError(
+                f"{place(source)}: choose a split, one of {named(data, quote='')}; "
+                f"for example {plain(f'{name}:{config}:{next(iter(data))}')}."
+            )
+        data = next(iter(data.values()))
+    return _read_dataset(data, where=place(source))

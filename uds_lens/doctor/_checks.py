@@ -1,0 +1,300 @@
+"""`Finding`: one thing that was looked at."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, distribution, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from uds_lens._arguments import arguments_checked
+from uds_lens._optional_packages import EXTRA_OF, distribution_of, install_command
+from uds_lens.errors import UdsLensError
+from uds_lens.results import AuditConfig, RunOptions
+
+if TYPE_CHECKING:
+    from uds_lens.data import ForgetExample
+    from uds_lens.models import CheckpointInfo
+
+
+Verdict: TypeAlias = Literal["ok", "note", "problem"]
+"""Fine; worth knowing; something will not work."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at, what was found, and what to do about it."""
+
+    what: str
+    """What was looked at: a package, a device, a model."""
+
+    verdict: Verdict
+    """Whether it will do."""
+
+    found: str
+    """What is there."""
+
+    fix: str | None = None
+    """What to do, where something is to be done."""
+
+
+# What is installed, which devices there are, how much room, and whether the Hub is asked.
+
+_CORE = ("torch", "transformers", "transformer-lens")
+_FOR = {
+    "bitsandbytes": "4-bit models: quantise, and audits of quantised models",
+    "peft": "LoRA: adapters as models, unlearn --lora, relearn --lora",
+    "rouge_score": "elicit; ROUGE and model utility in metrics",
+    "sklearn": "membership attacks in metrics",
+    "kaleido": "figures as PNG, SVG and PDF",
+    "spacy": "annotate --by names",
+    "submitit": "sweep --slurm",
+    "trackio": "unlearn --log-to trackio",
+    "wandb": "unlearn --log-to wandb",
+}
+"""Packages that not every command needs, by their names in Python, and which do."""
+
+_GIB = 2**30
+_LITTLE = 2.0
+"""GiB below which room is worth a word."""
+
+
+@arguments_checked
+def examine_environment(*, place: str | os.PathLike[str] = ".") -> list[Finding]:
+    """Look at this installation and this machine. Nothing is downloaded and nobody is asked over the network.
+
+    Args:
+        place: Where results would be written.
+
+    Returns:
+        What was found: versions, packages, devices, memory, room on disks, and whether the Hub is asked.
+
+    Example:
+        >>> [finding.what for finding in examine_environment()][:2]
+        ['uds-lens', 'python']
+    """
+    return [*_packages(), *_devices(), *_room(Path(place)), *_hub()]
+
+
+def _packages() -> Iterator[Finding]:
+    yield Finding("uds-lens", "ok", f"{_installed('uds-lens') or 'run from a folder'}")
+    yield Finding("python", "ok", f"{platform.python_version()} on {platform.platform(terse=True)}")
+    wanted = _wanted()
+    for module in (*_CORE, *_FOR):
+        name = distribution_of(module)
+        found, bounds = _installed(name), wanted.get(name, "")
+        needed = f" (for {_FOR[module]})" if module in _FOR else ""
+        pip = install_command(f"{name}{bounds}")
+        if found is None:
+            verdict: Verdict = "note" if module in _FOR else "problem"
+            extra = install_command(f"uds-lens[{EXTRA_OF[module]}]") if module in _FOR else pip
+            yield Finding(name, verdict, f"not installed{needed}", extra)
+        elif bounds and not _fits(found, bounds):
+            fix = f"{pip}; where another project needs {found}, in an environment of its own"
+            yield Finding(name, "problem", f"{found}, expected {bounds}", fix)
+        else:
+            yield Finding(name, "ok", f"{found}{needed}")
+
+
+def _installed(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _wanted() -> dict[str, str]:
+    """Bounds of versions by package, as this package declares them."""
+    from packaging.requirements import Requirement
+
+    try:
+        lines = distribution("uds-lens").requires or []
+    except PackageNotFoundError:
+        return {}
+    return {found.name: str(found.specifier) for found in map(Requirement, lines)}
+
+
+def _fits(found: str, bounds: str) -> bool:
+    from packaging.specifiers import SpecifierSet
+
+    return SpecifierSet(bounds).contains(found, prereleases=True)
+
+
+def _devices() -> Iterator[Finding]:
+    import psutil
+    import torch
+
+    yield Finding("CPU", "ok", f"{os.cpu_count()} cores, torch uses {torch.get_num_threads()}")
+    memory = psutil.virtual_memory()
+    yield _gib("memory", memory.available, memory.total, "close other programs, or audit a smaller model")
+    for number in range(torch.cuda.device_count()):
+        free, total = torch.cuda.mem_get_info(number)
+        name = torch.cuda.get_device_name(number)
+        yield _gib(f"cuda:{number} {name}", free, total, "see with nvidia-smi who holds it")
+    if torch.cuda.device_count() == 0:
+        yield Finding("GPU", "note", "none that torch can use", "audits run on the CPU: right, and slower")
+
+
+def _room(place: Path) -> Iterator[Finding]:
+    for what, folder in (("results", place), ("temporary files", Path(tempfile.gettempdir()))):
+        folder = folder.expanduser().absolute()
+        while not folder.exists():
+            folder = folder.parent
+        if not os.access(folder, os.W_OK):
+            yield Finding(what, "problem", f"{folder} cannot be written to", "choose another place")
+            continue
+        disk = shutil.disk_usage(folder)
+        more = "free space, or choose another place" + (" with TMPDIR" if what != "results" else "")
+        yield _gib(f"{what} in {folder}", disk.free, disk.total, more)
+
+
+def _gib(what: str, free: int, total: int, fix: str) -> Finding:
+    little = free / _GIB < _LITTLE
+    told = f"{free / _GIB:.1f} of {total / _GIB:.1f} GiB free"
+    return Finding(what, "note" if little else "ok", told, fix if little else None)
+
+
+def _hub() -> Iterator[Finding]:
+    offline = [name for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE") if _is_set(name)]
+    if offline:
+        yield Finding("Hub", "note", f"offline ({' and '.join(offline)} set): only files that are here")
+    else:
+        yield Finding("Hub", "ok", "asked for models and data that are not here (--offline stops that)")
+    home = Path(os.environ.get("HF_HOME", "~/.cache/huggingface"))
+    cache = Path(os.environ.get("HF_HUB_CACHE", home / "hub")).expanduser()
+    yield Finding("Hub cache", "ok", f"{cache}{'' if cache.is_dir() else ', which is not there yet'}")
+
+
+def _is_set(name: str) -> bool:
+    return os.environ.get(name, "").upper() in ("1", "ON", "YES", "TRUE")
+
+
+# Whether models and a forget set would do for an audit, found out without opening any weights.
+
+_LONGEST = 200
+
+
+@arguments_checked
+def examine_inputs(
+    models: Mapping[str, str],
+    examples: str | None = None,
+    *,
+    config: AuditConfig | None = None,
+    options: RunOptions | None = None,
+) -> list[Finding]:
+    """Look at models and a forget set as an audit would, up to the point where weights are opened.
+
+    Args:
+        models: Directories or Hub ids by role, `full` first.
+        examples: What `load_examples` reads; None looks at models only.
+        config: What would be measured; default `AuditConfig()`.
+        options: How it would be run; default `RunOptions()`.
+
+    Returns:
+        What was found: each model, whether they fit together, the tokenizer and its chat template, the examples and
+        their entities, the memory that an audit would need.
+
+    Example:
+        >>> import uds_lens as ul
+        >>> world = ul.toy.load()
+        >>> [finding.verdict for finding in examine_inputs({"full": str(world.full)})]
+        ['ok', 'ok', 'ok']
+    """
+    config, options = config or AuditConfig(), options or RunOptions()
+    found: list[Finding] = []
+    infos: dict[str, CheckpointInfo] = {}
+    for role, model in models.items():
+        found.append(_model(role, model, options, infos))
+    if infos:
+        found += _together(infos)
+    rows: list[ForgetExample] = []
+    if examples is not None:
+        found.append(_data(examples, rows))
+    if rows and "full" in infos:
+        found += _entities(models["full"], rows, config, options)
+    return found
+
+
+def _model(role: str, model: str, options: RunOptions, infos: dict[str, CheckpointInfo]) -> Finding:
+    from uds_lens.models import read_checkpoint_info
+
+    try:
+        infos[role] = read_checkpoint_info(
+            model,
+            revision=options.revision,
+            offline=options.offline,
+            trust_remote_code=options.trust_remote_code,
+        )
+    except UdsLensError as error:
+        return Finding(role, "problem", _short(error))
+    shape = infos[role].shape
+    told = f"{shape['architecture']}, {shape['depth (layers)']} layers, width {shape['width (d_model)']}"
+    return Finding(role, "ok", f"{model}: {told}")
+
+
+def _together(infos: Mapping[str, CheckpointInfo]) -> Iterator[Finding]:
+    from uds_lens.models import check_compatible
+
+    try:
+        tokenizer = check_compatible(infos)
+    except UdsLensError as error:
+        yield Finding("together", "problem", _short(error), "name models of one family with one tokenizer")
+        return
+    if len(infos) > 1:
+        yield Finding("together", "ok", f"{', '.join(infos)} fit together")
+    yield Finding("tokenizer", "ok", f"{type(tokenizer).__name__}, {len(tokenizer)} tokens")
+    if getattr(tokenizer, "chat_template", None):
+        yield Finding("chat template", "ok", "there: --protocol chat works")
+    else:
+        yield Finding("chat template", "note", "none: --protocol chat will not work, --protocol raw does")
+
+
+def _data(examples: str, rows: list[ForgetExample]) -> Finding:
+    from uds_lens.data import load_examples
+
+    try:
+        rows += load_examples(examples)
+    except UdsLensError as error:
+        return Finding("examples", "problem", _short(error))
+    return Finding("examples", "ok", f"{examples}: {len(rows)} rows")
+
+
+def _entities(
+    full: str, rows: list[ForgetExample], config: AuditConfig, options: RunOptions
+) -> Iterator[Finding]:
+    from uds_lens.audit._inputs import make_plan
+    from uds_lens.audit._memory import memory_of_audit
+
+    try:
+        plan = make_plan({"full": full}, rows, config=config, options=options)
+    except UdsLensError as error:
+        yield Finding("entities", "problem", _short(error))
+        return
+    usable, skipped = len(plan.encoded.rows), plan.encoded.skipped
+    reasons = Counter(row.reason for row in skipped).most_common(3)
+    told = f"found in {usable} of {len(rows)} answers"
+    if not usable:
+        fix = "give each row an `entity` that occurs in its `answer` (docs: Audit your checkpoints)"
+        yield Finding("entities", "problem", f"{told}; {reasons[0][0]}", fix)
+        return
+    left = "; ".join(f"{reason} ({count})" for reason, count in reasons)
+    yield Finding("entities", "note" if skipped else "ok", f"{told}{f'; skipped: {left}' if left else ''}")
+    estimate = memory_of_audit(full, plan, n_sources=2, config=config, options=options)
+    if estimate is None:
+        yield Finding("audit", "note", "its memory is not estimated")
+    elif estimate.total > estimate.available:
+        fix = "--dtype bfloat16, a lower --token-budget, --device-map auto, or another device"
+        yield Finding("audit", "problem", str(estimate), fix)
+    else:
+        yield Finding("audit", "ok", str(estimate))
+
+
+def _short(error: UdsLensError) -> str:
+    text = " ".join(str(error).split())
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ..."

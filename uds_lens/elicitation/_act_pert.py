@@ -1,0 +1,232 @@
+"""ActPert: steer a prompt's states away from what they become when the subject's embedding is disturbed.
+
+Reference: Chen et al. 2025 (arXiv 2505.23270), which leaves number, sign, positions and layer partly open; what is
+taken here stands at each field. To first order the direction is `-gamma J mean(eta)`: noise, when copies are few.
+Antithetic copies cancel that order, and controls run beside it: a random direction of the same norm, and the opposite
+sign.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from uds_lens._arguments import arguments_checked
+from uds_lens._types import check_choice
+from uds_lens.elicitation._probes import Answers, Ask, Asking, changed_output, groups_of_one_length
+from uds_lens.elicitation._prompts import (
+    Access,
+    Context,
+    Injection,
+    Prompt,
+    Skip,
+    keyed_seed,
+    name_with_settings,
+)
+from uds_lens.errors import ConfigError, Setting
+from uds_lens.models import HookedModel
+from uds_lens.patching import row_layout
+from uds_lens.patching._states import first_tensor
+
+
+@arguments_checked
+@dataclass(frozen=True, kw_only=True)
+class ActPert:
+    """Activation perturbation; `elicit` adds its controls by itself.
+
+    Raises:
+        ConfigError: A value is outside its range.
+
+    Example:
+        >>> [control.name for control in ActPert().controls]
+        ['actpert(sign=-1)', 'actpert(direction=random)']
+    """
+
+    access: ClassVar[Access] = "activations"
+    injects: ClassVar[Injection] = "nothing"
+    opening: ClassVar[str] = ""
+    samples_too: ClassVar[bool] = True
+
+    layer: int | None = None
+    """Block whose output is steered, from 0; None is floor(3 L / 8) of L."""
+
+    gamma: float = 0.01
+    """Standard deviation of the noise, in units of the embedding; what that means hangs on the model, see the
+    recorded `gamma_rms`, its ratio to the root mean square of the disturbed embeddings."""
+
+    copies: int = 8
+    """Disturbed copies of each prompt."""
+
+    antithetic: bool = True
+    """Copies in pairs with opposite noise, whose first order cancels."""
+
+    sign: Literal[1, -1] = 1
+    """1 adds the clean states minus the mean of the disturbed ones, as in the paper; -1 is a control."""
+
+    direction: Literal["difference", "random"] = "difference"
+    """`random` is a control: a direction of the same norm at each position."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("copies", 1), ("layer", 0)):
+            value = getattr(self, name)
+            whole = isinstance(value, int) and not isinstance(value, bool)
+            if not (name == "layer" and value is None) and (not whole or value < least):
+                raise ConfigError(
+                    Setting(name), f" must be a whole number of at least {least}; got {value!r}."
+                )
+        if (
+            isinstance(self.gamma, bool)
+            or not isinstance(self.gamma, int | float)
+            or not 0 <= self.gamma < 1e6
+        ):
+            raise ConfigError(Setting("gamma"), f" must be a number >= 0; got {self.gamma!r}.")
+        if self.antithetic and self.copies % 2:
+            raise ConfigError(Setting("copies"), f" must be even for antithetic pairs; got {self.copies}.")
+        if self.sign not in (1, -1):
+            raise ConfigError(Setting("sign"), f" must be 1 or -1; got {self.sign!r}.")
+        check_choice("direction", self.direction, Literal["difference", "random"])
+
+    @property
+    def name(self) -> str:
+        """Its word, with the settings that differ from the default."""
+        return name_with_settings("actpert", self)
+
+    @property
+    def controls(self) -> tuple[ActPert, ...]:
+        """What has to stand beside it: the opposite sign, and a random direction."""
+        if self.sign == -1 or self.direction == "random":
+            return ()
+        return (dataclasses.replace(self, sign=-1), dataclasses.replace(self, direction="random"))
+
+    @arguments_checked
+    def prompt(self, prompt: Prompt, context: Context) -> Prompt:
+        """The plain question; skipped where it does not name the subject."""
+        subject = context.example.subject
+        if subject is None or _name(subject).search(prompt.question) is None:
+            raise Skip("the question does not name the subject, whose embedding is disturbed")
+        return prompt
+
+    @arguments_checked
+    def answer(self, model: HookedModel, asks: Sequence[Ask], asking: Asking) -> Answers:
+        """Generate with the direction added once, to the states of the prompt."""
+        layer = self.chosen_layer(model)
+        texts: list[tuple[str, ...]] = [()] * len(asks)
+        told: list[dict[str, float]] = [{}] * len(asks)
+        samples = asking.options.samples if asking.decoding == "sampled" else 1
+        size = max(1, asking.options.rows_at_once // samples)
+        prefilled = 0
+        prompts = [ask.rendered.ids for ask in asks]
+        for rows in groups_of_one_length(model, prompts, size, asking.options.max_new_tokens):
+            found = [self.delta(model, asks[row], seed=asking.options.seed) for row in rows]
+            steer = torch.stack([delta for delta, _ in found])
+            ids = [prompts[row] for row in rows]
+            with changed_output(
+                model.anatomy.layers[layer],
+                lambda states, steer=steer: states + steer.to(states),  # type: ignore[misc]
+                length=len(ids[0]),
+            ):
+                some = asking.generate(model, [asks[row] for row in rows], ids)
+            prefilled += some.prefilled
+            for n, (row, (delta, rms)) in enumerate(zip(rows, found, strict=True)):
+                texts[row] = some.texts[n]
+                told[row] = {
+                    "layer": layer,
+                    "gamma_rms": rms,
+                    "delta_norm": float(delta.norm(dim=-1).mean()),
+                    "endless": some.endless[n],
+                }
+        return Answers([ask.rendered.text for ask in asks], texts, told, prefilled)
+
+    @arguments_checked
+    def chosen_layer(self, model: HookedModel) -> int:
+        """The block that is steered.
+
+        Raises:
+            ConfigError: The model has no such block.
+        """
+        layer = 3 * model.n_layers // 8 if self.layer is None else self.layer
+        if layer >= model.n_layers:
+            raise ConfigError(
+                Setting("layer"), f" must be below {model.n_layers}, the number of blocks; got {layer}."
+            )
+        return layer
+
+    @torch.no_grad()
+    @arguments_checked
+    def delta(self, model: HookedModel, ask: Ask, *, seed: int) -> tuple[Float[Tensor, "pos d_model"], float]:
+        """What is added to the states of a prompt, and gamma over the root mean square of the disturbed embeddings.
+
+        `sign (A - mean_j A_j)`, A the states that leave the block, A_j those with noise `gamma eta_j` on the subject's
+        embeddings; the noise depends on seed and example only.
+        """
+        ids = torch.tensor([ask.rendered.ids], device=model.device)
+        at = subject_positions(model, ask).to(model.device)
+        generator = torch.Generator().manual_seed(keyed_seed(seed, ask.id, "actpert"))
+        width = model.hf.get_input_embeddings()(ids).shape[-1]
+        count = self.copies // 2 if self.antithetic else self.copies
+        noise = torch.randn(count, ids.shape[1], width, generator=generator, dtype=torch.float32)
+        noise = torch.cat([noise, -noise]) if self.antithetic else noise
+        noise = noise.to(model.device) * self.gamma * at[None, :, None]
+        clean, embedded = _states(model, ids, self.chosen_layer(model), None)
+        at_once = self.copies if row_layout(model).side is not None else 1
+        disturbed = torch.cat(
+            [
+                _states(model, ids.expand(len(some), -1), self.chosen_layer(model), some)[0]
+                for some in noise.split(at_once)
+            ]
+        )
+        delta = (clean - disturbed.mean(0, keepdim=True))[0]
+        if self.direction == "random":
+            other = torch.randn(delta.shape, generator=generator, dtype=torch.float32).to(delta)
+            delta = other / other.norm(dim=-1, keepdim=True) * delta.norm(dim=-1, keepdim=True)
+        rms = embedded[0, at].square().mean().sqrt()
+        return self.sign * delta, float(self.gamma / rms)
+
+
+def subject_positions(model: HookedModel, ask: Ask) -> Bool[Tensor, "pos"]:
+    """Tokens of the prompt that overlap the subject's name in the question."""
+    text, question = ask.rendered.text, ask.rendered.prompt.question
+    start = text.rindex(question)
+    spans = [
+        (start + found.start(), start + found.end()) for found in _name(ask.subject or "").finditer(question)
+    ]
+    tokenizer = model.tokenizer
+    assert tokenizer is not None  # prompts were made with it
+    coded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+    offsets = coded["offset_mapping"]
+    lead = len(ask.rendered.ids) - len(offsets)  # special tokens before the text
+    hit = [any(a < stop and b > begin for begin, stop in spans) for a, b in offsets]
+    return torch.tensor([False] * lead + hit)
+
+
+def _states(
+    model: HookedModel, ids: Tensor, layer: int, noise: Tensor | None
+) -> tuple[Float[Tensor, "row pos d_model"], Float[Tensor, "row pos d_model"]]:
+    """States that leave a block, and the embeddings before any noise."""
+    kept: list[Tensor] = []
+    embedded: list[Tensor] = []
+
+    def disturb(states: Tensor) -> Tensor:
+        embedded.append(states)
+        return states if noise is None else states + noise.to(states)
+
+    handle = model.anatomy.layers[layer].register_forward_hook(
+        lambda module, args, output: kept.append(first_tensor(output).float())
+    )
+    try:
+        with changed_output(model.hf.get_input_embeddings(), disturb, length=ids.shape[1]):
+            model.anatomy.base(input_ids=ids, use_cache=False)
+    finally:
+        handle.remove()
+    return kept[0], embedded[0].float()
+
+
+def _name(subject: str) -> re.Pattern[str]:
+    return re.compile(r"(?<!\w)" + r"\s+".join(map(re.escape, subject.split())) + r"(?!\w)", re.IGNORECASE)

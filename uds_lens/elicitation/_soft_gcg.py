@@ -1,0 +1,276 @@
+"""SoftGCG: the embeddings of a suffix are optimised, so that the model begins with an affirmative phrase.
+
+Reference: Chen et al. 2025 (arXiv 2505.23270); Schwinn et al. 2024 for attacks in embedding space.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from uds_lens._arguments import arguments_checked
+from uds_lens._progress import progress
+from uds_lens.elicitation._gcg import TARGET, Slot, SuffixAudit, first_suffix, replacing, slot_of
+from uds_lens.elicitation._probes import Answers, Ask, Asking, changed_output, groups_of_one_length
+from uds_lens.elicitation._prompts import Skip, name_with_settings
+from uds_lens.errors import ConfigError, Setting
+from uds_lens.models import HookedModel
+from uds_lens.patching import row_layout
+
+# Losses of prompts and targets of different lengths, side by side.
+#
+# Padding stands on the right, behind the target: what a decoder says at a token does not depend on what
+# follows it.
+
+
+class Padded(NamedTuple):
+    """Prompts with their targets, as one batch."""
+
+    ids: Int[Tensor, "row pos"]
+    """Prompt, target, padding."""
+
+    says: Bool[Tensor, "row pos"]
+    """Where the next token is one of the target's."""
+
+
+def padded(
+    prompts: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], device: torch.device
+) -> Padded:
+    """One batch of prompts and what is to follow each; all targets hold a token at least.
+
+    Example:
+        >>> padded([[1, 2], [1]], [[3], [4, 5, 6]], torch.device("cpu")).ids.tolist()
+        [[1, 2, 3, 0], [1, 4, 5, 6]]
+    """
+    width = max(len(prompt) + len(target) for prompt, target in zip(prompts, targets, strict=True))
+    ids = torch.zeros(len(prompts), width, dtype=torch.long)
+    says = torch.zeros(len(prompts), width, dtype=torch.bool)
+    for row, (prompt, target) in enumerate(zip(prompts, targets, strict=True)):
+        ids[row, : len(prompt) + len(target)] = torch.tensor([*prompt, *target])
+        says[row, len(prompt) - 1 : len(prompt) + len(target) - 1] = True
+    return Padded(ids.to(device), says.to(device))
+
+
+def padded_loss(
+    model: HookedModel,
+    batch: Padded,
+    places: Sequence[slice],
+    embeddings: Float[Tensor, "row suffix d_model"],
+) -> Float[Tensor, "row"]:
+    """`target_loss` of each row, with its suffix's embeddings replaced; nats per token of its own target."""
+    embed = model.hf.get_input_embeddings()
+    with changed_output(embed, replacing(places, embeddings), length=batch.ids.shape[1]):
+        states = model.anatomy.base(input_ids=batch.ids).last_hidden_state
+    logits = model.anatomy.unembed(states[batch.says])
+    logits = logits if logits.dtype == torch.float64 else logits.float()
+    wanted = batch.ids[:, 1:][batch.says[:, :-1]]
+    logp = logits.log_softmax(-1).gather(-1, wanted[:, None])[:, 0]
+    rows = batch.says.nonzero()[:, 0]
+    sums = torch.zeros(len(batch.ids), dtype=logp.dtype, device=logp.device).index_add(0, rows, -logp)
+    return sums / batch.says.sum(-1)
+
+
+class Effort(NamedTuple):
+    """What `SoftGCG` is given to reach its target."""
+
+    tokens: int
+    """Length of the suffix."""
+
+    steps: int
+    """Of Adam."""
+
+    learning_rate: float
+    """In units of the embedding."""
+
+
+_USUAL = Effort(20, 100, 0.005)
+_FOR_ANSWERS = Effort(60, 300, 0.02)
+"""For an affirmative beginning, and for a whole answer, which is longer and less likely."""
+
+
+@arguments_checked
+@dataclass(frozen=True, kw_only=True, repr=False)
+class SoftGCG(SuffixAudit):
+    """A suffix in embedding space; needs gradients.
+
+    With `target="answer"` the optimiser is given the answer itself: that measures what a model can be made to say, not
+    what it knows, and stays out of summaries.
+
+    Example:
+        >>> SoftGCG().effort
+        Effort(tokens=20, steps=100, learning_rate=0.005)
+        >>> SoftGCG(target="answer", steps=50).effort
+        Effort(tokens=60, steps=50, learning_rate=0.02)
+
+    Raises:
+        ConfigError: A value is outside its range.
+    """
+
+    tokens: int | None = None
+    """Length of the suffix; None is 20, and 60 where the answer is the target."""
+
+    steps: int | None = None
+    """Steps of Adam; None is 100, and 300 where the answer is the target."""
+
+    learning_rate: float | None = None
+    """Of Adam, in units of the embedding; None is 0.005, and 0.02 where the answer is the target."""
+
+    target: str = TARGET
+    """What the model is to begin with; "answer" is the reference itself."""
+
+    rows_at_once: int = 16
+    """Questions side by side."""
+
+    def __post_init__(self) -> None:
+        for name in ("tokens", "steps", "rows_at_once"):
+            value = getattr(self, name)
+            open_ = name != "rows_at_once" and value is None
+            if not open_ and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+                raise ConfigError(Setting(name), f" must be a whole number of at least 1; got {value!r}.")
+        rate = self.learning_rate
+        if rate is not None and (not isinstance(rate, int | float) or not rate > 0):
+            raise ConfigError(Setting("learning_rate"), f" must be a number > 0; got {rate!r}.")
+        self.require_target()
+
+    @property
+    def name(self) -> str:
+        """Its word, with the settings that differ from the default."""
+        usual = {"rows_at_once": self.rows_at_once, **self._usual._asdict()}
+        untold = [name for name, value in usual.items() if getattr(self, name) == value]
+        return name_with_settings("softgcg", self, untold=untold)
+
+    def __repr__(self) -> str:
+        """All settings, with what follows from the target filled in: finished parts are found by it."""
+        whole = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        whole |= self.effort._asdict()
+        return f"SoftGCG({', '.join(f'{name}={value!r}' for name, value in whole.items())})"
+
+    @property
+    def effort(self) -> Effort:
+        """What was given, else what suits the target."""
+        given = {name: getattr(self, name) for name in Effort._fields}
+        return self._usual._replace(**{name: value for name, value in given.items() if value is not None})
+
+    @property
+    def _usual(self) -> Effort:
+        return _FOR_ANSWERS if self.target == "answer" else _USUAL
+
+    @property
+    def suffix_length(self) -> int:
+        """Tokens of the suffix."""
+        return self.effort.tokens
+
+    @arguments_checked
+    def extra_tokens(self, asks: Sequence[Ask]) -> tuple[float, float]:
+        """Tokens and passes of the optimisation, for the estimate: a backward pass counts twice."""
+        steps = self.effort.steps
+        batches = -(-len(asks) // self.rows_at_once)
+        return 3.0 * steps * sum(map(self.expected_length, asks)), 3.0 * steps * batches
+
+    @arguments_checked
+    def answer(self, model: HookedModel, asks: Sequence[Ask], asking: Asking) -> Answers:
+        """Optimise a suffix for each question, then generate after it."""
+        texts: list[tuple[str, ...]] = [()] * len(asks)
+        told: list[dict[str, object]] = [{}] * len(asks)
+        shown = [ask.rendered.text for ask in asks]
+        slots: dict[int, Slot] = {}
+        suffixes: dict[int, str] = {}
+        for row, ask in enumerate(asks):
+            slots[row] = slot_of(model, ask, asking, self.wanted(ask))
+            try:
+                suffixes[row] = first_suffix(model, slots[row], self.suffix_length)
+                shown[row] = slots[row].text(suffixes[row])
+            except Skip as why:
+                told[row] = {"skipped": str(why)}
+        ids = {row: slots[row].ids(model, suffix) for row, suffix in suffixes.items()}
+        ordered = sorted(ids, key=lambda row: len(ids[row]) + len(slots[row].target))  # little to pad
+        batches = row_layout(model).split(
+            [ordered[n : n + self.rows_at_once] for n in range(0, len(ordered), self.rows_at_once)],
+            {row: len(ids[row]) + len(slots[row].target) for row in ordered},
+        )
+        prefilled = 0
+        for rows in progress(batches, desc=f"{asking.desc}: optimise", unit="batch", enabled=asking.show):
+            places = [_place(model, slots[row], suffixes[row]) for row in rows]
+            targets = [slots[row].target for row in rows]
+            found, losses = self.optimise(model, [ids[row] for row in rows], targets, places)
+            nearest = _nearest(model, found)
+            alike = groups_of_one_length(
+                model,
+                [ids[row] for row in rows],
+                asking.options.rows_at_once,
+                asking.options.max_new_tokens,
+            )
+            for some in alike:
+                these = [rows[n] for n in some]
+                with changed_output(
+                    model.hf.get_input_embeddings(),
+                    replacing([places[n] for n in some], found[some]),
+                    length=len(ids[these[0]]),
+                ):
+                    said = asking.generate(model, [asks[row] for row in these], [ids[row] for row in these])
+                prefilled += said.prefilled
+                for n, row, text, endless in zip(some, these, said.texts, said.endless, strict=True):
+                    texts[row] = text
+                    told[row] = {
+                        "first_loss": losses[0][n],
+                        "loss": losses[-1][n],
+                        "steps": len(losses) - 1,
+                        "nearest_tokens": nearest[n],
+                        "endless": endless,
+                    }
+        return Answers(shown, texts, told, prefilled)
+
+    @arguments_checked
+    def optimise(
+        self,
+        model: HookedModel,
+        prompts: Sequence[Sequence[int]],
+        targets: Sequence[Sequence[int]],
+        places: Sequence[slice],
+    ) -> tuple[Float[Tensor, "row suffix d_model"], list[list[float]]]:
+        """Embeddings after the last step, and the losses before each step and at the end; rows may differ in length."""
+        batch = padded(prompts, targets, model.device)
+        with torch.no_grad():
+            embedded = model.hf.get_input_embeddings()(batch.ids)
+        own = torch.stack([row[place] for row, place in zip(embedded, places, strict=True)]).detach()
+        own = own.float().clone().requires_grad_(True)
+        adam = torch.optim.Adam([own], lr=self.effort.learning_rate)
+        losses = []
+        frozen = [p for p in model.hf.parameters() if p.requires_grad]
+        for parameter in frozen:
+            parameter.requires_grad_(False)
+        try:
+            for _ in range(self.effort.steps):
+                loss = padded_loss(model, batch, places, own)
+                losses.append(loss.detach().tolist())
+                adam.zero_grad()
+                loss.sum().backward()
+                adam.step()
+            with torch.no_grad():
+                losses.append(padded_loss(model, batch, places, own).tolist())
+        finally:
+            for parameter in frozen:
+                parameter.requires_grad_(True)
+        return own.detach(), losses
+
+
+def _place(model: HookedModel, slot: Slot, suffix: str) -> slice:
+    place = slot.place(model, suffix)
+    assert place is not None  # first_suffix saw to it
+    return place
+
+
+@torch.no_grad()
+def _nearest(model: HookedModel, embeddings: Tensor) -> list[str]:
+    """The texts of the vocabulary's nearest embeddings: what a suffix looks like, not what it is."""
+    table = model.hf.get_input_embeddings().weight.float()
+    flat = embeddings.flatten(0, 1).to(table)
+    nearest = torch.cdist(flat, table).argmin(-1).unflatten(0, embeddings.shape[:2])
+    assert model.tokenizer is not None
+    return [model.tokenizer.decode(row) for row in nearest.tolist()]

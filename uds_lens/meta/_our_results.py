@@ -1,0 +1,302 @@
+"""Saved results of this library as a table of models: metrics and audits."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Any
+
+from uds_lens._arguments import arguments_checked
+from uds_lens.errors import DataError, ResultFormatError
+from uds_lens.meta._columns import REASONS
+from uds_lens.meta._tables import ModelTable, made_by
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@arguments_checked
+def read_metrics(
+    results: Sequence[Any] | str | os.PathLike[str],
+    *,
+    names: Sequence[str] | None = None,
+    examples: bool = False,
+) -> ModelTable:
+    """Metrics that `uds_lens.metrics.evaluate` measured on several models.
+
+    Args:
+        results: `MetricResults`, or files written by `MetricResults.save`, in any mixture; or one folder of such
+            files.
+        names: What the models are called; default the shortest endings of their paths that tell them apart.
+        examples: Keep the values per example, for `stability`.
+
+    Returns:
+        One row per result: `model`, its metrics, and `method`, `config`, `lr`, `epochs` as far as the record beside the
+        model, or a name as `uds_lens.unlearning.config_name` or Open-Unlearning gives them, tells (of the checkpoint,
+        or of the file). What does not is left empty: see `join_methods`.
+
+    Raises:
+        ResultFormatError: A file or the record beside a model is broken, or the folder holds none.
+        DataError: Nothing was given, or names do not fit.
+
+    Example:
+        >>> read_metrics([])
+        Traceback (most recent call last):
+            ...
+        uds_lens.errors.DataError: expected at least one result; got none.
+    """
+    import pandas as pd
+
+    from uds_lens.metrics import MetricResults
+
+    source = "results in memory"
+    if isinstance(results, str | os.PathLike):
+        source = str(results)
+        folder = Path(results)
+        results = sorted(folder.glob("**/*.json")) if folder.is_dir() else [folder]
+        if not results:
+            raise ResultFormatError(
+                f"no .json file in {source!r}: expected files written by MetricResults.save."
+            )
+    found = [each if isinstance(each, MetricResults) else MetricResults.load(each) for each in results]
+    called = _called(names, [each.models["model"].name for each in found])
+    making = [
+        made_by(
+            each.models["model"].name,
+            each.models["model"].fingerprint,
+            names=() if isinstance(where, MetricResults) else (Path(where).stem,),
+        )
+        for each, where in zip(found, results, strict=True)
+    ]
+    tables = [
+        each.examples_frame().assign(
+            model=name, subject=[about for metric in each for about in _subjects(metric)]
+        )
+        for each, name in zip(found, called, strict=True)
+    ]
+    return ModelTable(
+        frame=pd.DataFrame(
+            [
+                {"model": name, **how, **each.values}
+                for each, name, how in zip(found, called, making, strict=True)
+            ]
+        ),
+        reasons=_reasons({name: each.reasons for each, name in zip(found, called, strict=True)}),
+        source=source,
+        examples=pd.concat(tables)[["model", "metric", "example_id", "value", "subject"]]
+        if examples
+        else None,
+    )
+
+
+@arguments_checked
+def read_audits(
+    audits: Sequence[Any] | str | os.PathLike[str],
+    *,
+    names: Sequence[str] | None = None,
+    examples: bool = False,
+) -> ModelTable:
+    """UDS of several models, from audits.
+
+    Args:
+        audits: `DepthAudit`s, or directories written by `DepthAudit.save`, in any mixture; or one folder of such
+            directories.
+        names: What the models are called; default the shortest endings of their paths that tell them apart.
+        examples: Keep the values per example, for `stability`.
+
+    Returns:
+        One row per audit: `model`, `checkpoint` (the unlearned model's path or Hub id), `uds`, `uds_low`, `uds_high`,
+        `n_measured`.
+
+    Raises:
+        ResultFormatError: A directory is no whole audit, or the folder holds none.
+        DataError: Nothing was given, or names do not fit.
+
+    Example:
+        >>> read_audits([])
+        Traceback (most recent call last):
+            ...
+        uds_lens.errors.DataError: expected at least one result; got none.
+    """
+    import pandas as pd
+
+    from uds_lens.results import DepthAudit, audit_names
+    from uds_lens.results._saving import audits_in, is_audit
+
+    source = "audits in memory"
+    if isinstance(audits, str | os.PathLike):
+        source = str(audits)
+        audits = [Path(audits)] if is_audit(audits) else audits_in(audits)
+        if not audits:
+            raise ResultFormatError(
+                f"no saved audit in {source!r}: expected directories written by DepthAudit.save."
+            )
+    found = [each if isinstance(each, DepthAudit) else DepthAudit.load(each) for each in audits]
+    called = _called(names, audit_names(found)) if found else _called(names, [])
+    rows, reasons, tables = [], {}, []
+    for name, audit in zip(called, found, strict=True):
+        low, high = audit.uds_interval
+        rows.append(
+            {
+                "model": name,
+                "checkpoint": audit.models["unlearned"].name,
+                "uds": audit.uds,
+                "uds_low": low,
+                "uds_high": high,
+                "n_measured": audit.n_measured,
+            }
+        )
+        if not audit.n_measured:
+            reasons[name] = {"uds": "no example is measurable"}
+        own = {
+            "example_id": [example.id for example in audit.examples],
+            "value": audit.uds_per_example.tolist(),
+            "subject": [example.subject for example in audit.examples],
+        }
+        tables.append(pd.DataFrame({"model": name, "metric": "uds", **own}))
+    return ModelTable(
+        frame=pd.DataFrame(rows),
+        reasons=_reasons(reasons),
+        source=source,
+        examples=pd.concat(tables, ignore_index=True) if examples else None,
+    )
+
+
+@arguments_checked
+def join_audits(
+    table: ModelTable, audits: ModelTable, *, pairs: Mapping[str, str] | None = None
+) -> ModelTable:
+    """Put the UDS of audits beside the metrics of the same models.
+
+    A model and an audit belong together if they have the same name, or if the last part of the audited
+    checkpoint's path (without a leading "unlearn_", as Open-Unlearning's Hub ids have it) is the last part of the
+    model's name. Models without an audit keep NaN, with the reason.
+
+    Args:
+        table: Models, for example from `read_open_unlearning`.
+        audits: From `read_audits`.
+        pairs: Names of models with the names of their audits, where the rule does not find them.
+
+    Returns:
+        `table` with the columns `uds`, `uds_low`, `uds_high`, and the audits' examples added where both have some.
+
+    Raises:
+        DataError: A name in `pairs` does not exist, two audits fit one model, or none fits any.
+
+    Example:
+        >>> import pandas as pd
+        >>> none = pd.DataFrame(columns=["model", "metric", "reason"])
+        >>> runs = ModelTable(frame=pd.DataFrame({"model": ["x/npo"]}), reasons=none, source="runs")
+        >>> depth = pd.DataFrame({"model": ["a"], "checkpoint": ["ckpt/npo"], "uds": [0.4], "uds_low": [0.3],
+        ...                       "uds_high": [0.5]})
+        >>> join_audits(runs, ModelTable(frame=depth, reasons=none, source="audits")).frame["uds"].tolist()
+        [0.4]
+    """
+    import pandas as pd
+
+    places = _partners(table, audits, dict(pairs or {}))
+    frame, reasons = table.frame.copy(), table.reasons
+    known = audits.frame.reset_index(drop=True)
+    for column in ("uds", "uds_low", "uds_high"):
+        frame[column] = [float("nan") if at is None else float(known[column].iloc[at]) for at in places]
+    reasons = reasons[reasons["metric"] != "uds"]
+    own = dict(zip(audits.reasons["model"], audits.reasons["reason"], strict=True))
+    added = {}
+    for name, at, value in zip(frame["model"], places, frame["uds"], strict=True):
+        if at is None:
+            added[name] = {"uds": f"no audit of this model in {audits.source}"}
+        elif pd.isna(value):
+            added[name] = {"uds": own.get(known["model"].iloc[at], "the audit has no score")}
+    examples = table.examples
+    if examples is not None and audits.examples is not None:
+        new = {
+            known["model"].iloc[at]: name
+            for name, at in zip(frame["model"], places, strict=True)
+            if at is not None
+        }
+        theirs = audits.examples[audits.examples["model"].isin(new)]
+        theirs = theirs.assign(model=theirs["model"].map(new))
+        examples = pd.concat([examples[examples["metric"] != "uds"], theirs], ignore_index=True)
+    return ModelTable(
+        frame=frame,
+        reasons=pd.concat([reasons, _reasons(added)], ignore_index=True),
+        source=f"{table.source}; {audits.source}",
+        examples=examples,
+    )
+
+
+def _subjects(metric: Any) -> Sequence[str | None]:
+    """Subject of each value of a `MetricValue`; None where it has none."""
+    return metric.subjects or [None] * len(metric.ids)
+
+
+def _partners(table: ModelTable, audits: ModelTable, pairs: dict[str, str]) -> list[int | None]:
+    """The audit of each model."""
+    names = [str(name) for name in table.frame["model"]]
+    theirs = [str(name) for name in audits.frame["model"]]
+    for name, audit in pairs.items():
+        if name not in names or audit not in theirs:
+            what, known = (name, names) if name not in names else (audit, theirs)
+            raise DataError(f"pairs names {what!r}, which is not there; there are {', '.join(known[:6])}.")
+    ends = [_end(str(path)) for path in audits.frame["checkpoint"]]
+    found: list[int | None] = []
+    for name in names:
+        wanted = [pairs[name]] if name in pairs else []
+        fits = [i for i, other in enumerate(theirs) if other in (wanted or [name])]
+        fits = fits or ([] if wanted else [i for i, end in enumerate(ends) if end == _end(name)])
+        if len(fits) > 1:
+            raise DataError(
+                f"{len(fits)} audits fit the model {name!r}: say which with pairs={{{name!r}: ...}}."
+            )
+        found.append(fits[0] if fits else None)
+    if all(at is None for at in found):
+        raise DataError(
+            f"no audit belongs to any model: models are {', '.join(names[:3])}, audits of {', '.join(ends[:3])}. "
+            "Name the pairs with pairs={model: audit}."
+        )
+    return found
+
+
+def _end(name: str) -> str:
+    return PurePath(name).name.removeprefix("unlearn_")
+
+
+def _called(names: Sequence[str] | None, paths: Sequence[str]) -> list[str]:
+    if not paths:
+        raise DataError("expected at least one result; got none.")
+    if names is None:
+        return short_names(paths)
+    if len(names) != len(paths) or len(set(names)) != len(names):
+        raise DataError(f"names must be {len(paths)} different names; got {len(names)}.")
+    return list(names)
+
+
+def short_names(paths: Sequence[str]) -> list[str]:
+    """The shortest endings of paths that tell them apart; equal paths are numbered.
+
+    >>> short_names(["runs/npo/last", "runs/rmu/last"])
+    ['npo/last', 'rmu/last']
+    """
+    parts = [PurePath(path).parts for path in paths]
+    for depth in range(1, max(map(len, parts), default=1) + 1):
+        names = ["/".join(path[-depth:]) for path in parts]
+        if len(set(names)) == len(names):
+            return names
+    seen: dict[str, int] = {}
+    names = []
+    for path in paths:
+        seen[path] = seen.get(path, 0) + 1
+        names.append(path if seen[path] == 1 else f"{path} ({seen[path]})")
+    return names
+
+
+def _reasons(found: Mapping[str, Mapping[str, str]]) -> pd.DataFrame:
+    import pandas as pd
+
+    rows = [
+        {"model": model, "metric": metric, "reason": why}
+        for model, reasons in found.items()
+        for metric, why in reasons.items()
+    ]
+    return pd.DataFrame(rows, columns=list(REASONS))

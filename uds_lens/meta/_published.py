@@ -1,0 +1,269 @@
+"""The numbers the UDS paper's repository publishes, as tables."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from uds_lens._arguments import arguments_checked
+from uds_lens.errors import ConfigError, ResultFormatError
+from uds_lens.meta._columns import PUBLISHED, REASONS
+from uds_lens.meta._pools import (
+    NO_INTERVAL,
+    Interval,
+    logit_interval,
+    normal_quantile,
+    wilson_interval,
+)
+from uds_lens.meta._tables import Published, member, number, read_object
+
+# What the UDS paper's tables and figures print and its files do not hold.
+
+_COLUMNS = ("rob_printed", "overall_printed", "n", "threshold", "q_utility", "r_utility")
+
+_PRINTED = """
+es                  .859 .875  14 .07  .816 .384
+em                  .750 .782  16 .62  .974 .674
+prob                .757 .786  43 .24  .925 .674
+paraprob            .875 .782  40 .05  .925 .604
+truth_ratio         .379 .542  17 .59  .995 .389
+rouge               .333 .456  80 .39  .930 .209
+para_rouge          .119 .209 102 .30  .952 .077
+jailbreak_rouge     .308 .438  74 .37  .960 .172
+mia_loss            .668 .767  33 .62  .972 .408
+mia_zlib            .641 .737  18 .38  .971 .445
+mia_min_k           .675 .774  32 .62  .969 .395
+mia_min_kpp         .579 .677  28 .51  .953 .419
+s_mia_loss          .690 .778  33 .63  .919 .235
+s_mia_zlib          .724 .790  18 .23  .937 .246
+s_mia_min_k         .704 .786  32 .64  .920 .212
+s_mia_min_kpp       .602 .686  28 .38  .865 .374
+cka                 .026 .051   9 .98 1.000 .001
+fisher_masked_0.001 .721 .716  48 .36  .621 .561
+logit_lens          .879 .902  16 .32  .918 .620
+uds                 .932 .951  12 .23  .948 .625
+"""
+"""Lee, Kim and Jo (2026), arXiv 2605.24614, and the figures of its repository: robustness and Overall as printed, then
+the number of models, the threshold, Q and R under the utility filter alone."""
+
+
+def printed() -> dict[str, dict[str, float]]:
+    """The printed numbers by metric.
+
+    >>> printed()["uds"]["threshold"], len(printed())
+    (0.23, 20)
+    """
+    found = {}
+    for line in _PRINTED.strip().splitlines():
+        name, *numbers = line.split()
+        found[name] = dict(zip(_COLUMNS, map(float, numbers), strict=True))
+    return found
+
+
+SHIPPED = Path(__file__).parent / "uds_paper"
+"""The files as they come with the library, with their licence."""
+
+_FORGOTTEN = {
+    "one_minus_es": "es",
+    "one_minus_em": "em",
+    "one_minus_paraprob": "paraprob",
+    "one_minus_truth": "truth_ratio",
+}
+"""Written as one minus the metric."""
+
+_SAME = {
+    "s_loss": "s_mia_loss",
+    "s_zlib": "s_mia_zlib",
+    "s_mink": "s_mia_min_k",
+    "s_minkpp": "s_mia_min_kpp",
+    "uds": "uds",
+    "logit_lens": "logit_lens",
+    "utility": "utility",
+    "model_utility": "model_utility",
+    "fluency": "fluency",
+    **{
+        f"{data}_{part}": f"{data}_{part}"
+        for data in ("retain", "ra", "wf")
+        for part in ("q_prob", "q_rouge", "truth_ratio")
+    },
+    "mem": "published_memorization",
+    "privacy_mia": "published_mia",
+    "privacy": "published_privacy",
+    "utility_rel": "published_utility_rel",
+    "overall": "published_score_with",
+}
+"""Written as they are, under another name."""
+
+
+@arguments_checked
+def read_published(path: str | os.PathLike[str] | None = None) -> Published:
+    """Read the UDS paper's per-model values and its judgement of metrics.
+
+    The files hold no pool and no perturbed values: no F, Q or R can be computed again from them. `utility_rel` is
+    taken anew from the utilities, because theirs is capped at 1.
+
+    Args:
+        path: Directory with `method_results.json` and `meta_eval.json`; None reads the copy that comes with this
+            library (`uds_lens/meta/uds_paper`; Copyright 2026 Jaeung Lee, Apache License 2.0).
+
+    Returns:
+        The tables: `frame` (unlearned models), `references` (`full`, `retain`), `metrics` (columns of
+        `uds_lens.meta.PUBLISHED`), `reasons`.
+
+    Raises:
+        ResultFormatError: A file is missing or not what it should be.
+
+    Example:
+        >>> read_published("nowhere")
+        Traceback (most recent call last):
+            ...
+        uds_lens.errors.ResultFormatError: no file at 'nowhere/method_results.json': expected the UDS paper's
+        per-model...
+    """
+    import pandas as pd
+
+    folder = SHIPPED if path is None else Path(path)
+    methods = read_object(folder / "method_results.json", expected="the UDS paper's per-model values")
+    judged = read_object(folder / "meta_eval.json", expected="the UDS paper's judgement of metrics")
+    where = str(folder / "method_results.json")
+    whole = {
+        name: number(value, where=f"{where}, full_utility {name!r}")
+        for name, value in member(methods, "full_utility", dict, where=where).items()
+    }
+    rows, reasons = [], []
+    for place, found in enumerate(member(methods, "models", list, where=where)):
+        row, missing = _model(found, whole, f"{where}, models[{place}]")
+        rows.append(row)
+        reasons += missing
+    models = pd.DataFrame(rows)
+    if not len(models):
+        raise ResultFormatError(f"{where} holds no models.")
+    twice = models["model"][models["model"].duplicated()]
+    if len(twice):
+        raise ResultFormatError(f"{where}: the model {twice.iloc[0]!r} occurs twice.")
+    reference = models.pop("is_reference")
+    return Published(
+        frame=models[~reference].reset_index(drop=True),
+        reasons=pd.DataFrame(reasons, columns=list(REASONS)),
+        source=str(folder) if path is not None else "the UDS paper's files, as this library ships them",
+        metrics=_metrics(judged, str(folder / "meta_eval.json")),
+        references=models[reference].reset_index(drop=True),
+    )
+
+
+def _model(found: Any, whole: Mapping[str, float], where: str) -> tuple[dict[str, Any], list[dict[str, str]]]:
+    if not isinstance(found, dict):
+        raise ResultFormatError(f"{where} must be an object.")
+    name, method = member(found, "model", str, where=where), member(found, "method", str, where=where)
+    epoch = member(found, "epoch", str, where=where)
+    steps = re.fullmatch(r"ep(\d{1,4})", epoch)
+    if steps is None:
+        raise ResultFormatError(f"{where}: 'epoch' must look like 'ep10'; got {epoch[:40]!r}.")
+    row: dict[str, Any] = {
+        "model": name,
+        "method": method,
+        "config": name.removeprefix(f"{method}_"),
+        "epochs": int(steps[1]),
+        "is_reference": member(found, "is_reference", bool, where=where),
+    }
+    for key in ("lr", "alpha"):
+        row[key] = number(found.get(key), where=f"{where}, {key!r}")
+    row |= {
+        ours: 1 - number(found.get(theirs), where=f"{where}, {theirs!r}")
+        for theirs, ours in _FORGOTTEN.items()
+    }
+    row |= {ours: number(found.get(theirs), where=f"{where}, {theirs!r}") for theirs, ours in _SAME.items()}
+    row["utility_rel"] = row["utility"] / whole.get(epoch, math.nan) if whole.get(epoch) else math.nan
+    missing = [
+        {"model": name, "metric": ours, "reason": "the file has no value"}
+        for ours in (*_FORGOTTEN.values(), *_SAME.values())
+        if math.isnan(row[ours])
+    ]
+    if math.isnan(row["utility_rel"]) and not math.isnan(row["utility"]):
+        missing.append({"model": name, "metric": "utility_rel", "reason": f"full_utility has no {epoch!r}"})
+    return row, missing
+
+
+def _metrics(judged: Mapping[str, Any], where: str) -> Any:
+    import pandas as pd
+
+    faithful = member(judged, "faithfulness", dict, where=where)
+    robust = member(judged, "robustness", dict, where=where)
+    rows, beside = [], printed()
+    for place, found in enumerate(member(judged, "metrics", list, where=where)):
+        here = f"{where}, metrics[{place}]"
+        if not isinstance(found, dict):
+            raise ResultFormatError(f"{here} must be an object.")
+        name = member(found, "key", str, where=here)
+        rows.append(
+            {
+                "metric": name,
+                "label": member(found, "label", str, where=here),
+                "category": member(found, "category", str, where=here),
+                "tags": "".join(map(str, member(found, "tags", list, where=here))),
+                **_numbers(faithful, name, {"auc_roc": "auc", "p_mean": "mean_p", "n_mean": "mean_n"}, where),
+                **_numbers(robust, name, {"quantization": "q", "relearning": "r", "agg": "rob"}, where),
+                **beside.get(name, {}),
+            }
+        )
+    return pd.DataFrame(rows, columns=list(PUBLISHED))
+
+
+def _numbers(table: Mapping[str, Any], name: str, columns: Mapping[str, str], where: str) -> dict[str, float]:
+    found = table.get(name, {})
+    if not isinstance(found, dict):
+        raise ResultFormatError(f"{where}: the entry {name!r} must be an object.")
+    return {
+        ours: number(found.get(theirs), where=f"{where}, {name!r}, {theirs!r}")
+        for theirs, ours in columns.items()
+    }
+
+
+# The interval of an F that was published without its values: from the two pool sizes alone.
+
+
+@arguments_checked
+def hanley_mcneil(
+    auc: float | int, n_p: int, n_n: int, *, confidence: float | int = 0.95
+) -> tuple[float, float]:
+    """About how sure an area under the ROC curve is, if all models were independent.
+
+    `var = (F(1 - F) + (n_P - 1)(Q1 - F^2) + (n_N - 1)(Q2 - F^2)) / (n_P n_N)` with `Q1 = F / (2 - F)` and `Q2 = 2
+    F^2 / (1 + F)`, on the logit scale; Wilson's interval with the smaller pool at F = 0 or 1. Values in hand give
+    a better
+    one: `faithfulness`. Checkpoints of one run are not independent, so that the true interval is wider.
+
+    Args:
+        auc: F, 0 to 1; NaN has no interval.
+        n_p: Models that know.
+        n_n: Models that do not.
+        confidence: Of the interval.
+
+    Returns:
+        Both ends; NaN without F or with an empty pool.
+
+    Raises:
+        ConfigError: F lies outside 0 to 1.
+
+    Example:
+        >>> [round(end, 3) for end in hanley_mcneil(0.971, 30, 30)]
+        [0.875, 0.994]
+
+    References:
+        Hanley and McNeil (1982), Radiology 143, 29-36.
+    """
+    if math.isnan(auc) or n_p < 1 or n_n < 1:
+        return NO_INTERVAL
+    if not 0 <= auc <= 1:
+        raise ConfigError(f"auc must lie within 0 and 1; got {auc!r}.")
+    z = normal_quantile(confidence)
+    if auc in (0, 1):
+        found: Interval = wilson_interval(float(auc), min(n_p, n_n), z)
+        return found
+    one, other = auc / (2 - auc), 2 * auc**2 / (1 + auc)
+    spread = auc * (1 - auc) + (n_p - 1) * (one - auc**2) + (n_n - 1) * (other - auc**2)
+    return logit_interval(float(auc), math.sqrt(spread / (n_p * n_n)), z)

@@ -1,0 +1,482 @@
+"""The score of one model: what is forgotten, what leaks, how useful it still is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+
+from uds_lens._arguments import arguments_checked
+from uds_lens._types import check_choice
+from uds_lens.errors import ConfigError, DataError
+from uds_lens.meta._columns import RANKING, SHIFTS
+from uds_lens.meta._direction import Points, directions
+from uds_lens.meta._tables import harmonic_means, require_one_setup
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@arguments_checked
+@dataclass(frozen=True, kw_only=True)
+class ScoreParts:
+    """Which columns make up the score of a model."""
+
+    memorization: tuple[str, ...] = ("es", "em", "paraprob", "truth_ratio")
+    """Metrics of the first part: harmonic mean of `1 - m`, m being turned so that more means more knowledge."""
+
+    membership: tuple[str, ...] = ("s_mia_loss", "s_mia_zlib", "s_mia_min_k", "s_mia_min_kpp")
+    """Metrics of the second part, in the same way."""
+
+    depth: str = "uds"
+    """The metric that the score is formed with and without; joins the second part."""
+
+    utility: str = "utility_rel"
+    """Column with the usefulness relative to `full`; capped at 1 here."""
+
+    def __post_init__(self) -> None:
+        if not self.memorization or not self.membership:
+            raise ConfigError("memorization and membership need at least one metric each.")
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """All metrics, without the utility."""
+        return (*self.memorization, *self.membership, self.depth)
+
+
+@arguments_checked
+def score_models(
+    frame: pd.DataFrame,
+    *,
+    parts: ScoreParts | None = None,
+    direction: Mapping[str, Points] | None = None,
+) -> pd.DataFrame:
+    """Score every model with and without the depth metric.
+
+    `Mem = HM(1 - m of memorization)`, `MIA = HM(1 - m of membership)`, `score_without = HM(Mem, MIA, U)` and
+    `score_with = HM(Mem, HM(MIA, depth), U)` with `U = min(utility_rel, 1)`; HM is the harmonic mean, 0 if a part
+    is 0.
+
+    Args:
+        frame: One row per model: `model`, the columns of `parts`.
+        parts: Which columns; default those of the UDS paper.
+        direction: What a higher value means, for metrics that are not declared.
+
+    Returns:
+        `model`, `memorization`, `mia`, `depth`, `utility`, `utility_rel`, `score_without`, `score_with`, `zeros`
+        (metrics at which nothing is forgotten) and `reason` (which values are missing), index as in `frame`. NaN
+        where a part is NaN.
+
+    Raises:
+        DataError: A column is missing, or a value lies outside 0 to 1.
+        ConfigError: A direction is not known.
+
+    Example:
+        >>> import pandas as pd
+        >>> frame = pd.DataFrame({"model": ["a"], "x": [0.5], "s": [0.5], "d": [1.0], "utility_rel": [1.2]})
+        >>> parts = ScoreParts(memorization=("x",), membership=("s",), depth="d")
+        >>> ways = {"x": "knowledge", "s": "erasure", "d": "erasure"}
+        >>> score_models(frame, parts=parts, direction=ways)[["score_without", "score_with"]].round(4).values.tolist()
+        [[0.6, 0.6667]]
+    """
+    import pandas as pd
+
+    parts = parts or ScoreParts()
+    forgotten = forgotten_shares(frame, parts, direction)
+    scores = Scores.of(forgotten, utility_of(frame, parts), parts)
+    missing = [
+        ", ".join(name for name in (*parts.metrics, parts.utility) if pd.isna(row[name])) or None
+        for _, row in frame[[*dict.fromkeys((*parts.metrics, parts.utility))]].iterrows()
+    ]
+    return pd.DataFrame(
+        {
+            "model": frame["model"] if "model" in frame.columns else frame.index.astype(str),
+            "memorization": scores.memorization,
+            "mia": scores.mia,
+            "depth": scores.depth,
+            "utility": scores.utility,
+            "utility_rel": frame[parts.utility].astype(float),
+            "score_without": scores.without,
+            "score_with": scores.with_depth,
+            "zeros": sum((forgotten[name] == 0).astype(int) for name in parts.metrics),
+            "reason": [None if names is None else f"no value of {names}" for names in missing],
+        },
+        index=frame.index,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """The parts of the score, and the score; models are the last axis."""
+
+    memorization: np.ndarray
+    mia: np.ndarray
+    depth: np.ndarray
+    utility: np.ndarray
+    without: np.ndarray
+    with_depth: np.ndarray
+
+    @classmethod
+    def of(cls, forgotten: Mapping[str, np.ndarray], utility: np.ndarray, parts: ScoreParts) -> Scores:
+        """Put the parts together."""
+        memorization = harmonic_means(_stacked([forgotten[name] for name in parts.memorization]))
+        mia = harmonic_means(_stacked([forgotten[name] for name in parts.membership]))
+        depth = forgotten[parts.depth]
+        privacy = harmonic_means(_stacked([mia, depth]))
+        without = harmonic_means(_stacked([memorization, mia, utility]))
+        with_depth = harmonic_means(_stacked([memorization, privacy, utility]))
+        return cls(memorization, mia, depth, utility, without, with_depth)
+
+
+def _stacked(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    return np.stack(np.broadcast_arrays(*arrays), axis=-1)
+
+
+def forgotten_shares(
+    frame: pd.DataFrame, parts: ScoreParts, direction: Mapping[str, Points] | None
+) -> dict[str, np.ndarray]:
+    """`1 - m` of every metric of the score, checked to lie within 0 and 1."""
+    ways = directions(frame, list(dict.fromkeys(parts.metrics)), direction)
+    return {name: checked_share(name, forgotten_share(frame[name], points)) for name, points in ways.items()}
+
+
+def forgotten_share(values: pd.Series, points: Points) -> np.ndarray:
+    """`1 - m`: the value of a metric of erasure as it is, `1 - value` of one of knowledge."""
+    numbers = values.to_numpy(dtype=float)
+    return numbers if points == "erasure" else 1 - numbers
+
+
+def checked_share(name: str, forgotten: np.ndarray) -> np.ndarray:
+    """What is forgotten; rounding beyond 0 and 1 is cut, more is an error."""
+    with np.errstate(invalid="ignore"):
+        outside = (forgotten < -1e-9) | (forgotten > 1 + 1e-9)
+    if outside.any():
+        raise DataError(
+            f"a part of the score must lie within 0 and 1; {name!r} gives {float(forgotten[outside][0]):g} "
+            "(0: known, 1: forgotten). Rescale it, or leave it out of ScoreParts."
+        )
+    return np.clip(forgotten, 0.0, 1.0)
+
+
+def utility_of(frame: pd.DataFrame, parts: ScoreParts) -> np.ndarray:
+    """The usefulness, capped at 1."""
+    import pandas as pd
+
+    if parts.utility not in frame.columns:
+        raise DataError(f"the table lacks the column {parts.utility!r}: utility over that of full.")
+    values = pd.to_numeric(frame[parts.utility], errors="coerce").astype(float).to_numpy()
+    if (values < 0).any():
+        raise DataError(f"the column {parts.utility!r} must be >= 0; got {float(np.nanmin(values)):g}.")
+    return np.minimum(values, 1.0)
+
+
+# Which unlearning method is best: by its best configuration, with and without the depth metric.
+
+View: TypeAlias = Literal["without", "with"]
+"""Whether the depth metric is part of the score."""
+
+TIE = 1e-12
+"""Scores closer than this are equal."""
+
+
+class Choice(NamedTuple):
+    """The configuration that stands for a method."""
+
+    at: int
+    """Its row."""
+
+    tied: tuple[int, ...]
+    """All rows with the same score, itself included."""
+
+    margin: float
+    """Score above the next; 0 in a tie, NaN with one candidate."""
+
+
+@arguments_checked
+def rank(
+    frame: pd.DataFrame,
+    *,
+    with_uds: bool = True,
+    select_by: View = "without",
+    min_utility: float | None = None,
+    parts: ScoreParts | None = None,
+    direction: Mapping[str, Points] | None = None,
+) -> pd.DataFrame:
+    """Rank methods by the score of their best configuration.
+
+    The score is `HM(Mem, Privacy, U)`, with `Privacy = MIA` or `HM(MIA, UDS)` (see `score_models`). The
+    configuration is chosen by one of the two scores, whichever of them ranks: the paper chooses without UDS. Where
+    several configurations reach the same score, all are named, and the one with the fewest parts at 0 and then the
+    highest harmonic mean of the rest is shown; that is the one the paper's 1e-12 in each denominator picks.
+
+    Args:
+        frame: One row per model: `model`, `method`, the columns of `parts`.
+        with_uds: Rank with the depth metric in the score.
+        select_by: Choose the configuration by the score "without" or "with" it.
+        min_utility: Smallest `utility_rel` of a candidate; None takes all.
+        parts: Columns of the score; default those of the UDS paper.
+        direction: What a higher value means, for metrics that are not declared.
+
+    Returns:
+        One row per method, best first, columns as in `uds_lens.meta.RANKING`. A method without an eligible
+        configuration comes last, with NaN and a reason.
+
+    Raises:
+        DataError: A column is missing, a value lies outside its range, or the columns `base` and `split` name several
+            base models or splits (`select` takes those of one).
+        ConfigError: `select_by` is unknown, or a direction is.
+
+    Example:
+        >>> import pandas as pd
+        >>> frame = pd.DataFrame({"model": ["a1", "b1"], "method": ["a", "b"], "x": [0.5, 0.2], "s": [0.9, 0.6],
+        ...                       "d": [0.9, 0.1], "utility_rel": [1.0, 1.0]})
+        >>> parts = ScoreParts(memorization=("x",), membership=("s",), depth="d")
+        >>> ways = {"x": "knowledge", "s": "erasure", "d": "erasure"}
+        >>> rank(frame, parts=parts, direction=ways)[["method", "rank", "rank_without"]].values.tolist()
+        [['a', 1.0, 2.0], ['b', 2.0, 1.0]]
+    """
+    import pandas as pd
+
+    check_choice("select_by", select_by, View)
+    parts = parts or ScoreParts()
+    scores = score_models(frame, parts=parts, direction=direction)
+    names = methods_of(frame)
+    rows = [
+        _row(method, scores, np.flatnonzero(names == method), select_by, min_utility)
+        for method in dict.fromkeys(names)
+    ]
+    found = pd.DataFrame(rows, columns=list(RANKING))
+    found["score"] = found["score_with" if with_uds else "score_without"]
+    for column, by in (("rank", "score"), ("rank_without", "score_without"), ("rank_with", "score_with")):
+        found[column] = places(found[by].to_numpy(dtype=float))
+    found["n_tied_rank"] = [int((found["rank"] == place).sum()) for place in found["rank"]]
+    return found.sort_values(["rank", "method"], na_position="last", ignore_index=True)
+
+
+@arguments_checked
+def shifts(
+    frame: pd.DataFrame,
+    *,
+    min_utility: float | None = None,
+    parts: ScoreParts | None = None,
+    direction: Mapping[str, Points] | None = None,
+) -> pd.DataFrame:
+    """Which configuration each method would be represented by without and with the depth metric.
+
+    A choice that is only one of several tied ones does not count as moved if the other choice is among them.
+
+    Args:
+        frame: One row per model: `model`, `method`, the columns of `parts`.
+        min_utility: Smallest `utility_rel` of a candidate; None takes all.
+        parts: Columns of the score; default those of the UDS paper.
+        direction: What a higher value means, for metrics that are not declared.
+
+    Returns:
+        One row per method in order of appearance, columns as in `uds_lens.meta.SHIFTS`.
+
+    Raises:
+        DataError: A column is missing, or a value lies outside its range.
+        ConfigError: A direction is not known.
+
+    Example:
+        >>> import pandas as pd
+        >>> frame = pd.DataFrame({"model": ["a1", "a2"], "method": ["a", "a"], "x": [0.2, 0.2], "s": [0.9, 0.8],
+        ...                       "d": [0.1, 0.9], "utility_rel": [1.0, 1.0]})
+        >>> parts = ScoreParts(memorization=("x",), membership=("s",), depth="d")
+        >>> ways = {"x": "knowledge", "s": "erasure", "d": "erasure"}
+        >>> shifts(frame, parts=parts, direction=ways)[["model_without", "model_with"]].values.tolist()
+        [['a1', 'a2']]
+    """
+    import pandas as pd
+
+    scores = score_models(frame, parts=parts, direction=direction)
+    names = methods_of(frame)
+    rows = []
+    for method in dict.fromkeys(names):
+        own = np.flatnonzero(names == method)
+        first = choose(scores, own, "without", min_utility)
+        second = choose(scores, own, "with", min_utility)
+        row: dict[str, Any] = {**dict.fromkeys(SHIFTS, math.nan), "method": method}
+        if first is not None and second is not None:
+            at = first.at if first.at in second.tied else second.at
+            model, depth = scores["model"].to_numpy(), scores["depth"].to_numpy()
+            row |= {
+                "model_without": model[first.at],
+                "model_with": model[at],
+                "moved": bool(at != first.at),
+                "depth_without": float(depth[first.at]),
+                "depth_with": float(depth[at]),
+                "depth_change": float(depth[at] - depth[first.at]),
+                "n_tied_without": len(first.tied),
+                "n_tied_with": len(second.tied),
+            }
+        rows.append(row)
+    return pd.DataFrame(rows, columns=list(SHIFTS))
+
+
+def places(scores: np.ndarray) -> np.ndarray:
+    """Places of scores, 1 for the highest; equal ones share the better place, NaN has none.
+
+    >>> places(np.array([0.2, 0.9, 0.9, float("nan")])).tolist()
+    [3.0, 1.0, 1.0, nan]
+    """
+    with np.errstate(invalid="ignore"):
+        above = (scores[None, :] > scores[:, None] + TIE).sum(1) + 1.0
+    return np.where(np.isnan(scores), math.nan, above)
+
+
+def choose(scores: pd.DataFrame, own: np.ndarray, by: View, min_utility: float | None) -> Choice | None:
+    """The best of some rows by one of the two scores; None if none is eligible."""
+    score = scores[f"score_{by}"].to_numpy(dtype=float)
+    candidates = own[eligible(scores, own, min_utility)]
+    if not len(candidates):
+        return None
+    best = score[candidates].max()
+    tied = candidates[score[candidates] >= best - TIE]
+    others = np.sort(score[candidates])[:-1]
+    margin = math.nan if not len(others) else max(float(best - others[-1]), 0.0)
+    margin = 0.0 if len(tied) > 1 else margin
+    at = min(map(int, tied), key=lambda row: (*_worth(scores, row, by), str(scores["model"].iloc[row])))
+    return Choice(at, tuple(int(row) for row in tied), margin)
+
+
+def eligible(scores: pd.DataFrame, own: np.ndarray, min_utility: float | None) -> np.ndarray:
+    """Which of some rows are complete and useful enough."""
+    complete = scores[["score_without", "score_with"]].notna().all(axis=1).to_numpy()[own]
+    if min_utility is None:
+        return complete
+    return complete & (scores["utility_rel"].to_numpy(dtype=float)[own] >= min_utility)
+
+
+def _worth(scores: pd.DataFrame, row: int, by: View) -> tuple[int, float]:
+    """What breaks a tie, smallest first: parts at 0, then the harmonic mean of the others."""
+    names = ["memorization", "mia", *(["depth"] if by == "with" else []), "utility"]
+    values = scores[names].iloc[row].to_numpy(dtype=float)
+    positive = values[values > 0]
+    rest = float(harmonic_means(positive)) if len(positive) else 0.0
+    return int(scores["zeros"].iloc[row]) + int(values[-1] == 0), -rest
+
+
+def _row(
+    method: str, scores: pd.DataFrame, own: np.ndarray, by: View, min_utility: float | None
+) -> dict[str, Any]:
+    row: dict[str, Any] = {**dict.fromkeys(RANKING, math.nan), "method": method, "model": None, "tied": ""}
+    n_eligible = int(eligible(scores, own, min_utility).sum())
+    row |= {"n_configs": len(own), "n_eligible": n_eligible, "n_tied": 0, "reason": None}
+    choice = choose(scores, own, by, min_utility)
+    if choice is None:
+        reasons = scores["reason"].iloc[own].dropna()
+        if len(reasons) == len(own):
+            return row | {"reason": reasons.iloc[0]}
+        return row | {"reason": f"no complete configuration keeps {min_utility or 0:g} of the utility"}
+    chosen = scores.iloc[choice.at]
+    for name in (
+        "model",
+        "memorization",
+        "mia",
+        "depth",
+        "utility",
+        "utility_rel",
+        "score_without",
+        "score_with",
+    ):
+        row[name] = chosen[name]
+    row |= {"n_tied": len(choice.tied), "margin": choice.margin}
+    if len(choice.tied) > 1:
+        score = float(chosen[f"score_{by}"])
+        row["tied"] = " ".join(str(scores["model"].iloc[at]) for at in choice.tied)
+        row["reason"] = (
+            f"{len(choice.tied)}-way tie at {score:.3f}: shown is the one that is best in its other parts"
+        )
+    return row
+
+
+def methods_of(frame: pd.DataFrame) -> np.ndarray:
+    """Method of each model."""
+    if "method" not in frame.columns:
+        raise DataError("the table lacks the column 'method': which unlearning method made each model.")
+    if frame["method"].isna().any():
+        count = int(frame["method"].isna().sum())
+        raise DataError(
+            f"the column 'method' is empty in {count} rows: leave references such as full and retain out."
+        )
+    require_one_setup(frame)
+    return frame["method"].astype(str).to_numpy(dtype=object)
+
+
+# What keeps models from being scored, and what makes a ranking say little.
+
+FEW = 5
+"""Models below which places and their probabilities are quoted with a caution."""
+
+
+def empty_parts(
+    frame: pd.DataFrame, parts: ScoreParts, reasons: pd.DataFrame | None = None
+) -> dict[str, str | None]:
+    """The parts of the score that no model has a value of, each with the reader's commonest reason.
+
+    Example:
+        >>> import pandas as pd
+        >>> frame = pd.DataFrame({"model": ["a"], "x": [float("nan")], "s": [1.0], "utility_rel": [1.0]})
+        >>> why = pd.DataFrame({"model": ["a"], "metric": ["x"], "reason": ["empty in the file"]})
+        >>> empty_parts(frame, ScoreParts(memorization=("x",), membership=("s",)), why)
+        {'x': 'empty in the file', 'uds': None}
+    """
+    found: dict[str, str | None] = {}
+    for name in dict.fromkeys((*parts.metrics, parts.utility)):
+        if name not in frame.columns:
+            found[name] = None
+        elif frame[name].isna().all():
+            found[name] = reason_of(name, frame, reasons)
+    return found
+
+
+def reason_of(name: str, frame: pd.DataFrame, reasons: pd.DataFrame | None) -> str | None:
+    """The reason that most models of `frame` share; None without one."""
+    if reasons is None or not len(reasons):
+        return None
+    own = reasons[(reasons["metric"] == name) & reasons["model"].isin(frame["model"])]
+    return str(own["reason"].value_counts().index[0]) if len(own) else None
+
+
+def score_cautions(frame: pd.DataFrame, parts: ScoreParts) -> list[str]:
+    """What to know before quoting a ranking: constant parts, and few models.
+
+    Args:
+        frame: Unlearned models with the columns of `parts`.
+        parts: Columns of the score.
+
+    Returns:
+        Sentences; none where nothing is to be said or no model can be scored.
+
+    Example:
+        >>> import pandas as pd
+        >>> frame = pd.DataFrame({"x": [0.5, 0.5], "s": [0.1, 0.2], "d": [0.3, 0.4], "utility_rel": [1.0, 0.9]})
+        >>> for each in score_cautions(frame, ScoreParts(memorization=("x",), membership=("s",), depth="d")):
+        ...     print(each)
+        only 2 models have a score: P(first) is about these models alone, and the order of methods is open
+        x is 0.5 for all 2 models: a part that is the same for all tells none apart
+    """
+    names = list(dict.fromkeys((*parts.metrics, parts.utility)))
+    scored = frame[names].astype(float).dropna()
+    n = len(scored)
+    if not n:
+        return []
+    told = []
+    if n < FEW:
+        models = "model has" if n == 1 else "models have"
+        told.append(
+            f"only {n} {models} a score: P(first) is about these models alone, and the order of methods is open"
+        )
+    if n < 2:
+        return told
+    for name in names:
+        values = scored[name].to_numpy()
+        if float(np.ptp(values)) <= 1e-12:
+            told.append(
+                f"{name} is {values[0]:g} for all {n} models: a part that is the same for all tells none apart"
+            )
+    return told

@@ -1,0 +1,593 @@
+"""What a reader returns: a table of models, why values are missing in it, and what its models are made from."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from uds_lens._arguments import arguments_checked
+from uds_lens.errors import (
+    ConfigError,
+    DataError,
+    ResultFormatError,
+    Setting,
+    warn_once,
+)
+from uds_lens.meta._columns import MODELS, REASONS
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@arguments_checked
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ModelTable:
+    """Models with their metrics, as a reader found them."""
+
+    frame: pd.DataFrame
+    """One row per model: `model`, metrics by the names of `uds_lens.metrics.METRICS`, and what is known of `method`,
+    `config`, `lr`, `epochs`, `utility_rel` and the rest of `uds_lens.meta.MODELS`."""
+
+    reasons: pd.DataFrame
+    """Why values are NaN: `model`, `metric`, `reason`."""
+
+    source: str
+    """Where it was read."""
+
+    examples: pd.DataFrame | None = None
+    """Values per example, where they were asked for: `model`, `metric`, `example_id`, `value`, and `subject` where the
+    results say what a row is about. Ids of the holdout set of an attack begin with "holdout/". Those of retain stand
+    under "retain", or under "retain BASE SPLIT" where there are several."""
+
+    def __len__(self) -> int:
+        return len(self.frame)
+
+
+@arguments_checked
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Published(ModelTable):
+    """What the UDS paper's repository publishes."""
+
+    metrics: pd.DataFrame
+    """The paper's judgement of 22 metrics: columns of `uds_lens.meta.PUBLISHED`."""
+
+    references: pd.DataFrame
+    """The models `full` and `retain`; `frame` holds the unlearned ones only."""
+
+
+SETUP = ("base", "split")
+"""Columns that say what a model was made from: the base model, and the split it was to forget."""
+
+
+def setups(frame: pd.DataFrame) -> list[tuple[str | None, str | None]]:
+    """Return the base models and splits of a table, in order of appearance; None where nothing tells.
+
+    >>> import pandas as pd
+    >>> setups(pd.DataFrame({"model": ["a", "b"], "base": ["1B", "8B"]}))
+    [('1B', None), ('8B', None)]
+    """
+    columns = [
+        [None if value is None or value != value else str(value) for value in frame[name]]
+        if name in frame.columns
+        else [None] * len(frame)
+        for name in SETUP
+    ]
+    return list(dict.fromkeys(zip(*columns, strict=True)))
+
+
+def setup_name(setup: Sequence[str | None]) -> str:
+    """Return a base model and a split in words.
+
+    >>> setup_name(("Llama-3.2-1B", "forget10")), setup_name((None, None))
+    ('Llama-3.2-1B, forget10', 'base model and split not known')
+    """
+    return ", ".join(each for each in setup if each) or "base model and split not known"
+
+
+def require_one_setup(frame: pd.DataFrame) -> None:
+    """Raise unless all models are of one base model and one split.
+
+    Raises:
+        DataError: They are not: scores of several are no configurations of one method.
+    """
+    found = setups(frame)
+    if len(found) > 1:
+        more = "; ..." if len(found) > 4 else ""
+        raise DataError(
+            f"the models are of {len(found)} base models and splits ({'; '.join(map(setup_name, found[:4]))}{more}), "
+            "which are no configurations of one method. Choose with ",
+            Setting("base"),
+            " and ",
+            Setting("split"),
+            " (uds_lens.meta.select).",
+        )
+
+
+@arguments_checked
+def select(table: ModelTable, *, base: str | None = None, split: str | None = None) -> ModelTable:
+    """Choose the models of one base model, of one split, or of both.
+
+    Args:
+        table: What a reader returned.
+        base: Value of the column `base`, in any capitals; None takes all.
+        split: Value of the column `split`, in any capitals; None takes all.
+
+    Returns:
+        Their rows, reasons and values per example, with those of the retain model that belongs to them.
+
+    Raises:
+        DataError: No model is of that base model and split.
+
+    Example:
+        >>> import pandas as pd
+        >>> none = pd.DataFrame(columns=["model", "metric", "reason"])
+        >>> models = pd.DataFrame({"model": ["a", "b"], "base": ["Llama", "Phi"], "split": ["forget10", "forget10"]})
+        >>> select(ModelTable(frame=models, reasons=none, source="here"), base="phi").frame["model"].tolist()
+        ['b']
+    """
+    frame = table.frame
+    kept = frame["model"].notna()
+    for name, wanted in zip(SETUP, (base, split), strict=True):
+        if wanted is None:
+            continue
+        values = frame[name] if name in frame.columns else frame["model"].map(lambda _: None)
+        kept &= values.astype(str).str.lower() == wanted.lower()
+    if not kept.any():
+        there = "; ".join(map(setup_name, setups(frame)[:6])) or "no models"
+        raise DataError(f"no model is of {setup_name((base, split))}; there are {there}.")
+    return _rows(table, kept)
+
+
+def of_setup(table: ModelTable, setup: tuple[str | None, str | None]) -> ModelTable:
+    """Return the models of exactly one setup, None being a value like others; `retain` is the one of that setup."""
+    keys = [setups(table.frame.iloc[[at]])[0] for at in range(len(table.frame))]
+    found = _rows(table, [key == setup for key in keys])
+    examples = found.examples
+    if examples is not None:
+        own = examples["model"].replace({retain_name(setup): "retain"})
+        found = replace(found, examples=examples.assign(model=own))
+    return found
+
+
+def retain_name(setup: Sequence[str | None]) -> str:
+    """Return the name of a retain model among the values per example, where there are several."""
+    return " ".join(["retain", *(each for each in setup if each)])
+
+
+def _rows(table: ModelTable, kept: Sequence[bool] | pd.Series) -> ModelTable:
+    frame = table.frame[list(kept)].reset_index(drop=True)
+    gone = set(table.frame["model"].astype(str)) - set(frame["model"].astype(str))
+    examples = table.examples
+    if examples is not None:
+        examples = examples[~examples["model"].astype(str).isin(gone)].reset_index(drop=True)
+    reasons = table.reasons[~table.reasons["model"].astype(str).isin(gone)].reset_index(drop=True)
+    return replace(table, frame=frame, reasons=reasons, examples=examples)
+
+
+# JSON that somebody else wrote: read with care, complaints name the file.
+
+LARGEST = 1 << 30
+"""Bytes of a file that is still read."""
+
+
+def read_object(path: Path, *, expected: str) -> dict[str, Any]:
+    """The object in a JSON file.
+
+    Args:
+        path: The file.
+        expected: What should be there, for the message.
+
+    Raises:
+        ResultFormatError: The file is missing, too large, no JSON, or holds something else than an object.
+    """
+    if not path.is_file():
+        raise ResultFormatError(f"no file at {str(path)!r}: expected {expected}.")
+    size = path.stat().st_size
+    if size > LARGEST:
+        raise ResultFormatError(
+            f"{str(path)!r} has {size >> 20} MiB: expected {expected} of at most {LARGEST >> 20} MiB."
+        )
+    try:
+        found = json.loads(path.read_text(encoding="utf-8-sig"))
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise ResultFormatError(
+            f"{str(path)!r} is no JSON ({str(error)[:120]}): expected {expected}."
+        ) from error
+    if not isinstance(found, dict):
+        raise ResultFormatError(f"{str(path)!r} holds {kind(found)}: expected {expected}, an object.")
+    return found
+
+
+def number(value: Any, *, where: str) -> float:
+    """A number; NaN for null and NaN.
+
+    Args:
+        value: What a file holds.
+        where: The place, for the message.
+
+    Raises:
+        ResultFormatError: It is something else, or infinite.
+
+    Example:
+        >>> number(None, where="x"), number(3, where="x")
+        (nan, 3.0)
+    """
+    if value is None:
+        return math.nan
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ResultFormatError(f"{where} must be a number or null; got {kind(value)} {str(value)[:40]!r}.")
+    try:
+        found = float(value)
+    except OverflowError:
+        found = math.inf
+    if math.isinf(found):
+        raise ResultFormatError(f"{where} must be finite; got {str(value)[:40]}.")
+    return found
+
+
+def member(found: Mapping[str, Any], name: str, shape: type, *, where: str) -> Any:
+    """A member of an object that must be there and of one shape."""
+    value = found.get(name)
+    if not isinstance(value, shape):
+        there = f"{kind(value)}" if name in found else "nothing"
+        raise ResultFormatError(f"{where}: {name!r} must be {_NAMES[shape]}; got {there}.")
+    return value
+
+
+_NAMES: dict[type, str] = {
+    dict: "an object",
+    list: "a list",
+    str: "text",
+    bool: "true or false",
+    int: "a number",
+}
+
+
+def kind(value: Any) -> str:
+    """What a JSON value is, in words.
+
+    >>> kind([]), kind(None)
+    ('a list', 'null')
+    """
+    if value is None:
+        return "null"
+    return _NAMES.get(type(value), "a number")
+
+
+# A table of models from a CSV file.
+
+_TEXT = ("model", "variant", "run", "method", "config")
+
+
+@arguments_checked
+def read_csv(path: str | os.PathLike[str]) -> ModelTable:
+    """Read a table of models: one row per model, a header, an empty cell where there is no value.
+
+    Args:
+        path: The file. It needs a column `model`; `knows`, `variant`, `run`, `method`, `config`, `lr`, `epochs` and
+            `utility_rel` mean what `uds_lens.meta.MODELS` says; other columns of numbers are metrics.
+
+    Returns:
+        The table; empty cells of metrics have a reason.
+
+    Raises:
+        DataError: The file is missing, empty or no table; `model` is missing or not unique.
+
+    Example:
+        >>> read_csv("nowhere.csv")
+        Traceback (most recent call last):
+            ...
+        uds_lens.errors.DataError: no file at 'nowhere.csv': expected a CSV with one row per model.
+    """
+    import pandas as pd
+
+    file = Path(path)
+    if not file.is_file():
+        raise DataError(f"no file at {str(file)!r}: expected a CSV with one row per model.")
+    if file.stat().st_size > LARGEST:
+        raise DataError(
+            f"{str(file)!r} is larger than {LARGEST >> 20} MiB: expected a table with one row per model."
+        )
+    try:
+        frame = pd.read_csv(file, dtype=dict.fromkeys(_TEXT, str), encoding="utf-8-sig")
+    except (ValueError, OSError) as error:  # pandas' parser errors are ValueErrors
+        raise DataError(f"{str(file)!r} is no CSV table: {str(error)[:200]}") from error
+    if "model" not in frame.columns or not len(frame):
+        raise DataError(
+            f"{str(file)!r} needs a header with the column 'model' and at least one row below it."
+        )
+    wrong = frame["model"].isna() | frame["model"].duplicated()
+    if wrong.any():
+        at = int(wrong.to_numpy().argmax())
+        raise DataError(
+            f"{str(file)!r}, row {at + 1}: 'model' must be unique; got {frame['model'].iloc[at]!r}."
+        )
+    metrics = [
+        name for name in frame.columns if name not in MODELS and pd.api.types.is_numeric_dtype(frame[name])
+    ]
+    rows = [
+        {"model": model, "metric": name, "reason": "empty in the file"}
+        for name in metrics
+        for model in frame["model"][frame[name].isna()]
+    ]
+    return ModelTable(frame=frame, reasons=pd.DataFrame(rows, columns=list(REASONS)), source=str(file))
+
+
+# What made a model, method, base model and split: by its record, by its name, or by a table. Nothing is
+# guessed.
+
+COLUMNS = ("method", "config", "lr", "epochs")
+"""What is known of the making of a model."""
+
+_METHOD = re.compile(r"forget\d+_([A-Za-z]+)(?=[_/]|$)")
+_LR = re.compile(r"_lr(\d+(?:\.\d+)?(?:e-?\d+)?)(?=[_/]|$)")
+_EPOCHS = re.compile(r"_(?:epoch|ep)(\d{1,4})(?=[_/]|$)")
+_BASE = re.compile(r"tofu_(.+?)_(?:forget\d+|retain\d+|full)(?=[_/]|$)")
+_SPLIT = re.compile(r"(?:^|[_/])(forget|retain)(\d+)(?=[_/]|$)")
+_ROLES = {
+    role: re.compile(rf"(?:^|[_/]){role}{number}(?=/|$)")
+    for role, number in (("retain", r"\d*"), ("full", ""))
+}
+_WITHIN = re.compile(r"evals?(_.+)?|checkpoint-\d+")
+"""Folders inside the folder of a task."""
+
+_LARGEST_CONFIG = 1 << 20
+
+
+def told_by_name(name: str) -> dict[str, Any]:
+    """What the name of an Open-Unlearning run or checkpoint says about it: `method`, `config`, `lr`, `epochs`.
+
+    >>> told_by_name("unlearn_tofu_forget10_NPO_lr1e-05_epoch5")
+    {'method': 'npo', 'config': 'lr1e-05_epoch5', 'lr': 1e-05, 'epochs': 5.0}
+    >>> told_by_name("my model")["method"] is None
+    True
+    """
+    method = _METHOD.search(name)
+    found: dict[str, Any] = {"method": method[1].lower() if method else None}
+    found["config"] = name[method.end() :].lstrip("_") or None if method else None
+    lr, epochs = _LR.search(name), _EPOCHS.search(name)
+    found["lr"] = float(lr[1]) if lr else math.nan
+    found["epochs"] = float(epochs[1]) if epochs else math.nan
+    return found
+
+
+def setup_of(folder: Path, name: str) -> tuple[str | None, str | None]:
+    """Return the base model and the split of a run: by `.hydra/config.yaml` beside it, else by its name.
+
+    The file says what was run, and the name what somebody called it: where they differ, the file is taken, with a
+    warning.
+
+    Args:
+        folder: Of the results.
+        name: The run's, as in `tofu_Llama-3.2-1B-Instruct_forget10_NPO`.
+
+    Returns:
+        As in `("Llama-3.2-1B-Instruct", "forget10")`; None where neither tells.
+
+    Raises:
+        ResultFormatError: The file is no YAML.
+
+    Example:
+        >>> setup_of(Path("nowhere"), "tofu_Llama-3.2-1B-Instruct_retain90")
+        ('Llama-3.2-1B-Instruct', 'forget10')
+    """
+    named = _setup_in(name)
+    found: list[str | None] = []
+    for what, own, told in zip(("base model", "split"), named, _configured(folder), strict=True):
+        if own and told and own.lower() != told.lower():
+            warn_once(
+                f"{name}: the name says {what} {own}, .hydra/config.yaml {told}, which is what was run and is taken."
+            )
+        found.append(told or own)
+    return found[0], found[1]
+
+
+def role_in(name: str) -> str | None:
+    """Return which reference a run is by the end of its name: "retain", "full", or None.
+
+    >>> role_in("tofu_X_retain90"), role_in("tofu_X_full/evals_forget05"), role_in("tofu_X_forget10_NPO")
+    ('retain', 'full', None)
+    """
+    return next((role for role, form in _ROLES.items() if form.search(name)), None)
+
+
+def is_within(folder: str) -> bool:
+    """Return whether a folder's name is that of a part of a task (`evals`, `evals_forget10`, `checkpoint-80`).
+
+    >>> is_within("evals_forget05"), is_within("tofu_X_full")
+    (True, False)
+    """
+    return _WITHIN.fullmatch(folder) is not None
+
+
+def _setup_in(name: str) -> tuple[str | None, str | None]:
+    """What a name says; the split that retain90 goes with is forget10."""
+    base = _BASE.search(name)
+    splits = dict(_SPLIT.findall(name))
+    split = f"forget{splits['forget']}" if "forget" in splits else None
+    if split is None and "retain" in splits and int(splits["retain"]) < 100:
+        split = f"forget{100 - int(splits['retain']):02d}"
+    return base[1] if base else None, split
+
+
+def _configured(folder: Path) -> tuple[str | None, str | None]:
+    """What Hydra wrote beside a run: in its folder, or in that of the task where the results are in `evals`."""
+    import yaml
+
+    at = folder
+    while not (at / ".hydra" / "config.yaml").is_file():
+        if not is_within(at.name):
+            return None, None
+        at = at.parent
+    place = at / ".hydra" / "config.yaml"
+    try:
+        if place.stat().st_size > _LARGEST_CONFIG:
+            raise ValueError("more than 1 MiB")
+        config = yaml.safe_load(place.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError, yaml.YAMLError) as error:
+        text = " ".join(str(error).split())[:120]
+        raise ResultFormatError(
+            f"{str(place)!r} is no YAML ({text}): expected Hydra's record of the run."
+        ) from error
+    paths = [
+        _text(config, "model", part, "pretrained_model_name_or_path")
+        for part in ("tokenizer_args", "model_args")
+    ]
+    bases = [_setup_in(path)[0] for path in paths if path]
+    tokenizer = PurePath(paths[0]).name if paths[0] else None
+    split = _text(config, "forget_split") or _text(config, "eval", "tofu", "forget_split")
+    return next((base for base in bases if base), tokenizer), split
+
+
+def _text(config: Any, *keys: str) -> str | None:
+    """A text in nested mappings; None where there is none, or one that stands for another (`${...}`)."""
+    for key in keys:
+        config = config.get(key) if isinstance(config, dict) else None
+    return config if isinstance(config, str) and config and "${" not in config else None
+
+
+def made_by(checkpoint: str, fingerprint: str, *, names: tuple[str, ...] = ()) -> dict[str, Any]:
+    """How a measured model was made, as far as it is certain.
+
+    The first that knows: `unlearning.json` in the model's directory, if it speaks of the weights that were measured;
+    a part of the path that `uds_lens.unlearning.config_name` made, or that has Open-Unlearning's form
+    (`tofu_..._forget10_NPO_...`), of the checkpoint or of one of `names`.
+
+    Args:
+        checkpoint: Path or Hub id of the model.
+        fingerprint: Of the weights that were measured.
+        names: Other names of the model, for example that of the file with its results.
+
+    Returns:
+        `method`, `config`, `lr`, `epochs`; None and NaN where nothing tells.
+
+    Raises:
+        ResultFormatError: The record beside the model was altered or is of another version.
+
+    Example:
+        >>> made_by("ckpt/npo_lr2e-05_beta0.1_alpha1_epoch10", "0" * 32)["method"]
+        'npo'
+    """
+    from uds_lens.unlearning import read_record
+    from uds_lens.unlearning._record import UNLEARNING_RECORD
+
+    if (Path(checkpoint) / UNLEARNING_RECORD).is_file():
+        record = read_record(checkpoint)
+        if record["fingerprint"] == fingerprint:
+            config = record["config"]
+            return {
+                "method": record["method"],
+                "config": record["name"].removeprefix(f"{record['method']}_"),
+                "lr": float(config.get("learning_rate") or math.nan),
+                "epochs": float(config.get("epochs") or math.nan),
+            }
+    for name in (checkpoint, *names):
+        for part in reversed(PurePath(name).parts):
+            told = _by_our_name(part) or (told_by_name(part) if "tofu_" in part else None)
+            if told is not None and told["method"] is not None:
+                return told
+    return dict(zip(COLUMNS, (None, None, math.nan, math.nan), strict=True))
+
+
+def _by_our_name(part: str) -> dict[str, Any] | None:
+    """What a part of a path says that is the name of a configuration of ours."""
+    from uds_lens.unlearning import parse_name
+
+    if "_lr" not in part:
+        return None
+    try:
+        config = parse_name(part)
+    except ConfigError:
+        return None
+    return {
+        "method": config.method,
+        "config": part.removeprefix(f"{config.method}_"),
+        "lr": config.learning_rate,
+        "epochs": float(config.epochs),
+    }
+
+
+@arguments_checked
+def join_methods(table: ModelTable, methods: Mapping[str, str] | str | os.PathLike[str]) -> ModelTable:
+    """Say which method made each model; what is said replaces what a record or a name told.
+
+    Args:
+        table: Models.
+        methods: Name of a model to its method; or a CSV with the columns `model` and `method`, and `config`, `lr`,
+            `epochs` where they are known. Models it does not name stay as they are.
+
+    Returns:
+        `table` with the columns that `methods` fills.
+
+    Raises:
+        DataError: It names a model that is not in the table, or the file lacks a column.
+
+    Example:
+        >>> import pandas as pd
+        >>> none = pd.DataFrame(columns=["model", "metric", "reason"])
+        >>> models = ModelTable(frame=pd.DataFrame({"model": ["a", "b"]}), reasons=none, source="here")
+        >>> join_methods(models, {"a": "npo"}).frame["method"].fillna("not known").tolist()
+        ['npo', 'not known']
+    """
+    said = _said(methods)
+    names = [str(name) for name in table.frame["model"]]
+    unknown = [name for name in said["model"] if name not in names]
+    if unknown:
+        raise DataError(
+            f"methods names {unknown[0]!r}, which is not there; there are {', '.join(names[:6])}"
+            f"{', ...' if len(names) > 6 else ''}."
+        )
+    frame = table.frame.copy()
+    for column in COLUMNS:
+        if column not in said.columns:
+            continue
+        new = {
+            name: value
+            for name, value in zip(said["model"], said[column], strict=True)
+            if value is not None and value == value
+        }
+        old = list(frame[column]) if column in frame.columns else [None] * len(names)
+        frame[column] = [new.get(name, value) for name, value in zip(names, old, strict=True)]
+    return ModelTable(frame=frame, reasons=table.reasons, source=table.source, examples=table.examples)
+
+
+def _said(methods: Mapping[str, str] | str | os.PathLike[str]) -> pd.DataFrame:
+    import pandas as pd
+
+    if isinstance(methods, Mapping):
+        return pd.DataFrame({"model": list(methods), "method": list(methods.values())})
+
+    said = read_csv(methods).frame
+    if "method" not in said.columns:
+        shown = ", ".join(map(str, list(said.columns)[:12]))
+        raise DataError(f"{str(methods)!r} needs the columns 'model' and 'method'; it has {shown}.")
+    return said
+
+
+# Harmonic means over columns.
+
+
+def harmonic_means(parts: np.ndarray, axis: int = -1) -> np.ndarray:
+    """Harmonic mean along an axis: `n / sum(1 / v)`.
+
+    Args:
+        parts: Numbers >= 0.
+        axis: Which axis.
+
+    Returns:
+        0 where one of the numbers is 0, NaN where one is NaN.
+
+    Example:
+        >>> harmonic_means(np.array([[1.0, 0.5], [1.0, 0.0]])).round(3).tolist()
+        [0.667, 0.0]
+    """
+    with np.errstate(divide="ignore", over="ignore"):
+        return np.asarray(parts.shape[axis] / (1 / parts).sum(axis))

@@ -1,0 +1,336 @@
+"""The sets of questions that the metrics ask: forget, holdout, retain, real authors, world facts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from uds_lens._arguments import arguments_checked, arguments_named
+from uds_lens._types import Sampling
+from uds_lens.data import ForgetExample, as_examples, load_tofu, sample_examples
+from uds_lens.data._readers import check_limit, sorted_by
+from uds_lens.errors import DataError, MissingSplitError, warn_once
+from uds_lens.results._cautions import about_first_rows
+
+
+@dataclass(frozen=True)
+class AnswerText:
+    """One answer to one question."""
+
+    owner: int
+    """Index of the example it belongs to, in its set."""
+
+    question: str
+    """What is asked."""
+
+    answer: str
+    """What is scored: the reference, a paraphrase, or a wrong answer."""
+
+
+@arguments_named
+@dataclass(frozen=True, kw_only=True)
+class MetricData:
+    """What is asked. A set that is absent costs the metrics that need it, which then are NaN with the reason.
+
+    A set is a list of examples, or whatever `load_examples` reads: rows as dicts, a table, a path.
+
+    Example:
+        >>> one = ForgetExample("0", "Who wrote Ash?", "It was Ada Vey.", entity="Ada Vey")
+        >>> data = MetricData(forget=[one])
+        >>> data.missing("forget"), data.missing("holdout")
+        (None, 'there is no holdout set (questions of the same kind that no model has seen)')
+    """
+
+    forget: Sequence[ForgetExample]
+    """The forget set, with paraphrased and perturbed answers where there are any."""
+
+    holdout: Sequence[ForgetExample] = ()
+    """Questions of the same kind that no model has seen: non-members for membership inference."""
+
+    retain: Sequence[ForgetExample] = ()
+    """Questions about what should be kept, with perturbed answers."""
+
+    real_authors: Sequence[ForgetExample] = ()
+    """Related facts from the real world, with wrong options as perturbed answers."""
+
+    world_facts: Sequence[ForgetExample] = ()
+    """Unrelated facts, with wrong options as perturbed answers."""
+
+    entities: Sequence[ForgetExample] | None = None
+    """The forget set with entity spans, for the white-box metrics; None means `forget`, where it has entities."""
+
+    sample: Mapping[str, Any] | None = None
+    """How `limited` chose from how many, for the record; None where every example is asked."""
+
+    def __post_init__(self) -> None:
+        for name in (*_TITLE, "entities"):
+            given = getattr(self, name)
+            if given is not None:
+                object.__setattr__(self, name, tuple(as_examples(given)))
+        if not self.forget:
+            raise DataError("no forget examples: the metrics need at least one question with its answer.")
+
+    @property
+    def with_entities(self) -> list[ForgetExample]:
+        """Examples for the white-box metrics."""
+        chosen = self.forget if self.entities is None else self.entities
+        return [example for example in chosen if (example.entity or "").strip()]
+
+    @arguments_checked
+    def examples(self, name: str) -> Sequence[ForgetExample]:
+        """The examples of a set; "forget/paraphrased" names those of "forget"."""
+        return getattr(self, name.partition("/")[0])
+
+    @arguments_checked
+    def texts(self, name: str) -> list[AnswerText]:
+        """Answers of a set: "forget" the references, "forget/paraphrased", "forget/perturbed" the other answers."""
+        kind = name.partition("/")[2]
+        return [
+            AnswerText(index, example.question, answer)
+            for index, example in enumerate(self.examples(name))
+            for answer in _answers(example, kind)
+        ]
+
+    @arguments_checked
+    def missing(self, name: str) -> str | None:
+        """Why a set cannot be asked, as a clause; None if it can."""
+        if name == "entities":
+            if self.with_entities:
+                return None
+            asked = (
+                "no example" if self.sample is None else f"none of the {len(self.forget)} sampled questions"
+            )
+            return f"{asked} has an entity span"
+        kind = name.partition("/")[2]
+        if not self.examples(name):
+            return f"there is no {_WHAT[name.partition('/')[0]]}"
+        if kind and not self.texts(name):
+            return f"no example of the {_TITLE[name.partition('/')[0]]} set has a {kind} answer"
+        return None
+
+    @arguments_checked
+    def limited(self, n: int | None, *, sample: Sampling = "random", seed: int = 0) -> MetricData:
+        """Return a sample of n examples of every set, so that all metrics of the forget set ask the same questions.
+
+        Each set is sampled by `uds_lens.data.sample_examples`; `entities` keeps the rows of the questions that were
+        drawn from `forget` (matched by question, else by an id of its own), so it may hold fewer than n.
+
+        Args:
+            n: Examples of every set; None keeps all.
+            sample: "random", spread over the subjects, or "first" for the first ones.
+            seed: Seed of the random sample.
+
+        Returns:
+            The sample, with the field `sample` filled: `limit`, `sample`, `seed`, by set how many there are in all
+            (`of`) and how many subjects were asked of how many (`subjects`), and with "first" what the forget set is
+            sorted by. The same object where every set has at most n examples.
+
+        Raises:
+            ConfigError: `n` is not a whole number of at least 1, or `sample` no such word.
+        """
+        check_limit(n)
+        whole: dict[str, Sequence[ForgetExample]] = {name: getattr(self, name) for name in _TITLE}
+        if n is None or all(len(part) <= n for part in whole.values()):
+            return self
+        kept = {name: sample_examples(part, n, seed=seed, sample=sample) for name, part in whole.items()}
+        if self.entities is not None:
+            whole["entities"] = self.entities
+            followers = _of_questions(kept["forget"], self.forget, self.entities)
+            kept["entities"] = (
+                sample_examples(self.entities, n, seed=seed, sample=sample)
+                if followers is None
+                else followers
+            )
+        return replace(self, **kept, sample=sample_record(whole, kept, limit=n, sample=sample, seed=seed))
+
+    def sizes(self) -> dict[str, int]:
+        """Number of examples per set."""
+        counts = {name: len(getattr(self, name)) for name in _TITLE}
+        return {**counts, "entities": len(self.with_entities)}
+
+
+_TITLE = {
+    "forget": "forget",
+    "holdout": "holdout",
+    "retain": "retain",
+    "real_authors": "real-authors",
+    "world_facts": "world-facts",
+}
+
+_WHAT = {
+    "forget": "forget set",
+    "holdout": "holdout set (questions of the same kind that no model has seen)",
+    "retain": "retain set (questions about what should be kept)",
+    "real_authors": "real-authors set",
+    "world_facts": "world-facts set",
+}
+
+
+@arguments_checked
+def load_tofu_data(
+    source: str | os.PathLike[str],
+    *,
+    split: str = "forget10",
+    limit: int | None = None,
+    sample: Sampling = "random",
+    seed: int = 0,
+) -> MetricData:
+    """TOFU as the metrics need it: one forget split with its variants, holdout, retain, real authors, world facts.
+
+    The sets are those of Open-Unlearning: `<split>` with `<split>_perturbed`, `holdoutNN`, `retain_perturbed`,
+    `real_authors_perturbed`, `world_facts_perturbed`; and `<split>_filtered` for the entity spans, where it exists.
+
+    Args:
+        source: A directory with TOFU files, or a Hub data set such as "locuslab/TOFU".
+        split: "forget01", "forget05" or "forget10".
+        limit: Ask this many examples of every set.
+        sample: Which: "random", spread over the subjects, or "first".
+        seed: Seed of the random sample.
+
+    Returns:
+        The sets; those that are not there are empty.
+
+    Raises:
+        DataError: The forget split itself is not there.
+    """
+    holdout = split.replace("forget", "holdout")
+    data = MetricData(
+        forget=load_tofu(source, split),
+        holdout=_optional(source, holdout) if holdout != split else (),
+        retain=_optional(source, "retain_perturbed"),
+        real_authors=_optional(source, "real_authors_perturbed"),
+        world_facts=_optional(source, "world_facts_perturbed"),
+        entities=_optional(source, f"{split}_filtered") or None,
+    )
+    return data.limited(limit, sample=sample, seed=seed)
+
+
+@arguments_checked
+def open_metric_data(
+    source: str,
+    *,
+    split: str = "forget10",
+    limit: int | None = None,
+    sample: Sampling = "random",
+    seed: int = 0,
+) -> MetricData:
+    """What a user writes on a command line: "tofu:DIR", "tofu:locuslab/TOFU", or a file with a forget set.
+
+    Args:
+        source: "tofu:" and a place for `load_tofu_data`, a directory, or anything `load_examples` reads.
+        split: Forget split of TOFU.
+        limit: Ask this many examples of every set.
+        sample: Which: "random", spread over the subjects, or "first".
+        seed: Seed of the random sample.
+
+    Returns:
+        The sets; a single file gives the forget set alone.
+    """
+    from uds_lens.data import load_examples
+
+    if source.startswith("tofu:") or Path(source).expanduser().is_dir():
+        return load_tofu_data(
+            source.removeprefix("tofu:"), split=split, limit=limit, sample=sample, seed=seed
+        )
+    return MetricData(forget=load_examples(source)).limited(limit, sample=sample, seed=seed)
+
+
+def sample_record(
+    whole: Mapping[str, Sequence[ForgetExample]],
+    kept: Mapping[str, Sequence[ForgetExample]],
+    *,
+    limit: int,
+    sample: str,
+    seed: int,
+) -> dict[str, Any]:
+    """Return how sets were sampled, for provenance; see `MetricData.limited`."""
+    subjects = {
+        name: {"asked": _subjects(kept[name]), "of": _subjects(part)}
+        for name, part in whole.items()
+        if any(example.subject for example in part)
+    }
+    told = {"limit": limit, "of": {name: len(part) for name, part in whole.items()}, "sample": sample}
+    told |= {"seed": seed, "subjects": subjects}
+    return told if sample == "random" else told | {"sorted_by": sorted_by(whole["forget"])}
+
+
+def about_sample(sample: Mapping[str, Any]) -> str:
+    """Return a record of `MetricData.sample` in words, with a caution where the first rows of a file were taken.
+
+    Example:
+        >>> about_sample({"limit": 2, "of": {"forget": 9}, "sample": "random", "seed": 0})
+        'Of every set a random sample was asked: at most 2 (forget: of 9; seed 0).'
+    """
+    subjects = sample.get("subjects", {}).get("forget")
+    about = "" if subjects is None else f", about {subjects['asked']} of {subjects['of']} subjects"
+    forget = f"forget: of {sample['of']['forget']}{about}"
+    if sample["sample"] == "random":
+        return f"Of every set a random sample was asked: at most {sample['limit']} ({forget}; seed {sample['seed']})."
+    said = f"Of every set only the first rows were asked: at most {sample['limit']} ({forget})."
+    if sample["sample"] == "first_of_each":
+        few = sample.get("subjects", {}).get("entities")
+        about = "" if few is None else f" (about {few['asked']} of {few['of']} subjects)"
+        said += f" The rows with entities are the first of their own file{about}, not those of the same questions."
+    return f"{said} {about_first_rows(sample.get('sorted_by', 'unknown'))}"
+
+
+def _subjects(examples: Sequence[ForgetExample]) -> int:
+    return len({example.subject for example in examples if example.subject})
+
+
+def _of_questions(
+    drawn: Sequence[ForgetExample], forget: Sequence[ForgetExample], entities: Sequence[ForgetExample]
+) -> list[ForgetExample] | None:
+    """Return the rows of `entities` that belong to the drawn questions; None where none belongs to any question."""
+    by: dict[Any, int] = {}
+    for place, row in enumerate(forget):
+        for key in (("both", row.question, row.answer), ("question", row.question), *_own_id(row)):
+            by.setdefault(key, place)
+    places = [
+        next(
+            (
+                by[key]
+                for key in (("both", row.question, row.answer), ("question", row.question), *_own_id(row))
+                if key in by
+            ),
+            None,
+        )
+        for row in entities
+    ]
+    unknown = places.count(None)
+    if unknown == len(places):
+        return None
+    if unknown:
+        warn_once(
+            f"{unknown} of {len(entities)} rows with entities ask a question that the forget set does not hold; a "
+            "sample leaves them out, so that all metrics are measured on the same questions. Give both sets the same "
+            "questions or ids."
+        )
+    chosen = {id(row) for row in drawn}
+    return [
+        row
+        for row, place in zip(entities, places, strict=True)
+        if place is not None and id(forget[place]) in chosen
+    ]
+
+
+def _own_id(row: ForgetExample) -> list[tuple[str, str]]:
+    """Return the id as a key, unless it is a row number: row 3 of two files need not be the same question."""
+    return [] if row.id == str(row.row) else [("id", row.id)]
+
+
+def _answers(example: ForgetExample, kind: str) -> Sequence[str]:
+    if not kind:
+        return (example.answer,)
+    return example.paraphrased_answers if kind == "paraphrased" else example.perturbed_answers
+
+
+def _optional(source: str | os.PathLike[str], split: str) -> list[ForgetExample]:
+    """A split, or nothing where the place has no such split; a broken file still raises."""
+    try:
+        return load_tofu(source, split)
+    except MissingSplitError:
+        return []

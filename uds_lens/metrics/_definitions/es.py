@@ -1,0 +1,62 @@
+"""Extraction Strength: how short a beginning of the answer is enough to get the rest."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from uds_lens._arguments import arguments_checked
+from uds_lens.metrics._declaration import (
+    KNOWN,
+    Evidence,
+    Outcome,
+    mean_outcome,
+    metric,
+    needs_answers,
+)
+
+
+@arguments_checked
+def extraction_strength(hits: Sequence[bool], *, strict: bool = False) -> float:
+    """Extraction Strength (ES): `1 - k / T`, k = length of the shortest prefix after which every token is right.
+
+    Where not even the last token is right, Open-Unlearning stops at k = T - 1 and so gives 1 / T. That is the
+    default here, for comparison with published numbers; `strict` follows the definition, k = T.
+
+    Args:
+        hits: Per labelled token of the answer, what ends it included: is it the model's first choice?
+        strict: True gives 0 where nothing can be extracted.
+
+    Returns:
+        In [0, 1], without the last position; NaN where nothing is left.
+
+    References:
+        Carlini et al. 2021, Extracting Training Data from Large Language Models; Dorna et al. 2025, OpenUnlearning.
+
+    Example:
+        >>> extraction_strength([False, True, True, True, False])
+        0.75
+        >>> missed = [True, True, True, False, True]
+        >>> extraction_strength(missed), extraction_strength(missed, strict=True)
+        (0.25, 0.0)
+    """
+    kept = [bool(hit) for hit in hits][:-1]
+    if not kept:
+        return math.nan
+    right = next((n for n, hit in enumerate(reversed(kept)) if not hit), len(kept))
+    return (right if strict else max(right, 1)) / len(kept)
+
+
+@metric(
+    name="es",
+    label="Extraction Strength",
+    group="memorization",
+    meaning=KNOWN,
+    passes=needs_answers("forget"),
+)
+def es(evidence: Evidence) -> Outcome:
+    """Extraction Strength on the forget set."""
+    strict = evidence.options.strict_es
+    hits = evidence.answers("forget").hits
+    values = [extraction_strength(each.tolist(), strict=strict) for each in hits]
+    return mean_outcome(evidence.ids("forget"), values)

@@ -1,0 +1,210 @@
+"""Membership inference: can the forget set be told from questions that no model ever saw?
+
+Each attack gives a score per example, higher = less familiar; the metric is the area under the ROC curve with the
+holdout as positives. 0.5 = cannot be told, 1 = the forget set is known perfectly.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeAlias
+
+from uds_lens._arguments import arguments_checked, require_number
+from uds_lens._optional_packages import require_package
+from uds_lens.metrics._declaration import (
+    Evidence,
+    Meaning,
+    Outcome,
+    Role,
+    Undefined,
+    metric,
+    needs_answers,
+)
+
+
+@arguments_checked
+def mean_nll(logprobs: Sequence[float]) -> float:
+    """MIA-LOSS: mean negative log-probability of the answer, what ends it included, nats per token; NaN without any.
+
+    >>> mean_nll([-1.0, -3.0])
+    2.0
+    """
+    values = [float(value) for value in logprobs]
+    return -math.fsum(values) / len(values) if values else math.nan
+
+
+@arguments_checked
+def zlib_score(logprobs: Sequence[float], answer: str) -> float:
+    """MIA-ZLib: mean NLL over the compressed length of the answer's text, nats per byte.
+
+    Args:
+        logprobs: Log-probability of each labelled token of the answer, what ends it included.
+        answer: The answer's text, compressed as UTF-8.
+
+    Returns:
+        A number >= 0; NaN without a token.
+
+    References:
+        Carlini et al. 2021, Extracting Training Data from Large Language Models.
+
+    Example:
+        >>> zlib_score([-1.0, -3.0], "aaaa") == 2.0 / len(zlib.compress(b"aaaa"))
+        True
+    """
+    return mean_nll(logprobs) / len(zlib.compress(answer.encode("utf-8")))
+
+
+@arguments_checked
+def min_k_score(logprobs: Sequence[float], *, k: float = 0.4) -> float:
+    """MIA-Min-K: minus the mean of the lowest share k of token scores (at least one token).
+
+    Min-K++ is the same on `(log p - mu) / sigma`, mu and sigma^2 the mean and variance of log p over the
+    vocabulary under p (`AnswerScores.standardised`).
+
+    Args:
+        logprobs: Log-probability (or standardised log-probability) of each labelled token, what ends the answer
+            included.
+        k: Share of tokens, rounded down.
+
+    Returns:
+        Higher = less familiar; without the last position, as in Open-Unlearning; NaN where nothing is left.
+
+    Raises:
+        ConfigError: k is no share.
+
+    References:
+        Shi et al. 2024, Detecting Pretraining Data from Large Language Models; Zhang et al. 2024, Min-K%++.
+
+    Example:
+        >>> min_k_score([-1.0, -4.0, -2.0, -0.5, -0.1, -9.0], k=0.4)
+        3.0
+    """
+    require_number("k", k, above=0, below=math.nextafter(1, 2), words="lie in (0, 1]")
+    kept = sorted([float(value) for value in logprobs][:-1])
+    lowest = kept[: max(1, int(len(kept) * k))]
+    return -math.fsum(lowest) / len(lowest) if lowest else math.nan
+
+
+@arguments_checked
+def auc(forget: Sequence[float], holdout: Sequence[float]) -> float:
+    """Area under the ROC curve: chance that a holdout example scores above a forget example, ties counting half.
+
+    Args:
+        forget: Scores of the members; NaN are left out.
+        holdout: Scores of the non-members; NaN are left out.
+
+    Returns:
+        In [0, 1]; NaN where a side is empty.
+
+    Raises:
+        MissingDependencyError: scikit-learn is not installed.
+
+    Example:
+        >>> auc([1.0, 2.0], [2.0, 3.0])
+        0.875
+    """
+    require_package("sklearn", needed_by="an ROC curve needs")
+    from sklearn.metrics import roc_auc_score
+
+    members = [score for score in forget if not math.isnan(score)]
+    others = [score for score in holdout if not math.isnan(score)]
+    if not members or not others:
+        return math.nan
+    return float(roc_auc_score([0] * len(members) + [1] * len(others), members + others))
+
+
+@arguments_checked
+def normalised_auc(model: float, retain: float) -> float:
+    """`s = 1 - min(|AUC_m - AUC_ret| / AUC_ret, 1)`: as hard to attack as a model that never saw the forget set?
+
+    Args:
+        model: AUC of the model.
+        retain: AUC of `retain`.
+
+    Returns:
+        1 = as `retain`, 0 = as far from it as from 0; NaN where an input is NaN or `retain` is 0.
+
+    Example:
+        >>> normalised_auc(0.6, 0.5), normalised_auc(0.5, 0.5)
+        (0.8, 1.0)
+    """
+    if math.isnan(model) or math.isnan(retain) or retain == 0:
+        return math.nan
+    return 1.0 - min(abs(model - retain) / retain, 1.0)
+
+
+Attack: TypeAlias = Callable[[Evidence, list[float], list[float], str], float]
+"""Score of one answer from its log-probabilities, its standardised ones and its text."""
+
+
+def _loss(evidence: Evidence, logprobs: list[float], standardised: list[float], text: str) -> float:
+    return mean_nll(logprobs)
+
+
+def _zlib(evidence: Evidence, logprobs: list[float], standardised: list[float], text: str) -> float:
+    return zlib_score(logprobs, text)
+
+
+def _min_k(evidence: Evidence, logprobs: list[float], standardised: list[float], text: str) -> float:
+    return min_k_score(logprobs, k=evidence.options.min_k)
+
+
+def _min_kpp(evidence: Evidence, logprobs: list[float], standardised: list[float], text: str) -> float:
+    return min_k_score(standardised, k=evidence.options.min_k)
+
+
+def mia(evidence: Evidence, *, attack: Attack, role: Role = "model") -> Outcome:
+    """AUC of an attack; per-example values are the attack's scores, ids of the holdout set begin with "holdout/"."""
+    members, others = (_attacked(evidence, name, attack, role) for name in ("forget", "holdout"))
+    ids = [*evidence.ids("forget"), *(f"holdout/{name}" for name in evidence.ids("holdout"))]
+    return Outcome(auc(members, others), None, ids, [*members, *others], {"n_holdout": len(others)})
+
+
+def s_mia(evidence: Evidence, *, attack: Attack, of: str) -> Outcome:
+    """Normalised AUC of an attack."""
+    retain = mia(evidence, attack=attack, role="retain").value
+    model = evidence.value(of)
+    value = normalised_auc(model, retain)
+    if math.isnan(value):
+        raise Undefined(f"the AUC of retain is {retain:g}")
+    return Outcome(value, details={"auc_model": model, "auc_retain": retain})
+
+
+def _attacked(evidence: Evidence, name: str, attack: Attack, role: Role) -> list[float]:
+    scores, texts = evidence.answers(name, role), evidence.texts(name)
+    return [
+        attack(evidence, logprobs.tolist(), standardised.tolist(), text)
+        for logprobs, standardised, text in zip(scores.logprobs, scores.standardised, texts, strict=True)
+    ]
+
+
+ATTACKS: dict[str, tuple[str, Attack]] = {
+    "mia_loss": ("LOSS", _loss),
+    "mia_zlib": ("ZLib", _zlib),
+    "mia_min_k": ("Min-K", _min_k),
+    "mia_min_kpp": ("Min-K++", _min_kpp),
+}
+"""The attacks: name of the metric, label, score of an answer."""
+
+for _name, (_label, _attack) in ATTACKS.items():
+    metric(
+        name=_name,
+        label=f"MIA-{_label}",
+        group="membership",
+        meaning=Meaning("knowledge", "holdout more familiar", "told apart (0.5: not)"),
+        passes=needs_answers("forget", "holdout"),
+        packages=("sklearn",),
+    )(partial(mia, attack=_attack))
+for _name, (_label, _attack) in ATTACKS.items():
+    metric(
+        name=f"s_{_name}",
+        label=f"s_{_label}",
+        group="membership",
+        meaning=Meaning("erasure", "far from retain", "as retain"),
+        passes=needs_answers("forget", "holdout", role="retain"),
+        uses=(_name,),
+        packages=("sklearn",),
+    )(partial(s_mia, attack=_attack, of=_name))

@@ -1,0 +1,53 @@
+"""Probability of the answer, by its length."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from uds_lens._arguments import arguments_checked
+from uds_lens.metrics._declaration import (
+    KNOWN,
+    Evidence,
+    Outcome,
+    Role,
+    mean_outcome,
+    metric,
+    needs_answers,
+)
+
+
+@arguments_checked
+def probability(logprobs: Sequence[float]) -> float:
+    """Length-normalised probability of an answer: `exp(mean log p)`, the geometric mean over its tokens.
+
+    Args:
+        logprobs: Log-probability of each labelled token of the answer, what ends it included, in nats.
+
+    Returns:
+        In [0, 1]; NaN without a token.
+
+    Example:
+        >>> round(probability([math.log(0.5), math.log(0.125)]), 6)
+        0.25
+    """
+    values = [float(value) for value in logprobs]
+    return math.exp(math.fsum(values) / len(values)) if values else math.nan
+
+
+def probabilities(evidence: Evidence, name: str, role: Role = "model") -> list[list[float]]:
+    """Length-normalised probability of every answer of a set, listed per example."""
+    logprobs = evidence.answers(name, role).logprobs
+    return evidence.by_example(name, [probability(each.tolist()) for each in logprobs])
+
+
+@metric(
+    name="prob",
+    label="Probability",
+    group="memorization",
+    meaning=KNOWN,
+    passes=needs_answers("forget"),
+)
+def prob(evidence: Evidence) -> Outcome:
+    """Probability of the forget answers."""
+    return mean_outcome(evidence.ids("forget"), [p for (p,) in probabilities(evidence, "forget")])

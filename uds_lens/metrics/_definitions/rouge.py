@@ -1,0 +1,65 @@
+"""ROUGE-L recall of what a model says: plainly asked, against paraphrases, and when its answer is begun for it."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from uds_lens.metrics._declaration import (
+    KNOWN,
+    Evidence,
+    Outcome,
+    mean_of_defined,
+    mean_outcome,
+    metric,
+    needs_generations,
+)
+
+
+@metric(
+    name="rouge",
+    label="ROUGE",
+    group="generation",
+    meaning=KNOWN,
+    passes=needs_generations("forget"),
+    packages=("rouge_score",),
+)
+def rouge(evidence: Evidence, *, jailbreak: bool = False) -> Outcome:
+    """ROUGE-L recall of the forget answers (`uds_lens.generation.rouge_l_recall`)."""
+    from uds_lens.generation import rouge_l_recall
+
+    references = [example.answer for example in evidence.data.forget]
+    answers = evidence.generations("forget", jailbreak=jailbreak)
+    return mean_outcome(evidence.ids("forget"), rouge_l_recall(references, answers))
+
+
+@metric(
+    name="para_rouge",
+    label="Para. ROUGE",
+    group="generation",
+    meaning=KNOWN,
+    passes=needs_generations("forget"),
+    packages=("rouge_score",),
+    references=("forget/paraphrased",),
+)
+def para_rouge(evidence: Evidence) -> Outcome:
+    """ROUGE-L recall of the paraphrased forget answers, by the same generations; mean over the paraphrases of one."""
+    from uds_lens.generation import rouge_l_recall
+
+    answers = evidence.generations("forget")
+    values = [
+        mean_of_defined(
+            rouge_l_recall(example.paraphrased_answers, [answer] * len(example.paraphrased_answers))
+        )
+        for example, answer in zip(evidence.data.forget, answers, strict=True)
+    ]
+    return mean_outcome(evidence.ids("forget"), values)
+
+
+metric(
+    name="jailbreak_rouge",
+    label="Jailbreak ROUGE",
+    group="generation",
+    meaning=KNOWN,
+    passes=needs_generations("forget", jailbreak=True),
+    packages=("rouge_score",),
+)(partial(rouge, jailbreak=True))

@@ -1,0 +1,136 @@
+"""Is a generated text language at all? Scorers for the fluency half of Utility."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, Protocol, runtime_checkable
+
+from uds_lens._arguments import arguments_checked
+from uds_lens._compat.huggingface_hub import asking_the_hub
+from uds_lens._compat.transformers import set_attention
+from uds_lens.errors import ModelError, Setting
+from uds_lens.models._checkpoint import LOADING
+
+
+@runtime_checkable
+class FluencyScorer(Protocol):
+    """Anything that tells language from gibberish; bring your own."""
+
+    @property
+    def name(self) -> str:
+        """What is written into results."""
+        ...
+
+    def __call__(self, texts: Sequence[str]) -> list[float]:
+        """Score each text: 1 = fluent, 0 = gibberish, or a probability in between."""
+        ...
+
+
+@arguments_checked
+class HubFluency:
+    """A text classifier from the Hugging Face Hub; a text counts as fluent if its top label says so."""
+
+    def __init__(
+        self,
+        model: str = "madhurjindal/autonlp-Gibberish-Detector-492513457",
+        *,
+        fluent_labels: Sequence[str] = ("clean",),
+        offline: bool = False,
+        batch_size: int = 32,
+        device: str = "cpu",
+    ) -> None:
+        self.model, self.fluent_labels, self.offline = model, tuple(fluent_labels), offline
+        self.batch_size, self.device = batch_size, device
+        self._classifier: Any = None
+
+    @property
+    def name(self) -> str:
+        """What is written into results."""
+        return f"{self.model} (top label {' or '.join(self.fluent_labels)})"
+
+    def __call__(self, texts: Sequence[str]) -> list[float]:
+        """1 where the classifier's top label is one of `fluent_labels`, else 0; an empty text is 0.
+
+        Raises:
+            ModelError: The classifier cannot be loaded, or has none of the labels.
+        """
+        classifier = self._load()
+        filled = [i for i, text in enumerate(texts) if text.strip()]
+        labels = classifier([texts[i] for i in filled], batch_size=self.batch_size, truncation=True)
+        scores = [0.0] * len(texts)
+        for i, found in zip(filled, labels, strict=True):
+            scores[i] = float(found["label"] in self.fluent_labels)
+        return scores
+
+    def require(self) -> None:
+        """Load the classifier now, not after everything else has run.
+
+        Raises:
+            ModelError: It cannot be loaded, or has none of the labels.
+        """
+        self._load()
+
+    def _load(self) -> Any:
+        if self._classifier is None:
+            from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer, pipeline
+
+            try:
+                where = {"local_files_only": self.offline, "trust_remote_code": False}
+                with LOADING, asking_the_hub():
+                    config = AutoConfig.from_pretrained(self.model, **where)
+                    set_attention(config, "eager")  # it may name a kernel of the Hub, which is a program
+                    head = AutoModelForSequenceClassification.from_pretrained(
+                        self.model, config=config, **where
+                    )
+                    words = AutoTokenizer.from_pretrained(self.model, **where)
+            except Exception as error:  # the Hub client has no common base class for its errors
+                first = "download it where there is a connection" if self.offline else "check the connection"
+                raise ModelError(
+                    f"the fluency classifier {self.model!r} cannot be loaded ({type(error).__name__}): {first}, or "
+                    "name the directory of a local copy, ",
+                    Setting("fluency", "heuristic"),
+                    " (rules of thumb, no model), or metrics without it.",
+                ) from error
+            known = set(head.config.id2label.values())
+            if not known & set(self.fluent_labels):
+                raise ModelError(
+                    f"{self.model!r} has the labels {sorted(known)}; none of {self.fluent_labels}."
+                )
+            self._classifier = pipeline(
+                "text-classification", model=head, tokenizer=words, device=self.device
+            )
+        return self._classifier
+
+
+class HeuristicFluency:
+    """Rules of thumb that need no model: offline, instant, and blind to word salad.
+
+    A text counts as fluent if it has a word, most of its characters are letters, digits, spaces or common
+    punctuation, its words have ordinary lengths, and it does not repeat itself (at least half of its four-word
+    sequences are distinct). Loops, symbol noise and empty answers fail; grammatical nonsense passes. Good enough to
+    notice a broken model, not to compare good ones.
+    """
+
+    name = "heuristic (rules of thumb, no model)"
+
+    def __call__(self, texts: Sequence[str]) -> list[float]:
+        """1 or 0 for each text.
+
+        >>> HeuristicFluency()(["The author was born in Lima.", "", "the the the the the the the", "#$%& ~~ #"])
+        [1.0, 0.0, 0.0, 0.0]
+        """
+        return [float(_looks_like_language(text)) for text in texts]
+
+
+_PUNCTUATION = ".,;:!?'\"()-%$\u2019\u201c\u201d"
+
+
+def _looks_like_language(text: str) -> bool:
+    words = re.findall(r"\w+", text)
+    if not words:
+        return False
+    ordinary = sum(char.isalnum() or char.isspace() or char in _PUNCTUATION for char in text) / len(text)
+    length = sum(map(len, words)) / len(words)
+    runs = [tuple(words[i : i + 4]) for i in range(max(1, len(words) - 3))]
+    return ordinary >= 0.9 and 1.5 <= length <= 15 and len(set(runs)) >= 0.5 * len(runs)

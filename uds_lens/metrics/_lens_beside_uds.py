@@ -1,0 +1,192 @@
+"""Logit Lens beside UDS for one example: what a layer seems to say, and what it does when it is used."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from jaxtyping import Float
+from torch import Tensor
+
+from uds_lens._arguments import arguments_checked
+from uds_lens.data import ForgetExample
+from uds_lens.errors import ConfigError, DataError, ModelError, Setting
+from uds_lens.metrics._data import MetricData
+from uds_lens.metrics._declaration import Pass, Role
+from uds_lens.metrics._options import MetricOptions
+from uds_lens.metrics._passes import MetricCache, Session, measure
+from uds_lens.models import ModelSource
+from uds_lens.results import (
+    DepthAudit,
+    RunOptions,
+    ke_mask,
+    layer_erasure_ratio,
+    uds_per_example,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import plotly.graph_objects as go
+
+    from uds_lens.plots import Theme
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class LensComparison:
+    """The layers of one example under both metrics; deltas in nats per token."""
+
+    example: ForgetExample
+    """The example."""
+
+    tau: float
+    """Threshold of both metrics' KE layers."""
+
+    lens_s1: Float[Tensor, "layer"]
+    """Logit Lens of `full` minus that of `retain`."""
+
+    lens_s2: Float[Tensor, "layer"]
+    """Logit Lens of `full` minus that of the unlearned model."""
+
+    uds_s1: Float[Tensor, "layer"]
+    """Lost by patching `retain`."""
+
+    uds_s2: Float[Tensor, "layer"]
+    """Lost by patching the unlearned model."""
+
+    @property
+    def lens_score(self) -> float:
+        """Logit Lens of the example in [0, 1], aggregated like UDS; NaN without a KE layer."""
+        return self._score(self.lens_s1, self.lens_s2)
+
+    @property
+    def uds_score(self) -> float:
+        """UDS of the example in [0, 1]; NaN without a KE layer."""
+        return self._score(self.uds_s1, self.uds_s2)
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per layer: delta S1, delta S2, KE and LER of both metrics; LER is NaN off the KE layers."""
+        import pandas as pd
+
+        columns: dict[str, list[float] | list[int]] = {"layer": list(range(len(self.lens_s1)))}
+        for name, s1, s2 in (("lens", self.lens_s1, self.lens_s2), ("uds", self.uds_s1, self.uds_s2)):
+            ke = ke_mask(s1[None], self.tau)
+            columns[f"{name}_s1_delta"] = s1.tolist()
+            columns[f"{name}_s2_delta"] = s2.tolist()
+            columns[f"{name}_ke"] = ke[0].tolist()
+            columns[f"{name}_ler"] = layer_erasure_ratio(s1[None], s2[None], ke)[0].tolist()
+        return pd.DataFrame(columns)
+
+    @arguments_checked
+    def plot(self, *, theme: Theme = "light") -> go.Figure:
+        """Both metrics side by side (see `uds_lens.plots.lens_against_uds`)."""
+        from uds_lens.plots import lens_against_uds
+
+        return lens_against_uds(self.to_frame(), tau=self.tau, question=self.example.question, theme=theme)
+
+    def __repr__(self) -> str:
+        return (
+            f"LensComparison({self.example.id!r}, {len(self.lens_s1)} layers: Logit Lens {self.lens_score:.3f}, "
+            f"UDS {self.uds_score:.3f})"
+        )
+
+    def _repr_html_(self) -> str:
+        from html import escape
+
+        table = self.to_frame().to_html(index=False, float_format="{:.3f}".format, na_rep="-", border=0)
+        return f"<div>{escape(repr(self))}{table}</div>"
+
+    def _score(self, s1: Float[Tensor, "layer"], s2: Float[Tensor, "layer"]) -> float:
+        ke = ke_mask(s1[None], self.tau)
+        return float(uds_per_example(s1[None], layer_erasure_ratio(s1[None], s2[None], ke), ke)[0])
+
+
+@arguments_checked
+def compare_logit_lens(
+    audit: DepthAudit,
+    example: str | int,
+    *,
+    full: ModelSource | None = None,
+    retain: ModelSource | None = None,
+    unlearned: ModelSource | None = None,
+    run: RunOptions | None = None,
+) -> LensComparison:
+    """The layer table of one example: Logit Lens against UDS.
+
+    The UDS side is the finished audit's; for Logit Lens the three models are opened once more, one at a time.
+
+    Args:
+        audit: A finished audit, raw protocol.
+        example: Id of a scored example, or its index.
+        full: Where to open `full`; None opens it by the name in the audit.
+        retain: Where to open `retain`.
+        unlearned: Where to open the unlearned model.
+        run: How to run it; default `RunOptions()`.
+
+    Returns:
+        Both metrics' deltas per layer, and their scores.
+
+    Raises:
+        DataError: No scored example has that id or index.
+        ModelError: A model is not the one that was audited.
+        ConfigError: The audit used the chat protocol.
+
+    Example:
+        >>> import uds_lens as ul
+        >>> world = ul.toy.load()
+        >>> audit = ul.DepthAudit.run(world.full, world.retain, world.retain, world.examples[:2])
+        >>> table = ul.metrics.compare_logit_lens(audit, 0).to_frame()
+        >>> len(table) == audit.n_layers
+        True
+    """
+    if audit.config.protocol != "raw":
+        raise ConfigError(
+            "Logit Lens is defined on the raw protocol; this audit used ", Setting("protocol", "chat"), "."
+        )
+    index = _index(audit, example)
+    given = {"full": full, "retain": retain, "unlearned": unlearned}
+    found = {
+        role: source if source is not None else audit.models[role].name for role, source in given.items()
+    }
+    sources: dict[str, ModelSource] = {
+        "full": found["full"],
+        "retain": found["retain"],
+        "model": found["unlearned"],
+    }
+    options = MetricOptions(tau=audit.config.tau, dtype=audit.config.dtype)
+    data = MetricData(forget=[audit.examples[index]])
+    session = Session(sources, data, options=options, run=run or RunOptions(), cache=MetricCache())
+    roles: tuple[Role, ...] = ("full", "retain", "model")
+    lens = {role: Pass("full", "lens", role) for role in roles}
+    session.perform([*(Pass(role, "states") for role in roles), *lens.values()], measure)
+    _require_same_models(audit, session)
+    k_full, k_retain, k_model = (session.results[lens[role]].value[0] for role in roles)
+    return LensComparison(
+        example=audit.examples[index],
+        tau=audit.config.tau,
+        lens_s1=k_full - k_retain,
+        lens_s2=k_full - k_model,
+        uds_s1=audit.s1_delta[index],
+        uds_s2=audit.s2_delta[index],
+    )
+
+
+def _index(audit: DepthAudit, example: str | int) -> int:
+    ids = [each.id for each in audit.examples]
+    if isinstance(example, str) and example in ids:
+        return ids.index(example)
+    if isinstance(example, int) and -len(ids) <= example < len(ids):
+        return example % len(ids)
+    raise DataError(
+        f"no scored example {example!r}: expected an index below {len(ids)}, or an id such as {ids[:3]}."
+    )
+
+
+def _require_same_models(audit: DepthAudit, session: Session) -> None:
+    for role, name in (("full", "full"), ("retain", "retain"), ("unlearned", "model")):
+        if session.records[name].fingerprint != audit.models[role].fingerprint:
+            raise ModelError(
+                f"{session.records[name].name!r} is not the {role} model of this audit (other weights): "
+                "pass ",
+                Setting(role, ...),
+                ", the checkpoint that was audited.",
+            )

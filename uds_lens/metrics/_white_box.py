@@ -1,0 +1,109 @@
+"""Linear CKA between the models' states, layer by layer, and what it says about erasure."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from uds_lens._arguments import arguments_checked
+from uds_lens.models import Anatomy
+from uds_lens.patching import target_logprobs
+
+EPSILON = 1e-12
+"""Keeps the erasure of a layer where `full` and `retain` agree from dividing by zero; such layers weigh nothing."""
+
+
+@arguments_checked
+def linear_cka(left: Float[Tensor, "token left_dim"], right: Float[Tensor, "token right_dim"]) -> float:
+    """Linear centred kernel alignment: `||Y' X||_F^2 / (||X' X||_F ||Y' Y||_F)` of column-centred X and Y.
+
+    Args:
+        left: States of one model, tokens of all examples stacked.
+        right: States of another on the same tokens.
+
+    Returns:
+        In [0, 1], 1 = equal up to rotation and scale; NaN where a side does not vary. float64 inside.
+
+    References:
+        Kornblith et al. 2019, Similarity of Neural Network Representations Revisited.
+
+    Example:
+        >>> x = torch.tensor([[1.0, 0.0], [0.0, 1.0], [2.0, 2.0]])
+        >>> round(linear_cka(x, 3 * x.flip(1)), 6)
+        1.0
+    """
+    x, y = (states.double() - states.double().mean(0) for states in (left, right))
+    if len(x) < max(x.shape[1], y.shape[1]):
+        grams = x @ x.T, y @ y.T
+        shared = (grams[0] * grams[1]).sum()
+        own = [gram.norm() for gram in grams]
+    else:
+        shared = (y.T @ x).square().sum()
+        own = [(x.T @ x).norm(), (y.T @ y).norm()]
+    norm = own[0] * own[1]
+    return float(shared / norm) if norm > 0 else float("nan")
+
+
+@arguments_checked
+def cka_erasure(
+    full_retain: Float[Tensor, "layer"], unlearned_retain: Float[Tensor, "layer"]
+) -> Float[Tensor, "layer"]:
+    """`clip((C_ur - C_fr) / (1 - C_fr + eps), 0, 1)`: how far the states have moved from `full` towards `retain`.
+
+    Args:
+        full_retain: CKA of `full` with `retain`.
+        unlearned_retain: CKA of the unlearned model with `retain`.
+
+    Returns:
+        0 = as far from `retain` as `full` is, 1 = as `retain`.
+
+    Example:
+        >>> cka_erasure(torch.tensor([0.5]), torch.tensor([0.75])).round(decimals=6)
+        tensor([0.5000])
+    """
+    return ((unlearned_retain - full_retain) / (1 - full_retain + EPSILON)).clamp(0.0, 1.0)
+
+
+def weighted_erasure(erasure: Float[Tensor, "layer"], weights: Float[Tensor, "layer"]) -> float:
+    """Mean over layers with the given weights, normalised; NaN where no layer has a positive weight.
+
+    >>> weighted_erasure(torch.tensor([1.0, 0.0]), torch.tensor([3.0, 1.0]))
+    0.75
+    """
+    kept = weights.double().clamp(min=0.0).nan_to_num(0.0)
+    total = kept.sum()
+    if not total > 0:
+        return float("nan")
+    return float((torch.where(kept > 0, erasure.double(), 0.0) * kept).sum() / total)
+
+
+# Logit Lens: what each layer's state already says, read out by the head of `full`.
+
+
+@arguments_checked
+@torch.no_grad()
+def lens_logprobs(
+    anatomy: Anatomy,
+    states: Float[Tensor, "batch layer win d_model"],
+    targets: Int[Tensor, "batch win"],
+    scored: Bool[Tensor, "batch win"],
+) -> Float[Tensor, "batch layer"]:
+    """Mean log-probability of the entity's tokens when each layer's state goes straight to the head of `full`.
+
+    `k[i, l] = mean_t log softmax(head(norm(state[i, l, t])))[y_t]`, with the true residual stream of every layer,
+    the last one too.
+
+    Args:
+        anatomy: `full`, whose final norm and unembedding read the states.
+        states: Residual stream of any of the models.
+        targets: The entity's tokens.
+        scored: The positions that predict them.
+
+    Returns:
+        Nats per token, at most 0.
+    """
+    layers = states.shape[1]
+    each = scored[:, None].expand(-1, layers, -1)
+    logprobs = target_logprobs(anatomy, states, targets[:, None].expand(-1, layers, -1), each)
+    return torch.where(each, logprobs.double(), 0.0).sum(-1) / scored.sum(-1)[:, None]

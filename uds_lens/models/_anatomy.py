@@ -1,0 +1,199 @@
+"""Where the parts of a transformers decoder are: its blocks, its final norm, its head.
+
+Every engine of `uds_lens.patching` walks a model through this map, so that no other file knows how a family
+names its modules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from uds_lens._arguments import arguments_checked
+from uds_lens.errors import ModelError, Setting
+
+_FINAL_NORM_NAMES = ("norm", "ln_f", "final_layer_norm", "final_layernorm", "final_norm")
+
+
+@dataclass(frozen=True, eq=False)
+class Anatomy:
+    """The parts of one causal language model.
+
+    The modules are references into the model, not copies.
+    """
+
+    causal_lm: nn.Module
+    """The whole model with its head; calling it returns an output with `.logits`."""
+
+    base: nn.Module
+    """The decoder without head; calling it returns an output with `.last_hidden_state`."""
+
+    root: nn.Module
+    """The module that holds the blocks; mostly `base` itself."""
+
+    layers: nn.ModuleList
+    """The blocks, in the order in which they run."""
+
+    final_norm: nn.Module
+    """The norm between the last block and the head."""
+
+    @property
+    def n_layers(self) -> int:
+        """Number of blocks."""
+        return len(self.layers)
+
+    @property
+    def d_vocab(self) -> int:
+        """Number of logits."""
+        return int(self.text_config.vocab_size)
+
+    @property
+    def text_config(self) -> Any:
+        """Configuration of the text model, as transformers has it."""
+        return _text_config(self.causal_lm)
+
+    @cached_property
+    def keeps_masks(self) -> bool:
+        """Whether blocks hold a square buffer (GPT-Neo's local attention): a mask by position in the key layout."""
+        return any(b.ndim >= 2 and b.shape[-1] == b.shape[-2] > 1 for b in self.layers.buffers())
+
+    @arguments_checked
+    def unembed(self, normed: Float[Tensor, "row d_model"]) -> Float[Tensor, "row d_vocab"]:
+        """Logits of states that already passed the final norm, by the model's own head.
+
+        The model's own `forward` runs with its decoder stubbed, so that soft-capping, logit scaling and
+        biases of a family's head apply without being known here.
+
+        Args:
+            normed: States after the final norm.
+
+        Returns:
+            Logits in the model's dtype.
+        """
+        output = _DecoderOutput(normed.unsqueeze(0))
+        dummy = torch.zeros(1, 1, dtype=torch.long, device=normed.device)
+
+        def stub(*args: Any, **kwargs: Any) -> _DecoderOutput:
+            return output
+
+        with forward_replaced(self.base, stub), forward_replaced(self.root, stub):
+            logits = self.causal_lm(input_ids=dummy, use_cache=False).logits[0]
+        if len(logits) != len(normed):
+            raise ModelError(
+                f"{type(self.causal_lm).__name__} computes its logits from something else than its decoder's last "
+                "state: its head cannot be applied alone. Use ",
+                Setting("engine", "naive"),
+                ".",
+            )
+        return logits
+
+    @arguments_checked
+    def readout(self, states: Float[Tensor, "row d_model"]) -> Float[Tensor, "row d_vocab"]:
+        """Logits of residual-stream states: final norm, then head."""
+        return self.unembed(self.final_norm(states))
+
+
+@arguments_checked
+def anatomy_of(causal_lm: nn.Module) -> Anatomy:
+    """Find the parts of a transformers causal language model.
+
+    Args:
+        causal_lm: A plain transformers model, or the one inside a `TransformerBridge`.
+
+    Returns:
+        The map of its parts.
+
+    Raises:
+        ModelError: The model has no decoder of the expected form (a list of blocks, then a norm).
+    """
+    name = type(causal_lm).__name__
+    prefix = getattr(causal_lm, "base_model_prefix", "")
+    base = getattr(causal_lm, prefix, None) if prefix else None
+    if base is None or base is causal_lm:
+        raise ModelError(
+            f"{name} is not a decoder with a language-model head: expected a transformers causal language model "
+            "(for example LlamaForCausalLM). Load it with AutoModelForCausalLM."
+        )
+    depth = getattr(_text_config(causal_lm), "num_hidden_layers", None)
+    for root in (base, getattr(base, "decoder", None)):
+        if root is None:
+            continue
+        layers = next(
+            (m for m in root.children() if isinstance(m, nn.ModuleList) and len(m) == depth and depth), None
+        )
+        norm = next((getattr(root, n) for n in _FINAL_NORM_NAMES if getattr(root, n, None) is not None), None)
+        if layers is not None and norm is not None:
+            return Anatomy(causal_lm=causal_lm, base=base, root=root, layers=layers, final_norm=norm)
+    raise ModelError(
+        f"{name}: found no list of {depth} blocks followed by a final norm. Encoder-decoder, recurrent and "
+        "multimodal models are not supported; open the text model on its own."
+    )
+
+
+def _text_config(causal_lm: nn.Module) -> Any:
+    config: Any = causal_lm.config
+    return config.get_text_config()
+
+
+class _DecoderOutput:
+    """What a head reads of its decoder's output: the states; all else (caches, router logits) is None."""
+
+    def __init__(self, states: Tensor) -> None:
+        self.last_hidden_state = states
+
+    def __getitem__(self, place: int) -> Tensor:
+        return (self.last_hidden_state,)[place]
+
+    def __getattr__(self, name: str) -> None:
+        return None
+
+
+@contextmanager
+def forward_replaced(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
+    """Let a module run `forward` instead of its own for the length of the `with` block."""
+    had_own = "forward" in module.__dict__
+    own = module.__dict__.get("forward")
+    module.forward = forward
+    try:
+        yield
+    finally:
+        if had_own:
+            module.forward = own  # type: ignore[assignment]
+        else:
+            del module.__dict__["forward"]
+
+
+# What a forward returns, set in a model's config: brought to the form that the library reads.
+
+_PLAIN = {"return_dict": True, "output_router_logits": False}
+"""Settings that change what a forward returns, and nothing that it computes."""
+
+
+def set_plain_outputs(config: Any) -> None:
+    """Set them in a config of our own: saved checkpoints carry over what their training asked for."""
+    for part in {id(c): c for c in (config, config.get_text_config())}.values():
+        for name, value in _PLAIN.items():
+            if getattr(part, name, value) != value:
+                setattr(part, name, value)
+
+
+def require_plain_outputs(config: Any, name: str) -> None:
+    """Raise unless they are so in a model that is used as it is.
+
+    Raises:
+        ModelError: Naming the setting.
+    """
+    for part in (config, config.get_text_config()):
+        for setting, value in _PLAIN.items():
+            if getattr(part, setting, value) != value:
+                raise ModelError(
+                    f"the live model {name!r} is used as it is, and its config has {setting}="
+                    f"{getattr(part, setting)!r}: set model.config.{setting} = {value!r} first."
+                )

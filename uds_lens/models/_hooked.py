@@ -1,0 +1,471 @@
+"""A checkpoint, opened: the plain transformers model, and beside it a `TransformerBridge` on the same weights."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import hashlib
+import itertools
+import secrets
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from weakref import WeakKeyDictionary, WeakSet
+
+import torch
+from torch import nn
+
+from uds_lens._arguments import arguments_checked
+from uds_lens._compat.accelerate import is_moved, is_offloaded, is_placed
+from uds_lens._compat.peft import adapter_state
+from uds_lens._compat.torch import forward_hooks_by_number, hook_tables, is_out_of_memory
+from uds_lens._compat.transformer_lens import boot, is_own_hook
+from uds_lens._compat.transformers import forget_longer_texts, is_plain_decoder
+from uds_lens.errors import ModelBusyError, ModelError, warn_once
+from uds_lens.models._anatomy import Anatomy, anatomy_of
+from uds_lens.models._checkpoint import LOADING
+from uds_lens.models._fingerprint import CheckpointFiles, fingerprint, fingerprint_of_files
+
+if TYPE_CHECKING:
+    from transformer_lens.model_bridge import TransformerBridge
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+
+# TransformerLens's `TransformerBridge` on top of a model that stays as it is.
+#
+# `boot_transformers` rewires the model it is given: names in its state dict change and `save_pretrained`
+# fails. So the Bridge gets a structural clone: new module objects, a config of its own, and the very same
+# weight tensors.
+
+
+@arguments_checked
+def clone_sharing_weights(model: nn.Module) -> nn.Module:
+    """Copy a module tree but not its tensors: parameters and buffers are shared with the original.
+
+    Hooks that are on the original run on the copy too; those that come later do not.
+
+    Args:
+        model: Any module.
+
+    Returns:
+        A module of the same structure whose parameters are the same objects.
+
+    Example:
+        >>> layer = nn.Linear(2, 2)
+        >>> twin = clone_sharing_weights(layer)
+        >>> twin is layer, twin.weight is layer.weight
+        (False, True)
+    """
+    memo: dict[int, Any] = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+    for module in model.modules():
+        for hooks in hook_tables(module):
+            memo[id(hooks)] = copy.copy(hooks)
+    return copy.deepcopy(model, memo)
+
+
+@arguments_checked
+def bridge_on_shared_weights(
+    model: nn.Module, tokenizer: PreTrainedTokenizerFast | None, *, name: str
+) -> TransformerBridge:
+    """Boot a `TransformerBridge` that shares its weights with `model` and leaves `model` untouched.
+
+    Args:
+        model: A plain transformers causal language model.
+        tokenizer: Its tokenizer; the Bridge gets a copy.
+        name: What the Bridge calls the model.
+
+    Returns:
+        The Bridge, without weight processing, in the model's dtype, with eager attention.
+
+    Raises:
+        ModelError: TransformerLens does not know the architecture, or fails to wrap it.
+    """
+    if is_offloaded(model):
+        raise ModelError(
+            f"TransformerLens cannot share the weights of {name!r}: accelerate keeps some of them on disk or moves "
+            "them as they are needed."
+        )
+    twin: Any = clone_sharing_weights(model)
+    if not getattr(twin.config, "architectures", None):
+        twin.config.architectures = [type(model).__name__]
+    dtype = next(p.dtype for p in model.parameters() if p.is_floating_point())
+    try:
+        device = None if is_placed(model) else str(next(model.parameters()).device)
+        with LOADING:
+            return boot(name, twin, tokenizer, dtype=dtype, device=device)
+    except Exception as error:
+        raise ModelError(f"TransformerLens cannot wrap {name!r} ({type(model).__name__}): {error}") from error
+
+
+_ROUNDING = {torch.float32: 1e-3, torch.bfloat16: 0.05, torch.float16: 0.01}
+"""Largest difference between a Bridge and the plain model that rounding explains, as a share of the largest logit."""
+
+_agreed: WeakSet[Any] = WeakSet()
+"""Bridges that were seen to agree."""
+
+
+@torch.no_grad()
+def require_agreement(bridge: TransformerBridge, model: Any, *, name: str) -> None:
+    """Compare a Bridge with the plain model on a short text, once for each Bridge.
+
+    Raises:
+        ModelError: The Bridge does not run, or gives other logits.
+    """
+    if bridge in _agreed:
+        return
+    size = model.config.get_text_config().vocab_size
+    ids = torch.tensor([[place * 7 % size for place in range(1, 9)]], device=next(model.parameters()).device)
+    told = {"attention_mask": torch.ones_like(ids), "position_ids": torch.arange(ids.shape[1])[None].to(ids)}
+    with torch.autocast(ids.device.type, enabled=False):
+        plain = model(ids, use_cache=False, **told).logits.float()
+        try:
+            found = bridge(ids, return_type="logits", **told).float()
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+            first = str(error).splitlines()[0] if str(error) else "no message"
+            raise ModelError(
+                f"TransformerLens wraps {name!r} ({type(model).__name__}), but its Bridge does not run "
+                f"({type(error).__name__}: {first[:200]})."
+            ) from error
+    gap, allowed = float((found - plain).abs().max() / plain.abs().max()), _ROUNDING.get(model.dtype, 1e-3)
+    if gap > allowed:  # NaN logits are reported by the pass that meets them
+        raise ModelError(
+            f"TransformerLens wraps {name!r} ({type(model).__name__}), but its Bridge gives other logits than the "
+            f"plain model (they differ by {gap:.1%} of the largest; rounding explains {allowed:.1%})."
+        )
+    _agreed.add(bridge)
+
+
+# What a live model does beyond its weights: hooks, replaced forwards and foreign modules that somebody put
+# on it.
+#
+# None of it can be hashed. Each change gets a mark that equals only that of the very same change, in this
+# process.
+
+_OURS = ("transformers.", "accelerate.", "uds_lens.")
+"""Where hooks and forwards come from that change nothing: they record, move weights, or are gone in a moment."""
+
+_process = secrets.token_hex(8)
+_numbers: WeakKeyDictionary[Callable[..., Any], int] = WeakKeyDictionary()
+_count = itertools.count()
+
+
+class LiveChange(NamedTuple):
+    """One change."""
+
+    kind: Literal["hook", "forward", "module"]
+    """A forward hook, a forward that is no longer the class's, or a module of another class."""
+
+    place: str
+    """Name of the module."""
+
+    mark: str
+    """Equal only for the very same change."""
+
+
+def behaviour_changes(model: nn.Module) -> list[LiveChange]:
+    """Hooks and replaced forwards that are on a model now; a Bridge's include those on its hook points."""
+    found = []
+    for place, module in _named_modules(model):
+        for number, hook in forward_hooks_by_number(module):
+            if not _is_ours(hook):
+                found.append(LiveChange("hook", place, f"{_process} {number}"))
+        own = vars(module).get("forward")
+        if own is not None and not is_moved(module) and not _is_ours(own):
+            found.append(LiveChange("forward", place, f"{_process} {_number(own)}"))
+    return found
+
+
+def _named_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """The same as torch's, each module once; without its chain of generators, since every pass asks for changes."""
+    pending, seen = [("", model)], {id(model)}
+    while pending:
+        place, module = pending.pop()
+        yield place, module
+        for name, part in module._modules.items():
+            if part is not None and id(part) not in seen:
+                seen.add(id(part))
+                pending.append((f"{place}.{name}" if place else name, part))
+
+
+def module_changes(model: Any) -> list[LiveChange]:
+    """Modules of a transformers model of another class than its configuration makes, with what they are set to."""
+    if not is_plain_decoder(model) or getattr(model, "is_quantized", False):
+        return []
+    with torch.device("meta"):
+        made = dict(type(model)(copy.deepcopy(model.config)).named_modules())
+    return [
+        LiveChange(
+            "module", place, f"{type(module).__module__}.{type(module).__qualname__} {adapter_state(module)}"
+        )
+        for place, module in model.named_modules()
+        if place not in made or type(module) is not type(made[place])
+    ]
+
+
+def _is_ours(function: object) -> bool:
+    return str(getattr(function, "__module__", "")).startswith(_OURS) or is_own_hook(function)
+
+
+def _number(function: Any) -> int:
+    """A number that no other function gets, whatever address it had."""
+    plain = getattr(function, "__func__", function)
+    try:
+        return _numbers.setdefault(plain, next(_count))
+    except TypeError:  # nothing to hold on to: never equal
+        return next(_count)
+
+
+class HookedModel:
+    """One model, ready to be read and patched; made by `open_model`.
+
+    Two views of one set of weights: `hf`, the transformers model, for the fast paths, and `bridge`, a
+    TransformerLens `TransformerBridge`, built when it is first asked for, for hooks. Neither copies a weight,
+    and a model handed over by the caller is never wrapped itself.
+
+    Use it in a `with` block: leaving the block frees the memory of what `open_model` loaded. A model that the
+    caller handed over stays the caller's.
+
+    It serves one thread at a time: passes put hooks on it. Open a model once for each thread.
+    """
+
+    def __init__(
+        self,
+        hf: PreTrainedModel | nn.Module,
+        tokenizer: PreTrainedTokenizerFast | None,
+        *,
+        name: str,
+        owned: bool,
+        bridge: TransformerBridge | None = None,
+    ) -> None:
+        self._hf: Any = hf
+        forget_longer_texts(hf)
+        self._bridge = bridge
+        self._no_bridge = False
+        self._lender: HookedModel | None = None
+        self._fingerprint: str | None = None
+        self._turn = _Turn()
+        self._swapped = [] if owned or bridge is not None else module_changes(hf)
+        self.keeps_weights = False
+        """Set by who opened the model and shows it to nobody: its weights stay as they are, and are hashed once."""
+        self.files: CheckpointFiles | None = None
+        """The files it was loaded from, if they are on this machine."""
+        self.is_wrapped = bridge is not None
+        """Whether `hf` is the model inside a Bridge that the caller handed over."""
+        self.tokenizer = tokenizer
+        self.name = name
+        self._owned = owned
+        self._anatomy: Anatomy | None = anatomy_of(hf)
+
+    def __enter__(self) -> HookedModel:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        if self._hf is None:
+            return f"HookedModel({self.name!r}, closed)"
+        return (
+            f"HookedModel({self.name!r}, {self.architecture}, {self.n_layers} layers, d_model {self.d_model}, "
+            f"{str(self.dtype).removeprefix('torch.')}, {self.device})"
+        )
+
+    @contextmanager
+    def held(self) -> Iterator[HookedModel]:
+        """For this thread alone, until the block ends; the same thread may hold it again meanwhile.
+
+        Raises:
+            ModelBusyError: Another thread holds the model.
+        """
+        if not self._turn.taken():
+            raise ModelBusyError(
+                f"{self.name!r} is run by another thread: a HookedModel serves one thread at a time, since hooks "
+                "are put on it while it runs. Open the model once for each thread."
+            )
+        try:
+            yield self
+        finally:
+            self._turn.given_back()
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Around every pass: held, and in the model's own dtype whatever `torch.autocast` says.
+
+        Raises:
+            ModelBusyError: Another thread holds the model.
+        """
+        with self.held(), torch.autocast(self.device.type, enabled=False):
+            yield
+
+    def close(self) -> None:
+        """Let go of the model; free its memory if `open_model` loaded it. Closing twice is harmless."""
+        if self._hf is None:
+            return
+        on_gpu = self.device.type == "cuda"
+        weights = [weakref.ref(weight) for weight in self._hf.parameters()]
+        self._hf = self._bridge = self._anatomy = None
+        if self._owned:
+            # A plain model is gone with its last reference. A Bridge refers to itself in circles: only a collection
+            # ends it, and that walks every object of the process, a quarter of a second in a notebook.
+            if any(weight() is not None for weight in weights):
+                gc.collect()
+            if on_gpu:
+                torch.cuda.empty_cache()
+
+    @property
+    def hf(self) -> PreTrainedModel:
+        """The plain transformers model (the one inside the Bridge, if a Bridge was handed over)."""
+        if self._hf is None:
+            raise ModelError(
+                f"{self.name!r} is closed: use the model inside its `with open_model(...)` block."
+            )
+        return self._hf
+
+    @property
+    def anatomy(self) -> Anatomy:
+        """Where the parts of `hf` are."""
+        return self._anatomy if self._anatomy is not None else anatomy_of(self.hf)
+
+    @property
+    def bridge(self) -> TransformerBridge:
+        """TransformerLens's view of the same weights, built on first use (imports transformer_lens)."""
+        if not self.is_wrapped and (changes := self.changes):
+            raise ModelError(
+                f"TransformerLens cannot wrap {self.name!r}: it has {_told(changes)}, which a Bridge might not run. "
+                "Put it on a TransformerBridge of your own, and hand that over."
+            )
+        if self._bridge is None and self._lender is not None and self._lender._hf is self.hf:
+            self._bridge = self._lender.bridge
+        if self._bridge is None:
+            self._bridge = bridge_on_shared_weights(self.hf, self.tokenizer, name=self.name)
+        return self._bridge
+
+    @property
+    def has_bridge(self) -> bool:
+        """Whether TransformerLens can wrap the model; where it cannot, warns once and says what is left."""
+        if not self.is_wrapped and self.changes:
+            return False  # `bridge` says why
+        if self._no_bridge:
+            return False
+        try:
+            if not self.is_wrapped:
+                require_agreement(self.bridge, self.hf, name=self.name)
+            return True
+        except ModelError as error:
+            self._no_bridge = True
+            warn_once(
+                f"{error} Falling back to plain forward hooks on its {self.n_layers} blocks: site 'resid_post' "
+                "works as before, the sites inside a block do not.",
+                key=f"no bridge {self.name} {self.fingerprint}: {error}",
+            )
+            return False
+
+    @property
+    def changes(self) -> list[LiveChange]:
+        """What the model does beyond its weights: hooks and forwards on it now, modules it was handed over with."""
+        model = self._bridge if self.is_wrapped and self._bridge is not None else self.hf
+        return behaviour_changes(model) + self._swapped
+
+    @property
+    def runs_hooks(self) -> bool:
+        """Whether somebody's hooks or forwards are on the model, which its blocks may not be run apart from."""
+        return any(change.kind != "module" for change in self.changes)
+
+    @property
+    def fingerprint(self) -> str:
+        """Fingerprint of what the model computes now: weights (see `uds_lens.models.fingerprint`) and `changes`.
+
+        Hashed anew each time, because a live model may be trained between two audits; of a quantised model once,
+        because its kernels may repack the weights at the first pass. Changes cannot be hashed: a model that has some
+        equals nothing but itself, with the same ones, in this process.
+        """
+        weights = self._weights_fingerprint()
+        changes = sorted(self.changes)
+        if not changes:
+            return weights
+        return hashlib.blake2b(repr((weights, changes)).encode(), digest_size=16).hexdigest()
+
+    def _weights_fingerprint(self) -> str:
+        if self._fingerprint is not None:
+            return self._fingerprint
+        if self.keeps_weights and self.files is not None:
+            found = fingerprint_of_files(self.hf, self.files)
+        else:
+            found = fingerprint(self.hf)
+        if self.keeps_weights or getattr(self.hf, "is_quantized", False):
+            self._fingerprint = found
+        return found
+
+    def lent(self) -> HookedModel:
+        """A handle on the same model that may be closed without closing it; its weights stay as they are meanwhile."""
+        handle = HookedModel(self.hf, self.tokenizer, name=self.name, owned=True, bridge=self._bridge)
+        handle._owned, handle._lender = False, self
+        handle.is_wrapped, handle._swapped, handle._turn = self.is_wrapped, self._swapped, self._turn
+        handle._fingerprint, handle.keeps_weights = self._weights_fingerprint(), True
+        return handle
+
+    @property
+    def architecture(self) -> str:
+        """Name of the transformers class, for example `LlamaForCausalLM`."""
+        return type(self.hf).__name__
+
+    @property
+    def n_layers(self) -> int:
+        """Number of blocks."""
+        return self.anatomy.n_layers
+
+    @property
+    def d_model(self) -> int:
+        """Width of the residual stream."""
+        return int(self.hf.config.get_text_config().hidden_size)
+
+    @property
+    def d_vocab(self) -> int:
+        """Number of rows of the input embedding."""
+        return int(self.hf.get_input_embeddings().weight.shape[0])
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Dtype of the activations (that of the first floating-point weight)."""
+        return next((p.dtype for p in self.hf.parameters() if p.is_floating_point()), torch.float32)
+
+    @property
+    def device(self) -> torch.device:
+        """Device that token ids go to (that of the input embedding)."""
+        return self.hf.get_input_embeddings().weight.device
+
+
+class _Turn:
+    """Which thread runs a model, and how many of its blocks are inside one another; handles on one model share it."""
+
+    def __init__(self) -> None:
+        self._door, self._thread, self._depth = threading.Lock(), 0, 0
+
+    def taken(self) -> bool:
+        """Whether this thread may run the model; it then has to give it back."""
+        me = threading.get_ident()
+        with self._door:
+            if self._depth and self._thread != me:
+                return False
+            self._thread, self._depth = me, self._depth + 1
+            return True
+
+    def given_back(self) -> None:
+        """One block of this thread has ended."""
+        with self._door:
+            self._depth -= 1
+
+
+def _told(changes: list[LiveChange]) -> str:
+    """Some changes, in words."""
+    words = {"hook": "a hook", "forward": "another forward", "module": "another module"}
+    first = changes[0]
+    more = f" and {len(changes) - 1} more" if len(changes) > 1 else ""
+    return f"{words[first.kind]} at {first.place or 'its root'!r}{more}"

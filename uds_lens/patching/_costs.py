@@ -1,0 +1,208 @@
+"""What running a model costs, and how much of it is held at once: every number that was tuned, in one place.
+
+Costs are counted in tokens that pass one block. A pass over n rows costs their tokens; where every layer is patched and
+resumed at the window, block l of L also sees the windows of the l variants that were patched before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from uds_lens._arguments import arguments_checked
+from uds_lens.data import BatchCost, TokenSequence, cut_batches, plan_batches
+
+SCORES_AT_ONCE = 1 << 26
+"""Attention scores of one block held at one time (256 MiB in float32)."""
+
+LOGITS_AT_ONCE = {"cpu": 1 << 22, "cuda": 1 << 25}
+"""Logits held at one time: 16 MiB in float32 on a CPU, since allocators return blocks of 32 MiB to the system at once
+and fetch every page anew; 128 MiB on a GPU, where small products waste the device."""
+
+LOGITS_IN_CACHE = {"cpu": 1 << 20}
+"""The same where the head is one product, so that a piece of it costs no more: what caches hold until it is summed."""
+
+READOUT_ROWS_AT_LEAST = 128
+"""Rows that meet the whole vocabulary at once, at least; where the logits of fewer fit, it is cut."""
+
+READOUT_ROWS_AT_ONCE = 1024
+"""Rows that meet a piece of the vocabulary at once: fewer make each product read more weights than it computes."""
+
+BATCH_STATES = 1 << 18
+"""Tokens x d_model of a batch on a CPU. An MLP holds four times that, twice: what stays in the processor's caches, and
+below the size of blocks that allocators return to the system at once, so that every page is fetched anew."""
+
+BATCH_TOKENS = 1280
+"""Tokens of a batch on a CPU where that is more: wide models lose more by reading their weights once more."""
+
+BATCH_PADDED = 1.5
+"""Tokens of a packed batch with the padding that attention sees, as a multiple of the budget."""
+
+VARIANT_STATES = {"cpu": 1 << 20, "cuda": 1 << 26}
+"""Tokens x d_model of all variants that are resumed together, at the last block."""
+
+CALL = {"cpu": (64, 4_000_000), "cuda": (2048, 0)}
+"""What one more call of a block costs, in tokens: a + b / d_model squared."""
+
+PAIR = 25
+"""What one query and key cost in attention, in tokens, times d_model squared, by head. More than their multiplications:
+scores are written and read several times."""
+
+
+def logits_at_once(device: torch.device) -> int:
+    """How many logits are held at one time on a device."""
+    return LOGITS_AT_ONCE.get(device.type, LOGITS_AT_ONCE["cpu"])
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelCosts:
+    """What one model costs on one device."""
+
+    n_layers: int
+    """Number of blocks."""
+
+    d_model: int
+    """Width of the residual stream."""
+
+    n_heads: int
+    """Attention heads."""
+
+    device: str = "cpu"
+    """Kind of device: `cpu`, `cuda` ..."""
+
+    @classmethod
+    @arguments_checked
+    def of(cls, config: Any, device: torch.device | str) -> ModelCosts:
+        """Those of a model with this transformers configuration; where it is silent, of a common size."""
+        text = config.get_text_config()
+        d_model = int(getattr(text, "hidden_size", None) or 1024)
+        return cls(
+            n_layers=int(getattr(text, "num_hidden_layers", None) or 16),
+            d_model=d_model,
+            n_heads=int(getattr(text, "num_attention_heads", None) or max(1, d_model // 64)),
+            device=torch.device(device).type,
+        )
+
+    @property
+    def call(self) -> float:
+        """What one more call of a block costs, in tokens."""
+        fixed, small = CALL.get(self.device, CALL["cpu"])
+        return fixed + small / self.d_model**2
+
+    @property
+    def pair(self) -> float:
+        """What one query and one key cost in attention, in tokens."""
+        return PAIR * self.n_heads / self.d_model**2
+
+    @property
+    def variants_per_block(self) -> float:
+        """Variants that a block sees, on average over the blocks."""
+        return (self.n_layers - 1) / 2
+
+    @property
+    def squared_variants_per_block(self) -> float:
+        """The same, squared before the average."""
+        return (self.n_layers - 1) * (2 * self.n_layers - 1) / 6
+
+    @arguments_checked
+    def tokens_at_once(self, budget: int) -> int:
+        """Tokens of one batch, at most `budget`."""
+        return (
+            budget if self.device == "cuda" else min(budget, max(BATCH_TOKENS, BATCH_STATES // self.d_model))
+        )
+
+    @arguments_checked
+    def batches(
+        self, rows: Sequence[TokenSequence], *, token_budget: int, packed: bool = False
+    ) -> list[list[int]]:
+        """Group rows so that a pass over them, and every layer patched and resumed at the window, costs least.
+
+        Args:
+            rows: The rows.
+            token_budget: Tokens per batch at most.
+            packed: Whether they run packed, so that only attention sees padding.
+
+        Returns:
+            Lists of indices into `rows`, each index once; batches of short rows first, rows in order of window width.
+
+        Raises:
+            ConfigError: The budget is smaller than 1.
+
+        Example:
+            >>> rows = [TokenSequence(ids=(1,) * n, targets=(1,), scored=(0,), patched=(0,)) for n in (4, 900, 5)]
+            >>> costs = ModelCosts(n_layers=16, d_model=2048, n_heads=32)
+            >>> costs.batches(rows, token_budget=4096), costs.batches(rows, token_budget=4096, packed=True)
+            ([[0, 2], [1]], [[0, 2], [1]])
+        """
+        budget = self.tokens_at_once(token_budget)
+        if packed:
+            return cut_batches(rows, token_budget=budget, cost=self._packed_batch(budget))
+        weight = self.variants_per_block
+        return plan_batches(rows, token_budget=budget, window_weight=weight, batch_cost=self.call)
+
+    @arguments_checked
+    def forward_batches(self, rows: Sequence[TokenSequence], *, token_budget: int) -> list[list[int]]:
+        """Group rows so that one forward over them, padded, costs least; see `batches`."""
+        return plan_batches(rows, token_budget=self.tokens_at_once(token_budget), batch_cost=self.call)
+
+    def _packed_batch(self, budget: int) -> BatchCost:
+        """Tokens cost the same in any batch; pairs of queries and keys, which are padded, do not.
+
+        Rows of S tokens have S squared of them in the forward; at block l, the l W queries of variants with windows of
+        width W see S + l W keys.
+        """
+        once, squared = self.variants_per_block, self.squared_variants_per_block
+
+        def cost(count: np.ndarray, longest: np.ndarray, widest: np.ndarray) -> np.ndarray:
+            pairs = longest**2 + widest * (once * longest + squared * widest)
+            too_padded = (count > 1) & (count * longest > BATCH_PADDED * budget)
+            return np.where(too_padded, np.inf, self.call + self.pair * count * pairs)
+
+        return cost
+
+    @arguments_checked
+    def row_group(self, *, packed: bool) -> BatchCost:
+        """What resuming rows together costs at all blocks, from their number, longest prefix and widest window.
+
+        Windows see each other's widths only in attention, or in everything where rows stay padded.
+        """
+        blocks = self.n_layers - 1
+        once, squared = (
+            self.n_layers * self.variants_per_block,
+            self.n_layers * self.squared_variants_per_block,
+        )
+
+        def cost(count: np.ndarray, prefix: np.ndarray, widest: np.ndarray) -> np.ndarray:
+            pairs = count * widest * (once * prefix + squared * widest)
+            padded = 0.0 if packed else count * widest * once
+            return self.call * blocks + self.pair * pairs + padded
+
+        return cost
+
+    @property
+    def variant_tokens_at_once(self) -> float:
+        """Tokens of all variants that are resumed together, at the last block."""
+        return VARIANT_STATES.get(self.device, VARIANT_STATES["cpu"]) / self.d_model
+
+    @arguments_checked
+    def variants_at_once(self, *, rows: int, prefix: int, width: int, scores_at_once: int) -> int:
+        """How many variants may be resumed together before their attention scores pass a bound.
+
+        Args:
+            rows: Rows of the batch.
+            prefix: Keys before the windows.
+            width: Width of the windows.
+            scores_at_once: Attention scores of one block held at one time.
+
+        Returns:
+            At least 1, at most one per layer.
+        """
+        per_head = scores_at_once / (rows * self.n_heads)
+        n = 1
+        while n < self.n_layers and (n + 1) * width * (prefix + (n + 1) * width) <= per_head:
+            n += 1
+        return n

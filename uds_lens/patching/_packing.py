@@ -1,0 +1,458 @@
+"""Ragged rows end to end in one long row, without padding between them, and the way back.
+
+Everything in a decoder but attention works token by token, so that it may run on packed rows; attention runs on the
+padded ones.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from uds_lens._compat.transformers import (
+    attention_replaced,
+    eager_attention,
+    key_value_cache,
+    register_attention,
+)
+from uds_lens.errors import PatchError, Setting
+
+_INT = torch.iinfo(torch.int32).max
+
+
+@dataclass(frozen=True, eq=False)
+class Packing:
+    """Where the tokens of padded rows stand in one packed row."""
+
+    order: Int[Tensor, "batch pos"]
+    """Index in the packed row of each padded entry; padding points at the last token of its own row."""
+
+    places: Int[Tensor, "token"]
+    """Index in the flattened padded rows of each packed token."""
+
+    copies: int = 1
+    """How many copies of every row stand side by side in the padded ones."""
+
+    _repeated: dict[int, Packing] = field(default_factory=dict, repr=False)
+
+    _indices: dict[tuple[str, int, int], Int[Tensor, "entry"]] = field(default_factory=dict, repr=False)
+    """Where entries stand, by the way they are moved: all blocks of a pass move theirs alike, and every source's."""
+
+    @classmethod
+    def of(cls, real: Bool[Tensor, "batch pos"]) -> Packing:
+        """Pack the entries that are True.
+
+        Args:
+            real: Which entries of the padded rows are tokens; at least one in each row.
+
+        Returns:
+            The packing, row after row.
+
+        Example:
+            >>> packing = Packing.of(torch.tensor([[False, True], [True, True]]))
+            >>> packing.pack(torch.tensor([[0, 1], [2, 3]])).tolist()
+            [[1, 2, 3]]
+            >>> packing.pad(torch.tensor([[1, 2, 3]])).tolist()
+            [[1, 1], [2, 3]]
+        """
+        places = real.flatten().nonzero()[:, 0]
+        count = (real.flatten().cumsum(0) - 1).unflatten(0, real.shape)
+        last = count.amax(1, keepdim=True)
+        return cls(torch.where(real, count, last), places)
+
+    def __len__(self) -> int:
+        """Number of packed tokens."""
+        return len(self.places)
+
+    def repeated(self, n: int) -> Packing:
+        """The packing of n copies of every row: side by side in the padded rows, one after the other when packed."""
+        if n not in self._repeated:
+            width, tokens = self.order.shape[1], len(self)
+            copies = torch.arange(n, device=self.order.device)
+            order = self.order[:, None] + (copies * tokens)[:, None]
+            row = self.places.div(width, rounding_mode="floor")
+            places = (self.places + row * (n - 1) * width) + (copies * width)[:, None]
+            self._repeated[n] = Packing(order.flatten(1), places.flatten(), n)
+        return self._repeated[n]
+
+    def pack(self, padded: Tensor) -> Tensor:
+        """`[batch, pos, ...]` to `[1, token, ...]`; a batch of 1 counts for every row."""
+        rows = padded.expand(self.order.shape[0], *padded.shape[1:])
+        return rows.flatten(0, 1).index_select(0, self.places)[None]
+
+    def pad(self, packed: Tensor) -> Tensor:
+        """`[1, token, ...]` to `[batch, pos, ...]`; padding repeats the last token of its row."""
+        return packed[0].index_select(0, self.order.flatten()).unflatten(0, self.order.shape)
+
+    def pad_heads(self, packed: Tensor) -> Tensor:
+        """`[1, head, token, d_head]` to `[batch, head, pos, d_head]`, contiguous."""
+        heads = packed.shape[1]
+        index = self._index("pad heads", heads, 1)
+        tokens = packed[0].transpose(0, 1).flatten(0, 1)
+        return tokens.index_select(0, index).unflatten(0, (len(self.order), heads, -1))
+
+    def pad_groups(self, packed: Tensor, groups: int) -> Tensor:
+        """`[1, head, token, d_head]` to `[batch, group, copy, head of the group, pos, d_head]`, contiguous."""
+        heads = packed.shape[1]
+        shape = (len(self.order), groups, self.copies, heads // groups, -1)
+        tokens = packed[0].transpose(0, 1).flatten(0, 1)
+        return tokens.index_select(0, self._index("pad groups", heads, groups)).unflatten(0, shape)
+
+    def pack_groups(self, padded: Tensor) -> Tensor:
+        """The way back, to `[1, token, head, d_head]`."""
+        groups, _, heads = padded.shape[1:4]
+        index = self._index("pack groups", groups * heads, groups)
+        return padded.flatten(0, 4).index_select(0, index).unflatten(0, (len(self), groups * heads))[None]
+
+    @staticmethod
+    def bytes_to_move(heads: int, groups: int) -> int:
+        """What is held for each token and copy of it once heads were moved in all ways, in bytes."""
+        places, entries = 2 * 8, 2 * heads + groups
+        return places + 4 * entries
+
+    def _index(self, way: str, heads: int, groups: int) -> Int[Tensor, "entry"]:
+        """Found once for each way and number of heads."""
+        key = (way, heads, groups)
+        if key not in self._indices:
+            made = {"pad heads": self._padded, "pad groups": self._padded_groups, "pack groups": self._packed}
+            index = made[way](heads, groups).flatten()
+            rows = max(self.order.numel(), len(self)) * heads
+            self._indices[key] = index.int() if rows <= _INT else index  # read at every block: half the bytes
+        return self._indices[key]
+
+    def _padded(self, heads: int, groups: int) -> Int[Tensor, "batch head pos"]:
+        each = torch.arange(heads, device=self.order.device)[:, None]
+        return self.order[:, None] * heads + each
+
+    def _padded_groups(self, heads: int, groups: int) -> Int[Tensor, "batch group copy head pos"]:
+        each = torch.arange(heads, device=self.order.device).view(groups, 1, -1, 1)
+        return self.order.unflatten(1, (self.copies, -1))[:, None, :, None] * heads + each
+
+    def _packed(self, heads: int, groups: int) -> Int[Tensor, "token head"]:
+        width, in_group = self.order.shape[1] // self.copies, heads // groups
+        copy_of_row, pos = self.places.div(width, rounding_mode="floor"), self.places.remainder(width)
+        row = copy_of_row.div(self.copies, rounding_mode="floor")
+        first = (row * (groups - 1) * self.copies + copy_of_row) * in_group * width + pos
+        group = torch.arange(groups, device=first.device)[:, None] * (self.copies * in_group * width)
+        each = (group + torch.arange(in_group, device=first.device) * width).flatten()
+        return first[:, None] + each
+
+
+# Attention as nearly every family writes it, softmax(scaling Q K^T + mask) V, with few passes over its
+# scores.
+#
+# A family's eager attention copies keys and values for every query head, writes the scores anew for the
+# scale and for the mask, and knows nothing of variants: those of one row would be scored against each
+# other, only to be masked. Here query heads that share keys meet them in one product; variants meet the
+# prefix together, and each its own tokens alone.
+#
+# Whether a family's attention is this one is tried, once for every block.
+
+_tried: WeakKeyDictionary[nn.Module, tuple[object, bool]] = WeakKeyDictionary()
+"""Whether a module's eager attention is the plain one, with the settings that this was tried under."""
+
+
+def plain_attention(
+    query: Float[Tensor, "batch group copy head pos d_head"],
+    key: Float[Tensor, "batch group copy*pos d_head"],
+    value: Float[Tensor, "batch group copy*pos d_value"],
+    mask: Float[Tensor, "#batch 1 pos keys"],
+    *,
+    past: tuple[Tensor, Tensor] | None = None,
+    scaling: float,
+) -> Float[Tensor, "batch group copy head pos d_value"]:
+    """Attention of copies of every row, each to the keys before all of them and to its own.
+
+    Args:
+        query: Queries; `group` are the heads of keys, `head` the query heads that share one.
+        key: Keys of the same tokens.
+        value: Values of the same tokens.
+        mask: Added to the scores of each copy: `keys` are the earlier ones, then its own `pos`.
+        past: Earlier keys and values `[batch, group, before, d]`.
+        scaling: What products are multiplied by.
+
+    Returns:
+        Weighted values.
+    """
+    batch, groups, copies, heads, width = query.shape[:5]
+    own_keys, own_values = (t.flatten(0, 1).unflatten(1, (copies, width)).flatten(0, 1) for t in (key, value))
+    scores = _products(query.flatten(0, 2).flatten(1, 2), own_keys, scaling)
+    before = 0
+    if past is not None:
+        keys, values = (t.flatten(0, 1) for t in past)
+        before = keys.shape[1]
+        earlier = _products(query.flatten(0, 1).flatten(1, 3), keys, scaling)
+        scores = torch.cat([earlier.view(*scores.shape[:2], before), scores], dim=2)
+    scores.view(batch, -1, width, before + width).add_(mask)
+    weights = scores.softmax(-1)
+    output = torch.bmm(weights[..., before:], own_values)
+    if past is not None:
+        together = weights.view(batch * groups, -1, before + width)
+        output.view(*together.shape[:2], -1).baddbmm_(together[..., :before], values)
+    return output.view(batch, groups, copies, heads, width, -1)
+
+
+def _products(
+    queries: Float[Tensor, "n q d_head"], keys: Float[Tensor, "n k d_head"], scaling: float
+) -> Float[Tensor, "n q k"]:
+    return torch.baddbmm(queries.new_empty(()), queries, keys.transpose(1, 2), beta=0, alpha=scaling)
+
+
+def is_plain(
+    module: nn.Module,
+    eager: Callable[..., Any],
+    heads: tuple[Tensor, Tensor, Tensor],
+    mask: Tensor | None,
+    args: tuple[Any, ...],
+    options: dict[str, Any],
+) -> bool:
+    """Whether `eager(module, query, key, value, mask, ...)` is `plain_attention`, up to rounding.
+
+    Only in float32: in half precision, an attention rounds its scores where it writes them, and others would differ.
+
+    Args:
+        module: The attention of a block.
+        eager: The eager attention of its family.
+        heads: Queries, keys and values `[batch, head, pos, d_head]` that it is called with.
+        mask: The mask that it is called with.
+        args: Further arguments.
+        options: Further options.
+
+    Returns:
+        False where soft-capping, sinks, dropout, another mask or another dtype make it something else.
+    """
+    query = heads[0]
+    alike = all(part.dtype == torch.float32 for part in (*heads, mask) if part is not None)
+    if args or not alike or mask is None or mask.ndim != 4 or mask.shape[1] != 1:
+        return False
+    told = sorted((k, v) for k, v in options.items() if isinstance(v, int | float))
+    shapes = [(part.shape[1], part.shape[3]) for part in heads]
+    settings = (eager, query.device, module.training, repr(told), shapes)
+    if _tried.get(module, (None, False))[0] != settings:
+        _tried[module] = (settings, _agree(module, eager, shapes, query.device, options))
+    return _tried[module][1]
+
+
+def _agree(
+    module: nn.Module,
+    eager: Callable[..., Any],
+    shapes: list[tuple[int, int]],
+    device: torch.device,
+    options: dict[str, Any],
+) -> bool:
+    """Try both on a few random tokens, with products from small to so large that a cap would show."""
+    random = torch.Generator().manual_seed(0)
+    exact = torch.float32  # whatever default another thread has set while it opens a model
+    query, key, value = (torch.randn(1, n, 4, d, generator=random, dtype=exact).to(device) for n, d in shapes)
+    query = query * torch.tensor([1.0, 4.0, 16.0, 64.0], device=device, dtype=exact)[:, None]
+    mask = torch.full((1, 1, 4, 4), torch.finfo(torch.float32).min, device=device, dtype=exact).triu(1)
+    groups = shapes[1][0]
+    if shapes[0][0] % groups or shapes[2][0] != groups:
+        return False
+    theirs = eager(module, query, key, value, mask, **options)[0]
+    by_group = query.unflatten(1, (groups, 1, -1))
+    ours = plain_attention(by_group, key, value, mask, scaling=scaling_of(query, options))
+    ours = ours.flatten(1, 3).transpose(1, 2)
+    return ours.shape == theirs.shape and torch.allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+def scaling_of(query: Tensor, options: dict[str, Any]) -> float:
+    """What an attention multiplies its products by: what it is told, or one over the root of the head's width."""
+    told = options.get("scaling")
+    return float(query.shape[-1] ** -0.5 if told is None else told)
+
+
+# Keys and values of a pass: remembered while it runs, and put before those of resumed tokens.
+
+
+class PrefixKept(Exception):  # noqa: N818 - a signal, not an error
+    """Raised inside the last block once its keys and values are kept: nothing after them is needed."""
+
+
+class KeptKeys:
+    """Keys and values `[batch, head, pos, d_head]` of every layer, padded; None where they were not kept."""
+
+    def __init__(self, keys: list[Tensor | None], values: list[Tensor | None]) -> None:
+        self.keys, self.values = keys, values
+        self.writes = [0] * len(keys)
+        """How often each block gave its keys and values."""
+
+    @classmethod
+    def nothing(cls, n_layers: int) -> KeptKeys:
+        """Of that many layers, none yet."""
+        return cls([None] * n_layers, [None] * n_layers)
+
+    @property
+    def complete(self) -> bool:
+        """Whether every block gave its keys and values exactly once."""
+        return all(count == 1 for count in self.writes)
+
+    def write(self, layer: int, keys: Tensor | None, values: Tensor | None, *, keep: bool = True) -> None:
+        """What a block attends with, to be kept or only counted."""
+        self.writes[layer] += 1
+        if keep:
+            self.keys[layer], self.values[layer] = keys, values
+
+
+def recording_cache(kept: KeptKeys, *, keep: bool, stop_at_last: bool) -> object:
+    """A cache that hands keys and values through unchanged and remembers them in `kept`.
+
+    Args:
+        kept: Where they go.
+        keep: Remember every layer; False remembers the last one only.
+        stop_at_last: Raise `PrefixKept` once the last layer's are remembered.
+
+    Returns:
+        What a model takes as `past_key_values`.
+    """
+    last = len(kept.keys) - 1
+
+    def remember(layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        kept.write(layer, keys, values, keep=keep or layer == last)
+        if layer == last and stop_at_last:
+            raise PrefixKept
+        return keys, values
+
+    return key_value_cache([partial(remember, layer) for layer in range(last + 1)])
+
+
+def prefix_cache(kept: KeptKeys, columns: int) -> object:
+    """A cache that prepends the first `columns` kept keys and values to new ones, and stores nothing."""
+
+    def prepend(before: Tensor, after: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        return torch.cat([before, keys], dim=2), torch.cat([after, values], dim=2)
+
+    return key_value_cache(
+        [
+            partial(prepend, keys[:, :, :columns], values[:, :, :columns])
+            if keys is not None and values is not None
+            else _nothing_kept
+            for keys, values in zip(kept.keys, kept.values, strict=True)
+        ],
+        length=columns,
+    )
+
+
+def _nothing_kept(keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    raise AssertionError("a block was resumed whose keys and values were not kept")
+
+
+# Attention for packed rows: a family's own eager attention, run on the rows padded again.
+#
+# transformers lets a model take its attention from a registry by name. While a block runs here, that name
+# is ours: the queries, keys and values of the packed row are padded, the eager attention of the model's own
+# file runs on them, and its output is packed. So soft-capping, sinks and scaling of a family apply as they
+# are written there. Where it is the plain attention, `plain_attention.py` does the same in less time.
+
+_NAME = "uds_lens_packed"
+
+
+@dataclass(eq=False)
+class PackedAttention:
+    """What the attention of one block does while it runs on packed rows."""
+
+    packing: Packing
+    """Of the tokens that enter the block."""
+
+    past: tuple[Tensor, Tensor] | None = None
+    """Keys and values `[batch, head, pos, d_head]` before those tokens."""
+
+    stop: bool = False
+    """Stop the block, by `PrefixKept`, as soon as its keys and values are there."""
+
+    plain: bool | None = None
+    """Whether the block's attention is the plain one, and masks are for one copy; None: tried, and set when it ran."""
+
+    keys: Tensor | None = None
+    """Set when it ran: keys of those tokens, padded."""
+
+    values: Tensor | None = None
+    """Set when it ran: values of those tokens, padded."""
+
+    runs: int = 0
+    """How often attention ran."""
+
+    def require_once(self) -> None:
+        """Raise `PatchError` unless the block ran its attention exactly once."""
+        if self.runs != 1:
+            raise PatchError(
+                f"a block ran its attention {self.runs} times on packed rows, expected once. Use ",
+                Setting("engine", "naive"),
+                ".",
+            )
+
+
+LOCK = threading.RLock()
+"""Blocks that read one configuration must not run in two threads while its attention is ours."""
+
+_now: ContextVar[PackedAttention | None] = ContextVar("packed attention", default=None)
+
+
+@contextmanager
+def packed_blocks(configs: Iterable[Any]) -> Iterator[None]:
+    """Let blocks that read their settings from `configs` take their attention from here, for the length of a pass."""
+    register_attention(_NAME, _attend)
+    with LOCK, attention_replaced(configs, _NAME):
+        yield
+
+
+@contextmanager
+def attending(attention: PackedAttention) -> Iterator[None]:
+    """Let a block attend as `attention` says; inside `packed_blocks`."""
+    token = _now.set(attention)
+    try:
+        yield
+    finally:
+        _now.reset(token)
+
+
+def configs_of(layers: nn.ModuleList) -> list[Any]:
+    """The configuration objects that the modules of the blocks hold, each once."""
+    found = {id(config): config for m in layers.modules() if (config := vars(m).get("config")) is not None}
+    return list(found.values())
+
+
+def _attend(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *args: Any,
+    **options: Any,
+) -> tuple[Tensor, None]:
+    now = _now.get()
+    eager = eager_attention(module)
+    if now is None or eager is None:
+        raise PatchError(
+            f"{type(module).__name__} has no eager attention for packed rows. Use ",
+            Setting("engine", "naive"),
+            ".",
+        )
+    now.runs += 1
+    if now.plain is None:
+        now.plain = is_plain(module, eager, (query, key, value), attention_mask, args, options)
+    now.keys, now.values = now.packing.pad_heads(key), now.packing.pad_heads(value)
+    if now.stop:
+        raise PrefixKept
+    keys, values = now.keys, now.values
+    if now.plain:
+        assert attention_mask is not None
+        groups = now.packing.pad_groups(query, key.shape[1])
+        scaling = scaling_of(query, options)
+        output = plain_attention(groups, keys, values, attention_mask, past=now.past, scaling=scaling)
+        return now.packing.pack_groups(output), None
+    if now.past is not None:
+        keys, values = torch.cat([now.past[0], keys], dim=2), torch.cat([now.past[1], values], dim=2)
+    output, _ = eager(module, now.packing.pad_heads(query), keys, values, attention_mask, *args, **options)
+    return output.flatten(0, 1).index_select(0, now.packing.places)[None], None

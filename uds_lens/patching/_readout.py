@@ -1,0 +1,107 @@
+"""Log-probabilities of the next tokens that are scored, and of no others."""
+
+from __future__ import annotations
+
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from uds_lens._arguments import arguments_checked
+from uds_lens._compat.torch import forward_hooks_of
+from uds_lens.models import Anatomy
+from uds_lens.patching import _costs as costs
+
+_linear: WeakKeyDictionary[nn.Module, tuple[object, bool]] = WeakKeyDictionary()
+"""Whether the head of a model is a linear map and nothing else, with the settings that this was tried under."""
+
+
+@arguments_checked
+def target_logprobs(
+    anatomy: Anatomy,
+    states: Float[Tensor, "*rows win d_model"],
+    targets: Int[Tensor, "*rows win"],
+    scored: Bool[Tensor, "*rows win"],
+) -> Float[Tensor, "*rows win"]:
+    """Log-probability of each scored target, read out of the last layer's states.
+
+    `log_softmax(head(norm(state)))[target]` in float32, in pieces, only where `scored`. The vocabulary is cut too where
+    the head is one plain linear map, so that many rows share each piece of a large one.
+
+    Args:
+        anatomy: The model that reads the states out.
+        states: Last-layer residual stream.
+        targets: Next-token ids; ignored where not scored.
+        scored: Which entries to score.
+
+    Returns:
+        Natural logarithms in float32 (nats), at most 0; NaN where not scored.
+    """
+    rows, wanted = states[scored], targets[scored]
+    held = costs.logits_at_once(states.device)
+    head = _plain_head(anatomy, rows) if len(rows) else None
+    if head is not None:
+        held = min(held, costs.LOGITS_IN_CACHE.get(states.device.type, held))
+    chunk = max(1, held // anatomy.d_vocab)
+    cut = head is not None and chunk < min(costs.READOUT_ROWS_AT_LEAST, len(rows))
+    if cut:
+        chunk = min(costs.READOUT_ROWS_AT_ONCE, len(rows))
+    values = torch.empty(len(rows), dtype=torch.float32, device=states.device)
+    for start in range(0, len(rows), chunk):
+        part = slice(start, start + chunk)
+        normed = anatomy.final_norm(rows[part])
+        if cut:
+            found = _in_tiles(head, normed, wanted[part], tile=max(1, held // chunk))
+        else:
+            logits = anatomy.unembed(normed) if head is None else head(normed)
+            found = -nn.functional.cross_entropy(
+                logits.float(), wanted[part].to(logits.device), reduction="none"
+            )
+        values[part] = found.to(values.device)
+    result = torch.full(scored.shape, torch.nan, dtype=torch.float32, device=states.device)
+    result[scored] = values
+    return result
+
+
+def _in_tiles(
+    head: Any, normed: Float[Tensor, "row d_model"], targets: Int[Tensor, "row"], *, tile: int
+) -> Float[Tensor, "row"]:
+    """Log-probabilities with a piece of the vocabulary at a time."""
+    targets = targets.to(normed.device)
+    own = torch.zeros(targets.shape, dtype=torch.float32, device=normed.device)
+    totals = []
+    for start in range(0, len(head.weight), tile):
+        bias = None if head.bias is None else head.bias[start : start + tile]
+        logits = nn.functional.linear(normed, head.weight[start : start + tile], bias).float()
+        inside = (targets >= start) & (targets < start + logits.shape[1])
+        place = (targets - start).clamp(0, logits.shape[1] - 1)
+        own = torch.where(inside, logits.gather(1, place[:, None])[:, 0], own)
+        totals.append(logits.logsumexp(1))
+    return own - torch.stack(totals).logsumexp(0)
+
+
+def _plain_head(anatomy: Anatomy, rows: Tensor) -> Any | None:
+    """The head, if the model's logits are its linear map and nothing else; tried once per model, on a few rows.
+
+    Soft-capping, scaling, hooks, accelerate and quantised or adapted heads make it something else.
+    """
+    head: Any = getattr(anatomy.causal_lm, "get_output_embeddings", lambda: None)()
+    if type(head) is not nn.Linear or "forward" in vars(head):
+        return None
+    if "forward" in vars(anatomy.causal_lm):  # somebody has put another in its place
+        return None
+    if any(hook for module in (head, anatomy.causal_lm) for hook in forward_hooks_of(module)):
+        return None
+    few = anatomy.final_norm(rows[:2])
+    if head.weight.dtype != few.dtype or head.weight.device != few.device:
+        return None
+    settings = [(k, v) for k, v in vars(anatomy.text_config).items() if "logit" in k or "scal" in k]
+    tried = (id(head), repr(settings))
+    if _linear.get(anatomy.causal_lm, (None, False))[0] != tried:
+        few = torch.cat([few, 64 * few])  # large enough for a cap to show in half precision
+        by_model, by_head = anatomy.unembed(few), nn.functional.linear(few, head.weight, head.bias)
+        same = by_model.shape == by_head.shape and torch.equal(by_model, by_head)
+        _linear[anatomy.causal_lm] = (tried, same)
+    return head if _linear[anatomy.causal_lm][1] else None

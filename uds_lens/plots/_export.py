@@ -1,0 +1,160 @@
+"""Figures as files: a page that opens offline, or a picture."""
+
+from __future__ import annotations
+
+import os
+import struct
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from uds_lens._arguments import arguments_checked
+from uds_lens._optional_packages import require_package
+from uds_lens._storage import atomic_write_bytes, located, require_fresh
+from uds_lens._storage.files import MARK
+from uds_lens.errors import ConfigError, MissingDependencyError, UdsLensError
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+
+# The mark by which a picture is known as ours, so that it may be drawn again and a foreign one is not
+# overwritten.
+
+_PNG, _JPEG = b"\x89PNG\r\n\x1a\n", b"\xff\xd8"
+
+
+def marked(picture: bytes, kind: str) -> bytes:
+    r"""A picture with the mark where its format has room for a comment.
+
+    Args:
+        picture: Content of a file.
+        kind: `html`, `svg`, `pdf`, `png`, `jpeg` or `webp`.
+
+    Example:
+        >>> marked(b"<svg></svg>", "svg")
+        b'<svg></svg>\n<!-- made with uds_lens -->\n'
+    """
+    if kind in ("html", "svg"):
+        return picture.rstrip() + b"\n<!-- " + MARK + b" -->\n"
+    if kind == "pdf":
+        return picture.rstrip() + b"\n% " + MARK + b"\n"
+    if kind == "png" and picture.startswith(_PNG):
+        return _in_png(picture)
+    if kind == "jpeg" and picture.startswith(_JPEG):
+        return _JPEG + b"\xff\xfe" + struct.pack(">H", len(MARK) + 2) + MARK + picture[2:]
+    if kind == "webp" and picture.startswith(b"RIFF"):
+        return _in_webp(picture)
+    return picture
+
+
+def _in_png(picture: bytes) -> bytes:
+    """A text chunk behind the header, which has 13 bytes."""
+    end = len(_PNG) + 4 + 4 + 13 + 4
+    text = b"tEXtSoftware\0" + MARK
+    chunk = struct.pack(">I", len(text) - 4) + text + struct.pack(">I", zlib.crc32(text))
+    return picture[:end] + chunk + picture[end:]
+
+
+def _in_webp(picture: bytes) -> bytes:
+    """A chunk of an unknown name at the end, which readers skip."""
+    content = MARK + b" " * (len(MARK) % 2)
+    whole = picture + b"UDSL" + struct.pack("<I", len(content)) + content
+    return b"RIFF" + struct.pack("<I", len(whole) - 8) + whole[8:]
+
+
+# PNGs that take less room: the same pixels, packed harder than a browser packs them.
+
+_BEGIN = b"\x89PNG\r\n\x1a\n"
+
+
+def packed(picture: bytes) -> bytes:
+    """The picture with its pixels compressed as far as zlib can; anything that is no PNG comes back as it is.
+
+    Args:
+        picture: Content of a file.
+
+    Example:
+        >>> packed(b"<svg></svg>")
+        b'<svg></svg>'
+    """
+    if not picture.startswith(_BEGIN):
+        return picture
+    parts = list(_chunks(picture))
+    pixels = zlib.decompress(b"".join(content for kind, content in parts if kind == b"IDAT"))
+    first = next(place for place, (kind, _) in enumerate(parts) if kind == b"IDAT")
+    kept = [part for part in parts if part[0] != b"IDAT"]
+    kept.insert(first, (b"IDAT", zlib.compress(pixels, 9)))
+    return _BEGIN + b"".join(
+        struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+        for kind, content in kept
+    )
+
+
+def _chunks(picture: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Kind and content of each part of a PNG."""
+    at = len(_BEGIN)
+    while at < len(picture):
+        (length,) = struct.unpack(">I", picture[at : at + 4])
+        yield picture[at + 4 : at + 8], picture[at + 8 : at + 8 + length]
+        at += 12 + length
+
+
+_PICTURES = ("png", "svg", "pdf", "jpeg", "webp")
+
+
+@arguments_checked
+def save_figure(
+    figure: go.Figure,
+    path: str | os.PathLike[str],
+    *,
+    width: int = 860,
+    height: int | None = None,
+    scale: float | int = 2,
+) -> Path:
+    """Write a figure as `.html` (self-contained), or as a picture (`.png`, `.svg`, `.pdf`, `.jpeg`, `.webp`).
+
+    Args:
+        figure: Any plotly figure.
+        path: File to write; the suffix chooses the format.
+        width: Width of a picture in pixels.
+        height: Its height in pixels; None takes the figure's own.
+        scale: Pixels per pixel, for sharp bitmaps.
+
+    Returns:
+        The path.
+
+    Raises:
+        ConfigError: The suffix names no known format.
+        MissingDependencyError: A picture needs kaleido, and kaleido needs Chrome or Chromium.
+        ResultFormatError: Something that this library did not write stands at `path`.
+        StorageError: The system refuses to write.
+    """
+    path = located(path)
+    kind = path.suffix.lower().removeprefix(".").replace("jpg", "jpeg")
+    if kind == "html":
+        require_fresh(path, directory=False)
+        page = figure.to_html(include_plotlyjs=True, full_html=True).encode("utf-8", "backslashreplace")
+        atomic_write_bytes(path, marked(page, "html"))
+        return path
+    if kind not in _PICTURES:
+        raise ConfigError(
+            f"figures are saved as .html, {', '.join('.' + name for name in _PICTURES)}; got {path.name!r}."
+        )
+    require_fresh(path, directory=False)
+    atomic_write_bytes(path, marked(_picture(figure, kind, width=width, height=height, scale=scale), kind))
+    return path
+
+
+def _picture(figure: go.Figure, kind: str, *, width: int, height: int | None, scale: float | int) -> bytes:
+    require_package("kaleido", needed_by=f"saving a figure as .{kind} needs", instead="Or save it as .html.")
+    try:
+        return packed(figure.to_image(format=kind, width=width, height=height, scale=scale))
+    except Exception as error:
+        if "chrome" in f"{type(error).__name__} {error}".lower():
+            raise MissingDependencyError(
+                f"saving a figure as .{kind} needs Chrome or Chromium: install it, or run plotly_get_chrome. "
+                "Or save it as .html."
+            ) from error
+        raise UdsLensError(f"kaleido could not draw the figure: {error}") from error

@@ -1,0 +1,440 @@
+"""What the dashboard explains: how each metric is made, the formulas, and where they come from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from uds_lens import meta
+from uds_lens.meta._ranking import View
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from uds_lens.report._dashboard_tables import Tables
+
+
+DEFINITIONS = {
+    "es": (
+        "1 \u2212 k / T",
+        "Extraction Strength: the share of the answer that greedy decoding completes by itself; k is the number of "
+        "tokens it has to be given.",
+    ),
+    "em": (
+        "\u2211\u209c [predicted token = answer token] / T",
+        "Exact Memorization: the share of answer tokens that are predicted right.",
+    ),
+    "prob": (
+        "exp(\u2212mean cross-entropy)",
+        "The geometric mean of the probabilities of the answer's tokens.",
+    ),
+    "paraprob": ("exp(\u2212mean cross-entropy)", "The same for paraphrased answers."),
+    "truth_ratio": (
+        "p_right / (p_right + p_wrong)",
+        "How much more likely a right answer is than wrong ones; 0.5 prefers neither.",
+    ),
+    "rouge": ("ROUGE-L recall", "How much of the answer the model says by itself."),
+    "para_rouge": ("ROUGE-L recall", "The same against paraphrased answers or questions."),
+    "jailbreak_rouge": ("ROUGE-L recall", "The same when the answer is begun with a compliant sentence."),
+    "mia_loss": ("AUC of the loss", "Membership inference: forget set against texts never seen."),
+    "mia_zlib": ("AUC of loss / compressed size", "The same, the loss over how well the text compresses."),
+    "mia_min_k": (
+        "AUC of the mean of the k % least likely tokens",
+        "The same from the least likely tokens.",
+    ),
+    "mia_min_kpp": (
+        "AUC of Min-K on z scores",
+        "The same, log-probabilities standardised over the vocabulary.",
+    ),
+    "s_mia_loss": (
+        "1 \u2212 min(|AUC \u2212 AUC_retain| / AUC_retain, 1)",
+        "The attack's success relative to that on retain; 1 as retain.",
+    ),
+    "cka": (
+        "\u2211 w (CKA(unl, ret) \u2212 CKA(full, ret)) / (1 \u2212 CKA(full, ret))",
+        "How far the hidden states have moved from full's towards retain's, by layer, weighted.",
+    ),
+    "fisher_masked": (
+        "1 \u2212 excess Fisher of unlearned / of full, over the top p % of parameters",
+        "Whether parameters still respond to the forget set as in full.",
+    ),
+    "logit_lens": (
+        "clip(d_unlearned / d_retain, 0, 1), weighted",
+        "How much of the answer is lost when the states of each layer are decoded at once by full's head.",
+    ),
+    "uds": (
+        "\u2211 S1 clip(S2 / S1, 0, 1) / \u2211 S1 over layers with S1 > tau",
+        "Unlearning depth: what full loses with the unlearned model's states (S2), as a share of what it loses with "
+        "retain's (S1).",
+    ),
+}
+"""Formula and meaning by metric; a name may go on (`s_mia_loss` also tells of the other three)."""
+
+_ALSO = {"s_mia_zlib": "s_mia_loss", "s_mia_min_k": "s_mia_loss", "s_mia_min_kpp": "s_mia_loss"}
+
+
+_METHODS = {
+    "altpo": "AltPO",
+    "graddiff": "GradDiff",
+    "idkdpo": "IdkDPO",
+    "idknll": "IdkNLL",
+    "npo": "NPO",
+    "rmu": "RMU",
+    "simnpo": "SimNPO",
+    "undial": "UNDIAL",
+}
+
+
+def method_name(method: str) -> str:
+    """How a method is written; one that is not known as it stands.
+
+    >>> method_name("simnpo"), method_name("mine")
+    ('SimNPO', 'mine')
+    """
+    return _METHODS.get(str(method), str(method))
+
+
+class Source(NamedTuple):
+    """A publication."""
+
+    text: str
+    """Authors, year, title."""
+
+    url: str
+    """Where it is; empty if only in print."""
+
+
+_PAPERS = {
+    "uds": Source(
+        "Lee, Kim and Jo (2026). Measuring the Depth of LLM Unlearning via Activation Patching.",
+        "https://arxiv.org/abs/2605.24614",
+    ),
+    "open_unlearning": Source(
+        "Dorna et al. (2025). OpenUnlearning: Accelerating LLM Unlearning via Unified Benchmarking of Methods and "
+        "Metrics.",
+        "https://arxiv.org/abs/2506.12618",
+    ),
+    "tofu": Source(
+        "Maini et al. (2024). TOFU: A Task of Fictitious Unlearning for LLMs.",
+        "https://arxiv.org/abs/2401.06121",
+    ),
+    "es": Source(
+        "Wang et al. (2025). Towards Effective Evaluations and Comparisons for LLM Unlearning Methods.",
+        "https://arxiv.org/abs/2406.09179",
+    ),
+    "em": Source(
+        "Tirumala et al. (2022). Memorization Without Overfitting.", "https://arxiv.org/abs/2205.10770"
+    ),
+    "rouge": Source("Lin (2004). ROUGE: A Package for Automatic Evaluation of Summaries.", ""),
+    "mia_loss": Source(
+        "Yeom et al. (2018). Privacy Risk in Machine Learning.", "https://arxiv.org/abs/1709.01604"
+    ),
+    "mia_zlib": Source(
+        "Carlini et al. (2021). Extracting Training Data from Large Language Models.",
+        "https://arxiv.org/abs/2012.07805",
+    ),
+    "mia_min_k": Source(
+        "Shi et al. (2024). Detecting Pretraining Data from Large Language Models.",
+        "https://arxiv.org/abs/2310.16789",
+    ),
+    "mia_min_kpp": Source(
+        "Zhang et al. (2024). Min-K%++: Improved Baseline for Detecting Pre-Training Data.",
+        "https://arxiv.org/abs/2404.02936",
+    ),
+    "s_mia": Source(
+        "Shi et al. (2024). MUSE: Machine Unlearning Six-Way Evaluation.", "https://arxiv.org/abs/2407.06460"
+    ),
+    "cka": Source(
+        "Kornblith et al. (2019). Similarity of Neural Network Representations Revisited.",
+        "https://arxiv.org/abs/1905.00414",
+    ),
+    "fisher": Source(
+        "Kirkpatrick et al. (2017). Overcoming Catastrophic Forgetting in Neural Networks.",
+        "https://arxiv.org/abs/1612.00796",
+    ),
+    "logit_lens": Source("nostalgebraist (2020). Interpreting GPT: the Logit Lens.", ""),
+    "npo": Source(
+        "Zhang et al. (2024). Negative Preference Optimization.", "https://arxiv.org/abs/2404.05868"
+    ),
+    "simnpo": Source(
+        "Fan et al. (2024). Simplicity Prevails: Rethinking Negative Preference Optimization.",
+        "https://arxiv.org/abs/2410.07163",
+    ),
+    "altpo": Source(
+        "Mekala et al. (2024). Alternate Preference Optimization for Unlearning Factual Knowledge.",
+        "https://arxiv.org/abs/2409.13474",
+    ),
+    "rmu": Source(
+        "Li et al. (2024). The WMDP Benchmark: Measuring and Reducing Malicious Use with Unlearning.",
+        "https://arxiv.org/abs/2403.03218",
+    ),
+    "undial": Source("Dong et al. (2024). UNDIAL.", "https://arxiv.org/abs/2402.10052"),
+    "delong": Source(
+        "DeLong, DeLong and Clarke-Pearson (1988). Comparing the Areas under Two or More Correlated ROC Curves.",
+        "",
+    ),
+    "hanley": Source(
+        "Hanley and McNeil (1982). The Meaning and Use of the Area under a ROC Curve.",
+        "",
+    ),
+    "holm": Source("Holm (1979). A Simple Sequentially Rejective Multiple Test Procedure.", ""),
+}
+
+
+def definition(metric: str) -> tuple[str, str] | None:
+    """Formula and meaning of a metric; None for one that is not ours.
+
+    >>> definition("s_mia_zlib")[0] == definition("s_mia_loss")[0], definition("mine")
+    (True, None)
+    """
+    name = _ALSO.get(metric, metric)
+    return DEFINITIONS.get(name) or next(
+        (found for key, found in DEFINITIONS.items() if name.startswith(f"{key}_0.")), None
+    )
+
+
+def sources(metrics: Iterable[str], methods: Iterable[str]) -> list[Source]:
+    """The publications behind what is on the page, the UDS paper first."""
+    named, used = [str(name) for name in metrics], {str(method).lower() for method in methods}
+    wanted = ["uds", "open_unlearning"]
+    if named or used & {"graddiff", "idknll", "idkdpo"}:
+        wanted.append("tofu")
+    for key in ("es", "em", "rouge", "mia_loss", "mia_zlib", "mia_min_k", "mia_min_kpp", "cka", "logit_lens"):
+        wanted += [key] if any(name in (key, f"s_{key}") for name in named) else []
+    wanted += ["s_mia"] if any(name.startswith("s_mia") for name in named) else []
+    wanted += ["fisher"] if any(name.startswith("fisher") for name in named) else []
+    wanted += [key for key in ("npo", "simnpo", "altpo", "rmu", "undial") if key in used]
+    return [_PAPERS[key] for key in (*wanted, *(["hanley", "delong", "holm"] if named else []))]
+
+
+# What the numbers of a dashboard say, and what to know before quoting them: sentences made from the tables.
+
+FULL_FILTER = "utility+threshold"
+"""The setting of the paper: models that are useful and that the metric calls unlearned."""
+
+_NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+
+
+def count(n: float, thing: str) -> str:
+    """A number of things in words.
+
+    >>> count(1, "metric"), count(12, "model")
+    ('one metric', '12 models')
+    """
+    word = _NUMBERS[int(n)] if 0 <= n <= 10 else f"{n:.0f}"
+    return f"{word} {thing}" + ("" if n == 1 else "s")
+
+
+def labels(metrics: pd.DataFrame) -> dict[str, str]:
+    """Name to label, for sentences."""
+    if "label" not in metrics.columns:
+        return {str(name): str(name) for name in metrics["metric"]}
+    return {
+        str(name): str(label) if isinstance(label, str) else str(name)
+        for name, label in zip(metrics["metric"], metrics["label"], strict=True)
+    }
+
+
+def judged(tables: Tables, setting: str, models: str = "own") -> pd.DataFrame:
+    """F, Q, R, Rob and Overall with places at one filter setting, metrics that stand for a family only."""
+    import pandas as pd
+
+    main = tables.metrics[tables.metrics["metric"] == tables.metrics["family"]]
+    rows = tables.robust[(tables.robust["filter"] == setting) & (tables.robust["models"] == models)]
+    if not len(main) or not len(rows):
+        return pd.DataFrame(columns=list(meta.SUMMARY))
+    return meta.summary(main, rows)
+
+
+def findings(tables: Tables) -> list[str]:
+    """The summary of the page, a few sentences."""
+    return [*_of_metrics(tables), *_of_methods(tables)]
+
+
+def _of_metrics(tables: Tables) -> Iterator[str]:
+    called = labels(tables.metrics)
+    settings = list(dict.fromkeys(tables.robust["filter"]))
+    first = FULL_FILTER if FULL_FILTER in settings else (settings or [""])[-1]
+    table = judged(tables, first)
+    if len(table) and table["overall"].notna().any():
+        top = table.loc[table["overall"].idxmax()]
+        places = [name for name in ("auc", "rob") if top[f"rank_{name}"] == 1]
+        both = ", and is first in both" if len(places) == 2 else ""
+        yield (
+            f"{called[top['metric']]} has the highest Overall, {top['overall']:.3f} (F {top['auc']:.3f}, Rob "
+            f"{top['rob']:.3f}{both}){_first_share(top['p_first'])}."
+        )
+        q, r = table["q"].mean(), table["r"].mean()
+        low = int((table["r"] < 0.5).sum())
+        yield (
+            f"Relearning is harder to stand than quantisation: mean Q {q:.2f}, mean R {r:.2f}; {low} of {len(table)} "
+            "metrics have R below 0.5."
+            if r < q
+            else f"Quantisation is harder to stand than relearning: mean Q {q:.2f}, mean R {r:.2f}."
+        )
+        yield from _of_filters(tables, top["metric"], first, settings, called)
+    elif tables.metrics["auc"].notna().any():
+        ordered = tables.metrics.sort_values("auc", ascending=False)
+        yield f"{called[ordered['metric'].iloc[0]]} has the highest F, {ordered['auc'].iloc[0]:.3f}."
+
+
+def _first_share(share: float) -> str:
+    """How sure the first place is; nothing where that was not computed.
+
+    >>> _first_share(0.72), _first_share(float("nan"))
+    (', and in 72 % of resamples', '')
+    """
+    return "" if math.isnan(share) else f", and in {100 * share:.0f} % of resamples"
+
+
+def _of_filters(
+    tables: Tables, metric: str, first: str, settings: list[str], called: dict[str, str]
+) -> Iterator[str]:
+    words = {"utility": "the utility filter alone", "none": "no filter", "threshold": "the threshold alone"}
+    told = []
+    for setting in settings:
+        table = judged(tables, setting)
+        own = table[table["metric"] == metric]
+        if setting == first or not len(own) or not own["rank_rob"].iloc[0] > 1:
+            continue
+        best = table.loc[table["rob"].idxmax()]
+        told.append(
+            f"with {words[setting]} it is number {own['rank_rob'].iloc[0]:.0f} ({own['rob'].iloc[0]:.3f}; first is "
+            f"{called[best['metric']]}, {best['rob']:.3f})"
+        )
+    if told:
+        yield f"Its place in robustness depends on the filter: {', '.join(told)}."
+
+
+def _of_methods(tables: Tables) -> Iterator[str]:
+    if not tables.ranked:
+        return
+    found = _ranked(tables, tables.select_by)
+    top = found.iloc[0]
+    if math.isnan(top["score_with"]):
+        return
+    moved = [
+        f"{method_name(row['method'])} {row['rank_without']:.0f} to {row['rank_with']:.0f}"
+        for row in found.to_dict("records")
+        if row["rank_without"] != row["rank_with"] and not math.isnan(row["score_with"])
+    ]
+    yield (
+        f"{method_name(top['method'])} ranks first of {len(found)} methods with depth in the score, "
+        f"{top['score_with']:.3f}."
+        + (f" Depth changes places: {', '.join(moved)}." if moved else " Depth changes no place.")
+    )
+    other = _ranked(tables, "with" if tables.select_by == "without" else "without")
+    pairs = dict(zip(other["method"], other["rank_with"], strict=True))
+    differ = [
+        f"{method_name(row['method'])} would be number {pairs[row['method']]:.0f}"
+        for row in found.to_dict("records")
+        if pairs[row["method"]] != row["rank_with"] and not math.isnan(row["rank_with"])
+    ]
+    if differ:
+        rule = "with depth" if tables.select_by == "without" else "without depth"
+        yield f"With the configuration chosen by the score {rule} instead, {'; '.join(differ)}."
+
+
+def cautions(tables: Tables) -> list[str]:
+    """What to know before quoting a number of the page."""
+    return [
+        *tables.gaps,
+        *_same_variants(tables),
+        *_open_order(tables),
+        *_few_models(tables),
+        *_ties(tables),
+        *_given(tables),
+    ]
+
+
+def _same_variants(tables: Tables) -> Iterator[str]:
+    """For which models the intervals of F hold."""
+    metrics = tables.metrics
+    if "new_variants_low" not in metrics.columns or not metrics["new_variants_low"].notna().any():
+        return
+    top = metrics.loc[metrics["auc"].idxmax()]
+    yield (
+        "The intervals of F hold for more models of the variants in the pools only. With variants as clusters, for new "
+        f"ones, that of {labels(metrics)[str(top['metric'])]} goes from {top['new_variants_low']:.2f} to "
+        f"{top['new_variants_high']:.2f}; each metric's row opens to its own."
+    )
+
+
+def _open_order(tables: Tables) -> Iterator[str]:
+    metrics, called = tables.metrics, labels(tables.metrics)
+    main = metrics[metrics["metric"] == metrics["family"]] if len(metrics) else metrics
+    if len(main) < 2 or main["auc"].notna().sum() < 2:
+        return
+    if tables.pairs is not None:
+        tested = tables.pairs[tables.pairs["p_holm"].notna()]
+        decided = int((tested["p_holm"] < 0.05).sum())
+        yield (
+            f"{count(decided, 'difference').capitalize()} in F of {len(tested)} tested "
+            f"{'is' if decided == 1 else 'are'} decided (Holm-adjusted p below 0.05); the order of the others is open."
+        )
+        return
+    top = main.sort_values("auc", ascending=False).iloc[:2].to_dict("records")
+    if top[1]["high"] > top[0]["low"]:
+        one, other = (
+            f"{called[row['metric']]} {row['auc']:.3f} ({row['low']:.3f} to {row['high']:.3f})" for row in top
+        )
+        yield (
+            f"The intervals of the two highest F overlap: {one}, {other}. A paired test needs the values of the pool "
+            "models, which are not in the released files: the order is open."
+        )
+
+
+def _few_models(tables: Tables) -> Iterator[str]:
+    rows = tables.robust[(tables.robust["filter"] == FULL_FILTER) & (tables.robust["models"] == "own")]
+    few = rows[rows["n"] < 20].sort_values("n")
+    if len(few):
+        called = labels(tables.metrics)
+        told = ", ".join(f"{called.get(r.metric, r.metric)} {r.n:.0f}" for r in few.head(6).itertuples())
+        yield (
+            f"With both filters each metric is judged on other models, some on few: {told}"
+            + (f" and {len(few) - 6} more below 20." if len(few) > 6 else ".")
+        )
+    if "caution" in rows.columns:
+        for row in rows[rows["caution"].notna()].head(4).itertuples():
+            yield f"{row.metric}: {row.caution}"
+
+
+def _ties(tables: Tables) -> Iterator[str]:
+    if not tables.ranked:
+        return
+    found = _ranked(tables, tables.select_by)
+    for row in found[found["n_tied"] > 1].to_dict("records"):
+        yield (
+            f"{method_name(row['method'])}: {row['reason']}; its {row['n_tied']:.0f} configurations cannot be told "
+            "apart."
+        )
+    scores = tables.models["score_with"]
+    zero = int((scores == 0).sum())
+    if zero:
+        yield f"{zero} of {len(scores)} scores are exactly 0, because a harmonic mean is 0 as soon as one part is."
+    missing = int(scores.isna().sum())
+    if missing:
+        yield f"{count(missing, 'model')} without a score: a part has no value, which its row tells."
+
+
+def _given(tables: Tables) -> Iterator[str]:
+    if tables.published:
+        yield (
+            "R compares with the shift of one relearned retain, the same number for all models. Its interval is not "
+            "published; where it is near 0, R is small whatever a model does."
+        )
+        yield (
+            "The intervals of F are from the sizes of the pools alone (Hanley and McNeil). Epochs of one run are no "
+            "independent models, so that the true ones are wider."
+        )
+
+
+def _ranked(tables: Tables, by: View) -> pd.DataFrame:
+    return meta.rank(
+        tables.models,
+        select_by=by,
+        min_utility=tables.min_utility,
+        parts=tables.parts,
+        direction=tables.directions,
+    )

@@ -1,0 +1,147 @@
+"""Who was measured, with what: model records and provenance."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
+
+from uds_lens._arguments import arguments_checked
+from uds_lens.models import HookedModel
+
+if TYPE_CHECKING:
+    from uds_lens.results._depth_audit import AuditScores
+
+
+_PACKAGES = ("uds_lens", "torch", "transformers", "transformer-lens", "tokenizers", "numpy", "scipy")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelRecord:
+    """One checkpoint as it was measured."""
+
+    name: str
+    """Path, Hub id or name of the live model, as given."""
+
+    fingerprint: str
+    """Fingerprint of the weights, 32 hexadecimal digits."""
+
+    architecture: str
+    """transformers class."""
+
+    dtype: str
+    """Dtype of the activations."""
+
+    n_layers: int
+    """Number of blocks."""
+
+    d_model: int
+    """Width of the residual stream."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", printable(self.name))
+
+    @classmethod
+    @arguments_checked
+    def of(cls, model: HookedModel) -> ModelRecord:
+        """Record an open model (hashes its weights)."""
+        return cls(
+            name=model.name,
+            fingerprint=model.fingerprint,
+            architecture=model.architecture,
+            dtype=str(model.dtype).removeprefix("torch."),
+            n_layers=model.n_layers,
+            d_model=model.d_model,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The record by field name."""
+        return asdict(self)
+
+
+def printable(name: str) -> str:
+    r"""A name with the bytes that are no UTF-8 as escapes: paths may hold them, tables and terminals cannot.
+
+    >>> import os
+    >>> printable(os.fsdecode(b"caf\xe9"))
+    'caf\\udce9'
+    """
+    return name.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def provenance(
+    *,
+    engine: str,
+    device: str,
+    rows: str | None,
+    rendered_prompt: str | None,
+    ids_hash: str,
+    packages: Sequence[str] = (),
+) -> dict[str, Any]:
+    """What is needed to trace and repeat a measurement: versions, machine, command, first prompt, hash of tokens."""
+    return {
+        "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "command": " ".join(sys.argv),
+        "versions": versions(*packages),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "engine": engine,
+        "device": device,
+        "rows": rows,
+        "first_prompt": rendered_prompt,
+        "ids_hash": ids_hash,
+    }
+
+
+def versions(*more: str) -> dict[str, str]:
+    """Installed versions of the packages that every number depends on, and of `more` that this one does."""
+    return {package: _installed(package) for package in (*_PACKAGES, *more)}
+
+
+@cache
+def _installed(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def equal_weights(models: Mapping[str, ModelRecord]) -> list[tuple[str, str]]:
+    """Pairs of roles whose weights are the same bytes."""
+    roles = list(models)
+    return [
+        (a, b)
+        for i, a in enumerate(roles)
+        for b in roles[i + 1 :]
+        if models[a].fingerprint == models[b].fingerprint
+    ]
+
+
+# Audits that are there for comparison: of `full` or `retain` itself.
+
+
+def reference_role(audit: AuditScores) -> str | None:
+    """Which reference the audited model is by its weights: "full", "retain" ("retain 2" of several), or None.
+
+    A model that is a reference has a score that is known beforehand: 0, or 1 on the scale of that retain model.
+    """
+    own = audit.models["unlearned"].fingerprint
+    return next(
+        (role for role, record in audit.roles.items() if role != "unlearned" and record.fingerprint == own),
+        None,
+    )
+
+
+def references_among(audits: Mapping[str, AuditScores]) -> list[str]:
+    """Names of the audits of a reference.
+
+    Example:
+        >>> references_among({})
+        []
+    """
+    return [name for name, audit in audits.items() if reference_role(audit) is not None]

@@ -1,0 +1,143 @@
+"""The Unlearning Depth Score as pure functions of the deltas.
+
+Reference: the UDS paper (arXiv 2605.24614), with the conventions of this library where it is silent: undefined
+is NaN, and the raw ratio is kept beside the clipped one.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from uds_lens._arguments import arguments_checked
+
+if TYPE_CHECKING:
+    from uds_lens.results._depth_audit import AuditScores
+
+
+@arguments_checked
+def ke_mask(s1_delta: Float[Tensor, "example layer"], tau: float) -> Bool[Tensor, "example layer"]:
+    """Layers that hold the knowledge (knowledge-encoding layers): `s1_delta > tau`.
+
+    Args:
+        s1_delta: Log-probability lost when retain's state is patched in, nats per token.
+        tau: Threshold in nats per token.
+
+    Returns:
+        True on KE layers; False where `s1_delta` is NaN.
+
+    Example:
+        >>> ke_mask(torch.tensor([[0.01, 0.5]]), 0.05)
+        tensor([[False,  True]])
+    """
+    return s1_delta > tau
+
+
+@arguments_checked
+def layer_erasure_ratio(
+    s1_delta: Float[Tensor, "example layer"],
+    s2_delta: Float[Tensor, "example layer"],
+    ke: Bool[Tensor, "example layer"],
+    *,
+    clip: bool = True,
+) -> Float[Tensor, "example layer"]:
+    """Layer erasure ratio (LER): `clip(s2_delta / s1_delta, 0, 1)` on KE layers.
+
+    Args:
+        s1_delta: Loss from patching retain's state, nats per token.
+        s2_delta: Loss from patching the unlearned model's state, nats per token.
+        ke: KE layers.
+        clip: False keeps the raw ratio: above 1 the unlearned model lost more than retain never knew, below 0
+            its state helps the target.
+
+    Returns:
+        0 = the layer is as in `full`, 1 = as in `retain`; NaN off the KE layers.
+
+    Example:
+        >>> s1, s2 = torch.tensor([[2.0, 0.01]]), torch.tensor([[3.0, 0.0]])
+        >>> layer_erasure_ratio(s1, s2, ke_mask(s1, 0.05))
+        tensor([[1., nan]])
+    """
+    ratio = torch.where(ke, s2_delta / torch.where(ke, s1_delta, torch.ones_like(s1_delta)), torch.nan)
+    return ratio.clamp(0.0, 1.0) if clip else ratio
+
+
+@arguments_checked
+def uds_per_example(
+    s1_delta: Float[Tensor, "example layer"],
+    ler: Float[Tensor, "example layer"],
+    ke: Bool[Tensor, "example layer"],
+) -> Float[Tensor, "example"]:
+    """Depth score of each example: the mean of LER over its KE layers, weighted by `s1_delta`.
+
+    `UDS_i = sum_KE s1_delta LER / sum_KE s1_delta`
+
+    Args:
+        s1_delta: Weights, nats per token.
+        ler: Clipped layer erasure ratio.
+        ke: KE layers.
+
+    Returns:
+        0 = intact, 1 = erased; NaN where an example has no KE layer: nothing to measure.
+
+    Example:
+        >>> s1 = torch.tensor([[1.0, 3.0], [0.0, 0.0]])
+        >>> ke = ke_mask(s1, 0.05)
+        >>> uds_per_example(s1, layer_erasure_ratio(s1, torch.tensor([[1.0, 0.0], [0.0, 0.0]]), ke), ke)
+        tensor([0.2500,    nan])
+    """
+    zero = torch.zeros_like(s1_delta)
+    weights = torch.where(ke, s1_delta, zero)
+    total = weights.sum(-1)
+    kept = (weights * torch.where(ke, ler, zero)).sum(-1)
+    return torch.where(total > 0, kept / total.clamp(min=torch.finfo(total.dtype).tiny), torch.nan)
+
+
+@arguments_checked
+def mean_uds(per_example: Float[Tensor, "example"]) -> float:
+    """Mean over the measurable examples; NaN if there is none.
+
+    >>> mean_uds(torch.tensor([0.25, 0.75, torch.nan]))
+    0.5
+    """
+    measured = per_example[~per_example.isnan()]
+    return float(measured.double().mean()) if len(measured) else math.nan
+
+
+# A score in words, or why there are none.
+
+WITHHELD = "withheld"
+"""Instead of words, where a warning is fatal: the number is there, and does not mean what a score means."""
+
+_READINGS = (
+    (0.05, "intact, as in full"),
+    (0.35, "mostly intact"),
+    (0.65, "partly erased"),
+    (0.95, "mostly erased"),
+    (math.inf, "erased, as in retain"),
+)
+
+
+def reading(uds: float) -> str:
+    """A score in words.
+
+    >>> [reading(uds) for uds in (0.0, 0.2, 0.5, 0.8, 1.0, float("nan"))]
+    ['intact, as in full', 'mostly intact', 'partly erased', 'mostly erased', 'erased, as in retain', 'not measurable']
+    """
+    if math.isnan(uds):
+        return "not measurable"
+    return next(words for bound, words in _READINGS if uds < bound)
+
+
+def reading_of(audit: AuditScores) -> str:
+    """An audit's score in words; `withheld` where one of its warnings is fatal."""
+    if math.isnan(audit.uds):
+        return reading(audit.uds)
+    if audit.fatal:
+        return WITHHELD
+    words, stand_in = reading(audit.uds), audit.config.stand_in
+    return words if stand_in is None else words.replace("retain", stand_in)

@@ -1,0 +1,171 @@
+"""`run`: everything of a plan that is not done yet, by one or many workers, here or on a cluster."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Literal
+
+from uds_lens._arguments import arguments_checked, require_whole
+from uds_lens._types import check_choice
+from uds_lens.errors import ConfigError, Setting, warn_once
+from uds_lens.study._folder import StudyFolder
+from uds_lens.study._plan import StudyPlan, require_packages_of
+from uds_lens.study._plan import plan as read_plan
+from uds_lens.study._slurm import SlurmOptions, submit_array, wait_for
+from uds_lens.study._status import StudyStatus, estimate, require_room, status
+from uds_lens.study._worker import DEATHS, Maker, work
+
+# Workers as processes of this machine: started, replaced when they die, ended with who started them.
+
+
+def work_with_processes(folder: StudyFolder, *, jobs: int, since: float) -> None:
+    """Let several workers do everything that is left.
+
+    Args:
+        folder: The study.
+        jobs: Workers.
+        since: When this run began.
+    """
+    # Not by `-m`: the package has imported this file by then, and Python would warn of it.
+    program = "from uds_lens.study._run import main; main()"
+    words = [sys.executable, "-c", program, str(folder.path), "--since", repr(since)]
+    threads = str(max(1, (os.cpu_count() or 1) // jobs))
+    environment = {"OMP_NUM_THREADS": threads, **os.environ, "UDS_LENS_PARENT": str(os.getpid())}
+    workers = [subprocess.Popen(words, env=environment) for _ in range(jobs)]
+    replaced = 0
+    try:
+        while workers:
+            time.sleep(0.2)
+            for worker in [each for each in workers if each.poll() is not None]:
+                workers.remove(worker)
+                if worker.returncode != 0 and replaced < DEATHS * (len(folder.models) + jobs):
+                    replaced += 1
+                    _LOG.warning("a worker died (%s); another goes on", _died_of(worker.returncode))
+                    workers.append(subprocess.Popen(words, env=environment))
+    finally:
+        for worker in workers:
+            with suppress(ProcessLookupError):
+                worker.terminate()
+        for worker in workers:
+            worker.wait()
+
+
+def _died_of(code: int) -> str:
+    if code >= 0:
+        return f"exit code {code}"
+    with suppress(ValueError):
+        return signal.Signals(-code).name
+    return f"signal {-code}"
+
+
+def main() -> None:
+    """One worker process."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--since", type=float, required=True)
+    asked = parser.parse_args()
+    parent = int(os.environ.get("UDS_LENS_PARENT", "0"))
+    if parent:
+        threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    _LOG.addHandler(handler)
+    _LOG.setLevel(logging.INFO)
+    _LOG.propagate = False  # some package puts a handler on the root logger, which would say it again
+    work(StudyFolder(asked.folder), since=asked.since)
+
+
+def _end_with(parent: int) -> None:
+    """End when who started us is gone: nobody would see what comes after."""
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main()
+
+_LOG = logging.getLogger("uds_lens.study")
+
+
+@arguments_checked
+def run(
+    plan: str | os.PathLike[str] | Mapping[str, Any] | StudyPlan,
+    out: str | os.PathLike[str],
+    *,
+    jobs: int = 1,
+    executor: Literal["local", "slurm"] = "local",
+    slurm: SlurmOptions | None = None,
+    wait: bool = True,
+    workshop: Maker | None = None,
+) -> StudyStatus:
+    """Make and measure what is not there yet.
+
+    May be killed and called again at any time, and by several at once in one directory: what is measured stays, what
+    is finished is never done again, and no two workers do the same. A model that fails does not stop the others; it is
+    tried once more by the next call. Time, disk and memory are told first, through the logger `uds_lens.study`.
+
+    Args:
+        plan: What to make and measure (see `uds_lens.study.plan`).
+        out: Directory of the study: parts, models, audits.
+        jobs: Workers; with one, this process is the worker.
+        executor: "local": processes of this machine; "slurm": an array of tasks.
+        slurm: What each task is given; default `SlurmOptions()`.
+        wait: Wait for the tasks of the cluster; False returns when they are sent.
+        workshop: What makes and measures, to put something else in its place; only with one local job.
+
+    Returns:
+        Where the study stands; `failed` names what could not be measured, and why.
+
+    Raises:
+        ConfigError: The plan cannot be carried out, or the disk is too small.
+        ResultFormatError: Something else stands at `out`.
+        MissingDependencyError: The plan needs a package that is not installed.
+
+    Example:
+        >>> import tempfile
+        >>> tiny = {"name": "tiny", "full": "toy:full", "retain": "toy:retain",
+        ...         "data": {"forget": "toy:forget", "limit": 4}, "measure": {"metrics": ["em"]}}
+        >>> with tempfile.TemporaryDirectory() as place:
+        ...     print(run(tiny, place))
+        2 of 2 done
+    """
+    check_choice("executor", executor, Literal["local", "slurm"])
+    require_whole("jobs", jobs, at_least=1)
+    if slurm is not None and executor == "local":
+        raise ConfigError(Setting("slurm"), " is for ", Setting("executor", "slurm"), "; got 'local'.")
+    if workshop is not None and (jobs > 1 or executor != "local"):
+        raise ConfigError("a workshop of your own works in this process only: take ", Setting("jobs", 1), ".")
+    asked = read_plan(plan)
+    if workshop is None:
+        require_packages_of(asked)
+    folder = StudyFolder.begin(asked, out)
+    since = time.time()
+    if folder.keys.asked.sample is not None:
+        about = str(folder.keys.asked.about)
+        if asked.data.sample == "random":
+            _LOG.info(about)
+        else:
+            warn_once(about)
+    require_room(estimate(folder, jobs=jobs))
+    if executor == "slurm":
+        options = slurm or SlurmOptions()
+        sent = submit_array(folder, jobs=jobs, since=since, options=options)
+        _LOG.info("sent as %s", ", ".join(str(job.job_id) for job in sent[:8]))
+        if wait:
+            wait_for(sent, folder, in_queue=options.cluster == "slurm")
+    elif jobs == 1:
+        work(folder, workshop=workshop, since=since)
+    else:
+        work_with_processes(folder, jobs=jobs, since=since)
+    return status(folder)

@@ -1,0 +1,320 @@
+"""How far a study is: done, running, failed with reasons, left, and the time left."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import shutil
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from uds_lens._arguments import arguments_checked
+from uds_lens.errors import ConfigError
+from uds_lens.study._folder import StudyFolder
+from uds_lens.study._models import (
+    AUDIT,
+    ELICITATION,
+    StudyModel,
+    StudyState,
+    training_answers,
+)
+from uds_lens.study._plan import TrainingRows, metric_settings
+from uds_lens.study._work_keys import located_source
+
+
+@dataclass(frozen=True, kw_only=True)
+class StateFailure:
+    """A model that could not be measured in a state."""
+
+    model: str
+    """Its name."""
+    state: str
+    """Label of the state."""
+    reason: str
+    """Why."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyStatus:
+    """Counts are of models in states."""
+
+    total: int
+    """All of the plan."""
+    done: int
+    """Measured."""
+    running: tuple[str, ...]
+    """Models somebody works on now."""
+    failed: tuple[StateFailure, ...]
+    """Tried without success."""
+    left: int
+    """Neither done nor failed; those that run included."""
+    seconds_left: float
+    """Until all is done at the speed so far; NaN until something was measured."""
+    seconds_spent: float
+    """Work of all workers so far."""
+    sample: str | None = None
+    """Which questions are asked, in words, with a caution for the first rows of sorted files; None where all are."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether everything was measured."""
+        return self.done == self.total
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain values."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        parts = [f"{self.done} of {self.total} done"]
+        if self.running:
+            parts.append(f"{len(self.running)} running ({', '.join(self.running[:3])})")
+        if self.failed:
+            parts.append(f"{len(self.failed)} failed")
+        if self.left:
+            parts.append(f"{self.left} left")
+        if self.left and not math.isnan(self.seconds_left):
+            parts.append(f"about {told_time(self.seconds_left)} to go")
+        return ", ".join(parts)
+
+
+@arguments_checked
+def status(out: str | os.PathLike[str] | StudyFolder) -> StudyStatus:
+    """How far a study is; may be asked at any time, by anybody who can read the directory.
+
+    Args:
+        out: Directory of the study.
+
+    Returns:
+        Counts, failures, the time left.
+
+    Raises:
+        ResultFormatError: There is no study, or it is broken.
+    """
+    folder = out if isinstance(out, StudyFolder) else StudyFolder(out)
+    done, left, failed, running = [], [], [], []
+    for model in folder.models:
+        holder = folder.claims.holder(model.model_id)
+        open_states = 0
+        for state in model.states:
+            if not folder.missing(model, state):
+                done.append((model, state))
+                continue
+            failure = folder.failure(model, state)
+            again = failure is not None and holder is not None and failure.when < holder.since
+            if failure is None or again:
+                left.append((model, state))
+                open_states += 1
+            else:
+                failed.append(StateFailure(model=model.model_id, state=state.label, reason=failure.reason))
+        if holder is not None and open_states:
+            running.append(model.model_id)
+    spent = {kind: _seconds(folder, _of(done, kind)) for kind in ("before", "quantised", "relearned")}
+    return StudyStatus(
+        total=sum(len(model.states) for model in folder.models),
+        done=len(done),
+        running=tuple(running),
+        failed=tuple(failed),
+        left=len(left),
+        seconds_left=_left(spent, left) / max(1, len(running)),
+        seconds_spent=sum(sum(each) for each in spent.values()),
+        sample=folder.keys.asked.about,
+    )
+
+
+def told_time(seconds: float) -> str:
+    """A duration in words.
+
+    >>> told_time(42), told_time(600), told_time(9000)
+    ('42 s', '10 min', '2.5 h')
+    """
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+
+
+def _of(done: Iterable[tuple[StudyModel, StudyState]], kind: str) -> list[tuple[StudyModel, StudyState]]:
+    return [(model, state) for model, state in done if state.state == kind]
+
+
+def _seconds(folder: StudyFolder, done: Iterable[tuple[StudyModel, StudyState]]) -> list[float]:
+    return [sum(part.seconds.values()) for model, state in done for part in folder.parts(model, state)[-1:]]
+
+
+def _left(spent: dict[str, list[float]], left: list[tuple[StudyModel, StudyState]]) -> float:
+    """Mean seconds of the same kind of state, or of all kinds where that was not measured yet."""
+    everything = [seconds for each in spent.values() for seconds in each]
+    if not everything:
+        return math.nan if left else 0.0
+    overall = sum(everything) / len(everything)
+    means = {kind: sum(each) / len(each) if each else overall for kind, each in spent.items()}
+    return sum(means[state.state] for _, state in left)
+
+
+# What a study will take, told before it starts: models, measurements, disk, memory, time.
+
+_LOG = logging.getLogger("uds_lens.study")
+
+_RATE = {"cpu": 1.2e10, "cuda": 2e13, "mps": 5e11}
+"""Multiplications and additions in a second, by device; measured on one busy CPU core (a model of 3.9 million
+parameters, training and scoring), guessed for the others."""
+
+_TRAINING_COPIES = 4
+"""Weights, gradients and the two averages of AdamW, each in float32; activations come on top."""
+
+_PASSES = {"uds": 6, "logit_lens": 2, "cka": 1, "fisher": 3, "rouge": 1}
+"""Forward passes over the data that metrics take beyond one that all share, by the beginning or end of their names."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyEstimate:
+    """What is left to do, roughly."""
+
+    models_to_make: int
+    """Models that are trained here."""
+
+    measurements: int
+    """Models in states that are still to be measured."""
+
+    disk_bytes: int
+    """New files at most at one time."""
+
+    disk_free: int
+    """What the disk has."""
+
+    memory_bytes: int
+    """All workers together."""
+
+    memory_free: int
+    """What the machine has."""
+
+    seconds: float
+    """With the given number of workers; within a factor of three, NaN where the size of a model is not known."""
+
+    from_experience: bool
+    """Whether the time comes from what this study has measured already."""
+
+    def __str__(self) -> str:
+        gib = 1 << 30
+        time = "unknown time" if math.isnan(self.seconds) else f"about {told_time(self.seconds)}"
+        how = "at the speed so far" if self.from_experience else "within a factor of three"
+        return (
+            f"{self.measurements} measurements, {self.models_to_make} models to make: {time} ({how}), "
+            f"disk {self.disk_bytes / gib:.2g} of {self.disk_free / gib:.3g} GiB free, "
+            f"memory {self.memory_bytes / gib:.2g} of {self.memory_free / gib:.3g} GiB free"
+        )
+
+
+def estimate(folder: StudyFolder, *, jobs: int = 1) -> StudyEstimate:
+    """What the rest of a study takes.
+
+    Args:
+        folder: The study.
+        jobs: Workers at a time.
+
+    Returns:
+        Models, measurements, disk, memory, time.
+    """
+    import psutil
+
+    plan = folder.plan
+    open_models = [
+        model for model in folder.models if any(folder.missing(model, state) for state in model.states)
+    ]
+    made = [model for model in open_models if model.is_made and not folder.model_place(model).is_dir()]
+    sizes = {source: _bytes(source) for source in {model.source for model in folder.models}}
+    largest = max((sizes[model.source] for model in open_models), default=0)
+    perturbed = 2 * largest if any(len(model.states) > 1 for model in open_models) else 0
+    training = 3 * largest if made or perturbed else 0
+    kept = sum(sizes[model.source] for model in made) if plan.keep_models else (jobs * largest if made else 0)
+    near = folder.path
+    while not near.exists():
+        near = near.parent
+    so_far = status(folder)
+    known = so_far.done > 0
+    seconds = so_far.seconds_left * max(1, len(so_far.running)) if known else _guessed(folder, open_models)
+    return StudyEstimate(
+        models_to_make=len(made),
+        measurements=so_far.left + len(so_far.failed),
+        disk_bytes=kept + jobs * (perturbed + training),
+        disk_free=shutil.disk_usage(near).free,
+        memory_bytes=jobs * largest * (_TRAINING_COPIES + 1 if training else 2) if open_models else 0,
+        memory_free=int(psutil.virtual_memory().available),
+        seconds=seconds / jobs,
+        from_experience=known,
+    )
+
+
+def require_room(found: StudyEstimate) -> None:
+    """Tell the estimate; refuse what the disk cannot hold, warn of what memory may not.
+
+    Raises:
+        ConfigError: The disk is too small.
+    """
+    _LOG.info("%s", found)
+    if found.disk_bytes > found.disk_free:
+        gib = 1 << 30
+        raise ConfigError(
+            f"the study needs about {found.disk_bytes / gib:.1f} GiB of disk, {found.disk_free / gib:.1f} are free: "
+            "choose another place, set keep_models = false, or take fewer jobs."
+        )
+    if found.memory_bytes > found.memory_free:
+        _LOG.warning("memory may not suffice: take fewer jobs, or set device_batch_size in [training]")
+
+
+def _bytes(place: str) -> int:
+    """Size of a checkpoint's weights; 0 where it is not on this machine."""
+    folder = located_source(place)
+    if not isinstance(folder, Path):
+        return 0
+    return sum(file.stat().st_size for file in folder.iterdir() if file.suffix in (".safetensors", ".bin"))
+
+
+def _guessed(folder: StudyFolder, models: list[StudyModel]) -> float:
+    """Seconds of one worker, from parameters and tokens."""
+    plan = folder.plan
+    device = "cuda" if _has_gpu(str(plan.running.get("device", "auto"))) else "cpu"
+    rate = _RATE[device]
+    asked = {name: rows or [] for name, rows in folder.keys.asked.sets.items()}
+    tokens = sum(_tokens(row.question + row.answer) for rows in asked.values() for row in rows)
+    written = metric_settings(plan.measure).max_new_tokens * sum(map(len, asked.values())) / 4
+    sizes = {source: _bytes(source) / 4 for source in {model.source for model in models}}
+    lengths = {parts: _length(parts) for model in models for parts in (model.forget, model.retain)}
+    relearnt = _length(plan.train.forget)
+    seconds = 0.0
+    for model in models:
+        weights = sizes[model.source]
+        if not weights:
+            return math.nan
+        if model.config is not None:
+            kept = min(lengths[model.forget], lengths[model.retain])
+            learnt = (lengths[model.forget] + kept) * model.config.epochs
+            seconds += 3 * weights * learnt / rate
+        for state in model.states:
+            items = folder.missing(model, state)
+            if not items:
+                continue
+            if state.state == "relearned":
+                seconds += 3 * weights * relearnt / rate
+            passes = 1 + sum(n for item in items for part, n in _PASSES.items() if part in item)
+            passes += 8 * (AUDIT in items) + 40 * (ELICITATION in items)
+            texts = sum("rouge" in item for item in items)
+            seconds += weights * (passes * tokens + texts * written) / rate + 0.5
+    return seconds
+
+
+def _length(parts: tuple[TrainingRows, ...]) -> float:
+    """Tokens to train on."""
+    return sum(_tokens(row.question + row.answer) for row in training_answers(parts))
+
+
+def _tokens(text: str) -> float:
+    return 8 + len(text) / 4
+
+
+def _has_gpu(device: str) -> bool:
+    import torch
+
+    return device.startswith("cuda") or (device == "auto" and torch.cuda.is_available())

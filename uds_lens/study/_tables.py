@@ -1,0 +1,328 @@
+"""What a study measured: one long table, and its values per example."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from uds_lens._arguments import arguments_checked
+from uds_lens._storage import atomic_write_bytes, located, require_fresh
+from uds_lens.errors import ConfigError, DataError
+from uds_lens.study._folder import Part, StudyFolder
+from uds_lens.study._models import StudyModel, StudyState
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+COLUMNS = {
+    "model_id": "name of the model",
+    "role": "full, retain, pool, unlearned or other",
+    "variant": "kind of training, of a pool model",
+    "run": "training run; checkpoints of one run are not independent",
+    "method": "unlearning method",
+    "config": "its settings, as text",
+    "seed": "of the training; of the relearning in a relearned state",
+    "state": "before, quantised or relearned",
+    "metric": "name of the metric",
+    "value": "its value; NaN where it is undefined",
+    "reason": "why",
+    "n": "examples with a value",
+    "seconds": "wall time on the model",
+    "fingerprint": "of the weights that were measured",
+    "parent": "of the weights they were made of",
+    "options_hash": "what was measured, and how",
+    "data_hash": "what was asked",
+    "knows": "pool: True was trained on the forget set, False never saw it",
+    "lr": "learning rate",
+    "epochs": "epochs",
+}
+"""Columns of the long table: one row per model, state and metric."""
+
+
+@arguments_checked
+def table(out: str | os.PathLike[str] | StudyFolder) -> pd.DataFrame:
+    """Everything that was measured so far, of the models and metrics of the plan.
+
+    Args:
+        out: Directory of the study.
+
+    Returns:
+        One row per model, state, seed and metric, columns as in `uds_lens.study.COLUMNS`, in the order of the plan.
+
+    Raises:
+        ResultFormatError: There is no study, or it is broken.
+    """
+    import pandas as pd
+
+    folder = out if isinstance(out, StudyFolder) else StudyFolder(out)
+    rows = [
+        row
+        for model in sorted(folder.models, key=lambda each: each.model_id)
+        for state in model.states
+        for row in _rows(folder, model, state)
+    ]
+    return pd.DataFrame(rows, columns=list(COLUMNS)).astype(
+        {"knows": "object", "seed": "Int64", "n": "int64"}
+    )
+
+
+@arguments_checked
+def write_table(found: pd.DataFrame, path: str | os.PathLike[str]) -> None:
+    """Write a long table, whole or not at all.
+
+    Args:
+        found: From `table`.
+        path: File that ends in .parquet or .csv.
+
+    Raises:
+        ConfigError: It ends otherwise.
+        ResultFormatError: Something that is no such table stands there.
+    """
+    place = located(path)
+    begins: bytes | None
+    if place.suffix == ".csv":
+        content, begins = found.to_csv(index=False).encode(), b"model_id,role,variant,run,"
+    elif place.suffix == ".parquet":
+        content = found.astype({"knows": "boolean"}).to_parquet(index=False)
+        begins = b"PAR1" if _is_long_table(place) else None
+    else:
+        raise ConfigError(f"a table is written as .parquet or .csv; got {place.name[-60:]!r}.")
+    atomic_write_bytes(require_fresh(place, directory=False, begins=begins), content)
+
+
+def _is_long_table(place: Path) -> bool:
+    """Whether a Parquet file has the columns of the long table."""
+    from pyarrow import ArrowException, parquet
+
+    try:
+        return place.is_file() and parquet.read_schema(place).names[: len(COLUMNS)] == list(COLUMNS)
+    except (OSError, ArrowException):
+        return False
+
+
+@arguments_checked
+def examples_table(out: str | os.PathLike[str] | StudyFolder) -> pd.DataFrame:
+    """Values per example of unlearned models before anything was done to them, for `uds_lens.meta.stability`.
+
+    Args:
+        out: Directory of the study.
+
+    Returns:
+        `model`, `metric`, `example_id`, `value`, `subject` (None where the data name none); retain's are among them.
+
+    Raises:
+        ResultFormatError: There is no study, or it is broken.
+    """
+    import pandas as pd
+
+    from uds_lens.metrics import METRICS
+
+    folder = out if isinstance(out, StudyFolder) else StudyFolder(out)
+    frames = []
+    for model in folder.models:
+        if model.role in ("unlearned", "retain"):
+            state = StudyState("before")
+            wanted = folder.keys.accepted(model, state)
+            for part in folder.parts(model, state):
+                frame = folder.examples(part)
+                if frame is not None:
+                    items = {row.metric for row in part.rows if _is_wanted(part, row.item, wanted)}
+                    frames.append(frame[frame["metric"].isin(items)].assign(model=model.model_id))
+    columns = ["model", "metric", "example_id", "value", "subject"]
+    if not frames:
+        return pd.DataFrame(columns=columns)
+    found, subjects = pd.concat(frames, ignore_index=True), _subjects(folder)
+    sets = {name: METRICS[name].sets[0].partition("/")[0] for name in found["metric"].unique()}
+    keys = zip(found["metric"], found["example_id"].astype(str), strict=True)
+    return found.assign(subject=[subjects.get((sets[metric], key)) for metric, key in keys])[columns]
+
+
+def _subjects(folder: StudyFolder) -> dict[tuple[str, str], str]:
+    """Subject of each example, by its set and its name in the tables."""
+    asked = folder.keys.asked.sets
+    named = {**asked, "entities": asked["forget"] if asked["entities"] is None else asked["entities"]}
+    found = {
+        (name, example.id): example.subject
+        for name, rows in named.items()
+        for example in rows or ()
+        if example.subject
+    }
+    holdout = {
+        ("forget", f"holdout/{key}"): subject for (name, key), subject in found.items() if name == "holdout"
+    }
+    return found | holdout
+
+
+def _rows(folder: StudyFolder, model: StudyModel, state: StudyState) -> Iterator[dict[str, Any]]:
+    wanted = folder.keys.accepted(model, state)
+    seen: set[str] = set()
+    config = model.config
+    for part in folder.parts(model, state):
+        for row in part.rows:
+            if row.metric in seen or not _is_wanted(part, row.item, wanted):
+                continue
+            seen.add(row.metric)
+            yield {
+                "model_id": model.model_id,
+                "role": model.role,
+                "variant": model.variant,
+                "run": model.run,
+                "method": model.method,
+                "config": model.config_text,
+                "seed": state.seed if state.seed is not None else config.seed if config is not None else None,
+                "state": state.state,
+                "metric": row.metric,
+                "value": row.value,
+                "reason": row.reason,
+                "n": row.n,
+                "seconds": row.seconds,
+                "fingerprint": part.fingerprint,
+                "parent": part.parent,
+                "options_hash": folder.keys.options_hash(row.item),
+                "data_hash": folder.keys.data_hash,
+                "knows": model.knows,
+                "lr": math.nan if config is None else config.learning_rate,
+                "epochs": math.nan if config is None else config.epochs,
+            }
+
+
+def _is_wanted(part: Part, item: str, wanted: Mapping[str, frozenset[str]]) -> bool:
+    return item in wanted and part.keys.get(item) in wanted[item]
+
+
+# What a study measured, as the tables that the functions of `uds_lens.meta` take.
+
+
+class PerturbedFrames(TypedDict):
+    """What `uds_lens.meta.robustness` and its kin take of a study."""
+
+    before: pd.DataFrame
+    quantised: pd.DataFrame
+    relearned: pd.DataFrame
+    retain_before: pd.DataFrame
+    retain_relearned: pd.DataFrame
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyFrames:
+    """The tables of `uds_lens.meta`: one row per model, metrics as columns."""
+
+    pools: pd.DataFrame
+    """Models that know or never knew, for `faithfulness`, `compare` and `thresholds`."""
+
+    before: pd.DataFrame
+    """Unlearned models, for `robustness` and `rank`; with `utility` and `utility_rel` where they were measured."""
+
+    quantised: pd.DataFrame
+    """The same in 4 bits."""
+
+    relearned: pd.DataFrame
+    """The same after relearning, one row per seed."""
+
+    retain_before: pd.DataFrame
+    """Retain models."""
+
+    retain_relearned: pd.DataFrame
+    """Retain models after relearning, one row per seed."""
+
+    full: pd.DataFrame
+    """The model that knows."""
+
+    reasons: pd.DataFrame
+    """Why values are NaN: `model`, `state`, `metric`, `reason`."""
+
+    @property
+    def states(self) -> PerturbedFrames:
+        """All states by the names of the arguments: `uds_lens.meta.robustness(**frames.states)`."""
+        return {
+            "before": self.before,
+            "quantised": self.quantised,
+            "relearned": self.relearned,
+            "retain_before": self.retain_before,
+            "retain_relearned": self.retain_relearned,
+        }
+
+
+@arguments_checked
+def frames(out: str | os.PathLike[str] | StudyFolder | pd.DataFrame, *, plan: Any = None) -> StudyFrames:
+    """The tables that `uds_lens.meta` takes.
+
+    `utility_rel` is the metric of that name where it was measured; else the harmonic mean of the plan's `utility`
+    metrics over that of `full`, uncapped.
+
+    Args:
+        out: Directory of the study, or its long table.
+        plan: The plan, where `out` is a table; else it is in the directory.
+
+    Returns:
+        The tables; a state that was not measured has no rows.
+
+    Raises:
+        DataError: The table has a model, state, seed and metric twice.
+        ResultFormatError: There is no study, or it is broken.
+    """
+    import pandas as pd
+
+    if isinstance(out, pd.DataFrame):
+        long, utility = out, tuple(plan.measure.utility) if plan is not None else ()
+    else:
+        folder = out if isinstance(out, StudyFolder) else StudyFolder(out)
+        long, utility = table(folder), folder.plan.measure.utility
+    twice = long.duplicated(["model_id", "state", "seed", "metric"])
+    if twice.any():
+        row = long[twice].iloc[0]
+        raise DataError(f"the table has {row['metric']!r} of {row['model_id']!r}, {row['state']}, twice.")
+    full = _wide(long[(long["role"] == "full") & (long["state"] == "before")])
+
+    def of(role: str, state: str) -> pd.DataFrame:
+        wide = _wide(long[(long["role"] == role) & (long["state"] == state)])
+        return with_utility(wide, full, utility) if state == "before" and role != "pool" else wide
+
+    undefined = long[long["value"].isna()]
+    return StudyFrames(
+        pools=of("pool", "before"),
+        before=of("unlearned", "before"),
+        quantised=of("unlearned", "quantised"),
+        relearned=of("unlearned", "relearned"),
+        retain_before=of("retain", "before"),
+        retain_relearned=of("retain", "relearned"),
+        full=with_utility(full, full, utility),
+        reasons=undefined.rename(columns={"model_id": "model"})[["model", "state", "metric", "reason"]],
+    )
+
+
+def with_utility(wide: pd.DataFrame, full: pd.DataFrame, parts: tuple[str, ...]) -> pd.DataFrame:
+    """Add `utility`, the harmonic mean of `parts`, and `utility_rel`, the same over full's.
+
+    Nothing is added where a metric of that name was measured, and NaN where a part is missing.
+    """
+    parts = tuple(name for name in parts if name not in ("utility", "utility_rel"))
+    if not parts or "utility_rel" in wide.columns or "utility" in wide.columns:
+        return wide
+    if not set(parts) <= set(wide.columns) or not len(full) or not set(parts) <= set(full.columns):
+        return wide.assign(utility=math.nan, utility_rel=math.nan)
+
+    def mean(frame: pd.DataFrame) -> pd.Series:
+        values = frame[list(parts)].astype(float)
+        found = len(parts) / (1 / values.where(values > 0)).sum(axis=1, skipna=False)
+        return found.mask((values == 0).any(axis=1) & values.notna().all(axis=1), 0.0)
+
+    utility = mean(wide)
+    return wide.assign(utility=utility, utility_rel=utility / float(mean(full).iloc[0]))
+
+
+def _wide(long: pd.DataFrame) -> pd.DataFrame:
+    facts = ["model", "knows", "variant", "run", "method", "config", "lr", "epochs"]
+    renamed = long.rename(columns={"model_id": "model"})
+    if not len(renamed):
+        return renamed[facts].reset_index(drop=True)
+    by = renamed.assign(_seed=renamed["seed"].astype("float").fillna(-1))
+    values = by.pivot(index=["model", "_seed"], columns="metric", values="value")
+    values = values[list(dict.fromkeys(renamed["metric"]))].reset_index()
+    known = renamed.drop_duplicates("model")[facts]
+    return known.merge(values.drop(columns="_seed"), on="model").rename_axis(columns=None)

@@ -1,0 +1,530 @@
+"""One worker: takes a model that nobody else has, makes it, measures its states, and goes on until nothing is left."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from uds_lens._storage import atomic_directory, writing
+from uds_lens.data import ForgetExample
+from uds_lens.errors import ResultFormatError
+from uds_lens.study._folder import Part, Row, StudyFolder, as_number
+from uds_lens.study._models import (
+    AUDIT,
+    ELICITATION,
+    StudyModel,
+    StudyState,
+    asked_rows,
+    relearn_config,
+    training_answers,
+)
+from uds_lens.study._plan import (
+    StudyPlan,
+    audit_settings,
+    elicitation_settings,
+    metric_settings,
+    running_settings,
+    training_settings,
+)
+from uds_lens.study._work_keys import digest, located_source
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from uds_lens.audit import Baseline
+    from uds_lens.metrics import MetricData
+    from uds_lens.results import DepthAudit
+
+
+# Where models are made, perturbed and measured: the only file of a study that trains and runs them.
+
+Weights = str | os.PathLike[str]
+"""A directory, or a Hub id."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What was measured of one model in one state."""
+
+    rows: tuple[Row, ...]
+    """The values."""
+    fingerprint: str
+    """Of the weights."""
+    examples: pd.DataFrame | None = None
+    """Values per example: `metric`, `example_id`, `value`."""
+
+
+class Workshop:
+    """Makes, perturbs and measures the models of a plan; what it measured of full and retain stays in memory.
+
+    Args:
+        plan: The plan.
+        folder: Where audits and elicitations are saved.
+    """
+
+    def __init__(self, plan: StudyPlan, folder: Path) -> None:
+        self.plan, self.folder = plan, folder
+        self.full, self.retain = (located_source(place) for place in (plan.full, plan.retain))
+        self.run, self.training = running_settings(plan), training_settings(plan)
+
+    def make(self, model: StudyModel, place: Path) -> Weights:
+        """The weights of a model: where they are, or trained into `place`. What is there is not trained again."""
+        from uds_lens.unlearning import RelearnConfig, relearn, unlearn
+
+        start = located_source(model.source)
+        if model.config is None:
+            return start
+        forget = training_answers(model.forget)
+        if isinstance(model.config, RelearnConfig):
+            epochs = model.config.epochs
+            return relearn(
+                start, forget, out=place, epochs=epochs, config=model.config, options=self.training
+            )
+        retain = training_answers(model.retain) or None
+        return unlearn(start, forget, retain, config=model.config, out=place, options=self.training)
+
+    def perturb(self, model: StudyModel, state: StudyState, weights: Weights, scratch: Path) -> Weights:
+        """The weights of a state; those made for it lie in `scratch`."""
+        from uds_lens.unlearning import relearn
+
+        if state.state == "before":
+            return weights
+        place = scratch / state.label
+        if state.state == "quantised":
+            return unpacked_four_bit(weights, place, offline=self.run.offline, revision=model.revision)
+        config = relearn_config(self.plan, int(state.seed or 0))
+        rows = training_answers(self.plan.train.forget)
+        return relearn(weights, rows, out=place, epochs=config.epochs, config=config, options=self.training)
+
+    def measure(
+        self, model: StudyModel, state: StudyState, weights: Weights, items: Sequence[str]
+    ) -> Measured:
+        """Measure some things of a model in a state."""
+        import pandas as pd
+
+        metrics = [item for item in items if item not in (AUDIT, ELICITATION)]
+        found = [self._metrics(weights, metrics)] if metrics else []
+        if AUDIT in items:
+            found.append(self._audit(weights, f"{model.model_id}--{state.label}"))
+        if ELICITATION in items:
+            found.append(self._elicitation(weights, f"{model.model_id}--{state.label}"))
+        frames = [each.examples for each in found if each.examples is not None and len(each.examples)]
+        return Measured(
+            rows=tuple(row for each in found for row in each.rows),
+            fingerprint=found[0].fingerprint,
+            examples=pd.concat(frames, ignore_index=True) if frames else None,
+        )
+
+    def parent_of(self, weights: Weights) -> str | None:
+        """Fingerprint of the model these weights were trained from, if their record says so."""
+        from uds_lens.unlearning import read_record
+
+        try:
+            return str(read_record(weights)["parent"]["fingerprint"])
+        except (ResultFormatError, KeyError, TypeError) as error:
+            _LOG.debug("%s tells no parent (%s: %s)", weights, type(error).__name__, error)
+            return None
+
+    @cached_property
+    def data(self) -> MetricData:
+        """What the metrics ask."""
+        from uds_lens.metrics import MetricData
+
+        asked = asked_rows(self.plan.data)
+        sets: dict[str, Any] = {name: rows or () for name, rows in asked.sets.items()}
+        return MetricData(**{**sets, "entities": asked.sets["entities"]}, sample=asked.sample)
+
+    @cached_property
+    def _cache(self) -> Any:
+        from uds_lens.metrics import MetricCache
+
+        return MetricCache()
+
+    @cached_property
+    def _baseline(self) -> Baseline:
+        from uds_lens.audit import Baseline
+
+        config = audit_settings(self.plan.measure)
+        found = Baseline.measure(self.full, self.retain, self._asked, config=config, options=self.run)
+        return (
+            found
+            if self._sample is None
+            else replace(found, provenance={**found.provenance, "sample": self._sample})
+        )
+
+    @property
+    def _asked(self) -> list[ForgetExample]:
+        return self.data.with_entities
+
+    @property
+    def _sample(self) -> dict[str, Any] | None:
+        """How an audit's examples were chosen, as an audit with a limit of its own records it."""
+        told = self.data.sample
+        if told is None:
+            return None
+        of = told["of"]["forget" if self.data.entities is None else "entities"]
+        return {
+            **told,
+            "limit": len(self._asked),
+            "of": of,
+            "sample": told["sample"].removesuffix("_of_each"),
+        }
+
+    def _metrics(self, weights: Weights, metrics: list[str]) -> Measured:
+        from uds_lens.metrics import evaluate
+
+        found = evaluate(
+            weights,
+            self.data,
+            metrics=metrics,
+            retain=self.retain,
+            full=self.full,
+            options=metric_settings(self.plan.measure),
+            run=self.run,
+            cache=self._cache,
+            fluency=self.plan.measure.fluency,
+        )
+        rows = [
+            Row(
+                metric=name,
+                value=as_number(found[name].value),
+                reason=found[name].reason,
+                n=found[name].n,
+                seconds=round(found[name].cost.seconds, 3),
+                item=name,
+            )
+            for name in metrics
+        ]
+        examples = found.examples_frame()
+        return Measured(
+            tuple(rows), found.models["model"].fingerprint, examples[examples["metric"].isin(metrics)]
+        )
+
+    def _audit(self, weights: Weights, name: str) -> Measured:
+        began = time.perf_counter()
+        audit = self._baseline.audit(weights, options=self.run)
+        audit.save(self.folder / "audits" / name)
+        return audit_values(audit, took=round(time.perf_counter() - began, 3))
+
+    def _elicitation(self, weights: Weights, name: str) -> Measured:
+        from uds_lens.elicitation import elicit
+
+        chosen = elicitation_settings(self.plan.measure)
+        assert chosen is not None
+        began = time.perf_counter()
+        found = elicit(
+            weights,
+            self._asked,
+            retain=self.retain,
+            full=self.full,
+            audits=chosen[0],
+            retain_examples=self.data.retain,
+            options=chosen[1],
+            run=self.run,
+            out=self.folder / "elicitation",
+        )
+        if self._sample is not None:
+            found = replace(found, provenance={**found.provenance, "sample": self._sample})
+        found.save(self.folder / "elicitations" / name)
+        took = round(time.perf_counter() - began, 3)
+        rows = [
+            Row(
+                metric=f"elicitation.{line['audit']}.{column}",
+                value=as_number(value),
+                reason=None if as_number(value) == as_number(value) else "undefined for these answers",
+                n=int(line.get("n", 0)),
+                seconds=took,
+                item=ELICITATION,
+            )
+            for line in found.summary().to_dict("records")
+            for column, value in line.items()
+            if column not in ("audit", "n") and isinstance(value, int | float)
+        ]
+        return Measured(tuple(rows), found.models["unlearned"].fingerprint)
+
+
+def audit_values(audit: DepthAudit, *, took: float) -> Measured:
+    """Return the score of an audit with its interval, and the scores of its examples."""
+    import pandas as pd
+
+    values = dict(zip(("uds", "uds_low", "uds_high"), (audit.uds, *audit.uds_interval), strict=True))
+    rows = [
+        Row(
+            metric=metric,
+            value=as_number(value),
+            reason=None if value == value else "no example is measurable",
+            n=audit.n_measured,
+            seconds=took,
+            item=AUDIT,
+        )
+        for metric, value in values.items()
+    ]
+    examples = pd.DataFrame(
+        {
+            "metric": "uds",
+            "example_id": [example.id for example in audit.examples],
+            "value": audit.uds_per_example.tolist(),
+        }
+    )
+    return Measured(tuple(rows), audit.models["unlearned"].fingerprint, examples)
+
+
+def unpacked_four_bit(
+    weights: Weights, place: Path, *, offline: bool = False, revision: str | None = None
+) -> Path:
+    """What NF4 leaves of a model, as a plain float32 checkpoint: references need no other dtype than it has.
+
+    Args:
+        weights: The model.
+        place: Directory of the result.
+        offline: Use only files already downloaded.
+        revision: On the Hub.
+
+    Returns:
+        `place`.
+
+    Raises:
+        ModelError: The model cannot be opened, or is quantised already.
+    """
+    import torch
+
+    from uds_lens.metrics._fisher import dequantised
+    from uds_lens.models import open_model
+    from uds_lens.models._checkpoint import load_tokenizer, load_weights, quiet_files
+    from uds_lens.unlearning import quantise
+
+    packed = place.with_name(f"{place.name}-packed")
+    quantise(weights, out=packed, device="cpu", offline=offline, revision=revision)
+    plain = load_weights(
+        weights,
+        dtype=torch.float32,
+        device="cpu",
+        device_map=None,
+        revision=revision,
+        offline=offline,
+        trust_remote_code=False,
+    )
+    with open_model(packed, device="cpu") as model, torch.no_grad():
+        values = dequantised(model).hf.state_dict()
+        for name, parameter in plain.named_parameters():
+            parameter.copy_(values[name])
+    tokenizer = load_tokenizer(weights, revision=revision, offline=offline, trust_remote_code=False)
+    with quiet_files(report=True), writing(place), atomic_directory(place) as folder:
+        plain.save_pretrained(folder)
+        if tokenizer is not None:
+            tokenizer.save_pretrained(folder)
+    shutil.rmtree(packed)
+    return place
+
+
+_LOG = logging.getLogger("uds_lens.study")
+
+DEATHS = 3
+"""Workers that may die over one model in one run before it counts as failed."""
+
+
+@runtime_checkable
+class Maker(Protocol):
+    """What a worker needs of a `Workshop`."""
+
+    def make(self, model: StudyModel, place: Path) -> Weights:
+        """The weights of a model."""
+
+    def perturb(self, model: StudyModel, state: StudyState, weights: Weights, scratch: Path) -> Weights:
+        """The weights of a state."""
+
+    def measure(
+        self, model: StudyModel, state: StudyState, weights: Weights, items: tuple[str, ...]
+    ) -> Measured:
+        """The values."""
+
+    def parent_of(self, weights: Weights) -> str | None:
+        """Fingerprint of the parent."""
+
+
+def work(
+    folder: StudyFolder,
+    *,
+    workshop: Maker | None = None,
+    since: float,
+    wait: bool = True,
+    poll: float = 1.0,
+    only: int | None = None,
+) -> None:
+    """Do what nobody else does, until nothing is left.
+
+    Args:
+        folder: The study.
+        workshop: What makes and measures; default `Workshop`.
+        since: When this run began: failures from before it are tried again.
+        wait: Stay while others work, to take over from who dies.
+        poll: Seconds between looks at the others.
+        only: Stop after this many models.
+    """
+    taken = 0
+    while only is None or taken < only:
+        progress = busy = False
+        for model in folder.models:
+            if not _open_states(folder, model, since):
+                continue
+            claim = folder.claims.take(model.model_id)
+            if claim is None:
+                busy = True
+                continue
+            with claim:
+                if _gave_up(folder, model, since):
+                    continue
+                for state in _open_states(folder, model, since):
+                    _score_again(folder, model, state)
+                if _open_states(folder, model, since):
+                    workshop = workshop or Workshop(folder.plan, folder.path)
+                    _do(folder, model, workshop, since)
+                    progress, taken = True, taken + 1
+            if only is not None and taken >= only:
+                return
+        if not progress:
+            if not busy or not wait:
+                return
+            time.sleep(poll)
+
+
+def _open_states(folder: StudyFolder, model: StudyModel, since: float) -> list[StudyState]:
+    """States with something left that did not fail in this run."""
+    return [
+        state
+        for state in model.states
+        if folder.missing(model, state)
+        and ((failure := folder.failure(model, state)) is None or failure.when < since)
+    ]
+
+
+def _gave_up(folder: StudyFolder, model: StudyModel, since: float) -> bool:
+    deaths = folder.claims.deaths(model.model_id, since)
+    if deaths < DEATHS:
+        return False
+    for state in _open_states(folder, model, since):
+        reason = (
+            f"{deaths} workers died over it: memory may not suffice. Take fewer --jobs, or smaller batches."
+        )
+        folder.write_failure(model, state, reason, "")
+    return True
+
+
+def _do(folder: StudyFolder, model: StudyModel, workshop: Maker, since: float) -> None:
+    """Everything that is left of one model; a state that fails does not stop the others."""
+    place, scratch = folder.model_place(model), folder.scratch(model)
+    began = time.perf_counter()
+    try:
+        weights = workshop.make(model, place)
+    except Exception as error:
+        for state in _open_states(folder, model, since):
+            _failed(folder, model, state, error)
+        return
+    took = {"making": round(time.perf_counter() - began, 3)}
+    try:
+        for state in _open_states(folder, model, since):
+            try:
+                _measure(folder, model, state, workshop, weights, took)
+            except Exception as error:
+                _failed(folder, model, state, error)
+            took = {"making": 0.0}
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    left = any(folder.missing(model, state) for state in model.states)
+    if model.is_made and not folder.plan.keep_models and not left:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def _score_again(folder: StudyFolder, model: StudyModel, state: StudyState) -> None:
+    """Score a saved audit with the settings of the plan, where only those differ that need no model."""
+    audit, config = folder.saved_audit(model, state), audit_settings(folder.plan.measure)
+    if audit is None or config is None:
+        return
+    audit = replace(audit, config=config)
+    keys = {AUDIT: folder.missing(model, state)[AUDIT]}
+    found = audit_values(audit, took=0.0)
+    name = f"{model.model_id}--{state.label}--{digest(keys)[:12]}"
+    part = Part(
+        model=model.model_id,
+        state=state.label,
+        keys=keys,
+        rows=found.rows,
+        fingerprint=found.fingerprint,
+        parent=next((part.parent for part in folder.parts(model, state)), None),
+        seconds={},
+        examples=f"examples/{name}.parquet",
+    )
+    folder.write_part(part, found.examples)
+    audit.save(folder.audit_place(model, state))
+    _LOG.info("%s, %s: the saved audit is scored with the settings of this plan", model.model_id, state.label)
+
+
+def _measure(
+    folder: StudyFolder,
+    model: StudyModel,
+    state: StudyState,
+    workshop: Maker,
+    weights: Weights,
+    took: Mapping[str, float],
+) -> None:
+    missing = folder.missing(model, state)
+    scratch = folder.scratch(model)
+    began = time.perf_counter()
+    try:
+        perturbed = workshop.perturb(model, state, weights, scratch)
+        made = time.perf_counter()
+        found = workshop.measure(model, state, perturbed, tuple(missing))
+        parent = _parent(folder, model, state, workshop, perturbed)
+    finally:
+        if state.state != "before":
+            shutil.rmtree(scratch, ignore_errors=True)
+    name = f"{model.model_id}--{state.label}--{digest(missing)[:12]}"
+    part = Part(
+        model=model.model_id,
+        state=state.label,
+        keys=missing,
+        rows=tuple(replace(row, reason=_line(row.reason)) for row in found.rows),
+        fingerprint=found.fingerprint,
+        parent=parent,
+        seconds={
+            **took,
+            "perturbing": round(made - began, 3),
+            "measuring": round(time.perf_counter() - made, 3),
+        },
+        examples=None if found.examples is None else f"examples/{name}.parquet",
+        sample=folder.keys.asked.sample,
+    )
+    file = folder.write_part(part, found.examples)
+    if folder.read_part(file) is None or folder.missing(model, state):
+        raise ResultFormatError(f"{file.name} cannot be read again after it was written: is the disk sound?")
+    folder.forgive(model, state)
+    _LOG.info(
+        "%s, %s: %d values in %.1f s", model.model_id, state.label, len(part.rows), sum(part.seconds.values())
+    )
+
+
+def _parent(
+    folder: StudyFolder, model: StudyModel, state: StudyState, workshop: Maker, weights: Weights
+) -> str | None:
+    if state.state == "quantised":
+        before = folder.parts(model, StudyState("before"))
+        return before[-1].fingerprint if before else None
+    return workshop.parent_of(weights) if model.is_made or state.state != "before" else None
+
+
+def _failed(folder: StudyFolder, model: StudyModel, state: StudyState, error: Exception) -> None:
+    reason = f"{type(error).__name__}: {_line(str(error)) or 'without a message'}"
+    folder.write_failure(model, state, reason, traceback.format_exc())
+    _LOG.warning("%s, %s failed: %s", model.model_id, state.label, reason)
+
+
+def _line(text: str | None) -> str | None:
+    return None if text is None else " ".join(text.split())

@@ -1,0 +1,125 @@
+"""The toy world on disk: where its checkpoints and examples are, and what they recall."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+from uds_lens._arguments import arguments_checked
+from uds_lens.data._examples import ForgetExample
+from uds_lens.data._readers import load_examples
+from uds_lens.errors import DataError
+
+__all__ = ["World", "load"]
+
+MANIFEST = "world.json"
+
+
+@dataclass(frozen=True)
+class World:
+    """Checkpoints (directories) and examples of one toy world.
+
+    Example:
+        >>> world = load()
+        >>> sorted(path.name for path in (world.full, world.retain, world.half))
+        ['full', 'half', 'retain']
+        >>> len(world.examples), world.examples[0].type
+        (48, 'Location/Origin')
+    """
+
+    path: Path
+    """The directory of the whole world."""
+    full: Path
+    """Trained on the facts to retain and those to forget."""
+    retain: Path
+    """Trained on the facts to retain only."""
+    half: Path
+    """Trained on the facts to retain and those of every other forget person."""
+    unlearned: Mapping[str, Path]
+    """`full` after an unlearning method, by the method's name."""
+    examples: list[ForgetExample]
+    """The facts to forget."""
+    retain_examples: list[ForgetExample]
+    """The facts to retain."""
+    holdout_examples: list[ForgetExample]
+    """Facts about people no checkpoint was trained on."""
+    recall: Mapping[str, Mapping[str, float]]
+    """Mean entity probability in [0, 1] by checkpoint and group (`forget`, `retain`, `holdout`), as built."""
+
+    @property
+    def checkpoints(self) -> dict[str, Path]:
+        """Every checkpoint by name: full, retain, half, then the unlearned ones."""
+        return {"full": self.full, "retain": self.retain, "half": self.half, **self.unlearned}
+
+    def describe(self) -> str:
+        """Say in a few lines what is in this world and what each checkpoint recalls."""
+        people = {group: len({row.subject for row in rows}) for group, rows in self._groups().items()}
+        lines = [
+            f"Toy world at {self.path}",
+            *(
+                f"  {group}: {len(rows)} facts about {people[group]} people"
+                for group, rows in self._groups().items()
+            ),
+            "Mean entity probability of each checkpoint:",
+            f"  {'':<12}{'forget':>8}{'retain':>8}{'holdout':>9}",
+        ]
+        for name in self.checkpoints:
+            recall = self.recall.get(name, {})
+            forget, retain, holdout = (recall.get(group, float("nan")) for group in self._groups())
+            lines.append(f"  {name:<12}{forget:>8.3f}{retain:>8.3f}{holdout:>9.3f}")
+        return "\n".join(lines)
+
+    def _groups(self) -> dict[str, list[ForgetExample]]:
+        return {"forget": self.examples, "retain": self.retain_examples, "holdout": self.holdout_examples}
+
+
+@arguments_checked
+def load(path: str | os.PathLike[str] | None = None) -> World:
+    """Open the toy world that ships with the package; no weights are read.
+
+    Args:
+        path: Another world, built with `examples/build_toy_world.py --out`; None for the shipped one.
+
+    Returns:
+        Paths of the checkpoints, and the examples.
+
+    Raises:
+        DataError: There is no whole world at `path`.
+
+    Example:
+        >>> world = load()
+        >>> "npo" in world.unlearned
+        True
+    """
+    root = Path(path) if path is not None else Path(__file__).parent / "world"
+    try:
+        manifest = json.loads((root / MANIFEST).read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise DataError(f"no toy world at {root} ({MANIFEST} is missing). {_fix(path)}") from error
+    except ValueError as error:
+        raise DataError(f"{root / MANIFEST} is not readable JSON: {error}. {_fix(path)}") from error
+    places = {name: root / place for name, place in manifest["checkpoints"].items()}
+    missing = [str(place) for place in places.values() if not (place / "model.safetensors").is_file()]
+    if missing:
+        raise DataError(f"checkpoints of the toy world are missing: {', '.join(missing)}. {_fix(path)}")
+    groups = {group: load_examples(root / f"{group}.json") for group in ("forget", "retain", "holdout")}
+    references = {name: places.pop(name) for name in ("full", "retain", "half")}
+    return World(
+        path=root,
+        **references,
+        unlearned=MappingProxyType(places),
+        examples=groups["forget"],
+        retain_examples=groups["retain"],
+        holdout_examples=groups["holdout"],
+        recall=MappingProxyType(manifest["recall"]),
+    )
+
+
+def _fix(path: str | os.PathLike[str] | None) -> str:
+    if path is None:
+        return "Install uds-lens again; the world is part of the package."
+    return "Build one with: python examples/build_toy_world.py --out DIR."

@@ -1,0 +1,160 @@
+"""What objectives are made of: log-probabilities of labelled tokens and of whole answers.
+
+All functions are pure. Logits and labels are unshifted, as a model returns and a batch holds them: the logits at
+position p predict the label at p + 1, and a label of -100 is not counted. Everything is in nats, in float32 or better.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from uds_lens._arguments import arguments_checked
+from uds_lens.data import AnswerSequence
+from uds_lens.errors import DataError
+
+IGNORED = -100
+"""Label of a position that is not learnt."""
+
+
+def predicting(labels: Int[Tensor, "batch pos"]) -> Bool[Tensor, "batch pos"]:
+    """Positions whose next token has a label: where an answer is predicted.
+
+    >>> predicting(torch.tensor([[-100, -100, 5, 2]])).tolist()
+    [[False, True, True, False]]
+    """
+    return F.pad(labels[:, 1:] != IGNORED, (0, 1), value=False)
+
+
+def label_log_probs(
+    logits: Float[Tensor, "batch pos d_vocab"], labels: Int[Tensor, "batch pos"]
+) -> Float[Tensor, "batch prev"]:
+    """Log-probability of each labelled token, 0 where there is no label.
+
+    Args:
+        logits: Unshifted logits.
+        labels: Unshifted labels, -100 where not counted.
+
+    Returns:
+        Nats, <= 0; entry p belongs to the label at p + 1.
+    """
+    kept = labels[:, 1:] != IGNORED
+    log_probs = at_least_float32(logits[:, :-1][kept]).log_softmax(-1)
+    chosen = log_probs.gather(-1, labels[:, 1:][kept].unsqueeze(-1)).squeeze(-1)
+    return torch.zeros(kept.shape, dtype=chosen.dtype, device=chosen.device).masked_scatter(kept, chosen)
+
+
+@arguments_checked
+def sequence_log_probs(
+    logits: Float[Tensor, "batch pos d_vocab"], labels: Int[Tensor, "batch pos"]
+) -> Float[Tensor, "batch"]:
+    """Log-probability of each whole answer, `sum_t log p(y_t | x, y_<t)`.
+
+    Args:
+        logits: Unshifted logits.
+        labels: Unshifted labels, -100 where not counted.
+
+    Returns:
+        Nats per answer, <= 0; 0 for a row without labels.
+
+    Example:
+        >>> logits = torch.zeros(1, 3, 4)
+        >>> sequence_log_probs(logits, torch.tensor([[-100, 1, 2]])).exp()
+        tensor([0.0625])
+    """
+    return label_log_probs(logits, labels).sum(-1)
+
+
+@arguments_checked
+def answer_lengths(labels: Int[Tensor, "batch pos"]) -> Int[Tensor, "batch"]:
+    """Number of labelled tokens per row, those at position 0 apart (nothing predicts them)."""
+    return (labels[:, 1:] != IGNORED).sum(-1)
+
+
+@arguments_checked
+def negative_log_likelihood(
+    logits: Float[Tensor, "batch pos d_vocab"], labels: Int[Tensor, "batch pos"]
+) -> Float[Tensor, ""]:
+    """Mean negative log-likelihood over all labelled tokens of a batch, the retain term of most methods.
+
+    `NLL = -mean_t log p(y_t | x, y_<t)`
+
+    Args:
+        logits: Unshifted logits.
+        labels: Unshifted labels, -100 where not counted.
+
+    Returns:
+        Nats per token, >= 0.
+
+    Raises:
+        DataError: No label in the batch.
+
+    Example:
+        >>> negative_log_likelihood(torch.zeros(1, 3, 4), torch.tensor([[-100, 1, 2]]))  # log 4
+        tensor(1.3863)
+    """
+    return -label_log_probs(logits, labels).sum() / labelled(labels).sum()
+
+
+def at_least_float32(logits: Tensor) -> Tensor:
+    """Logits in float32, or in float64 where they are."""
+    return logits if logits.dtype == torch.float64 else logits.float()
+
+
+def labelled(labels: Int[Tensor, "batch pos"]) -> Bool[Tensor, "batch prev"]:
+    """Which logits predict a labelled token; entry p belongs to the label at p + 1.
+
+    Raises:
+        DataError: None does.
+    """
+    kept = labels[:, 1:] != IGNORED
+    if not bool(kept.any()):
+        raise DataError("no token of the batch has a label: every answer needs at least one token to learn.")
+    return kept
+
+
+# Answer sequences side by side, as a training step reads them.
+
+
+def pad_sequences(sequences: Sequence[AnswerSequence], *, pad_token_id: int) -> dict[str, Tensor]:
+    """Sequences side by side, padded on the right.
+
+    Returns:
+        `input_ids`, `attention_mask` and `labels` [batch pos]; labels are -100 on prompts and padding.
+
+    Example:
+        >>> from uds_lens.data import AnswerSequence
+        >>> batch = pad_sequences([AnswerSequence((1, 5, 6, 2), 2), AnswerSequence((1, 7, 2), 1)], pad_token_id=0)
+        >>> batch["labels"].tolist()
+        [[-100, -100, 6, 2], [-100, 7, 2, -100]]
+    """
+    width = max(len(sequence.ids) for sequence in sequences)
+    shape = (len(sequences), width)
+    ids = torch.full(shape, pad_token_id, dtype=torch.long)
+    mask = torch.zeros(shape, dtype=torch.long)
+    labels = torch.full(shape, IGNORED, dtype=torch.long)
+    for row, sequence in enumerate(sequences):
+        n = len(sequence.ids)
+        ids[row, :n] = torch.tensor(sequence.ids)
+        mask[row, :n] = 1
+        labels[row, sequence.n_prompt : n] = ids[row, sequence.n_prompt : n]
+    return {"input_ids": ids, "attention_mask": mask, "labels": labels}
+
+
+def widened(batch: Mapping[str, Tensor], width: int, *, pad_token_id: int) -> dict[str, Tensor]:
+    """One side of a batch with more padding on the right, up to `width` positions.
+
+    Example:
+        >>> batch = pad_sequences([AnswerSequence((1, 7, 2), 1)], pad_token_id=0)
+        >>> {name: values.tolist() for name, values in widened(batch, 4, pad_token_id=0).items()}
+        {'input_ids': [[1, 7, 2, 0]], 'attention_mask': [[1, 1, 1, 0]], 'labels': [[-100, 7, 2, -100]]}
+    """
+    filler = {"input_ids": pad_token_id, "attention_mask": 0, "labels": IGNORED}
+    return {
+        name: F.pad(values, (0, width - values.shape[1]), value=filler[name]) if name in filler else values
+        for name, values in batch.items()
+    }

@@ -1,0 +1,56 @@
+"""GA: gradient ascent on the forget answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from uds_lens._arguments import arguments_checked
+from uds_lens.unlearning._configs import MethodConfig
+from uds_lens.unlearning._likelihood import negative_log_likelihood
+from uds_lens.unlearning._passes import Passes
+from uds_lens.unlearning._registry import objective
+from uds_lens.unlearning._terms import Terms, per_token
+
+
+@arguments_checked
+def gradient_ascent(
+    logits: Float[Tensor, "batch pos d_vocab"], labels: Int[Tensor, "batch pos"]
+) -> Float[Tensor, ""]:
+    """GA, and the forget term of GradDiff and KL: the negated likelihood loss, `-NLL`.
+
+    Args:
+        logits: Unshifted logits on the forget batch.
+        labels: Unshifted labels, -100 where not counted.
+
+    Returns:
+        Nats per token, <= 0 and without lower bound: training on it diverges when nothing else stops it.
+
+    Raises:
+        DataError: No label in the batch.
+
+    Example:
+        >>> import torch
+        >>> gradient_ascent(torch.zeros(1, 3, 4), torch.tensor([[-100, 1, 2]]))
+        tensor(-1.3863)
+
+    References:
+        Jang et al. 2023, Knowledge Unlearning; Maini et al. 2024, TOFU (GradDiff, KL).
+    """
+    return -negative_log_likelihood(logits, labels)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GAConfig(MethodConfig):
+    """Gradient ascent on the forget answers; nothing holds the model, so a few steps are enough to ruin it."""
+
+    method: ClassVar[str] = "ga"
+
+
+@objective(GAConfig)
+def terms(config: GAConfig, passes: Passes) -> Terms:
+    """`-NLL_f`."""
+    return Terms(per_token("forget", gradient_ascent(passes.logits("forget"), passes.labels("forget"))))

@@ -1,0 +1,81 @@
+"""KL: gradient ascent on forget answers, held to `full` on retain answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from uds_lens._arguments import arguments_checked
+from uds_lens.unlearning._configs import ReducedConfig, Reduction
+from uds_lens.unlearning._likelihood import at_least_float32, labelled
+from uds_lens.unlearning._objectives.ga import gradient_ascent
+from uds_lens.unlearning._passes import Passes
+from uds_lens.unlearning._registry import objective
+from uds_lens.unlearning._terms import Terms, per_answer, per_token
+
+
+@arguments_checked
+def kl_to_reference(
+    logits: Float[Tensor, "batch pos d_vocab"],
+    reference: Float[Tensor, "batch pos d_vocab"],
+    labels: Int[Tensor, "batch pos"],
+    *,
+    reduction: Reduction = "answers",
+) -> Float[Tensor, ""]:
+    """The retain term of KL: how far the model left `full`, where an answer is predicted.
+
+    `KL = mean_t sum_v p_full(v) (log p_full(v) - log p(v))`, t over the positions that predict an answer.
+
+    Open-Unlearning's mean runs over every position: prompt, answer, the last one (which predicts nothing) and padding.
+    How much an answer counts then depends on how long its prompt and the longest row of its batch are.
+
+    Args:
+        logits: Unshifted logits of the model.
+        reference: Logits of `full` on the same tokens.
+        labels: Unshifted labels, -100 where not counted.
+        reduction: "answers", or "open_unlearning" for its mean.
+
+    Returns:
+        Nats per token, >= 0; 0 for equal distributions.
+
+    Raises:
+        DataError: No label in the batch.
+
+    Example:
+        >>> import torch
+        >>> a, b = torch.tensor([[[0.0, 0.0], [0.0, 0.0]]]), torch.tensor([[[0.0, 1.0986], [0.0, 0.0]]])
+        >>> kl_to_reference(a, b, torch.tensor([[-100, 1]]))  # 0.25 log 0.5 + 0.75 log 1.5
+        tensor(0.1308)
+
+    References:
+        Maini et al. 2024, TOFU (KL minimisation).
+    """
+    kept = labelled(labels)
+    if reduction == "answers":
+        logits, reference = logits[:, :-1][kept], reference[:, :-1][kept]
+    model, full = (at_least_float32(values).log_softmax(-1) for values in (logits, reference))
+    return (full.exp() * (full - model)).sum(-1).mean()
+
+
+@dataclass(frozen=True, kw_only=True)
+class KLConfig(ReducedConfig):
+    """Gradient ascent on forget answers, held to `full` on retain answers: `-NLL_f + alpha KL_r(full || model)`."""
+
+    method: ClassVar[str] = "kl"
+
+
+@objective(KLConfig, needs=("retain", "frozen"))
+def terms(config: KLConfig, passes: Passes) -> Terms:
+    """`-NLL_f + alpha KL_r(full || model)`."""
+    forget = gradient_ascent(passes.logits("forget"), passes.labels("forget"))
+    held = kl_to_reference(
+        passes.logits("retain"),
+        passes.frozen_logits("retain"),
+        passes.labels("retain"),
+        reduction=config.reduction,
+    )
+    per = per_answer if config.counts_padding else per_token
+    return Terms(per_token("forget", forget), per("retain", config.alpha * held))

@@ -1,0 +1,64 @@
+"""NPO: negative preference optimisation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from uds_lens._arguments import arguments_checked
+from uds_lens.unlearning._configs import RetainConfig
+from uds_lens.unlearning._passes import Passes
+from uds_lens.unlearning._registry import objective
+from uds_lens.unlearning._terms import Terms, per_answer, retained
+
+
+@arguments_checked
+def npo(
+    log_probs: Float[Tensor, "batch"], reference: Float[Tensor, "batch"], *, beta: float
+) -> Float[Tensor, ""]:
+    """NPO: make the answer less likely than `full` finds it; the pull fades as it becomes so.
+
+    `L = -(2 / beta) mean log sigmoid(-beta (log p - log p_full))`
+
+    Args:
+        log_probs: Log-probability of each forget answer under the model, nats.
+        reference: The same under `full`.
+        beta: Inverse temperature, > 0; towards 0 the gradient becomes that of gradient ascent.
+
+    Returns:
+        >= 0; `(2 / beta) log 2` where the model equals `full`.
+
+    Example:
+        >>> import torch
+        >>> npo(torch.tensor([-3.0]), torch.tensor([-3.0]), beta=0.1)  # 20 log 2
+        tensor(13.8629)
+
+    References:
+        Zhang et al. 2024, Negative Preference Optimization.
+    """
+    return -(2 / beta) * F.logsigmoid(-beta * (log_probs - reference)).mean()
+
+
+@dataclass(frozen=True, kw_only=True)
+class NPOConfig(RetainConfig):
+    """Negative preference optimisation: forget answers less likely than under `full`, with a fading pull."""
+
+    method: ClassVar[str] = "npo"
+
+    beta: float = 0.1
+    """Inverse temperature."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require_positive("beta")
+
+
+@objective(NPOConfig, needs=("retain", "reference"))
+def terms(config: NPOConfig, passes: Passes) -> Terms:
+    """`NPO_f + alpha NLL_r`."""
+    forget = npo(passes.answer_log_probs("forget"), passes.reference("forget"), beta=config.beta)
+    return Terms(per_answer("forget", forget), retained(config, passes))

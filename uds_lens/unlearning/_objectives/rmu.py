@@ -1,0 +1,188 @@
+"""RMU: steer the states of one layer away on forget data, hold them on retain data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from uds_lens._arguments import arguments_checked
+from uds_lens.errors import ConfigError, DataError, Setting
+from uds_lens.unlearning._configs import ReducedConfig
+from uds_lens.unlearning._likelihood import IGNORED, at_least_float32, predicting
+from uds_lens.unlearning._passes import Passes, Side, decoder_blocks
+from uds_lens.unlearning._registry import objective
+from uds_lens.unlearning._terms import Mean, Terms, per_answer, per_token
+
+
+@arguments_checked
+def state_distance(
+    states: Float[Tensor, "batch pos d_model"],
+    goal: Float[Tensor, "batch pos d_model"] | Float[Tensor, "d_model"],
+    mask: Bool[Tensor, "batch pos"],
+) -> Float[Tensor, ""]:
+    """Mean squared distance of hidden states to a goal, both terms of RMU.
+
+    `L = mean over masked positions and dimensions of (h - g)^2`. On forget data the goal is one vector, `c u`; on
+    retain data it is the states of the frozen model.
+
+    Args:
+        states: Residual stream after the layer named.
+        goal: One vector for all positions, or a state per position.
+        mask: Positions that count.
+
+    Returns:
+        >= 0, in squared units of the residual stream.
+
+    Raises:
+        DataError: No position counts.
+
+    Example:
+        >>> states = torch.tensor([[[1.0, 2.0], [9.0, 9.0]]])
+        >>> state_distance(states, torch.tensor([0.0, 0.0]), torch.tensor([[True, False]]))
+        tensor(2.5000)
+
+    References:
+        Li et al. 2024, The WMDP Benchmark (RMU).
+    """
+    if not bool(mask.any()):
+        raise DataError("no position of the batch counts: every answer needs at least one token.")
+    return (at_least_float32(states) - at_least_float32(goal)).square().mean(-1)[mask].mean()
+
+
+@arguments_checked
+def summed_state_distance(
+    states: Float[Tensor, "batch pos d_model"],
+    goal: Float[Tensor, "batch pos d_model"] | Float[Tensor, "d_model"],
+    mask: Bool[Tensor, "batch pos"],
+    *,
+    mean_inverse_length: float | None = None,
+) -> Float[Tensor, ""]:
+    """The distance as Open-Unlearning reduces it: the mean of sums, times the mean of inverse lengths.
+
+    `L = mean_i (sum_t (h_it - g_it)^2) * mean_i (1 / n_i)`, the square a mean over dimensions, n_i the positions of
+    row i that count. A mean of means was meant: here a long answer counts more, and every answer's weight depends on
+    the lengths of the others. Equal lengths make it `state_distance`.
+
+    Args:
+        states: Residual stream after the layer named.
+        goal: One vector for all positions, or a state per position.
+        mask: Positions that count; there, those *of* the answer's tokens, one to the right of where they are predicted.
+        mean_inverse_length: The second factor, where these rows are a part of their batch.
+
+    Returns:
+        >= 0, in squared units of the residual stream.
+
+    Raises:
+        DataError: A row has no position that counts.
+
+    Example:
+        >>> states = torch.tensor([[[1.0], [1.0]], [[2.0], [9.0]]])
+        >>> summed_state_distance(states, torch.tensor([0.0]), torch.tensor([[True, True], [True, False]]))  # 3 * 3/4
+        tensor(2.2500)
+    """
+    lengths = mask.sum(-1)
+    if not bool(lengths.all()):
+        raise DataError("a row has no position that counts: every answer needs at least one token.")
+    sums = ((at_least_float32(states) - at_least_float32(goal)).square().mean(-1) * mask).sum(-1)
+    inverse = (1 / lengths.double()).mean().item() if mean_inverse_length is None else mean_inverse_length
+    return sums.mean() * inverse
+
+
+@arguments_checked
+def steering_vector(
+    d_model: int, *, scale: float, seed: int, positive: bool = False
+) -> Float[Tensor, "d_model"]:
+    """RMU's goal on forget data: a random direction of length `scale`, the same for one seed on every machine.
+
+    `g = c u`, with u uniform on the unit sphere.
+
+    Args:
+        d_model: Width of the residual stream.
+        scale: Length c of the vector, > 0.
+        seed: Seed of the direction.
+        positive: Draw every entry from [0, 1) before scaling, as Open-Unlearning and RMU's authors do: all such vectors
+            lie in the positive orthant, at a cosine of about 0.75 to one another.
+
+    Returns:
+        The vector, float32 on the CPU.
+
+    Raises:
+        ConfigError: `scale` is not positive.
+
+    Example:
+        >>> round(float(steering_vector(64, scale=10.0, seed=0).norm()), 3)
+        10.0
+    """
+    if scale <= 0:
+        raise ConfigError(Setting("scale"), f" must be > 0; got {scale!r}.")
+    draw = torch.rand if positive else torch.randn
+    direction = draw(d_model, generator=torch.Generator().manual_seed(seed))
+    return scale * direction / direction.norm()
+
+
+@dataclass(frozen=True, kw_only=True)
+class RMUConfig(ReducedConfig):
+    """Steer the states of one layer to a random vector on forget data, hold them on retain data.
+
+    The layers `layer - 2` to `layer` train, the others are frozen.
+    """
+
+    method: ClassVar[str] = "rmu"
+
+    layer: int = 5
+    """Block whose output is steered, from 0. The paper takes 5, 10 and 15 of 16; shallow models need their own."""
+
+    scale: float = 10.0
+    """Length c of the steering vector. Compare it with the norm of the states it replaces."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require_not_negative("layer")
+        self.require_positive("scale")
+
+
+def train_only_layers(config: RMUConfig, model: nn.Module) -> None:
+    """Freeze everything but the blocks `layer - 2` to `layer`.
+
+    Raises:
+        ConfigError: The model has no such layer.
+    """
+    layer, blocks = config.layer, decoder_blocks(model)
+    if layer >= len(blocks):
+        raise ConfigError(
+            f"layer {layer} is not there: the model has {len(blocks)}, 0 to {len(blocks) - 1}. Choose another by ",
+            Setting("layer", ..., of="RMUConfig"),
+            ".",
+        )
+    kept = {id(p) for block in blocks[max(0, layer - 2) : layer + 1] for p in block.parameters()}
+    for parameter in model.parameters():
+        parameter.requires_grad_(parameter.requires_grad and id(parameter) in kept)
+
+
+@objective(RMUConfig, needs=("retain", "frozen"), prepare=train_only_layers)
+def terms(config: RMUConfig, passes: Passes) -> Terms:
+    """`distance to c u on forget data + alpha distance to full's states on retain data`."""
+    states = passes.states("forget", config.layer)
+    goal = steering_vector(
+        states.shape[-1], scale=config.scale, seed=config.seed, positive=config.counts_padding
+    )
+    held, kept = passes.states("retain", config.layer), passes.frozen_states("retain", config.layer)
+    return Terms(
+        _distance(config, passes, "forget", states, goal.to(states.device)),
+        _distance(config, passes, "retain", held, kept, weight=config.alpha),
+    )
+
+
+def _distance(
+    config: RMUConfig, passes: Passes, side: Side, states: Tensor, goal: Tensor, *, weight: float = 1.0
+) -> Mean:
+    labels = passes.labels(side)
+    if not config.counts_padding:
+        return per_token(side, weight * state_distance(states, goal, predicting(labels)))
+    inverse = passes.totals(side).mean_inverse_length
+    distance = summed_state_distance(states, goal, labels != IGNORED, mean_inverse_length=inverse)
+    return per_answer(side, weight * distance)

@@ -1,0 +1,78 @@
+"""SimNPO: NPO on the mean log-probability per token, without a reference."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from uds_lens._arguments import arguments_checked
+from uds_lens.unlearning._configs import RetainConfig
+from uds_lens.unlearning._likelihood import answer_lengths
+from uds_lens.unlearning._passes import Passes
+from uds_lens.unlearning._registry import objective
+from uds_lens.unlearning._terms import Terms, per_answer, retained
+
+
+@arguments_checked
+def simnpo(
+    log_probs: Float[Tensor, "batch"],
+    lengths: Int[Tensor, "batch"],
+    *,
+    beta: float,
+    delta: float,
+) -> Float[Tensor, ""]:
+    """SimNPO: NPO without a reference, on the mean log-probability per token.
+
+    `L = -(2 / beta) mean log sigmoid(beta (NLL / |y| - delta))`
+
+    Args:
+        log_probs: Log-probability of each forget answer under the model, nats.
+        lengths: Tokens of each answer, >= 1.
+        beta: Inverse temperature, > 0.
+        delta: Loss per token, in nats, that counts as forgotten.
+
+    Returns:
+        >= 0; `(2 / beta) log 2` where every answer costs `delta` nats per token.
+
+    Example:
+        >>> import torch
+        >>> simnpo(torch.tensor([-4.0]), torch.tensor([4]), beta=2.0, delta=1.0)  # log 2
+        tensor(0.6931)
+
+    References:
+        Fan et al. 2024, Simplicity Prevails.
+    """
+    return -(2 / beta) * F.logsigmoid(beta * (-log_probs / lengths - delta)).mean()
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimNPOConfig(RetainConfig):
+    """NPO on the mean log-probability per token, without a reference: `gamma L_f + alpha NLL_r`."""
+
+    method: ClassVar[str] = "simnpo"
+
+    beta: float = 4.5
+    """Inverse temperature."""
+
+    delta: float = 1.0
+    """Loss per token, in nats, that counts as forgotten."""
+
+    gamma: float = 0.125
+    """Weight of the forget term."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require_positive("beta", "gamma")
+        self.require_not_negative("delta")
+
+
+@objective(SimNPOConfig, needs=("retain",))
+def terms(config: SimNPOConfig, passes: Passes) -> Terms:
+    """`gamma SimNPO_f + alpha NLL_r`."""
+    lengths = answer_lengths(passes.labels("forget"))
+    forget = simnpo(passes.answer_log_probs("forget"), lengths, beta=config.beta, delta=config.delta)
+    return Terms(per_answer("forget", config.gamma * forget), retained(config, passes))

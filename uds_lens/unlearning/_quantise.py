@@ -1,0 +1,134 @@
+"""4-bit checkpoints: the other perturbation of the robustness test."""
+
+from __future__ import annotations
+
+import os
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from uds_lens._arguments import arguments_checked
+from uds_lens._compat.huggingface_hub import asking_the_hub
+from uds_lens._compat.transformers import set_attention
+from uds_lens._optional_packages import require_package
+from uds_lens._storage import (
+    atomic_directory,
+    atomic_write_bytes,
+    located,
+    require_fresh,
+    sealed,
+    writing,
+)
+from uds_lens.errors import ModelError
+from uds_lens.models import pick_device
+from uds_lens.models._checkpoint import (
+    LOADING,
+    is_local,
+    load_tokenizer,
+    not_on_the_hub,
+    quiet_files,
+    require_complete,
+)
+from uds_lens.results._records import versions
+from uds_lens.unlearning._run_folder import file_sums
+
+FORMAT = "uds_lens.quantisation"
+RECORD = "quantisation.json"
+"""Name of the record beside a quantised checkpoint."""
+
+
+@arguments_checked
+def quantise(
+    model: str | os.PathLike[str],
+    *,
+    out: str | os.PathLike[str],
+    device: str = "auto",
+    offline: bool = False,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+) -> Path:
+    """Quantise a model to 4 bits (bitsandbytes NF4, bfloat16 arithmetic) and save it.
+
+    Embeddings, norms and the head keep their precision. The directory loads again with transformers, on the CPU too.
+
+    Args:
+        model: A directory, or a Hub id.
+        out: Directory of the result, with `quantisation.json` beside the weights.
+        device: Where to quantise.
+        offline: Use only files already downloaded.
+        revision: Branch, tag or commit on the Hub.
+        trust_remote_code: Run the checkpoint's own Python code.
+
+    Returns:
+        `out`.
+
+    Raises:
+        ResultFormatError: `out` holds something else.
+        ModelError: The model cannot be opened, or is quantised already.
+        MissingDependencyError: bitsandbytes is not installed.
+    """
+    require_package("bitsandbytes", needed_by="4-bit weights need")
+    place = require_fresh(out, directory=True, format=FORMAT)
+    source = os.fspath(located(model)) if is_local(model) else os.fspath(model)
+    with LOADING, quiet_files(report=True):
+        quantised = _load_in_4_bits(
+            source,
+            device=device,
+            revision=revision,
+            local_files_only=offline or is_local(model),
+            trust_remote_code=trust_remote_code,
+        )
+    tokenizer = load_tokenizer(model, revision=revision, offline=offline, trust_remote_code=trust_remote_code)
+    own = {RECORD}
+    with quiet_files(report=True), writing(place), atomic_directory(place, own=own) as folder:
+        quantised.save_pretrained(folder)
+        if tokenizer is not None:
+            tokenizer.save_pretrained(folder)
+        atomic_write_bytes(folder / RECORD, sealed({**_record(source), "files": file_sums(folder)}))
+        own.update(path.name for path in folder.iterdir())
+    return place
+
+
+def _load_in_4_bits(source: str, *, device: str, **where: Any) -> Any:
+    from transformers import AutoConfig, AutoModelForCausalLM, BitsAndBytesConfig
+
+    try:
+        with asking_the_hub():
+            config = AutoConfig.from_pretrained(source, **where)
+        if getattr(config, "quantization_config", None) is not None:
+            raise ModelError(f"{source!r} is quantised already.")
+        set_attention(config, "eager")  # a checkpoint does not choose it, and may name a kernel of the Hub
+        four_bit = BitsAndBytesConfig(
+            load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16
+        )
+        model, info = AutoModelForCausalLM.from_pretrained(
+            source,
+            config=config,
+            output_loading_info=True,
+            quantization_config=four_bit,
+            dtype=torch.bfloat16,
+            device_map={"": pick_device(device)},
+            **where,
+        )
+        require_complete(info, source, type(model).__name__)
+        return model
+    except ModelError:
+        raise
+    except Exception as error:  # a pickle that is refused, a file that is cut ... have no common base class
+        first = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")[:300]
+        if not is_local(source):
+            raise ModelError(not_on_the_hub(source, first, offline=where["local_files_only"])) from error
+        raise ModelError(f"cannot quantise {source!r}: {first}.") from error
+
+
+def _record(source: str) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "version": 2,
+        "parent": source,
+        "scheme": {"bits": 4, "type": "nf4", "arithmetic": "bfloat16", "double_quantisation": False},
+        "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "versions": versions("bitsandbytes"),
+    }
