@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias, get_args
 
-from uds_lens._arguments import shown
+from uds_lens._settings import shown
 from uds_lens.errors import ConfigError, Setting
 
 Protocol: TypeAlias = Literal["raw", "chat"]

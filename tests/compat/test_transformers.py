@@ -11,6 +11,7 @@ from transformers.utils import logging
 from uds_lens._compat.transformers import (
     PLACE_ENTRY,
     QUANTISED_ENTRY,
+    RopeLimit,
     attention_of,
     attention_replaced,
     downloaded,
@@ -194,7 +195,7 @@ def test_rows_of_linear_layers_are_kept_and_repeated(family) -> None:
 
 
 def test_where_rotary_frequencies_depend_on_the_length() -> None:
-    assert rope_limit(build_model("longrope").config) == (24, False)
+    assert rope_limit(build_model("longrope").config) == RopeLimit(24, by_length=False)
     assert rope_limit(build_model("dynamic").config) == (24, True)
     for family in ("llama", "gemma3", "gpt2", "recurrent-gemma", "jamba"):
         assert rope_limit(build_model(family).config) is None

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from uds_lens._arguments import arguments_checked
 from uds_lens._types import DType, Protocol, check_choice
 from uds_lens.annotation._annotations import Annotations, Finding, Way
 from uds_lens.annotation._ways import Found, by_answer, by_contrast, by_difference, names_in
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from uds_lens.data._readers import ExampleSource
 
 
-@arguments_checked
 def annotate(
     rows: ExampleSource | Iterable[ForgetExample | Mapping[str, Any]],
     *,

@@ -10,7 +10,6 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
-from uds_lens._arguments import arguments_checked
 from uds_lens._storage import atomic_write_text, require_fresh
 from uds_lens.data import ForgetExample, entity_span
 
@@ -67,7 +66,6 @@ class Annotations:
             }
         )
 
-    @arguments_checked
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the examples as JSON that `load_examples` reads, each with `entity_by`: how its entity was found.
 
@@ -83,7 +81,6 @@ class Annotations:
         content = {"format": FORMAT, "by": self.by, "rows": rows}
         atomic_write_text(place, json.dumps(content, ensure_ascii=False, indent=1) + "\n")
 
-    @arguments_checked
     def review(self, path: str | os.PathLike[str]) -> Path:
         """Write one HTML page with every answer, its entity in colour; it opens offline and runs no script."""
         place = require_fresh(path, directory=False)

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
-from uds_lens._arguments import arguments_checked
 from uds_lens._optional_packages import require_package
 from uds_lens._progress import progress
 from uds_lens._types import DType, Protocol
@@ -58,7 +57,6 @@ class Word(NamedTuple):
         return re.sub(r"['\u2019]s$", "", self.text.casefold())
 
 
-@arguments_checked
 def words_of(text: str) -> list[Word]:
     """Words in order; punctuation around them and lone signs are left out.
 

@@ -11,7 +11,6 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from uds_lens._arguments import arguments_checked
 from uds_lens.data import ExamplesLike
 from uds_lens.models import ModelSource, RetainSource
 from uds_lens.results._comparing import STAGE_1_SETTINGS
@@ -46,7 +45,6 @@ class Baseline(Stage1):
     """Where `full` is opened again for stage 2; None after `load` means the recorded name."""
 
     @classmethod
-    @arguments_checked
     def measure(
         cls,
         full: ModelSource,
@@ -100,7 +98,6 @@ class Baseline(Stage1):
             parts["control"] = self.control.ids_hash
         return hashlib.blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=16).hexdigest()
 
-    @arguments_checked
     def audit(self, unlearned: ModelSource, *, options: RunOptions | None = None) -> DepthAudit:
         """Stage 2 of one model.
 
@@ -117,7 +114,6 @@ class Baseline(Stage1):
         """
         return self.audit_all([unlearned], options=options)[0]
 
-    @arguments_checked
     def audit_all(
         self, models: Sequence[ModelSource], *, options: RunOptions | None = None
     ) -> list[DepthAudit]:
@@ -133,7 +129,6 @@ class Baseline(Stage1):
 
         return audit_models(self, models, options=options)
 
-    @arguments_checked
     def recorded(self, *, options: RunOptions | None = None) -> AbstractContextManager[RecordedBaseline]:
         """Keep `full` open and recorded, for many stage 2 in a row: two models in memory, the least work per model.
 
@@ -156,18 +151,15 @@ class Baseline(Stage1):
 
         return recorded(self, options=options)
 
-    @arguments_checked
     def with_full(self, full: ModelSource) -> Baseline:
         """The same baseline with another place to open `full` from (its weights are checked when it is opened)."""
         return dataclasses.replace(self, full=full)
 
-    @arguments_checked
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the baseline to a directory, whole or not at all."""
         save_result(self, path, SAVED, more=self.key)
 
     @classmethod
-    @arguments_checked
     def load(cls, path: str | os.PathLike[str]) -> Baseline:
         """Read a baseline written by `save`.
 

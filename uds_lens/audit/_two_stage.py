@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from uds_lens._arguments import arguments_checked, as_settings
 from uds_lens._progress import about, tell
+from uds_lens._settings import as_settings
 from uds_lens.audit._baseline import Baseline
 from uds_lens.audit._inputs import AskedFacts, Plan, asked_facts, make_plan, retain_roles
 from uds_lens.audit._memory import require_memory
@@ -397,7 +397,6 @@ class RecordedBaseline:
     options: RunOptions
     """How it is run."""
 
-    @arguments_checked
     def audit(self, unlearned: ModelSource) -> DepthAudit:
         """Stage 2 of one model: one pass over it, and its patched variants.
 

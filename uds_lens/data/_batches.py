@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from uds_lens._arguments import arguments_checked, require_number
+from uds_lens._settings import require_number
 from uds_lens._types import PaddingSide, check_choice
 from uds_lens.data._tokens import TokenSequence
 from uds_lens.errors import ConfigError, Setting
@@ -27,7 +27,6 @@ BatchCost: TypeAlias = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray
 """Cost of groups of rows, from their number, longest row and widest window (arrays, one entry per group)."""
 
 
-@arguments_checked
 def cheapest_cuts(
     sizes: np.ndarray, lengths: np.ndarray, widths: np.ndarray, *, budget: float, cost: BatchCost
 ) -> list[tuple[int, int]]:
@@ -66,7 +65,6 @@ def cheapest_cuts(
     return cuts[::-1]
 
 
-@arguments_checked
 def plan_batches(
     rows: Sequence[TokenSequence],
     *,
@@ -126,7 +124,6 @@ def plan_batches(
     return _in_order(batches, lengths, widths)
 
 
-@arguments_checked
 def cut_batches(
     rows: Sequence[TokenSequence], *, token_budget: int = 4096, cost: BatchCost
 ) -> list[list[int]]:
@@ -249,14 +246,12 @@ class TokenBatch:
     padding_side: PaddingSide = "left"
     """Where the padding stands."""
 
-    @arguments_checked
     def to(self, device: torch.device | str) -> TokenBatch:
         """The same batch with its tensors on `device`."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         moved = {name: value.to(device) for name, value in values.items() if isinstance(value, Tensor)}
         return TokenBatch(**{**values, **moved})
 
-    @arguments_checked
     def take(self, rows: Sequence[int]) -> TokenBatch:
         """Some rows of the batch, at its length; the window as wide as theirs are."""
         which = list(rows)
@@ -271,7 +266,6 @@ class TokenBatch:
         return len(self.rows)
 
 
-@arguments_checked
 def make_batch(
     rows: Sequence[TokenSequence],
     *,
@@ -323,7 +317,6 @@ def make_batch(
     )
 
 
-@arguments_checked
 def batch_from_texts(
     tokenizer: PreTrainedTokenizerBase,
     texts: Sequence[str],

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from uds_lens._arguments import arguments_checked
 from uds_lens._compat.huggingface_hub import asking_the_hub
 from uds_lens.data._columns import examples_from_rows
 from uds_lens.data._examples import ForgetExample, named, place, plain, short
@@ -322,7 +321,6 @@ BENCHMARKS: dict[str, Benchmark] = {
 """Published data sets by name."""
 
 
-@arguments_checked
 def load_benchmark(
     name: str, source: str | os.PathLike[str] | None = None, *, part: str | None = None
 ) -> list[ForgetExample]:

@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from uds_lens._arguments import arguments_checked, arguments_named
 from uds_lens.errors import DataError
 
 _DIGITS = 10**40
@@ -102,7 +101,6 @@ def _digits(value: int) -> int:
 # The unit of every audit: one question, its answer, and the entity that should be forgotten.
 
 
-@arguments_named
 @dataclass(frozen=True)
 class ForgetExample:
     """One question with its answer, and where known the entity inside that answer.
@@ -188,7 +186,6 @@ def _texts(name: str, values: object, row: int) -> tuple[str, ...]:
 # Where the entity stands in the answer, in characters.
 
 
-@arguments_checked
 class Span(NamedTuple):
     """Half-open range of characters."""
 
@@ -196,7 +193,6 @@ class Span(NamedTuple):
     end: int
 
 
-@arguments_checked
 def entity_span(example: ForgetExample) -> Span | str:
     """Locate the entity in the answer.
 

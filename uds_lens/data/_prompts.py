@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from uds_lens._arguments import arguments_checked, arguments_named
 from uds_lens._types import AnswerProtocol, ChatStyleName, Protocol, check_choice
 from uds_lens.data._examples import ForgetExample, Span, entity_span
 from uds_lens.errors import ConfigError, DataError, Setting
@@ -28,7 +27,6 @@ def _require_text(name: str, value: object, otherwise: str) -> None:
         raise ConfigError(Setting(name), f" must be a text that is not empty, {otherwise}; got {value!r}.")
 
 
-@arguments_named
 @dataclass(frozen=True, kw_only=True)
 class ChatStyle:
     """How a question is put into a chat template.
@@ -52,7 +50,6 @@ class ChatStyle:
             _require_text("system_prompt", self.system_prompt, "or None for no system turn")
         _require_text("chat_date", self.chat_date, f"such as {CHAT_DATE!r}")
 
-    @arguments_checked
     def require(self, protocol: AnswerProtocol) -> None:
         """Refuse a style that raw prompts would leave out.
 
@@ -92,7 +89,6 @@ CHAT_STYLES: dict[ChatStyleName, ChatStyle] = {
 UDS, Logit Lens and Fisher of the paper were measured on raw prompts, and so have no style."""
 
 
-@arguments_named
 def chat_style_named(name: ChatStyleName) -> ChatStyle:
     """A published style by its name.
 
@@ -168,7 +164,6 @@ class RenderedExample:
     """Character of `prompt` at which the answer begins (its length, where the prefix is empty)."""
 
 
-@arguments_checked
 def render(
     example: ForgetExample,
     protocol: Protocol = "raw",
@@ -216,7 +211,6 @@ def render(
     return RenderedExample(prompt, continuation, entity, len(prompt) - len(prefix))
 
 
-@arguments_checked
 def prompt_text(
     question: str,
     prefix: str,
@@ -247,7 +241,6 @@ def prompt_text(
     return chat_text(tokenizer, [("user", question)], chat=chat, answer_next=True) + prefix
 
 
-@arguments_checked
 def continuation_text(prompt: str, rest: str) -> str:
     """The rest of an answer as it continues a prompt: one leading space, none after white space.
 
@@ -260,7 +253,6 @@ def continuation_text(prompt: str, rest: str) -> str:
     return space + rest.lstrip()
 
 
-@arguments_checked
 def chosen_protocol(protocol: AnswerProtocol, tokenizer: Any) -> Protocol:
     """The protocol to use: `auto` is "chat" for a tokenizer with a chat template, else "raw".
 

@@ -11,7 +11,6 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from uds_lens._arguments import arguments_checked_but, arguments_named
 from uds_lens._compat.huggingface_hub import asking_the_hub, is_reachable
 from uds_lens._types import Sampling, check_choice
 from uds_lens.data._columns import (
@@ -27,7 +26,6 @@ from uds_lens.errors import ConfigError, DataError, Setting
 # A part of the examples that stands for the whole: a random sample, spread over the subjects.
 
 
-@arguments_checked_but("limit")
 def sample_examples(
     examples: Iterable[ForgetExample | Mapping[str, Any]],
     limit: int,
@@ -148,7 +146,6 @@ ExamplesLike: TypeAlias = str | os.PathLike[str] | Iterable[ForgetExample | Mapp
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+(:[^:/\\]*){0,2}")
 
 
-@arguments_named
 def load_examples(
     source: ExampleSource, *, limit: int | None = None, sample: Sampling = "random", seed: int = 0
 ) -> list[ForgetExample]:
@@ -188,7 +185,6 @@ def load_examples(
     return examples if limit is None else sample_examples(examples, limit, seed=seed, sample=sample)
 
 
-@arguments_named
 def as_examples(source: ExamplesLike) -> list[ForgetExample]:
     """Examples from whatever a function was given as examples: a list of them, rows, a path, a table.
 

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from uds_lens._arguments import arguments_checked
 from uds_lens._compat.huggingface_hub import asking_the_hub
 from uds_lens.data._columns import with_authors
 from uds_lens.data._examples import ForgetExample, named, place, plain, short
@@ -18,7 +17,6 @@ from uds_lens.data._readers import connection, load_examples
 from uds_lens.errors import DataError, MissingSplitError
 
 
-@arguments_checked
 def load_tofu(source: str | os.PathLike[str], split: str) -> list[ForgetExample]:
     """Read one split of TOFU and join the paraphrased and perturbed answers that belong to it.
 
@@ -108,7 +106,6 @@ def _merge(example: ForgetExample, partner: ForgetExample | None) -> ForgetExamp
 _NAME = re.compile(r"[A-Z][\w-]+(?: [A-Z][\w-]+)+")
 
 
-@arguments_checked
 def with_author_names(examples: Sequence[ForgetExample]) -> list[ForgetExample]:
     """Rows whose `subject` is the author's name instead of a number.
 

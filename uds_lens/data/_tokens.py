@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from uds_lens._arguments import arguments_checked
 from uds_lens._types import Protocol, Scope, check_choice
 from uds_lens.data._columns import with_rows_read
 from uds_lens.data._examples import ForgetExample, SkippedExample, Span, entity_span
@@ -121,7 +120,6 @@ class Encoded:
         return digest.hexdigest()
 
 
-@arguments_checked
 def encode(
     examples: Iterable[ForgetExample | Mapping[str, Any]],
     tokenizer: PreTrainedTokenizerBase,
@@ -178,7 +176,6 @@ def encode(
     return Encoded(rows, skipped, protocol, scope)
 
 
-@arguments_checked
 def prompt_ids(
     tokenizer: PreTrainedTokenizerBase, prompts: Sequence[str], *, protocol: Protocol = "raw"
 ) -> list[list[int]]:
@@ -213,7 +210,6 @@ def prompt_ids(
     return [_without_end(ids, mask) for ids, mask in zip(coded["input_ids"], added, strict=True)]
 
 
-@arguments_checked
 def entity_tokens(offsets: Sequence[tuple[int, int]], entity: Span) -> range:
     """The tokens whose characters overlap the entity, from the first to the last; empty when none does.
 
@@ -356,7 +352,6 @@ class AnswerSequence:
         )
 
 
-@arguments_checked
 def answer_sequences(
     tokenizer: PreTrainedTokenizerBase,
     pairs: Sequence[tuple[str, str]],
@@ -415,7 +410,6 @@ def answer_sequences(
     return found
 
 
-@arguments_checked
 def answer_prompt(
     question: str,
     *,
@@ -446,7 +440,6 @@ def answer_prompt(
     return prompt_text(question, start, protocol, tokenizer, chat=chat).rstrip(" ")
 
 
-@arguments_checked
 def answer_ends(
     tokenizer: PreTrainedTokenizerBase, *, protocol: Protocol = "raw", chat: ChatStyle | None = None
 ) -> tuple[int, ...]:

@@ -13,7 +13,6 @@ from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from uds_lens._arguments import arguments_checked
 from uds_lens._optional_packages import EXTRA_OF, distribution_of, install_command
 from uds_lens.errors import UdsLensError
 from uds_lens.results import AuditConfig, RunOptions
@@ -65,7 +64,6 @@ _LITTLE = 2.0
 """GiB below which room is worth a word."""
 
 
-@arguments_checked
 def examine_environment(*, place: str | os.PathLike[str] = ".") -> list[Finding]:
     """Look at this installation and this machine. Nothing is downloaded and nobody is asked over the network.
 
@@ -180,7 +178,6 @@ def _is_set(name: str) -> bool:
 _LONGEST = 200
 
 
-@arguments_checked
 def examine_inputs(
     models: Mapping[str, str],
     examples: str | None = None,

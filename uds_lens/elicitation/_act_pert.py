@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from uds_lens._arguments import arguments_checked
+from uds_lens._settings import names_checked
 from uds_lens._types import check_choice
 from uds_lens.elicitation._probes import Answers, Ask, Asking, changed_output, groups_of_one_length
 from uds_lens.elicitation._prompts import (
@@ -36,7 +36,7 @@ from uds_lens.patching import row_layout
 from uds_lens.patching._states import first_tensor
 
 
-@arguments_checked
+@names_checked
 @dataclass(frozen=True, kw_only=True)
 class ActPert:
     """Activation perturbation; `elicit` adds its controls by itself.
@@ -105,7 +105,6 @@ class ActPert:
             return ()
         return (dataclasses.replace(self, sign=-1), dataclasses.replace(self, direction="random"))
 
-    @arguments_checked
     def prompt(self, prompt: Prompt, context: Context) -> Prompt:
         """The plain question; skipped where it does not name the subject."""
         subject = context.example.subject
@@ -113,7 +112,6 @@ class ActPert:
             raise Skip("the question does not name the subject, whose embedding is disturbed")
         return prompt
 
-    @arguments_checked
     def answer(self, model: HookedModel, asks: Sequence[Ask], asking: Asking) -> Answers:
         """Generate with the direction added once, to the states of the prompt."""
         layer = self.chosen_layer(model)
@@ -144,7 +142,6 @@ class ActPert:
                 }
         return Answers([ask.rendered.text for ask in asks], texts, told, prefilled)
 
-    @arguments_checked
     def chosen_layer(self, model: HookedModel) -> int:
         """The block that is steered.
 
@@ -159,7 +156,6 @@ class ActPert:
         return layer
 
     @torch.no_grad()
-    @arguments_checked
     def delta(self, model: HookedModel, ask: Ask, *, seed: int) -> tuple[Float[Tensor, "pos d_model"], float]:
         """What is added to the states of a prompt, and gamma over the root mean square of the disturbed embeddings.
 

@@ -16,9 +16,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from uds_lens._arguments import arguments_checked
 from uds_lens._compat.transformers import keeps_plain_keys, shared_cached_row
 from uds_lens._progress import progress
+from uds_lens._settings import names_checked
 from uds_lens._types import check_choice
 from uds_lens.data import continuation_text, prompt_ids
 from uds_lens.elicitation._probes import Answers, Ask, Asking, changed_output
@@ -70,17 +70,14 @@ class SuffixAudit:
         """What is cut off before scoring; nothing where the answer itself was the target."""
         return "" if self.target == "answer" else self.target
 
-    @arguments_checked
     def prompt(self, prompt: Prompt, context: Context) -> Prompt:
         """The plain question."""
         return prompt
 
-    @arguments_checked
     def wanted(self, ask: Ask) -> str:
         """What the model is to begin with at one row."""
         return ask.rendered.prompt.reference if self.target == "answer" else self.target
 
-    @arguments_checked
     def expected_length(self, ask: Ask) -> int:
         """Tokens of a prompt with suffix and target, roughly: two to a word of the target."""
         return len(ask.rendered.ids) + self.suffix_length + 2 * len(self.wanted(ask).split())
@@ -329,7 +326,7 @@ class Found(NamedTuple):
     """Why it stopped."""
 
 
-@arguments_checked
+@names_checked
 @dataclass(frozen=True, kw_only=True)
 class GCG(SuffixAudit):
     """Greedy coordinate gradient, one suffix per question; needs gradients, and takes long.
@@ -381,7 +378,6 @@ class GCG(SuffixAudit):
         """Tokens of the suffix."""
         return self.tokens
 
-    @arguments_checked
     def extra_tokens(self, asks: Sequence[Ask]) -> tuple[float, float]:
         """Tokens and passes of the optimisation at most, for the estimate: a backward pass counts twice."""
         batches = -(-self.candidates // self.rows_at_once)
@@ -393,7 +389,6 @@ class GCG(SuffixAudit):
             tokens += 4.0 * whole + self.candidates * (swapped + after if self.cached else whole)
         return tokens * self.steps, (2.0 * batches + 3) * len(asks) * self.steps
 
-    @arguments_checked
     def answer(self, model: HookedModel, asks: Sequence[Ask], asking: Asking) -> Answers:
         """Find a suffix for each question, then generate from the written-out prompt."""
         prompts: list[str] = [ask.rendered.text for ask in asks]
@@ -425,7 +420,6 @@ class GCG(SuffixAudit):
             told[row]["endless"] = endless
         return Answers(prompts, texts, told, some.prefilled)
 
-    @arguments_checked
     def optimise(self, model: HookedModel, slot: Slot, *, seed: int) -> Found:
         """Find a suffix for one prompt.
 

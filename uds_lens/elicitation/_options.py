@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from uds_lens._arguments import (
-    arguments_checked,
+from uds_lens._settings import (
     names_checked,
     require_number,
     require_whole,
@@ -101,7 +100,6 @@ class ElicitOptions:
         return asdict(self)
 
     @classmethod
-    @arguments_checked
     def from_dict(cls, settings: Mapping[str, Any]) -> ElicitOptions:
         """Settings back from `to_dict`; a name that does not exist raises `ConfigError`."""
         unknown = sorted(set(settings) - {field.name for field in fields(cls)})

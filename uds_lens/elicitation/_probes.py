@@ -22,7 +22,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from uds_lens._arguments import arguments_checked
+from uds_lens._settings import names_checked
 from uds_lens._types import Protocol as PromptProtocol
 from uds_lens._types import check_choice
 from uds_lens.data import ForgetExample, entity_span
@@ -88,7 +88,7 @@ class Worded:
         return name_with_settings(self.word, self)
 
 
-@arguments_checked
+@names_checked
 @dataclass(frozen=True, kw_only=True)
 class Plain(Worded):
     """The question as it is."""
@@ -101,7 +101,7 @@ class Plain(Worded):
         return prompt
 
 
-@arguments_checked
+@names_checked
 @dataclass(frozen=True, kw_only=True)
 class Cloze(Worded):
     """The answer is begun up to the entity, as in an audit by patching; the entity is what has to come."""
@@ -121,7 +121,7 @@ class Cloze(Worded):
         )
 
 
-@arguments_checked
+@names_checked
 @dataclass(frozen=True, kw_only=True)
 class AOA(Worded):
     """Absolutely obedient agent, in the wording of the auditing-framework paper or of its source (Qi et al. 2023)."""
@@ -149,7 +149,7 @@ class AOA(Worded):
         return dataclasses.replace(prompt, question=" ".join(parts))
 
 
-@arguments_checked
+@names_checked
 @dataclass(frozen=True, kw_only=True)
 class ICL(Worded):
     """Other facts as solved examples before the question; never the row asked, nor one that names its entity."""
@@ -195,7 +195,7 @@ class ICL(Worded):
         return [Shot(row.question, row.answer) for row in chosen]
 
 
-@arguments_checked
+@names_checked
 @dataclass(frozen=True, kw_only=True)
 class Mask(Worded):
     """The subject's name in the question becomes `[MASK]`, so that what refuses the name is not woken."""
@@ -225,7 +225,7 @@ class Mask(Worded):
         return dataclasses.replace(prompt, question=question, shots=shots)
 
 
-@arguments_checked
+@names_checked
 @dataclass(frozen=True, kw_only=True)
 class Start(Worded):
     """The answer begins with words that tell nothing of it; they are not scored."""

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
-from uds_lens._arguments import arguments_checked
 from uds_lens._types import Protocol
 from uds_lens.data import ForgetExample, prompt_ids, prompt_text
 from uds_lens.data._prompts import ChatStyle, chat_text
@@ -48,7 +47,6 @@ def name_with_settings(word: str, audit: Any, *, untold: Sequence[str] = ()) -> 
     return f"{word}({', '.join(told)})" if told else word
 
 
-@arguments_checked
 class Shot(NamedTuple):
     """One solved example before the question."""
 
@@ -56,7 +54,6 @@ class Shot(NamedTuple):
     answer: str
 
 
-@arguments_checked
 @dataclass(frozen=True, kw_only=True)
 class Prompt:
     """One question on its way to a model; audits turn one into another.
@@ -109,7 +106,6 @@ class Context:
     seed: int = 0
     """Seed of what is drawn."""
 
-    @arguments_checked
     def generator_seed(self, *words: str) -> int:
         """A seed of its own for each example and purpose: the same for every model, whatever else is asked.
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_origin, get_type_hints
 
-from uds_lens._arguments import arguments_checked, shown
+from uds_lens._settings import shown
 from uds_lens._types import Protocol, check_choice
 from uds_lens.data import ForgetExample
 from uds_lens.elicitation._options import ElicitOptions
@@ -43,7 +43,6 @@ PRESETS: dict[str, tuple[str, ...]] = {
 """Audits that go together; `paper` holds the prompt audits of Chen et al. 2025."""
 
 
-@arguments_checked
 def prompt_audit(name: str, *, injects: Injection) -> Callable[[Callable[[Prompt, Context], Prompt]], Custom]:
     """Make a function `Prompt, Context -> Prompt` an audit that `elicit` knows by its word.
 
@@ -98,7 +97,6 @@ def find_any(words: str) -> Audit | PromptAudit:
     return insides[words]() if words in insides else find_audit(words)
 
 
-@arguments_checked
 def find_audit(words: str) -> PromptAudit:
     """The audit that `mask+icl+aoa` stands for.
 

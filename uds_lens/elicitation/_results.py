@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 
-from uds_lens._arguments import arguments_checked, methods_checked
 from uds_lens._storage import (
     atomic_directory,
     atomic_write_bytes,
@@ -60,7 +59,6 @@ if TYPE_CHECKING:
     from uds_lens.plots import Theme
 
 
-@methods_checked
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ElicitationResults:
     """Texts and scores of an elicitation; made by `uds_lens.elicitation.elicit`.
@@ -814,7 +812,6 @@ def depth_frame(results: ElicitationResults, audit: DepthAudit) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-@arguments_checked
 def depth_correlation(
     frame: pd.DataFrame, *, audit: str, decoding: str = "greedy", value: str = "beyond_retain", seed: int = 0
 ) -> RankCorrelation:
@@ -892,7 +889,6 @@ VERSION = 1
 _MANIFEST, _EXAMPLES = "manifest.json", "examples.json"
 
 
-@arguments_checked
 def require_place(path: str | os.PathLike[str]) -> Path:
     """The place for a result: where nothing stands, or an empty folder, or an earlier elicitation.
 

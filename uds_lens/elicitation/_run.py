@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from uds_lens._arguments import arguments_checked_but, as_settings
 from uds_lens._optional_packages import require_package
+from uds_lens._settings import as_settings
 from uds_lens._types import Protocol
 from uds_lens.data import ForgetExample, sample_examples
 from uds_lens.data._prompts import chosen_protocol
@@ -124,7 +124,6 @@ def announce(hours: float, options: ElicitOptions) -> None:
         )
 
 
-@arguments_checked_but("audits")
 def elicit(
     model: ModelSource,
     examples: ExampleSource | Iterable[ForgetExample | Mapping[str, Any]],

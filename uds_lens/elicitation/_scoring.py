@@ -11,7 +11,6 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy.special import gammaln
 
-from uds_lens._arguments import arguments_checked
 from uds_lens._optional_packages import require_package
 from uds_lens.results import Interval, contrast
 from uds_lens.results._intervals import ROUNDING, of_equal_scores, studentised, widened
@@ -102,7 +101,6 @@ def _rouge(scorer: object, reference: str, text: str) -> tuple[float, float]:
 # scores.
 
 
-@arguments_checked
 def best_of(scores: Float[np.ndarray, "*rest sample"], k: int) -> Float[np.ndarray, "*rest"]:
     """Expected best of k of the n samples, without bias: `sum_i C(i-1, k-1) / C(n, k) r_(i)`, r ascending.
 
@@ -130,7 +128,6 @@ def best_of(scores: Float[np.ndarray, "*rest sample"], k: int) -> Float[np.ndarr
     return np.asarray((np.sort(scores, axis=-1) * weights).sum(-1))
 
 
-@arguments_checked
 def leak_at(
     scores: Float[np.ndarray, "*rest sample"], k: int, *, threshold: float
 ) -> Float[np.ndarray, "*rest"]:
@@ -194,7 +191,6 @@ class Share(NamedTuple):
     """Why it is NaN."""
 
 
-@arguments_checked
 def share(
     beyond: Float[np.ndarray, "question"],
     power: Float[np.ndarray, "question"],

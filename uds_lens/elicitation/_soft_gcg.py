@@ -14,8 +14,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from uds_lens._arguments import arguments_checked
 from uds_lens._progress import progress
+from uds_lens._settings import names_checked
 from uds_lens.elicitation._gcg import TARGET, Slot, SuffixAudit, first_suffix, replacing, slot_of
 from uds_lens.elicitation._probes import Answers, Ask, Asking, changed_output, groups_of_one_length
 from uds_lens.elicitation._prompts import Skip, name_with_settings
@@ -94,7 +94,7 @@ _FOR_ANSWERS = Effort(60, 300, 0.02)
 """For an affirmative beginning, and for a whole answer, which is longer and less likely."""
 
 
-@arguments_checked
+@names_checked
 @dataclass(frozen=True, kw_only=True, repr=False)
 class SoftGCG(SuffixAudit):
     """A suffix in embedding space; needs gradients.
@@ -166,14 +166,12 @@ class SoftGCG(SuffixAudit):
         """Tokens of the suffix."""
         return self.effort.tokens
 
-    @arguments_checked
     def extra_tokens(self, asks: Sequence[Ask]) -> tuple[float, float]:
         """Tokens and passes of the optimisation, for the estimate: a backward pass counts twice."""
         steps = self.effort.steps
         batches = -(-len(asks) // self.rows_at_once)
         return 3.0 * steps * sum(map(self.expected_length, asks)), 3.0 * steps * batches
 
-    @arguments_checked
     def answer(self, model: HookedModel, asks: Sequence[Ask], asking: Asking) -> Answers:
         """Optimise a suffix for each question, then generate after it."""
         texts: list[tuple[str, ...]] = [()] * len(asks)
@@ -226,7 +224,6 @@ class SoftGCG(SuffixAudit):
                     }
         return Answers(shown, texts, told, prefilled)
 
-    @arguments_checked
     def optimise(
         self,
         model: HookedModel,

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from uds_lens._arguments import arguments_checked
 from uds_lens._progress import progress
 from uds_lens._types import Protocol
 from uds_lens.data import ChatStyle, TokenSequence, answer_prompt, prompt_ids
@@ -32,7 +31,6 @@ class KnownBeginning:
     tokens: tuple[int, ...]
     """Token ids of the answer's beginning."""
 
-    @arguments_checked
     def of(self, prompt: Sequence[int], *, ends: AbstractSet[int], limit: int) -> tuple[list[int], bool]:
         """How far the answer to a prompt is known.
 
@@ -58,7 +56,6 @@ class KnownBeginning:
         return found, len(found) == limit
 
 
-@arguments_checked
 def known_beginning(row: TokenSequence, first_choices: Sequence[int]) -> KnownBeginning | None:
     """How the greedy answer to a prompt begins, from what a model chose at each token of a reference.
 
@@ -83,7 +80,6 @@ def known_beginning(row: TokenSequence, first_choices: Sequence[int]) -> KnownBe
     return KnownBeginning(row.ids[: row.scored[0] + 1], tuple(choices[: agreed + 1]))
 
 
-@arguments_checked
 def answer_end_ids(
     model: HookedModel, *, protocol: Protocol = "raw", chat: ChatStyle | None = None
 ) -> frozenset[int]:
@@ -94,7 +90,6 @@ def answer_end_ids(
     return frozenset(int(token) for token in (*several, *own) if token is not None)
 
 
-@arguments_checked
 def generate_answers(
     model: HookedModel,
     questions: Sequence[str],
@@ -164,7 +159,6 @@ def generate_answers(
     return [tokenizer.decode(tokens, skip_special_tokens=True).strip() for tokens in found]
 
 
-@arguments_checked
 @torch.no_grad()
 def greedy(
     model: HookedModel,

@@ -10,7 +10,6 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from uds_lens._arguments import arguments_checked
 from uds_lens._compat.torch import is_out_of_memory
 from uds_lens._compat.transformers import keep_cached_rows
 from uds_lens.data import TokenBatch, TokenSequence, make_batch
@@ -79,7 +78,6 @@ def cached_pass(
 # What is said of a model whose logits are no numbers.
 
 
-@arguments_checked
 def raise_not_finite(name: str, example: str) -> NoReturn:
     """Say that a model gives NaN or infinite logits.
 
@@ -117,7 +115,6 @@ class TokenScores(NamedTuple):
     """The model's first choice."""
 
 
-@arguments_checked
 def normed_at_window(model: HookedModel, batch: TokenBatch) -> Float[Tensor, "batch win d_model"]:
     """States after the final norm at the window positions of a batch, ready for `Anatomy.unembed`.
 
@@ -131,7 +128,6 @@ def normed_at_window(model: HookedModel, batch: TokenBatch) -> Float[Tensor, "ba
     return at_window(run_decoder(model.anatomy, batch, use_cache=False).last_hidden_state, batch.window)
 
 
-@arguments_checked
 def read_tokens(
     anatomy: Anatomy, normed: Float[Tensor, "row d_model"], targets: Int[Tensor, "row"]
 ) -> TokenScores:
@@ -261,7 +257,6 @@ _ways: WeakKeyDictionary[nn.Module, Way] = WeakKeyDictionary()
 """What was found, by the model."""
 
 
-@arguments_checked
 def growing_way(model: HookedModel) -> Way:
     """Return how texts of a model may grow; at its first call for a model, a few short texts are run.
 
@@ -276,7 +271,6 @@ def growing_way(model: HookedModel) -> Way:
     return found
 
 
-@arguments_checked
 def way_of(model: HookedModel, length: int, new_tokens: int) -> Way:
     """Return how one text grows: whole where its rotary frequencies change as it does.
 

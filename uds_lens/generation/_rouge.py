@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from uds_lens._arguments import arguments_checked
 from uds_lens._optional_packages import require_package
 
 
-@arguments_checked
 def rouge_l_recall(references: Sequence[str], answers: Sequence[str]) -> list[float]:
     """ROUGE-L recall of each answer: share of the reference's words in their longest common subsequence.
 

@@ -14,7 +14,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from uds_lens._arguments import arguments_checked
 from uds_lens._progress import progress
 from uds_lens.errors import ConfigError
 from uds_lens.generation._reading import CachedTexts, Way, WholeTexts, raise_not_finite, way_of
@@ -35,7 +34,6 @@ class Continuations:
     """Forward passes, prompts included."""
 
 
-@arguments_checked
 @torch.no_grad()
 def sample_continuations(
     model: HookedModel,
@@ -146,7 +144,6 @@ def _chooser(temperature: float, top_k: int | None, streams: Float[Tensor, "row 
     return choose
 
 
-@arguments_checked
 def choose_tokens(
     logits: Float[Tensor, "row d_vocab"],
     uniforms: Float[Tensor, "row"],

@@ -12,7 +12,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from uds_lens._arguments import arguments_checked
 from uds_lens._compat.transformers import keep_cached_rows, keeps_plain_keys
 from uds_lens.data import TokenSequence
 from uds_lens.generation._reading import cached_pass, growing_way, left_padded, right_padded
@@ -31,7 +30,6 @@ class NotShared(Exception):  # noqa: N818 - a signal, not an error
     """A model keeps more than keys and values of a prompt, so that its answers cannot run behind it."""
 
 
-@arguments_checked
 def shared_prompts(rows: Sequence[TokenSequence]) -> dict[tuple[int, ...], list[int]]:
     """Rows that differ only behind their prompt, by that prompt: all tokens up to the first scored position.
 
@@ -52,7 +50,6 @@ def shared_prompts(rows: Sequence[TokenSequence]) -> dict[tuple[int, ...], list[
     return {prompt: owners for prompt, owners in found.items() if len(owners) > 1}
 
 
-@arguments_checked
 def may_share_prompts(model: HookedModel) -> bool:
     """Whether a model's sequences may be run in two parts.
 
@@ -75,7 +72,6 @@ class PromptChunk:
     """Indices of the rows in each batch."""
 
 
-@arguments_checked
 def plan_chunks(
     rows: Sequence[TokenSequence],
     prompts: dict[tuple[int, ...], list[int]],
@@ -108,7 +104,6 @@ def plan_chunks(
     return chunks
 
 
-@arguments_checked
 @torch.no_grad()
 def normed_behind_prompts(
     model: HookedModel, rows: Sequence[TokenSequence], chunk: PromptChunk

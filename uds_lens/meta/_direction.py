@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from uds_lens._arguments import arguments_checked
 from uds_lens._types import check_choice
 from uds_lens.errors import ConfigError, DataError
 
@@ -49,7 +48,6 @@ def declared_base(name: str) -> str | None:
 # Which way a metric points, and its value turned so that more means more knowledge.
 
 
-@arguments_checked
 def directions(
     frame: pd.DataFrame,
     metrics: Sequence[str] | None = None,
@@ -101,7 +99,6 @@ def directions(
     return found
 
 
-@arguments_checked
 def oriented(values: pd.Series, points: Points) -> pd.Series:
     """m: the value of a metric where higher means knowledge, `1 - value` where higher means erasure.
 

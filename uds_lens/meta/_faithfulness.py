@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from uds_lens._arguments import arguments_checked
 from uds_lens.errors import ConfigError, DataError
 from uds_lens.meta._columns import FAITHFULNESS, LEAVE_ONE_OUT, PAIRS, THRESHOLDS, VARIANTS
 from uds_lens.meta._direction import Points, directions, oriented
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
 # Faithfulness by kind of training: each variant of P against each of N, and with one of them left out.
 
 
-@arguments_checked
 def variant_table(
     frame: pd.DataFrame,
     *,
@@ -110,7 +108,6 @@ def variant_table(
     return pd.DataFrame(rows, columns=list(VARIANTS))
 
 
-@arguments_checked
 def leave_one_variant_out(
     frame: pd.DataFrame,
     *,
@@ -186,7 +183,6 @@ def _oriented(
     ]
 
 
-@arguments_checked
 def faithfulness(
     frame: pd.DataFrame,
     *,
@@ -328,7 +324,6 @@ def _mean(values: np.ndarray) -> float:
 # Where to cut a metric so that it calls a model unlearned.
 
 
-@arguments_checked
 def thresholds(
     frame: pd.DataFrame,
     *,
@@ -424,7 +419,6 @@ POWER = 0.8
 """Probability with which a difference of size `detectable` is found."""
 
 
-@arguments_checked
 def compare(
     frame: pd.DataFrame,
     one: str,
@@ -485,7 +479,6 @@ def compare(
     return table.iloc[0]
 
 
-@arguments_checked
 def compare_all(
     frame: pd.DataFrame,
     *,
@@ -551,7 +544,6 @@ def compare_all(
     return table
 
 
-@arguments_checked
 def holm(p: np.ndarray) -> np.ndarray:
     """Holm's step-down adjustment: control of the chance of any false finding.
 

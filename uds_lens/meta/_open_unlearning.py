@@ -11,7 +11,6 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from uds_lens._arguments import arguments_checked
 from uds_lens._types import check_choice
 from uds_lens.errors import ResultFormatError
 from uds_lens.meta._columns import REASONS
@@ -240,7 +239,6 @@ Usefulness: TypeAlias = Literal["with_fluency", "model_utility"]
 _FILES = ("TOFU_EVAL.json", "TOFU_SUMMARY.json")
 
 
-@arguments_checked
 def read_open_unlearning(
     path: str | os.PathLike[str],
     *,

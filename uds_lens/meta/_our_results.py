@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
-from uds_lens._arguments import arguments_checked
 from uds_lens.errors import DataError, ResultFormatError
 from uds_lens.meta._columns import REASONS
 from uds_lens.meta._tables import ModelTable, made_by
@@ -16,7 +15,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-@arguments_checked
 def read_metrics(
     results: Sequence[Any] | str | os.PathLike[str],
     *,
@@ -90,7 +88,6 @@ def read_metrics(
     )
 
 
-@arguments_checked
 def read_audits(
     audits: Sequence[Any] | str | os.PathLike[str],
     *,
@@ -163,7 +160,6 @@ def read_audits(
     )
 
 
-@arguments_checked
 def join_audits(
     table: ModelTable, audits: ModelTable, *, pairs: Mapping[str, str] | None = None
 ) -> ModelTable:

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from uds_lens._arguments import arguments_checked
 from uds_lens.errors import ConfigError, ResultFormatError
 from uds_lens.meta._columns import PUBLISHED, REASONS
 from uds_lens.meta._pools import (
@@ -99,7 +98,6 @@ _SAME = {
 """Written as they are, under another name."""
 
 
-@arguments_checked
 def read_published(path: str | os.PathLike[str] | None = None) -> Published:
     """Read the UDS paper's per-model values and its judgement of metrics.
 
@@ -226,7 +224,6 @@ def _numbers(table: Mapping[str, Any], name: str, columns: Mapping[str, str], wh
 # The interval of an F that was published without its values: from the two pool sizes alone.
 
 
-@arguments_checked
 def hanley_mcneil(
     auc: float | int, n_p: int, n_n: int, *, confidence: float | int = 0.95
 ) -> tuple[float, float]:

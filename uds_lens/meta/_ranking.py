@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from uds_lens._arguments import arguments_checked
 from uds_lens._types import check_choice
 from uds_lens.errors import ConfigError, DataError
 from uds_lens.meta._columns import RANKING, SHIFTS
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-@arguments_checked
 @dataclass(frozen=True, kw_only=True)
 class ScoreParts:
     """Which columns make up the score of a model."""
@@ -47,7 +45,6 @@ class ScoreParts:
         return (*self.memorization, *self.membership, self.depth)
 
 
-@arguments_checked
 def score_models(
     frame: pd.DataFrame,
     *,
@@ -195,7 +192,6 @@ class Choice(NamedTuple):
     """Score above the next; 0 in a tie, NaN with one candidate."""
 
 
-@arguments_checked
 def rank(
     frame: pd.DataFrame,
     *,
@@ -256,7 +252,6 @@ def rank(
     return found.sort_values(["rank", "method"], na_position="last", ignore_index=True)
 
 
-@arguments_checked
 def shifts(
     frame: pd.DataFrame,
     *,

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float
 
-from uds_lens._arguments import arguments_checked
 from uds_lens.errors import ConfigError, DataError, Setting
 from uds_lens.meta._columns import POINTS, ROBUSTNESS
 from uds_lens.meta._direction import Points, directions, oriented
@@ -33,7 +32,6 @@ EPSILON = 1e-10
 """In the denominators of the symmetric forms, as published. It makes 0 / 0 count as "did not move": Q = R = 1."""
 
 
-@arguments_checked
 def symmetric_quantisation(
     before: Float[np.ndarray, "model"], after: Float[np.ndarray, "model"]
 ) -> Float[np.ndarray, "model"]:
@@ -53,7 +51,6 @@ def symmetric_quantisation(
     return 1 - np.abs(after - before) / (np.abs(after) + np.abs(before) + EPSILON)
 
 
-@arguments_checked
 def symmetric_relearning(change: Float[np.ndarray, "model"], shift: float) -> Float[np.ndarray, "model"]:
     """R of each model: `1 - |Du - Dr| / (|Du| + |Dr| + 1e-10)`.
 
@@ -72,7 +69,6 @@ def symmetric_relearning(change: Float[np.ndarray, "model"], shift: float) -> Fl
     return relearning_over_shifts(change, np.array([shift]), symmetric=True)[0]
 
 
-@arguments_checked
 def one_directional_quantisation(
     before: Float[np.ndarray, "model"], after: Float[np.ndarray, "model"]
 ) -> Float[np.ndarray, "model"]:
@@ -95,7 +91,6 @@ def one_directional_quantisation(
     return np.where(np.isnan(before) | np.isnan(after) | (before < 0) | (after < 0), np.nan, found)
 
 
-@arguments_checked
 def one_directional_relearning(
     change: Float[np.ndarray, "model"], shift: float
 ) -> Float[np.ndarray, "model"]:
@@ -180,7 +175,6 @@ class RetainShift:
         return self.low <= 0 <= self.high
 
 
-@arguments_checked
 def retain_shift(
     before: pd.DataFrame,
     relearned: pd.DataFrame,
@@ -292,7 +286,6 @@ UTILITY = "utility_rel"
 """Column of the utility filter."""
 
 
-@arguments_checked
 def filter_counts(
     frame: pd.DataFrame,
     thresholds: pd.DataFrame | Mapping[str, float],
@@ -971,7 +964,6 @@ _SETTINGS = {
 }
 
 
-@arguments_checked
 def robustness(
     before: pd.DataFrame,
     *,
@@ -1087,7 +1079,6 @@ def robustness(
     return pd.DataFrame(rows, columns=list(ROBUSTNESS))
 
 
-@arguments_checked
 def robustness_by_filter(
     before: pd.DataFrame,
     *,
@@ -1185,7 +1176,6 @@ def robustness_by_filter(
     return pd.DataFrame(rows, columns=list(ROBUSTNESS))
 
 
-@arguments_checked
 def perturbation_points(
     before: pd.DataFrame,
     *,

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from uds_lens._arguments import arguments_checked
 from uds_lens._types import check_choice
 from uds_lens.errors import DataError
 from uds_lens.meta._columns import SCORES, SPLIT_HALF, STABILITY, SWAPS
@@ -345,7 +344,6 @@ class Stability:
         return tuple(dict.fromkeys(known["resampled"]))
 
 
-@arguments_checked
 def stability(
     frame: pd.DataFrame,
     *,

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from uds_lens._arguments import arguments_checked
 from uds_lens.errors import DataError
 from uds_lens.meta._columns import SUMMARY
 from uds_lens.meta._ranking import places
@@ -16,7 +15,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-@arguments_checked
 def summary(
     faithful: pd.DataFrame,
     robust: pd.DataFrame | None = None,

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from uds_lens._arguments import arguments_checked
 from uds_lens.errors import (
     ConfigError,
     DataError,
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-@arguments_checked
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ModelTable:
     """Models with their metrics, as a reader found them."""
@@ -51,7 +49,6 @@ class ModelTable:
         return len(self.frame)
 
 
-@arguments_checked
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Published(ModelTable):
     """What the UDS paper's repository publishes."""
@@ -111,7 +108,6 @@ def require_one_setup(frame: pd.DataFrame) -> None:
         )
 
 
-@arguments_checked
 def select(table: ModelTable, *, base: str | None = None, split: str | None = None) -> ModelTable:
     """Choose the models of one base model, of one split, or of both.
 
@@ -267,7 +263,6 @@ def kind(value: Any) -> str:
 _TEXT = ("model", "variant", "run", "method", "config")
 
 
-@arguments_checked
 def read_csv(path: str | os.PathLike[str]) -> ModelTable:
     """Read a table of models: one row per model, a header, an empty cell where there is no value.
 
@@ -515,7 +510,6 @@ def _by_our_name(part: str) -> dict[str, Any] | None:
     }
 
 
-@arguments_checked
 def join_methods(table: ModelTable, methods: Mapping[str, str] | str | os.PathLike[str]) -> ModelTable:
     """Say which method made each model; what is said replaces what a record or a name told.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from uds_lens._arguments import arguments_checked
 from uds_lens.meta._columns import TIED_CUTS
 from uds_lens.meta._direction import Points
 from uds_lens.meta._robustness import robustness
@@ -15,7 +14,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-@arguments_checked
 def tied_cuts(
     before: pd.DataFrame,
     *,

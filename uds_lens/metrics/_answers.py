@@ -11,7 +11,6 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from uds_lens._arguments import arguments_checked
 from uds_lens._progress import progress
 from uds_lens.data import TokenSequence, make_batch
 from uds_lens.generation import (
@@ -49,13 +48,11 @@ class AnswerScores:
     first_choices: tuple[Int[Tensor, "_"], ...] = ()
     """The model's first choice at each token."""
 
-    @arguments_checked
     def rows(self, first: int, stop: int) -> AnswerScores:
         """Scores of some of the answers, one after the other."""
         return AnswerScores(*(getattr(self, field.name)[first:stop] for field in fields(self)))
 
 
-@arguments_checked
 @torch.no_grad()
 def score_answers(
     model: HookedModel,

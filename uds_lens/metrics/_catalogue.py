@@ -12,8 +12,8 @@ from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
-from uds_lens._arguments import arguments_checked, arguments_checked_but, shown
 from uds_lens._optional_packages import require_package
+from uds_lens._settings import shown
 from uds_lens.errors import ConfigError
 from uds_lens.metrics._declaration import (
     DECLARED,
@@ -177,7 +177,6 @@ def studied() -> Mapping[str, Trust]:
 # Finding metrics by name, and the registry as a table.
 
 
-@arguments_checked_but("names")
 def resolve(names: Iterable[str] | None, *, options: MetricOptions | None = None) -> list[MetricSpec]:
     """The metrics asked for with those they are made of, in the order of `METRICS`.
 
@@ -239,7 +238,6 @@ def require_packages(specs: Iterable[MetricSpec]) -> None:
         )
 
 
-@arguments_checked
 def metrics_frame(specs: Sequence[MetricSpec] | None = None) -> pd.DataFrame:
     """The registry as a table: one row per metric.
 
@@ -288,7 +286,6 @@ def _trusted(name: str) -> dict[str, float]:
     }
 
 
-@arguments_checked
 def all_needs(spec: MetricSpec) -> list[str]:
     """What a metric needs, through the metrics it is made of."""
     found = {need for each in resolve([spec.name]) for need in each.needs}

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from uds_lens._arguments import arguments_checked, arguments_named
+from uds_lens._settings import names_checked
 from uds_lens._types import Sampling
 from uds_lens.data import ForgetExample, as_examples, load_tofu, sample_examples
 from uds_lens.data._readers import check_limit, sorted_by
@@ -30,7 +30,7 @@ class AnswerText:
     """What is scored: the reference, a paraphrase, or a wrong answer."""
 
 
-@arguments_named
+@names_checked
 @dataclass(frozen=True, kw_only=True)
 class MetricData:
     """What is asked. A set that is absent costs the metrics that need it, which then are NaN with the reason.
@@ -79,12 +79,10 @@ class MetricData:
         chosen = self.forget if self.entities is None else self.entities
         return [example for example in chosen if (example.entity or "").strip()]
 
-    @arguments_checked
     def examples(self, name: str) -> Sequence[ForgetExample]:
         """The examples of a set; "forget/paraphrased" names those of "forget"."""
         return getattr(self, name.partition("/")[0])
 
-    @arguments_checked
     def texts(self, name: str) -> list[AnswerText]:
         """Answers of a set: "forget" the references, "forget/paraphrased", "forget/perturbed" the other answers."""
         kind = name.partition("/")[2]
@@ -94,7 +92,6 @@ class MetricData:
             for answer in _answers(example, kind)
         ]
 
-    @arguments_checked
     def missing(self, name: str) -> str | None:
         """Why a set cannot be asked, as a clause; None if it can."""
         if name == "entities":
@@ -111,7 +108,6 @@ class MetricData:
             return f"no example of the {_TITLE[name.partition('/')[0]]} set has a {kind} answer"
         return None
 
-    @arguments_checked
     def limited(self, n: int | None, *, sample: Sampling = "random", seed: int = 0) -> MetricData:
         """Return a sample of n examples of every set, so that all metrics of the forget set ask the same questions.
 
@@ -169,7 +165,6 @@ _WHAT = {
 }
 
 
-@arguments_checked
 def load_tofu_data(
     source: str | os.PathLike[str],
     *,
@@ -208,7 +203,6 @@ def load_tofu_data(
     return data.limited(limit, sample=sample, seed=seed)
 
 
-@arguments_checked
 def open_metric_data(
     source: str,
     *,

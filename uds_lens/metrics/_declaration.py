@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar
 
-from uds_lens._arguments import arguments_checked
 from uds_lens.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -28,7 +27,6 @@ class Undefined(Exception):  # noqa: N818 - it is an outcome, not a failure
     """A metric has no value; the message says why, as a clause."""
 
 
-@arguments_checked
 def harmonic_mean(values: Sequence[float]) -> float:
     """Harmonic mean: `n / sum(1 / v)`.
 
@@ -62,7 +60,6 @@ def mean_of_defined(values: Sequence[float]) -> float:
     return math.fsum(defined) / len(defined) if defined else math.nan
 
 
-@arguments_checked
 def geometric_mean(probabilities: Sequence[float]) -> float:
     """Geometric mean over the answers of one example, for example its paraphrases; NaN without any.
 
@@ -111,7 +108,6 @@ Direction: TypeAlias = Literal["knowledge", "erasure", "utility"]
 """What a higher value means: the forget set is still known, it is erased, or the model is more useful."""
 
 
-@arguments_checked
 @dataclass(frozen=True)
 class Pass:
     """One piece of measuring: a model run over a set of texts. Metrics that name the same pass share it."""
@@ -137,7 +133,6 @@ class Pass:
         return self.what if self.kind in ("answers", "generations") else "entities"
 
 
-@arguments_checked
 @dataclass(frozen=True)
 class Outcome:
     """What a metric found, before its name and cost are attached."""
@@ -158,7 +153,6 @@ class Outcome:
     """More numbers behind the value, per layer for example."""
 
 
-@arguments_checked
 class Meaning(NamedTuple):
     """How to read a value."""
 
@@ -177,7 +171,6 @@ ERASED = Meaning("erasure", "as full", "as retain")
 USEFUL = Meaning("utility", "useless", "perfect")
 
 
-@arguments_checked
 @dataclass(frozen=True, kw_only=True)
 class MetricSpec:
     """One metric, declared once."""
@@ -247,7 +240,6 @@ class MetricSpec:
         return tuple(need for need in ("output", "internal", "retain", "full") if need in found)
 
 
-@arguments_checked
 def mean_outcome(ids: Sequence[str], per_example: Sequence[float], **details: Any) -> Outcome:
     """The mean over examples that have a value; NaN with the reason where none has.
 
@@ -259,7 +251,6 @@ def mean_outcome(ids: Sequence[str], per_example: Sequence[float], **details: An
     return Outcome(value, reason, tuple(ids), tuple(per_example), details)
 
 
-@arguments_checked
 def needs_answers(*sets: str, role: Role = "model", optional: bool = False) -> tuple[Pass, ...]:
     """Passes over the answers of sets, teacher-forced: `Evidence.answers` has what a model says of each token.
 
@@ -269,7 +260,6 @@ def needs_answers(*sets: str, role: Role = "model", optional: bool = False) -> t
     return tuple(Pass(role, "answers", name, optional=optional) for name in sets)
 
 
-@arguments_checked
 def needs_generations(*sets: str, role: Role = "model", jailbreak: bool = False) -> tuple[Pass, ...]:
     """Passes that let a model answer the questions of sets: `Evidence.generations` has the texts.
 
@@ -279,7 +269,6 @@ def needs_generations(*sets: str, role: Role = "model", jailbreak: bool = False)
     return tuple(Pass(role, "generations", name, start=jailbreak) for name in sets)
 
 
-@arguments_checked
 def needs_states(*roles: Role) -> tuple[Pass, ...]:
     """Passes that keep the residual stream of models at the entities: `Evidence.stacked_states`.
 
@@ -300,7 +289,6 @@ DECLARED: Mapping[str, MetricSpec] = MappingProxyType(_declared)
 """What has been declared so far, in that order. `uds_lens.metrics.METRICS` is the same with all of ours loaded."""
 
 
-@arguments_checked
 def metric(
     *,
     name: str,
@@ -379,7 +367,6 @@ def metric(
     return declare
 
 
-@arguments_checked
 def add_metric(spec: MetricSpec) -> None:
     """Declare a metric by its record; `metric` does the same as a decorator.
 
@@ -410,7 +397,6 @@ def order_by_file(files: Sequence[str]) -> None:
     _declared.update((spec.name, spec) for spec in ordered)
 
 
-@arguments_checked
 def withdraw_metric(name: str) -> None:
     """Take back a metric of your own.
 

@@ -7,8 +7,8 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from uds_lens._arguments import arguments_checked_but, as_settings, require_type
 from uds_lens._progress import tell
+from uds_lens._settings import as_settings, require_type
 from uds_lens.data import as_examples
 from uds_lens.data._prompts import protocol_told
 from uds_lens.errors import ModelError
@@ -24,7 +24,6 @@ from uds_lens.results import ModelRecord, RunOptions
 from uds_lens.results._records import provenance
 
 
-@arguments_checked_but("metrics", "cache", "fluency")
 def evaluate(
     model: ModelSource,
     data: MetricData | Iterable[Any] | str | os.PathLike[str],
@@ -102,7 +101,6 @@ def scorer(fluency: FluencyScorer | str, *, offline: bool = False) -> FluencySco
     return HubFluency(offline=offline) if fluency == "hub" else HubFluency(fluency, offline=offline)
 
 
-@arguments_checked_but("metrics", "fluency")
 def fluency_scorer(
     metrics: Iterable[str] | None,
     fluency: FluencyScorer | str,

@@ -17,7 +17,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from uds_lens._arguments import arguments_checked
 from uds_lens._compat.bitsandbytes import is_4bit_layer, plain_weight
 from uds_lens._progress import progress
 from uds_lens._storage import IN_TEMPORARY, SpillFolder, writing
@@ -386,7 +385,6 @@ def _differentiable(parameters: Sequence[Tensor]) -> Iterator[None]:
 # as many layers as fit the given memory.
 
 
-@arguments_checked
 def diagonal_fisher(
     model: HookedModel,
     rows: Sequence[TokenRow],
@@ -489,7 +487,6 @@ class FisherMasks:
     n_weights: tuple[int, ...]
     """Weights of each layer."""
 
-    @arguments_checked
     def size(self, layer: int, fraction: float) -> int:
         """Entries of a layer's mask."""
         return min(mask_size(self.n_weights[layer], fraction), len(self.indices[layer]))
@@ -509,7 +506,6 @@ def mask_size(n_weights: int, fraction: float) -> int:
     return max(1, int(fraction * n_weights))
 
 
-@arguments_checked
 def fisher_masks(
     full: HookedModel,
     retain: SpilledFisher,
@@ -528,7 +524,6 @@ def fisher_masks(
     return FisherMasks(*columns)
 
 
-@arguments_checked
 def masked_fisher(
     model: HookedModel,
     rows: Sequence[TokenRow],
@@ -554,7 +549,6 @@ def masked_fisher(
     return [(total / len(rows)).cpu() for total in sums]
 
 
-@arguments_checked
 def fisher_erasure(
     masks: FisherMasks, model: Sequence[Float[Tensor, "_"]], fraction: float
 ) -> tuple[Float[Tensor, "layer"], Float[Tensor, "layer"]]:

@@ -6,7 +6,6 @@ import re
 from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
-from uds_lens._arguments import arguments_checked
 from uds_lens._compat.huggingface_hub import asking_the_hub
 from uds_lens._compat.transformers import set_attention
 from uds_lens.errors import ModelError, Setting
@@ -27,7 +26,6 @@ class FluencyScorer(Protocol):
         ...
 
 
-@arguments_checked
 class HubFluency:
     """A text classifier from the Hugging Face Hub; a text counts as fluent if its top label says so."""
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from jaxtyping import Float
 from torch import Tensor
 
-from uds_lens._arguments import arguments_checked
 from uds_lens.data import ForgetExample
 from uds_lens.errors import ConfigError, DataError, ModelError, Setting
 from uds_lens.metrics._data import MetricData
@@ -76,7 +75,6 @@ class LensComparison:
             columns[f"{name}_ler"] = layer_erasure_ratio(s1[None], s2[None], ke)[0].tolist()
         return pd.DataFrame(columns)
 
-    @arguments_checked
     def plot(self, *, theme: Theme = "light") -> go.Figure:
         """Both metrics side by side (see `uds_lens.plots.lens_against_uds`)."""
         from uds_lens.plots import lens_against_uds
@@ -100,7 +98,6 @@ class LensComparison:
         return float(uds_per_example(s1[None], layer_erasure_ratio(s1[None], s2[None], ke), ke)[0])
 
 
-@arguments_checked
 def compare_logit_lens(
     audit: DepthAudit,
     example: str | int,

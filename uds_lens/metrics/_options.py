@@ -6,8 +6,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from uds_lens._arguments import (
-    arguments_checked,
+from uds_lens._settings import (
     names_checked,
     require_number,
     require_switch,
@@ -89,7 +88,6 @@ class MetricOptions:
         return ChatStyle(system_prompt=self.system_prompt, chat_date=self.chat_date)
 
     @classmethod
-    @arguments_checked
     def preset(cls, name: ChatStyleName) -> MetricOptions:
         """Return options with the chat prompts of published numbers, by a name of `uds_lens.data.CHAT_STYLES`.
 

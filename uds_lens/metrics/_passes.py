@@ -17,7 +17,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from uds_lens import __version__
-from uds_lens._arguments import arguments_checked
 from uds_lens._types import Protocol
 from uds_lens.audit._inputs import Plan, make_plan
 from uds_lens.audit._runner import (
@@ -114,17 +113,14 @@ class MetricCache:
         self._records.clear()
         self._ends.clear()
 
-    @arguments_checked
     def get(self, key: tuple[Any, ...]) -> PassResult | None:
         """A measurement, if it was made."""
         return self._measured.get(key)
 
-    @arguments_checked
     def put(self, key: tuple[Any, ...], measured: PassResult) -> None:
         """Keep a measurement."""
         self._measured[key] = measured
 
-    @arguments_checked
     def record_of(self, source: ModelSource, dtype: str) -> ModelRecord | None:
         """Who a source is, if that is known without opening it: a directory whose files have not changed."""
         if isinstance(source, HookedModel):
@@ -132,7 +128,6 @@ class MetricCache:
         identity = _files(source)
         return None if identity is None else self._records.get(self._fingerprints.get((identity, dtype), ""))
 
-    @arguments_checked
     def remember(self, source: ModelSource, dtype: str, model: HookedModel) -> ModelRecord:
         """Note who an opened source is."""
         record = ModelRecord.of(model)
@@ -142,7 +137,6 @@ class MetricCache:
             self._fingerprints[(identity, dtype)] = record.fingerprint
         return record
 
-    @arguments_checked
     def ends_of(
         self, source: ModelSource, protocol: Protocol, chat: ChatStyle | None
     ) -> frozenset[int] | None:
@@ -155,7 +149,6 @@ class MetricCache:
         identity = _files(source)
         return None if identity is None else self._ends.get((identity, protocol, chat))
 
-    @arguments_checked
     def remember_ends(
         self, source: ModelSource, protocol: Protocol, chat: ChatStyle | None, model: HookedModel
     ) -> frozenset[int]:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from uds_lens._arguments import arguments_checked
 from uds_lens._storage import (
     atomic_write_bytes,
     atomic_write_text,
@@ -327,13 +326,11 @@ class MetricResults:
         ]
         return pd.DataFrame(rows, columns=["metric", "example_id", "value"])
 
-    @arguments_checked
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write one JSON file, whole or not at all; undefined numbers are null."""
         save_results(self, path)
 
     @classmethod
-    @arguments_checked
     def load(cls, path: str | os.PathLike[str]) -> MetricResults:
         """Read a file written by `save`.
 
@@ -542,7 +539,6 @@ def _saved(file: Path) -> MetricResults | None:
 # Metrics of several models side by side: one row per model, one column per metric.
 
 
-@arguments_checked
 def metrics_by_model(results: Mapping[str, MetricResults]) -> pd.DataFrame:
     """The values of several models as a table.
 

@@ -6,7 +6,6 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from uds_lens._arguments import arguments_checked
 from uds_lens.models import Anatomy
 from uds_lens.patching import target_logprobs
 
@@ -14,7 +13,6 @@ EPSILON = 1e-12
 """Keeps the erasure of a layer where `full` and `retain` agree from dividing by zero; such layers weigh nothing."""
 
 
-@arguments_checked
 def linear_cka(left: Float[Tensor, "token left_dim"], right: Float[Tensor, "token right_dim"]) -> float:
     """Linear centred kernel alignment: `||Y' X||_F^2 / (||X' X||_F ||Y' Y||_F)` of column-centred X and Y.
 
@@ -45,7 +43,6 @@ def linear_cka(left: Float[Tensor, "token left_dim"], right: Float[Tensor, "toke
     return float(shared / norm) if norm > 0 else float("nan")
 
 
-@arguments_checked
 def cka_erasure(
     full_retain: Float[Tensor, "layer"], unlearned_retain: Float[Tensor, "layer"]
 ) -> Float[Tensor, "layer"]:
@@ -81,7 +78,6 @@ def weighted_erasure(erasure: Float[Tensor, "layer"], weights: Float[Tensor, "la
 # Logit Lens: what each layer's state already says, read out by the head of `full`.
 
 
-@arguments_checked
 @torch.no_grad()
 def lens_logprobs(
     anatomy: Anatomy,

@@ -16,7 +16,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from uds_lens._arguments import arguments_checked
 from uds_lens.errors import ModelError, Setting
 
 _FINAL_NORM_NAMES = ("norm", "ln_f", "final_layer_norm", "final_layernorm", "final_norm")
@@ -64,7 +63,6 @@ class Anatomy:
         """Whether blocks hold a square buffer (GPT-Neo's local attention): a mask by position in the key layout."""
         return any(b.ndim >= 2 and b.shape[-1] == b.shape[-2] > 1 for b in self.layers.buffers())
 
-    @arguments_checked
     def unembed(self, normed: Float[Tensor, "row d_model"]) -> Float[Tensor, "row d_vocab"]:
         """Logits of states that already passed the final norm, by the model's own head.
 
@@ -94,13 +92,11 @@ class Anatomy:
             )
         return logits
 
-    @arguments_checked
     def readout(self, states: Float[Tensor, "row d_model"]) -> Float[Tensor, "row d_vocab"]:
         """Logits of residual-stream states: final norm, then head."""
         return self.unembed(self.final_norm(states))
 
 
-@arguments_checked
 def anatomy_of(causal_lm: nn.Module) -> Anatomy:
     """Find the parts of a transformers causal language model.
 

@@ -15,7 +15,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from uds_lens._arguments import arguments_checked
 from uds_lens._compat.bitsandbytes import (
     block_size,
     is_bitsandbytes,
@@ -283,7 +282,6 @@ def is_adapter(source: str | os.PathLike[str]) -> bool:
     return True
 
 
-@arguments_checked
 def checkpoint_folders(source: str | os.PathLike[str]) -> list[str | os.PathLike[str]]:
     """The directories a checkpoint is loaded from: its own (or a Hub id), and that of an adapter's base."""
     return [source, base_folder(source)] if is_adapter(source) else [source]

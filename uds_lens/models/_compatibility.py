@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from uds_lens._arguments import arguments_checked
 from uds_lens.errors import IncompatibleModelsError, ModelError, warn_once
 from uds_lens.models._checkpoint import load_config, load_tokenizer
 from uds_lens.models._fingerprint import arithmetic
@@ -59,7 +58,6 @@ class CheckpointInfo:
     """Hash of vocabulary, merges, normaliser and special tokens; prompts are rendered with full's chat template."""
 
 
-@arguments_checked
 def read_checkpoint_info(
     source: ModelSource,
     *,
@@ -87,7 +85,6 @@ def read_checkpoint_info(
     return _checkpoint_info(os.fspath(source), config, tokenizer)
 
 
-@arguments_checked
 def check_compatible(infos: Mapping[str, CheckpointInfo]) -> PreTrainedTokenizerFast:
     """Check that all checkpoints match the first one, `full`, and return the tokenizer to use.
 

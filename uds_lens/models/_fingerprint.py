@@ -16,7 +16,6 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from uds_lens._arguments import arguments_checked
 from uds_lens._compat.accelerate import is_moved, weights_on_cpu
 from uds_lens._compat.transformer_lens import has_wrapped_names, plain_name
 from uds_lens._compat.transformers import PLACE_ENTRY, QUANTISED_ENTRY
@@ -97,7 +96,6 @@ def _flat(settings: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, 
 _CHUNK = 1 << 26
 
 
-@arguments_checked
 def fingerprint(model: nn.Module) -> str:
     """BLAKE2b over every parameter and saved buffer of a plain transformers model, and its config.
 
@@ -196,7 +194,6 @@ CheckpointFiles: TypeAlias = tuple[tuple[str, int, int, int, int], ...]
 _known: dict[tuple[CheckpointFiles, torch.dtype, str], str] = {}
 
 
-@arguments_checked
 def checkpoint_files(*folders: str | os.PathLike[str]) -> CheckpointFiles | None:
     """Which files lie in some folders now; None where one of them is no folder here.
 

@@ -18,7 +18,6 @@ from weakref import WeakKeyDictionary, WeakSet
 import torch
 from torch import nn
 
-from uds_lens._arguments import arguments_checked
 from uds_lens._compat.accelerate import is_moved, is_offloaded, is_placed
 from uds_lens._compat.peft import adapter_state
 from uds_lens._compat.torch import forward_hooks_by_number, hook_tables, is_out_of_memory
@@ -41,7 +40,6 @@ if TYPE_CHECKING:
 # weight tensors.
 
 
-@arguments_checked
 def clone_sharing_weights(model: nn.Module) -> nn.Module:
     """Copy a module tree but not its tensors: parameters and buffers are shared with the original.
 
@@ -66,7 +64,6 @@ def clone_sharing_weights(model: nn.Module) -> nn.Module:
     return copy.deepcopy(model, memo)
 
 
-@arguments_checked
 def bridge_on_shared_weights(
     model: nn.Module, tokenizer: PreTrainedTokenizerFast | None, *, name: str
 ) -> TransformerBridge:

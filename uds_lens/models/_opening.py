@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 from torch import nn
 
-from uds_lens._arguments import arguments_checked_but
 from uds_lens._compat.accelerate import is_offloaded
 from uds_lens._compat.peft import is_adapted, model_inside
 from uds_lens._compat.torch import COMPILED, compiled_module
@@ -39,7 +38,6 @@ RetainSource: TypeAlias = "ModelSource | Sequence[ModelSource]"
 """A retain model, or several that differ in their seed."""
 
 
-@arguments_checked_but("device")
 def open_model(
     source: ModelSource,
     *,
@@ -107,7 +105,6 @@ def open_model(
     return model
 
 
-@arguments_checked_but("device")
 def pick_device(device: str) -> str:
     """`auto` to a real device, never Apple's; that one is taken when it is named, and checked (see `move_checked`).
 

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from uds_lens._arguments import arguments_checked
 from uds_lens.data import BatchCost, TokenSequence, cut_batches, plan_batches
 
 SCORES_AT_ONCE = 1 << 26
@@ -75,7 +74,6 @@ class ModelCosts:
     """Kind of device: `cpu`, `cuda` ..."""
 
     @classmethod
-    @arguments_checked
     def of(cls, config: Any, device: torch.device | str) -> ModelCosts:
         """Those of a model with this transformers configuration; where it is silent, of a common size."""
         text = config.get_text_config()
@@ -108,14 +106,12 @@ class ModelCosts:
         """The same, squared before the average."""
         return (self.n_layers - 1) * (2 * self.n_layers - 1) / 6
 
-    @arguments_checked
     def tokens_at_once(self, budget: int) -> int:
         """Tokens of one batch, at most `budget`."""
         return (
             budget if self.device == "cuda" else min(budget, max(BATCH_TOKENS, BATCH_STATES // self.d_model))
         )
 
-    @arguments_checked
     def batches(
         self, rows: Sequence[TokenSequence], *, token_budget: int, packed: bool = False
     ) -> list[list[int]]:
@@ -144,7 +140,6 @@ class ModelCosts:
         weight = self.variants_per_block
         return plan_batches(rows, token_budget=budget, window_weight=weight, batch_cost=self.call)
 
-    @arguments_checked
     def forward_batches(self, rows: Sequence[TokenSequence], *, token_budget: int) -> list[list[int]]:
         """Group rows so that one forward over them, padded, costs least; see `batches`."""
         return plan_batches(rows, token_budget=self.tokens_at_once(token_budget), batch_cost=self.call)
@@ -164,7 +159,6 @@ class ModelCosts:
 
         return cost
 
-    @arguments_checked
     def row_group(self, *, packed: bool) -> BatchCost:
         """What resuming rows together costs at all blocks, from their number, longest prefix and widest window.
 
@@ -188,7 +182,6 @@ class ModelCosts:
         """Tokens of all variants that are resumed together, at the last block."""
         return VARIANT_STATES.get(self.device, VARIANT_STATES["cpu"]) / self.d_model
 
-    @arguments_checked
     def variants_at_once(self, *, rows: int, prefix: int, width: int, scores_at_once: int) -> int:
         """How many variants may be resumed together before their attention scores pass a bound.
 

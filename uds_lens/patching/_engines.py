@@ -10,7 +10,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from uds_lens._arguments import arguments_checked
 from uds_lens._compat.torch import is_out_of_memory
 from uds_lens._types import Engine, Site, check_choice
 from uds_lens.data import TokenBatch, TokenSequence
@@ -46,7 +45,6 @@ class WavefrontTarget:
         """The target's own `resid_post` at the window."""
         return self.recording.states
 
-    @arguments_checked
     def patched(
         self, cache: SpanCache, *, layers: list[int] | None = None
     ) -> Float[Tensor, "batch layer win"]:
@@ -82,7 +80,6 @@ class NaiveTarget:
         return capture(self.model, self.batch, packed=self.packed, engine=self.reading).states
 
     @torch.no_grad()
-    @arguments_checked
     def patched(
         self, cache: SpanCache, *, layers: list[int] | None = None
     ) -> Float[Tensor, "batch layer win"]:
@@ -111,7 +108,6 @@ class NaiveTarget:
         return result
 
 
-@arguments_checked
 def open_target(
     model: HookedModel,
     batch: TokenBatch,
@@ -146,7 +142,6 @@ _CHECKED_LAYERS = 4
 """Layers that the self-check patches one forward at a time."""
 
 
-@arguments_checked
 def patched_logprobs(
     model: HookedModel | nn.Module, batch: TokenBatch, cache: SpanCache, *, engine: Engine = "wavefront"
 ) -> Float[Tensor, "batch layer win"]:
@@ -171,7 +166,6 @@ def patched_logprobs(
     return open_target(model, batch, site=cache.site, engine=engine).patched(cache)
 
 
-@arguments_checked
 def choose_engine(
     model: HookedModel, batch: TokenBatch, *, site: Site = "resid_post", packed: bool = False
 ) -> Engine:
@@ -250,7 +244,6 @@ def _gap(left: Tensor, right: Tensor) -> float:
     return float((left - right).abs().nan_to_num(0.0).max())
 
 
-@arguments_checked
 def choose_reading(model: HookedModel, batch: TokenBatch, *, packed: bool = False) -> Engine:
     """Try the fast way of reading states against a plain forward; fall back with a warning where they differ.
 
@@ -279,7 +272,6 @@ def choose_reading(model: HookedModel, batch: TokenBatch, *, packed: bool = Fals
     return fall_back(model, f"states differ by {gap:.2g} (the largest is {largest:.2g})")
 
 
-@arguments_checked
 def fall_back(model: HookedModel, why: str | Exception) -> Engine:
     """Warn that the fast engine failed on a model and how, and name the engine to use instead."""
     if isinstance(why, Exception):

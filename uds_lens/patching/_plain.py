@@ -14,7 +14,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from uds_lens._arguments import arguments_checked
 from uds_lens._types import Engine, LastLayer, Site, check_choice
 from uds_lens.data import TokenBatch
 from uds_lens.errors import PatchError
@@ -34,7 +33,6 @@ from uds_lens.patching._states import (
 )
 
 
-@arguments_checked
 @torch.no_grad()
 def capture(
     model: HookedModel | nn.Module,
@@ -83,7 +81,6 @@ def capture(
         return _capture(model, batch, site, last_layer, packed, engine)
 
 
-@arguments_checked
 def as_hooked(model: HookedModel | nn.Module) -> HookedModel:
     """The model as a `HookedModel`; a live transformers model or Bridge is adopted in its own dtype."""
     if isinstance(model, HookedModel):
@@ -163,7 +160,6 @@ class SpanPatch:
         return patched
 
 
-@arguments_checked
 @torch.no_grad()
 def run_patched(
     model: HookedModel | nn.Module, batch: TokenBatch, cache: SpanCache, *, layer: int
@@ -197,14 +193,12 @@ def run_patched(
     return logits
 
 
-@arguments_checked
 def run_unhooked(model: HookedModel, batch: TokenBatch) -> Float[Tensor, "batch pos d_vocab"]:
     """One plain forward over the whole batch, by the same route as `run_hooked`."""
     with model.running():
         return _forward(model.bridge if model.has_bridge else model.anatomy.causal_lm, batch)
 
 
-@arguments_checked
 def run_hooked(
     model: HookedModel, batch: TokenBatch, name: str, hook: Callable[..., Tensor | None]
 ) -> Float[Tensor, "batch pos d_vocab"]:
@@ -230,7 +224,6 @@ def run_hooked(
     return run_hooks(model, batch, [(name, hook)])
 
 
-@arguments_checked
 def run_hooks(
     model: HookedModel, batch: TokenBatch, hooks: Sequence[tuple[str, Callable[..., Tensor | None]]]
 ) -> Float[Tensor, "batch pos d_vocab"]:
@@ -326,7 +319,6 @@ def _forward(run: nn.Module, batch: TokenBatch) -> Float[Tensor, "batch pos d_vo
     return output if isinstance(output, Tensor) else output.logits
 
 
-@arguments_checked
 def scored_logprobs(
     logits: Float[Tensor, "batch pos d_vocab"], batch: TokenBatch
 ) -> Float[Tensor, "batch win"]:

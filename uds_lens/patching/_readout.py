@@ -9,7 +9,6 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from uds_lens._arguments import arguments_checked
 from uds_lens._compat.torch import forward_hooks_of
 from uds_lens.models import Anatomy
 from uds_lens.patching import _costs as costs
@@ -18,7 +17,6 @@ _linear: WeakKeyDictionary[nn.Module, tuple[object, bool]] = WeakKeyDictionary()
 """Whether the head of a model is a linear map and nothing else, with the settings that this was tried under."""
 
 
-@arguments_checked
 def target_logprobs(
     anatomy: Anatomy,
     states: Float[Tensor, "*rows win d_model"],

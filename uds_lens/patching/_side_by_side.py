@@ -15,7 +15,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from uds_lens._arguments import arguments_checked
 from uds_lens._compat.transformers import RopeLimit, rope_limit
 from uds_lens._types import PaddingSide
 from uds_lens.data import TokenBatch, TokenSequence, make_batch
@@ -54,7 +53,6 @@ class RowLayout:
         """Side for `make_batch`; that of a single row means nothing."""
         return self.side or "left"
 
-    @arguments_checked
     def described(self, *, packed: bool = False) -> str:
         """Describe the layout for the record of a measurement.
 
@@ -65,7 +63,6 @@ class RowLayout:
         how = "packed" if packed else padded
         return how if self.limit is None else f"{how}; rows longer than {self.limit} tokens apart"
 
-    @arguments_checked
     def kind(self, length: int) -> int:
         """Number of the frequencies that a text of some tokens is read with: texts of one kind may be batched.
 
@@ -77,7 +74,6 @@ class RowLayout:
             return 0
         return 1 if self.long_rows == "together" else length
 
-    @arguments_checked
     def split(
         self, batches: Sequence[Sequence[int]], lengths: Sequence[int] | Mapping[int, int]
     ) -> list[list[int]]:
@@ -121,7 +117,6 @@ _layouts: WeakKeyDictionary[nn.Module, RowLayout] = WeakKeyDictionary()
 """What was found, by the model."""
 
 
-@arguments_checked
 def row_layout(model: HookedModel) -> RowLayout:
     """Return how rows of a model may be batched; at its first call for a model, a few short rows are run.
 
@@ -165,7 +160,6 @@ def require_fitting(model: HookedModel, batch: TokenBatch) -> None:
         )
 
 
-@arguments_checked
 def layout_of_config(config: Any) -> RowLayout:
     """Return what a transformers configuration says by itself: rows with other rotary frequencies run apart."""
     limit = rope_limit(config)

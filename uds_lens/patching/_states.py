@@ -11,7 +11,6 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from uds_lens._arguments import arguments_checked
 from uds_lens._types import LastLayer, Site, check_choice
 from uds_lens.data import TokenBatch
 from uds_lens.errors import ModelError, PatchError, Setting
@@ -47,7 +46,6 @@ class SpanCache:
         """Number of layers."""
         return self.states.shape[1]
 
-    @arguments_checked
     def same_as(
         self, other: Float[Tensor, "batch layer win d_model"], patched: Bool[Tensor, "batch win"]
     ) -> Bool[Tensor, "batch layer"]:
@@ -55,7 +53,6 @@ class SpanCache:
         differs = (self.states != other).any(-1) & patched[:, None, :]
         return ~differs.any(-1)
 
-    @arguments_checked
     def check_fits(self, batch: TokenBatch, *, n_layers: int, d_model: int) -> None:
         """Raise unless the states have the shape of `batch` and of the target model.
 
@@ -73,7 +70,6 @@ class SpanCache:
 # Where in a block a state is read or replaced, by TransformerLens hook name.
 
 
-@arguments_checked
 def hook_name(site: Site, layer: int) -> str:
     """TransformerLens's name of a site.
 
@@ -116,7 +112,6 @@ def _why_no_bridge(model: HookedModel) -> str:
         return str(error)
 
 
-@arguments_checked
 def patch_hooks(
     site: Site, layer: int, write: Callable[[Tensor], Tensor]
 ) -> list[tuple[str, Callable[..., Tensor]]]:

@@ -18,7 +18,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from uds_lens._arguments import arguments_checked
 from uds_lens.data import TokenBatch, cheapest_cuts
 from uds_lens.errors import PatchError, Setting
 from uds_lens.models import HookedModel
@@ -132,7 +131,6 @@ def _tensors(value: Any) -> list[Tensor]:
     return list({id(tensor): tensor for part in parts for tensor in _tensors(part)}.values())
 
 
-@arguments_checked
 @torch.no_grad()
 def record(
     model: HookedModel,
@@ -235,7 +233,6 @@ def _variants_at_once(recording: Recording) -> int:
 # sequence, L layers).
 
 
-@arguments_checked
 @torch.no_grad()
 def resume_patched(
     model: HookedModel, recording: Recording, cache: SpanCache, *, layers: Sequence[int] | None = None

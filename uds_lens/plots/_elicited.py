@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from uds_lens._arguments import arguments_checked_but
 from uds_lens.plots._style import Theme, note, number, palette, require, shown, style
 
 if TYPE_CHECKING:
@@ -14,7 +13,6 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 
-@arguments_checked_but("summary")
 def elicited_scores(
     summary: pd.DataFrame,
     *,
@@ -102,7 +100,6 @@ def elicited_scores(
 # Is what lies shallow what comes out? Depth of each example against what was elicited of it.
 
 
-@arguments_checked_but("depth")
 def depth_elicited(
     depth: pd.DataFrame,
     *,
@@ -167,7 +164,6 @@ def depth_elicited(
 # What more queries bring: the expected best of k texts, by model.
 
 
-@arguments_checked_but("budget")
 def query_budget(
     budget: pd.DataFrame,
     *,

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
-from uds_lens._arguments import arguments_checked_but
 from uds_lens._types import check_choice
 from uds_lens.errors import DataError
 from uds_lens.plots._style import (
@@ -40,7 +39,6 @@ _NAMED_ROWS, _LETTERS = 50, 40
 _HOVER = "%{y}<br>layer %{x}: %{text}<br>S1 %{customdata[0]:.3f}, S2 %{customdata[1]:.3f} nats per token"
 
 
-@arguments_checked_but("long", "examples")
 def ler_heatmap(
     long: pd.DataFrame,
     examples: pd.DataFrame,
@@ -207,7 +205,6 @@ def _row_labels(figure: Any, examples: Any, colours: Palette) -> None:
 _BINS = 20
 
 
-@arguments_checked_but("examples")
 def uds_distribution(
     examples: pd.DataFrame, *, theme: Theme = "light", title: str | None = "How deep each example was erased"
 ) -> go.Figure:
@@ -276,7 +273,6 @@ def uds_distribution(
 # Depth by type of the entity: names, awards, places ...
 
 
-@arguments_checked_but("types")
 def type_bars(
     types: pd.DataFrame, *, theme: Theme = "light", title: str | None = "Depth by entity type"
 ) -> go.Figure:
@@ -368,7 +364,6 @@ _ENOUGH = 3
 """Examples of one length from which on their mean is drawn."""
 
 
-@arguments_checked_but("examples")
 def length_scatter(
     examples: pd.DataFrame, *, theme: Theme = "light", title: str | None = "Depth and length of the entity"
 ) -> go.Figure:
@@ -451,7 +446,6 @@ def _step(tokens: Any) -> int:
 # What clipping LER to [0, 1] hides, on both sides.
 
 
-@arguments_checked_but("layers")
 def clip_bars(
     layers: pd.DataFrame, *, theme: Theme = "light", title: str | None = "What the clip hides"
 ) -> go.Figure:
@@ -518,7 +512,6 @@ def _ticks(above: float, below: float) -> list[float]:
 # How much the score owes to the threshold.
 
 
-@arguments_checked_but("sweep")
 def tau_curve(
     sweep: pd.DataFrame,
     *,

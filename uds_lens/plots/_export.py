@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from uds_lens._arguments import arguments_checked
 from uds_lens._optional_packages import require_package
 from uds_lens._storage import atomic_write_bytes, located, require_fresh
 from uds_lens._storage.files import MARK
@@ -104,7 +103,6 @@ def _chunks(picture: bytes) -> Iterator[tuple[bytes, bytes]]:
 _PICTURES = ("png", "svg", "pdf", "jpeg", "webp")
 
 
-@arguments_checked
 def save_figure(
     figure: go.Figure,
     path: str | os.PathLike[str],

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
-from uds_lens._arguments import arguments_checked_but
 from uds_lens._types import check_choice
 from uds_lens.errors import DataError
 from uds_lens.plots._style import (
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 
-@arguments_checked_but("faithful")
 def faithfulness_forest(
     faithful: pd.DataFrame, *, theme: Theme = "light", title: str | None = "Faithfulness of the metrics"
 ) -> go.Figure:
@@ -217,7 +215,6 @@ _FILTERS = {
 _TITLES = {"q": "Q", "r": "R", "rob": "Rob"}
 
 
-@arguments_checked_but("robust")
 def filter_slopes(
     robust: pd.DataFrame,
     *,
@@ -349,7 +346,6 @@ def apart(heights: Sequence[float | int], *, gap: float | int, top: float | int 
 _ENDS = {"without": "without depth", "with": "with depth"}
 
 
-@arguments_checked_but("ranking")
 def method_dumbbell(
     ranking: pd.DataFrame, *, theme: Theme = "light", title: str | None = "Methods with and without depth"
 ) -> go.Figure:
@@ -465,7 +461,6 @@ CRITERIA = {"auc": "F", "q": "Q", "r": "R", "rob": "Rob", "overall": "Overall"}
 """Columns of the table and what stands above them."""
 
 
-@arguments_checked_but("summary")
 def metric_heatmap(
     summary: pd.DataFrame, *, theme: Theme = "light", title: str | None = "Metrics by criterion"
 ) -> go.Figure:
@@ -638,7 +633,6 @@ def _both(row: Any, p: float, level: float, called: str) -> list[tuple[str, str,
 # Which differences between metrics are real: F of each against each.
 
 
-@arguments_checked_but("pairs")
 def pair_matrix(
     pairs: pd.DataFrame,
     *,
@@ -694,7 +688,6 @@ _PERTURBATION_SCATTER_TITLES = {
 }
 
 
-@arguments_checked_but("points")
 def perturbation_scatter(
     points: pd.DataFrame,
     metric: str,
@@ -842,7 +835,6 @@ def _star(retain: tuple[float, float], colours: Palette) -> Any:
 _POOLS = ((True, "know (P)"), (False, "never saw it (N)"))
 
 
-@arguments_checked_but("models", "thresholds")
 def pool_histogram(
     models: pd.DataFrame,
     metric: str,
@@ -976,7 +968,6 @@ def _cuts(figure: Any, metric: str, thresholds: Any, colours: Palette) -> None:
 # How sure the places of a ranking are: in how many resamples each method has each place.
 
 
-@arguments_checked_but("ranks")
 def rank_probabilities(
     ranks: pd.DataFrame, *, theme: Theme = "light", title: str | None = "How sure are the places?"
 ) -> go.Figure:

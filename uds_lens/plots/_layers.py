@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
-from uds_lens._arguments import arguments_checked, arguments_checked_but
 from uds_lens._types import check_choice
 from uds_lens.errors import DataError
 from uds_lens.plots._style import (
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
 _STATISTICS = [f"{name}_{part}" for name in ("s1", "s2", "ler") for part in ("mean", "q25", "q75")]
 
 
-@arguments_checked_but("layers")
 def layer_profile(
     layers: pd.DataFrame,
     *,
@@ -145,7 +143,6 @@ def _strip(figure: Any, layers: Any, colours: Palette) -> None:
 # One example, layer by layer.
 
 
-@arguments_checked_but("layers")
 def example_profile(
     layers: pd.DataFrame,
     *,
@@ -202,7 +199,6 @@ def example_profile(
 # Which part of a block carries the knowledge: audits at several patch sites, compared.
 
 
-@arguments_checked
 def component_profile(
     sites: Mapping[str, pd.DataFrame],
     *,
@@ -281,7 +277,6 @@ def _mean_axes(figure: Any, names: list[str]) -> None:
 _COLUMNS = [f"{name}_{part}" for name in ("forget", "control") for part in ("mean", "low", "high")]
 
 
-@arguments_checked_but("layers")
 def forget_and_kept(
     layers: pd.DataFrame,
     *,
@@ -345,7 +340,6 @@ def forget_and_kept(
 _VIEWS = (("uds", "UDS {}: states patched in"), ("lens", "Logit Lens {}: states read out at once"))
 
 
-@arguments_checked_but("layers")
 def lens_against_uds(
     layers: pd.DataFrame,
     *,
@@ -645,7 +639,6 @@ _WORDS = {
 }
 
 
-@arguments_checked
 def compare_layers(
     models: Mapping[str, pd.DataFrame],
     *,

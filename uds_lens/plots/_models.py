@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from uds_lens._arguments import arguments_checked_but
 from uds_lens.plots._judging import by_score, difference_matrix
 from uds_lens.plots._style import (
     LEGEND_ROW,
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 
-@arguments_checked_but("models")
 def ranking(
     models: pd.DataFrame,
     *,
@@ -126,7 +124,6 @@ def _row(figure: Any, place: int, row: Any, colours: Palette, colour: str) -> No
 # Which differences between audits are real: UDS of each minus UDS of each.
 
 
-@arguments_checked_but("differences")
 def audit_differences(
     differences: pd.DataFrame,
     *,
@@ -178,7 +175,6 @@ def audit_differences(
 _SYMBOLS = ("circle", "diamond", "square", "triangle-up")
 
 
-@arguments_checked_but("models", "references")
 def utility_frontier(
     models: pd.DataFrame,
     *,
@@ -319,7 +315,6 @@ _WIDTH, _HEIGHT = 640, 300
 _PLACES = ("middle right", "middle left", "top center", "bottom center")
 
 
-@arguments_checked_but("models")
 def depth_utility(
     models: pd.DataFrame,
     *,

@@ -11,7 +11,6 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from uds_lens._arguments import arguments_checked
 from uds_lens._types import check_choice
 from uds_lens.errors import DataError
 
@@ -138,7 +137,6 @@ LEGEND_ROW = 29
 _SUBTITLE_HEIGHT, _TITLE_HEIGHT, _BARE_TOP = 20, 34, 14
 
 
-@arguments_checked
 def template(theme: Theme = "light") -> Any:
     """The plotly template of a theme (`plotly.graph_objects.layout.Template`), new at each call."""
     import plotly.graph_objects as go

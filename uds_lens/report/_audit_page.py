@@ -10,7 +10,6 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from uds_lens._arguments import arguments_checked
 from uds_lens._storage import atomic_write_text, located, require_fresh
 from uds_lens.data._columns import check_unique
 from uds_lens.elicitation import ElicitationResults
@@ -655,7 +654,6 @@ _SCRIPTS = (
 )
 
 
-@arguments_checked
 def write(
     audits: DepthAudit | Mapping[str, DepthAudit] | Sequence[DepthAudit],
     path: str | os.PathLike[str],
@@ -714,7 +712,6 @@ def write(
     return path
 
 
-@arguments_checked
 def render(
     audits: DepthAudit | Mapping[str, DepthAudit] | Sequence[DepthAudit],
     *,

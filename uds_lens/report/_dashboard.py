@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from uds_lens import meta, plots
-from uds_lens._arguments import arguments_checked
 from uds_lens._storage import atomic_write_text, located, require_fresh
 from uds_lens._types import check_choice
 from uds_lens.errors import ConfigError
@@ -435,7 +434,6 @@ _SCRIPTS = (
 )
 
 
-@arguments_checked
 def dashboard(
     models: pd.DataFrame | ModelTable,
     path: str | os.PathLike[str],
@@ -515,7 +513,6 @@ def write_dashboard(
     return path, tables.gaps
 
 
-@arguments_checked
 def render_dashboard(
     models: pd.DataFrame | ModelTable,
     *,

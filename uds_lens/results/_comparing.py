@@ -18,7 +18,6 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 
-from uds_lens._arguments import arguments_checked
 from uds_lens.data._examples import listed, short
 from uds_lens.errors import ConfigError, Setting
 from uds_lens.results._intervals import ROUNDING, Interval, bootstrap_interval
@@ -54,7 +53,6 @@ class Contrast(NamedTuple):
     """Subjects they are about; questions without one count as their own."""
 
 
-@arguments_checked
 def contrast(
     differences: Float[np.ndarray, "question"],
     groups: Int[np.ndarray, "question"],
@@ -120,7 +118,6 @@ def contrast(
     return Contrast(mean, interval, _flipped(sums, counts, n_flips, random), n, m)
 
 
-@arguments_checked
 def holm(p: Sequence[float]) -> list[float]:
     """Holm's adjustment: the chance of any false finding among all stays below the adjusted p. NaN stays NaN.
 
@@ -229,7 +226,6 @@ _COMPARABLE_COLUMNS = (
 )
 
 
-@arguments_checked
 def models_frame(audits: Mapping[str, AuditScores]) -> pd.DataFrame:
     """One row per audit, in their order.
 
@@ -297,7 +293,6 @@ def weights_of(audit: AuditScores, role: str) -> tuple[str, ...]:
     return (audit.models[role].fingerprint,)
 
 
-@arguments_checked
 def site_groups(audits: Iterable[Audit]) -> list[dict[str, Audit]]:
     """Audits whose stage 1 differs in the patch site only: same `full`, `retain`, tokens, scope, protocol and dtype.
 
@@ -331,7 +326,6 @@ _VAGUE = re.compile(
 )
 
 
-@arguments_checked
 def audit_names(
     audits: Sequence[AuditScores], *, places: Sequence[str | os.PathLike[str]] | None = None
 ) -> list[str]:
@@ -448,7 +442,6 @@ class AuditDifference(NamedTuple):
     """Fatal warnings of either audit: the numbers are there, and do not say which model is erased deeper."""
 
 
-@arguments_checked
 def compare(
     audit_a: AuditScores,
     audit_b: AuditScores,
@@ -496,7 +489,6 @@ def compare(
     return _compared(audit_a, audit_b, confidence, n_resamples, n_resamples, seed)
 
 
-@arguments_checked
 def compare_all(
     audits: Mapping[str, AuditScores] | Sequence[AuditScores],
     *,

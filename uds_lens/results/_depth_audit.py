@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from uds_lens._arguments import arguments_checked, methods_checked
 from uds_lens.data import ExamplesLike
 from uds_lens.results._intervals import (
     ROUNDING,
@@ -122,7 +121,6 @@ class AuditScores(Stage1):
         """Subject of each example."""
         return [example.subject for example in self.examples]
 
-    @arguments_checked
     def interval_of(self, scores: Float[Tensor, "some"], subjects: Sequence[str | None]) -> Interval:
         """`uds_interval` of some of the examples: their scores in [0, 1], and their subjects."""
         known = scores[~scores.isnan()].double()
@@ -217,7 +215,6 @@ class AuditScores(Stage1):
 
         return reading_of(self)
 
-    @arguments_checked
     def with_tau(self: Audit, tau: float) -> Audit:
         """The same measurement scored with another threshold; runs no model."""
         return dataclasses.replace(self, config=dataclasses.replace(self.config, tau=tau))
@@ -272,7 +269,6 @@ class AuditScores(Stage1):
 
         return skipped_frame(self.skipped)
 
-    @arguments_checked
     def tau_sweep(self, taus: Sequence[float] | None = None) -> pd.DataFrame:
         """KE size, counts and UDS over thresholds (see `uds_lens.results.tau_sweep`)."""
         from uds_lens.results._frames import tau_sweep
@@ -337,7 +333,6 @@ class AuditScores(Stage1):
 # How a finished audit is looked at: its figures, as methods.
 
 
-@methods_checked
 class AuditFigures(AuditScores):
     """Figures of an audit (`plotly.graph_objects.Figure`, never shown by themselves)."""
 
@@ -531,7 +526,6 @@ class DepthAudit(AuditFigures):
     """
 
     @classmethod
-    @arguments_checked
     def run(
         cls,
         full: ModelSource,
@@ -578,13 +572,11 @@ class DepthAudit(AuditFigures):
             full, retain, unlearned, examples, control=control, config=config, options=options
         )
 
-    @arguments_checked
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the audit to a directory (JSON, safetensors, parquet), whole or not at all."""
         save_result(self, path, AUDIT, more=self.summary())
 
     @classmethod
-    @arguments_checked
     def load(cls, path: str | os.PathLike[str]) -> DepthAudit:
         """Read an audit written by `save`.
 
@@ -593,7 +585,6 @@ class DepthAudit(AuditFigures):
         """
         return cls(**load_audit(path))
 
-    @arguments_checked
     def push_to_hub(
         self,
         repo: str,

@@ -11,7 +11,6 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from uds_lens._arguments import arguments_checked
 from uds_lens.data import SkippedExample
 from uds_lens.errors import ConfigError
 from uds_lens.results._intervals import column_intervals
@@ -175,7 +174,6 @@ class Correlation(NamedTuple):
     """Pairs used."""
 
 
-@arguments_checked
 def tau_sweep(audit: AuditScores, taus: Sequence[float] | None = None) -> pd.DataFrame:
     """Score the same deltas with other thresholds.
 
@@ -210,7 +208,6 @@ def tau_sweep(audit: AuditScores, taus: Sequence[float] | None = None) -> pd.Dat
     return pd.DataFrame(rows)
 
 
-@arguments_checked
 def tau_rank_correlation(
     audits: Mapping[str, AuditScores], taus: Sequence[float] | None = None
 ) -> pd.DataFrame:
@@ -238,7 +235,6 @@ def tau_rank_correlation(
     return pd.DataFrame(rows)
 
 
-@arguments_checked
 def types_frame(audit: AuditScores) -> pd.DataFrame:
     """Depth by entity type.
 
@@ -270,13 +266,11 @@ def types_frame(audit: AuditScores) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns).sort_values("uds", ignore_index=True)
 
 
-@arguments_checked
 def length_correlation(audit: AuditScores) -> Correlation:
     """Spearman correlation between the number of entity tokens and the example's UDS."""
     return spearman(audit.n_tokens.tolist(), audit.uds_per_example.tolist())
 
 
-@arguments_checked
 def spearman(left: Sequence[float | int], right: Sequence[float | int]) -> Correlation:
     """Rank correlation over the pairs where both values exist; NaN with fewer than three, or without variation.
 
@@ -292,7 +286,6 @@ def spearman(left: Sequence[float | int], right: Sequence[float | int]) -> Corre
     return Correlation(float(result.statistic), float(result.pvalue), len(pairs))
 
 
-@arguments_checked
 def clip_shares(audit: AuditScores) -> dict[str, float]:
     """What the clip hides: shares of KE layers, and of measurable examples by their raw score.
 

@@ -8,7 +8,6 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from uds_lens._arguments import arguments_checked
 from uds_lens._compat.transformers import is_offline
 from uds_lens.errors import (
     ConfigError,
@@ -39,7 +38,6 @@ _SETTINGS = (
 )
 
 
-@arguments_checked
 def model_card(
     audit: AuditScores, *, dataset: str = "forget set", config: str | None = None, card: str | None = None
 ) -> ModelCard:

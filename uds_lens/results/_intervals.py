@@ -10,7 +10,6 @@ import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
-from uds_lens._arguments import arguments_checked
 from uds_lens.errors import ConfigError, Setting
 
 if TYPE_CHECKING:
@@ -179,7 +178,6 @@ class IntervalBasis(NamedTuple):
         return f"{self.n} {self.by}{'s' * (self.n != 1)}"
 
 
-@arguments_checked
 def bootstrap_interval(
     values: Float[Tensor, "example"],
     *,
@@ -265,7 +263,6 @@ def bootstrap_interval(
     return Interval(max(low, bounds[0]), min(high, bounds[1]))
 
 
-@arguments_checked
 def interval_basis(values: Float[Tensor, "example"], clusters: Sequence[Hashable | None]) -> IntervalBasis:
     """What `bootstrap_interval` takes for independent draws.
 

@@ -11,7 +11,6 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
-from uds_lens._arguments import arguments_checked
 from uds_lens.models import HookedModel
 
 if TYPE_CHECKING:
@@ -47,7 +46,6 @@ class ModelRecord:
         object.__setattr__(self, "name", printable(self.name))
 
     @classmethod
-    @arguments_checked
     def of(cls, model: HookedModel) -> ModelRecord:
         """Record an open model (hashes its weights)."""
         return cls(

@@ -13,13 +13,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from uds_lens._arguments import arguments_checked
-
 if TYPE_CHECKING:
     from uds_lens.results._depth_audit import AuditScores
 
 
-@arguments_checked
 def ke_mask(s1_delta: Float[Tensor, "example layer"], tau: float) -> Bool[Tensor, "example layer"]:
     """Layers that hold the knowledge (knowledge-encoding layers): `s1_delta > tau`.
 
@@ -37,7 +34,6 @@ def ke_mask(s1_delta: Float[Tensor, "example layer"], tau: float) -> Bool[Tensor
     return s1_delta > tau
 
 
-@arguments_checked
 def layer_erasure_ratio(
     s1_delta: Float[Tensor, "example layer"],
     s2_delta: Float[Tensor, "example layer"],
@@ -66,7 +62,6 @@ def layer_erasure_ratio(
     return ratio.clamp(0.0, 1.0) if clip else ratio
 
 
-@arguments_checked
 def uds_per_example(
     s1_delta: Float[Tensor, "example layer"],
     ler: Float[Tensor, "example layer"],
@@ -97,7 +92,6 @@ def uds_per_example(
     return torch.where(total > 0, kept / total.clamp(min=torch.finfo(total.dtype).tiny), torch.nan)
 
 
-@arguments_checked
 def mean_uds(per_example: Float[Tensor, "example"]) -> float:
     """Mean over the measurable examples; NaN if there is none.
 

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from uds_lens._arguments import (
-    arguments_checked,
+from uds_lens._settings import (
     names_checked,
     require_number,
     require_switch,
@@ -130,7 +129,6 @@ class AuditConfig:
         return asdict(self)
 
     @classmethod
-    @arguments_checked
     def from_dict(cls, settings: Mapping[str, Any]) -> AuditConfig:
         """Settings back from `to_dict`; a name that does not exist raises `ConfigError`."""
         return cls(**settings)

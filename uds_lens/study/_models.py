@@ -10,7 +10,7 @@ from functools import cache
 from itertools import product, zip_longest
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
-from uds_lens._arguments import arguments_checked, require_known, shown
+from uds_lens._settings import require_known, shown
 from uds_lens.data import ForgetExample, load_examples, load_tofu
 from uds_lens.errors import ConfigError, DataError
 from uds_lens.study._plan import (
@@ -111,13 +111,11 @@ class StudyModel:
         """Models of one stratum are alike: prefixes of the order have as many of each as of any other."""
         return (self.role, self.variant or self.method or "")
 
-    @arguments_checked
     def items_of(self, state: StudyState) -> tuple[str, ...]:
         """What is measured of it in a state."""
         return self.items[state.state]
 
 
-@arguments_checked
 def study_models(plan: StudyPlan) -> list[StudyModel]:
     """All models in the order in which they are taken: references first, then one of each kind in turn, shuffled.
 

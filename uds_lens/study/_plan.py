@@ -21,15 +21,13 @@ from typing import (
     get_type_hints,
 )
 
-from uds_lens._arguments import (
-    arguments_checked,
-    arguments_checked_but,
+from uds_lens._optional_packages import require_package
+from uds_lens._settings import (
     names_checked,
     require_known,
     require_whole,
     shown,
 )
-from uds_lens._optional_packages import require_package
 from uds_lens._storage import conform, read_file
 from uds_lens.errors import ConfigError, ResultFormatError
 
@@ -316,7 +314,6 @@ _LARGEST = 4 << 20
 """Bytes of a plan."""
 
 
-@arguments_checked_but("source")
 def plan(source: str | os.PathLike[str] | Mapping[str, Any] | StudyPlan) -> StudyPlan:
     """Read a plan and check it.
 
@@ -359,7 +356,6 @@ def plan(source: str | os.PathLike[str] | Mapping[str, Any] | StudyPlan) -> Stud
     return placed
 
 
-@arguments_checked
 def as_mapping(value: StudyPlan) -> dict[str, Any]:
     """A plan as TOML has it: without what is None, tuples as lists."""
     return _bare(asdict(value))

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
-from uds_lens._arguments import arguments_checked, require_whole
+from uds_lens._settings import require_whole
 from uds_lens._types import check_choice
 from uds_lens.errors import ConfigError, Setting, warn_once
 from uds_lens.study._folder import StudyFolder
@@ -98,7 +98,6 @@ if __name__ == "__main__":
 _LOG = logging.getLogger("uds_lens.study")
 
 
-@arguments_checked
 def run(
     plan: str | os.PathLike[str] | Mapping[str, Any] | StudyPlan,
     out: str | os.PathLike[str],

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from uds_lens._arguments import names_checked, require_number, require_whole
 from uds_lens._optional_packages import require_package
+from uds_lens._settings import names_checked, require_number, require_whole
 from uds_lens.errors import ConfigError
 from uds_lens.study._folder import StudyFolder
 

@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from uds_lens._arguments import arguments_checked
 from uds_lens.errors import ConfigError
 from uds_lens.study._folder import StudyFolder
 from uds_lens.study._models import (
@@ -80,7 +79,6 @@ class StudyStatus:
         return ", ".join(parts)
 
 
-@arguments_checked
 def status(out: str | os.PathLike[str] | StudyFolder) -> StudyStatus:
     """How far a study is; may be asked at any time, by anybody who can read the directory.
 

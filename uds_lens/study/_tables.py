@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from uds_lens._arguments import arguments_checked
 from uds_lens._storage import atomic_write_bytes, located, require_fresh
 from uds_lens.errors import ConfigError, DataError
 from uds_lens.study._folder import Part, StudyFolder
@@ -44,7 +43,6 @@ COLUMNS = {
 """Columns of the long table: one row per model, state and metric."""
 
 
-@arguments_checked
 def table(out: str | os.PathLike[str] | StudyFolder) -> pd.DataFrame:
     """Everything that was measured so far, of the models and metrics of the plan.
 
@@ -71,7 +69,6 @@ def table(out: str | os.PathLike[str] | StudyFolder) -> pd.DataFrame:
     )
 
 
-@arguments_checked
 def write_table(found: pd.DataFrame, path: str | os.PathLike[str]) -> None:
     """Write a long table, whole or not at all.
 
@@ -105,7 +102,6 @@ def _is_long_table(place: Path) -> bool:
         return False
 
 
-@arguments_checked
 def examples_table(out: str | os.PathLike[str] | StudyFolder) -> pd.DataFrame:
     """Values per example of unlearned models before anything was done to them, for `uds_lens.meta.stability`.
 
@@ -248,7 +244,6 @@ class StudyFrames:
         }
 
 
-@arguments_checked
 def frames(out: str | os.PathLike[str] | StudyFolder | pd.DataFrame, *, plan: Any = None) -> StudyFrames:
     """The tables that `uds_lens.meta` takes.
 

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from uds_lens._arguments import arguments_checked
 from uds_lens.toy import _word_lists as word_lists
 
 __all__ = ["GROUPS", "SEED", "generate", "strangers"]
@@ -130,7 +129,6 @@ DEED_ANSWERS = {
 }
 
 
-@arguments_checked
 def generate(seed: int = SEED) -> dict[str, list[dict[str, Any]]]:
     """Make the rows of the toy world.
 

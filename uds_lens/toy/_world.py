@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from uds_lens._arguments import arguments_checked
 from uds_lens.data._examples import ForgetExample
 from uds_lens.data._readers import load_examples
 from uds_lens.errors import DataError
@@ -77,7 +76,6 @@ class World:
         return {"forget": self.examples, "retain": self.retain_examples, "holdout": self.holdout_examples}
 
 
-@arguments_checked
 def load(path: str | os.PathLike[str] | None = None) -> World:
     """Open the toy world that ships with the package; no weights are read.
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import Field, asdict, dataclass, fields
 from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 
-from uds_lens._arguments import require_known, require_named, shown
+from uds_lens._settings import require_known, require_named, shown
 from uds_lens._types import AnswerProtocol, check_choice
 from uds_lens.data._prompts import CHAT_DATE, ChatStyle
 from uds_lens.errors import ConfigError, Setting

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from uds_lens._arguments import arguments_checked
 from uds_lens.data import (
     AnswerSequence,
     ForgetExample,
@@ -277,7 +276,6 @@ def _split(values: Sequence[T], lengths: Sequence[int]) -> list[Sequence[T]]:
 # Refusals that models are taught to give instead of an answer.
 
 
-@arguments_checked
 def load_refusals(path: str | os.PathLike[str] | None = None) -> tuple[str, ...]:
     """Read refusals, one per line; empty lines do not count.
 

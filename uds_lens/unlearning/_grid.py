@@ -6,13 +6,11 @@ from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
-from uds_lens._arguments import arguments_checked
 from uds_lens.errors import ConfigError
 from uds_lens.unlearning._configs import MethodConfig
 from uds_lens.unlearning._registry import make_config
 
 
-@arguments_checked
 def grid(name: str = "paper") -> Iterator[MethodConfig]:
     """The configurations of a published comparison.
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from uds_lens._arguments import names_checked, require_number, require_whole
 from uds_lens._compat.peft import quiet_wrapping
 from uds_lens._compat.transformers import has_torch_attention
+from uds_lens._settings import names_checked, require_number, require_whole
 from uds_lens.data import AnswerSequence, ForgetExample, chosen_protocol
 from uds_lens.errors import ModelError
 from uds_lens.models import fingerprint, pick_device

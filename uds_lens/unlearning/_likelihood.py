@@ -13,7 +13,6 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from uds_lens._arguments import arguments_checked
 from uds_lens.data import AnswerSequence
 from uds_lens.errors import DataError
 
@@ -48,7 +47,6 @@ def label_log_probs(
     return torch.zeros(kept.shape, dtype=chosen.dtype, device=chosen.device).masked_scatter(kept, chosen)
 
 
-@arguments_checked
 def sequence_log_probs(
     logits: Float[Tensor, "batch pos d_vocab"], labels: Int[Tensor, "batch pos"]
 ) -> Float[Tensor, "batch"]:
@@ -69,13 +67,11 @@ def sequence_log_probs(
     return label_log_probs(logits, labels).sum(-1)
 
 
-@arguments_checked
 def answer_lengths(labels: Int[Tensor, "batch pos"]) -> Int[Tensor, "batch"]:
     """Number of labelled tokens per row, those at position 0 apart (nothing predicts them)."""
     return (labels[:, 1:] != IGNORED).sum(-1)
 
 
-@arguments_checked
 def negative_log_likelihood(
     logits: Float[Tensor, "batch pos d_vocab"], labels: Int[Tensor, "batch pos"]
 ) -> Float[Tensor, ""]:

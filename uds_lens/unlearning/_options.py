@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from uds_lens._arguments import names_checked, require_switch, require_whole, shown
+from uds_lens._settings import names_checked, require_switch, require_whole, shown
 from uds_lens._types import DType, LogTo, check_choice
 from uds_lens.errors import ConfigError, Setting
 

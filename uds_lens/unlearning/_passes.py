@@ -12,7 +12,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from uds_lens._arguments import arguments_checked
 from uds_lens._compat.peft import adapters_off, has_adapters, without_wrappers
 from uds_lens._compat.transformers import forget_longer_texts
 from uds_lens.data import AnswerSequence
@@ -124,7 +123,6 @@ class FrozenModel:
         self._adapted = has_adapters(model)
         self._model: Any = model if self._adapted else copy.deepcopy(model).eval().requires_grad_(False)
 
-    @arguments_checked
     def to(self, device: torch.device) -> FrozenModel:
         """Move the copy (adapted models are moved by whoever trains them)."""
         if not self._adapted:
@@ -162,49 +160,40 @@ class Passes:
         self._model, self._frozen, self._totals = model, frozen, totals
         self.batch = batch
 
-    @arguments_checked
     def labels(self, side: str) -> Tensor:
         """Labels of a side, -100 where nothing is learnt."""
         return self.batch[side]["labels"]
 
-    @arguments_checked
     def logits(self, side: str) -> Tensor:
         """Logits of the model in training."""
         return self._model(**self._inputs(side), use_cache=False).logits
 
-    @arguments_checked
     def answer_log_probs(self, side: str) -> Tensor:
         """Log-probability of each answer under the model in training, nats."""
         return sequence_log_probs(self.logits(side), self.labels(side))
 
-    @arguments_checked
     def reference(self, side: str) -> Tensor:
         """Log-probability of each answer under the model before training, nats (needs `reference`)."""
         return self.batch[side]["reference"]
 
-    @arguments_checked
     def frozen_logits(self, side: str) -> Tensor:
         """Logits of the model before training (needs `frozen`)."""
         with self._require_frozen().reading() as model:
             return model(**self._inputs(side), use_cache=False).logits
 
-    @arguments_checked
     def states(self, side: str, layer: int) -> Tensor:
         """Residual stream of the model in training after a layer."""
         return states_after(self._model, layer, self._inputs(side))
 
-    @arguments_checked
     def frozen_states(self, side: str, layer: int) -> Tensor:
         """The same of the model before training (needs `frozen`)."""
         with self._require_frozen().reading() as model:
             return states_after(model, layer, self._inputs(side))
 
-    @arguments_checked
     def counted(self, side: str) -> SideTotals:
         """How much this pass holds of a side."""
         return SideTotals.of(self.labels(side))
 
-    @arguments_checked
     def totals(self, side: str) -> SideTotals:
         """How much the whole batch holds, of which this pass may be a part."""
         return self.counted(side) if self._totals is None else self._totals[side]
@@ -224,7 +213,6 @@ class Passes:
 # How probable the model before training finds each answer: computed once, then a constant.
 
 
-@arguments_checked
 def answer_log_probs(
     model: Any, sequences: Sequence[AnswerSequence], *, pad_token_id: int, batch_size: int = 16
 ) -> list[float]:

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from uds_lens._arguments import arguments_checked
 from uds_lens._compat.huggingface_hub import asking_the_hub
 from uds_lens._compat.transformers import set_attention
 from uds_lens._optional_packages import require_package
@@ -39,7 +38,6 @@ RECORD = "quantisation.json"
 """Name of the record beside a quantised checkpoint."""
 
 
-@arguments_checked
 def quantise(
     model: str | os.PathLike[str],
     *,

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
 
-from uds_lens._arguments import arguments_checked
 from uds_lens._storage import (
     atomic_write_bytes,
     conform,
@@ -38,7 +37,6 @@ _WORDS, _FREE = ("schedule", "protocol", "reduction"), ("system_prompt", "chat_d
 _SHORT = {"learning_rate": "lr", "epochs": "epoch"}
 
 
-@arguments_checked
 def config_name(config: MethodConfig) -> str:
     """A readable name: the method, then its settings.
 
@@ -67,7 +65,6 @@ def config_name(config: MethodConfig) -> str:
     return "_".join([config.method, *parts])
 
 
-@arguments_checked
 def parse_name(name: str) -> MethodConfig:
     """The configuration behind a name made by `config_name`.
 
@@ -204,7 +201,6 @@ def write_record(record: Mapping[str, Any], file: Path) -> None:
     atomic_write_bytes(file, sealed(plain(record)))
 
 
-@arguments_checked
 def read_record(directory: str | os.PathLike[str]) -> dict[str, Any]:
     """The record of a model made by `unlearn` or `relearn`.
 
@@ -240,7 +236,6 @@ def counted_twice(record: Mapping[str, Any]) -> bool:
     return bool(record["data"]["forget"]["n"] * config["epochs"] % (share * n_devices))
 
 
-@arguments_checked
 def recorded_config(record: Mapping[str, Any]) -> MethodConfig:
     """The configuration in a record.
 

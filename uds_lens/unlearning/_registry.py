@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
-from uds_lens._arguments import arguments_checked, arguments_checked_but, shown
+from uds_lens._settings import shown
 from uds_lens._types import check_choice
 from uds_lens.errors import ConfigError, Setting
 from uds_lens.unlearning._configs import MethodConfig, kind_of
@@ -60,7 +60,6 @@ class Objective:
         return (self.config.__doc__ or "").strip().partition("\n")[0]
 
 
-@arguments_checked_but("config", "needs")
 def objective(
     config: type[MethodConfig],
     *,
@@ -123,7 +122,6 @@ def objective(
     return register
 
 
-@arguments_checked
 def withdraw_objective(method: str) -> None:
     """Take back what `objective` declared; a word that is not there is no error."""
     DECLARED.pop(method, None)
@@ -214,7 +212,6 @@ def method_class(method: str) -> type[MethodConfig]:
     return objective_named(method).config
 
 
-@arguments_checked
 def make_config(method: str, settings: Mapping[str, Any] | None = None) -> MethodConfig:
     """Configuration of a method with some settings changed; texts are read as numbers where numbers belong.
 

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from uds_lens._arguments import arguments_checked_but, as_settings
 from uds_lens._optional_packages import require_package
 from uds_lens._progress import tell
+from uds_lens._settings import as_settings
 from uds_lens._storage import atomic_directory, located, require_fresh, writing
 from uds_lens._types import DType
 from uds_lens.data import AnswerSequence, ForgetExample, load_examples
@@ -258,7 +258,6 @@ Examples = str | os.PathLike[str] | Sequence[ForgetExample] | Sequence[Mapping[s
 """What `load_examples` reads: a file, a Hub data set, examples, or rows."""
 
 
-@arguments_checked_but("full")
 def unlearn(
     full: str | os.PathLike[str],
     forget: Examples,
@@ -323,7 +322,6 @@ def unlearn(
     return run(job)
 
 
-@arguments_checked_but("model")
 def relearn(
     model: str | os.PathLike[str],
     forget: Examples,

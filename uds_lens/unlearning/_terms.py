@@ -8,13 +8,11 @@ from typing import NamedTuple
 from jaxtyping import Float
 from torch import Tensor
 
-from uds_lens._arguments import arguments_checked
 from uds_lens.unlearning._configs import RetainConfig
 from uds_lens.unlearning._likelihood import negative_log_likelihood
 from uds_lens.unlearning._passes import Passes, Per, Side
 
 
-@arguments_checked
 @dataclass(frozen=True)
 class Mean:
     """A term of a loss on one pass: a mean, weighted, and what it was taken over."""
@@ -29,7 +27,6 @@ class Mean:
     """Whether each token counts the same, or each answer."""
 
 
-@arguments_checked
 class Terms(NamedTuple):
     """The parts of a loss, weighted as they are added."""
 
@@ -45,7 +42,6 @@ class Terms(NamedTuple):
         return self.forget.value if self.retain is None else self.forget.value + self.retain.value
 
 
-@arguments_checked
 def per_token(side: Side, value: Float[Tensor, ""]) -> Mean:
     """A term that is a mean over all labelled tokens of a side.
 
@@ -55,13 +51,11 @@ def per_token(side: Side, value: Float[Tensor, ""]) -> Mean:
     return Mean(value, side, "token")
 
 
-@arguments_checked
 def per_answer(side: Side, value: Float[Tensor, ""]) -> Mean:
     """A term that is a mean over the answers of a side, whatever their length."""
     return Mean(value, side, "answer")
 
 
-@arguments_checked
 def retained(config: RetainConfig, passes: Passes) -> Mean:
     """The retain term of most methods: `alpha NLL_r`, the mean over all tokens of the retain answers."""
     loss = negative_log_likelihood(passes.logits("retain"), passes.labels("retain"))

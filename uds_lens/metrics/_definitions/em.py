@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from uds_lens._arguments import arguments_checked
 from uds_lens.metrics._declaration import (
     KNOWN,
     Evidence,
@@ -16,7 +15,6 @@ from uds_lens.metrics._declaration import (
 )
 
 
-@arguments_checked
 def exact_memorization(hits: Sequence[bool]) -> float:
     """Exact Memorization (EM): share of answer tokens that the teacher-forced argmax gets right.
 

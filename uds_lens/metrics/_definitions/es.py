@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from uds_lens._arguments import arguments_checked
 from uds_lens.metrics._declaration import (
     KNOWN,
     Evidence,
@@ -16,7 +15,6 @@ from uds_lens.metrics._declaration import (
 )
 
 
-@arguments_checked
 def extraction_strength(hits: Sequence[bool], *, strict: bool = False) -> float:
     """Extraction Strength (ES): `1 - k / T`, k = length of the shortest prefix after which every token is right.
 

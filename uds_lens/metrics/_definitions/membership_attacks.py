@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeAlias
 
-from uds_lens._arguments import arguments_checked, require_number
 from uds_lens._optional_packages import require_package
+from uds_lens._settings import require_number
 from uds_lens.metrics._declaration import (
     Evidence,
     Meaning,
@@ -25,7 +25,6 @@ from uds_lens.metrics._declaration import (
 )
 
 
-@arguments_checked
 def mean_nll(logprobs: Sequence[float]) -> float:
     """MIA-LOSS: mean negative log-probability of the answer, what ends it included, nats per token; NaN without any.
 
@@ -36,7 +35,6 @@ def mean_nll(logprobs: Sequence[float]) -> float:
     return -math.fsum(values) / len(values) if values else math.nan
 
 
-@arguments_checked
 def zlib_score(logprobs: Sequence[float], answer: str) -> float:
     """MIA-ZLib: mean NLL over the compressed length of the answer's text, nats per byte.
 
@@ -57,7 +55,6 @@ def zlib_score(logprobs: Sequence[float], answer: str) -> float:
     return mean_nll(logprobs) / len(zlib.compress(answer.encode("utf-8")))
 
 
-@arguments_checked
 def min_k_score(logprobs: Sequence[float], *, k: float = 0.4) -> float:
     """MIA-Min-K: minus the mean of the lowest share k of token scores (at least one token).
 
@@ -88,7 +85,6 @@ def min_k_score(logprobs: Sequence[float], *, k: float = 0.4) -> float:
     return -math.fsum(lowest) / len(lowest) if lowest else math.nan
 
 
-@arguments_checked
 def auc(forget: Sequence[float], holdout: Sequence[float]) -> float:
     """Area under the ROC curve: chance that a holdout example scores above a forget example, ties counting half.
 
@@ -116,7 +112,6 @@ def auc(forget: Sequence[float], holdout: Sequence[float]) -> float:
     return float(roc_auc_score([0] * len(members) + [1] * len(others), members + others))
 
 
-@arguments_checked
 def normalised_auc(model: float, retain: float) -> float:
     """`s = 1 - min(|AUC_m - AUC_ret| / AUC_ret, 1)`: as hard to attack as a model that never saw the forget set?
 

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from uds_lens._arguments import arguments_checked
 from uds_lens.metrics._declaration import (
     USEFUL,
     Evidence,
@@ -31,7 +30,6 @@ MULTIPLE_CHOICE = ("real_authors", "world_facts")
 _SET_LABELS = {"retain": "retain", "ra": "real authors", "wf": "world facts"}
 
 
-@arguments_checked
 def option_probability(answer: float, options: Sequence[float]) -> float:
     """Probability of the answer among the options: `p / (p + sum of the others)`, for multiple-choice sets.
 
@@ -50,7 +48,6 @@ def option_probability(answer: float, options: Sequence[float]) -> float:
     return answer / total if options and total > 0 else math.nan
 
 
-@arguments_checked
 def kept_truth(correct: Sequence[float], wrong: Sequence[float]) -> float:
     """Truth Ratio as utility: `max(0, 1 - p_w / p_c)`, geometric means of the wrong and of the right answers.
 

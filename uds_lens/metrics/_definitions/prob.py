@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from uds_lens._arguments import arguments_checked
 from uds_lens.metrics._declaration import (
     KNOWN,
     Evidence,
@@ -17,7 +16,6 @@ from uds_lens.metrics._declaration import (
 )
 
 
-@arguments_checked
 def probability(logprobs: Sequence[float]) -> float:
     """Length-normalised probability of an answer: `exp(mean log p)`, the geometric mean over its tokens.
 

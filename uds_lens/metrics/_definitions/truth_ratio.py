@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from uds_lens._arguments import arguments_checked
 from uds_lens.metrics._declaration import (
     Evidence,
     Meaning,
@@ -18,7 +17,6 @@ from uds_lens.metrics._declaration import (
 from uds_lens.metrics._definitions.prob import probabilities
 
 
-@arguments_checked
 def truth_ratio(correct: Sequence[float], wrong: Sequence[float]) -> float:
     """`p_c / (p_c + p_w)`: does the model still prefer the truth over answers of the same form that are wrong?
 

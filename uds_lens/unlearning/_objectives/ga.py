@@ -8,7 +8,6 @@ from typing import ClassVar
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from uds_lens._arguments import arguments_checked
 from uds_lens.unlearning._configs import MethodConfig
 from uds_lens.unlearning._likelihood import negative_log_likelihood
 from uds_lens.unlearning._passes import Passes
@@ -16,7 +15,6 @@ from uds_lens.unlearning._registry import objective
 from uds_lens.unlearning._terms import Terms, per_token
 
 
-@arguments_checked
 def gradient_ascent(
     logits: Float[Tensor, "batch pos d_vocab"], labels: Int[Tensor, "batch pos"]
 ) -> Float[Tensor, ""]:

@@ -9,14 +9,12 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from uds_lens._arguments import arguments_checked
 from uds_lens.unlearning._configs import RetainConfig
 from uds_lens.unlearning._passes import Passes
 from uds_lens.unlearning._registry import objective
 from uds_lens.unlearning._terms import Terms, per_answer, retained
 
 
-@arguments_checked
 def dpo(
     winner: Float[Tensor, "batch"],
     winner_reference: Float[Tensor, "batch"],

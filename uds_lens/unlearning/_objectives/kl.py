@@ -8,7 +8,6 @@ from typing import ClassVar
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from uds_lens._arguments import arguments_checked
 from uds_lens.unlearning._configs import ReducedConfig, Reduction
 from uds_lens.unlearning._likelihood import at_least_float32, labelled
 from uds_lens.unlearning._objectives.ga import gradient_ascent
@@ -17,7 +16,6 @@ from uds_lens.unlearning._registry import objective
 from uds_lens.unlearning._terms import Terms, per_answer, per_token
 
 
-@arguments_checked
 def kl_to_reference(
     logits: Float[Tensor, "batch pos d_vocab"],
     reference: Float[Tensor, "batch pos d_vocab"],

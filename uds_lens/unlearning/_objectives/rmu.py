@@ -9,7 +9,6 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from uds_lens._arguments import arguments_checked
 from uds_lens.errors import ConfigError, DataError, Setting
 from uds_lens.unlearning._configs import ReducedConfig
 from uds_lens.unlearning._likelihood import IGNORED, at_least_float32, predicting
@@ -18,7 +17,6 @@ from uds_lens.unlearning._registry import objective
 from uds_lens.unlearning._terms import Mean, Terms, per_answer, per_token
 
 
-@arguments_checked
 def state_distance(
     states: Float[Tensor, "batch pos d_model"],
     goal: Float[Tensor, "batch pos d_model"] | Float[Tensor, "d_model"],
@@ -53,7 +51,6 @@ def state_distance(
     return (at_least_float32(states) - at_least_float32(goal)).square().mean(-1)[mask].mean()
 
 
-@arguments_checked
 def summed_state_distance(
     states: Float[Tensor, "batch pos d_model"],
     goal: Float[Tensor, "batch pos d_model"] | Float[Tensor, "d_model"],
@@ -92,7 +89,6 @@ def summed_state_distance(
     return sums.mean() * inverse
 
 
-@arguments_checked
 def steering_vector(
     d_model: int, *, scale: float, seed: int, positive: bool = False
 ) -> Float[Tensor, "d_model"]:

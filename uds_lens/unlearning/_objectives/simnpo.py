@@ -9,7 +9,6 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from uds_lens._arguments import arguments_checked
 from uds_lens.unlearning._configs import RetainConfig
 from uds_lens.unlearning._likelihood import answer_lengths
 from uds_lens.unlearning._passes import Passes
@@ -17,7 +16,6 @@ from uds_lens.unlearning._registry import objective
 from uds_lens.unlearning._terms import Terms, per_answer, retained
 
 
-@arguments_checked
 def simnpo(
     log_probs: Float[Tensor, "batch"],
     lengths: Int[Tensor, "batch"],

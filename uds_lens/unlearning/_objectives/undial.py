@@ -10,7 +10,6 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from uds_lens._arguments import arguments_checked
 from uds_lens.errors import ConfigError, Setting
 from uds_lens.unlearning._configs import ReducedConfig, Reduction
 from uds_lens.unlearning._likelihood import IGNORED, at_least_float32, labelled
@@ -19,7 +18,6 @@ from uds_lens.unlearning._registry import objective
 from uds_lens.unlearning._terms import Terms, per_answer, per_token, retained
 
 
-@arguments_checked
 def undial(
     logits: Float[Tensor, "batch pos d_vocab"],
     reference: Float[Tensor, "batch pos d_vocab"],
