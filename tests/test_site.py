@@ -1,5 +1,6 @@
 """What the site is built with besides the pages: commands, notebooks, formulas, the changelog and the citation."""
 
+import inspect
 import re
 import sys
 from importlib import import_module
@@ -10,6 +11,8 @@ import pytest
 import typer
 
 import uds_lens as ul
+
+ROOMS = sorted(name for name in ul.__all__ if inspect.ismodule(getattr(ul, name)))
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 BUILDING = REPOSITORY / "docs" / "building"
@@ -80,7 +83,7 @@ def test_no_formula_is_left_as_text(monkeypatch: pytest.MonkeyPatch) -> None:
             assert "\\" not in convert(max(latex).strip()), latex
 
 
-@pytest.mark.parametrize("room", sorted(ul._ROOMS))
+@pytest.mark.parametrize("room", ROOMS)
 def test_the_reference_opens_with_what_people_come_for(room: str, monkeypatch: pytest.MonkeyPatch) -> None:
     source = (REPOSITORY / "docs" / "api" / f"{room}.md").read_text(encoding="utf-8")
     first = re.findall(r"\w+", source.partition("first: [")[2].partition("]")[0])

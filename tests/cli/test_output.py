@@ -16,9 +16,9 @@ def test_table_holds_the_numbers(make_audit, capsys: pytest.CaptureFixture[str])
     assert lines[2].split() == [
         "npo",
         "0.200",
-        "0.200",
+        "0.079",
         "-",
-        "0.200",
+        "0.682",
         "3",
         "1",
         "1.5",

@@ -40,7 +40,7 @@ def test_what_is_saved_is_told(sweep: Path, tmp_path: Path, monkeypatch, uds_len
 TERMINATED = """
 import os, signal, sys, tempfile
 from pathlib import Path
-from uds_lens.audit import source_states
+from uds_lens.audit import _runner as source_states
 from uds_lens._cli import main
 
 capture = source_states.capture

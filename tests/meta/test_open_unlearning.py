@@ -211,7 +211,7 @@ def test_files_that_are_something_else(tmp_path, summary, evaluation, message):
     assert len(str(error.value)) < 500
 
 
-def test_folders_without_runs(tmp_path):
+def test_folders_without_runs(unchecked, tmp_path):
     with pytest.raises(ResultFormatError, match="name a run"):
         read_open_unlearning(tmp_path)
     write(tmp_path / "a", SUMMARY)

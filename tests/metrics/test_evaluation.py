@@ -6,7 +6,7 @@ import pytest
 from tiny_models import EXAMPLES
 
 import uds_lens as ul
-from uds_lens.errors import ConfigError, ModelError, ResultFormatError
+from uds_lens.errors import ConfigError, DataError, ModelError, ResultFormatError
 from uds_lens.metrics import METRICS, MetricCache, MetricData, MetricOptions, evaluate
 from uds_lens.models import open_model
 
@@ -265,7 +265,7 @@ def test_unknown_metric(trio, data):
     [
         ({"metrics": 1}, ConfigError, "a list of names"),
         ({"metrics": []}, ConfigError, "no metric is asked for: name some, or None for all"),
-        ({"data": None}, ConfigError, "data must be MetricData, a list, a text or a path; got None"),
+        ({"data": None}, DataError, "expected a path, .* got NoneType"),
         ({"options": {"tau": 1}}, ConfigError, r"options must be MetricOptions; got dict: MetricOptions"),
         ({"metrics": [1]}, ConfigError, "no metric '1'"),
         ({"cache": {}}, ConfigError, "cache must be a MetricCache"),

@@ -92,7 +92,7 @@ def test_a_broken_final_norm_is_refused_by_white_box_metrics_too(trio, data, bro
 def test_each_models_weights_are_hashed_once(trio, data, monkeypatch, tmp_path):
     paths = [shutil.copytree(path, tmp_path / path.name) for path in trio("llama")]
     hashed = []
-    for module in ("file_identity", "hooked"):
+    for module in ("_fingerprint", "_hooked"):
         name = f"uds_lens.models.{module}.fingerprint"
         monkeypatch.setattr(name, lambda model: hashed.append(1) or fingerprint(model))
     full, retain, unlearned = paths

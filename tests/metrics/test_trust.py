@@ -24,7 +24,7 @@ RESULTS = Path(__file__).parents[2] / "studies" / "tofu_small" / "results"
     not RESULTS.parents[1].is_dir(), reason="the folder of studies does not come with the package"
 )
 def test_it_is_what_the_table_of_the_study_gives():
-    shipped = Path(ul.metrics.trust.__file__).with_name("trust.csv")
+    shipped = Path(ul.metrics.__file__).with_name("trust.csv")
     assert shipped.read_text() == (RESULTS / "trust.csv").read_text()
     plan = ul.study.plan(RESULTS.parent / "plan.toml")
     frames = ul.study.frames(pd.read_parquet(RESULTS / "table.parquet"), plan=plan)

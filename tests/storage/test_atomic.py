@@ -112,7 +112,8 @@ def test_the_old_directory_comes_back_when_the_new_one_cannot_be_put_in_place(tm
 
 DIE = """
 import os, sys
-from uds_lens._storage import atomic, atomic_directory, scratch
+from uds_lens._storage import atomic_directory
+from uds_lens._storage import files as atomic, files as scratch
 place, where = sys.argv[1:]
 def die(*_, **__):
     os._exit(9)

@@ -116,7 +116,9 @@ AnswerProtocol: TypeAlias = Annotated[
 ]
 ChatStyle: TypeAlias = Annotated[
     types.ChatStyleName | None,
-    typer.Option(help="System turn and date of chat prompts, as these published numbers had them."),
+    typer.Option(
+        metavar="STYLE", help="System turn and date of chat prompts, as these published numbers had them."
+    ),
 ]
 SystemPrompt: TypeAlias = Annotated[
     str | None, typer.Option(metavar="TEXT", help="System turn of chat prompts. Default: none.")

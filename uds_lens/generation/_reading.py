@@ -184,9 +184,12 @@ class CachedTexts:
     """Texts behind one cache, padded on the left."""
 
     def __init__(self, model: HookedModel, texts: Sequence[Sequence[int]]) -> None:
-        self._model, self._cache, self._n = model, None, len(texts)
+        self._model, self._n = model, len(texts)
+        self._cache: Any = None
         tokens, mask = left_padded(texts, model.device)
-        self._mask = None if len(set(map(len, texts))) == 1 else mask
+        # Other families may count positions otherwise behind a cache (Bamba): they run as they were tried.
+        unpadded = len(set(map(len, texts))) == 1 and is_tested_family(model.hf)
+        self._mask = None if unpadded else mask
         self._read(tokens)
 
     states: Float[Tensor, "row d_model"]
@@ -215,7 +218,7 @@ class CachedTexts:
 
     def _read(self, tokens: Tensor) -> None:
         output = cached_pass(self._model, tokens, self._mask, self._cache)
-        self._cache: Any = output.past_key_values
+        self._cache = output.past_key_values
         self.states = output.last_hidden_state[:, -1]
 
 

@@ -97,7 +97,7 @@ class RowLayout:
         """
         if self.limit is None and self.side is not None:
             return [list(batch) for batch in batches]
-        found = []
+        found: list[list[int]] = []
         for batch in batches:
             kinds: dict[int, list[int]] = {}
             for index in batch:

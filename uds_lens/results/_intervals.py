@@ -115,7 +115,7 @@ def share_interval(
     ends = betaincinv(whole + 0.5, n - whole + 0.5, [1e-6, 1 - 1e-6])  # wide enough for any correlation
     first, last = np.arcsin(np.sqrt(ends)).tolist()
     angles = np.linspace(first, last, _MEANS)
-    p = np.sin(angles) ** 2
+    p = np.clip(np.sin(angles) ** 2, 1e-12, 1 - 1e-12)  # a share of exactly 0 or 1 has no density
     rho = (
         np.sin((np.arange(_CORRELATIONS) + 0.5) / _CORRELATIONS * np.pi / 2) ** 2
     )  # equal parts of the prior
@@ -124,7 +124,7 @@ def share_interval(
     successes, trials = kinds[:, :, None, None]
     each = (
         gammaln(a + successes)
-        + gammaln(b + trials - successes)
+        + gammaln(b + (trials - successes))
         - gammaln(a + b + trials)
         - (gammaln(a) + gammaln(b) - gammaln(a + b))
     )
