@@ -80,7 +80,8 @@ def test_without_an_exchange_a_kill_between_two_moves_loses_nothing(tmp_path, mo
     atomic_files(tmp_path / "run", {"x": b"old"})
     (tmp_path / "run" / "notes.txt").write_text("mine")
     dies(
-        "from pathlib import Path\nfrom uds_lens._storage import atomic_files\nfrom uds_lens._storage import files as atomic\n"
+        "from pathlib import Path\nfrom uds_lens._storage import atomic_files\n"
+        "from uds_lens._storage import files as atomic\n"
         "atomic._exchange = lambda *_: False\nrename = os.rename\n"
         "def once(a, b):\n    rename(a, b)\n    os._exit(9)\n"
         "os.rename = once\natomic_files(sys.argv[1], {'x': b'new'})",
