@@ -122,7 +122,7 @@ def print_scores(sets: Mapping[str, Sequence[ul.ForgetExample]], models: Path) -
 def marked(example: ul.ForgetExample) -> Marks:
     """Return the characters of an entity."""
     span = entity_span(example)
-    return [] if isinstance(span, str) else [tuple(span)]
+    return [] if isinstance(span, str) else [(span[0], span[1])]
 
 
 def new_words(example: ul.ForgetExample) -> Marks:

@@ -103,7 +103,7 @@ def test_equal_scores_are_no_proof_that_all_others_score_alike(score):
 
 
 def test_of_single_examples_the_share_has_a_beta_posterior():
-    for n, ones in ((20, 0), (8, 8), (30, 7)):
+    for n, ones in ((20, 0), (8, 8), (2, 2), (300, 300), (30, 7)):
         count = np.array([1.0] * ones + [0.0] * (n - ones))
         found = share_interval(count, np.ones(n, dtype=int), 0.95)
         assert found == pytest.approx(beta.ppf([0.025, 0.975], 1 + ones, 1 + n - ones), abs=2e-3)

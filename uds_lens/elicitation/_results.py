@@ -818,8 +818,9 @@ def depth_correlation(
     """Return the Spearman correlation of UDS with what was elicited, over examples, with an interval over subjects.
 
     With z_j the inverse hyperbolic tangent of the correlation without subject j of G, and z that of all, the interval
-    is tanh(z +- t se), se^2 = (G - 1) / G sum (z_j - mean z_j)^2 (the jackknife), t the quantile of Student's t with
-    G - 1 degrees of freedom.
+    is tanh(z +- t se), se^2 = (G - 1) / G sum d_j^2 with d_j = z_j - mean z_j (the jackknife), t the quantile of
+    Student's t with 2 G / (k - 1) degrees of freedom, at most G - 1, where k = G sum d_j^4 / (sum d_j^2)^2: fewer where
+    a few subjects make most of the correlation, as se^2 is then less certain.
 
     Args:
         frame: From `with_depth`.
@@ -835,7 +836,8 @@ def depth_correlation(
         DataError: The frame holds no such audit.
 
     References:
-        Efron (1982), The Jackknife, the Bootstrap and Other Resampling Plans; Fisher (1921) for the scale.
+        Efron (1982), The Jackknife, the Bootstrap and Other Resampling Plans; Fisher (1921) for the scale; Box (1953),
+        Non-Normality and Tests on Variances, for the degrees of freedom.
 
     Example:
         >>> import pandas as pd
@@ -865,9 +867,13 @@ def _jackknifed(rho: float, one: np.ndarray, other: np.ndarray, groups: np.ndarr
     without = np.array([_spearman(one[groups != group], other[groups != group]) for group in range(n)])
     if n < 3 or not (np.abs([rho, *without]) < 1 - ROUNDING).all():  # NaN is not below either
         return NO_INTERVAL
-    spread = np.arctanh(without)
-    error = math.sqrt((n - 1) / n * float(((spread - spread.mean()) ** 2).sum()))
-    reach = student(_CONFIDENCE, n - 1) * error
+    apart = np.arctanh(without)
+    squares = (apart - apart.mean()) ** 2
+    if squares.sum() < ROUNDING:
+        return NO_INTERVAL
+    kurtosis = n * float((squares**2).sum()) / float(squares.sum()) ** 2
+    freedom = n - 1 if kurtosis <= 1 else min(n - 1, 2 * n / (kurtosis - 1))
+    reach = student(_CONFIDENCE, freedom) * math.sqrt((n - 1) / n * float(squares.sum()))
     return Interval(math.tanh(math.atanh(rho) - reach), math.tanh(math.atanh(rho) + reach))
 
 

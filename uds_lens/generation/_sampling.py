@@ -80,7 +80,7 @@ def sample_continuations(
         )
     found: list[list[list[int]]] = [[[] for _ in range(samples)] for _ in prompts]
     steps = 0
-    uniforms = [None] * len(prompts)
+    uniforms: list[Tensor | None] = [None] * len(prompts)
     if temperature > 0 and seeds is not None:
         uniforms = [_uniforms(seed, samples, max_new_tokens) for seed in seeds]
     groups = _groups(model, prompts, samples, max_new_tokens, rows_at_once)

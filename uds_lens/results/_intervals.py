@@ -115,16 +115,15 @@ def share_interval(
     ends = betaincinv(whole + 0.5, n - whole + 0.5, [1e-6, 1 - 1e-6])  # wide enough for any correlation
     first, last = np.arcsin(np.sqrt(ends)).tolist()
     angles = np.linspace(first, last, _MEANS)
-    p = np.clip(np.sin(angles) ** 2, 1e-12, 1 - 1e-12)  # a share of exactly 0 or 1 has no density
-    rho = (
-        np.sin((np.arange(_CORRELATIONS) + 0.5) / _CORRELATIONS * np.pi / 2) ** 2
-    )  # equal parts of the prior
-    a, b = (share[:, None] * (1 / rho - 1) for share in (p, 1 - p))
+    p, rest = np.sin(angles) ** 2, np.cos(angles) ** 2  # the rest is above 0 where 1 - p rounds to 0
+    steps = (np.arange(_CORRELATIONS) + 0.5) / _CORRELATIONS * np.pi / 2
+    rho = np.sin(steps) ** 2  # equal parts of the prior
+    a, b = (share[:, None] * (1 / rho - 1) for share in (p, rest))
     kinds, times = np.unique(np.stack([count, size.astype(float)]), axis=1, return_counts=True)
     successes, trials = kinds[:, :, None, None]
     each = (
         gammaln(a + successes)
-        + gammaln(b + (trials - successes))
+        + gammaln(b + (trials - successes))  # in this order: b may be tiny
         - gammaln(a + b + trials)
         - (gammaln(a) + gammaln(b) - gammaln(a + b))
     )
@@ -346,7 +345,7 @@ def studentised(
     return Interval(float(ratio - reach), float(ratio + reach)) if math.isfinite(reach) else NO_INTERVAL
 
 
-def student(confidence: float, degrees_of_freedom: int) -> float:
+def student(confidence: float, degrees_of_freedom: float) -> float:
     """The quantile of Student's t that a two-sided interval reaches to."""
     from scipy.stats import t
 
