@@ -41,7 +41,7 @@ def loose_names(files: list[Path]) -> list[str]:
 
 def wide_functions() -> list[str]:
     """Return promised functions with more than 8 parameters."""
-    rooms = [getattr(ul, name) for name in ul.__all__ if inspect.ismodule(getattr(ul, name))]
+    rooms = [getattr(ul, name) for name in dir(ul) if inspect.ismodule(getattr(ul, name))]
     promised = {
         f"{room.__name__}.{name}": getattr(room, name)
         for room in rooms
