@@ -8,13 +8,13 @@ import torch
 from tiny_models import EXAMPLES
 
 from uds_lens.audit._baseline import Baseline
-from uds_lens.audit._runner import Target, _closeness, _mean_over_tokens
+from uds_lens.audit._two_stage import closeness, lost_logprob, mean_over_tokens
 from uds_lens.data import TokenSequence, encode, make_batch
 from uds_lens.errors import UdsLensWarning, forget_warnings
 from uds_lens.patching import WavefrontTarget, capture
 from uds_lens.patching import _passes as rows_layout
 from uds_lens.patching._engines import checked_rows
-from uds_lens.results import AuditConfig, DepthAudit, RunOptions
+from uds_lens.results import DepthAudit, RunOptions
 
 AUTO = RunOptions(device="cpu")
 
@@ -213,19 +213,18 @@ def test_scores_are_put_together_off_a_device_without_float64(opened, unchecked)
     with pytest.raises(TypeError, match="float64"):
         values.as_subclass(OnApple).double()
     there = values.as_subclass(OnApple)
-    assert torch.equal(_mean_over_tokens(there, apple), _mean_over_tokens(values, batch))
+    assert torch.equal(mean_over_tokens(there, apple), mean_over_tokens(values, batch))
     other = states.roll(1, dims=1)
     on_batch = SimpleNamespace(
         batch=apple, logprobs=there, patched=lambda cache, layers: there[:, None].expand(-1, 4, -1) - 0.5
     )
     nowhere = torch.zeros(states.shape[:2], dtype=torch.bool)
     cache = SimpleNamespace(same_as=lambda own, mask: nowhere.as_subclass(OnApple))
-    asked = SimpleNamespace(config=AuditConfig())
-    lost = Target._delta(asked, on_batch, cache, states)
+    lost = lost_logprob(on_batch, cache, states, exact_noop=True)
     torch.testing.assert_close(lost, torch.full_like(lost, 0.5))
     assert (lost.dtype, type(lost)) == (torch.float64, torch.Tensor)
-    found = _closeness(other.as_subclass(OnApple), states.as_subclass(OnApple), apple)
-    for one, two in zip(found, _closeness(other, states, batch), strict=True):
+    found = closeness(other.as_subclass(OnApple), states.as_subclass(OnApple), apple)
+    for one, two in zip(found, closeness(other, states, batch), strict=True):
         assert type(one) is torch.Tensor
         assert torch.equal(one, two)
 

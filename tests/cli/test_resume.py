@@ -81,9 +81,9 @@ def test_full_can_be_kept_open(
     monkeypatch.setattr("uds_lens.audit._two_stage.Target", noted)
     both = (*words(sweep, "unlearned", "full"), "--json")
     plainly = json.loads(uds_lens(*both, "--out", tmp_path / "a").out)["audits"]
-    assert kept == [False, False]
+    assert kept == [False, False, False], "stage 1, and stage 2 of both"
     kept.clear()
     code, printed, _ = uds_lens(*both, "--out", tmp_path / "b", "--keep-full")
-    assert (code, kept) == (0, [True])
+    assert (code, kept) == (0, [False, True])
     assert [audit["uds"] for audit in json.loads(printed)["audits"]] == [audit["uds"] for audit in plainly]
     assert sum("memory: the audit needs about" in line for line in uds_lens.doing) == 2

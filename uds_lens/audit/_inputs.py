@@ -1,11 +1,11 @@
-"""What an audit is asked on beside the forget set, and against whom: control facts, and one retain model or several."""
+"""Inputs of an audit: examples and models, checked before a model is opened, tokenised once for all models."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 from jaxtyping import Bool
 from torch import Tensor
@@ -27,7 +27,6 @@ from uds_lens.errors import ConfigError, DataError, ModelError, Setting
 from uds_lens.models import (
     HookedModel,
     ModelSource,
-    RetainSource,
     check_compatible,
     pick_device,
     read_checkpoint_info,
@@ -40,10 +39,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
     from uds_lens.data._readers import ExampleSource
-
-
-# What an audit is asked on: examples however they were given, checked before a model is opened, or a
-# sample.
 
 
 class ForgetSet(NamedTuple):
@@ -80,8 +75,8 @@ def forget_set(
     return ForgetSet(kept, told | ({"sorted_by": sorted_by(found)} if config.sample == "first" else {}))
 
 
-class AskedFacts(NamedTuple):
-    """Everything the models are asked on."""
+class AuditInputs(NamedTuple):
+    """The examples that are measured."""
 
     forget: ForgetSet
     """The forget set, or a sample."""
@@ -94,7 +89,7 @@ class AskedFacts(NamedTuple):
         return None if self.control is None else self.control.examples
 
 
-def asked_facts(examples: ExamplesLike, control: ExamplesLike | None, config: AuditConfig) -> AskedFacts:
+def audit_inputs(examples: ExamplesLike, control: ExamplesLike | None, config: AuditConfig) -> AuditInputs:
     """Read both sets and check them before a model is opened; `config.limit` holds for each of them.
 
     Raises:
@@ -102,7 +97,7 @@ def asked_facts(examples: ExamplesLike, control: ExamplesLike | None, config: Au
     """
     asked = forget_set(examples, config)
     if control is None:
-        return AskedFacts(asked, None)
+        return AuditInputs(asked, None)
     try:
         kept = forget_set(control, config)
     except DataError as error:
@@ -114,41 +109,44 @@ def asked_facts(examples: ExamplesLike, control: ExamplesLike | None, config: Au
             Setting("control"),
             f" holds {both} of the examples to forget: it must hold facts that full and retain both know.",
         )
-    return AskedFacts(asked, kept)
+    return AuditInputs(asked, kept)
 
 
-@overload
-def retain_roles(retain: str | Sequence[str]) -> Mapping[str, str]: ...
+@dataclass(frozen=True)
+class Source:
+    """A model whose states are patched into `full`."""
+
+    role: Literal["retain", "unlearned"]
+    """What it is in the audit."""
+
+    index: int
+    """Its place among several of its role, from 1; 0 where it is the only one."""
+
+    model: ModelSource
+    """Where it is opened."""
+
+    @property
+    def name(self) -> str:
+        """Its role as results and messages have it.
+
+        >>> Source("retain", 0, "ckpt/a").name, Source("retain", 2, "ckpt/b").name
+        ('retain', 'retain 2')
+        """
+        return f"{self.role} {self.index}" if self.index else self.role
 
 
-@overload
-def retain_roles(retain: RetainSource) -> Mapping[str, ModelSource]: ...
-
-
-def retain_roles(retain: RetainSource) -> Mapping[str, ModelSource]:
-    """The retain models by role: `retain`, or `retain 1`, `retain 2` ... where there are several.
+def sources_of(role: Literal["retain", "unlearned"], models: ModelSource | Sequence[Any]) -> list[Source]:
+    """Make the records of one model or several.
 
     Raises:
-        ConfigError: There is none.
-
-    Example:
-        >>> retain_roles("ckpt/retain"), retain_roles(["ckpt/seed1", "ckpt/seed2"])
-        ({'retain': 'ckpt/retain'}, {'retain 1': 'ckpt/seed1', 'retain 2': 'ckpt/seed2'})
+        ConfigError: The list is empty.
     """
-    if not isinstance(retain, list | tuple):
-        return {"retain": cast("ModelSource", retain)}
-    if not retain:
-        raise ConfigError(Setting("retain"), " must name at least one model; got an empty list.")
-    if len(retain) == 1:
-        return {"retain": retain[0]}
-    return {f"retain {i}": model for i, model in enumerate(retain, start=1)}
-
-
-# What an audit runs on: the tokenised forget set in batches, the same for every model.
-
-
-class MeasureAgain(Exception):  # noqa: N818 - a signal, not an error
-    """Raised in the middle of a pass whose engine has given way to another: all of the pass is repeated."""
+    if not isinstance(models, list | tuple):
+        return [Source(role, 0, cast("ModelSource", models))]
+    if not models:
+        raise ConfigError(Setting(role), " must name at least one model; got an empty list.")
+    first = 0 if len(models) == 1 else 1
+    return [Source(role, i, model) for i, model in enumerate(models, start=first)]
 
 
 @dataclass(frozen=True, eq=False)

@@ -91,9 +91,9 @@ class Question:
     @property
     def retains(self) -> Mapping[str, str]:
         """The retain models by role."""
-        from uds_lens.audit._inputs import retain_roles
+        from uds_lens.audit._inputs import sources_of
 
-        return retain_roles(self.retain)
+        return {source.name: str(source.model) for source in sources_of("retain", self.retain)}
 
     def _same_facts(self, result: DepthAudit | Baseline) -> bool:
         """Whether forget set and control are what is asked for."""
@@ -107,13 +107,13 @@ class Question:
 
     @cached_property
     def _plan(self) -> Plan:
-        from uds_lens.audit._inputs import asked_facts, make_plan
+        from uds_lens.audit._inputs import audit_inputs, make_plan
 
-        asked = asked_facts(self.examples, self.control, self.config)
+        inputs = audit_inputs(self.examples, self.control, self.config)
         return make_plan(
             {"full": self.full},
-            asked.forget.examples,
-            control=asked.control_examples,
+            inputs.forget.examples,
+            control=inputs.control_examples,
             config=self.config,
             options=self.options,
         )

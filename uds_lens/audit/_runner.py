@@ -1,12 +1,16 @@
-"""What was read from one source: its states at every row's window, in memory or, above a budget, on disk."""
+"""Run an audit's passes: batches, spilling to disk, halving when memory runs out, falling back to the plain engine.
+
+What is measured is in `_two_stage.py`. Here stand the states of sources (`SourceStates`, on the CPU, above a budget on
+disk), `read_sources`, and `Target`, which keeps `full` open.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from types import TracebackType
 
 import torch
@@ -14,16 +18,15 @@ from jaxtyping import Float
 from torch import Tensor
 
 from uds_lens._compat.torch import is_out_of_memory
-from uds_lens._progress import progress
+from uds_lens._progress import about, progress
 from uds_lens._storage import IN_TEMPORARY, SpillFolder, writing
 from uds_lens._types import Engine, LastLayer, Site
-from uds_lens.audit._inputs import MeasureAgain, Plan
-from uds_lens.audit._memory import GIB, run_halving
+from uds_lens.audit._inputs import Plan, Source
+from uds_lens.audit._memory import GIB, require_memory, run_halving
 from uds_lens.data import TokenBatch
 from uds_lens.errors import DataError, ModelBusyError, ModelError, warn_once
 from uds_lens.models import HookedModel, ModelSource, open_model
 from uds_lens.patching import (
-    NaiveTarget,
     SpanCache,
     WavefrontTarget,
     capture,
@@ -33,10 +36,14 @@ from uds_lens.patching import (
     row_layout,
 )
 from uds_lens.patching._costs import SCORES_AT_ONCE
-from uds_lens.patching._engines import checked_rows
+from uds_lens.patching._engines import PatchEngine, checked_rows
 from uds_lens.patching._passes import packable
 from uds_lens.results._records import ModelRecord
 from uds_lens.results._settings import AuditConfig, RunOptions
+
+
+class _MeasureAgain(Exception):  # noqa: N818 - a signal, not an error
+    """Raised in the middle of a pass whose engine was replaced: the whole pass is repeated."""
 
 
 class StateStore:
@@ -120,6 +127,34 @@ class SourceStates:
         return SpanCache(torch.stack(parts), self.site, self.last_layer, self.record.name)
 
 
+def read_sources(
+    full: ModelSource, sources: Sequence[Source], plan: Plan, *, config: AuditConfig, options: RunOptions
+) -> list[SourceStates]:
+    """Read all sources, one open at a time; where fast reading fails on one, all are read again plainly.
+
+    Raises:
+        ModelError: There is not the memory for their states and for `full`, or one gives NaN.
+    """
+    require_memory(full, plan, n_sources=len(sources), config=config, options=options)
+    while True:
+        n_fallen, states = len(plan.fallen), []
+        for number, source in enumerate(sources, start=1):
+            # One of several unlearned models is reported by the last part of its path or Hub id.
+            several = (
+                source.role == "unlearned" and source.index and isinstance(source.model, str | os.PathLike)
+            )
+            label = f"{PurePath(source.model).name} ({number} of {len(sources)})" if several else ""  # type: ignore[arg-type]
+            role = source.role if label else source.name
+            with about(label) if label else nullcontext():
+                states.append(
+                    read_source(
+                        source.model, plan, role=role, config=config, options=options, share=len(sources)
+                    )
+                )
+        if len(plan.fallen) == n_fallen or len(states) == 1:
+            return states
+
+
 def read_source(
     source: ModelSource, plan: Plan, *, role: str, config: AuditConfig, options: RunOptions, share: int = 1
 ) -> SourceStates:
@@ -157,7 +192,7 @@ def read_source(
             try:
                 for rows in progress(batches, desc=f"read {role}", unit="batch", enabled=options.progress):
                     run_halving(rows, read, about=f"read {model.name} {options.token_budget}")
-            except MeasureAgain:  # all rows are read in one way
+            except _MeasureAgain:  # all rows are read in one way
                 continue
             return SourceStates(record, store, config.site, config.last_layer)
 
@@ -165,7 +200,7 @@ def read_source(
 def _reader(
     model: HookedModel, plan: Plan, config: AuditConfig, options: RunOptions
 ) -> Callable[[TokenBatch], Float[Tensor, "batch layer win d_model"]]:
-    """Return what reads a batch's states; where the fast way fails, it raises `MeasureAgain` and reads plainly then."""
+    """Return a function that reads a batch; where the fast way fails, it raises `_MeasureAgain` and reads plainly."""
     packed = runs_packed(model, plan)
     engine = plan.reading(model, site=config.site, packed=packed, engine=options.engine)
 
@@ -179,7 +214,7 @@ def _reader(
             if is_out_of_memory(error) or isinstance(error, ModelBusyError):
                 raise
             engine = plan.read_plainly(model, error, packed=packed)
-            raise MeasureAgain from error
+            raise _MeasureAgain from error
 
     def read_by(batch: TokenBatch, packed: bool) -> Float[Tensor, "batch layer win d_model"]:
         cache = capture(
@@ -245,57 +280,6 @@ def _padded(states: Float[Tensor, "layer win d_model"], width: int) -> Float[Ten
     return torch.cat([states, states[:, -1:].expand(-1, missing, -1)], dim=1)
 
 
-# The pass over `full`: every source is patched into it, batch by batch, against one recording of each
-# batch.
-
-
-@dataclass(frozen=True, eq=False)
-class PatchScores:
-    """What patching one source into `full` costs."""
-
-    delta: Float[Tensor, "example layer"]
-    """Log-probability lost, nats per token, float64: mean over the entity's tokens."""
-
-    norm_ratio: Float[Tensor, "example layer"]
-    """Norm of the patched-in state over that of the state it replaces, mean over patched positions."""
-
-    cosine: Float[Tensor, "example layer"]
-    """Cosine between the two states, mean over patched positions."""
-
-    engine: Engine
-    """Engine that measured all of it."""
-
-    @classmethod
-    def empty(cls, n_examples: int, n_layers: int, engine: Engine) -> PatchScores:
-        """All NaN, to be filled."""
-        shape = (n_examples, n_layers)
-        delta, ratio, cosine = (torch.full(shape, torch.nan, dtype=torch.float64) for _ in range(3))
-        return cls(delta, ratio, cosine, engine)
-
-
-@dataclass(frozen=True, eq=False)
-class TargetScores:
-    """The pass over `full`: its own log-probabilities, and the scores of each source."""
-
-    record: ModelRecord
-    """The target."""
-
-    engine: Engine
-    """Engine that was used."""
-
-    device: str
-    """Device the target ran on."""
-
-    rows: str
-    """How rows stood side by side."""
-
-    s_full: Float[Tensor, "example"]
-    """Mean log-probability of the entity's tokens under `full`, nats per token."""
-
-    sources: list[PatchScores]
-    """One per source, in their order."""
-
-
 class Target:
     """`full`, open, with an engine chosen; use it in a `with` block.
 
@@ -324,7 +308,7 @@ class Target:
         self._left = int(options.memory_gib * GIB) if keep else 0
         self._batches = plan.batches_for(self.model)
         self._scores_at_once: int | None = None
-        self._kept: dict[tuple[int, ...], WavefrontTarget | NaiveTarget] = {}
+        self._kept: dict[tuple[int, ...], PatchEngine] = {}
 
     @property
     def fingerprint(self) -> str:
@@ -340,105 +324,53 @@ class Target:
         self._kept.clear()
         self._stack.close()
 
-    def score(self, sources: Sequence[SourceStates]) -> TargetScores:
-        """Patch sources in; each batch is recorded once for all of them.
+    def run_batches(self, work: Callable[[PatchEngine, list[int]], None]) -> None:
+        """Call `work(engine, rows)` on every batch, recorded or ready to run, and again on all where the engine fails.
 
-        Where the fast engine fails on a batch, all batches are measured again by the reference.
+        Where memory runs out, batches are halved; where the fast engine fails, all are run again by the plain one, so
+        that one engine measures all of it.
 
-        Raises:
-            ModelError: A log-probability is NaN or infinite; names the first example.
+        Args:
+            work: Measures the rows of a batch; it may be called on the same rows again.
         """
-        while True:
+
+        def work_or_fall_back(rows: list[int]) -> None:
             try:
-                return self._score_by_one_engine(sources)
-            except MeasureAgain:
-                continue
-
-    def _score_by_one_engine(self, sources: Sequence[SourceStates]) -> TargetScores:
-        n_examples = len(self.plan.rows)
-        s_full = torch.full((n_examples,), torch.nan, dtype=torch.float64)
-        scores = [PatchScores.empty(n_examples, self.model.n_layers, self.engine) for _ in sources]
-
-        def score_once(rows: list[int]) -> None:
-            on_batch = self._on(rows)
-            batch = _batch_of(on_batch)
-            s_full[rows] = _mean_over_tokens(on_batch.logprobs, batch)
-            self.plan.require_finite(s_full[rows].isfinite(), rows, self.model.name, "log-probabilities")
-            for source, into in zip(sources, scores, strict=True):
-                self._score_source(source, into, rows, on_batch)
-
-        def score(rows: list[int]) -> None:
-            try:
-                score_once(rows)
+                work(self._engine_on(rows), rows)
             except Exception as error:
-                if not self._may_fall_back(error):
+                # A failure of the fast engine: not memory, not a broken model, and nobody insists on the engine.
+                fast = self.engine == "wavefront" and self.options.engine == "auto"
+                if not fast or isinstance(error, ModelError) or is_out_of_memory(error):
                     raise
-                self._fall_back(error)
-                raise MeasureAgain from error
+                self.engine = fall_back(self.model, error)
+                self._kept.clear()
+                raise _MeasureAgain from error
 
-        batches = progress(self._batches, desc="patch into full", unit="batch", enabled=self.options.progress)
-        about = f"patch {self.model.name} {self.options.token_budget}"
-        self._batches = [
-            piece
-            for rows in batches
-            for piece in run_halving(rows, score, relieve=self._give_back, about=about)
-        ]
-        return TargetScores(self.record, self.engine, str(self.model.device), self.rows, s_full, scores)
+        what = f"patch {self.model.name} {self.options.token_budget}"
+        while True:
+            show = self.options.progress
+            batches = progress(self._batches, desc="patch into full", unit="batch", enabled=show)
+            try:
+                self._batches = [
+                    piece
+                    for rows in batches
+                    for piece in run_halving(rows, work_or_fall_back, relieve=self._give_back, about=what)
+                ]
+                return
+            except _MeasureAgain:
+                continue
 
     @property
     def rows(self) -> str:
         """How rows stood side by side, for the record."""
         return self.layout.described(packed=self.packed)
 
-    def _score_source(
-        self,
-        source: SourceStates,
-        into: PatchScores,
-        rows: list[int],
-        on_batch: WavefrontTarget | NaiveTarget,
-    ) -> None:
-        true_states = self.config.exact_noop and self.config.last_layer == "resid_post"
-        if true_states and source.record.fingerprint == self.record.fingerprint:
-            into.delta[rows], into.norm_ratio[rows], into.cosine[rows] = 0.0, 1.0, 1.0
-            return
-        batch = _batch_of(on_batch)
-        cache = source.cache(batch)
-        cache = SpanCache(
-            cache.states.to(self.model.device, self.model.dtype), cache.site, cache.last_layer, cache.name
-        )
-        own = self._own_states(on_batch)
-        into.delta[rows] = self._delta(on_batch, cache, own)
-        finite = into.delta[rows].isfinite().all(-1)
-        self.plan.require_finite(finite, rows, source.record.name, "patched log-probabilities")
-        ratio, cosine = _closeness(cache.states, own, batch)
-        into.norm_ratio[rows], into.cosine[rows] = ratio, cosine
-
-    def _delta(
-        self,
-        on_batch: WavefrontTarget | NaiveTarget,
-        cache: SpanCache,
-        own: Float[Tensor, "batch layer win d_model"],
-    ) -> Float[Tensor, "batch layer"]:
-        """Nats per token lost by each patched layer; exactly 0 where the patch is a no-op."""
-        batch = _batch_of(on_batch)
-        same = cache.same_as(own, batch.patched_mask).cpu()
-        if not self.config.exact_noop:
-            same = torch.zeros_like(same)
-        layers = (~same).any(0).nonzero()[:, 0].tolist()
-        lost = torch.zeros(same.shape, dtype=torch.float64)
-        if layers:
-            patched = on_batch.patched(cache, layers=layers)[:, layers]
-            # Both are float32 and may cancel: the difference is taken in float64, which Apple's GPU does not have.
-            difference = on_batch.logprobs.cpu().double()[:, None] - patched.cpu().double()
-            lost[:, layers] = _mean_over_tokens(difference, batch)
-        return lost.masked_fill(same, 0.0)
-
-    def _on(self, rows: list[int]) -> WavefrontTarget | NaiveTarget:
+    def _engine_on(self, rows: list[int]) -> PatchEngine:
         key = tuple(rows)
         if key in self._kept:
             return self._kept[key]
         batch = self.plan.batch_of(rows, self.layout.padding_side).to(self.model.device)
-        on_batch = open_target(
+        engine = open_target(
             self.model,
             batch,
             site=self.config.site,
@@ -447,19 +379,10 @@ class Target:
             scores_at_once=self._scores_at_once,
             reading=self.reading,
         )
-        if isinstance(on_batch, WavefrontTarget) and on_batch.recording.nbytes <= self._left:
-            self._left -= on_batch.recording.nbytes
-            self._kept[key] = on_batch
-        return on_batch
-
-    def _may_fall_back(self, error: Exception) -> bool:
-        """Whether a failure is the fast engine's: not memory, not broken models, and nobody insists on the engine."""
-        fast = self.engine == "wavefront" and self.options.engine == "auto"
-        return fast and not isinstance(error, ModelError) and not is_out_of_memory(error)
-
-    def _fall_back(self, error: Exception) -> None:
-        self.engine = fall_back(self.model, error)
-        self._kept.clear()
+        if isinstance(engine, WavefrontTarget) and engine.recording.nbytes <= self._left:
+            self._left -= engine.recording.nbytes
+            self._kept[key] = engine
+        return engine
 
     def _give_back(self) -> bool:
         """Let go of kept recordings, or else hold fewer attention scores; whether recordings were there."""
@@ -470,14 +393,6 @@ class Target:
             self._scores_at_once = max((self._scores_at_once or SCORES_AT_ONCE) // 2, 1 << 16)
         return kept
 
-    def _own_states(
-        self, on_batch: WavefrontTarget | NaiveTarget
-    ) -> Float[Tensor, "batch layer win d_model"]:
-        """The target's own states at the patch site: what a patch replaces."""
-        if self.config.site == "resid_post":
-            return on_batch.states
-        return capture(self.model, _batch_of(on_batch), site=self.config.site).states
-
     def _choose(self) -> Engine:
         """The engine that passes the self-check on two rows."""
         if not self.plan.rows:
@@ -487,48 +402,3 @@ class Target:
         rows = checked_rows(self.plan.rows)
         batch = self.plan.tried(self.model, rows)
         return choose_engine(self.model, batch, site=self.config.site, packed=self.packed)
-
-
-def score_sources(
-    full: ModelSource,
-    sources: Sequence[SourceStates],
-    plan: Plan,
-    *,
-    config: AuditConfig,
-    options: RunOptions,
-) -> TargetScores:
-    """Open `full`, patch every source into it, close it.
-
-    Raises:
-        ModelError: A log-probability is NaN or infinite; names the first example.
-    """
-    with Target(full, plan, config=config, options=options) as target:
-        return target.score(sources)
-
-
-def _batch_of(on_batch: WavefrontTarget | NaiveTarget) -> TokenBatch:
-    return on_batch.recording.batch if isinstance(on_batch, WavefrontTarget) else on_batch.batch
-
-
-def _mean_over_tokens(values: Tensor, batch: TokenBatch) -> Tensor:
-    """Mean over the scored window positions (last axis), whatever stands at the others; float64, on the CPU."""
-    scored, values = batch.scored_mask.cpu(), values.cpu().double()
-    count = scored.sum(-1).reshape(-1, *[1] * (values.ndim - 2))
-    return torch.where(scored if values.ndim == 2 else scored[:, None], values, 0.0).sum(-1) / count
-
-
-def _closeness(
-    source: Float[Tensor, "batch layer win d_model"],
-    own: Float[Tensor, "batch layer win d_model"],
-    batch: TokenBatch,
-) -> tuple[Float[Tensor, "batch layer"], Float[Tensor, "batch layer"]]:
-    """How far from the target's own state the patch is: norm ratio and cosine, mean over patched positions."""
-    source, own = source.float(), own.float()
-    ratio = source.norm(dim=-1) / own.norm(dim=-1)
-    cosine = torch.nn.functional.cosine_similarity(source, own, dim=-1)
-    patched = batch.patched_mask[:, None]
-    count = patched.sum(-1).cpu()
-    return (
-        torch.where(patched, ratio, 0.0).sum(-1).cpu().double() / count,
-        torch.where(patched, cosine, 0.0).sum(-1).cpu().double() / count,
-    )

@@ -1,195 +1,168 @@
-"""How audits are measured: stage 1, stage 2 of models against a baseline, or both at once with one pass over `full`."""
+"""The two stages of an audit: read each source's states, patch them into `full`, take what its log-probability loses.
+
+Stage 1 patches the retain models, stage 2 the unlearned ones. A source is first read (`read_sources`: opened, its
+states at the windows copied to the CPU, closed); then `full` is opened (`Target`), and every batch of it is patched
+with the states of every source. Both stages in one run cost one pass over `full`.
+"""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
-from pathlib import PurePath
-from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
-from uds_lens._progress import about, tell
+from uds_lens._progress import tell
 from uds_lens._settings import as_settings
-from uds_lens.audit._baseline import Baseline
-from uds_lens.audit._inputs import AskedFacts, Plan, asked_facts, make_plan, retain_roles
+from uds_lens._types import Engine
+from uds_lens.audit._baseline import Baseline, baseline_of, join_stages
+from uds_lens.audit._inputs import AuditInputs, Plan, Source, audit_inputs, make_plan, sources_of
 from uds_lens.audit._memory import require_memory
-from uds_lens.audit._runner import (
-    PatchScores,
-    SourceStates,
-    Target,
-    TargetScores,
-    read_source,
-    score_sources,
-)
-from uds_lens.data import Encoded, ExamplesLike
-from uds_lens.errors import ModelError, warn_once
-from uds_lens.models import (
-    CheckpointInfo,
-    ModelSource,
-    RetainSource,
-    check_compatible,
-    read_checkpoint_info,
-)
+from uds_lens.audit._runner import SourceStates, Target, read_source, read_sources
+from uds_lens.data import ExamplesLike, TokenBatch
+from uds_lens.errors import ModelError
+from uds_lens.models import ModelSource, RetainSource, check_compatible, read_checkpoint_info
+from uds_lens.patching import SpanCache, capture
+from uds_lens.patching._engines import PatchEngine
 from uds_lens.results._depth_audit import DepthAudit
 from uds_lens.results._records import ModelRecord, provenance
 from uds_lens.results._settings import AuditConfig, RunOptions
-from uds_lens.results._stage_1 import ControlFacts, RetainStage1
 
-# From what the passes gave to results: a baseline, and a baseline joined with stage 2 of a model.
+# Patching sources into `full`.
 
 
-def baseline_of(
-    scores: TargetScores,
-    retains: Sequence[ModelRecord],
+@dataclass(frozen=True, eq=False)
+class PatchScores:
+    """What patching one source into `full` costs."""
+
+    delta: Float[Tensor, "example layer"]
+    """Log-probability lost, nats per token, float64: mean over the entity's tokens."""
+
+    norm_ratio: Float[Tensor, "example layer"]
+    """Norm of the patched-in state over that of the state it replaces, mean over patched positions."""
+
+    cosine: Float[Tensor, "example layer"]
+    """Cosine between the two states, mean over patched positions."""
+
+    engine: Engine
+    """Engine that measured all of it."""
+
+
+@dataclass(frozen=True, eq=False)
+class TargetScores:
+    """The pass over `full`: its own log-probabilities, and the scores of each source."""
+
+    record: ModelRecord
+    """The target."""
+
+    engine: Engine
+    """Engine that measured all of it."""
+
+    device: str
+    """Device the target ran on."""
+
+    rows: str
+    """How rows stood side by side."""
+
+    s_full: Float[Tensor, "example"]
+    """Mean log-probability of the entity's tokens under `full`, nats per token."""
+
+    sources: list[PatchScores]
+    """One per source, in their order."""
+
+
+def score_sources(
+    full: ModelSource,
+    sources: Sequence[SourceStates],
     plan: Plan,
-    asked: AskedFacts,
     *,
     config: AuditConfig,
-    full: ModelSource,
-) -> Baseline:
-    """Stage 1 as a record.
+    options: RunOptions,
+) -> TargetScores:
+    """Open `full`, patch every source into it, close it.
 
-    Args:
-        scores: The pass over `full`; the retain models are its first sources.
-        retains: Their records.
-        plan: What was run.
-        asked: What was asked for.
-        config: What is measured.
-        full: Where `full` is opened again.
+    Raises:
+        ModelError: A log-probability is NaN or infinite; names the first example.
     """
-    n, rows = len(plan.encoded.rows), plan.encoded.rows
-    each = tuple(
-        RetainStage1(
-            model=record,
-            s1_delta=found.delta[:n],
-            s1_norm_ratio=found.norm_ratio[:n],
-            s1_cosine=found.cosine[:n],
-            control_s1_delta=None if plan.control is None else found.delta[n:],
-        )
-        for record, found in zip(retains, scores.sources, strict=False)
-    )
-    told = provenance(
-        engine=scores.engine,
-        device=scores.device,
-        rows=scores.rows,
-        rendered_prompt=rows[0].rendered.prompt if rows else None,
-        ids_hash=plan.encoded.ids_hash,
-    )
-    return Baseline(
-        config=config,
-        models={"full": scores.record, "retain": retains[0]},
-        examples=tuple(row.example for row in rows),
-        skipped=tuple(plan.encoded.skipped),
-        provenance={**told, "sample": asked.forget.sample},
-        n_tokens=_n_tokens(plan.encoded),
-        s_full=scores.s_full[:n],
-        s1_delta=_mean([retain.s1_delta for retain in each]),
-        s1_norm_ratio=_mean([retain.s1_norm_ratio for retain in each]),
-        s1_cosine=_mean([retain.s1_cosine for retain in each]),
-        retains=each if len(each) > 1 else (),
-        control=_control(scores, each, plan, asked),
-        full=full,
-    )
+    with Target(full, plan, config=config, options=options) as target:
+        return patch_sources(target, sources)
 
 
-def _control(
-    scores: TargetScores, retains: Sequence[RetainStage1], plan: Plan, asked: AskedFacts
-) -> ControlFacts | None:
-    if plan.control is None:
-        return None
-    n = len(plan.encoded.rows)
-    return ControlFacts(
-        examples=tuple(row.example for row in plan.control.rows),
-        skipped=tuple(plan.control.skipped),
-        ids_hash=plan.control.ids_hash,
-        sample=None if asked.control is None else asked.control.sample,
-        n_tokens=_n_tokens(plan.control),
-        s_full=scores.s_full[n:],
-        s1_delta=_mean([r.control_s1_delta for r in retains if r.control_s1_delta is not None]),
+def patch_sources(target: Target, sources: Sequence[SourceStates]) -> TargetScores:
+    """Patch every source into every batch of `full`; each batch is recorded once for all of them."""
+    n_examples, config = len(target.plan.rows), target.config
+    s_full = torch.full((n_examples,), torch.nan, dtype=torch.float64)
+    shape = (n_examples, target.model.n_layers)
+    scores = [tuple(torch.full(shape, torch.nan, dtype=torch.float64) for _ in range(3)) for _ in sources]
+
+    def score(engine: PatchEngine, rows: list[int]) -> None:
+        s_full[rows] = mean_over_tokens(engine.logprobs, engine.batch)
+        target.plan.require_finite(s_full[rows].isfinite(), rows, target.model.name, "log-probabilities")
+        for source, (delta, norm_ratio, cosine) in zip(sources, scores, strict=True):
+            true_states = config.exact_noop and config.last_layer == "resid_post"
+            if true_states and source.record.fingerprint == target.record.fingerprint:
+                delta[rows], norm_ratio[rows], cosine[rows] = 0.0, 1.0, 1.0
+                continue
+            cache = source.cache(engine.batch)
+            cache = replace(cache, states=cache.states.to(target.model.device, target.model.dtype))
+            own = engine.states  # what a patch replaces
+            if config.site != "resid_post":
+                own = capture(target.model, engine.batch, site=config.site).states
+            delta[rows] = lost_logprob(engine, cache, own, exact_noop=config.exact_noop)
+            finite = delta[rows].isfinite().all(-1)
+            target.plan.require_finite(finite, rows, source.record.name, "patched log-probabilities")
+            norm_ratio[rows], cosine[rows] = closeness(cache.states, own, engine.batch)
+
+    target.run_batches(score)
+    by_source = [PatchScores(*parts, engine=target.engine) for parts in scores]
+    return TargetScores(
+        target.record, target.engine, str(target.model.device), target.rows, s_full, by_source
     )
 
 
-def _n_tokens(encoded: Encoded) -> Tensor:
-    return torch.tensor([len(row.targets) for row in encoded.rows], dtype=torch.long)
+def lost_logprob(
+    engine: PatchEngine, cache: SpanCache, own: Float[Tensor, "batch layer win d_model"], *, exact_noop: bool
+) -> Float[Tensor, "batch layer"]:
+    """Nats per token lost by each patched layer; with `exact_noop`, exactly 0 where the patch changes nothing."""
+    same = cache.same_as(own, engine.batch.patched_mask).cpu() & exact_noop
+    layers = (~same).any(0).nonzero()[:, 0].tolist()
+    lost = torch.zeros(same.shape, dtype=torch.float64)
+    if layers:
+        patched = engine.patched(cache, layers=layers)[:, layers]
+        # Both are float32 and may cancel: the difference is taken in float64, which Apple's GPU does not have.
+        difference = engine.logprobs.cpu().double()[:, None] - patched.cpu().double()
+        lost[:, layers] = mean_over_tokens(difference, engine.batch)
+    return lost.masked_fill(same, 0.0)
 
 
-def _mean(parts: Sequence[Tensor]) -> Tensor:
-    """The mean of several tensors; a single one as it is, bit for bit."""
-    return parts[0] if len(parts) == 1 else torch.stack(list(parts)).mean(0)
+def mean_over_tokens(values: Tensor, batch: TokenBatch) -> Tensor:
+    """Mean over the scored window positions (last axis), whatever stands at the others; float64, on the CPU."""
+    scored, values = batch.scored_mask.cpu(), values.cpu().double()
+    count = scored.sum(-1).reshape(-1, *[1] * (values.ndim - 2))
+    return torch.where(scored if values.ndim == 2 else scored[:, None], values, 0.0).sum(-1) / count
 
 
-def joined(
-    baseline: Baseline,
-    unlearned: ModelRecord,
-    scores: PatchScores | None,
-    plan: Plan,
-    told: Mapping[str, Any],
-) -> DepthAudit:
-    """Join the stages; `scores` None means the model is a retain model itself, whose stage 2 is its stage 1."""
-    delta, ratio, cosine, control = (
-        _of_retain(baseline, unlearned) if scores is None else _split(scores, plan)
+def closeness(
+    source: Float[Tensor, "batch layer win d_model"],
+    own: Float[Tensor, "batch layer win d_model"],
+    batch: TokenBatch,
+) -> tuple[Float[Tensor, "batch layer"], Float[Tensor, "batch layer"]]:
+    """Norm ratio and cosine of the patched-in states to those they replace, mean over patched positions."""
+    source, own = source.float(), own.float()
+    ratio = source.norm(dim=-1) / own.norm(dim=-1)
+    cosine = torch.nn.functional.cosine_similarity(source, own, dim=-1)
+    patched = batch.patched_mask[:, None]
+    count = patched.sum(-1).cpu()
+    return (
+        torch.where(patched, ratio, 0.0).sum(-1).cpu().double() / count,
+        torch.where(patched, cosine, 0.0).sum(-1).cpu().double() / count,
     )
-    audit = DepthAudit(
-        config=baseline.config,
-        models={**baseline.models, "unlearned": unlearned},
-        examples=baseline.examples,
-        skipped=baseline.skipped,
-        provenance=told,
-        n_tokens=baseline.n_tokens,
-        s_full=baseline.s_full,
-        s1_delta=baseline.s1_delta,
-        s2_delta=delta,
-        s1_norm_ratio=baseline.s1_norm_ratio,
-        s1_cosine=baseline.s1_cosine,
-        s2_norm_ratio=ratio,
-        s2_cosine=cosine,
-        retains=baseline.retains,
-        control=baseline.control,
-        control_s2_delta=control,
-    )
-    _warn_of_nothing(audit, baseline)
-    return audit
 
 
-_Stage2 = tuple[Tensor, Tensor, Tensor, Tensor | None]
-"""Delta, norm ratio and cosine on the forget set; delta on the control facts."""
-
-
-def _split(scores: PatchScores, plan: Plan) -> _Stage2:
-    n = len(plan.encoded.rows)
-    control = None if plan.control is None else scores.delta[n:]
-    return scores.delta[:n], scores.norm_ratio[:n], scores.cosine[:n], control
-
-
-def _of_retain(baseline: Baseline, record: ModelRecord) -> _Stage2:
-    for retain in baseline.retains:
-        if retain.model.fingerprint == record.fingerprint:
-            return retain.s1_delta, retain.s1_norm_ratio, retain.s1_cosine, retain.control_s1_delta
-    control = None if baseline.control is None else baseline.control.s1_delta
-    return baseline.s1_delta, baseline.s1_norm_ratio, baseline.s1_cosine, control
-
-
-def _warn_of_nothing(audit: DepthAudit, baseline: Baseline) -> None:
-    """Say that nothing was measured: once for each baseline and tau, since the reason lies there."""
-    about = f"{baseline.key} {audit.config.tau}"
-    pair = f"full={audit.models['full'].name!r}, retain={audit.models['retain'].name!r}"
-    if not audit.examples:
-        warn_once(
-            f"UDS is NaN: none of the {len(audit.skipped)} rows could be scored, so that nothing was measured. "
-            f"`skipped` names the reasons; the first: {audit.skipped[0].reason} ({pair})",
-            key=f"no row {about} {[(row.id, row.question, row.reason) for row in audit.skipped]}",
-        )
-    elif audit.n_measured == 0:
-        warn_once(
-            "UDS is NaN: no example has a layer where patching retain's state costs more than tau "
-            f"({audit.config.tau:g} nats per token). Does `full` know the forget set, and `retain` not? ({pair})",
-            key=f"no layer {about}",
-        )
+# Both stages in one run, and stage 1 alone.
 
 
 def audit_from_scratch(
@@ -202,18 +175,22 @@ def audit_from_scratch(
     config: AuditConfig | None = None,
     options: RunOptions | None = None,
 ) -> DepthAudit:
-    """Both stages with one pass over `full`: retain is read, unlearned is read, then both are patched in."""
-    config, options = (
-        as_settings(AuditConfig, config, name="config"),
-        as_settings(RunOptions, options, name="options"),
-    )
-    roles = {**retain_roles(retain), "unlearned": unlearned}
-    asked = asked_facts(examples, control, config)
-    plan = _plan({"full": full, **roles}, asked, config, options)
-    *retains, last = _read(full, roles, plan, config, options)
+    """Measure both stages with one pass over `full`."""
+    config = as_settings(AuditConfig, config, name="config")
+    options = as_settings(RunOptions, options, name="options")
+    sources = [*sources_of("retain", retain), Source("unlearned", 0, unlearned)]
+    inputs = audit_inputs(examples, control, config)
+    plan = _plan(full, sources, inputs, config, options)
+    *retains, last = read_sources(full, sources, plan, config=config, options=options)
+    # A retain model as the unlearned one needs no stage 2: it scores exactly 1.
     known = last.record.fingerprint in {source.record.fingerprint for source in retains}
-    baseline, scores = _stage_1(full, retains, [] if known else [last], plan, config, options, asked)
-    return joined(baseline, last.record, None if known else scores[0], plan, baseline.provenance)
+    patched = retains if known else [*retains, last]
+    scores = score_sources(full, patched, plan, config=config, options=options)
+    baseline = baseline_of(
+        scores, [source.record for source in retains], plan, inputs, config=config, full=full
+    )
+    stage_2_scores = None if known else scores.sources[-1]
+    return join_stages(baseline, last.record, stage_2_scores, plan, baseline.provenance)
 
 
 def measure_baseline(
@@ -225,84 +202,77 @@ def measure_baseline(
     config: AuditConfig | None = None,
     options: RunOptions | None = None,
 ) -> Baseline:
-    """Stage 1 alone."""
-    config, options = (
-        as_settings(AuditConfig, config, name="config"),
-        as_settings(RunOptions, options, name="options"),
-    )
-    roles, asked = retain_roles(retain), asked_facts(examples, control, config)
-    plan = _plan({"full": full, **roles}, asked, config, options)
-    retains = _read(full, roles, plan, config, options)
-    return _stage_1(full, retains, [], plan, config, options, asked)[0]
+    """Measure stage 1 alone."""
+    config = as_settings(AuditConfig, config, name="config")
+    options = as_settings(RunOptions, options, name="options")
+    sources, inputs = sources_of("retain", retain), audit_inputs(examples, control, config)
+    plan = _plan(full, sources, inputs, config, options)
+    retains = read_sources(full, sources, plan, config=config, options=options)
+    scores = score_sources(full, retains, plan, config=config, options=options)
+    return baseline_of(scores, [source.record for source in retains], plan, inputs, config=config, full=full)
+
+
+def _plan(
+    full: ModelSource,
+    sources: Sequence[Source],
+    inputs: AuditInputs,
+    config: AuditConfig,
+    options: RunOptions,
+) -> Plan:
+    models = {"full": full, **{source.name: source.model for source in sources}}
+    forget, control = inputs.forget.examples, inputs.control_examples
+    return make_plan(models, forget, control=control, config=config, options=options)
+
+
+# Stage 2 against a baseline.
 
 
 def audit_models(
     baseline: Baseline, models: Sequence[ModelSource], *, options: RunOptions | None = None
 ) -> list[DepthAudit]:
-    """Stage 2 of several models: all are read, then patched into one recording of `full`."""
-    config, options, full = (
-        baseline.config,
-        stage_2_options(baseline, options),
-        full_of(baseline),
-    )
-    names = ["unlearned"] if len(models) == 1 else [f"unlearned {i}" for i in range(1, len(models) + 1)]
-    roles = dict(zip(names, models, strict=True))
-    plan = stage_2_plan(baseline, roles, options)
-    sources = _read(full, roles, plan, config, options)
+    """Measure stage 2 of several models: all are read, then patched into one recording of `full`."""
+    if not models:
+        return []
+    config, options, full = baseline.config, _stage_2_options(baseline, options), _full_of(baseline)
+    sources = sources_of("unlearned", list(models))
+    plan = _stage_2_plan(baseline, sources, options)
+    states = read_sources(full, sources, plan, config=config, options=options)
     with Target(full, plan, config=config, options=options) as target:
-        return stage_2(baseline, sources, target)
+        return stage_2(baseline, states, target)
 
 
-def _plan(
-    models: Mapping[str, ModelSource], asked: AskedFacts, config: AuditConfig, options: RunOptions
-) -> Plan:
-    return make_plan(
-        models, asked.forget.examples, control=asked.control_examples, config=config, options=options
-    )
+def stage_2(baseline: Baseline, sources: Sequence[SourceStates], target: Target) -> list[DepthAudit]:
+    """Measure stage 2 of sources that were read, in a target that must be the `full` of stage 1."""
+    if (now := target.fingerprint) != baseline.models["full"].fingerprint:
+        raise ModelError(
+            f"{target.record.name!r} is not the `full` this baseline was measured with (weights "
+            f"{now}, expected {baseline.models['full'].fingerprint}). Measure the baseline "
+            "again, or set its `full`."
+        )
+    retains = {record.fingerprint for role, record in baseline.roles.items() if role != "full"}
+    unknown = [source for source in sources if source.record.fingerprint not in retains]
+    scores = patch_sources(target, unknown).sources if unknown else []
+    by_source = dict(zip(map(id, unknown), scores, strict=True))
+    origin = {
+        **provenance(
+            engine=target.engine,
+            device=str(target.model.device),
+            rows=target.rows,
+            rendered_prompt=baseline.provenance.get("first_prompt"),
+            ids_hash=baseline.provenance["ids_hash"],
+        ),
+        "sample": baseline.provenance.get("sample"),
+        "stage_1": dict(baseline.provenance),
+    }
+    return [join_stages(baseline, s.record, by_source.get(id(s)), target.plan, origin) for s in sources]
 
 
-def _read(
-    full: ModelSource,
-    roles: Mapping[str, ModelSource],
-    plan: Plan,
-    config: AuditConfig,
-    options: RunOptions,
-) -> list[SourceStates]:
-    """The states of all sources, if there is memory for them; where fast reading fails on one, all are read again."""
-    require_memory(full, plan, n_sources=len(roles), config=config, options=options)
-    while True:
-        n_fallen = len(plan.fallen)
-        found = _read_each(roles, plan, config, options)
-        if len(plan.fallen) == n_fallen or len(found) == 1:
-            return found
-
-
-def _read_each(
-    roles: Mapping[str, ModelSource], plan: Plan, config: AuditConfig, options: RunOptions
-) -> list[SourceStates]:
-    found = []
-    for number, (role, model) in enumerate(roles.items(), start=1):
-        called = _called(model) if role == f"unlearned {number}" else ""
-        with about(f"{called} ({number} of {len(roles)})") if called else nullcontext():
-            word = "unlearned" if called else role
-            found.append(
-                read_source(model, plan, role=word, config=config, options=options, share=len(roles))
-            )
-    return found
-
-
-def _called(model: ModelSource) -> str:
-    """The last part of a model's path or Hub id; nothing for a live one."""
-    return PurePath(model).name if isinstance(model, str | os.PathLike) else ""
-
-
-def full_of(baseline: Baseline) -> ModelSource:
-    """Where `full` is opened."""
+def _full_of(baseline: Baseline) -> ModelSource:
     return baseline.full if baseline.full is not None else baseline.models["full"].name
 
 
-def stage_2_options(baseline: Baseline, options: RunOptions | None) -> RunOptions:
-    """Return how stage 2 is run: by the engine of stage 1 where that was the reference, unless one is named."""
+def _stage_2_options(baseline: Baseline, options: RunOptions | None) -> RunOptions:
+    """Take the plain engine where stage 1 did, unless one is named."""
     options = as_settings(RunOptions, options, name="options")
     if options.engine == "auto" and baseline.provenance.get("engine") == "naive":
         tell("stage 2 is measured by the naive engine, as stage 1 was")
@@ -310,9 +280,9 @@ def stage_2_options(baseline: Baseline, options: RunOptions | None) -> RunOption
     return options
 
 
-def stage_2_plan(baseline: Baseline, models: Mapping[str, ModelSource], options: RunOptions) -> Plan:
-    """Tokens and batches again, checked against those stage 1 was measured on."""
-    full = full_of(baseline)
+def _stage_2_plan(baseline: Baseline, sources: Sequence[Source], options: RunOptions) -> Plan:
+    """Tokenise and batch again, and check the tokens against those of stage 1."""
+    full = _full_of(baseline)
     where = {"offline": options.offline, "trust_remote_code": options.trust_remote_code}
     try:
         read_checkpoint_info(full, revision=options.revision, **where)
@@ -324,9 +294,8 @@ def stage_2_plan(baseline: Baseline, models: Mapping[str, ModelSource], options:
             f"here: {error} Say where it is: baseline.with_full(directory)."
         ) from error
     control = None if baseline.control is None else baseline.control.examples
-    plan = make_plan(
-        {"full": full, **models}, baseline.examples, control=control, config=baseline.config, options=options
-    )
+    models = {"full": full, **{source.name: source.model for source in sources}}
+    plan = make_plan(models, baseline.examples, control=control, config=baseline.config, options=options)
     hashes = plan.encoded.ids_hash, None if plan.control is None else plan.control.ids_hash
     known = None if baseline.control is None else baseline.control.ids_hash
     if hashes != (baseline.provenance.get("ids_hash"), known):
@@ -334,51 +303,6 @@ def stage_2_plan(baseline: Baseline, models: Mapping[str, ModelSource], options:
             "the tokenizer of `full` no longer gives the tokens this baseline was measured on: measure it again."
         )
     return plan
-
-
-def stage_2(baseline: Baseline, sources: Sequence[SourceStates], target: Target) -> list[DepthAudit]:
-    """Stage 2 of sources that were read, in a target that must be the `full` of stage 1."""
-    if (now := target.fingerprint) != baseline.models["full"].fingerprint:
-        raise ModelError(
-            f"{target.record.name!r} is not the `full` this baseline was measured with (weights "
-            f"{now}, expected {baseline.models['full'].fingerprint}). Measure the baseline "
-            "again, or set its `full`."
-        )
-    retains = {record.fingerprint for role, record in baseline.roles.items() if role != "full"}
-    own = [s for s in sources if s.record.fingerprint not in retains]
-    scores = target.score(own).sources if own else []
-    by_source = dict(zip(map(id, own), scores, strict=True))
-    told = {
-        **provenance(
-            engine=target.engine,
-            device=str(target.model.device),
-            rows=target.rows,
-            rendered_prompt=baseline.provenance.get("first_prompt"),
-            ids_hash=baseline.provenance["ids_hash"],
-        ),
-        "sample": baseline.provenance.get("sample"),
-        "stage_1": dict(baseline.provenance),
-    }
-    return [joined(baseline, s.record, by_source.get(id(s)), target.plan, told) for s in sources]
-
-
-def _stage_1(
-    full: ModelSource,
-    retains: list[SourceStates],
-    others: list[SourceStates],
-    plan: Plan,
-    config: AuditConfig,
-    options: RunOptions,
-    asked: AskedFacts,
-) -> tuple[Baseline, list[PatchScores]]:
-    """Patch the retain models and the others into `full`: the baseline, and the scores of each of the others."""
-    scores = score_sources(full, [*retains, *others], plan, config=config, options=options)
-    records = [source.record for source in retains]
-    baseline = baseline_of(scores, records, plan, asked, config=config, full=full)
-    return baseline, scores.sources[len(retains) :]
-
-
-# Stage 1 with `full` kept open and recorded: each further unlearned model costs one pass and its variants.
 
 
 @dataclass(frozen=True, eq=False)
@@ -406,26 +330,17 @@ class RecordedBaseline:
         """
         where = {"offline": self.options.offline, "trust_remote_code": self.options.trust_remote_code}
         info = read_checkpoint_info(unlearned, revision=self.options.revision, **where)
-        check_compatible({"full": self._full, "unlearned": info})
-        source = read_source(
-            unlearned, self.plan, role="unlearned", config=self.baseline.config, options=self.options
-        )
+        check_compatible({"full": read_checkpoint_info(self.target.model), "unlearned": info})
+        config = self.baseline.config
+        source = read_source(unlearned, self.plan, role="unlearned", config=config, options=self.options)
         return stage_2(self.baseline, [source], self.target)[0]
-
-    @cached_property
-    def _full(self) -> CheckpointInfo:
-        return read_checkpoint_info(self.target.model)
 
 
 @contextmanager
 def recorded(baseline: Baseline, *, options: RunOptions | None = None) -> Iterator[RecordedBaseline]:
     """Open and record `full`; see `Baseline.recorded`."""
-    config, options, full = (
-        baseline.config,
-        stage_2_options(baseline, options),
-        full_of(baseline),
-    )
-    plan = stage_2_plan(baseline, {}, options)
+    config, options, full = baseline.config, _stage_2_options(baseline, options), _full_of(baseline)
+    plan = _stage_2_plan(baseline, [], options)
     require_memory(full, plan, n_sources=1, config=config, options=options, keep=True)
     with Target(full, plan, config=config, options=options, keep=True) as target:
         yield RecordedBaseline(baseline, plan, target, options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -28,12 +29,41 @@ from uds_lens.patching._states import SpanCache, chosen_layers, hook_name, patch
 from uds_lens.patching._wave import Recording, record, resume_patched
 
 
+class PatchEngine(ABC):
+    """The target on one batch, ready to be patched."""
+
+    model: HookedModel
+    """The target."""
+
+    batch: TokenBatch
+    """The tokens, on the target's device."""
+
+    @property
+    @abstractmethod
+    def logprobs(self) -> Float[Tensor, "batch win"]:
+        """Unpatched log-probabilities of the scored tokens."""
+
+    @property
+    @abstractmethod
+    def states(self) -> Float[Tensor, "batch layer win d_model"]:
+        """The target's own `resid_post` at the window."""
+
+    @abstractmethod
+    def patched(
+        self, cache: SpanCache, *, layers: list[int] | None = None
+    ) -> Float[Tensor, "batch layer win"]:
+        """Log-probabilities with each of `layers` patched (None: all); NaN for the others."""
+
+
 @dataclass(eq=False)
-class WavefrontTarget:
+class WavefrontTarget(PatchEngine):
     """The target on one batch, recorded; every patched layer resumes from the recording."""
 
     model: HookedModel
     recording: Recording
+
+    def __post_init__(self) -> None:
+        self.batch = self.recording.batch
 
     @property
     def logprobs(self) -> Float[Tensor, "batch win"]:
@@ -53,7 +83,7 @@ class WavefrontTarget:
 
 
 @dataclass(eq=False)
-class NaiveTarget:
+class NaiveTarget(PatchEngine):
     """The target on one batch; every patched layer is a full forward with a TransformerLens hook."""
 
     model: HookedModel
