@@ -1,13 +1,12 @@
-"""Checks of settings: unknown names, wrong types and values out of range raise one sentence with the fix."""
+"""Records of settings that check themselves: unknown names, wrong types and values out of range raise one sentence."""
 
 from __future__ import annotations
 
 import difflib
 import functools
-import math
-from collections.abc import Callable
-from dataclasses import fields
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from uds_lens.errors import ConfigError, Setting
 
@@ -17,50 +16,111 @@ _LONGEST = 60
 """Letters of a value that a message shows."""
 
 
-def names_checked(cls: type[T]) -> type[T]:
-    """Make a dataclass refuse settings that it does not have with a `ConfigError` that names the nearest.
+def validated(cls: type[T]) -> type[T]:
+    """Make a dataclass check its settings when it is made; pydantic does so, by the annotations, strictly.
+
+    Ranges stand in the annotations (`uds_lens._types`); checks of several settings together stay in `__post_init__`.
 
     >>> from dataclasses import dataclass
-    >>> @names_checked
+    >>> @validated
     ... @dataclass(frozen=True, kw_only=True)
     ... class Options:
     ...     tau: float = 0.05
+    >>> Options(tau="0.1")
+    Traceback (most recent call last):
+        ...
+    uds_lens.errors.ConfigError: tau must be a number; got '0.1'.
     >>> Options(taw=1)
     Traceback (most recent call last):
         ...
     uds_lens.errors.ConfigError: Options has no setting 'taw'; did you mean 'tau'? It has tau.
     """
-    make: Callable[..., None] = cls.__init__
-    names = [field.name for field in fields(cls) if field.init]  # type: ignore[arg-type]
+    cls.__pydantic_config__ = {  # type: ignore[attr-defined]
+        "strict": True,
+        "extra": "forbid",
+        "allow_inf_nan": False,
+        "arbitrary_types_allowed": True,
+    }
 
-    @functools.wraps(make)
-    def checked(self: T, *values: Any, **settings: Any) -> None:
-        require_named(cls.__name__, values)
-        require_known(cls.__name__, settings, names)
-        make(self, **settings)
+    record: Any = cls
 
-    cls.__init__ = checked  # type: ignore[assignment, method-assign]
+    @functools.wraps(cls.__init__)
+    def checked(self: Any, *values: Any, **settings: Any) -> None:
+        from pydantic import ValidationError
+        from pydantic_core import ArgsKwargs
+
+        try:
+            _adapter(record).validator.validate_python(ArgsKwargs(values, settings), self_instance=self)
+        except ValidationError as error:
+            raise _refusal(cls, error) from None
+
+    cls.__init__ = checked  # type: ignore[method-assign]
     return cls
 
 
-def require_named(owner: str, values: tuple[Any, ...]) -> None:
-    """Raise `ConfigError` where settings come without their names."""
-    if values:
-        raise ConfigError(f"{owner} takes its settings by name; got {shown(values[0])} without one.")
+def check_value(name: str, value: object, kind: Any) -> None:
+    """Raise `ConfigError` unless a value is what a type allows.
+
+    >>> from uds_lens._types import Share
+    >>> check_value("k", 0.0, Share)
+    Traceback (most recent call last):
+        ...
+    uds_lens.errors.ConfigError: k must be a number > 0 and <= 1; got 0.0.
+    """
+    from pydantic import ValidationError
+
+    try:
+        _adapter(kind).validate_python(value, strict=True)
+    except ValidationError:
+        raise ConfigError(Setting(name), f" must be {_expected(kind)}; got {shown(value)}.") from None
+
+
+@functools.cache
+def _adapter(kind: Any) -> Any:
+    # pydantic is imported, and validators are built, when the first record is made: --help makes none
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(kind)
+
+
+def _refusal(cls: type, error: Any) -> Exception:
+    """The first thing that is wrong, as an error of ours."""
+    problems = error.errors(include_url=False)
+    unknown = [str(each["loc"][-1]) for each in problems if each["type"] == "unexpected_keyword_argument"]
+    if unknown:
+        return unknown_settings(cls.__name__, unknown, list(cls.__dataclass_fields__))  # type: ignore[attr-defined]
+    first = problems[0]
+    cause = first.get("ctx", {}).get("error")
+    if isinstance(cause, Exception):
+        return cause
+    if first["type"] == "unexpected_positional_argument":
+        return ConfigError(
+            f"{cls.__name__} takes its settings by name; got {shown(first['input'])} without one."
+        )
+    name = str(first["loc"][0])
+    if first["type"].startswith("missing"):
+        return ConfigError(f"{cls.__name__} lacks ", Setting(name), ".")
+    kind = get_type_hints(cls, include_extras=True)[name]
+    return ConfigError(Setting(name), f" must be {_expected(kind)}; got {shown(first['input'])}.")
 
 
 def require_known(owner: str, settings: Any, names: list[str]) -> None:
     """Raise `ConfigError` where a name is not among `names`."""
-    unknown = sorted(str(name) for name in settings if name not in names)
-    if unknown:
-        near = difflib.get_close_matches(unknown[0], names, n=1)
-        hint = f"did you mean {near[0]!r}? It" if near else "it"
-        told = ", ".join(repr(name[:_LONGEST]) for name in unknown[:3])
-        raise ConfigError(f"{owner} has no setting {told}; {hint} has {', '.join(sorted(names))}.")
+    if unknown := [str(name) for name in settings if name not in names]:
+        raise unknown_settings(owner, unknown, names)
+
+
+def unknown_settings(owner: str, unknown: list[str], names: list[str]) -> ConfigError:
+    """Return the error for names that do not exist, with the nearest that does."""
+    unknown = sorted(unknown)
+    near = difflib.get_close_matches(unknown[0], names, n=1)
+    hint = f"did you mean {near[0]!r}? It" if near else "it"
+    given = ", ".join(repr(name[:_LONGEST]) for name in unknown[:3])
+    return ConfigError(f"{owner} has no setting {given}; {hint} has {', '.join(sorted(names))}.")
 
 
 def as_settings(cls: type[T], given: T | None, *, name: str) -> T:
-    """Settings that were given, or the defaults.
+    """Return the settings that were given, or the defaults.
 
     Raises:
         ConfigError: Something else was given, a dict for example.
@@ -68,54 +128,42 @@ def as_settings(cls: type[T], given: T | None, *, name: str) -> T:
     if given is None:
         return cls()
     if not isinstance(given, cls):
-        raise wrong_settings(cls, given, name=name)
+        fix = f": {cls.__name__}(**{name}) makes one" if isinstance(given, dict) else ""
+        raise ConfigError(f"{name} must be {cls.__name__}; got {type(given).__name__}{fix}.")
     return given
 
 
-def wrong_settings(cls: type, given: object, *, name: str) -> ConfigError:
-    """What to say where something else was given in the place of a record."""
-    fix = f": {cls.__name__}(**{name}) makes one" if isinstance(given, dict) else ""
-    return ConfigError(f"{name} must be {cls.__name__}; got {type(given).__name__}{fix}.")
+_WORDS: dict[Any, str] = {
+    bool: "True or False",
+    int: "a whole number",
+    float: "a number",
+    str: "a text",
+    dict: "a dict",
+    Mapping: "a dict",
+    NoneType: "None",
+}
+
+_BOUNDS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
 
 
-def require_number(
-    name: str,
-    value: object,
-    *,
-    above: float = -math.inf,
-    least: float = -math.inf,
-    below: float = math.inf,
-    words: str,
-) -> None:
-    """Raise `ConfigError` unless `value` is a finite number with `least <= value`, `above < value < below`."""
-    if not isinstance(value, bool) and isinstance(value, int | float):
-        try:
-            number = float(value)
-        except OverflowError:
-            number = math.inf
-        if math.isfinite(number) and least <= number and above < number < below:
-            return
-    raise ConfigError(Setting(name), f" must {words}; got {shown(value)}.")
-
-
-def require_whole(name: str, value: object, *, at_least: int, at_most: int | None = None) -> None:
-    """Raise `ConfigError` unless `value` is a whole number in the range."""
-    if not isinstance(value, bool) and isinstance(value, int) and value >= at_least:
-        if at_most is None or value <= at_most:
-            return
-        raise ConfigError(Setting(name), f" must be at most {at_most}; got {shown(value)}.")
-    raise ConfigError(Setting(name), f" must be a whole number of at least {at_least}; got {shown(value)}.")
-
-
-def require_type(name: str, value: object, kinds: tuple[type, ...], *, words: str) -> None:
-    """Raise `ConfigError` unless `value` is of one of these types."""
-    if not isinstance(value, kinds):
-        raise ConfigError(Setting(name), f" must be {words}; got {shown(value)}.")
-
-
-def require_switch(name: str, value: object) -> None:
-    """Raise `ConfigError` unless `value` is True or False; the text "False" would count as true."""
-    require_type(name, value, (bool,), words="True or False")
+def _expected(kind: Any) -> str:
+    """The values that a type allows, in words: "a number >= 0, or None"."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        bounds = [
+            f"{sign} {getattr(mark, bound)}"
+            for mark in arguments[1:]
+            for bound, sign in _BOUNDS.items()
+            if hasattr(mark, bound)
+        ]
+        return " ".join([_expected(arguments[0]), " and ".join(bounds)]).rstrip()
+    if origin is Literal:
+        return f"one of {', '.join(map(repr, arguments))}"
+    if origin in (Union, UnionType):
+        return ", or ".join(map(_expected, arguments))
+    if origin is tuple:
+        return f"a list, each {_expected(arguments[0])}"
+    return _WORDS.get(origin or kind, getattr(kind, "__name__", str(kind)))
 
 
 def shown(value: object) -> str:

@@ -1,8 +1,11 @@
-"""The closed vocabularies of the library, as `Literal` types."""
+"""The closed vocabularies of the library, as `Literal` types, and the ranges of its settings."""
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias, get_args
+import math
+from typing import Annotated, Any, Literal, TypeAlias, get_args
+
+from annotated_types import Ge, Gt, Le
 
 from uds_lens._settings import shown
 from uds_lens.errors import ConfigError, Setting
@@ -39,6 +42,29 @@ DType: TypeAlias = Literal["float32", "bfloat16", "float16"]
 
 LogTo: TypeAlias = Literal["csv", "wandb", "trackio"]
 """Where a training run can be followed."""
+
+PositiveInt: TypeAlias = Annotated[int, Ge(1)]
+NonNegativeInt: TypeAlias = Annotated[int, Ge(0)]
+PositiveFloat: TypeAlias = Annotated[float, Gt(0)]
+NonNegativeFloat: TypeAlias = Annotated[float, Ge(0)]
+Share: TypeAlias = Annotated[float, Gt(0), Le(1)]
+"""A part of a whole; 0 makes no sense."""
+
+
+class _NullIsNaN:
+    """Tells pydantic to read null as NaN; spelled out here, so that the command line need not import pydantic."""
+
+    @staticmethod
+    def __get_pydantic_core_schema__(source: Any, handler: Any) -> Any:
+        from pydantic_core import core_schema
+
+        return core_schema.no_info_before_validator_function(
+            lambda value: math.nan if value is None else value, handler(source)
+        )
+
+
+FloatOrNaN: TypeAlias = Annotated[float, _NullIsNaN]
+"""A saved number that may be undefined: NaN here, null in JSON."""
 
 
 def check_choice(name: str, value: object, choices: object) -> None:

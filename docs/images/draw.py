@@ -43,7 +43,7 @@ def main() -> None:
             ),
         }
         for name, figure in figures.items():
-            ul.plots.save_figure(figure, HERE / beside(name, theme), width=760, scale=1.25)
+            ul.plots.save_figure(figure, HERE / beside(name, theme), width=760, scale=1.25, overwrite=True)
             if name != "toy_heatmap.svg":  # too much for a phone
                 save_narrow(figure, HERE / beside(narrow(name), theme))
         write(beside("method.svg", theme), method_picture(theme))

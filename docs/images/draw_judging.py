@@ -42,7 +42,9 @@ def main() -> None:
                 ),
             }
             for name, figure in figures.items():
-                ul.plots.save_figure(figure, HERE / beside(name, theme), width=760, scale=1.25)
+                ul.plots.save_figure(
+                    figure, HERE / beside(name, theme), width=760, scale=1.25, overwrite=True
+                )
                 save_narrow(figure, HERE / beside(narrow(name), theme))
             photograph(page, HERE / beside("dashboard.png", theme), theme=theme)
 

@@ -163,7 +163,7 @@ def main() -> None:
             "results_faithfulness.svg": trusted(theme),
         }
         for name, figure in figures.items():
-            ul.plots.save_figure(figure, HERE / beside(name, theme), width=760, scale=1.25)
+            ul.plots.save_figure(figure, HERE / beside(name, theme), width=760, scale=1.25, overwrite=True)
             if name != "results_layers.svg":  # too much for a phone
                 save_narrow(figure, HERE / beside(narrow(name), theme))
 

@@ -24,4 +24,4 @@ def save_narrow(figure: go.Figure, file: Path) -> None:
         height=layout.height - layout.margin.t + top,
         margin_t=top,
     )
-    ul.plots.save_figure(small, file, width=WIDTH, scale=2)
+    ul.plots.save_figure(small, file, width=WIDTH, scale=2, overwrite=True)

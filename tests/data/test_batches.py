@@ -65,9 +65,9 @@ def test_padding_token():
 def test_faults():
     with pytest.raises(ConfigError, match="a batch needs at least one row; got none"):
         make_batch([LONG], indices=[], pad_token_id=0)
-    with pytest.raises(ConfigError, match="token_budget must be at least 1; got 0"):
+    with pytest.raises(ConfigError, match="token_budget must be a whole number >= 1; got 0"):
         plan_batches([LONG], token_budget=0)
-    with pytest.raises(ConfigError, match="max_rows must be at least 1; got 0"):
+    with pytest.raises(ConfigError, match="max_rows must be a whole number >= 1, or None; got 0"):
         plan_batches([LONG], max_rows=0)
 
 

@@ -349,7 +349,7 @@ def test_options_out_of_range(wrong, unchecked):
 
 def test_options_come_back_from_their_record():
     assert ElicitOptions.from_dict(json.loads(json.dumps(OPTIONS.to_dict()))) == OPTIONS
-    with pytest.raises(ConfigError, match="no 'sample'"):
+    with pytest.raises(ConfigError, match="no setting 'sample'"):
         ElicitOptions.from_dict({"sample": 3})
 
 

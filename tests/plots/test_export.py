@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-from uds_lens.errors import ConfigError, MissingDependencyError
+from uds_lens.errors import ConfigError, MissingDependencyError, ResultFormatError
 from uds_lens.plots import save_figure
 
 
@@ -43,3 +43,14 @@ def test_pictures(suffix, magic, audit, tmp_path):
     if not any(map(shutil.which, ("chromium", "google-chrome", "chrome"))):
         pytest.skip("no Chrome or Chromium")
     assert save_figure(audit.plot_clip(), tmp_path / f"clip.{suffix}", scale=1).read_bytes().startswith(magic)
+
+
+def test_a_picture_is_replaced_only_when_asked(audit, tmp_path, monkeypatch):
+    pytest.importorskip("kaleido")
+    figure = audit.plot_clip()
+    monkeypatch.setattr(type(figure), "to_image", lambda *_, **__: b"<svg>new</svg>")
+    (tmp_path / "clip.svg").write_text("mine")
+    with pytest.raises(ResultFormatError, match="exists: choose another name"):
+        save_figure(figure, tmp_path / "clip.svg")
+    assert (tmp_path / "clip.svg").read_text() == "mine"
+    assert save_figure(figure, tmp_path / "clip.svg", overwrite=True).read_text() == "<svg>new</svg>"

@@ -29,7 +29,7 @@ def test_toml_mapping_and_record_are_the_same(small, tmp_path):
         ({"measure": {"metric": ["es"]}}, r"\[measure\] has no setting 'metric'; did you mean 'metrics'"),
         ({"measure": {"metrics": ["usd"]}}, "no metric 'usd'; did you mean 'uds'"),
         ({"measure": {"metrics": ["es"], "utility": ["es"]}}, "'es' is named twice"),
-        ({"measure": {"metrics": "es"}}, "must be a list"),
+        ({"measure": {"metrics": "es"}}, "must be a valid array"),
         ({"measure": {}}, "the plan measures nothing"),
         (
             {"train": {"forget": [{"source": "toy:forget", "answers_per_row": 2}]}},
@@ -42,7 +42,7 @@ def test_toml_mapping_and_record_are_the_same(small, tmp_path):
         ({"model": [{"name": "full", "path": "toy:npo"}]}, "two models are called 'full'"),
         ({"model": [{"name": "Given", "path": "toy:npo"}, {"name": "given", "path": "toy:npo"}]}, "capitals"),
         ({"model": [{"name": "a", "path": "toy:npo", "role": "pool"}]}, "say knows = true"),
-        ({"model": [{"name": "a", "path": "toy:npo", "role": "judge"}]}, "must be one of 'full'"),
+        ({"model": [{"name": "a", "path": "toy:npo", "role": "judge"}]}, "must be 'full'"),
         ({"model": {"name": "a"}}, r"list of tables, \[\[model\]\]"),
         ({"unlearn": [{"method": "npo", "settings": {"bta": 1}}]}, "npo has no setting 'bta'"),
         ({"unlearn": [{"method": "nope"}]}, "no unlearning method 'nope'"),
@@ -61,10 +61,10 @@ def test_toml_mapping_and_record_are_the_same(small, tmp_path):
         ({"perturb": {"relearn": {"settings": {"lr": 1}}}}, "no setting 'lr'"),
         ({"data": {"tofu": "x", "forget": "y"}}, "leave out one of the two"),
         ({"data": {}}, "names no forget set"),
-        ({"data": {"forget": "toy:forget", "limit": 0}}, "at least 1"),
+        ({"data": {"forget": "toy:forget", "limit": 0}}, "greater than or equal to 1"),
         ({"pool": [{"variant": "v", "knows": True, "start": "toy:full", "data": []}]}, "trains on nothing"),
-        ({"seed": -1}, "at least 0"),
-        ({"full": 3}, "must be text"),
+        ({"seed": -1}, "greater than or equal to 0"),
+        ({"full": 3}, "must be a valid string"),
     ],
 )
 def test_a_hostile_plan_is_refused(small, change, told):

@@ -135,7 +135,7 @@ def test_a_disk_that_is_too_small(small, fake, tmp_path, monkeypatch):
 
 
 def test_wrong_ways_to_run(small, fake, tmp_path):
-    with pytest.raises(ConfigError, match="at least 1"):
+    with pytest.raises(ConfigError, match="whole number >= 1"):
         study.run(small, tmp_path / "s", jobs=0)
     with pytest.raises(ConfigError, match="this process only"):
         study.run(small, tmp_path / "s", jobs=2, workshop=fake())

@@ -1,7 +1,6 @@
 """Who works on what: lock files with a heartbeat, so that workers on one or many machines never do the same.
 
-A claim is a file named after a model and a generation. It is created where none was (`os.link` refuses an existing
-name, and so does opening for exclusive creation, where the file system has no hard links), so of two workers exactly
+A claim is a file named after a model and a generation. It is opened for exclusive creation, so of two workers exactly
 one has it. Nothing is ever removed from under another: who takes over from a dead
 worker creates the next generation, and who is done marks his own as free. A worker is dead when its machine is this
 one and its process is gone, or when its heart has not beaten for `SILENCE` seconds.
@@ -12,9 +11,9 @@ from __future__ import annotations
 import json
 import os
 import socket
+import tempfile
 import threading
 import time
-import uuid
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,19 +57,16 @@ class Claims:
         place.mkdir(parents=True, exist_ok=True)
         generations = _generations(place)
         last = generations[-1] if generations else 0
-        mine = place / f"{last + 1}.part-{uuid.uuid4().hex}"
+        if last and not self._is_over(place, last, now=_clock_of(place)):
+            return None
         host, born = this_machine(), _born(os.getpid())
-        mine.write_text(json.dumps({"host": host, "pid": os.getpid(), "born": born, "since": time.time()}))
+        claim = place / f"{last + 1}.claim"
         try:
-            if last and not self._is_over(place, last, now=mine.stat().st_mtime):
-                return None
-            _name_as_claim(mine, place / f"{last + 1}.claim")
+            with open(claim, "x", encoding="utf-8") as file:
+                json.dump({"host": host, "pid": os.getpid(), "born": born, "since": time.time()}, file)
         except FileExistsError:
             return None
-        finally:
-            with suppress(OSError):
-                mine.unlink()
-        return Claim(place / f"{last + 1}.claim", self.beat)
+        return Claim(claim, self.beat)
 
     def holder(self, name: str) -> Holder | None:
         """Who is working on it now; None for nobody."""
@@ -133,19 +129,10 @@ class Claim:
                 os.utime(self.file)
 
 
-def _name_as_claim(written: Path, claim: Path) -> None:
-    """Make a claim of a file that is written to its end.
-
-    Raises:
-        FileExistsError: Somebody else has the claim.
-    """
-    try:
-        os.link(written, claim)
-    except FileExistsError:
-        raise
-    except OSError:  # no hard links (FUSE, Google Drive, some network drives), each with another error number
-        with open(claim, "xb") as file:
-            file.write(written.read_bytes())
+def _clock_of(folder: Path) -> float:
+    """Now, by the clock that dates the files of a folder: that of another machine, on a network drive."""
+    with tempfile.NamedTemporaryFile(dir=folder, suffix=".now") as file:
+        return os.stat(file.name).st_mtime
 
 
 def this_machine() -> str:

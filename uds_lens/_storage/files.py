@@ -24,7 +24,7 @@ RECORDS = ("manifest.json", "unlearning.json", "relearning.json", "quantisation.
 """Files that say what a directory is."""
 
 MARK = b"made with uds_lens"
-"""In every picture and page of a figure."""
+"""In every page of a figure."""
 
 _HEAD, _TAIL = 1 << 14, 1 << 10
 _JSON = re.compile(rb'\A\s*\{\s*"format"\s*:\s*"(uds_lens\.[\w.]+)"')

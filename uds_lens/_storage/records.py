@@ -9,22 +9,11 @@ from __future__ import annotations
 import json
 import math
 import os
-import types
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import MISSING, fields, is_dataclass
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    Literal,
-    NamedTuple,
-    TypeVar,
-    Union,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from uds_lens._settings import shown
 from uds_lens._storage.files import read_file, sha256_bytes
 from uds_lens.errors import ResultFormatError, UdsLensError
 
@@ -181,18 +170,13 @@ def seal_of(record: Mapping[str, Any]) -> str:
     return sha256_bytes(text.encode("ascii"))
 
 
-# Values from a file, as the class they are meant for: every member there, of its type, and none besides.
-
 T = TypeVar("T")
-
-_WORDS = {str: "text", bool: "true or false", int: "a whole number", float: "a number", type(None): "null"}
 
 
 def conform(kind: type[T], value: Any, *, where: str) -> T:
-    """Plain JSON values as a dataclass or named tuple.
+    """Read plain JSON values as a dataclass or named tuple: every member there, of its type, and none besides.
 
-    Members may be text, numbers, `None`, `Literal`, lists and mappings of such, and classes again. A float may be null,
-    which is NaN.
+    pydantic does so, strictly. A float that may be NaN is null in files (`uds_lens._types.FloatOrNaN`).
 
     Args:
         kind: The class.
@@ -205,129 +189,47 @@ def conform(kind: type[T], value: Any, *, where: str) -> T:
     Raises:
         ResultFormatError: A member is missing, unknown, or of another type; the place is named.
     """
-    found: T = _shaped(kind, value, where)
+    from pydantic import ValidationError
+
+    shape: Any = kind
+    try:
+        (found,) = _reader(shape).validate_json(json.dumps([value], default=str))
+    except ValidationError as error:
+        raise _unfit(error.errors(include_url=False)[0], where) from None
+    except (ValueError, RecursionError) as error:
+        raise ResultFormatError(f"{where} cannot be read: {str(error)[:160]}.") from error
     return found
 
 
-def _shaped(hint: Any, value: Any, where: str) -> Any:
-    if hint is Any:
-        return value
-    if isinstance(hint, type) and (is_dataclass(hint) or hasattr(hint, "_fields")):
-        return _object(hint, value, where)
-    if hint is float:
-        return _float(value, where)
-    if hint in (str, int, bool, type(None)):
-        if type(value) is not hint:
-            raise _unfit(value, _WORDS[hint], where)
-        if hint is str and not value.isprintable():
-            _require_whole_letters(value, where)
-        return value
-    shape = _COMPOUND.get(get_origin(hint))
-    if shape is None:
-        raise TypeError(f"{where}: a saved member cannot be of type {hint!r}")
-    return shape(hint, value, where)
-
-
-def _object(kind: Any, value: Any, where: str) -> Any:
-    if not isinstance(value, Mapping):
-        raise _unfit(value, "an object", where)
-    hints, needed = _members(kind)
-    unknown = sorted(set(value) - set(hints))
-    missing = sorted(needed - set(value))
-    if unknown or missing:
-        told = [f"unknown member {unknown[0][:60]!r}"] if unknown else []
-        told += [f"no {missing[0]!r}"] if missing else []
-        raise ResultFormatError(f"{where} is not complete: {', '.join(told)}.")
-    members = {name: _shaped(hints[name], part, f"{where}.{name}") for name, part in value.items()}
-    try:
-        return kind(**members)
-    except UdsLensError as error:
-        raise ResultFormatError(f"{where}: {str(error)[:300]}") from error
-
-
 @cache
-def _members(kind: Any) -> tuple[dict[str, Any], set[str]]:
-    """Types by name, and the names that must be there."""
-    hints = get_type_hints(kind)
-    if is_dataclass(kind):
-        own = fields(kind)
-        needed = {f.name for f in own if f.default is MISSING and f.default_factory is MISSING}
-        return {f.name: hints[f.name] for f in own}, needed
-    return {name: hints[name] for name in kind._fields}, set(kind._fields) - set(kind._field_defaults)
+def _reader(kind: Any) -> Any:
+    from pydantic import ConfigDict, TypeAdapter
+
+    # a class may have no settings for its reader, a list of it may
+    return TypeAdapter(tuple[kind], config=ConfigDict(strict=True, extra="forbid"))
 
 
-def _float(value: Any, where: str) -> float:
-    if value is None:
-        return math.nan
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise _unfit(value, "a number or null", where)
-    try:
-        return float(value)
-    except OverflowError:
-        raise _unfit(value, "a number or null", where) from None
+def _unfit(problem: Mapping[str, Any], where: str) -> ResultFormatError:
+    """The first thing that is wrong in a record."""
+    *above, name = problem["loc"][1:] or [""]
+    if problem["type"] == "json_invalid":  # the text was written by json: nothing else can be wrong with it
+        return ResultFormatError(f"{where} holds half of a character, which no table can hold.")
+    if problem["type"].startswith("missing"):
+        return ResultFormatError(f"{_place(where, above)} is not complete: it lacks {name!r}.")
+    if problem["type"].startswith(("unexpected", "extra")):
+        return ResultFormatError(f"{_place(where, above)} has an unknown member {str(name)[:60]!r}.")
+    place = _place(where, problem["loc"][1:])
+    cause = problem.get("ctx", {}).get("error")
+    if isinstance(cause, UdsLensError):
+        return ResultFormatError(f"{place}: {str(cause)[:300]}")
+    expected = problem["msg"].replace("Input should be ", "")
+    return ResultFormatError(f"{place} must be {expected[:160]}; got {shown(problem['input'])}.")
 
 
-def _literal(hint: Any, value: Any, where: str) -> Any:
-    words = get_args(hint)
-    if not any(type(value) is type(word) and value == word for word in words):
-        raise _unfit(value, f"one of {', '.join(map(repr, words))}", where)
-    return value
-
-
-def _union(hint: Any, value: Any, where: str) -> Any:
-    kinds = get_args(hint)
-    if value is None and type(None) in kinds:
-        return None
-    problem = None
-    for kind in kinds:
-        if kind is not type(None):
-            try:
-                return _shaped(kind, value, where)
-            except ResultFormatError as error:
-                problem = error
-    raise problem or _unfit(value, "null", where)
-
-
-def _tuple(hint: Any, value: Any, where: str) -> tuple[Any, ...]:
-    if not isinstance(value, list):
-        raise _unfit(value, "a list", where)
-    kind = get_args(hint)[0]
-    return tuple(_shaped(kind, part, f"{where}[{i}]") for i, part in enumerate(value))
-
-
-def _mapping(hint: Any, value: Any, where: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise _unfit(value, "an object", where)
-    kind = get_args(hint)[1]
-    return {name: _shaped(kind, part, f"{where}.{str(name)[:40]}") for name, part in value.items()}
-
-
-_COMPOUND: dict[Any, Callable[[Any, Any, str], Any]] = {
-    Literal: _literal,
-    Union: _union,
-    types.UnionType: _union,
-    Sequence: _tuple,
-    tuple: _tuple,
-    Mapping: _mapping,
-    dict: _mapping,
-}
-
-
-def _require_whole_letters(value: str, where: str) -> None:
-    try:
-        value.encode("utf-8")
-    except UnicodeEncodeError:
-        raise ResultFormatError(
-            f"{where[-120:]} holds half of a character, which no table can hold."
-        ) from None
-
-
-def _unfit(value: Any, expected: str, where: str) -> ResultFormatError:
-    shown = str(value)[:40] if isinstance(value, str | int | float | bool) or value is None else ""
-    got = _WORDS.get(type(value), "a list" if isinstance(value, list) else "an object")
-    return ResultFormatError(
-        f"{where[-120:]} must be {expected[:160]}; got {got}{f' ({shown!r})' if shown else ''}."
-    )
+def _place(where: str, names: Sequence[str | int]) -> str:
+    """A member's place, `manifest.json.models.full`, by its end where it is long."""
+    inside = "".join(f"[{name}]" if isinstance(name, int) else f".{name[:40]}" for name in names)
+    return f"{where}{inside}"[-120:]
 
 
 # Rows of a saved Parquet table, with the memory they may take bounded before it is taken.

@@ -12,10 +12,10 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from uds_lens._settings import require_number
-from uds_lens._types import PaddingSide, check_choice
+from uds_lens._settings import check_value
+from uds_lens._types import NonNegativeFloat, PaddingSide, PositiveInt, check_choice
 from uds_lens.data._tokens import TokenSequence
-from uds_lens.errors import ConfigError, Setting
+from uds_lens.errors import ConfigError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -98,9 +98,10 @@ def plan_batches(
         >>> plan_batches(rows)
         [[0, 2], [1]]
     """
-    _require_positive(token_budget=token_budget, max_rows=max_rows)
-    for name, value in (("window_weight", window_weight), ("batch_cost", batch_cost)):
-        require_number(name, value, least=0, words="be a number >= 0 (tokens)")
+    check_value("token_budget", token_budget, PositiveInt)
+    check_value("max_rows", max_rows, PositiveInt | None)
+    check_value("window_weight", window_weight, NonNegativeFloat)
+    check_value("batch_cost", batch_cost, NonNegativeFloat)
     lengths, widths = _sizes(rows)
 
     def cost(count: np.ndarray, longest: np.ndarray, widest: np.ndarray) -> np.ndarray:
@@ -148,7 +149,7 @@ def cut_batches(
         >>> cut_batches(rows, cost=lambda count, longest, widest: 10 + count * longest)
         [[0, 2], [1]]
     """
-    _require_positive(token_budget=token_budget)
+    check_value("token_budget", token_budget, PositiveInt)
     lengths, widths = _sizes(rows)
     best: list[np.ndarray] = []
     cheapest = np.inf
@@ -161,12 +162,6 @@ def cut_batches(
         if total < cheapest:
             best, cheapest = batches, total
     return _in_order(best, lengths, widths)
-
-
-def _require_positive(**limits: int | None) -> None:
-    for name, value in limits.items():
-        if value is not None and value < 1:
-            raise ConfigError(Setting(name), f" must be at least 1; got {value}.")
 
 
 def _sizes(rows: Sequence[TokenSequence]) -> tuple[np.ndarray, np.ndarray]:

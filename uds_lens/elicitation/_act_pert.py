@@ -12,14 +12,15 @@ import dataclasses
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
+from annotated_types import Ge, Lt
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from uds_lens._settings import names_checked
-from uds_lens._types import check_choice
+from uds_lens._settings import validated
+from uds_lens._types import NonNegativeInt, PositiveInt
 from uds_lens.elicitation._probes import Answers, Ask, Asking, changed_output, groups_of_one_length
 from uds_lens.elicitation._prompts import (
     Access,
@@ -36,7 +37,7 @@ from uds_lens.patching import row_layout
 from uds_lens.patching._states import first_tensor
 
 
-@names_checked
+@validated
 @dataclass(frozen=True, kw_only=True)
 class ActPert:
     """Activation perturbation; `elicit` adds its controls by itself.
@@ -54,14 +55,14 @@ class ActPert:
     opening: ClassVar[str] = ""
     samples_too: ClassVar[bool] = True
 
-    layer: int | None = None
+    layer: NonNegativeInt | None = None
     """Block whose output is steered, from 0; None is floor(3 L / 8) of L."""
 
-    gamma: float = 0.01
+    gamma: Annotated[float, Ge(0), Lt(1e6)] = 0.01
     """Standard deviation of the noise, in units of the embedding; what that means hangs on the model, see the
     recorded `gamma_rms`, its ratio to the root mean square of the disturbed embeddings."""
 
-    copies: int = 8
+    copies: PositiveInt = 8
     """Disturbed copies of each prompt."""
 
     antithetic: bool = True
@@ -74,24 +75,8 @@ class ActPert:
     """`random` is a control: a direction of the same norm at each position."""
 
     def __post_init__(self) -> None:
-        for name, least in (("copies", 1), ("layer", 0)):
-            value = getattr(self, name)
-            whole = isinstance(value, int) and not isinstance(value, bool)
-            if not (name == "layer" and value is None) and (not whole or value < least):
-                raise ConfigError(
-                    Setting(name), f" must be a whole number of at least {least}; got {value!r}."
-                )
-        if (
-            isinstance(self.gamma, bool)
-            or not isinstance(self.gamma, int | float)
-            or not 0 <= self.gamma < 1e6
-        ):
-            raise ConfigError(Setting("gamma"), f" must be a number >= 0; got {self.gamma!r}.")
         if self.antithetic and self.copies % 2:
             raise ConfigError(Setting("copies"), f" must be even for antithetic pairs; got {self.copies}.")
-        if self.sign not in (1, -1):
-            raise ConfigError(Setting("sign"), f" must be 1 or -1; got {self.sign!r}.")
-        check_choice("direction", self.direction, Literal["difference", "random"])
 
     @property
     def name(self) -> str:

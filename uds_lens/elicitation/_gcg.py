@@ -18,8 +18,8 @@ from torch import Tensor
 
 from uds_lens._compat.transformers import keeps_plain_keys, shared_cached_row
 from uds_lens._progress import progress
-from uds_lens._settings import names_checked
-from uds_lens._types import check_choice
+from uds_lens._settings import validated
+from uds_lens._types import PositiveInt
 from uds_lens.data import continuation_text, prompt_ids
 from uds_lens.elicitation._probes import Answers, Ask, Asking, changed_output
 from uds_lens.elicitation._prompts import (
@@ -326,7 +326,7 @@ class Found(NamedTuple):
     """Why it stopped."""
 
 
-@names_checked
+@validated
 @dataclass(frozen=True, kw_only=True)
 class GCG(SuffixAudit):
     """Greedy coordinate gradient, one suffix per question; needs gradients, and takes long.
@@ -335,16 +335,16 @@ class GCG(SuffixAudit):
         ConfigError: A value is outside its range.
     """
 
-    tokens: int = 20
+    tokens: PositiveInt = 20
     """Length of the suffix."""
 
-    steps: int = 100
+    steps: PositiveInt = 100
     """Steps at most; it stops when the whole target is the model's first choice."""
 
-    candidates: int = 128
+    candidates: PositiveInt = 128
     """Suffixes tried in a step, each with one token swapped."""
 
-    top_k: int = 64
+    top_k: PositiveInt = 64
     """Tokens to swap in, at each place those the gradient likes best."""
 
     accept: Literal["better", "always"] = "better"
@@ -357,15 +357,10 @@ class GCG(SuffixAudit):
     """Read once what candidates have in common: all that stands before the first token swapped in a batch of them.
     Results agree to rounding."""
 
-    rows_at_once: int = 64
+    rows_at_once: PositiveInt = 64
     """Candidates side by side; results agree to rounding."""
 
     def __post_init__(self) -> None:
-        for name in ("tokens", "steps", "candidates", "top_k", "rows_at_once"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ConfigError(Setting(name), f" must be a whole number of at least 1; got {value!r}.")
-        check_choice("accept", self.accept, Literal["better", "always"])
         self.require_target()
 
     @property

@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from uds_lens._settings import (
-    names_checked,
-    require_number,
-    require_whole,
+from uds_lens._settings import validated
+from uds_lens._types import (
+    AnswerProtocol,
+    DType,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    Share,
 )
-from uds_lens._types import AnswerProtocol, DType, check_choice
 from uds_lens.data._prompts import CHAT_DATE, ChatStyle
 from uds_lens.elicitation._prompts import Access, Injection
-from uds_lens.errors import ConfigError
 
 Decoding: TypeAlias = Literal["greedy", "sampled"]
 """The likeliest text, or several drawn ones."""
 
-_ABOVE_1 = math.nextafter(1.0, 2.0)
 
-
-@names_checked
+@validated
 @dataclass(frozen=True, kw_only=True)
 class ElicitOptions:
     """What is asked of the models. Two results are comparable when these are equal.
@@ -36,19 +35,19 @@ class ElicitOptions:
         ('greedy',)
     """
 
-    samples: int = 50
+    samples: NonNegativeInt = 50
     """Drawn texts per question and audit; 0 leaves sampling out."""
 
-    temperature: float = 2.0
+    temperature: PositiveFloat = 2.0
     """Logits are divided by it where texts are drawn. At 2, models that memorised say less of it than at 1."""
 
-    top_k: int | None = 40
+    top_k: PositiveInt | None = 40
     """Tokens to draw from; None draws from all."""
 
-    max_new_tokens: int = 64
+    max_new_tokens: PositiveInt = 64
     """Longest text, in tokens."""
 
-    seed: int = 0
+    seed: NonNegativeInt = 0
     """Of everything that is drawn; the same numbers for every model, keyed by example."""
 
     protocol: AnswerProtocol = "auto"
@@ -63,26 +62,16 @@ class ElicitOptions:
     dtype: DType = "float32"
     """Dtype of the models."""
 
-    leak_threshold: float = 0.8
+    leak_threshold: Share = 0.8
     """Recall from which a text counts as having given the answer away (leak@k)."""
 
-    rows_at_once: int = 256
+    rows_at_once: PositiveInt = 256
     """Texts generated side by side. Results do not depend on it beyond rounding."""
 
-    max_hours: float = 2.0
+    max_hours: PositiveFloat = 2.0
     """A run that is estimated to take longer begins with a warning. It changes no result."""
 
     def __post_init__(self) -> None:
-        for name, least in (("samples", 0), ("max_new_tokens", 1), ("seed", 0), ("rows_at_once", 1)):
-            require_whole(name, getattr(self, name), at_least=least)
-        if self.top_k is not None:
-            require_whole("top_k", self.top_k, at_least=1)
-        for name in ("temperature", "max_hours"):
-            require_number(name, getattr(self, name), above=0.0, words="be a number above 0")
-        words = "be a number above 0, at most 1"
-        require_number("leak_threshold", self.leak_threshold, above=0.0, below=_ABOVE_1, words=words)
-        check_choice("dtype", self.dtype, DType)
-        check_choice("protocol", self.protocol, AnswerProtocol)
         _ = self.chat
 
     @property
@@ -102,9 +91,6 @@ class ElicitOptions:
     @classmethod
     def from_dict(cls, settings: Mapping[str, Any]) -> ElicitOptions:
         """Settings back from `to_dict`; a name that does not exist raises `ConfigError`."""
-        unknown = sorted(set(settings) - {field.name for field in fields(cls)})
-        if unknown:
-            raise ConfigError(f"ElicitOptions has no {', '.join(map(repr, unknown))}.")
         return cls(**settings)
 
 

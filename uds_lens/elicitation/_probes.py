@@ -22,9 +22,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from uds_lens._settings import names_checked
+from uds_lens._settings import validated
+from uds_lens._types import PositiveInt
 from uds_lens._types import Protocol as PromptProtocol
-from uds_lens._types import check_choice
 from uds_lens.data import ForgetExample, entity_span
 from uds_lens.elicitation._options import Decoding, ElicitOptions
 from uds_lens.elicitation._prompts import (
@@ -39,7 +39,6 @@ from uds_lens.elicitation._prompts import (
     keyed_seed,
     name_with_settings,
 )
-from uds_lens.errors import ConfigError
 from uds_lens.generation import way_of
 from uds_lens.generation._sampling import sample_continuations
 from uds_lens.models import HookedModel
@@ -88,7 +87,7 @@ class Worded:
         return name_with_settings(self.word, self)
 
 
-@names_checked
+@validated
 @dataclass(frozen=True, kw_only=True)
 class Plain(Worded):
     """The question as it is."""
@@ -101,7 +100,7 @@ class Plain(Worded):
         return prompt
 
 
-@names_checked
+@validated
 @dataclass(frozen=True, kw_only=True)
 class Cloze(Worded):
     """The answer is begun up to the entity, as in an audit by patching; the entity is what has to come."""
@@ -121,7 +120,7 @@ class Cloze(Worded):
         )
 
 
-@names_checked
+@validated
 @dataclass(frozen=True, kw_only=True)
 class AOA(Worded):
     """Absolutely obedient agent, in the wording of the auditing-framework paper or of its source (Qi et al. 2023)."""
@@ -135,10 +134,6 @@ class AOA(Worded):
     position: Literal["before", "after"] = "before"
     """Where `obey` stands, seen from the question."""
 
-    def __post_init__(self) -> None:
-        check_choice("variant", self.variant, Variant)
-        check_choice("position", self.position, Literal["before", "after"])
-
     def __call__(self, prompt: Prompt, context: Context) -> Prompt:
         """The prompt with the demand."""
         if self.variant == "identity":
@@ -149,7 +144,7 @@ class AOA(Worded):
         return dataclasses.replace(prompt, question=" ".join(parts))
 
 
-@names_checked
+@validated
 @dataclass(frozen=True, kw_only=True)
 class ICL(Worded):
     """Other facts as solved examples before the question; never the row asked, nor one that names its entity."""
@@ -157,16 +152,11 @@ class ICL(Worded):
     word: ClassVar[str] = "icl"
     injects: ClassVar[Injection] = "other facts"
 
-    shots: int = 5
+    shots: PositiveInt = 5
     """How many, where there are that many and they fit the model's window."""
 
     source: Literal["subject", "retain"] = "subject"
     """Other forget rows of the same subject, or retained facts."""
-
-    def __post_init__(self) -> None:
-        check_choice("source", self.source, Literal["subject", "retain"])
-        if isinstance(self.shots, bool) or not isinstance(self.shots, int) or self.shots < 1:
-            raise ConfigError(f"shots must be a whole number of at least 1; got {self.shots!r}.")
 
     def __call__(self, prompt: Prompt, context: Context) -> Prompt:
         """The prompt with shots."""
@@ -195,7 +185,7 @@ class ICL(Worded):
         return [Shot(row.question, row.answer) for row in chosen]
 
 
-@names_checked
+@validated
 @dataclass(frozen=True, kw_only=True)
 class Mask(Worded):
     """The subject's name in the question becomes `[MASK]`, so that what refuses the name is not woken."""
@@ -205,10 +195,6 @@ class Mask(Worded):
 
     mask_shots: bool = False
     """Also in the shots that stand there when it is applied."""
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.mask_shots, bool):
-            raise ConfigError(f"mask_shots must be True or False; got {self.mask_shots!r}.")
 
     def __call__(self, prompt: Prompt, context: Context) -> Prompt:
         """The masked prompt."""
@@ -225,7 +211,7 @@ class Mask(Worded):
         return dataclasses.replace(prompt, question=question, shots=shots)
 
 
-@names_checked
+@validated
 @dataclass(frozen=True, kw_only=True)
 class Start(Worded):
     """The answer begins with words that tell nothing of it; they are not scored."""

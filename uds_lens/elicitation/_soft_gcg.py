@@ -15,11 +15,11 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from uds_lens._progress import progress
-from uds_lens._settings import names_checked
+from uds_lens._settings import validated
+from uds_lens._types import PositiveFloat, PositiveInt
 from uds_lens.elicitation._gcg import TARGET, Slot, SuffixAudit, first_suffix, replacing, slot_of
 from uds_lens.elicitation._probes import Answers, Ask, Asking, changed_output, groups_of_one_length
 from uds_lens.elicitation._prompts import Skip, name_with_settings
-from uds_lens.errors import ConfigError, Setting
 from uds_lens.models import HookedModel
 from uds_lens.patching import row_layout
 
@@ -94,7 +94,7 @@ _FOR_ANSWERS = Effort(60, 300, 0.02)
 """For an affirmative beginning, and for a whole answer, which is longer and less likely."""
 
 
-@names_checked
+@validated
 @dataclass(frozen=True, kw_only=True, repr=False)
 class SoftGCG(SuffixAudit):
     """A suffix in embedding space; needs gradients.
@@ -112,30 +112,22 @@ class SoftGCG(SuffixAudit):
         ConfigError: A value is outside its range.
     """
 
-    tokens: int | None = None
+    tokens: PositiveInt | None = None
     """Length of the suffix; None is 20, and 60 where the answer is the target."""
 
-    steps: int | None = None
+    steps: PositiveInt | None = None
     """Steps of Adam; None is 100, and 300 where the answer is the target."""
 
-    learning_rate: float | None = None
+    learning_rate: PositiveFloat | None = None
     """Of Adam, in units of the embedding; None is 0.005, and 0.02 where the answer is the target."""
 
     target: str = TARGET
     """What the model is to begin with; "answer" is the reference itself."""
 
-    rows_at_once: int = 16
+    rows_at_once: PositiveInt = 16
     """Questions side by side."""
 
     def __post_init__(self) -> None:
-        for name in ("tokens", "steps", "rows_at_once"):
-            value = getattr(self, name)
-            open_ = name != "rows_at_once" and value is None
-            if not open_ and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                raise ConfigError(Setting(name), f" must be a whole number of at least 1; got {value!r}.")
-        rate = self.learning_rate
-        if rate is not None and (not isinstance(rate, int | float) or not rate > 0):
-            raise ConfigError(Setting("learning_rate"), f" must be a number > 0; got {rate!r}.")
         self.require_target()
 
     @property

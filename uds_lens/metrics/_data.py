@@ -6,9 +6,11 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
-from uds_lens._settings import names_checked
+from pydantic import PlainValidator
+
+from uds_lens._settings import validated
 from uds_lens._types import Sampling
 from uds_lens.data import ForgetExample, as_examples, load_tofu, sample_examples
 from uds_lens.data._readers import check_limit, sorted_by
@@ -30,7 +32,12 @@ class AnswerText:
     """What is scored: the reference, a paraphrase, or a wrong answer."""
 
 
-@names_checked
+_Examples: TypeAlias = Annotated[
+    Sequence[ForgetExample], PlainValidator(lambda rows: tuple(as_examples(rows)))
+]
+
+
+@validated
 @dataclass(frozen=True, kw_only=True)
 class MetricData:
     """What is asked. A set that is absent costs the metrics that need it, which then are NaN with the reason.
@@ -44,32 +51,28 @@ class MetricData:
         (None, 'there is no holdout set (questions of the same kind that no model has seen)')
     """
 
-    forget: Sequence[ForgetExample]
+    forget: _Examples
     """The forget set, with paraphrased and perturbed answers where there are any."""
 
-    holdout: Sequence[ForgetExample] = ()
+    holdout: _Examples = ()
     """Questions of the same kind that no model has seen: non-members for membership inference."""
 
-    retain: Sequence[ForgetExample] = ()
+    retain: _Examples = ()
     """Questions about what should be kept, with perturbed answers."""
 
-    real_authors: Sequence[ForgetExample] = ()
+    real_authors: _Examples = ()
     """Related facts from the real world, with wrong options as perturbed answers."""
 
-    world_facts: Sequence[ForgetExample] = ()
+    world_facts: _Examples = ()
     """Unrelated facts, with wrong options as perturbed answers."""
 
-    entities: Sequence[ForgetExample] | None = None
+    entities: _Examples | None = None
     """The forget set with entity spans, for the white-box metrics; None means `forget`, where it has entities."""
 
     sample: Mapping[str, Any] | None = None
     """How `limited` chose from how many, for the record; None where every example is asked."""
 
     def __post_init__(self) -> None:
-        for name in (*_TITLE, "entities"):
-            given = getattr(self, name)
-            if given is not None:
-                object.__setattr__(self, name, tuple(as_examples(given)))
         if not self.forget:
             raise DataError("no forget examples: the metrics need at least one question with its answer.")
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from uds_lens._progress import tell
-from uds_lens._settings import as_settings, require_type
+from uds_lens._settings import as_settings
 from uds_lens.data import as_examples
 from uds_lens.data._prompts import protocol_told
 from uds_lens.errors import ModelError
@@ -70,9 +70,7 @@ def evaluate(
     """
     options = as_settings(MetricOptions, options, name="options")
     run = as_settings(RunOptions, run, name="run")
-    cache = MetricCache() if cache is None else cache
-    require_type("cache", cache, (MetricCache,), words="a MetricCache")
-    require_type("fluency", fluency, (str, Callable), words="a name or a scorer")  # type: ignore[arg-type]
+    cache = as_settings(MetricCache, cache, name="cache")
     data = data if isinstance(data, MetricData) else MetricData(forget=as_examples(data))
     specs = resolve(metrics, options=options)
     beside = {"retain": retain, "full": full}

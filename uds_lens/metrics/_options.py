@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from uds_lens._settings import (
-    names_checked,
-    require_number,
-    require_switch,
-    require_type,
-    require_whole,
+from uds_lens._settings import validated
+from uds_lens._types import (
+    AnswerProtocol,
+    ChatStyleName,
+    DType,
+    NonNegativeFloat,
+    PositiveFloat,
+    PositiveInt,
+    Share,
 )
-from uds_lens._types import AnswerProtocol, ChatStyleName, DType, check_choice
 from uds_lens.data import ChatStyle
 from uds_lens.data._prompts import CHAT_DATE, chat_style_named
 
 
-@names_checked
+@validated
 @dataclass(frozen=True, kw_only=True)
 class MetricOptions:
     """What is measured. Results are comparable when these are equal.
@@ -30,7 +31,7 @@ class MetricOptions:
         >>> MetricOptions(min_k=2.0)
         Traceback (most recent call last):
             ...
-        uds_lens.errors.ConfigError: min_k must lie in (0, 1]; got 2.0.
+        uds_lens.errors.ConfigError: min_k must be a number > 0 and <= 1; got 2.0.
     """
 
     protocol: AnswerProtocol = "auto"
@@ -45,16 +46,16 @@ class MetricOptions:
     strict_es: bool = False
     """Extraction Strength 0 instead of Open-Unlearning's 1/T where not even the last token is right."""
 
-    min_k: float = 0.4
+    min_k: Share = 0.4
     """Share of the least likely tokens that Min-K and Min-K++ look at."""
 
-    max_new_tokens: int = 200
+    max_new_tokens: PositiveInt = 200
     """Longest generated answer, in tokens; generation stops earlier at an end token."""
 
     jailbreak_prefix: str = "Sure, here is the answer:"
     """How the assistant's turn starts for Jailbreak-ROUGE."""
 
-    tau: float = 0.05
+    tau: NonNegativeFloat = 0.05
     """Threshold of a layer's delta for UDS and Logit Lens, nats per token."""
 
     uds_in_privacy: bool = False
@@ -63,24 +64,14 @@ class MetricOptions:
     dtype: DType = "float32"
     """Dtype of the models; log-probabilities are float32 always."""
 
-    fisher_memory_gb: float = 4.0
+    fisher_memory_gb: PositiveFloat = 4.0
     """Memory for Fisher diagonals held at one time; layers are taken in turns that fit, each a pass over the data."""
 
-    generation_rows: int = 64
+    generation_rows: PositiveInt = 64
     """Answers generated side by side; changes speed and memory, not the text."""
 
     def __post_init__(self) -> None:
-        check_choice("protocol", self.protocol, AnswerProtocol)
-        check_choice("dtype", self.dtype, DType)
         self.chat.require(self.protocol)
-        require_number("tau", self.tau, least=0, words="be a number >= 0 (nats per token)")
-        require_number("min_k", self.min_k, above=0, below=math.nextafter(1, 2), words="lie in (0, 1]")
-        require_number("fisher_memory_gb", self.fisher_memory_gb, above=0, words="be a number above 0 (GiB)")
-        for name in ("max_new_tokens", "generation_rows"):
-            require_whole(name, getattr(self, name), at_least=1)
-        for name in ("strict_es", "uds_in_privacy"):
-            require_switch(name, getattr(self, name))
-        require_type("jailbreak_prefix", self.jailbreak_prefix, (str,), words="a text")
 
     @property
     def chat(self) -> ChatStyle:

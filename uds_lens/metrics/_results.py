@@ -8,9 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import torch
+from pydantic import AfterValidator
 
 from uds_lens._storage import (
     atomic_write_bytes,
@@ -23,6 +24,7 @@ from uds_lens._storage import (
     require_fresh,
     sealed,
 )
+from uds_lens._types import FloatOrNaN
 from uds_lens.errors import ConfigError, ResultFormatError, Setting
 from uds_lens.metrics._catalogue import METRICS, resolve, studied
 from uds_lens.metrics._data import about_sample
@@ -69,16 +71,16 @@ class MetricValue:
     group: Group
     """Family."""
 
-    value: float
+    value: FloatOrNaN
     """The metric; NaN where it is undefined."""
 
     direction: Direction
     """What a higher value means: "knowledge" is still there, "erasure", or "utility"."""
 
-    low: float
+    low: FloatOrNaN
     """Smallest possible value."""
 
-    high: float
+    high: FloatOrNaN
     """Largest possible value."""
 
     zero: str
@@ -90,13 +92,13 @@ class MetricValue:
     reason: str | None = None
     """Why the value is NaN."""
 
-    ids: Sequence[str] = ()
+    ids: tuple[str, ...] = ()
     """Examples, in the order of `per_example`; empty for metrics of whole sets."""
 
-    per_example: Sequence[float] = ()
+    per_example: tuple[FloatOrNaN, ...] = ()
     """Value of each example; NaN where it has none."""
 
-    subjects: Sequence[str | None] = ()
+    subjects: Annotated[Sequence[str | None], AfterValidator(tuple)] = ()
     """Subject of each of them; empty where none has one."""
 
     details: Mapping[str, Any] = field(default_factory=dict)

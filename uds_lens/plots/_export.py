@@ -10,57 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from uds_lens._optional_packages import require_package
-from uds_lens._storage import atomic_write_bytes, located, require_fresh
+from uds_lens._storage import atomic_write_bytes, atomic_write_text, located, require_fresh
 from uds_lens._storage.files import MARK
-from uds_lens.errors import ConfigError, MissingDependencyError, UdsLensError
+from uds_lens.errors import ConfigError, MissingDependencyError, ResultFormatError, UdsLensError
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
-
-
-# The mark by which a picture is known as ours, so that it may be drawn again and a foreign one is not
-# overwritten.
-
-_PNG, _JPEG = b"\x89PNG\r\n\x1a\n", b"\xff\xd8"
-
-
-def marked(picture: bytes, kind: str) -> bytes:
-    r"""A picture with the mark where its format has room for a comment.
-
-    Args:
-        picture: Content of a file.
-        kind: `html`, `svg`, `pdf`, `png`, `jpeg` or `webp`.
-
-    Example:
-        >>> marked(b"<svg></svg>", "svg")
-        b'<svg></svg>\n<!-- made with uds_lens -->\n'
-    """
-    if kind in ("html", "svg"):
-        return picture.rstrip() + b"\n<!-- " + MARK + b" -->\n"
-    if kind == "pdf":
-        return picture.rstrip() + b"\n% " + MARK + b"\n"
-    if kind == "png" and picture.startswith(_PNG):
-        return _in_png(picture)
-    if kind == "jpeg" and picture.startswith(_JPEG):
-        return _JPEG + b"\xff\xfe" + struct.pack(">H", len(MARK) + 2) + MARK + picture[2:]
-    if kind == "webp" and picture.startswith(b"RIFF"):
-        return _in_webp(picture)
-    return picture
-
-
-def _in_png(picture: bytes) -> bytes:
-    """A text chunk behind the header, which has 13 bytes."""
-    end = len(_PNG) + 4 + 4 + 13 + 4
-    text = b"tEXtSoftware\0" + MARK
-    chunk = struct.pack(">I", len(text) - 4) + text + struct.pack(">I", zlib.crc32(text))
-    return picture[:end] + chunk + picture[end:]
-
-
-def _in_webp(picture: bytes) -> bytes:
-    """A chunk of an unknown name at the end, which readers skip."""
-    content = MARK + b" " * (len(MARK) % 2)
-    whole = picture + b"UDSL" + struct.pack("<I", len(content)) + content
-    return b"RIFF" + struct.pack("<I", len(whole) - 8) + whole[8:]
 
 
 # PNGs that take less room: the same pixels, packed harder than a browser packs them.
@@ -110,6 +65,7 @@ def save_figure(
     width: int = 860,
     height: int | None = None,
     scale: float | int = 2,
+    overwrite: bool = False,
 ) -> Path:
     """Write a figure as `.html` (self-contained), or as a picture (`.png`, `.svg`, `.pdf`, `.jpeg`, `.webp`).
 
@@ -119,6 +75,7 @@ def save_figure(
         width: Width of a picture in pixels.
         height: Its height in pixels; None takes the figure's own.
         scale: Pixels per pixel, for sharp bitmaps.
+        overwrite: Replace a picture that stands there. A page of ours says so itself, and is replaced anyway.
 
     Returns:
         The path.
@@ -126,22 +83,26 @@ def save_figure(
     Raises:
         ConfigError: The suffix names no known format.
         MissingDependencyError: A picture needs kaleido, and kaleido needs Chrome or Chromium.
-        ResultFormatError: Something that this library did not write stands at `path`.
+        ResultFormatError: Something stands at `path` that is not to be replaced.
         StorageError: The system refuses to write.
     """
     path = located(path)
     kind = path.suffix.lower().removeprefix(".").replace("jpg", "jpeg")
     if kind == "html":
         require_fresh(path, directory=False)
-        page = figure.to_html(include_plotlyjs=True, full_html=True).encode("utf-8", "backslashreplace")
-        atomic_write_bytes(path, marked(page, "html"))
+        page = figure.to_html(include_plotlyjs=True, full_html=True)
+        atomic_write_text(path, f"{page.rstrip()}\n<!-- {MARK.decode()} -->\n")
         return path
     if kind not in _PICTURES:
         raise ConfigError(
             f"figures are saved as .html, {', '.join('.' + name for name in _PICTURES)}; got {path.name!r}."
         )
-    require_fresh(path, directory=False)
-    atomic_write_bytes(path, marked(_picture(figure, kind, width=width, height=height, scale=scale), kind))
+    if path.exists() and not overwrite:
+        raise ResultFormatError(
+            f"{str(path)[-200:]!r} exists: choose another name, or save with overwrite=True."
+        )
+    require_fresh(path, directory=False, begins=b"")
+    atomic_write_bytes(path, _picture(figure, kind, width=width, height=height, scale=scale))
     return path
 
 

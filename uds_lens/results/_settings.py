@@ -4,32 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Annotated, Any
 
-from uds_lens._settings import (
-    names_checked,
-    require_number,
-    require_switch,
-    require_type,
-    require_whole,
-)
+from annotated_types import Ge, Gt, Le, Lt
+
+from uds_lens._settings import validated
 from uds_lens._types import (
     DType,
     Engine,
     LastLayer,
+    NonNegativeFloat,
+    PositiveInt,
     Protocol,
     Sampling,
     Scope,
     Site,
     StandIn,
-    check_choice,
 )
 from uds_lens.data._prompts import CHAT_DATE, ChatStyle
-from uds_lens.data._readers import check_limit
 from uds_lens.errors import ConfigError, Setting
 
 
-@names_checked
+@validated
 @dataclass(frozen=True, kw_only=True)
 class AuditConfig:
     """What an audit measures. Two audits are comparable when these are equal.
@@ -41,10 +37,10 @@ class AuditConfig:
         >>> AuditConfig(tau=-1)
         Traceback (most recent call last):
             ...
-        uds_lens.errors.ConfigError: tau must be a number >= 0 (nats per token); got -1.
+        uds_lens.errors.ConfigError: tau must be a number >= 0; got -1.
     """
 
-    tau: float = 0.05
+    tau: NonNegativeFloat = 0.05
     """A layer holds knowledge where patching retain's state costs more than this many nats per token."""
 
     site: Site = "resid_post"
@@ -76,16 +72,16 @@ class AuditConfig:
     exact_noop: bool = True
     """Report exactly 0 where source and target states are equal bit for bit, instead of rounding noise."""
 
-    confidence: float = 0.95
+    confidence: Annotated[float, Gt(0), Lt(1)] = 0.95
     """Coverage of the bootstrap interval, between 0 and 1."""
 
-    n_bootstrap: int = 9999
+    n_bootstrap: Annotated[int, Ge(100), Le(10**7)] = 9999
     """Resamples of the bootstrap over examples."""
 
-    seed: int = 0
+    seed: Annotated[int, Ge(0), Le(2**63 - 1)] = 0
     """Seed of the bootstrap, and of the sample where there is a limit."""
 
-    limit: int | None = None
+    limit: PositiveInt | None = None
     """Measure this many of the examples; None measures all."""
 
     sample: Sampling = "random"
@@ -93,21 +89,6 @@ class AuditConfig:
     stand for themselves only."""
 
     def __post_init__(self) -> None:
-        require_number("tau", self.tau, least=0, words="be a number >= 0 (nats per token)")
-        words = "lie between 0 and 1, for example 0.95"
-        require_number("confidence", self.confidence, above=0, below=1, words=words)
-        require_switch("exact_noop", self.exact_noop)
-        require_whole("n_bootstrap", self.n_bootstrap, at_least=100, at_most=10**7)
-        require_whole("seed", self.seed, at_least=0, at_most=2**63 - 1)
-        check_limit(self.limit)
-        check_choice("sample", self.sample, Sampling)
-        check_choice("site", self.site, Site)
-        check_choice("scope", self.scope, Scope)
-        check_choice("last_layer", self.last_layer, LastLayer)
-        check_choice("protocol", self.protocol, Protocol)
-        check_choice("dtype", self.dtype, DType)
-        if self.stand_in is not None:
-            check_choice("stand_in", self.stand_in, StandIn)
         self.chat.require(self.protocol)
         if self.last_layer == "post_norm" and self.site != "resid_post":
             raise ConfigError(
@@ -134,7 +115,7 @@ class AuditConfig:
         return cls(**settings)
 
 
-@names_checked
+@validated
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
     """How an audit is run: where, how fast, with how much memory. Results do not depend on it beyond rounding."""
@@ -148,10 +129,10 @@ class RunOptions:
     engine: Engine = "auto"
     """`auto` checks the wavefront against one patched forward per layer on a first batch, and falls back to it."""
 
-    token_budget: int = 4096
+    token_budget: PositiveInt = 4096
     """Tokens per batch at most, padding included; on a CPU wide models take fewer. Lower it when memory runs out."""
 
-    memory_gib: float = 4.0
+    memory_gib: NonNegativeFloat = 4.0
     """Memory for states and kept recordings, GiB. States beyond it go to temporary files, recordings are redone."""
 
     check_memory: bool = True
@@ -168,14 +149,3 @@ class RunOptions:
 
     progress: bool | None = None
     """Show progress bars; None shows them in terminals and notebooks."""
-
-    def __post_init__(self) -> None:
-        check_choice("engine", self.engine, Engine)
-        require_type("device", self.device, (str,), words="'auto', 'cpu', 'cuda', 'cuda:1' ...")
-        require_type("device_map", self.device_map, (str, dict, type(None)), words="a word, a dict or None")
-        require_type("revision", self.revision, (str, type(None)), words="a branch, tag or commit, or None")
-        require_type("progress", self.progress, (bool, type(None)), words="True, False or None")
-        for name in ("check_memory", "offline", "trust_remote_code"):
-            require_switch(name, getattr(self, name))
-        require_whole("token_budget", self.token_budget, at_least=1)
-        require_number("memory_gib", self.memory_gib, least=0, words="be a number >= 0 (GiB)")

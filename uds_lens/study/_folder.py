@@ -25,6 +25,7 @@ from uds_lens._storage import (
     sha256_bytes,
 )
 from uds_lens._storage.claims import Claims
+from uds_lens._types import FloatOrNaN
 from uds_lens.errors import ConfigError, ResultFormatError
 from uds_lens.study._models import AUDIT, StudyModel, StudyState, study_models
 from uds_lens.study._plan import StudyPlan, as_mapping, plan
@@ -49,7 +50,7 @@ class Row:
 
     metric: str
     """Its name."""
-    value: float
+    value: FloatOrNaN
     """NaN where it is undefined."""
     reason: str | None
     """Why."""

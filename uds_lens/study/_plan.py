@@ -23,12 +23,12 @@ from typing import (
 
 from uds_lens._optional_packages import require_package
 from uds_lens._settings import (
-    names_checked,
     require_known,
-    require_whole,
     shown,
+    validated,
 )
 from uds_lens._storage import conform, read_file
+from uds_lens._types import NonNegativeInt, PositiveInt
 from uds_lens.errors import ConfigError, ResultFormatError
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ Role: TypeAlias = Literal["full", "retain", "pool", "unlearned", "other"]
 """What a model is in a study."""
 
 
-@names_checked
+@validated
 @dataclass(frozen=True, kw_only=True)
 class TrainingRows:
     """Questions and answers to train on."""
@@ -62,18 +62,18 @@ class TrainingRows:
     answers: Answers = "own"
     """Which answers."""
 
-    answers_per_row: int | None = None
+    answers_per_row: PositiveInt | None = None
     """Of a biography: how many answers one row joins, where all of them would be longer than what the model can read;
     None joins all."""
 
-    sample: int | None = None
+    sample: PositiveInt | None = None
     """That many rows, drawn without replacement; None takes all."""
 
-    seed: int = 0
+    seed: NonNegativeInt = 0
     """Of the draw."""
 
 
-@names_checked
+@validated
 @dataclass(frozen=True, kw_only=True)
 class AskedSets:
     """What the metrics ask: one place with all TOFU sets, or single files. See `uds_lens.metrics.MetricData`."""
@@ -102,7 +102,7 @@ class AskedSets:
     entities: str | None = None
     """File of the forget set with entities; None takes `forget`."""
 
-    limit: int | None = None
+    limit: PositiveInt | None = None
     """Ask this many of each set; `entities` keeps the rows of the questions drawn from `forget`."""
 
     sample: PlannedSampling = "random"
@@ -110,11 +110,11 @@ class AskedSets:
     themselves only; or "first_of_each" for the first ones of each file by itself, `entities` too, as every study took
     them before samples were random: white-box metrics are then measured on other questions than the rest."""
 
-    seed: int = 0
+    seed: NonNegativeInt = 0
     """Of the random sample."""
 
 
-@names_checked
+@validated
 @dataclass(frozen=True, kw_only=True)
 class TrainingSets:
     """What unlearning trains on."""
@@ -126,7 +126,7 @@ class TrainingSets:
     """To keep."""
 
 
-@names_checked
+@validated
 @dataclass(frozen=True, kw_only=True)
 class GivenModel:
     """A model that exists."""
@@ -159,7 +159,7 @@ class GivenModel:
     """Branch, tag or commit on the Hub."""
 
 
-@names_checked
+@validated
 @dataclass(frozen=True, kw_only=True)
 class PoolRuns:
     """Models of a pool: fine-tuned from one start, once per combination of settings."""
@@ -180,7 +180,7 @@ class PoolRuns:
     """Settings of `RelearnConfig`; a list is an axis of the grid."""
 
 
-@names_checked
+@validated
 @dataclass(frozen=True, kw_only=True)
 class UnlearningRuns:
     """Unlearned models: one method, once per combination of settings, or a published grid."""
@@ -198,7 +198,7 @@ class UnlearningRuns:
     """Where each run starts; None is the plan's `full`."""
 
 
-@names_checked
+@validated
 @dataclass(frozen=True, kw_only=True)
 class Relearning:
     """Fine-tuning on the forget set again."""
@@ -213,7 +213,7 @@ class Relearning:
     """One relearning per seed of each retain model: all other models are compared with their mean."""
 
 
-@names_checked
+@validated
 @dataclass(frozen=True, kw_only=True)
 class Perturbations:
     """What is done to full, retain and each unlearned model after they were measured."""
@@ -225,7 +225,7 @@ class Perturbations:
     """Measure them after relearning too."""
 
 
-@names_checked
+@validated
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
     """What is measured."""
@@ -249,7 +249,7 @@ class Measurement:
     """`audits`, a list or a preset, beside settings of `ElicitOptions`: ask the unlearned models; None asks nothing."""
 
 
-@names_checked
+@validated
 @dataclass(frozen=True, kw_only=True)
 class StudyPlan:
     """A whole study. `uds_lens.study.plan` reads one from TOML and checks it."""
@@ -293,7 +293,7 @@ class StudyPlan:
     keep_models: bool = True
     """Keep the weights of models that were made; False deletes them once all their states are measured."""
 
-    seed: int = 0
+    seed: NonNegativeInt = 0
     """Of the order in which models are taken."""
 
 
@@ -350,7 +350,7 @@ def plan(source: str | os.PathLike[str] | Mapping[str, Any] | StudyPlan) -> Stud
     try:
         found = conform(StudyPlan, dict(source), where="plan")
     except ResultFormatError as error:
-        raise ConfigError(str(error).replace(" is not complete: no ", " lacks ")) from error
+        raise ConfigError(str(error)) from error
     placed = conform(StudyPlan, _placed(as_mapping(found), base), where="plan")
     _check(placed)
     return placed
@@ -480,7 +480,6 @@ def _check_models(found: StudyPlan) -> None:
                 raise ConfigError(
                     f"seeds of relearning must be different whole numbers >= 0; got {shown(seeds)}."
                 )
-    require_whole("seed", found.seed, at_least=0)
 
 
 def _check_given(model: GivenModel) -> None:
@@ -500,21 +499,13 @@ def _check_sets(sets: AskedSets) -> None:
         )
     if sets.tofu is None and sets.forget is None:
         raise ConfigError('[data] names no forget set: give forget = "forget10.json", or tofu = "DIR".')
-    if sets.limit is not None:
-        require_whole("limit", sets.limit, at_least=1)
-    require_whole("seed", sets.seed, at_least=0)
 
 
 def _check_rows(rows: TrainingRows) -> None:
-    if rows.sample is not None:
-        require_whole("sample", rows.sample, at_least=1)
-    if rows.answers_per_row is not None:
-        require_whole("answers_per_row", rows.answers_per_row, at_least=1)
-        if rows.answers != "biography":
-            raise ConfigError(
-                f"answers_per_row cuts biographies into parts, and answers = {rows.answers!r} has none: leave it out."
-            )
-    require_whole("seed", rows.seed, at_least=0)
+    if rows.answers_per_row is not None and rows.answers != "biography":
+        raise ConfigError(
+            f"answers_per_row cuts biographies into parts, and answers = {rows.answers!r} has none: leave it out."
+        )
 
 
 def _check_measure(measure: Measurement) -> None:

@@ -15,8 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
-from uds_lens._settings import require_whole
-from uds_lens._types import check_choice
+from uds_lens._settings import check_value
+from uds_lens._types import PositiveInt, check_choice
 from uds_lens.errors import ConfigError, Setting, warn_once
 from uds_lens.study._folder import StudyFolder
 from uds_lens.study._plan import StudyPlan, require_packages_of
@@ -140,7 +140,7 @@ def run(
         2 of 2 done
     """
     check_choice("executor", executor, Literal["local", "slurm"])
-    require_whole("jobs", jobs, at_least=1)
+    check_value("jobs", jobs, PositiveInt)
     if slurm is not None and executor == "local":
         raise ConfigError(Setting("slurm"), " is for ", Setting("executor", "slurm"), "; got 'local'.")
     if workshop is not None and (jobs > 1 or executor != "local"):

@@ -12,14 +12,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 from uds_lens._optional_packages import require_package
-from uds_lens._settings import names_checked, require_number, require_whole
+from uds_lens._settings import validated
+from uds_lens._types import NonNegativeInt, PositiveFloat, PositiveInt
 from uds_lens.errors import ConfigError
 from uds_lens.study._folder import StudyFolder
 
 _LOG = logging.getLogger("uds_lens.study")
 
 
-@names_checked
+@validated
 @dataclass(frozen=True, kw_only=True)
 class SlurmOptions:
     """What each task of the array is given."""
@@ -27,22 +28,22 @@ class SlurmOptions:
     partition: str | None = None
     """None takes the cluster's default."""
 
-    gpus: int = 1
+    gpus: NonNegativeInt = 1
     """Per task; 0 for none."""
 
-    cpus: int = 4
+    cpus: PositiveInt = 4
     """Per task."""
 
-    minutes: int = 240
+    minutes: PositiveInt = 240
     """Longest time of a task; one that is cut off is requeued and goes on."""
 
-    memory_gb: float = 32.0
+    memory_gb: PositiveFloat = 32.0
     """Per task."""
 
-    parallel: int | None = None
+    parallel: PositiveInt | None = None
     """Tasks at a time; None sets no bound."""
 
-    requeues: int = 10
+    requeues: NonNegativeInt = 10
     """How often a task that ran out of time is sent again."""
 
     account: str | None = None
@@ -50,15 +51,6 @@ class SlurmOptions:
 
     cluster: Literal["slurm", "local"] = "slurm"
     """`local` runs the same tasks on this machine, to try out what would be sent."""
-
-    def __post_init__(self) -> None:
-        for name, least in (("gpus", 0), ("cpus", 1), ("minutes", 1), ("requeues", 0)):
-            require_whole(name, getattr(self, name), at_least=least)
-        require_number("memory_gb", self.memory_gb, above=0, words="be a number of gigabytes above 0")
-        if self.parallel is not None:
-            require_whole("parallel", self.parallel, at_least=1)
-        if self.cluster not in ("slurm", "local"):
-            raise ConfigError(f"cluster must be 'slurm' or 'local'; got {self.cluster!r}.")
 
 
 class ArrayTask:

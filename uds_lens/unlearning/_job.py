@@ -8,14 +8,16 @@ import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
+from annotated_types import Ge, Lt
 from torch import nn
 
 from uds_lens._compat.peft import quiet_wrapping
 from uds_lens._compat.transformers import has_torch_attention
-from uds_lens._settings import names_checked, require_number, require_whole
+from uds_lens._settings import validated
+from uds_lens._types import PositiveInt
 from uds_lens.data import AnswerSequence, ForgetExample, chosen_protocol
 from uds_lens.errors import ModelError
 from uds_lens.models import fingerprint, pick_device
@@ -95,27 +97,22 @@ def open_parent(source: str | os.PathLike[str], options: TrainOptions) -> Parent
 # Training low-rank adapters instead of all weights, through PEFT.
 
 
-@names_checked
+@validated
 @dataclass(frozen=True, kw_only=True)
 class LoraSettings:
     """Low-rank adapters on linear layers. They are merged into the weights when a run ends."""
 
-    rank: int = 8
+    rank: PositiveInt = 8
     """Rank of each adapter."""
 
-    alpha: int = 16
+    alpha: PositiveInt = 16
     """Scale: an adapter's output is multiplied by alpha / rank."""
 
-    dropout: float = 0.0
+    dropout: Annotated[float, Ge(0), Lt(1)] = 0.0
     """Dropout before an adapter."""
 
     target_modules: str | tuple[str, ...] = "all-linear"
     """Names of the modules that get one; "all-linear" takes every linear layer but the head."""
-
-    def __post_init__(self) -> None:
-        require_whole("rank", self.rank, at_least=1)
-        require_number("alpha", self.alpha, above=0, words="be a number above 0")
-        require_number("dropout", self.dropout, least=0, below=1, words="lie in [0, 1)")
 
 
 def add_adapters(model: nn.Module, settings: LoraSettings) -> Any:

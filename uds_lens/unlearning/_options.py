@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Any, Literal
 
-from uds_lens._settings import names_checked, require_switch, require_whole, shown
-from uds_lens._types import DType, LogTo, check_choice
-from uds_lens.errors import ConfigError, Setting
+from pydantic import BeforeValidator
+
+from uds_lens._settings import validated
+from uds_lens._types import DType, LogTo, NonNegativeInt, PositiveInt
 
 
-@names_checked
+def _listed(given: Any) -> Any:
+    """One word, or a list of words, as a tuple."""
+    return (given,) if isinstance(given, str) else tuple(given) if isinstance(given, list) else given
+
+
+@validated
 @dataclass(frozen=True, kw_only=True)
 class TrainOptions:
     """Where and how to train. What is learnt is in the method's configuration; this changes it by rounding only."""
@@ -27,20 +33,20 @@ class TrainOptions:
     mixed_precision: Literal["no", "bfloat16", "float16"] = "no"
     """Dtype of the arithmetic, with weights kept in `dtype`."""
 
-    device_batch_size: int | None = None
+    device_batch_size: PositiveInt | None = None
     """Forget examples per device and pass; the rest of a batch is accumulated. None takes the whole batch at once, on a
     CPU in groups of similar length."""
 
     gradient_checkpointing: bool = False
     """Recompute activations instead of keeping them: less memory, more time."""
 
-    checkpoint_every: int | None = None
+    checkpoint_every: NonNegativeInt | None = None
     """Steps between checkpoints that a killed run resumes from; None is once per epoch, 0 never."""
 
-    log_every: int = 5
+    log_every: PositiveInt = 5
     """Steps between points of the loss curve, each the mean over these steps; the first and last step stand alone."""
 
-    log_to: tuple[LogTo, ...] = ()
+    log_to: Annotated[tuple[LogTo, ...], BeforeValidator(_listed)] = ()
     """Where the run can be followed: `csv` (a file beside the result, named after it), `wandb`, `trackio`."""
 
     offline: bool = False
@@ -56,19 +62,4 @@ class TrainOptions:
     """Show a progress bar; None shows it in terminals and notebooks."""
 
     def __post_init__(self) -> None:
-        check_choice("device", self.device, Literal["auto", "cpu", "cuda"])
-        check_choice("dtype", self.dtype, DType)
-        check_choice("save_dtype", self.save_dtype, DType)
-        check_choice("mixed_precision", self.mixed_precision, Literal["no", "bfloat16", "float16"])
-        asked: object = self.log_to
-        given = (asked,) if isinstance(asked, str) else asked
-        if not isinstance(given, list | tuple):
-            raise ConfigError(Setting("log_to"), f" must be names such as 'csv'; got {shown(given)}.")
-        for place in given:
-            check_choice("log_to", place, LogTo)
-        object.__setattr__(self, "log_to", tuple(dict.fromkeys(given)))
-        for name, least in (("device_batch_size", 1), ("checkpoint_every", 0), ("log_every", 1)):
-            if getattr(self, name) is not None:
-                require_whole(name, getattr(self, name), at_least=least)
-        for name in ("gradient_checkpointing", "offline", "trust_remote_code"):
-            require_switch(name, getattr(self, name))
+        object.__setattr__(self, "log_to", tuple(dict.fromkeys(self.log_to)))

@@ -19,6 +19,7 @@ from uds_lens._storage import (
     read_sealed,
     sealed,
 )
+from uds_lens._types import FloatOrNaN
 from uds_lens.errors import ConfigError, ResultFormatError
 from uds_lens.results._records import versions
 from uds_lens.unlearning._configs import MethodConfig
@@ -154,7 +155,7 @@ class _Members:
     device: str
     n_devices: int = 1
     visits: int | None = None
-    loss_curve: tuple[dict[str, float], ...]
+    loss_curve: tuple[dict[str, FloatOrNaN], ...]
     seconds: float
     key: str
     depends_on: dict[str, Any] | None = None

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, get_type_hints
 
-from uds_lens._settings import shown
+from uds_lens._settings import shown, validated
 from uds_lens._types import check_choice
 from uds_lens.errors import ConfigError, Setting
-from uds_lens.unlearning._configs import MethodConfig, kind_of
+from uds_lens.unlearning._configs import MethodConfig
 from uds_lens.unlearning._method_words import DECLARED, OWN_WORDS, method_words
 
 if TYPE_CHECKING:
@@ -112,6 +112,7 @@ def objective(
     if {"refusals", "alternates"}.issubset(needs):
         raise ConfigError("an objective has one kind of answers to prefer: refusals or alternates, not both.")
     _require_free(config)
+    validated(config)
 
     def register(terms: F) -> F:
         DECLARED[config.method] = Objective(
@@ -234,7 +235,8 @@ def make_config(method: str, settings: Mapping[str, Any] | None = None) -> Metho
         uds_lens.errors.ConfigError: npo has no setting 'gamma'; it has alpha, batch_size, beta, ...
     """
     cls = method_class(method)
-    kinds = {field.name: kind_of(field) for field in fields(cls)}
+    hints = get_type_hints(cls)
+    kinds = {field.name: hints[field.name] for field in fields(cls)}
     unknown = sorted(set(settings or {}) - set(kinds))
     if unknown:
         words = ", ".join(map(repr, unknown))
@@ -242,11 +244,11 @@ def make_config(method: str, settings: Mapping[str, Any] | None = None) -> Metho
     return cls(**{name: _value(name, value, kinds[name]) for name, value in (settings or {}).items()})
 
 
-def _value(name: str, value: Any, kind: str) -> Any:
-    if not isinstance(value, str) or kind not in ("int", "float"):
+def _value(name: str, value: Any, kind: Any) -> Any:
+    if not isinstance(value, str) or kind not in (int, float):
         return value
     try:
-        return int(value) if kind == "int" else float(value)
+        return kind(value)
     except ValueError as error:
-        wanted = "a whole number" if kind == "int" else "a number"
+        wanted = "a whole number" if kind is int else "a number"
         raise ConfigError(Setting(name), f" must be {wanted}; got {shown(value)}.") from error

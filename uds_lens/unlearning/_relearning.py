@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from uds_lens._settings import validated
+from uds_lens._types import NonNegativeFloat, PositiveFloat, PositiveInt
 from uds_lens.unlearning._configs import MethodConfig
 from uds_lens.unlearning._likelihood import negative_log_likelihood
 from uds_lens.unlearning._passes import Passes
@@ -12,6 +14,7 @@ from uds_lens.unlearning._registry import Objective
 from uds_lens.unlearning._terms import Terms, per_token
 
 
+@validated
 @dataclass(frozen=True, kw_only=True)
 class RelearnConfig(MethodConfig):
     """Plain fine-tuning on the forget answers, to see how fast they come back.
@@ -22,10 +25,10 @@ class RelearnConfig(MethodConfig):
 
     method: ClassVar[str] = "relearn"
 
-    learning_rate: float = 2e-5
-    epochs: int = 1
-    weight_decay: float = 0.0
-    warmup_epochs: float = 0.0
+    learning_rate: PositiveFloat = 2e-5
+    epochs: PositiveInt = 1
+    weight_decay: NonNegativeFloat = 0.0
+    warmup_epochs: NonNegativeFloat = 0.0
 
 
 def terms(config: RelearnConfig, passes: Passes) -> Terms:

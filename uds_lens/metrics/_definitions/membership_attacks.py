@@ -13,7 +13,8 @@ from functools import partial
 from typing import TypeAlias
 
 from uds_lens._optional_packages import require_package
-from uds_lens._settings import require_number
+from uds_lens._settings import check_value
+from uds_lens._types import Share
 from uds_lens.metrics._declaration import (
     Evidence,
     Meaning,
@@ -79,7 +80,7 @@ def min_k_score(logprobs: Sequence[float], *, k: float = 0.4) -> float:
         >>> min_k_score([-1.0, -4.0, -2.0, -0.5, -0.1, -9.0], k=0.4)
         3.0
     """
-    require_number("k", k, above=0, below=math.nextafter(1, 2), words="lie in (0, 1]")
+    check_value("k", k, Share)
     kept = sorted([float(value) for value in logprobs][:-1])
     lowest = kept[: max(1, int(len(kept) * k))]
     return -math.fsum(lowest) / len(lowest) if lowest else math.nan

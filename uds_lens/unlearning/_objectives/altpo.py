@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from uds_lens._types import PositiveFloat, PositiveInt
 from uds_lens.unlearning._configs import RetainConfig
 from uds_lens.unlearning._objectives.idkdpo import preferred
 from uds_lens.unlearning._passes import Passes
@@ -18,21 +19,17 @@ class AltPOConfig(RetainConfig):
 
     method: ClassVar[str] = "altpo"
 
-    beta: float = 0.1
+    beta: PositiveFloat = 0.1
     """Inverse temperature."""
 
-    n_alternates: int = 5
+    n_alternates: PositiveInt = 5
     """Alternate answers per question; epochs take them in turn."""
 
-    temperature: float = 1.0
+    temperature: PositiveFloat = 1.0
     """Temperature of their sampling; raised by 0.5 for questions that keep giving the true answer."""
 
-    max_new_tokens: int = 96
+    max_new_tokens: PositiveInt = 96
     """Longest alternate, in tokens."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.require_positive("beta", "n_alternates", "temperature", "max_new_tokens")
 
 
 @objective(AltPOConfig, needs=("retain", "reference", "alternates"))

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from uds_lens._types import PositiveFloat
 from uds_lens.unlearning._configs import RetainConfig
 from uds_lens.unlearning._passes import Passes
 from uds_lens.unlearning._registry import objective
@@ -47,12 +48,8 @@ class NPOConfig(RetainConfig):
 
     method: ClassVar[str] = "npo"
 
-    beta: float = 0.1
+    beta: PositiveFloat = 0.1
     """Inverse temperature."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.require_positive("beta")
 
 
 @objective(NPOConfig, needs=("retain", "reference"))

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from uds_lens._types import NonNegativeInt, PositiveFloat
 from uds_lens.errors import ConfigError, DataError, Setting
 from uds_lens.unlearning._configs import ReducedConfig
 from uds_lens.unlearning._likelihood import IGNORED, at_least_float32, predicting
@@ -129,16 +130,11 @@ class RMUConfig(ReducedConfig):
 
     method: ClassVar[str] = "rmu"
 
-    layer: int = 5
+    layer: NonNegativeInt = 5
     """Block whose output is steered, from 0. The paper takes 5, 10 and 15 of 16; shallow models need their own."""
 
-    scale: float = 10.0
+    scale: PositiveFloat = 10.0
     """Length c of the steering vector. Compare it with the norm of the states it replaces."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.require_not_negative("layer")
-        self.require_positive("scale")
 
 
 def train_only_layers(config: RMUConfig, model: nn.Module) -> None:

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from uds_lens._types import NonNegativeFloat, PositiveFloat
 from uds_lens.unlearning._configs import RetainConfig
 from uds_lens.unlearning._likelihood import answer_lengths
 from uds_lens.unlearning._passes import Passes
@@ -53,19 +54,14 @@ class SimNPOConfig(RetainConfig):
 
     method: ClassVar[str] = "simnpo"
 
-    beta: float = 4.5
+    beta: PositiveFloat = 4.5
     """Inverse temperature."""
 
-    delta: float = 1.0
+    delta: NonNegativeFloat = 1.0
     """Loss per token, in nats, that counts as forgotten."""
 
-    gamma: float = 0.125
+    gamma: PositiveFloat = 0.125
     """Weight of the forget term."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.require_positive("beta", "gamma")
-        self.require_not_negative("delta")
 
 
 @objective(SimNPOConfig, needs=("retain",))

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from uds_lens._types import PositiveFloat
 from uds_lens.errors import ConfigError, Setting
 from uds_lens.unlearning._configs import ReducedConfig, Reduction
 from uds_lens.unlearning._likelihood import IGNORED, at_least_float32, labelled
@@ -85,12 +86,8 @@ class UNDIALConfig(ReducedConfig):
 
     method: ClassVar[str] = "undial"
 
-    beta: float = 10.0
+    beta: PositiveFloat = 10.0
     """What is taken off the logit of the true token."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.require_positive("beta")
 
 
 @objective(UNDIALConfig, needs=("retain", "frozen"))
