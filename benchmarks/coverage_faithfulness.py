@@ -24,7 +24,7 @@ from scipy.stats import beta, norm
 
 import uds_lens as ul
 from uds_lens.meta._direction import Points
-from uds_lens.meta._robustness import clustered_mean, dominated_by
+from uds_lens.meta._pools import clustered_mean, dominated_by
 
 VARIANTS, RUNS, SNAPSHOTS = 3, 5, 2
 PER_POOL = VARIANTS * RUNS * SNAPSHOTS

@@ -65,12 +65,9 @@ def main() -> None:
 def judge(frames: ul.study.StudyFrames, page: Path) -> None:
     """Faithfulness, robustness and both together, of every metric; the methods ranked; a page of all of it."""
     faithful = ul.meta.faithfulness(frames.pools, metrics=METRICS)
-    robust = ul.meta.robustness_by_filter(
-        **frames.states,
-        thresholds=ul.meta.thresholds(frames.pools, metrics=METRICS),
-        faithful=faithful,
-        metrics=METRICS,
-    )
+    cuts = ul.meta.thresholds(frames.pools, metrics=METRICS)
+    tables = frames.tables(thresholds=cuts, faithful=faithful)
+    robust = ul.meta.robustness_by_filter(tables, metrics=METRICS)
     useful = robust[(robust["filter"] == "utility") & (robust["models"] == "own")]
     summary = ul.meta.summary(faithful, useful)
     print(summary[["metric", "auc", "q", "r", "rob", "overall", "n"]].round(3).to_string(index=False))

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -77,14 +78,8 @@ def judged(
     rules: tuple[Rule, ...] = ("without", "with")
     faithful = ul.meta.faithfulness(frames.pools, metrics=metrics, n_resamples=resamples)
     cuts = ul.meta.thresholds(frames.pools, metrics=metrics, models=frames.before)
-    robust = ul.meta.robustness_by_filter(
-        **frames.states,
-        thresholds=cuts,
-        faithful=faithful,
-        pools=frames.pools,
-        metrics=metrics,
-        n_resamples=resamples,
-    )
+    states = frames.tables(thresholds=cuts, faithful=faithful, pools=frames.pools)
+    robust = ul.meta.robustness_by_filter(states, metrics=metrics, n_resamples=resamples)
     own = robust[robust["models"] == "own"]
     overall = {name: ul.meta.summary(faithful, own[own["filter"] == name]) for name in FILTERS}
     ranked = {rule: ul.meta.rank(frames.before, select_by=rule) for rule in rules}
@@ -121,17 +116,10 @@ def judged(
     tables["pairs"] = ul.meta.compare_all(frames.pools, metrics=metrics, against="uds", n_resamples=resamples)
     tables["overall"] = _by_overall(faithful, own)
     runs = ul.meta.robustness_by_filter(
-        **frames.states,
-        thresholds=cuts,
-        pools=frames.pools,
-        metrics=metrics,
-        cluster=("run",),
-        n_resamples=resamples,
+        replace(states, cluster=("run",)), metrics=metrics, n_resamples=resamples
     )
     tables["first"] = _first_by_overall(own, runs[runs["models"] == "own"])
-    tables["tied cuts"] = ul.meta.tied_cuts(
-        **frames.states, thresholds=cuts, faithful=faithful, metrics=metrics
-    )
+    tables["tied cuts"] = ul.meta.tied_cuts(states, metrics=metrics)
     tables |= {
         f"predictors of {each}": predictors(found, each).reset_index(names="metric") for each in OUTCOMES
     }

@@ -259,7 +259,7 @@ def _adjusted(table: pd.DataFrame, tested: np.ndarray) -> pd.DataFrame:
     with np.errstate(divide="ignore", invalid="ignore"):
         z = table["difference"] / table["standard_error"]
     p = np.where(tested & (table["standard_error"] > 0), 2 * norm.sf(np.abs(z)), np.nan)
-    sure = ul.meta.holm(p) < LEVEL
+    sure = np.array(ul.results.holm(p.tolist())) < LEVEL
     return table.assign(above=sure & (table["difference"] > 0), below=sure & (table["difference"] < 0))
 
 

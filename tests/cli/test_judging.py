@@ -69,15 +69,15 @@ def test_meta_judges_robustness(study, uds_lens, tmp_path) -> None:
     table = written(tmp_path / "both.csv", both)
     told = json.loads(uds_lens("meta", table, *words, "--json").out)
     cuts = meta.thresholds(study.pools, metrics=["uds", "es"])
-    expected = meta.robustness_by_filter(
-        study.models[[*names, "utility_rel"]],
+    tables = meta.Tables(
+        before=study.models[[*names, "utility_rel"]],
         quantised=after,
         relearned=after,
         retain_before=retain,
         retain_relearned=again,
         thresholds=cuts,
-        metrics=["uds", "es"],
     )
+    expected = meta.robustness_by_filter(tables, metrics=["uds", "es"])
     assert [row["q"] for row in told["robust"]] == pytest.approx(
         [None if math.isnan(q) else q for q in expected["q"]]
     )

@@ -1,6 +1,7 @@
 """Scores of models, ranking of methods, and how much of it is chance."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -13,9 +14,11 @@ from uds_lens.errors import ConfigError, DataError
 from uds_lens.meta import RANKING, SHIFTS, ScoreParts, rank, score_models, shifts, stability, summary
 from uds_lens.meta._stability import ExampleAttack
 
-PARTS = ScoreParts(memorization=("x", "y"), membership=("s",), depth="d")
 WAYS = {"x": "knowledge", "y": "knowledge", "s": "erasure", "d": "erasure"}
-ASK = {"parts": PARTS, "direction": WAYS}
+PARTS = ScoreParts(
+    memorization=("x", "y"), membership=("s",), depth="d", direction=WAYS, attacks={"s": "attack"}
+)
+ASK = {"parts": PARTS}
 
 
 def models(**columns) -> pd.DataFrame:
@@ -116,7 +119,7 @@ def test_tables_that_cannot_be_ranked(frame, message):
 
 def test_no_name_is_special():
     with pytest.raises(ConfigError, match="no direction is known for 'x'"):
-        rank(models(), parts=PARTS)
+        rank(models(), parts=replace(PARTS, direction=None))
     with pytest.raises(ConfigError, match="at least one metric"):
         ScoreParts(memorization=())
 
@@ -242,17 +245,15 @@ def attack_table(frame, gaps, n=50, seed=1):
 def test_attacks_are_resampled_with_retain():
     frame = models(model=["a1", "b1", "c1"], method=list("abc"))
     frame, examples = attack_table(frame, {"a1": 0.5, "b1": 1.0, "c1": 2.0, "retain": 0.4})
-    found = stability(frame, examples=examples, attacks={"s": "attack"}, n_resamples=400, **ASK)
+    found = stability(frame, examples=examples, n_resamples=400, **ASK)
     assert set(found.fixed) == {"x", "y", "d"}
     rows = found.scores[(found.scores["resampled"] == "examples") & (found.scores["view"] == "without")]
     assert ((rows["low"] < rows["score"]) & (rows["score"] <= rows["high"] + 0.02)).all()
     assert (rows["high"] - rows["low"]).min() > 0.005
-    alone = stability(
-        frame, examples=examples[examples["model"] != "retain"], attacks={"s": "attack"}, n_resamples=9, **ASK
-    )
+    alone = stability(frame, examples=examples[examples["model"] != "retain"], n_resamples=9, **ASK)
     assert "s" in alone.fixed
     with pytest.raises(DataError, match="the examples behind 's' give"):
-        stability(frame.assign(s=0.1), examples=examples, attacks={"s": "attack"}, **ASK)
+        stability(frame.assign(s=0.1), examples=examples, **ASK)
 
 
 def test_area_of_a_resample():
@@ -320,9 +321,7 @@ def test_how_often_depth_changes_places(depths, share):
             "utility_rel": 1.0,
         }
     )
-    parts = ScoreParts(memorization=("x",), membership=("s",), depth="d")
-    ways = {"x": "knowledge", "s": "erasure", "d": "erasure"}
-    found = stability(frame, parts=parts, direction=ways, n_resamples=20)
+    found = stability(frame, parts=replace(PARTS, memorization=("x",)), n_resamples=20)
     assert found.reordered == {"configurations": share} and not found.cautions
 
 

@@ -45,7 +45,7 @@ def test_it_is_what_the_table_of_the_study_gives():
         told = (trust.worst, trust.worst_low, trust.worst_high)
         assert told == pytest.approx(worst[["auc", "low", "high"]].tolist(), abs=1e-4)
         assert trust.worst_pair == f"{worst['variant_p']} against {worst['variant_n']}"
-    robust = ul.meta.robustness(**frames.states, metrics=tuple(studied()), n_resamples=20).set_index("metric")
+    robust = ul.meta.robustness(frames.tables(), metrics=tuple(studied()), n_resamples=20).set_index("metric")
     for name, trust in studied().items():
         found = robust.loc[name, ["q", "r"]].astype(float).tolist()
         assert [trust.quantisation, trust.relearning] == pytest.approx(found, abs=1e-4, nan_ok=True)

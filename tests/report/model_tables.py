@@ -76,10 +76,17 @@ def study(n: int = 64) -> Study:
     for name in (*KNOWN, *ERASED):
         again[name] = again[name] + (0.12 if name in KNOWN else -0.12) + draw.normal(0, 0.02, 5)
     cuts = meta.thresholds(pools)
-    given = {"quantised": after[0], "relearned": after[1], "retain_before": retain, "retain_relearned": again}
+    tables = meta.Tables(
+        before=before,
+        quantised=after[0],
+        relearned=after[1],
+        retain_before=retain,
+        retain_relearned=again,
+        thresholds=cuts,
+    )
     return Study(
         models=before,
         pools=pools,
-        robust=meta.robustness_by_filter(before, **given, thresholds=cuts, n_resamples=50),
-        points=meta.perturbation_points(before, **given, thresholds=cuts),
+        robust=meta.robustness_by_filter(tables, n_resamples=50),
+        points=meta.perturbation_points(tables),
     )

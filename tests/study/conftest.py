@@ -1,4 +1,4 @@
-"""A plan on the toy world, and a workshop that makes and measures nothing real, in no time."""
+"""A plan on the toy world, and a runner that makes and measures nothing real, in no time."""
 
 import math
 from pathlib import Path

@@ -58,9 +58,9 @@ def test_a_key_is_made_of_weights_metric_options_and_data(small):
     ):
         changed = keys(**change)
         assert not set(changed["before"].values()) & set(before["before"].values()), change
-    relearnt = keys(perturb={"quantise": True, "relearn": {"settings": {"learning_rate": 1e-4}}})
-    assert relearnt["before"] == before["before"] and relearnt["quantised"] == before["quantised"]
-    assert relearnt["relearned-0"] != before["relearned-0"]
+    relearned = keys(perturb={"quantise": True, "relearn": {"settings": {"learning_rate": 1e-4}}})
+    assert relearned["before"] == before["before"] and relearned["quantised"] == before["quantised"]
+    assert relearned["relearned-0"] != before["relearned-0"]
 
 
 def test_settings_that_change_no_value_leave_work_finished(small):

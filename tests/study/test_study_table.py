@@ -1,6 +1,5 @@
 """The long table, and the tables that judge metrics."""
 
-import inspect
 import math
 
 import pandas as pd
@@ -8,12 +7,12 @@ import pytest
 
 from uds_lens import meta, study
 from uds_lens.errors import ConfigError, DataError, ResultFormatError
-from uds_lens.study import _tables
+from uds_lens.study._tables import with_utility
 
 
 @pytest.fixture
 def done(small, fake, tmp_path):
-    study.run(small, tmp_path / "s", workshop=fake())
+    study.run(small, tmp_path / "s", runner=fake())
     return tmp_path / "s"
 
 
@@ -24,8 +23,8 @@ def test_one_row_per_model_state_and_metric(done):
     assert not table.duplicated(["model_id", "state", "seed", "metric"]).any()
     undefined = table[table["value"].isna()]
     assert set(undefined["reason"]) == {"nothing there"} and set(undefined["role"]) == {"retain"}
-    relearnt = table[(table["model_id"] == "retain") & (table["state"] == "relearned")]
-    assert sorted(relearnt["seed"].unique()) == [0, 1, 2]
+    relearned = table[(table["model_id"] == "retain") & (table["state"] == "relearned")]
+    assert sorted(relearned["seed"].unique()) == [0, 1, 2]
     four_bit = table[(table["model_id"] == "given") & (table["state"] == "quantised")].iloc[0]
     assert (four_bit["fingerprint"], four_bit["parent"]) == (
         "weights of given quantised",
@@ -38,20 +37,11 @@ def test_the_tables_fit_the_functions_that_judge(done):
     assert found.pools["knows"].tolist().count(True) == 4 and len(found.pools) == 6
     judged = meta.faithfulness(found.pools, metrics=["es"], n_resamples=20)
     assert judged["auc"].between(0, 1).all()
-    robust = meta.robustness(
-        found.before,
-        quantised=found.quantised,
-        relearned=found.relearned,
-        retain_before=found.retain_before,
-        retain_relearned=found.retain_relearned,
-        metrics=["uds"],
-        n_resamples=20,
-    )
+    robust = meta.robustness(found.tables(), metrics=["uds"], n_resamples=20)
     assert robust["n"].tolist() == [3]
-    assert all(value is getattr(found, name) for name, value in found.states.items())
-    assert set(found.states) == set(inspect.signature(meta.robustness).parameters) & set(vars(found)) - {
-        "pools"
-    }
+    states = vars(found.tables(pools=found.pools))
+    shared = set(states) & set(vars(found))
+    assert len(shared) == 6 and all(states[name] is getattr(found, name) for name in shared)
     assert len(found.retain_relearned) == 3 and len(found.relearned) == 3
     assert set(found.reasons["model"]) == {"retain"}
 
@@ -61,7 +51,7 @@ def test_utility_is_relative_to_full(done):
     row = found.before.set_index("model").loc["given"]
     assert row["utility"] == pytest.approx(5 / 50)
     assert row["utility_rel"] == pytest.approx(5 / 4)
-    zero = _tables.with_utility(
+    zero = with_utility(
         pd.DataFrame({"a": [0.0, 0.5], "b": [1.0, math.nan]}),
         pd.DataFrame({"a": [1.0], "b": [1.0]}),
         ("a", "b"),

@@ -12,50 +12,52 @@ from uds_lens.study._worker import work
 
 
 def test_a_whole_study(small, fake, tmp_path):
-    shop = fake()
-    found = study.run(small, tmp_path / "s", workshop=shop)
+    runner = fake()
+    found = study.run(small, tmp_path / "s", runner=runner)
     assert found.is_complete and found.left == 0 and found.failed == () and found.running == ()
-    assert found.total == 3 + 5 + 3 + 6 + 6 == len(shop.measured)
-    assert len(shop.made) == 8
-    assert not any(place.exists() for place in shop.perturbed_at) and len(shop.perturbed_at) == 2 + 4 + 2 + 4
+    assert found.total == 3 + 5 + 3 + 6 + 6 == len(runner.measured)
+    assert len(runner.made) == 8
+    assert (
+        not any(place.exists() for place in runner.perturbed_at) and len(runner.perturbed_at) == 2 + 4 + 2 + 4
+    )
     assert len(list((tmp_path / "s" / "models").iterdir())) == 8
     again = fake()
-    assert study.run(small, tmp_path / "s", workshop=again).is_complete
+    assert study.run(small, tmp_path / "s", runner=again).is_complete
     assert again.measured == again.made == []
 
 
 def test_a_new_metric_is_all_that_is_measured(small, fake, tmp_path):
-    study.run(small, tmp_path / "s", workshop=fake())
-    shop = fake()
+    study.run(small, tmp_path / "s", runner=fake())
+    runner = fake()
     wider = {**small, "measure": {**small["measure"], "metrics": ["es", "uds", "em"]}}
-    study.run(wider, tmp_path / "s", workshop=shop)
-    assert {items for _, _, items in shop.measured} == {("em",)}
+    study.run(wider, tmp_path / "s", runner=runner)
+    assert {items for _, _, items in runner.measured} == {("em",)}
     assert set(study.table(tmp_path / "s")["metric"]) >= {"es", "uds", "em"}
     narrow = {**small, "measure": {"metrics": ["em"]}}
-    shop = fake()
-    study.run(narrow, tmp_path / "s", workshop=shop)
-    assert shop.measured == []
+    runner = fake()
+    study.run(narrow, tmp_path / "s", runner=runner)
+    assert runner.measured == []
     assert set(study.table(tmp_path / "s")["metric"]) == {"em"}
 
 
 def test_one_failure_does_not_stop_the_others(small, fake, tmp_path):
     one = "npo_lr1e-03_beta0.1_alpha1_epoch2"
-    shop = fake(broken=[one, ("given", "quantised")])
-    found = study.run(small, tmp_path / "s", workshop=shop)
+    runner = fake(broken=[one, ("given", "quantised")])
+    found = study.run(small, tmp_path / "s", runner=runner)
     assert (found.done, found.left, len(found.failed)) == (found.total - 4, 0, 4)
     reasons = {(each.model, each.state): each.reason for each in found.failed}
     assert reasons[one, "before"] == f"ValueError: {one} cannot be made"
     assert reasons["given", "quantised"] == "RuntimeError: no value"
     assert not found.is_complete and "4 failed" in str(found)
     mended = fake()
-    assert study.run(small, tmp_path / "s", workshop=mended).is_complete
+    assert study.run(small, tmp_path / "s", runner=mended).is_complete
     assert len(mended.measured) == 4 and mended.made == [one]
     assert list((tmp_path / "s" / "failures").iterdir()) == []
 
 
 def test_weights_of_models_go_where_they_are_not_kept(small, fake, tmp_path):
-    shop = fake(broken=[("npo_lr1e-03_beta0.1_alpha1_epoch2", "quantised")])
-    study.run({**small, "keep_models": False}, tmp_path / "s", workshop=shop)
+    runner = fake(broken=[("npo_lr1e-03_beta0.1_alpha1_epoch2", "quantised")])
+    study.run({**small, "keep_models": False}, tmp_path / "s", runner=runner)
     (left,) = (tmp_path / "s" / "models").iterdir()  # what has still to be measured stays
     assert left.name.startswith("npo_lr1e-03")
 
@@ -63,13 +65,13 @@ def test_weights_of_models_go_where_they_are_not_kept(small, fake, tmp_path):
 def test_what_another_worker_holds_is_left_to_it(small, fake, tmp_path):
     folder = StudyFolder.begin(study.plan(small), tmp_path / "s")
     with folder.claims.take("given"):
-        shop = fake()
-        work(folder, workshop=shop, since=time.time(), wait=False)
-        assert "given" not in {model for model, _, _ in shop.measured}
+        runner = fake()
+        work(folder, runner=runner, since=time.time(), wait=False)
+        assert "given" not in {model for model, _, _ in runner.measured}
         found = study.status(tmp_path / "s")
         assert found.running == ("given",) and found.left == 3
         assert found.seconds_left > 0
-    work(folder, workshop=fake(), since=time.time())
+    work(folder, runner=fake(), since=time.time())
     assert study.status(folder).is_complete
 
 
@@ -86,44 +88,44 @@ def test_what_kills_its_workers_counts_as_failed(small, fake, tmp_path):
     folder, since = StudyFolder.begin(study.plan(small), tmp_path / "s"), time.time() - 1
     for _ in range(3):
         with pytest.raises(Killed):
-            work(folder, workshop=Deadly(), since=since)
+            work(folder, runner=Deadly(), since=since)
         for free in (folder.path / "claims" / "given").glob("*.free"):
             free.unlink()
         for claim in (folder.path / "claims" / "given").glob("*.claim"):
             record = {**json.loads(claim.read_text()), "born": 1.0}
             claim.write_text(json.dumps(record))
-    work(folder, workshop=Deadly(), since=since)
+    work(folder, runner=Deadly(), since=since)
     found = study.status(folder)
     assert {each.model for each in found.failed} == {"given"}
     assert "3 workers died" in found.failed[0].reason
 
 
 def test_a_broken_part_is_measured_again(small, fake, tmp_path):
-    study.run(small, tmp_path / "s", workshop=fake())
+    study.run(small, tmp_path / "s", runner=fake())
     part = next((tmp_path / "s" / "parts").glob("given--before--*"))
     part.write_bytes(part.read_bytes().replace(b"weights of given", b"weights of taken"))
-    shop = fake()
-    assert study.run(small, tmp_path / "s", workshop=shop).is_complete
-    assert [model for model, _, _ in shop.measured] == ["given"]
+    runner = fake()
+    assert study.run(small, tmp_path / "s", runner=runner).is_complete
+    assert [model for model, _, _ in runner.measured] == ["given"]
 
 
 def test_values_per_example_that_were_altered_are_measured_again(small, fake, tmp_path):
-    study.run(small, tmp_path / "s", workshop=fake())
+    study.run(small, tmp_path / "s", runner=fake())
     expected = study.examples_table(tmp_path / "s")
     for spoil in (lambda file: file.write_bytes(file.read_bytes() + b"x"), lambda file: file.unlink()):
         spoil(next((tmp_path / "s" / "examples").glob("given--before--*")))
         with pytest.raises(ResultFormatError, match=r"was altered after it was saved|cannot be read"):
             study.examples_table(tmp_path / "s")
-        shop = fake()
-        assert study.run(small, tmp_path / "s", workshop=shop).is_complete
-        assert [(model, state) for model, state, _ in shop.measured] == [("given", "before")]
+        runner = fake()
+        assert study.run(small, tmp_path / "s", runner=runner).is_complete
+        assert [(model, state) for model, state, _ in runner.measured] == [("given", "before")]
         assert study.examples_table(tmp_path / "s").equals(expected)
 
 
 def test_nothing_foreign_is_written_over(small, fake, tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(ResultFormatError, match="no saved result"):
-        study.run(small, tmp_path, workshop=fake())
+        study.run(small, tmp_path, runner=fake())
     with pytest.raises(ResultFormatError, match="no study at"):
         study.status(tmp_path)
 
@@ -131,13 +133,13 @@ def test_nothing_foreign_is_written_over(small, fake, tmp_path):
 def test_a_disk_that_is_too_small(small, fake, tmp_path, monkeypatch):
     monkeypatch.setattr("shutil.disk_usage", lambda place: type("Usage", (), {"free": 1000})())
     with pytest.raises(ConfigError, match="keep_models = false"):
-        study.run(small, tmp_path / "s", workshop=fake())
+        study.run(small, tmp_path / "s", runner=fake())
 
 
 def test_wrong_ways_to_run(small, fake, tmp_path):
     with pytest.raises(ConfigError, match="whole number >= 1"):
         study.run(small, tmp_path / "s", jobs=0)
     with pytest.raises(ConfigError, match="this process only"):
-        study.run(small, tmp_path / "s", jobs=2, workshop=fake())
+        study.run(small, tmp_path / "s", jobs=2, runner=fake())
     with pytest.raises(ConfigError, match="executor='slurm'"):
         study.run(small, tmp_path / "s", slurm=study.SlurmOptions())

@@ -170,7 +170,7 @@ class Perturbed(Group):
         return self.quantised is not None or self.relearned is not None
 
     def frames(self) -> dict[str, pd.DataFrame | None]:
-        """The tables under the names that `uds_lens.meta.robustness` has for them."""
+        """Read the tables under the names that `uds_lens.meta.Tables` has for them."""
         from uds_lens import meta
 
         return {
@@ -371,17 +371,15 @@ def judged(
                 "Q and R need unlearned models: rows with an empty 'knows', by the names of the perturbed ones."
             )
         useful = USEFUL if min_utility is None and "utility_rel" in before.columns else min_utility
-        given: dict[str, Any] = {
-            **perturbed.frames(),
-            "thresholds": cuts,
-            "min_utility": useful,
-            "symmetric": symmetric,
-        }
-        given |= {"metrics": metrics, "direction": direction}
-        robust = meta.robustness_by_filter(before, faithful=faithful, pools=pools, **given)
-        points = meta.perturbation_points(before, **given)
+        tables = meta.Tables(
+            before=before, pools=pools, thresholds=cuts, faithful=faithful, **perturbed.frames()
+        )
+        given: dict[str, Any] = {"metrics": metrics, "direction": direction}
+        given |= {"min_utility": useful, "symmetric": symmetric}
+        robust = meta.robustness_by_filter(tables, **given)
+        points = meta.perturbation_points(tables, **given)
         if faithful is not None:
-            ties = meta.tied_cuts(before, faithful=faithful, **given)
+            ties = meta.tied_cuts(tables, **given)
     return Judged(faithful, cuts, differences, robust, points, ties)
 
 

@@ -151,11 +151,8 @@ def _ranked(table: ModelTable, ask: _Ask) -> _Ranked:
 
     frame = table.frame
     require_parts(frame, ask.parts, table.reasons)
-    given: dict[str, Any] = {
-        "min_utility": ask.min_utility,
-        "parts": ask.parts,
-        "direction": score_ways(frame, ask.parts, ask.direction),
-    }
+    parts = replace(ask.parts, direction=score_ways(frame, ask.parts, ask.direction))
+    given: dict[str, Any] = {"min_utility": ask.min_utility, "parts": parts}
     found = meta.rank(frame, with_uds=ask.by == "with", select_by=ask.select_by, **given)
     _require_scores(found)
     notes = score_cautions(frame, ask.parts)

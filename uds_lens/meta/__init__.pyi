@@ -71,9 +71,6 @@ from ._faithfulness import (
     faithfulness as faithfulness,
 )
 from ._faithfulness import (
-    holm as holm,
-)
-from ._faithfulness import (
     leave_one_variant_out as leave_one_variant_out,
 )
 from ._faithfulness import (
@@ -81,6 +78,9 @@ from ._faithfulness import (
 )
 from ._faithfulness import (
     variant_table as variant_table,
+)
+from ._filters import (
+    filter_counts as filter_counts,
 )
 from ._open_unlearning import read_open_unlearning as read_open_unlearning
 from ._our_results import (
@@ -91,6 +91,24 @@ from ._our_results import (
 )
 from ._our_results import (
     read_metrics as read_metrics,
+)
+from ._perturbation import (
+    RetainShift as RetainShift,
+)
+from ._perturbation import (
+    one_directional_quantisation as one_directional_quantisation,
+)
+from ._perturbation import (
+    one_directional_relearning as one_directional_relearning,
+)
+from ._perturbation import (
+    retain_shift as retain_shift,
+)
+from ._perturbation import (
+    symmetric_quantisation as symmetric_quantisation,
+)
+from ._perturbation import (
+    symmetric_relearning as symmetric_relearning,
 )
 from ._published import (
     hanley_mcneil as hanley_mcneil,
@@ -111,22 +129,10 @@ from ._ranking import (
     shifts as shifts,
 )
 from ._robustness import (
-    RetainShift as RetainShift,
-)
-from ._robustness import (
-    filter_counts as filter_counts,
-)
-from ._robustness import (
-    one_directional_quantisation as one_directional_quantisation,
-)
-from ._robustness import (
-    one_directional_relearning as one_directional_relearning,
+    Tables as Tables,
 )
 from ._robustness import (
     perturbation_points as perturbation_points,
-)
-from ._robustness import (
-    retain_shift as retain_shift,
 )
 from ._robustness import (
     robustness as robustness,
@@ -135,10 +141,7 @@ from ._robustness import (
     robustness_by_filter as robustness_by_filter,
 )
 from ._robustness import (
-    symmetric_quantisation as symmetric_quantisation,
-)
-from ._robustness import (
-    symmetric_relearning as symmetric_relearning,
+    tied_cuts as tied_cuts,
 )
 from ._stability import (
     Stability as Stability,
@@ -162,4 +165,3 @@ from ._tables import (
 from ._tables import (
     select as select,
 )
-from ._tied_cuts import tied_cuts as tied_cuts

@@ -1,4 +1,4 @@
-"""What the metrics of this library declare about themselves, as far as judging them needs it."""
+"""Directions of metrics: declared or given, and values oriented so that more means more knowledge."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 
 Points: TypeAlias = Literal["knowledge", "erasure"]
-"""What a higher value of a metric means."""
+"""Meaning of a higher value of a metric."""
 
 COMPARED = ("memorization", "generation", "membership", "representation")
-"""Groups of metrics that are judged when none is named: not usefulness, and not the aggregates."""
+"""Groups of metrics that are judged when none is named: not utility, and not the aggregates."""
 
 
 def declared_directions() -> dict[str, tuple[Points, str]]:
-    """Direction and group of the declared metrics of forgetting; those of usefulness have no place here.
+    """Return direction and group of the declared metrics of forgetting; those of utility are left out.
 
     >>> declared_directions()["uds"]
     ('erasure', 'representation')
@@ -35,7 +35,7 @@ def declared_directions() -> dict[str, tuple[Points, str]]:
 
 
 def declared_base(name: str) -> str | None:
-    """The metric that another is made of, if it is made of one alone; None for all others.
+    """Return the one metric that another is computed from; None for all others.
 
     >>> declared_base("s_mia_loss"), declared_base("uds")
     ('mia_loss', None)
@@ -45,15 +45,12 @@ def declared_base(name: str) -> str | None:
     return METRICS[name].uses[0] if name in METRICS and len(METRICS[name].uses) == 1 else None
 
 
-# Which way a metric points, and its value turned so that more means more knowledge.
-
-
 def directions(
     frame: pd.DataFrame,
     metrics: Sequence[str] | None = None,
     direction: Mapping[str, Points] | None = None,
 ) -> dict[str, Points]:
-    """The metrics of a table with what a higher value of each means.
+    """Find the metrics of a table and what a higher value of each means.
 
     A metric's own declaration (`uds_lens.metrics.METRICS`) says which way it points; `direction` adds metrics that
     are not declared, and overrides those that are. Nothing is ever turned round by looking at the data.
@@ -100,7 +97,7 @@ def directions(
 
 
 def oriented(values: pd.Series, points: Points) -> pd.Series:
-    """m: the value of a metric where higher means knowledge, `1 - value` where higher means erasure.
+    """Return m: the value of a metric of knowledge, `1 - value` of one of erasure.
 
     Args:
         values: One number per model.

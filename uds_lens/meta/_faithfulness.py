@@ -26,12 +26,10 @@ from uds_lens.meta._pools import (
     split_pools,
     wilson_interval,
 )
+from uds_lens.results import holm
 
 if TYPE_CHECKING:
     import pandas as pd
-
-
-# Faithfulness by kind of training: each variant of P against each of N, and with one of them left out.
 
 
 def variant_table(
@@ -44,7 +42,7 @@ def variant_table(
     run: str = "run",
     confidence: float = 0.95,
 ) -> pd.DataFrame:
-    """F between each variant of P and each variant of N.
+    """Compute F between each variant of P and each variant of N.
 
     A high F over all models can hide a variant that a metric misreads; with three variants per pool nine numbers
     show it. Each has an interval for more runs of these two variants: t on the logit scale with runs as clusters,
@@ -116,7 +114,7 @@ def leave_one_variant_out(
     label: str = "knows",
     variant: str = "variant",
 ) -> pd.DataFrame:
-    """F with each variant left out in turn: how much hangs on one of them.
+    """Compute F with each variant left out in turn: how much depends on one of them.
 
     Args:
         frame: One row per model: metrics, `label`, `variant`.
@@ -194,7 +192,7 @@ def faithfulness(
     n_resamples: int = 2000,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """How well each metric tells models that know from models that do not.
+    """Measure how well each metric tells models that know from models that do not.
 
     `F = P(m_P > m_N) + 0.5 P(m_P = m_N)`, with m the value of a metric of knowledge and `1 - value` of a metric of
     erasure. Three intervals stand beside it: DeLong's on the logit scale (Wilson's at F = 0 or 1, with the smaller
@@ -321,9 +319,6 @@ def _mean(values: np.ndarray) -> float:
     return float(values.mean()) if len(values) else math.nan
 
 
-# Where to cut a metric so that it calls a model unlearned.
-
-
 def thresholds(
     frame: pd.DataFrame,
     *,
@@ -332,7 +327,7 @@ def thresholds(
     label: str = "knows",
     models: pd.DataFrame | None = None,
 ) -> pd.DataFrame:
-    """Every cut that separates the pools best, by Youden's J.
+    """Find every cut that separates the pools best, by Youden's J.
 
     `J = share of P above the cut - share of N above it`. Cuts lie midway between neighbouring pool values. Where
     several reach the largest J the lowest is chosen, the most careful one: "unlearned" means `m <= threshold`. The
@@ -413,8 +408,6 @@ def _rows(
     ]
 
 
-# Is one metric more faithful than another? Paired tests of two areas under the curve.
-
 POWER = 0.8
 """Probability with which a difference of size `detectable` is found."""
 
@@ -425,7 +418,6 @@ def compare(
     other: str,
     *,
     direction: Mapping[str, Points] | None = None,
-    label: str = "knows",
     cluster: Sequence[str] = ("variant", "run"),
     confidence: float = 0.95,
     n_resamples: int = 2000,
@@ -434,15 +426,14 @@ def compare(
     """Compare the faithfulness of two metrics on the models that have both.
 
     DeLong's paired test, `z = (F_1 - F_2) / se` with the covariance of the two, and the same difference in a
-    bootstrap that draws whole runs within pool and variant, with a t distribution. Both speak of more models of
+    bootstrap that draws whole runs within pool and variant, with a t distribution. Both hold for more models of
     the same variants.
 
     Args:
-        frame: One row per model: the two metrics, `label`, and the columns of `cluster`.
+        frame: One row per model: the two metrics, `knows`, and the columns of `cluster`.
         one: A metric.
         other: Another.
         direction: What a higher value means, for metrics that are not declared.
-        label: Column with the pool.
         cluster: The last column names the run, those before it the variant; empty if all models are independent.
         confidence: Of the intervals.
         n_resamples: Of the bootstrap.
@@ -470,7 +461,6 @@ def compare(
         frame,
         metrics=[one, other],
         direction=direction,
-        label=label,
         cluster=cluster,
         confidence=confidence,
         n_resamples=n_resamples,
@@ -485,7 +475,6 @@ def compare_all(
     metrics: Sequence[str] | None = None,
     against: str | None = None,
     direction: Mapping[str, Points] | None = None,
-    label: str = "knows",
     cluster: Sequence[str] = ("variant", "run"),
     confidence: float = 0.95,
     n_resamples: int = 2000,
@@ -494,11 +483,10 @@ def compare_all(
     """Compare all pairs of metrics, or one with all others, with Holm's adjustment over the table.
 
     Args:
-        frame: One row per model: metrics, `label`, and the columns of `cluster`.
+        frame: One row per model: metrics, `knows`, and the columns of `cluster`.
         metrics: Which columns; None takes the declared metrics, or those of `direction`.
         against: Compare this metric with each other one, and no other pairs.
         direction: What a higher value means, for metrics that are not declared.
-        label: Column with the pool.
         cluster: The last column names the run, those before it the variant; empty if all models are independent.
         confidence: Of the intervals, which are not adjusted.
         n_resamples: Of the bootstrap.
@@ -529,7 +517,7 @@ def compare_all(
         )
     if against is not None and against not in ways:
         raise ConfigError(f"against={against!r} is not among the metrics {', '.join(ways)}.")
-    pools = split_pools(frame, label, cluster)
+    pools = split_pools(frame, "knows", cluster)
     m = {name: oriented(pools.frame[name], points).to_numpy() for name, points in ways.items()}
     pairs = (
         list(combinations(ways, 2))
@@ -540,35 +528,8 @@ def compare_all(
     rows = [_pairs_row(one, other, m, bootstrap, confidence) for one, other in pairs]
     table = pd.DataFrame(rows, columns=list(PAIRS))
     for name in ("p", "cluster_p"):
-        table[f"{name}_holm"] = holm(table[name].to_numpy(dtype=float))
+        table[f"{name}_holm"] = holm(table[name].tolist())
     return table
-
-
-def holm(p: np.ndarray) -> np.ndarray:
-    """Holm's step-down adjustment: control of the chance of any false finding.
-
-    The i-th smallest of k p values becomes `max over j <= i of (k - j + 1) p_j`, at most 1.
-
-    Args:
-        p: p values; NaN is not counted.
-
-    Returns:
-        Adjusted p values in the same order; NaN stays NaN.
-
-    Example:
-        >>> holm(np.array([0.01, 0.04, 0.03])).round(3).tolist()
-        [0.03, 0.06, 0.06]
-
-    References:
-        Holm (1979), Scandinavian Journal of Statistics 6, 65-70.
-    """
-    found = np.full(len(p), math.nan)
-    order = [int(i) for i in np.argsort(p, kind="stable") if not math.isnan(p[i])]
-    largest = 0.0
-    for place, at in enumerate(order):
-        largest = max(largest, (len(order) - place) * float(p[at]))
-        found[at] = min(largest, 1.0)
-    return found
 
 
 def _pairs_row(

@@ -21,15 +21,13 @@ from uds_lens.meta._tables import (
     is_within,
     kind,
     number,
+    origin_by_name,
     read_object,
     retain_name,
     role_in,
     setup_name,
     setup_of,
-    told_by_name,
 )
-
-# One run of Open-Unlearning: the numbers in its files, by our names.
 
 NAMES = {
     "extraction_strength": "es",
@@ -60,7 +58,7 @@ NAMES = {
 
 ATTACKS = ("mia_loss", "mia_zlib", "mia_min_k", "mia_min_kpp")
 
-_ASKED_FOR = {"em", "mia_loss", "mia_zlib", "mia_min_kpp", "fluency", "para_rouge"}
+_NOT_BY_DEFAULT = {"em", "mia_loss", "mia_zlib", "mia_min_kpp", "fluency", "para_rouge"}
 """Not measured by Open-Unlearning unless its configuration is extended."""
 
 _SPELLING = {name.lower(): name for name in NAMES}
@@ -76,7 +74,7 @@ _OTHER_RATIO = (
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """What a run's files hold."""
+    """Contents of a run's files."""
 
     folder: Path
     values: Mapping[str, float]
@@ -116,24 +114,17 @@ def read_run(
             if name in NAMES and math.isnan(found.get(name, math.nan)):
                 found[name] = _aggregate(entry, where=f"{file}, {theirs!r}")
                 nulls[name] = f"{theirs} has no value in {file.name}"
-    values, reasons = _by_our_names(found, nulls)
-    ratios, why = truth_ratios(details, where=str(folder))
-    values["truth_ratio"] = _mean(ratios)
-    if math.isnan(values["truth_ratio"]):
-        reasons["truth_ratio"] = why or "no example has all losses"
-    return Run(folder, values, reasons, _examples(details, ratios, str(folder)) if examples else {}, setup)
-
-
-def _by_our_names(
-    found: Mapping[str, float], nulls: Mapping[str, str]
-) -> tuple[dict[str, float], dict[str, str]]:
     values = {ours: found.get(theirs, math.nan) for theirs, ours in NAMES.items()}
     reasons: dict[str, str] = {}
     for theirs, ours in NAMES.items():
         if math.isnan(values[ours]):
-            default = " (Open-Unlearning does not measure it by default)" if ours in _ASKED_FOR else ""
+            default = " (Open-Unlearning does not measure it by default)" if ours in _NOT_BY_DEFAULT else ""
             reasons[ours] = nulls.get(theirs, f"the files have no {theirs}{default}")
-    return values, reasons
+    ratios, why = truth_ratios(details, where=str(folder))
+    values["truth_ratio"] = _mean([value for value in ratios.values() if not math.isnan(value)])
+    if math.isnan(values["truth_ratio"]):
+        reasons["truth_ratio"] = why or "no example has all losses"
+    return Run(folder, values, reasons, _examples(details, ratios, str(folder)) if examples else {}, setup)
 
 
 def _aggregate(entry: Any, *, where: str) -> float:
@@ -194,14 +185,10 @@ def _per_example(found: Any, names: Sequence[str], *, where: str) -> dict[str, f
             )
         name = next((name for name in names if name in entry), None)
         if name is not None:
-            values[key] = _answers(entry[name], where=f"{where}, example {key[:40]!r}, {name!r}")
+            here = f"{where}, example {key[:40]!r}, {name!r}"
+            answers = entry[name] if isinstance(entry[name], list) else [entry[name]]
+            values[key] = _mean([number(answer, where=here) for answer in answers])
     return values
-
-
-def _answers(value: Any, *, where: str) -> float:
-    if not isinstance(value, list):
-        return number(value, where=where)
-    return _plain_mean([number(each, where=where) for each in value])
 
 
 def _examples(
@@ -224,17 +211,12 @@ def _examples(
     return found
 
 
-def _mean(values: Mapping[str, float]) -> float:
-    defined = [value for value in values.values() if not math.isnan(value)]
-    return _plain_mean(defined)
-
-
-def _plain_mean(values: Sequence[float]) -> float:
+def _mean(values: Sequence[float]) -> float:
     return math.fsum(values) / len(values) if values else math.nan
 
 
-Usefulness: TypeAlias = Literal["with_fluency", "model_utility"]
-"""What counts as utility: the harmonic mean of Model Utility and fluency, or Model Utility alone."""
+UtilityParts: TypeAlias = Literal["with_fluency", "model_utility"]
+"""Definition of utility: the harmonic mean of Model Utility and fluency, or Model Utility alone."""
 
 _FILES = ("TOFU_EVAL.json", "TOFU_SUMMARY.json")
 
@@ -244,7 +226,7 @@ def read_open_unlearning(
     *,
     retain: str | os.PathLike[str] | None = None,
     full: str | os.PathLike[str] | None = None,
-    utility: Usefulness = "with_fluency",
+    utility: UtilityParts = "with_fluency",
     examples: bool = False,
 ) -> ModelTable:
     """Read `TOFU_EVAL.json` and `TOFU_SUMMARY.json` of one run or of a whole folder of runs.
@@ -286,7 +268,7 @@ def read_open_unlearning(
     """
     import pandas as pd
 
-    check_choice("utility", utility, Usefulness)
+    check_choice("utility", utility, UtilityParts)
     root = Path(path)
     references = {
         role: _references(role, at, examples)
@@ -402,9 +384,9 @@ def _names(root: Path, folders: list[Path]) -> list[str]:
 
 
 def _row(
-    name: str, run: Run, references: Mapping[str, Sequence[Run]], utility: Usefulness
+    name: str, run: Run, references: Mapping[str, Sequence[Run]], utility: UtilityParts
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    row: dict[str, Any] = {"model": name, **told_by_name(name), **dict(zip(SETUP, run.setup, strict=True))}
+    row: dict[str, Any] = {"model": name, **origin_by_name(name), **dict(zip(SETUP, run.setup, strict=True))}
     missing = dict(run.reasons)
     row |= run.values
     retain, no_retain = _partner(run, references.get("retain"), "retain", split=True)
@@ -437,7 +419,7 @@ def _normalised(attack: str, run: Run, retain: Run | None, no_retain: str) -> tu
     return 1 - min(abs(own - reference) / reference, 1.0), None
 
 
-def _utility(run: Run, utility: Usefulness) -> tuple[float, str | None]:
+def _utility(run: Run, utility: UtilityParts) -> tuple[float, str | None]:
     names = ["model_utility"] if utility == "model_utility" else ["model_utility", "fluency"]
     for name in names:
         if math.isnan(run.values[name]):
@@ -447,7 +429,7 @@ def _utility(run: Run, utility: Usefulness) -> tuple[float, str | None]:
 
 
 def _relative(
-    own: float, why: str | None, full: Run | None, utility: Usefulness, no_full: str
+    own: float, why: str | None, full: Run | None, utility: UtilityParts, no_full: str
 ) -> tuple[float, str | None]:
     if why is not None:
         return math.nan, why

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from uds_lens.errors import DataError, ResultFormatError
 from uds_lens.meta._columns import REASONS
-from uds_lens.meta._tables import ModelTable, made_by
+from uds_lens.meta._tables import ModelTable, origin
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -60,7 +60,7 @@ def read_metrics(
     found = [each if isinstance(each, MetricResults) else MetricResults.load(each) for each in results]
     called = _called(names, [each.models["model"].name for each in found])
     making = [
-        made_by(
+        origin(
             each.models["model"].name,
             each.models["model"].fingerprint,
             names=() if isinstance(where, MetricResults) else (Path(where).stem,),

@@ -1,16 +1,18 @@
-"""The two pools of a table of models: who knows, who does not, and which models belong together."""
+"""Statistics of two pools of models: resampling by clusters, AUC with DeLong's variance, intervals."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Float
 
 from uds_lens.errors import ConfigError, DataError
+from uds_lens.results import Interval
+from uds_lens.results._statistics import NO_INTERVAL
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -108,9 +110,6 @@ def _problem(rows: pd.DataFrame, cluster: Sequence[str]) -> str | None:
     return None
 
 
-# Bootstrap weights for models that come in strata and clusters.
-
-
 def check_resampling(confidence: float, n_resamples: int) -> None:
     """Raise `ConfigError` for settings that give no interval."""
     if not 0 < confidence < 1:
@@ -126,7 +125,7 @@ def cluster_weights(
     n_resamples: int,
     rng: np.random.Generator,
 ) -> np.ndarray:
-    """How often each row counts in each resample, when whole clusters are drawn within each stratum.
+    """Draw how often each row counts in each resample of whole clusters within each stratum.
 
     Of the `c` clusters of a stratum, `c - 1` are drawn with replacement and weighted by `c / (c - 1)`: a plain
     bootstrap of few clusters would give a variance too small by the factor `(c - 1) / c`. A stratum of one cluster
@@ -199,9 +198,6 @@ def weighted_auc(
 def _weighted_mean(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
     total = weights.sum(1)
     return np.divide(weights @ values, total, out=np.full(len(total), np.nan), where=total > 0)
-
-
-# Resamples of the two pools, drawn once for all metrics with the same models.
 
 
 @dataclass(frozen=True, eq=False)
@@ -294,24 +290,8 @@ def _words(stratum: Hashable) -> str:
     return " ".join(["P" if knows else "N", *map(str, variant)])
 
 
-# The area under the ROC curve of two samples, its variance by DeLong, and its interval.
-
-
-class Interval(NamedTuple):
-    """Both ends; NaN where there is none."""
-
-    low: float
-    """Lower end."""
-
-    high: float
-    """Upper end."""
-
-
-NO_INTERVAL = Interval(math.nan, math.nan)
-
-
 def pair_kernel(positives: Float[np.ndarray, "p"], negatives: Float[np.ndarray, "n"]) -> np.ndarray:
-    """Who is above whom: 1 where a positive is larger, 0.5 where equal, 0 where smaller.
+    """Compare all pairs: 1 where a positive is larger, 0.5 where equal, 0 where smaller.
 
     Args:
         positives: m of the models that know.
@@ -480,3 +460,78 @@ def wilson_interval(auc: float, n: int, quantile: float) -> Interval:
     """
     bound = n / (n + quantile**2)
     return Interval(bound, 1.0) if auc > 0.5 else Interval(0.0, 1 - bound)
+
+
+FEWEST = 5
+"""Clusters below which a mean has no interval: a variance from fewer is hardly known, and t says little of values that
+are not normal."""
+
+_SAME = 1e-6
+"""Values nearer than this are the same: the epsilon of Q and R leaves 1e-8 where they are 0."""
+
+
+def clustered_mean(
+    values: np.ndarray, clusters: Sequence[str] | np.ndarray, confidence: float
+) -> tuple[Interval, str | None]:
+    """Return the interval of a mean of values between 0 and 1, and why there is none.
+
+    The variance is that of the sums of clusters, each corrected for its own weight `h` (`1 / (1 - h)`), and the
+    quantile is that of a t distribution with Satterthwaite's degrees of freedom for that estimator: the smaller of
+    those under independent models and under models alike within clusters. With clusters of equal size this is the t
+    interval of the cluster means. It is symmetric on the logit scale. Where all values are 0, or all 1, no cluster
+    differs and the bound is exact as for a share: `1 - (alpha / 2)^(1 / G)` away.
+
+    Args:
+        values: One number per model.
+        clusters: The cluster of each.
+        confidence: Of the interval.
+
+    Returns:
+        Both ends, NaN with a reason for fewer than `FEWEST` clusters or where nothing varies.
+
+    References:
+        Bell and McCaffrey (2002), Survey Methodology 28, 169-181.
+
+    Example:
+        >>> interval, _ = clustered_mean(np.array([0.5, 0.6, 0.7, 0.8, 0.9]), list("abcde"), 0.95)
+        >>> round(interval.low, 3), round(interval.high, 3)
+        (0.478, 0.856)
+        >>> clustered_mean(np.ones(3), ["a", "b", "c"], 0.95)[1]
+        '3 clusters; an interval needs 5'
+    """
+    from scipy.stats import t
+
+    names, place = np.unique(np.asarray(clusters, dtype=str), return_inverse=True)
+    count, n = len(names), len(values)
+    if count < FEWEST:
+        return NO_INTERVAL, f"{count} cluster{'' if count == 1 else 's'}; an interval needs {FEWEST}"
+    mean, size = float(values.mean()), np.bincount(place)
+    nearest = 0.0 if mean < 0.5 else 1.0
+    if np.abs(values - nearest).max() <= _SAME:
+        reach = 1 - (0.5 - confidence / 2) ** (1 / count)
+        return (Interval(0.0, reach) if nearest == 0 else Interval(1 - reach, 1.0)), None
+    weight = size / n
+    sums = np.bincount(place, values - mean) / n
+    error = math.sqrt(float((sums**2 / (1 - weight)).sum()))
+    if error <= 1e-9:
+        return NO_INTERVAL, "all clusters have the same mean"
+    scale = np.sqrt(np.outer(1 - weight, 1 - weight))
+    independent = (np.diag(size) - np.outer(size, size) / n) / scale
+    effects = (size / np.sqrt(1 - weight))[:, None] * (np.eye(count) - weight)
+    freedom = min(float(np.trace(m) ** 2 / (m**2).sum()) for m in (independent, effects @ effects.T))
+    return logit_interval(mean, error, float(t.ppf(0.5 + confidence / 2, freedom))), None
+
+
+def dominated_by(values: np.ndarray, clusters: Sequence[str] | np.ndarray) -> str | None:
+    """Return the cluster behind more than half of how far a mean lies from the nearer of 0 and 1; None without one.
+
+    Such a mean says mostly what that cluster is like, and other samples may hold no such cluster, or two: where most
+    models were at 0, in simulations, intervals from five to eight clusters held the truth in 80 to 90 % of cases
+    (`benchmarks/coverage_faithfulness.py`).
+
+    >>> dominated_by(np.array([0.0, 0.0, 0.02, 0.4]), list("abcd"))
+    'd'
+    """
+    names, place = np.unique(np.asarray(clusters, dtype=str), return_inverse=True)
+    away = np.bincount(place, np.abs(values - (0.0 if values.mean() < 0.5 else 1.0)))
+    return str(names[away.argmax()]) if len(names) > 1 and 2 * away.max() > max(away.sum(), _SAME) else None

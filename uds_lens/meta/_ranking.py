@@ -1,4 +1,4 @@
-"""The score of one model: what is forgotten, what leaks, how useful it still is."""
+"""Scores of models (memorization, privacy, utility), and the ranking of methods by their best configuration."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class ScoreParts:
-    """Which columns make up the score of a model."""
+    """Columns that make up the score of a model."""
 
     memorization: tuple[str, ...] = ("es", "em", "paraprob", "truth_ratio")
     """Metrics of the first part: harmonic mean of `1 - m`, m being turned so that more means more knowledge."""
@@ -33,7 +33,14 @@ class ScoreParts:
     """The metric that the score is formed with and without; joins the second part."""
 
     utility: str = "utility_rel"
-    """Column with the usefulness relative to `full`; capped at 1 here."""
+    """Column with the utility relative to `full`; capped at 1 here."""
+
+    direction: Mapping[str, Points] | None = None
+    """What a higher value means, for metrics that are not declared."""
+
+    attacks: Mapping[str, str] | None = None
+    """For each normalised attack the metric whose scores per example it is made of, for `stability`; beside the
+    declared ones."""
 
     def __post_init__(self) -> None:
         if not self.memorization or not self.membership:
@@ -49,7 +56,6 @@ def score_models(
     frame: pd.DataFrame,
     *,
     parts: ScoreParts | None = None,
-    direction: Mapping[str, Points] | None = None,
 ) -> pd.DataFrame:
     """Score every model with and without the depth metric.
 
@@ -60,7 +66,6 @@ def score_models(
     Args:
         frame: One row per model: `model`, the columns of `parts`.
         parts: Which columns; default those of the UDS paper.
-        direction: What a higher value means, for metrics that are not declared.
 
     Returns:
         `model`, `memorization`, `mia`, `depth`, `utility`, `utility_rel`, `score_without`, `score_with`, `zeros`
@@ -74,15 +79,15 @@ def score_models(
     Example:
         >>> import pandas as pd
         >>> frame = pd.DataFrame({"model": ["a"], "x": [0.5], "s": [0.5], "d": [1.0], "utility_rel": [1.2]})
-        >>> parts = ScoreParts(memorization=("x",), membership=("s",), depth="d")
         >>> ways = {"x": "knowledge", "s": "erasure", "d": "erasure"}
-        >>> score_models(frame, parts=parts, direction=ways)[["score_without", "score_with"]].round(4).values.tolist()
+        >>> parts = ScoreParts(memorization=("x",), membership=("s",), depth="d", direction=ways)
+        >>> score_models(frame, parts=parts)[["score_without", "score_with"]].round(4).values.tolist()
         [[0.6, 0.6667]]
     """
     import pandas as pd
 
     parts = parts or ScoreParts()
-    forgotten = forgotten_shares(frame, parts, direction)
+    forgotten = forgotten_shares(frame, parts)
     scores = Scores.of(forgotten, utility_of(frame, parts), parts)
     missing = [
         ", ".join(name for name in (*parts.metrics, parts.utility) if pd.isna(row[name])) or None
@@ -132,11 +137,9 @@ def _stacked(arrays: Sequence[np.ndarray]) -> np.ndarray:
     return np.stack(np.broadcast_arrays(*arrays), axis=-1)
 
 
-def forgotten_shares(
-    frame: pd.DataFrame, parts: ScoreParts, direction: Mapping[str, Points] | None
-) -> dict[str, np.ndarray]:
+def forgotten_shares(frame: pd.DataFrame, parts: ScoreParts) -> dict[str, np.ndarray]:
     """`1 - m` of every metric of the score, checked to lie within 0 and 1."""
-    ways = directions(frame, list(dict.fromkeys(parts.metrics)), direction)
+    ways = directions(frame, list(dict.fromkeys(parts.metrics)), parts.direction)
     return {name: checked_share(name, forgotten_share(frame[name], points)) for name, points in ways.items()}
 
 
@@ -147,7 +150,7 @@ def forgotten_share(values: pd.Series, points: Points) -> np.ndarray:
 
 
 def checked_share(name: str, forgotten: np.ndarray) -> np.ndarray:
-    """What is forgotten; rounding beyond 0 and 1 is cut, more is an error."""
+    """Check what is forgotten; rounding beyond 0 and 1 is cut, more is an error."""
     with np.errstate(invalid="ignore"):
         outside = (forgotten < -1e-9) | (forgotten > 1 + 1e-9)
     if outside.any():
@@ -159,7 +162,7 @@ def checked_share(name: str, forgotten: np.ndarray) -> np.ndarray:
 
 
 def utility_of(frame: pd.DataFrame, parts: ScoreParts) -> np.ndarray:
-    """The usefulness, capped at 1."""
+    """Return the relative utility, capped at 1."""
     import pandas as pd
 
     if parts.utility not in frame.columns:
@@ -169,8 +172,6 @@ def utility_of(frame: pd.DataFrame, parts: ScoreParts) -> np.ndarray:
         raise DataError(f"the column {parts.utility!r} must be >= 0; got {float(np.nanmin(values)):g}.")
     return np.minimum(values, 1.0)
 
-
-# Which unlearning method is best: by its best configuration, with and without the depth metric.
 
 View: TypeAlias = Literal["without", "with"]
 """Whether the depth metric is part of the score."""
@@ -199,7 +200,6 @@ def rank(
     select_by: View = "without",
     min_utility: float | None = None,
     parts: ScoreParts | None = None,
-    direction: Mapping[str, Points] | None = None,
 ) -> pd.DataFrame:
     """Rank methods by the score of their best configuration.
 
@@ -214,7 +214,6 @@ def rank(
         select_by: Choose the configuration by the score "without" or "with" it.
         min_utility: Smallest `utility_rel` of a candidate; None takes all.
         parts: Columns of the score; default those of the UDS paper.
-        direction: What a higher value means, for metrics that are not declared.
 
     Returns:
         One row per method, best first, columns as in `uds_lens.meta.RANKING`. A method without an eligible
@@ -229,16 +228,16 @@ def rank(
         >>> import pandas as pd
         >>> frame = pd.DataFrame({"model": ["a1", "b1"], "method": ["a", "b"], "x": [0.5, 0.2], "s": [0.9, 0.6],
         ...                       "d": [0.9, 0.1], "utility_rel": [1.0, 1.0]})
-        >>> parts = ScoreParts(memorization=("x",), membership=("s",), depth="d")
         >>> ways = {"x": "knowledge", "s": "erasure", "d": "erasure"}
-        >>> rank(frame, parts=parts, direction=ways)[["method", "rank", "rank_without"]].values.tolist()
+        >>> parts = ScoreParts(memorization=("x",), membership=("s",), depth="d", direction=ways)
+        >>> rank(frame, parts=parts)[["method", "rank", "rank_without"]].values.tolist()
         [['a', 1.0, 2.0], ['b', 2.0, 1.0]]
     """
     import pandas as pd
 
     check_choice("select_by", select_by, View)
     parts = parts or ScoreParts()
-    scores = score_models(frame, parts=parts, direction=direction)
+    scores = score_models(frame, parts=parts)
     names = methods_of(frame)
     rows = [
         _row(method, scores, np.flatnonzero(names == method), select_by, min_utility)
@@ -257,9 +256,8 @@ def shifts(
     *,
     min_utility: float | None = None,
     parts: ScoreParts | None = None,
-    direction: Mapping[str, Points] | None = None,
 ) -> pd.DataFrame:
-    """Which configuration each method would be represented by without and with the depth metric.
+    """Compare the configuration chosen for each method without and with the depth metric.
 
     A choice that is only one of several tied ones does not count as moved if the other choice is among them.
 
@@ -267,7 +265,6 @@ def shifts(
         frame: One row per model: `model`, `method`, the columns of `parts`.
         min_utility: Smallest `utility_rel` of a candidate; None takes all.
         parts: Columns of the score; default those of the UDS paper.
-        direction: What a higher value means, for metrics that are not declared.
 
     Returns:
         One row per method in order of appearance, columns as in `uds_lens.meta.SHIFTS`.
@@ -280,14 +277,14 @@ def shifts(
         >>> import pandas as pd
         >>> frame = pd.DataFrame({"model": ["a1", "a2"], "method": ["a", "a"], "x": [0.2, 0.2], "s": [0.9, 0.8],
         ...                       "d": [0.1, 0.9], "utility_rel": [1.0, 1.0]})
-        >>> parts = ScoreParts(memorization=("x",), membership=("s",), depth="d")
         >>> ways = {"x": "knowledge", "s": "erasure", "d": "erasure"}
-        >>> shifts(frame, parts=parts, direction=ways)[["model_without", "model_with"]].values.tolist()
+        >>> parts = ScoreParts(memorization=("x",), membership=("s",), depth="d", direction=ways)
+        >>> shifts(frame, parts=parts)[["model_without", "model_with"]].values.tolist()
         [['a1', 'a2']]
     """
     import pandas as pd
 
-    scores = score_models(frame, parts=parts, direction=direction)
+    scores = score_models(frame, parts=parts)
     names = methods_of(frame)
     rows = []
     for method in dict.fromkeys(names):
@@ -339,7 +336,7 @@ def choose(scores: pd.DataFrame, own: np.ndarray, by: View, min_utility: float |
 
 
 def eligible(scores: pd.DataFrame, own: np.ndarray, min_utility: float | None) -> np.ndarray:
-    """Which of some rows are complete and useful enough."""
+    """Mark the rows that are complete and keep enough utility."""
     complete = scores[["score_without", "score_with"]].notna().all(axis=1).to_numpy()[own]
     if min_utility is None:
         return complete
@@ -347,7 +344,7 @@ def eligible(scores: pd.DataFrame, own: np.ndarray, min_utility: float | None) -
 
 
 def _worth(scores: pd.DataFrame, row: int, by: View) -> tuple[int, float]:
-    """What breaks a tie, smallest first: parts at 0, then the harmonic mean of the others."""
+    """Return the sort key that breaks a tie: parts at 0, then the harmonic mean of the others."""
     names = ["memorization", "mia", *(["depth"] if by == "with" else []), "utility"]
     values = scores[names].iloc[row].to_numpy(dtype=float)
     positive = values[values > 0]
@@ -390,7 +387,7 @@ def _row(
 
 
 def methods_of(frame: pd.DataFrame) -> np.ndarray:
-    """Method of each model."""
+    """Return the method of each model."""
     if "method" not in frame.columns:
         raise DataError("the table lacks the column 'method': which unlearning method made each model.")
     if frame["method"].isna().any():
@@ -402,8 +399,6 @@ def methods_of(frame: pd.DataFrame) -> np.ndarray:
     return frame["method"].astype(str).to_numpy(dtype=object)
 
 
-# What keeps models from being scored, and what makes a ranking say little.
-
 FEW = 5
 """Models below which places and their probabilities are quoted with a caution."""
 
@@ -411,7 +406,7 @@ FEW = 5
 def empty_parts(
     frame: pd.DataFrame, parts: ScoreParts, reasons: pd.DataFrame | None = None
 ) -> dict[str, str | None]:
-    """The parts of the score that no model has a value of, each with the reader's commonest reason.
+    """Return the parts of the score that no model has a value of, with the reader's commonest reason.
 
     Example:
         >>> import pandas as pd
@@ -430,7 +425,7 @@ def empty_parts(
 
 
 def reason_of(name: str, frame: pd.DataFrame, reasons: pd.DataFrame | None) -> str | None:
-    """The reason that most models of `frame` share; None without one."""
+    """Return the reason that most models of `frame` share; None without one."""
     if reasons is None or not len(reasons):
         return None
     own = reasons[(reasons["metric"] == name) & reasons["model"].isin(frame["model"])]
@@ -438,7 +433,7 @@ def reason_of(name: str, frame: pd.DataFrame, reasons: pd.DataFrame | None) -> s
 
 
 def score_cautions(frame: pd.DataFrame, parts: ScoreParts) -> list[str]:
-    """What to know before quoting a ranking: constant parts, and few models.
+    """List cautions about a ranking: constant parts, and few models.
 
     Args:
         frame: Unlearned models with the columns of `parts`.
@@ -460,18 +455,18 @@ def score_cautions(frame: pd.DataFrame, parts: ScoreParts) -> list[str]:
     n = len(scored)
     if not n:
         return []
-    told = []
+    cautions = []
     if n < FEW:
         models = "model has" if n == 1 else "models have"
-        told.append(
+        cautions.append(
             f"only {n} {models} a score: P(first) is about these models alone, and the order of methods is open"
         )
     if n < 2:
-        return told
+        return cautions
     for name in names:
         values = scored[name].to_numpy()
         if float(np.ptp(values)) <= 1e-12:
-            told.append(
+            cautions.append(
                 f"{name} is {values[0]:g} for all {n} models: a part that is the same for all tells none apart"
             )
-    return told
+    return cautions

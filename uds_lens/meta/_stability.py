@@ -1,4 +1,4 @@
-"""How much a ranking of methods owes to the configurations that were tried, and to the examples that were asked."""
+"""Stability of a ranking of methods over resamples of configurations and of examples."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from uds_lens._types import check_choice
 from uds_lens.errors import DataError
 from uds_lens.meta._columns import SCORES, SPLIT_HALF, STABILITY, SWAPS
-from uds_lens.meta._direction import Points, declared_base, directions
+from uds_lens.meta._direction import declared_base, directions
 from uds_lens.meta._pools import check_resampling
 from uds_lens.meta._ranking import (
     TIE,
@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-# A membership attack taken anew on resampled examples: its AUC, and how near it is to that of retain.
+RETAIN = "retain"
+"""Name of the reference model among the values per example."""
 
 HOLDOUT = "holdout/"
 """How the ids of examples begin that no model was trained on."""
@@ -96,9 +97,6 @@ def check_closeness(metric: str, stated: np.ndarray, attack: ExampleAttack, name
         )
 
 
-# Metrics of many models taken anew on resampled examples.
-
-
 @dataclass(frozen=True, eq=False)
 class ExampleValues:
     """The parts of the score with what is known of them per example."""
@@ -127,16 +125,7 @@ class ExampleValues:
         return tuple(self.constant)
 
     @classmethod
-    def of(
-        cls,
-        frame: pd.DataFrame,
-        examples: pd.DataFrame,
-        parts: ScoreParts,
-        direction: Mapping[str, Points] | None,
-        *,
-        attacks: Mapping[str, str] | None = None,
-        retain: str = "retain",
-    ) -> ExampleValues:
+    def of(cls, frame: pd.DataFrame, examples: pd.DataFrame, parts: ScoreParts) -> ExampleValues:
         """Sort the values of a long table by metric, example and model.
 
         Raises:
@@ -158,9 +147,9 @@ class ExampleValues:
                 f"{', '.join(map(repr, names[:3]))}."
             )
         # A reader's examples are of references and pool models too, which are no candidates.
-        examples = examples[named.isin([*names, retain])]
-        ways = directions(frame, list(dict.fromkeys(parts.metrics)), direction)
-        constant = forgotten_shares(frame, parts, direction)
+        examples = examples[named.isin([*names, RETAIN])]
+        ways = directions(frame, list(dict.fromkeys(parts.metrics)), parts.direction)
+        constant = forgotten_shares(frame, parts)
         ids = tuple(dict.fromkeys(examples["example_id"].astype(str)))
         means = {}
         for name, points in ways.items():
@@ -173,9 +162,8 @@ class ExampleValues:
             _check(name, frame[name].to_numpy(dtype=float), np.nanmean(table, axis=0), names)
             means[name] = table if points == "erasure" else 1 - table
             del constant[name]
-        found = _attacks(
-            frame, examples, ids, names, {**_declared(constant, examples), **(attacks or {})}, retain
-        )
+        made_of = {**_declared(constant, examples), **(parts.attacks or {})}
+        found = _attacks(frame, examples, ids, names, made_of)
         left = {name: share for name, share in constant.items() if name not in found}
         return cls(ids, means, found, left, utility_of(frame, parts), _subjects(examples, ids))
 
@@ -258,7 +246,6 @@ def _attacks(
     ids: tuple[str, ...],
     names: list[str],
     made_of: Mapping[str, str],
-    retain: str,
 ) -> dict[str, ExampleAttack]:
     """The attacks whose scores are known for all models and for retain."""
     holdout = np.array([name.startswith(HOLDOUT) for name in ids], dtype=bool)
@@ -267,12 +254,12 @@ def _attacks(
         own = examples[examples["metric"] == attack]
         if name not in frame.columns or not len(own) or not _with_holdout(own):
             continue
-        columns = [*dict.fromkeys([*names, retain])]
+        columns = [*dict.fromkeys([*names, RETAIN])]
         table = _table(own, ids, columns, attack)
         complete = ~np.isnan(table[~holdout]).all(0) & ~np.isnan(table[holdout]).all(0)
         if not complete.all():
             continue
-        reference = table[:, columns.index(retain)]
+        reference = table[:, columns.index(RETAIN)]
         found[name] = ExampleAttack(table[:, : len(names)], reference, holdout)
         check_closeness(name, frame[name].to_numpy(dtype=float), found[name], names)
     return found
@@ -311,7 +298,7 @@ _VIEWS: tuple[View, View] = ("without", "with")
 
 @dataclass(frozen=True, eq=False)
 class Stability:
-    """What resampling does to a ranking."""
+    """A ranking over resamples of configurations and of examples."""
 
     ranks: pd.DataFrame
     """How likely each place is for each method: columns of `uds_lens.meta.STABILITY`."""
@@ -323,7 +310,7 @@ class Stability:
     """How likely each method is above each other one: columns of `uds_lens.meta.SWAPS`."""
 
     split_half: pd.DataFrame
-    """What choosing the best configuration on the same examples adds: columns of `uds_lens.meta.SPLIT_HALF`; empty
+    """The optimism of choosing and scoring on the same examples: columns of `uds_lens.meta.SPLIT_HALF`; empty
     without examples."""
 
     reordered: Mapping[str, float]
@@ -334,8 +321,7 @@ class Stability:
     """Parts of the score that the bootstrap over examples leaves as they are: no means of values per example."""
 
     cautions: tuple[str, ...] = ()
-    """What cannot vary in these resamples, and so has no probability (NaN) or one that is too sure; sentences without a
-    full stop."""
+    """Sentences about what cannot vary in these resamples, and so has no probability (NaN) or one that is too sure."""
 
     @property
     def varying(self) -> tuple[str, ...]:
@@ -348,12 +334,9 @@ def stability(
     frame: pd.DataFrame,
     *,
     examples: pd.DataFrame | None = None,
-    attacks: Mapping[str, str] | None = None,
-    retain: str = "retain",
     select_by: View = "without",
     min_utility: float | None = None,
     parts: ScoreParts | None = None,
-    direction: Mapping[str, Points] | None = None,
     confidence: float = 0.95,
     n_resamples: int = 1000,
     seed: int = 0,
@@ -375,14 +358,11 @@ def stability(
     Args:
         frame: One row per model: `model`, `method`, the columns of `parts`.
         examples: `model`, `metric`, `example_id`, `value`, as the readers return it (`ModelTable.examples`). Those of
-            models that are not in `frame` are left out, `retain`'s excepted.
-        attacks: For each normalised attack the metric whose scores per example it is made of; beside the declared
-            ones.
-        retain: Name of retain in `examples`, whose attacks are the reference; without it attacks stay as they are.
+            models that are not in `frame` are left out, except those of the model "retain", whose attacks are the
+            reference; without it attacks stay as they are.
         select_by: As in `rank`.
         min_utility: As in `rank`.
         parts: Columns of the score; default those of the UDS paper.
-        direction: What a higher value means, for metrics that are not declared.
         confidence: Of the percentile intervals.
         n_resamples: Number of resamples; also of random halves, up to 200.
         seed: Of the resampling.
@@ -398,9 +378,9 @@ def stability(
         >>> import pandas as pd
         >>> frame = pd.DataFrame({"model": ["a1", "a2", "b1"], "method": ["a", "a", "b"], "x": [0.5, 0.1, 0.3],
         ...                       "s": 0.9, "d": 0.9, "utility_rel": 1.0})
-        >>> parts = ScoreParts(memorization=("x",), membership=("s",), depth="d")
         >>> ways = {"x": "knowledge", "s": "erasure", "d": "erasure"}
-        >>> found = stability(frame, parts=parts, direction=ways, n_resamples=200)
+        >>> parts = ScoreParts(memorization=("x",), membership=("s",), depth="d", direction=ways)
+        >>> found = stability(frame, parts=parts, n_resamples=200)
         >>> first = found.ranks.query("view == 'with' and rank == 1").set_index("method")["probability"]
         >>> bool(0.6 < first["a"] < 0.9)  # a is best unless both draws are a1: 3 in 4
         True
@@ -408,7 +388,7 @@ def stability(
     check_choice("select_by", select_by, View)
     check_resampling(confidence, n_resamples)
     parts = parts or ScoreParts()
-    scores = score_models(frame, parts=parts, direction=direction)
+    scores = score_models(frame, parts=parts)
     names = methods_of(frame)
     ready = eligible(scores, np.arange(len(scores)), min_utility)
     groups = {name: np.flatnonzero((names == name) & ready) for name in dict.fromkeys(names)}
@@ -422,7 +402,7 @@ def stability(
     found = [_Resampled("configurations", whole[:, None, :], picked, groups, chosen, whole, select_by)]
     halves, fixed = [], tuple(dict.fromkeys(parts.metrics))
     if examples is not None:
-        values = ExampleValues.of(frame, examples, parts, direction, attacks=attacks, retain=retain)
+        values = ExampleValues.of(frame, examples, parts)
         fixed = values.fixed
         weights = values.bootstrap(n_resamples, rng)
         anew = _stacked(resampled_scores(values, weights, parts))
@@ -441,31 +421,31 @@ def _cautions(
     groups: Mapping[str, np.ndarray], fixed: tuple[str, ...], parts: ScoreParts, examples: bool
 ) -> tuple[str, ...]:
     """Say what the resamples leave as it is."""
-    told = []
+    cautions = []
     single = [name for name, rows in groups.items() if len(rows) == 1]
     if len(single) == len(groups):
-        told.append(
+        cautions.append(
             "every method has one eligible configuration: drawing configurations anew changes nothing, and P(first) "
             "over them is undefined"
         )
     elif single:
         one = "one eligible configuration" if len(single) == 1 else "one eligible configuration each"
-        told.append(
+        cautions.append(
             f"{', '.join(single)}: {one}, whose score never changes when configurations are drawn anew; P(first) over "
             "configurations is too sure of these"
         )
     metrics = dict.fromkeys(parts.metrics)
     if not examples:
-        return tuple(told)
+        return tuple(cautions)
     if len(fixed) == len(metrics):
-        told.append(
+        cautions.append(
             "no part of the score has values per example of every model: drawing examples anew changes nothing, and "
             "P(first) over them is undefined"
         )
     else:
         left = ", ".join((*fixed, parts.utility))
-        told.append(f"examples drawn anew leave {left} as they are: P(first) over examples is too sure")
-    return tuple(told)
+        cautions.append(f"examples drawn anew leave {left} as they are: P(first) over examples is too sure")
+    return tuple(cautions)
 
 
 @dataclass(frozen=True, eq=False)

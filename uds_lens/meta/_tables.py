@@ -1,4 +1,4 @@
-"""What a reader returns: a table of models, why values are missing in it, and what its models are made from."""
+"""Tables of models that readers return, with reasons for missing values and the origin of each model."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class ModelTable:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Published(ModelTable):
-    """What the UDS paper's repository publishes."""
+    """Tables that the UDS paper's repository publishes."""
 
     metrics: pd.DataFrame
     """The paper's judgement of 22 metrics: columns of `uds_lens.meta.PUBLISHED`."""
@@ -168,8 +168,6 @@ def _rows(table: ModelTable, kept: Sequence[bool] | pd.Series) -> ModelTable:
     return replace(table, frame=frame, reasons=reasons, examples=examples)
 
 
-# JSON that somebody else wrote: read with care, complaints name the file.
-
 LARGEST = 1 << 30
 """Bytes of a file that is still read."""
 
@@ -248,7 +246,7 @@ _NAMES: dict[type, str] = {
 
 
 def kind(value: Any) -> str:
-    """What a JSON value is, in words.
+    """Name the type of a JSON value.
 
     >>> kind([]), kind(None)
     ('a list', 'null')
@@ -320,7 +318,7 @@ def read_csv(path: str | os.PathLike[str]) -> ModelTable:
 # guessed.
 
 COLUMNS = ("method", "config", "lr", "epochs")
-"""What is known of the making of a model."""
+"""Columns about the origin of a model."""
 
 _METHOD = re.compile(r"forget\d+_([A-Za-z]+)(?=[_/]|$)")
 _LR = re.compile(r"_lr(\d+(?:\.\d+)?(?:e-?\d+)?)(?=[_/]|$)")
@@ -337,12 +335,12 @@ _WITHIN = re.compile(r"evals?(_.+)?|checkpoint-\d+")
 _LARGEST_CONFIG = 1 << 20
 
 
-def told_by_name(name: str) -> dict[str, Any]:
-    """What the name of an Open-Unlearning run or checkpoint says about it: `method`, `config`, `lr`, `epochs`.
+def origin_by_name(name: str) -> dict[str, Any]:
+    """Parse the name of an Open-Unlearning run or checkpoint: `method`, `config`, `lr`, `epochs`.
 
-    >>> told_by_name("unlearn_tofu_forget10_NPO_lr1e-05_epoch5")
+    >>> origin_by_name("unlearn_tofu_forget10_NPO_lr1e-05_epoch5")
     {'method': 'npo', 'config': 'lr1e-05_epoch5', 'lr': 1e-05, 'epochs': 5.0}
-    >>> told_by_name("my model")["method"] is None
+    >>> origin_by_name("my model")["method"] is None
     True
     """
     method = _METHOD.search(name)
@@ -404,7 +402,7 @@ def is_within(folder: str) -> bool:
 
 
 def _setup_in(name: str) -> tuple[str | None, str | None]:
-    """What a name says; the split that retain90 goes with is forget10."""
+    """Parse base model and split from a name; the split that retain90 goes with is forget10."""
     base = _BASE.search(name)
     splits = dict(_SPLIT.findall(name))
     split = f"forget{splits['forget']}" if "forget" in splits else None
@@ -414,7 +412,7 @@ def _setup_in(name: str) -> tuple[str | None, str | None]:
 
 
 def _configured(folder: Path) -> tuple[str | None, str | None]:
-    """What Hydra wrote beside a run: in its folder, or in that of the task where the results are in `evals`."""
+    """Read what Hydra wrote beside a run: in its folder, or in that of the task where the results are in `evals`."""
     import yaml
 
     at = folder
@@ -449,7 +447,7 @@ def _text(config: Any, *keys: str) -> str | None:
     return config if isinstance(config, str) and config and "${" not in config else None
 
 
-def made_by(checkpoint: str, fingerprint: str, *, names: tuple[str, ...] = ()) -> dict[str, Any]:
+def origin(checkpoint: str, fingerprint: str, *, names: tuple[str, ...] = ()) -> dict[str, Any]:
     """How a measured model was made, as far as it is certain.
 
     The first that knows: `unlearning.json` in the model's directory, if it speaks of the weights that were measured;
@@ -468,7 +466,7 @@ def made_by(checkpoint: str, fingerprint: str, *, names: tuple[str, ...] = ()) -
         ResultFormatError: The record beside the model was altered or is of another version.
 
     Example:
-        >>> made_by("ckpt/npo_lr2e-05_beta0.1_alpha1_epoch10", "0" * 32)["method"]
+        >>> origin("ckpt/npo_lr2e-05_beta0.1_alpha1_epoch10", "0" * 32)["method"]
         'npo'
     """
     from uds_lens.unlearning import read_record
@@ -486,14 +484,14 @@ def made_by(checkpoint: str, fingerprint: str, *, names: tuple[str, ...] = ()) -
             }
     for name in (checkpoint, *names):
         for part in reversed(PurePath(name).parts):
-            told = _by_our_name(part) or (told_by_name(part) if "tofu_" in part else None)
+            told = _by_our_name(part) or (origin_by_name(part) if "tofu_" in part else None)
             if told is not None and told["method"] is not None:
                 return told
     return dict(zip(COLUMNS, (None, None, math.nan, math.nan), strict=True))
 
 
 def _by_our_name(part: str) -> dict[str, Any] | None:
-    """What a part of a path says that is the name of a configuration of ours."""
+    """Parse a part of a path that is the name of a configuration of this library."""
     from uds_lens.unlearning import parse_name
 
     if "_lr" not in part:
@@ -564,9 +562,6 @@ def _said(methods: Mapping[str, str] | str | os.PathLike[str]) -> pd.DataFrame:
         shown = ", ".join(map(str, list(said.columns)[:12]))
         raise DataError(f"{str(methods)!r} needs the columns 'model' and 'method'; it has {shown}.")
     return said
-
-
-# Harmonic means over columns.
 
 
 def harmonic_means(parts: np.ndarray, axis: int = -1) -> np.ndarray:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -127,6 +127,8 @@ def gather(
     import pandas as pd
 
     parts = parts or ScoreParts()
+    if direction is not None:
+        parts = replace(parts, direction=direction)
     table = models if isinstance(models, ModelTable) else None
     published = isinstance(models, Published)
     frame: Any = models if table is None else table.frame
@@ -140,7 +142,7 @@ def gather(
         references = pd.concat([references, models.references], ignore_index=True)
     require_one_setup(own)
     pools = pooled if pools is None and len(pooled) else pools
-    own, references, ways = _scored(own, references, parts, direction, gaps)
+    own, references, ways = _scored(own, references, parts, gaps)
     if ways:
         reasons = None if table is None else table.reasons
         gaps += [*unscored(own, parts, reasons), *map(sentence, score_cautions(own, parts))]
@@ -158,7 +160,7 @@ def gather(
         cuts=judged["cuts"],
         pairs=judged["pairs"],
         points=points,
-        stability=_stability(own, parts, direction, min_utility, n_resamples, table, gaps),
+        stability=_stability(own, parts, min_utility, n_resamples, table, gaps),
         parts=parts,
         directions=ways,
         gaps=tuple(gaps),
@@ -186,7 +188,6 @@ def _scored(
     own: pd.DataFrame,
     references: pd.DataFrame,
     parts: ScoreParts,
-    direction: Mapping[str, Points] | None,
     gaps: list[str],
 ) -> tuple[pd.DataFrame, pd.DataFrame, dict[str, Points]]:
     if not len(own):
@@ -194,12 +195,12 @@ def _scored(
     try:
         if "method" not in own.columns:
             raise DataError("the table lacks the column 'method': which unlearning method made each model.")
-        ways = meta.directions(own, list(dict.fromkeys(parts.metrics)), direction)
+        ways = meta.directions(own, list(dict.fromkeys(parts.metrics)), parts.direction)
         scored = [
             each.assign(
                 **{
                     name: column
-                    for name, column in meta.score_models(each, parts=parts, direction=direction).items()
+                    for name, column in meta.score_models(each, parts=parts).items()
                     if name != "model"
                 }
             )
@@ -254,7 +255,6 @@ def _unjudged(robust: pd.DataFrame) -> pd.DataFrame:
 def _stability(
     own: pd.DataFrame,
     parts: ScoreParts,
-    direction: Mapping[str, Points] | None,
     min_utility: float | None,
     n_resamples: int,
     table: ModelTable | None,
@@ -271,7 +271,6 @@ def _stability(
                 select_by=by,
                 min_utility=min_utility,
                 parts=parts,
-                direction=direction,
                 n_resamples=n_resamples,
             )
             for by in _VIEWS

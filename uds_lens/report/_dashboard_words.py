@@ -436,5 +436,4 @@ def _ranked(tables: Tables, by: View) -> pd.DataFrame:
         select_by=by,
         min_utility=tables.min_utility,
         parts=tables.parts,
-        direction=tables.directions,
     )

@@ -17,9 +17,6 @@ from ._comparing import (
     contrast as contrast,
 )
 from ._comparing import (
-    holm as holm,
-)
-from ._comparing import (
     models_frame as models_frame,
 )
 from ._comparing import (
@@ -51,9 +48,6 @@ from ._frames import (
     types_frame as types_frame,
 )
 from ._intervals import (
-    Interval as Interval,
-)
-from ._intervals import (
     IntervalBasis as IntervalBasis,
 )
 from ._intervals import (
@@ -80,4 +74,10 @@ from ._settings import (
 )
 from ._settings import (
     RunOptions as RunOptions,
+)
+from ._statistics import (
+    Interval as Interval,
+)
+from ._statistics import (
+    holm as holm,
 )

@@ -20,8 +20,9 @@ from jaxtyping import Float, Int
 
 from uds_lens.data._examples import listed, short
 from uds_lens.errors import ConfigError, Setting
-from uds_lens.results._intervals import ROUNDING, Interval, bootstrap_interval
+from uds_lens.results._intervals import ROUNDING, bootstrap_interval
 from uds_lens.results._records import references_among
+from uds_lens.results._statistics import NO_INTERVAL, Interval, holm
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from uds_lens.results._depth_audit import Audit, AuditScores
 
 
-_NAN = Interval(math.nan, math.nan)
 _ALL_PATTERNS = 13
 """Groups up to which all sign patterns are tried."""
 
@@ -96,11 +96,11 @@ def contrast(
     differences, groups = differences[defined], groups[defined]
     n = len(differences)
     if not n:
-        return Contrast(math.nan, _NAN, math.nan, 0, 0)
+        return Contrast(math.nan, NO_INTERVAL, math.nan, 0, 0)
     sums, counts = by_group(differences, groups)
     mean, m = float(sums.sum() / n), len(sums)
     if m < 2:
-        return Contrast(mean, _NAN, math.nan, n, m)
+        return Contrast(mean, NO_INTERVAL, math.nan, n, m)
     n_flips = n_resamples if n_flips is None else n_flips
     error = _error(sums, counts, mean)
     interval = bootstrap_interval(
@@ -116,21 +116,6 @@ def contrast(
         return Contrast(mean, interval, p, n, m)
     random = np.random.default_rng(seed)
     return Contrast(mean, interval, _flipped(sums, counts, n_flips, random), n, m)
-
-
-def holm(p: Sequence[float]) -> list[float]:
-    """Holm's adjustment: the chance of any false finding among all stays below the adjusted p. NaN stays NaN.
-
-    >>> holm([0.01, 0.04, float("nan"), 0.03])
-    [0.03, 0.06, nan, 0.06]
-    """
-    known = sorted((value, place) for place, value in enumerate(p) if not math.isnan(value))
-    adjusted = [math.nan] * len(p)
-    largest = 0.0
-    for rank, (value, place) in enumerate(known):
-        largest = max(largest, min(1.0, (len(known) - rank) * value))
-        adjusted[place] = largest
-    return adjusted
 
 
 def smallest_p(n_subjects: int, n_flips: int = 9999) -> float:

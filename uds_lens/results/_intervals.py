@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from uds_lens.errors import ConfigError, Setting
+from uds_lens.results._statistics import NO_INTERVAL, Interval
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -146,17 +147,6 @@ FLOOR = 0.3
 
 AT_ONCE = 2_000_000
 """Numbers held at once while resampling."""
-
-
-class Interval(NamedTuple):
-    """A confidence interval; NaN on both sides where it is undefined."""
-
-    low: float
-    high: float
-
-
-NO_INTERVAL = Interval(math.nan, math.nan)
-"""Nothing can be said."""
 
 
 class IntervalBasis(NamedTuple):

@@ -8,9 +8,6 @@ from ._models import (
     study_models as study_models,
 )
 from ._plan import (
-    AskedSets as AskedSets,
-)
-from ._plan import (
     GivenModel as GivenModel,
 )
 from ._plan import (
@@ -21,6 +18,9 @@ from ._plan import (
 )
 from ._plan import (
     PoolRuns as PoolRuns,
+)
+from ._plan import (
+    QuestionSets as QuestionSets,
 )
 from ._plan import (
     Relearning as Relearning,

@@ -1,4 +1,4 @@
-"""The directory of a study: its plan, the parts that are done, what failed, claims, models and their audits."""
+"""The directory of a study: its plan, finished parts, failures, claims, models and their audits."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ class Row:
     seconds: float
     """Wall time on the model; metrics that share a pass each tell all of it."""
     item: str
-    """What was asked for: the metric, `audit` or `elicitation`."""
+    """The measured item: the metric, `audit` or `elicitation`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """What was measured of one model in one state at one time."""
+    """Values of one model in one state, measured at one time."""
 
     model: str
     """Its name."""
@@ -107,7 +107,7 @@ class Failure:
 
 
 class StudyFolder:
-    """What is on disk.
+    """The files of a study.
 
     Args:
         path: The directory.
@@ -173,7 +173,7 @@ class StudyFolder:
         return self.path / "scratch" / model.model_id
 
     def missing(self, model: StudyModel, state: StudyState) -> dict[str, str]:
-        """What is still to be measured, with its keys."""
+        """Return what is still to be measured, with its keys."""
         wanted, accepted = self._wanted(model, state), self.keys.accepted(model, state)
         done = self._done_keys(model, state, accepted)
         return {item: key for item, key in wanted.items() if not accepted[item] & done}
@@ -214,7 +214,7 @@ class StudyFolder:
         return self.path / "audits" / f"{model.model_id}--{state.label}"
 
     def write_part(self, part: Part, examples: pd.DataFrame | None = None) -> Path:
-        """Keep what was measured; values per example first, so that a part that is there is whole."""
+        """Write a part; values per example first, so that a part that exists is complete."""
         name = f"{part.model}--{part.state}--{digest(dict(part.keys))[:12]}"
         if examples is not None and part.examples is not None:
             content = examples.to_parquet(index=False)
@@ -240,16 +240,16 @@ class StudyFolder:
         if part.examples is None:
             return None
         file = self.path / "examples" / Path(part.examples).name
-        told = repr(str(file)[-200:])
+        name = repr(str(file)[-200:])
         content = read_file(file)
         if part.examples_sha256 not in (None, sha256_bytes(content)):
-            raise ResultFormatError(f"{told} was altered after it was saved: run the sweep again.")
+            raise ResultFormatError(f"{name} was altered after it was saved: run the sweep again.")
         try:
             found = pd.read_parquet(io.BytesIO(content))
         except Exception as error:  # pyarrow has no common base class for its errors
-            raise ResultFormatError(f"{told} holds no table: {str(error)[:160]}.") from error
+            raise ResultFormatError(f"{name} holds no table: {str(error)[:160]}.") from error
         if missing := [name for name in ("metric", "example_id", "value") if name not in found]:
-            raise ResultFormatError(f"{told} has no column {missing[0]!r}: run the sweep again.")
+            raise ResultFormatError(f"{name} has no column {missing[0]!r}: run the sweep again.")
         return found
 
     def parts(self, model: StudyModel, state: StudyState) -> list[Part]:
@@ -259,7 +259,7 @@ class StudyFolder:
         return [part for part in whole if (part.model, part.state) == (model.model_id, state.label)]
 
     def write_failure(self, model: StudyModel, state: StudyState, reason: str, trace: str) -> None:
-        """Note why something could not be measured."""
+        """Record why something could not be measured."""
         failure = Failure(
             model=model.model_id,
             state=state.label,
@@ -277,13 +277,13 @@ class StudyFolder:
         found = _read(file, FAILURE, Failure) if file.is_file() else None
         return found if found is not None and found.work == digest(self._wanted(model, state)) else None
 
-    def forgive(self, model: StudyModel, state: StudyState) -> None:
-        """It was measured after all."""
+    def clear_failure(self, model: StudyModel, state: StudyState) -> None:
+        """Remove the failure of a state that was measured after all."""
         with suppress(FileNotFoundError):
             self._failure_file(model, state).unlink()
 
     def _has_examples(self, part: Part) -> bool:
-        """Whether the values per example are there as they were written; where not, all is measured again."""
+        """Check that the values per example are intact; where not, all is measured again."""
         try:
             self.examples(part)
         except ResultFormatError:

@@ -1,4 +1,4 @@
-"""The models of a plan one by one: what each is, how it comes about, in which states it is measured, and what of it."""
+"""The models of a plan: how each is made, in which states it is measured, and what is measured."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from uds_lens._settings import require_known, shown
 from uds_lens.data import ForgetExample, load_examples, load_tofu
 from uds_lens.errors import ConfigError, DataError
 from uds_lens.study._plan import (
-    AskedSets,
     GivenModel,
     Measurement,
     PoolRuns,
+    QuestionSets,
     Role,
     StudyPlan,
     TrainingRows,
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 
 StateName: TypeAlias = Literal["before", "quantised", "relearned"]
-"""What was done to a model before it was measured."""
+"""Perturbation of a model before it is measured."""
 
 AUDIT, ELICITATION = "audit", "elicitation"
-"""What is measured beside metrics; neither is the name of a metric."""
+"""Items measured beside metrics; neither is the name of a metric."""
 
 _MOST = 20_000
 """Models of a plan."""
@@ -44,7 +44,7 @@ class StudyState:
     """A model as it is measured."""
 
     state: StateName
-    """What was done to it."""
+    """Its perturbation."""
 
     seed: int | None = None
     """Of the relearning."""
@@ -63,7 +63,7 @@ class StudyModel:
     """Its name; unique, and fit for a file."""
 
     role: Role
-    """What it is in the study."""
+    """Its part in the study."""
 
     source: str
     """Where it is, or where its training starts."""
@@ -72,16 +72,16 @@ class StudyModel:
     """In which it is measured, in this order."""
 
     items: Mapping[StateName, tuple[str, ...]]
-    """What is measured by state: metrics, `audit`, `elicitation`."""
+    """Items measured by state: metrics, `audit`, `elicitation`."""
 
     config: MethodConfig | None = None
     """How it is trained; None for a model that exists."""
 
     forget: tuple[TrainingRows, ...] = ()
-    """What it learns, or forgets."""
+    """Rows it learns, or forgets."""
 
     retain: tuple[TrainingRows, ...] = ()
-    """What it keeps."""
+    """Rows it keeps."""
 
     config_text: str = ""
     """The same for the table."""
@@ -112,12 +112,12 @@ class StudyModel:
         return (self.role, self.variant or self.method or "")
 
     def items_of(self, state: StudyState) -> tuple[str, ...]:
-        """What is measured of it in a state."""
+        """Return the items measured in a state."""
         return self.items[state.state]
 
 
 def study_models(plan: StudyPlan) -> list[StudyModel]:
-    """All models in the order in which they are taken: references first, then one of each kind in turn, shuffled.
+    """List all models in the order in which they are taken: references, then one of each kind in turn, shuffled.
 
     Raises:
         ConfigError: Two models have one name, or a setting does not exist or fit.
@@ -278,27 +278,16 @@ def _in_turn(models: list[StudyModel], seed: int) -> list[StudyModel]:
     return first + [model for each in rounds for model in each if model is not None]
 
 
-def without_states(model: StudyModel) -> StudyModel:
-    """The same, as it is before anything is done to it."""
-    return replace(model, states=(StudyState("before"),))
-
-
-# The toy world, read once: plans name its checkpoints and data as `toy:NAME`.
-
-
 @cache
 def toy_world() -> World:
-    """The world that ships with the package."""
+    """Load the world that ships with the package, once: plans name its parts as `toy:NAME`."""
     from uds_lens.toy import load
 
     return load()
 
 
-# What models of a study train on: answers of data sets, other true ones, wrong ones, or biographies.
-
-
 def training_answers(parts: Iterable[TrainingRows]) -> list[ForgetExample]:
-    """All rows of all parts, in order; ids are made different.
+    """Read all rows of all parts, in order; ids are made unique.
 
     Args:
         parts: What to read, and which answers to take.
@@ -319,7 +308,7 @@ def training_answers(parts: Iterable[TrainingRows]) -> list[ForgetExample]:
     return [replace(row, id=f"{number}/{row.id}", row=number) for number, row in enumerate(rows)]
 
 
-def open_rows(source: str, split: str | None = None) -> list[ForgetExample]:
+def read_rows(source: str, split: str | None = None) -> list[ForgetExample]:
     """The examples of a source, as a plan names it."""
     if source.startswith("toy:"):
         world = toy_world()
@@ -337,7 +326,7 @@ def open_rows(source: str, split: str | None = None) -> list[ForgetExample]:
     return load_examples(source) if split is None else load_tofu(source, split)
 
 
-class AskedRows(NamedTuple):
+class Questions(NamedTuple):
     """The questions of a study, and how they were chosen."""
 
     sets: dict[str, list[ForgetExample] | None]
@@ -354,8 +343,8 @@ class AskedRows(NamedTuple):
         return None if self.sample is None else about_sample(self.sample)
 
 
-def asked_rows(sets: AskedSets) -> AskedRows:
-    """Read what the metrics ask, or the sample that the plan names.
+def read_questions(sets: QuestionSets) -> Questions:
+    """Read the questions of the metrics, or the sample of them that the plan names.
 
     Args:
         sets: The table `[data]` of a plan.
@@ -375,34 +364,36 @@ def asked_rows(sets: AskedSets) -> AskedRows:
         found["entities"] = None if data.entities is None else list(data.entities)
     else:
         places = {name: getattr(sets, name) for name in (*names, "entities")}
-        found = {name: None if place is None else open_rows(place) for name, place in places.items()}
+        found = {name: None if place is None else read_rows(place) for name, place in places.items()}
     if sets.limit is None:
-        return AskedRows(found, None)
+        return Questions(found, None)
     from uds_lens.metrics._data import MetricData, sample_record
 
     whole = {name: rows for name, rows in found.items() if rows is not None}
     if sets.sample == "first_of_each":
         kept = {name: rows[: sets.limit] for name, rows in whole.items()}
-        told = sample_record(whole, kept, limit=sets.limit, sample=sets.sample, seed=sets.seed)
-        return AskedRows(dict.fromkeys(found) | kept, told if kept != whole else None)
+        record = sample_record(whole, kept, limit=sets.limit, sample=sets.sample, seed=sets.seed)
+        return Questions(dict.fromkeys(found) | kept, record if kept != whole else None)
     given: dict[str, Any] = {**whole, "entities": found["entities"]}
     data = MetricData(**given)
     data = data.limited(sets.limit, sample=sets.sample, seed=sets.seed)
-    return AskedRows(
+    return Questions(
         {name: None if rows is None else list(getattr(data, name)) for name, rows in found.items()},
         None if data.sample is None else dict(data.sample),
     )
 
 
 def _rows(part: TrainingRows) -> list[ForgetExample]:
-    rows = open_rows(part.source, part.split)
+    rows = read_rows(part.source, part.split)
     if part.answers == "biography":
         rows = _biographies(rows, part)
     elif part.answers != "own":
         rows = [_answering(row, part) for row in rows]
     if part.sample is not None:
         if part.sample > len(rows):
-            raise DataError(f"{_told(part)} has {len(rows)} rows; sample = {part.sample} asks for more.")
+            raise DataError(
+                f"{_source_name(part)} has {len(rows)} rows; sample = {part.sample} asks for more."
+            )
         rows = [rows[at] for at in sorted(random.Random(part.seed).sample(range(len(rows)), part.sample))]
     return rows
 
@@ -411,8 +402,8 @@ def _answering(row: ForgetExample, part: TrainingRows) -> ForgetExample:
     others = row.paraphrased_answers if part.answers == "paraphrased" else row.perturbed_answers
     if not others:
         raise DataError(
-            f"{_told(part)}: row {row.id!r} has no {part.answers} answer. Name a set that has them, or give TOFU's "
-            'directory as source with split = "forget10".'
+            f"{_source_name(part)}: row {row.id!r} has no {part.answers} answer. Name a set that has them, or "
+            "give TOFU's directory as source with split = 'forget10'."
         )
     return replace(row, answer=others[0], entity=None, prefix=None)
 
@@ -423,8 +414,8 @@ def _biographies(rows: Sequence[ForgetExample], part: TrainingRows) -> list[Forg
     for row in rows:
         if not row.subject:
             raise DataError(
-                f"{_told(part)}: row {row.id!r} names no subject, so nobody's biography can be written. Give TOFU's "
-                "directory as source with a split, or a file with the column `subject`."
+                f"{_source_name(part)}: row {row.id!r} names no subject, so nobody's biography can be written. Give "
+                "TOFU's directory as source with a split, or a file with the column `subject`."
             )
         about.setdefault(row.subject, []).append(row)
     return [row for subject, said in about.items() for row in _biography(subject, said, part.answers_per_row)]
@@ -444,5 +435,5 @@ def _biography(subject: str, said: Sequence[ForgetExample], per_row: int | None)
     ]
 
 
-def _told(part: TrainingRows) -> str:
+def _source_name(part: TrainingRows) -> str:
     return f"{part.source[-120:]!r}" + ("" if part.split is None else f", split {part.split!r}")

@@ -1,4 +1,4 @@
-"""What a study is: the models there are or shall be made, and what is measured of them. One record per TOML table."""
+"""The plan of a study: models that exist or are made, and what is measured of them. One record per TOML table."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ if TYPE_CHECKING:
 
 
 Answers: TypeAlias = Literal["own", "paraphrased", "wrong", "biography"]
-"""What is learnt: the answer, the first true one in other words, the first wrong one, or all of a subject joined."""
+"""Answers to train on: the own one, the first paraphrase, the first wrong one, or all of a subject joined."""
 
 PlannedSampling: TypeAlias = Literal["random", "first", "first_of_each"]
-"""Which rows a limit keeps in a study."""
+"""Rows that a limit keeps in a study."""
 
 Role: TypeAlias = Literal["full", "retain", "pool", "unlearned", "other"]
-"""What a model is in a study."""
+"""Part of a model in a study."""
 
 
 @validated
@@ -60,7 +60,7 @@ class TrainingRows:
     """Split of TOFU, for example "forget10"; its paraphrased and wrong answers are joined in."""
 
     answers: Answers = "own"
-    """Which answers."""
+    """Answers to train on."""
 
     answers_per_row: PositiveInt | None = None
     """Of a biography: how many answers one row joins, where all of them would be longer than what the model can read;
@@ -75,8 +75,8 @@ class TrainingRows:
 
 @validated
 @dataclass(frozen=True, kw_only=True)
-class AskedSets:
-    """What the metrics ask: one place with all TOFU sets, or single files. See `uds_lens.metrics.MetricData`."""
+class QuestionSets:
+    """Questions of the metrics: one place with all TOFU sets, or single files. See `uds_lens.metrics.MetricData`."""
 
     tofu: str | None = None
     """TOFU directory or Hub id; then no other set is named."""
@@ -103,7 +103,7 @@ class AskedSets:
     """File of the forget set with entities; None takes `forget`."""
 
     limit: PositiveInt | None = None
-    """Ask this many of each set; `entities` keeps the rows of the questions drawn from `forget`."""
+    """Use this many of each set; `entities` keeps the rows of the questions drawn from `forget`."""
 
     sample: PlannedSampling = "random"
     """Which: "random", spread over the subjects; "first" for the first ones, which in a sorted file stand for
@@ -117,7 +117,7 @@ class AskedSets:
 @validated
 @dataclass(frozen=True, kw_only=True)
 class TrainingSets:
-    """What unlearning trains on."""
+    """Training sets of unlearning."""
 
     forget: tuple[TrainingRows, ...] = ()
     """To forget; relearning takes it too."""
@@ -138,7 +138,7 @@ class GivenModel:
     """Directory, Hub id, or a checkpoint of the toy world such as `toy:npo`."""
 
     role: Role = "unlearned"
-    """What it is."""
+    """Its part in the study."""
 
     knows: bool | None = None
     """Pool of a pool model: True was trained on the forget set, False never saw it."""
@@ -174,7 +174,7 @@ class PoolRuns:
     """Where each run starts: directory, Hub id or `toy:NAME`."""
 
     data: tuple[TrainingRows, ...]
-    """What is learnt, all parts together."""
+    """Training rows, all parts together."""
 
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Settings of `RelearnConfig`; a list is an axis of the grid."""
@@ -216,7 +216,7 @@ class Relearning:
 @validated
 @dataclass(frozen=True, kw_only=True)
 class Perturbations:
-    """What is done to full, retain and each unlearned model after they were measured."""
+    """Perturbations of full, retain and each unlearned model after they were measured."""
 
     quantise: bool = False
     """Measure them in 4 bits too (NF4, unpacked to the dtype of the others)."""
@@ -228,13 +228,13 @@ class Perturbations:
 @validated
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """What is measured."""
+    """Items to measure."""
 
     metrics: tuple[str, ...] = ()
     """Names from `uds_lens.metrics.METRICS`, of every model in every state."""
 
     utility: tuple[str, ...] = ()
-    """Metrics of usefulness, of full, retain and unlearned models before they are perturbed."""
+    """Metrics of utility, of full, retain and unlearned models before they are perturbed."""
 
     options: Mapping[str, Any] = field(default_factory=dict)
     """Settings of `MetricOptions`."""
@@ -255,7 +255,7 @@ class StudyPlan:
     """A whole study. `uds_lens.study.plan` reads one from TOML and checks it."""
 
     name: str
-    """What it is called."""
+    """Name of the study."""
 
     full: str
     """Model that knows: directory, Hub id or `toy:full`."""
@@ -263,11 +263,11 @@ class StudyPlan:
     retain: str
     """Model that never saw the forget set."""
 
-    data: AskedSets = field(default_factory=AskedSets)
-    """What the metrics ask."""
+    data: QuestionSets = field(default_factory=QuestionSets)
+    """Questions of the metrics."""
 
     train: TrainingSets = field(default_factory=TrainingSets)
-    """What unlearning trains on."""
+    """Training sets of unlearning."""
 
     model: tuple[GivenModel, ...] = ()
     """Models that exist, beside full and retain."""
@@ -279,10 +279,10 @@ class StudyPlan:
     """Unlearned models, to be made."""
 
     perturb: Perturbations = field(default_factory=Perturbations)
-    """What is done to them."""
+    """Perturbations."""
 
     measure: Measurement = field(default_factory=Measurement)
-    """What is measured."""
+    """Items to measure."""
 
     training: Mapping[str, Any] = field(default_factory=dict)
     """Settings of `uds_lens.unlearning.TrainOptions`."""
@@ -490,7 +490,7 @@ def _check_given(model: GivenModel) -> None:
         raise ConfigError(f"the model {model.name!r} has role {model.role!r}: {fix}.")
 
 
-def _check_sets(sets: AskedSets) -> None:
+def _check_sets(sets: QuestionSets) -> None:
     files = ("forget", "holdout", "retain", "real_authors", "world_facts", "entities")
     named = [name for name in files if getattr(sets, name) is not None]
     if sets.tofu is not None and named:
@@ -556,7 +556,7 @@ def metric_settings(measure: Measurement) -> MetricOptions:
 
 
 def audit_settings(measure: Measurement) -> AuditConfig | None:
-    """What an audit measures, or None."""
+    """Return the settings of the audit, or None."""
     from uds_lens.results import AuditConfig
 
     if measure.audit is None:
@@ -569,7 +569,7 @@ def audit_settings(measure: Measurement) -> AuditConfig | None:
 
 
 def elicitation_settings(measure: Measurement) -> tuple[tuple[str, ...] | str, ElicitOptions] | None:
-    """Which audits by prompt, and how; or None."""
+    """Return the probes of the elicitation and its settings, or None."""
     if measure.elicitation is None:
         return None
     from uds_lens.elicitation import ElicitOptions

@@ -1,4 +1,4 @@
-"""`run`: everything of a plan that is not done yet, by one or many workers, here or on a cluster."""
+"""Run a plan: make and measure what is not done yet, by one or many workers, here or on a cluster."""
 
 from __future__ import annotations
 
@@ -23,13 +23,11 @@ from uds_lens.study._plan import StudyPlan, require_packages_of
 from uds_lens.study._plan import plan as read_plan
 from uds_lens.study._slurm import SlurmOptions, submit_array, wait_for
 from uds_lens.study._status import StudyStatus, estimate, require_room, status
-from uds_lens.study._worker import DEATHS, Maker, work
-
-# Workers as processes of this machine: started, replaced when they die, ended with who started them.
+from uds_lens.study._worker import DEATHS, Runner, work
 
 
 def work_with_processes(folder: StudyFolder, *, jobs: int, since: float) -> None:
-    """Let several workers do everything that is left.
+    """Run several worker processes here: those that die are replaced, and all end with this process.
 
     Args:
         folder: The study.
@@ -50,7 +48,7 @@ def work_with_processes(folder: StudyFolder, *, jobs: int, since: float) -> None
                 workers.remove(worker)
                 if worker.returncode != 0 and replaced < DEATHS * (len(folder.models) + jobs):
                     replaced += 1
-                    _LOG.warning("a worker died (%s); another goes on", _died_of(worker.returncode))
+                    _LOG.warning("a worker died (%s); starting another", _died_of(worker.returncode))
                     workers.append(subprocess.Popen(words, env=environment))
     finally:
         for worker in workers:
@@ -69,7 +67,7 @@ def _died_of(code: int) -> str:
 
 
 def main() -> None:
-    """One worker process."""
+    """Run one worker process."""
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("--since", type=float, required=True)
@@ -81,12 +79,12 @@ def main() -> None:
     handler.setFormatter(logging.Formatter("%(message)s"))
     _LOG.addHandler(handler)
     _LOG.setLevel(logging.INFO)
-    _LOG.propagate = False  # some package puts a handler on the root logger, which would say it again
+    _LOG.propagate = False  # some package puts a handler on the root logger, which would repeat it
     work(StudyFolder(asked.folder), since=asked.since)
 
 
 def _end_with(parent: int) -> None:
-    """End when who started us is gone: nobody would see what comes after."""
+    """End with the parent process: nobody would see what comes after."""
     while os.getppid() == parent:
         time.sleep(0.5)
     os._exit(1)
@@ -106,13 +104,13 @@ def run(
     executor: Literal["local", "slurm"] = "local",
     slurm: SlurmOptions | None = None,
     wait: bool = True,
-    workshop: Maker | None = None,
+    runner: Runner | None = None,
 ) -> StudyStatus:
-    """Make and measure what is not there yet.
+    """Make and measure the models of a plan that are not done yet.
 
     May be killed and called again at any time, and by several at once in one directory: what is measured stays, what
     is finished is never done again, and no two workers do the same. A model that fails does not stop the others; it is
-    tried once more by the next call. Time, disk and memory are told first, through the logger `uds_lens.study`.
+    tried once more by the next call. Time, disk and memory are logged first, by the logger `uds_lens.study`.
 
     Args:
         plan: What to make and measure (see `uds_lens.study.plan`).
@@ -121,7 +119,7 @@ def run(
         executor: "local": processes of this machine; "slurm": an array of tasks.
         slurm: What each task is given; default `SlurmOptions()`.
         wait: Wait for the tasks of the cluster; False returns when they are sent.
-        workshop: What makes and measures, to put something else in its place; only with one local job.
+        runner: Makes and measures the models, to replace the default; only with one local job.
 
     Returns:
         Where the study stands; `failed` names what could not be measured, and why.
@@ -143,16 +141,16 @@ def run(
     check_value("jobs", jobs, PositiveInt)
     if slurm is not None and executor == "local":
         raise ConfigError(Setting("slurm"), " is for ", Setting("executor", "slurm"), "; got 'local'.")
-    if workshop is not None and (jobs > 1 or executor != "local"):
-        raise ConfigError("a workshop of your own works in this process only: take ", Setting("jobs", 1), ".")
-    asked = read_plan(plan)
-    if workshop is None:
-        require_packages_of(asked)
-    folder = StudyFolder.begin(asked, out)
+    if runner is not None and (jobs > 1 or executor != "local"):
+        raise ConfigError("a runner of your own runs in this process only: take ", Setting("jobs", 1), ".")
+    wanted = read_plan(plan)
+    if runner is None:
+        require_packages_of(wanted)
+    folder = StudyFolder.begin(wanted, out)
     since = time.time()
-    if folder.keys.asked.sample is not None:
-        about = str(folder.keys.asked.about)
-        if asked.data.sample == "random":
+    if folder.keys.questions.sample is not None:
+        about = str(folder.keys.questions.about)
+        if wanted.data.sample == "random":
             _LOG.info(about)
         else:
             warn_once(about)
@@ -164,7 +162,7 @@ def run(
         if wait:
             wait_for(sent, folder, in_queue=options.cluster == "slurm")
     elif jobs == 1:
-        work(folder, workshop=workshop, since=since)
+        work(folder, runner=runner, since=since)
     else:
         work_with_processes(folder, jobs=jobs, since=since)
     return status(folder)

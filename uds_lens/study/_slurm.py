@@ -1,4 +1,4 @@
-"""Workers as an array of jobs on a Slurm cluster, by submitit; a task that is preempted goes on when it is requeued."""
+"""Workers as an array of jobs on a Slurm cluster, by submitit; a task that is preempted resumes when it is requeued."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LOG = logging.getLogger("uds_lens.study")
 @validated
 @dataclass(frozen=True, kw_only=True)
 class SlurmOptions:
-    """What each task of the array is given."""
+    """Resources of each task of the array."""
 
     partition: str | None = None
     """None takes the cluster's default."""
@@ -35,7 +35,7 @@ class SlurmOptions:
     """Per task."""
 
     minutes: PositiveInt = 240
-    """Longest time of a task; one that is cut off is requeued and goes on."""
+    """Longest time of a task; one that is cut off is requeued and resumes."""
 
     memory_gb: PositiveFloat = 32.0
     """Per task."""
@@ -117,7 +117,7 @@ def submit_array(folder: StudyFolder, *, jobs: int, since: float, options: Slurm
 
 
 def wait_for(jobs: Sequence[Any], folder: StudyFolder, *, in_queue: bool, poll: float = 10.0) -> None:
-    """Wait until all tasks are over, telling how far the study is, and tell those that did not end well.
+    """Wait until all tasks are over, logging progress and the tasks that failed.
 
     Args:
         jobs: submitit's jobs.
@@ -127,11 +127,11 @@ def wait_for(jobs: Sequence[Any], folder: StudyFolder, *, in_queue: bool, poll: 
     """
     from uds_lens.study._status import status
 
-    told = ""
+    last = ""
     while _are_queued(jobs) if in_queue else not all(job.done() for job in jobs):
         time.sleep(poll)
-        if (now := str(status(folder))) != told:
-            told = now
+        if (now := str(status(folder))) != last:
+            last = now
             _LOG.info("%s", now)
     for job in jobs:
         why = _how_it_failed(job)
@@ -140,7 +140,7 @@ def wait_for(jobs: Sequence[Any], folder: StudyFolder, *, in_queue: bool, poll: 
 
 
 def _are_queued(jobs: Sequence[Any]) -> bool:
-    """Whether any task waits or runs.
+    """Check whether any task waits or runs.
 
     The queue is asked, not the accounting (submitit's way): a cluster may keep none, and a task that was cancelled
     would be waited for forever.
@@ -152,14 +152,14 @@ def _are_queued(jobs: Sequence[Any]) -> bool:
         return bool(asked.stdout.strip())
     if "Invalid job id" in asked.stderr:  # so long over that Slurm has forgotten it
         return False
-    _LOG.warning("Slurm's queue cannot be asked now (%s); going on", asked.stderr.strip()[-200:])
+    _LOG.warning("Slurm's queue cannot be queried now (%s); still waiting", asked.stderr.strip()[-200:])
     return True
 
 
 def _how_it_failed(job: Any) -> str | None:
     """None where a task ended well."""
     if not job.paths.result_pickle.exists():
-        return "ended without a word: it was cancelled, killed or took too much memory"
+        return "ended without a result: it was cancelled, killed or took too much memory"
     error = job.exception()
     return None if error is None else f"ended with {str(error).strip().splitlines()[-1][:200]}"
 

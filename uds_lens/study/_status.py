@@ -1,4 +1,4 @@
-"""How far a study is: done, running, failed with reasons, left, and the time left."""
+"""Progress of a study: done, running, failed with reasons, left, and the time left; and the estimate before it."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class StudyStatus:
     seconds_spent: float
     """Work of all workers so far."""
     sample: str | None = None
-    """Which questions are asked, in words, with a caution for the first rows of sorted files; None where all are."""
+    """How the questions were sampled, with a caution for first rows of sorted files; None where all are asked."""
 
     @property
     def is_complete(self) -> bool:
@@ -75,12 +75,12 @@ class StudyStatus:
         if self.left:
             parts.append(f"{self.left} left")
         if self.left and not math.isnan(self.seconds_left):
-            parts.append(f"about {told_time(self.seconds_left)} to go")
+            parts.append(f"about {duration(self.seconds_left)} to go")
         return ", ".join(parts)
 
 
 def status(out: str | os.PathLike[str] | StudyFolder) -> StudyStatus:
-    """How far a study is; may be asked at any time, by anybody who can read the directory.
+    """Report the progress of a study, at any time, to anybody who can read the directory.
 
     Args:
         out: Directory of the study.
@@ -118,14 +118,14 @@ def status(out: str | os.PathLike[str] | StudyFolder) -> StudyStatus:
         left=len(left),
         seconds_left=_left(spent, left) / max(1, len(running)),
         seconds_spent=sum(sum(each) for each in spent.values()),
-        sample=folder.keys.asked.about,
+        sample=folder.keys.questions.about,
     )
 
 
-def told_time(seconds: float) -> str:
-    """A duration in words.
+def duration(seconds: float) -> str:
+    """Return a duration in words.
 
-    >>> told_time(42), told_time(600), told_time(9000)
+    >>> duration(42), duration(600), duration(9000)
     ('42 s', '10 min', '2.5 h')
     """
     if seconds < 100:
@@ -151,8 +151,6 @@ def _left(spent: dict[str, list[float]], left: list[tuple[StudyModel, StudyState
     return sum(means[state.state] for _, state in left)
 
 
-# What a study will take, told before it starts: models, measurements, disk, memory, time.
-
 _LOG = logging.getLogger("uds_lens.study")
 
 _RATE = {"cpu": 1.2e10, "cuda": 2e13, "mps": 5e11}
@@ -168,7 +166,7 @@ _PASSES = {"uds": 6, "logit_lens": 2, "cka": 1, "fisher": 3, "rouge": 1}
 
 @dataclass(frozen=True, kw_only=True)
 class StudyEstimate:
-    """What is left to do, roughly."""
+    """Rough cost of what is left to do."""
 
     models_to_make: int
     """Models that are trained here."""
@@ -180,13 +178,13 @@ class StudyEstimate:
     """New files at most at one time."""
 
     disk_free: int
-    """What the disk has."""
+    """Free disk space."""
 
     memory_bytes: int
     """All workers together."""
 
     memory_free: int
-    """What the machine has."""
+    """Free memory of the machine."""
 
     seconds: float
     """With the given number of workers; within a factor of three, NaN where the size of a model is not known."""
@@ -196,7 +194,7 @@ class StudyEstimate:
 
     def __str__(self) -> str:
         gib = 1 << 30
-        time = "unknown time" if math.isnan(self.seconds) else f"about {told_time(self.seconds)}"
+        time = "unknown time" if math.isnan(self.seconds) else f"about {duration(self.seconds)}"
         how = "at the speed so far" if self.from_experience else "within a factor of three"
         return (
             f"{self.measurements} measurements, {self.models_to_make} models to make: {time} ({how}), "
@@ -206,7 +204,7 @@ class StudyEstimate:
 
 
 def estimate(folder: StudyFolder, *, jobs: int = 1) -> StudyEstimate:
-    """What the rest of a study takes.
+    """Estimate what the rest of a study takes.
 
     Args:
         folder: The study.
@@ -246,7 +244,7 @@ def estimate(folder: StudyFolder, *, jobs: int = 1) -> StudyEstimate:
 
 
 def require_room(found: StudyEstimate) -> None:
-    """Tell the estimate; refuse what the disk cannot hold, warn of what memory may not.
+    """Log the estimate; refuse what the disk cannot hold, warn of what memory may not.
 
     Raises:
         ConfigError: The disk is too small.
@@ -275,12 +273,12 @@ def _guessed(folder: StudyFolder, models: list[StudyModel]) -> float:
     plan = folder.plan
     device = "cuda" if _has_gpu(str(plan.running.get("device", "auto"))) else "cpu"
     rate = _RATE[device]
-    asked = {name: rows or [] for name, rows in folder.keys.asked.sets.items()}
-    tokens = sum(_tokens(row.question + row.answer) for rows in asked.values() for row in rows)
-    written = metric_settings(plan.measure).max_new_tokens * sum(map(len, asked.values())) / 4
+    questions = {name: rows or [] for name, rows in folder.keys.questions.sets.items()}
+    tokens = sum(_tokens(row.question + row.answer) for rows in questions.values() for row in rows)
+    written = metric_settings(plan.measure).max_new_tokens * sum(map(len, questions.values())) / 4
     sizes = {source: _bytes(source) / 4 for source in {model.source for model in models}}
     lengths = {parts: _length(parts) for model in models for parts in (model.forget, model.retain)}
-    relearnt = _length(plan.train.forget)
+    relearned = _length(plan.train.forget)
     seconds = 0.0
     for model in models:
         weights = sizes[model.source]
@@ -295,7 +293,7 @@ def _guessed(folder: StudyFolder, models: list[StudyModel]) -> float:
             if not items:
                 continue
             if state.state == "relearned":
-                seconds += 3 * weights * relearnt / rate
+                seconds += 3 * weights * relearned / rate
             passes = 1 + sum(n for item in items for part, n in _PASSES.items() if part in item)
             passes += 8 * (AUDIT in items) + 40 * (ELICITATION in items)
             texts = sum("rouge" in item for item in items)

@@ -1,4 +1,4 @@
-"""What a study measured: one long table, and its values per example."""
+"""Tables of a study: one long table, its values per example, and the tables that `uds_lens.meta` takes."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 from uds_lens._storage import atomic_write_bytes, located, require_fresh
 from uds_lens.errors import ConfigError, DataError
+from uds_lens.meta import Tables
 from uds_lens.study._folder import Part, StudyFolder
 from uds_lens.study._models import StudyModel, StudyState
 
@@ -44,7 +45,7 @@ COLUMNS = {
 
 
 def table(out: str | os.PathLike[str] | StudyFolder) -> pd.DataFrame:
-    """Everything that was measured so far, of the models and metrics of the plan.
+    """List everything measured so far, of the models and metrics of the plan.
 
     Args:
         out: Directory of the study.
@@ -103,7 +104,7 @@ def _is_long_table(place: Path) -> bool:
 
 
 def examples_table(out: str | os.PathLike[str] | StudyFolder) -> pd.DataFrame:
-    """Values per example of unlearned models before anything was done to them, for `uds_lens.meta.stability`.
+    """List values per example of unlearned models before perturbation, for `uds_lens.meta.stability`.
 
     Args:
         out: Directory of the study.
@@ -140,8 +141,8 @@ def examples_table(out: str | os.PathLike[str] | StudyFolder) -> pd.DataFrame:
 
 def _subjects(folder: StudyFolder) -> dict[tuple[str, str], str]:
     """Subject of each example, by its set and its name in the tables."""
-    asked = folder.keys.asked.sets
-    named = {**asked, "entities": asked["forget"] if asked["entities"] is None else asked["entities"]}
+    sets = folder.keys.questions.sets
+    named = {**sets, "entities": sets["forget"] if sets["entities"] is None else sets["entities"]}
     found = {
         (name, example.id): example.subject
         for name, rows in named.items()
@@ -191,19 +192,6 @@ def _is_wanted(part: Part, item: str, wanted: Mapping[str, frozenset[str]]) -> b
     return item in wanted and part.keys.get(item) in wanted[item]
 
 
-# What a study measured, as the tables that the functions of `uds_lens.meta` take.
-
-
-class PerturbedFrames(TypedDict):
-    """What `uds_lens.meta.robustness` and its kin take of a study."""
-
-    before: pd.DataFrame
-    quantised: pd.DataFrame
-    relearned: pd.DataFrame
-    retain_before: pd.DataFrame
-    retain_relearned: pd.DataFrame
-
-
 @dataclass(frozen=True, kw_only=True)
 class StudyFrames:
     """The tables of `uds_lens.meta`: one row per model, metrics as columns."""
@@ -232,20 +220,34 @@ class StudyFrames:
     reasons: pd.DataFrame
     """Why values are NaN: `model`, `state`, `metric`, `reason`."""
 
-    @property
-    def states(self) -> PerturbedFrames:
-        """All states by the names of the arguments: `uds_lens.meta.robustness(**frames.states)`."""
-        return {
-            "before": self.before,
-            "quantised": self.quantised,
-            "relearned": self.relearned,
-            "retain_before": self.retain_before,
-            "retain_relearned": self.retain_relearned,
-        }
+    def tables(
+        self,
+        *,
+        thresholds: pd.DataFrame | Mapping[str, float] | None = None,
+        faithful: pd.DataFrame | None = None,
+        pools: pd.DataFrame | None = None,
+    ) -> Tables:
+        """Return the unlearned models and retain in all states, as `uds_lens.meta.robustness` takes them.
+
+        Args:
+            thresholds: As in `uds_lens.meta.Tables`.
+            faithful: As in `uds_lens.meta.Tables`.
+            pools: As in `uds_lens.meta.Tables`; `frames.pools` adds the share of resamples in which a metric is first.
+        """
+        return Tables(
+            before=self.before,
+            quantised=self.quantised,
+            relearned=self.relearned,
+            retain_before=self.retain_before,
+            retain_relearned=self.retain_relearned,
+            thresholds=thresholds,
+            faithful=faithful,
+            pools=pools,
+        )
 
 
 def frames(out: str | os.PathLike[str] | StudyFolder | pd.DataFrame, *, plan: Any = None) -> StudyFrames:
-    """The tables that `uds_lens.meta` takes.
+    """Spread what a study measured into the tables that `uds_lens.meta` takes.
 
     `utility_rel` is the metric of that name where it was measured; else the harmonic mean of the plan's `utility`
     metrics over that of `full`, uncapped.

@@ -1,4 +1,4 @@
-"""What a value depends on, hashed: weights, metric, options, data. Work whose key is there is never done again."""
+"""Keys of work: hashes of weights, metric, options and data. Work whose key exists is never repeated."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from uds_lens.study._models import (
     ELICITATION,
     StudyModel,
     StudyState,
-    asked_rows,
+    read_questions,
     relearn_config,
     toy_world,
     training_answers,
@@ -126,15 +126,16 @@ class WorkKeys:
         self._weights: dict[tuple[str, str], str] = {}
         self._data: dict[TrainingRows, str | None] = {}
         measure = plan.measure
-        self.asked = asked_rows(plan.data)
-        self.data_hash = digest({name: rows_hash(rows) for name, rows in self.asked.sets.items()})
+        self.questions = read_questions(plan.data)
+        self.data_hash = digest({name: rows_hash(rows) for name, rows in self.questions.sets.items()})
         self._audit, elicitation = audit_settings(measure), elicitation_settings(measure)
         self._metrics = metric_settings(measure)
         self._options = {
-            "metrics": asdict(_usual(self._metrics, _NO_VALUE["metrics"])) | {"fluency": measure.fluency},
+            "metrics": asdict(_with_defaults(self._metrics, _NO_VALUE["metrics"]))
+            | {"fluency": measure.fluency},
             AUDIT: _plain(self._audit),
             ELICITATION: elicitation
-            and _plain((elicitation[0], _usual(elicitation[1], _NO_VALUE[ELICITATION]))),
+            and _plain((elicitation[0], _with_defaults(elicitation[1], _NO_VALUE[ELICITATION]))),
         }
         self._as_given = {  # version 0.1.0 hashed every setting
             "metrics": asdict(self._metrics) | {"fluency": measure.fluency},
@@ -143,7 +144,7 @@ class WorkKeys:
         }
 
     def weights(self, model: StudyModel, state: StudyState) -> str:
-        """What the weights of a model in a state depend on."""
+        """Return the key of the weights of a model in a state."""
         at = (model.model_id, state.label)
         if at not in self._weights:
             self._weights[at] = self._weights_of(model, state)
@@ -171,7 +172,7 @@ class WorkKeys:
         return digest(parts)
 
     def options_hash(self, item: str) -> str:
-        """What is measured, and how: settings that do not change the value of an item are left at their defaults."""
+        """Hash the settings of an item; those that do not change the value of an item are left at their defaults."""
         options = self._options[self._kind(item)]
         if self._kind(item) == "metrics" and not self._depends_on_tau(item):
             options = {**options, "tau": type(self._metrics)().tau}
@@ -209,7 +210,7 @@ class WorkKeys:
         return item if item in (AUDIT, ELICITATION) else "metrics"
 
     def _depends_on_tau(self, item: str) -> bool:
-        """Whether UDS or Logit Lens, or what they read, is a part of a metric; a metric of somebody's own may be."""
+        """Check whether a metric reads UDS or Logit Lens passes; custom metrics are assumed to."""
         from uds_lens.metrics._catalogue import resolve
 
         return any(
@@ -219,7 +220,7 @@ class WorkKeys:
         )
 
     def source(self, place: str, revision: str | None) -> str:
-        """What stands at a place: the hashes of its files, or the name on the Hub."""
+        """Identify a checkpoint: by the hashes of its files, or its name on the Hub."""
         name = f"{place}@{revision}"
         if name not in self._sources:
             folder = located_source(place)
@@ -268,7 +269,7 @@ def located_source(place: str) -> str | Path:
     return place
 
 
-def _usual(settings: T, names: Sequence[str]) -> T:
+def _with_defaults(settings: T, names: Sequence[str]) -> T:
     """Return settings with some of them at their defaults."""
     defaults = type(settings)()
     return replace(settings, **{name: getattr(defaults, name) for name in names})  # type: ignore[type-var]

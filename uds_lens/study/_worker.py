@@ -1,4 +1,4 @@
-"""One worker: takes a model that nobody else has, makes it, measures its states, and goes on until nothing is left."""
+"""One worker: claims a model, makes it, measures its states, and continues until nothing is left."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from uds_lens._storage import atomic_directory, writing
-from uds_lens.data import ForgetExample
 from uds_lens.errors import ResultFormatError
 from uds_lens.study._folder import Part, Row, StudyFolder, as_number
 from uds_lens.study._models import (
@@ -22,7 +21,7 @@ from uds_lens.study._models import (
     ELICITATION,
     StudyModel,
     StudyState,
-    asked_rows,
+    read_questions,
     relearn_config,
     training_answers,
 )
@@ -43,16 +42,13 @@ if TYPE_CHECKING:
     from uds_lens.metrics import MetricData
     from uds_lens.results import DepthAudit
 
-
-# Where models are made, perturbed and measured: the only file of a study that trains and runs them.
-
 Weights = str | os.PathLike[str]
 """A directory, or a Hub id."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What was measured of one model in one state."""
+    """Values of one model in one state."""
 
     rows: tuple[Row, ...]
     """The values."""
@@ -62,7 +58,7 @@ class Measured:
     """Values per example: `metric`, `example_id`, `value`."""
 
 
-class Workshop:
+class ModelRunner:
     """Makes, perturbs and measures the models of a plan; what it measured of full and retain stays in memory.
 
     Args:
@@ -76,7 +72,7 @@ class Workshop:
         self.run, self.training = running_settings(plan), training_settings(plan)
 
     def make(self, model: StudyModel, place: Path) -> Weights:
-        """The weights of a model: where they are, or trained into `place`. What is there is not trained again."""
+        """Return the weights of a model: where they are, or trained into `place` unless they are there."""
         from uds_lens.unlearning import RelearnConfig, relearn, unlearn
 
         start = located_source(model.source)
@@ -92,7 +88,7 @@ class Workshop:
         return unlearn(start, forget, retain, config=model.config, out=place, options=self.training)
 
     def perturb(self, model: StudyModel, state: StudyState, weights: Weights, scratch: Path) -> Weights:
-        """The weights of a state; those made for it lie in `scratch`."""
+        """Return the weights of a state; perturbed ones are written into `scratch`."""
         from uds_lens.unlearning import relearn
 
         if state.state == "before":
@@ -107,7 +103,7 @@ class Workshop:
     def measure(
         self, model: StudyModel, state: StudyState, weights: Weights, items: Sequence[str]
     ) -> Measured:
-        """Measure some things of a model in a state."""
+        """Measure items of a model in a state: metrics, the audit, the elicitation."""
         import pandas as pd
 
         metrics = [item for item in items if item not in (AUDIT, ELICITATION)]
@@ -135,12 +131,12 @@ class Workshop:
 
     @cached_property
     def data(self) -> MetricData:
-        """What the metrics ask."""
+        """Questions of the metrics."""
         from uds_lens.metrics import MetricData
 
-        asked = asked_rows(self.plan.data)
-        sets: dict[str, Any] = {name: rows or () for name, rows in asked.sets.items()}
-        return MetricData(**{**sets, "entities": asked.sets["entities"]}, sample=asked.sample)
+        questions = read_questions(self.plan.data)
+        sets: dict[str, Any] = {name: rows or () for name, rows in questions.sets.items()}
+        return MetricData(**{**sets, "entities": questions.sets["entities"]}, sample=questions.sample)
 
     @cached_property
     def _cache(self) -> Any:
@@ -153,30 +149,22 @@ class Workshop:
         from uds_lens.audit import Baseline
 
         config = audit_settings(self.plan.measure)
-        found = Baseline.measure(self.full, self.retain, self._asked, config=config, options=self.run)
-        return (
-            found
-            if self._sample is None
-            else replace(found, provenance={**found.provenance, "sample": self._sample})
+        baseline = Baseline.measure(
+            self.full, self.retain, self.data.with_entities, config=config, options=self.run
         )
-
-    @property
-    def _asked(self) -> list[ForgetExample]:
-        return self.data.with_entities
+        if self._sample is None:
+            return baseline
+        return replace(baseline, provenance={**baseline.provenance, "sample": self._sample})
 
     @property
     def _sample(self) -> dict[str, Any] | None:
         """How an audit's examples were chosen, as an audit with a limit of its own records it."""
-        told = self.data.sample
-        if told is None:
+        record = self.data.sample
+        if record is None:
             return None
-        of = told["of"]["forget" if self.data.entities is None else "entities"]
-        return {
-            **told,
-            "limit": len(self._asked),
-            "of": of,
-            "sample": told["sample"].removesuffix("_of_each"),
-        }
+        of = record["of"]["forget" if self.data.entities is None else "entities"]
+        way = record["sample"].removesuffix("_of_each")
+        return {**record, "limit": len(self.data.with_entities), "of": of, "sample": way}
 
     def _metrics(self, weights: Weights, metrics: list[str]) -> Measured:
         from uds_lens.metrics import evaluate
@@ -222,7 +210,7 @@ class Workshop:
         began = time.perf_counter()
         found = elicit(
             weights,
-            self._asked,
+            self.data.with_entities,
             retain=self.retain,
             full=self.full,
             audits=chosen[0],
@@ -280,7 +268,7 @@ def audit_values(audit: DepthAudit, *, took: float) -> Measured:
 def unpacked_four_bit(
     weights: Weights, place: Path, *, offline: bool = False, revision: str | None = None
 ) -> Path:
-    """What NF4 leaves of a model, as a plain float32 checkpoint: references need no other dtype than it has.
+    """Quantise a model to NF4 and write it as a plain float32 checkpoint: references keep their dtype.
 
     Args:
         weights: The model.
@@ -332,8 +320,8 @@ DEATHS = 3
 
 
 @runtime_checkable
-class Maker(Protocol):
-    """What a worker needs of a `Workshop`."""
+class Runner(Protocol):
+    """Protocol of a `ModelRunner`."""
 
     def make(self, model: StudyModel, place: Path) -> Weights:
         """The weights of a model."""
@@ -353,20 +341,20 @@ class Maker(Protocol):
 def work(
     folder: StudyFolder,
     *,
-    workshop: Maker | None = None,
+    runner: Runner | None = None,
     since: float,
     wait: bool = True,
     poll: float = 1.0,
     only: int | None = None,
 ) -> None:
-    """Do what nobody else does, until nothing is left.
+    """Make and measure what no other worker has claimed, until nothing is left.
 
     Args:
         folder: The study.
-        workshop: What makes and measures; default `Workshop`.
+        runner: Makes and measures the models; default `ModelRunner`.
         since: When this run began: failures from before it are tried again.
         wait: Stay while others work, to take over from who dies.
-        poll: Seconds between looks at the others.
+        poll: Seconds between checks of the others.
         only: Stop after this many models.
     """
     taken = 0
@@ -380,13 +368,13 @@ def work(
                 busy = True
                 continue
             with claim:
-                if _gave_up(folder, model, since):
+                if _died_too_often(folder, model, since):
                     continue
                 for state in _open_states(folder, model, since):
-                    _score_again(folder, model, state)
+                    _rescore(folder, model, state)
                 if _open_states(folder, model, since):
-                    workshop = workshop or Workshop(folder.plan, folder.path)
-                    _do(folder, model, workshop, since)
+                    runner = runner or ModelRunner(folder.plan, folder.path)
+                    _measure_model(folder, model, runner, since)
                     progress, taken = True, taken + 1
             if only is not None and taken >= only:
                 return
@@ -397,7 +385,7 @@ def work(
 
 
 def _open_states(folder: StudyFolder, model: StudyModel, since: float) -> list[StudyState]:
-    """States with something left that did not fail in this run."""
+    """List the states with something left that did not fail in this run."""
     return [
         state
         for state in model.states
@@ -406,7 +394,7 @@ def _open_states(folder: StudyFolder, model: StudyModel, since: float) -> list[S
     ]
 
 
-def _gave_up(folder: StudyFolder, model: StudyModel, since: float) -> bool:
+def _died_too_often(folder: StudyFolder, model: StudyModel, since: float) -> bool:
     deaths = folder.claims.deaths(model.model_id, since)
     if deaths < DEATHS:
         return False
@@ -418,12 +406,12 @@ def _gave_up(folder: StudyFolder, model: StudyModel, since: float) -> bool:
     return True
 
 
-def _do(folder: StudyFolder, model: StudyModel, workshop: Maker, since: float) -> None:
-    """Everything that is left of one model; a state that fails does not stop the others."""
+def _measure_model(folder: StudyFolder, model: StudyModel, runner: Runner, since: float) -> None:
+    """Measure what is left of one model; a state that fails does not stop the others."""
     place, scratch = folder.model_place(model), folder.scratch(model)
     began = time.perf_counter()
     try:
-        weights = workshop.make(model, place)
+        weights = runner.make(model, place)
     except Exception as error:
         for state in _open_states(folder, model, since):
             _failed(folder, model, state, error)
@@ -432,7 +420,7 @@ def _do(folder: StudyFolder, model: StudyModel, workshop: Maker, since: float) -
     try:
         for state in _open_states(folder, model, since):
             try:
-                _measure(folder, model, state, workshop, weights, took)
+                _measure_state(folder, model, state, runner, weights, took)
             except Exception as error:
                 _failed(folder, model, state, error)
             took = {"making": 0.0}
@@ -443,7 +431,7 @@ def _do(folder: StudyFolder, model: StudyModel, workshop: Maker, since: float) -
         shutil.rmtree(place, ignore_errors=True)
 
 
-def _score_again(folder: StudyFolder, model: StudyModel, state: StudyState) -> None:
+def _rescore(folder: StudyFolder, model: StudyModel, state: StudyState) -> None:
     """Score a saved audit with the settings of the plan, where only those differ that need no model."""
     audit, config = folder.saved_audit(model, state), audit_settings(folder.plan.measure)
     if audit is None or config is None:
@@ -467,11 +455,11 @@ def _score_again(folder: StudyFolder, model: StudyModel, state: StudyState) -> N
     _LOG.info("%s, %s: the saved audit is scored with the settings of this plan", model.model_id, state.label)
 
 
-def _measure(
+def _measure_state(
     folder: StudyFolder,
     model: StudyModel,
     state: StudyState,
-    workshop: Maker,
+    runner: Runner,
     weights: Weights,
     took: Mapping[str, float],
 ) -> None:
@@ -479,10 +467,10 @@ def _measure(
     scratch = folder.scratch(model)
     began = time.perf_counter()
     try:
-        perturbed = workshop.perturb(model, state, weights, scratch)
+        perturbed = runner.perturb(model, state, weights, scratch)
         made = time.perf_counter()
-        found = workshop.measure(model, state, perturbed, tuple(missing))
-        parent = _parent(folder, model, state, workshop, perturbed)
+        found = runner.measure(model, state, perturbed, tuple(missing))
+        parent = _parent(folder, model, state, runner, perturbed)
     finally:
         if state.state != "before":
             shutil.rmtree(scratch, ignore_errors=True)
@@ -500,24 +488,24 @@ def _measure(
             "measuring": round(time.perf_counter() - made, 3),
         },
         examples=None if found.examples is None else f"examples/{name}.parquet",
-        sample=folder.keys.asked.sample,
+        sample=folder.keys.questions.sample,
     )
     file = folder.write_part(part, found.examples)
     if folder.read_part(file) is None or folder.missing(model, state):
         raise ResultFormatError(f"{file.name} cannot be read again after it was written: is the disk sound?")
-    folder.forgive(model, state)
+    folder.clear_failure(model, state)
     _LOG.info(
         "%s, %s: %d values in %.1f s", model.model_id, state.label, len(part.rows), sum(part.seconds.values())
     )
 
 
 def _parent(
-    folder: StudyFolder, model: StudyModel, state: StudyState, workshop: Maker, weights: Weights
+    folder: StudyFolder, model: StudyModel, state: StudyState, runner: Runner, weights: Weights
 ) -> str | None:
     if state.state == "quantised":
         before = folder.parts(model, StudyState("before"))
         return before[-1].fingerprint if before else None
-    return workshop.parent_of(weights) if model.is_made or state.state != "before" else None
+    return runner.parent_of(weights) if model.is_made or state.state != "before" else None
 
 
 def _failed(folder: StudyFolder, model: StudyModel, state: StudyState, error: Exception) -> None:

@@ -9,7 +9,7 @@ from uds_lens import study
 from uds_lens.data import sample_examples
 from uds_lens.errors import ConfigError, UdsLensWarning, _seen
 from uds_lens.study._folder import StudyFolder
-from uds_lens.study._models import asked_rows
+from uds_lens.study._models import read_questions
 from uds_lens.toy import load
 
 TOFU_SMALL = Path(__file__).parents[2] / "studies" / "tofu_small"
@@ -17,27 +17,27 @@ TOFU_SMALL = Path(__file__).parents[2] / "studies" / "tofu_small"
 
 def test_a_limit_is_a_sample_spread_over_the_subjects():
     world = load()
-    asked = asked_rows(study.AskedSets(forget="toy:forget", retain="toy:retain", limit=12))
+    asked = read_questions(study.QuestionSets(forget="toy:forget", retain="toy:retain", limit=12))
     assert asked.sets["forget"] == sample_examples(world.examples, 12)
     assert asked.sets["retain"] == sample_examples(world.retain_examples, 12)
     assert asked.sets["holdout"] is None and asked.sets["entities"] is None
     subjects = len({each.subject for each in world.examples})
     assert asked.sample["subjects"]["forget"] == {"asked": min(12, subjects), "of": subjects}
-    other = asked_rows(study.AskedSets(forget="toy:forget", limit=12, seed=1))
+    other = read_questions(study.QuestionSets(forget="toy:forget", limit=12, seed=1))
     assert other.sets["forget"] != asked.sets["forget"]
-    assert asked_rows(study.AskedSets(forget="toy:forget")).sample is None
+    assert read_questions(study.QuestionSets(forget="toy:forget")).sample is None
 
 
 def test_first_rows_are_taken_by_name_only_and_with_the_caution(small, fake, tmp_path):
     data = {"forget": "toy:forget", "limit": 4, "sample": "first"}
-    assert asked_rows(study.AskedSets(**data)).sets["forget"] == load().examples[:4]
+    assert read_questions(study.QuestionSets(**data)).sets["forget"] == load().examples[:4]
     _seen.clear()  # another test may have been warned already
     with pytest.warns(UdsLensWarning, match="only the first rows .* The data are sorted by subject"):
-        found = study.run({**small, "data": data}, tmp_path / "first", workshop=fake())
+        found = study.run({**small, "data": data}, tmp_path / "first", runner=fake())
     assert "the first stand for themselves" in found.sample
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        found = study.run(small, tmp_path / "random", workshop=fake())
+        found = study.run(small, tmp_path / "random", runner=fake())
     assert found.sample.startswith("Of every set a random sample was asked: at most 4 (forget: of 48, about")
     folder = StudyFolder(tmp_path / "random")
     parts = [part for model in folder.models for state in model.states for part in folder.parts(model, state)]
@@ -57,7 +57,7 @@ def test_what_the_first_study_of_the_small_llamas_measured_is_still_recognised(s
     assert (state.done, state.total) == (376, 376)
     assert "about 5 of 20 subjects" in state.sample and "sorted by subject" in state.sample
     asked, again = (
-        asked_rows(study.plan(TOFU_SMALL / name).data) for name in ("plan.toml", "plan_stratified.toml")
+        read_questions(study.plan(TOFU_SMALL / name).data) for name in ("plan.toml", "plan_stratified.toml")
     )
     assert len({each.subject for each in asked.sets["entities"]}) == 6
     assert again.sample["subjects"]["forget"] == {"asked": 20, "of": 20}

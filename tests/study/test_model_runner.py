@@ -1,4 +1,4 @@
-"""The real workshop, on tiny models: what it makes and measures is what the other rooms make and measure."""
+"""The real runner, on tiny models: what it makes and measures is what the other rooms make and measure."""
 
 from dataclasses import replace
 
@@ -8,7 +8,7 @@ import torch
 import uds_lens as ul
 from uds_lens import study
 from uds_lens.study._folder import StudyFolder
-from uds_lens.study._worker import Workshop, unpacked_four_bit
+from uds_lens.study._worker import ModelRunner, unpacked_four_bit
 
 
 @pytest.mark.filterwarnings("ignore::uds_lens.errors.UdsLensWarning")
@@ -51,7 +51,7 @@ def test_two_workers_measure_what_evaluate_measures(tmp_path, monkeypatch):
     for change in ({"tau": 0.5}, {"confidence": 0.5}, {"tau": 0.5, "n_bootstrap": 200}):
         other = {**plan, "measure": {**plan["measure"], "audit": {"n_bootstrap": 100, **change}}}
         with monkeypatch.context() as patched:  # no model is needed
-            patched.setattr(Workshop, "make", lambda *args: pytest.fail("made again"))
+            patched.setattr(ModelRunner, "make", lambda *args: pytest.fail("made again"))
             assert study.run(other, tmp_path / "s").is_complete
         again = study.table(tmp_path / "s").set_index(["model_id", "state", "metric"]).loc[name]
         scored = ul.DepthAudit.load(tmp_path / "s" / "audits" / f"{name}--relearned-1")

@@ -1,0 +1,45 @@
+"""Intervals and adjusted p values: shared by audits and tables of models, free of torch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+
+class Interval(NamedTuple):
+    """A confidence interval; NaN on both sides where it is undefined."""
+
+    low: float
+    high: float
+
+
+NO_INTERVAL = Interval(math.nan, math.nan)
+"""The interval of what has none."""
+
+
+def holm(p: Sequence[float]) -> list[float]:
+    """Adjust p values by Holm's step-down method: control of the chance of any false finding.
+
+    The i-th smallest of k p values becomes `max over j <= i of (k - j + 1) p_j`, at most 1.
+
+    Args:
+        p: p values; NaN is not counted.
+
+    Returns:
+        Adjusted p values in the same order; NaN stays NaN.
+
+    Example:
+        >>> holm([0.01, 0.04, float("nan"), 0.03])
+        [0.03, 0.06, nan, 0.06]
+
+    References:
+        Holm (1979), Scandinavian Journal of Statistics 6, 65-70.
+    """
+    known = sorted((float(value), place) for place, value in enumerate(p) if not math.isnan(value))
+    adjusted = [math.nan] * len(p)
+    largest = 0.0
+    for rank, (value, place) in enumerate(known):
+        largest = max(largest, min(1.0, (len(known) - rank) * value))
+        adjusted[place] = largest
+    return adjusted
