@@ -25,28 +25,28 @@ class SlurmOptions:
     """What each task of the array is given."""
 
     partition: str | None = None
-    """None takes the cluster's default."""
+    """Slurm partition; None takes the cluster's default."""
 
     gpus: int = 1
-    """Per task; 0 for none."""
+    """GPUs of a task; 0 for none."""
 
     cpus: int = 4
-    """Per task."""
+    """CPU cores of a task."""
 
     minutes: int = 240
-    """Longest time of a task; one that is cut off is requeued and goes on."""
+    """Longest time of a task; one that is cut off is requeued and resumes."""
 
     memory_gb: float = 32.0
-    """Per task."""
+    """Memory of a task, GB."""
 
     parallel: int | None = None
-    """Tasks at a time; None sets no bound."""
+    """Slurm tasks at a time; None sets no bound."""
 
     requeues: int = 10
     """How often a task that ran out of time is sent again."""
 
     account: str | None = None
-    """Who is charged."""
+    """Account that is charged."""
 
     cluster: Literal["slurm", "local"] = "slurm"
     """`local` runs the same tasks on this machine, to try out what would be sent."""
