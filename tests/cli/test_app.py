@@ -103,6 +103,4 @@ def test_installed_program_fails_in_one_line(tmp_path: Path) -> None:
         [PROGRAM, "audit", *words], capture_output=True, text=True, check=False, cwd=tmp_path
     )
     assert (done.returncode, done.stdout) == (1, "")
-    first, second = done.stderr.splitlines()
-    assert first == "[0:00] auditing 1 model; opening full: f ..."
-    assert second.startswith("error: missing.json")
+    assert done.stderr.splitlines()[-1].startswith("error: missing.json")

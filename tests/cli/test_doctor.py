@@ -12,7 +12,7 @@ def test_nothing_stands_in_the_way(tmp_path: Path, uds_lens) -> None:
     code, out, _ = uds_lens("doctor", "--full", WORLD.full, "--retain", WORLD.retain, "--out", tmp_path)
     assert code == 0
     assert f"ok uds-lens: {ul.__version__}" in out.splitlines()
-    assert out.splitlines()[-1] == "Nothing stands in the way."
+    assert out.splitlines()[-1] == "Ready."
     assert max(map(len, out.splitlines())) <= 80 or str(tmp_path) in out
 
 

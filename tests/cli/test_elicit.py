@@ -95,7 +95,7 @@ def test_what_could_not_be_asked_is_said_once(trio, tmp_path, uds_lens):
     ("words", "said"),
     [
         ((), "--model, --data, --out missing"),
-        (("--model", "m", "--data", "d.json", "--out", "{foreign}"), "choose another"),
+        (("--model", "m", "--data", "{data}", "--out", "{foreign}"), "choose another"),
         (("--model", "m", "--data", "missing.json", "--out", "{new}"), "missing.json"),
         (
             ("--model", "m", "--data", "{data}", "--out", "{new}", "--audit", "hypnosis"),

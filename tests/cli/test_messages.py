@@ -44,8 +44,9 @@ def test_text_that_looks_like_a_setting_stays() -> None:
 
 
 def test_every_part_of_a_message_of_the_library(uds_lens, tmp_path) -> None:
+    (examples := tmp_path / "x.json").write_text("[]")
     code, _, err = uds_lens(
-        *("audit", "--full", "f", "--retain", "r", "--unlearned", "u", "--examples", "x.json"),
+        *("audit", "--full", "f", "--retain", "r", "--unlearned", "u", "--examples", examples),
         *("--out", tmp_path / "o", "--site", "mlp_out", "--last-layer", "post_norm"),
     )
     assert code == 1

@@ -1,70 +1,134 @@
-"""Groups of options: spread for typer, put together again, with the defaults of the library."""
+"""Options made from the settings records: names, defaults, help, and the record that the command receives."""
 
-import inspect
+import subprocess
+import sys
 from dataclasses import dataclass, fields
+from typing import Annotated
 
 import pytest
+import typer
+from typer.testing import CliRunner
 
-from uds_lens._cli.options import (
-    Adapters,
-    AuditRunning,
-    Chat,
-    Group,
-    Hub,
-    Measuring,
-    Running,
-    Training,
-    grouped,
-)
+from uds_lens._cli.app import app
+from uds_lens._cli.options import Only, lora_settings, with_records
+from uds_lens.data import ChatStyle
+from uds_lens.elicitation import ElicitOptions
+from uds_lens.metrics import MetricOptions
 from uds_lens.results import AuditConfig, RunOptions
-from uds_lens.unlearning import LoraSettings, TrainOptions
+from uds_lens.study import SlurmOptions
+from uds_lens.unlearning import LoraSettings, RelearnConfig, TrainOptions
+
+COMMANDS = typer.main.get_command(app).commands
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    left: int | None = None
+    """How far left. And more of it."""
+
+    names: tuple[str, ...] = ()
+    """Names of things; None has none."""
+
+    wide: bool = True
+    """Whether it is wider than `left`."""
+
+    hidden: float = 0.5
+
+
+def call(command, *words: str):
+    program = typer.Typer()
+    program.command()(with_records(command))
+    return CliRunner().invoke(program, list(words))
+
+
+def test_a_record_is_spread_and_put_together_again() -> None:
+    got = []
+
+    def command(
+        first: str,
+        *,
+        settings: Annotated[Settings, Only(("left", "names", "wide"))],
+        chat: ChatStyle,
+        last: Annotated[bool, typer.Option("--last")] = False,
+    ) -> None:
+        got.append((first, settings, chat, last))
+
+    call(command, "a")
+    call(
+        command,
+        "a",
+        *["--left", "2", "--names", "x", "--names", "y", "--no-wide", "--last", "--system-prompt", "S"],
+    )
+    call(command, "a", *["--chat-style", "open_unlearning", "--system-prompt", "S"])
+    changed = Settings(left=2, names=("x", "y"), wide=False)
+    assert got == [
+        ("a", Settings(), ChatStyle(), False),
+        ("a", changed, ChatStyle(system_prompt="S"), True),
+        ("a", Settings(), ChatStyle(system_prompt="S", chat_date="10 Apr 2025"), False),
+    ]
+    shown = call(command, "--help").output
+    assert "How far left." in shown and "And more" not in shown and "--hidden" not in shown
+    assert "Names of things; left out: has none. Repeat for more." in " ".join(shown.replace("│", "").split())
+    assert "Whether it is wider than --left." in " ".join(shown.replace("│", "").split())
 
 
 @pytest.mark.parametrize(
-    ("group", "record"),
+    ("command", "record"),
     [
-        (Measuring, AuditConfig),
-        (Running, RunOptions),
-        (AuditRunning, RunOptions),
-        (Hub, RunOptions),
-        (Hub, TrainOptions),
-        (Training, TrainOptions),
+        ("audit", AuditConfig),
+        ("audit", RunOptions),
+        ("doctor", AuditConfig),
+        ("metrics", MetricOptions),
+        ("elicit", ElicitOptions),
+        ("unlearn", TrainOptions),
+        ("relearn", TrainOptions),
+        ("sweep", SlurmOptions),
     ],
 )
-def test_defaults_are_those_of_the_library(group: type, record: type) -> None:
-    defaults = {field.name: field.default for field in fields(record)}
-    assert {field.name: field.default for field in fields(group)}.items() <= defaults.items()
+def test_every_field_is_an_option(command: str, record: type) -> None:
+    options = {option.name: option for option in COMMANDS[command].params}
+    for field in fields(record):
+        if field.name != "progress":
+            assert options[field.name].help, field.name
+            if field.name not in ("chat_date", "log_to"):
+                assert options[field.name].default == field.default, field.name
 
 
-def test_a_group_is_spread_and_put_together_again() -> None:
-    @dataclass(frozen=True, kw_only=True)
-    class Pair(Group):
-        left: int = 1
-        right: str = "r"
-
-    got = []
-
-    def command(first: str, *, pair: Pair, last: bool = False) -> None:
-        got.append((first, pair, last))
-
-    command.__annotations__["pair"] = Pair
-    spread = grouped(command)
-    assert list(inspect.signature(spread).parameters) == ["first", "left", "right", "last"]
-    spread(first="a", left=2, right="x", last=True)
-    assert got == [("a", Pair(left=2, right="x"), True)]
+def test_defaults_of_relearn_are_those_of_its_record() -> None:
+    options = {option.name: option.default for option in COMMANDS["relearn"].params}
+    for name in ("epochs", "learning_rate", "weight_decay", "batch_size", "protocol", "seed"):
+        assert options[name] == getattr(RelearnConfig(), name)
 
 
-def test_options_are_records_of_the_library() -> None:
-    hub = Hub(offline=True)
-    assert AuditRunning(engine="naive").options(hub) == RunOptions(engine="naive", offline=True)
-    assert Training(device="cpu").options(hub) == TrainOptions(device="cpu", offline=True)
-    assert Adapters().settings() is None
-    assert Adapters(lora=4).settings() == LoraSettings(rank=4, alpha=8)
-    assert Measuring(tau=0.1).config(Chat()) == AuditConfig(tau=0.1)
+def test_adapters_have_twice_their_rank_as_scale() -> None:
+    assert lora_settings(None) is None
+    assert lora_settings(4) == LoraSettings(rank=4, alpha=8)
 
 
-def test_chat_prompts_of_a_publication_with_one_thing_else() -> None:
-    style = Chat(chat_style="open_unlearning", chat_date="1 Jan 2026")
-    assert style.settings() == {"system_prompt": "You are a helpful assistant.", "chat_date": "1 Jan 2026"}
-    assert Measuring(protocol="chat").config(style).chat_date == "1 Jan 2026"
-    assert Chat(chat_style="paper_scores").settings() == {"system_prompt": None, "chat_date": "10 Apr 2025"}
+def test_a_path_that_does_not_exist_ends_before_torch_is_imported() -> None:
+    """Loading torch takes seconds; so does waiting for the name of a typing error."""
+    calls = [
+        "audit --full ./no --retain r --unlearned u --examples e.json --out o",
+        "audit --full f --retain r --unlearned u --examples no.json --out o",
+        "metrics --model ../no --data e.json --out o.json",
+        "metrics --model m --data no.json --out o.json",
+        "elicit --model /no --data e.json --out o",
+        "annotate --examples no.json --by names --out o.json",
+        "unlearn --method npo --full ~/no --forget f.json --out o",
+        "relearn --model m --forget no.csv --out o",
+        "quantise --model ./no --out o",
+        "report no",
+        "rank no",
+        "meta no.csv",
+        "dashboard no",
+        "sweep no.toml --out o",
+    ]
+    program = (
+        "import sys\nfrom uds_lens._cli import main\n"
+        f"for words in {calls!r}:\n"
+        "    try:\n        main(words.split())\n"
+        "    except SystemExit as leaving:\n"
+        "        print(leaving.code, 'torch' in sys.modules, words)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [f"1 False {words}" for words in calls]

@@ -33,12 +33,12 @@ def test_table_holds_the_numbers(make_audit, capsys: pytest.CaptureFixture[str])
 def test_what_only_some_audits_have_gets_tables_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
     audit = synthetic_audit(n=40)
     print_audits({"npo": audit})
-    assert "What was to stay" not in (out := capsys.readouterr().out) and "Against each" not in out
+    assert "Retained facts" not in (out := capsys.readouterr().out) and "Against each" not in out
     more = with_retains(with_control(audit, lost=0.1))
     print_audits({"npo": audit, "rmu": more})
     out = capsys.readouterr().out
     assert max(map(len, out.splitlines())) <= 80
-    kept, against = out.split("What was to stay")[1].split("Against each retain model")
+    kept, against = out.split("Retained facts")[1].split("Against each retain model")
     (row,) = (line.split() for line in kept.splitlines() if line.startswith("rmu"))
     found = more.damage_estimate
     low, high = found.interval

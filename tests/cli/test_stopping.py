@@ -33,24 +33,24 @@ def test_what_is_saved_is_told(sweep: Path, tmp_path: Path, monkeypatch, uds_len
     monkeypatch.setattr(ul.Baseline, "audit", audit)
     code, out, err = uds_lens(*words(sweep, tmp_path / "out", "unlearned", "full", "retain"))
     assert (code, out) == (130, "")
-    assert err.splitlines()[-1] == "Stopped; 1 of 3 saved; run the same command to go on."
+    assert err.splitlines()[-1] == "Stopped; 1 of 3 saved; run the same command to resume."
     assert [path.name for path in audits_in(tmp_path / "out")] == ["unlearned"]
 
 
 TERMINATED = """
 import os, signal, sys, tempfile
 from pathlib import Path
-from uds_lens.audit import _runner as source_states
+from uds_lens.audit import _runner
 from uds_lens._cli import main
 
-capture = source_states.capture
+capture = _runner.capture
 
 def captured(model, batch, **options):
     if any(Path(tempfile.gettempdir()).iterdir()):  # states have been spilled
         os.kill(os.getpid(), signal.SIGTERM)
     return capture(model, batch, **options)
 
-source_states.capture = captured
+_runner.capture = captured
 main(sys.argv[1:])
 """
 
@@ -67,7 +67,7 @@ def test_a_cluster_that_ends_the_job(sweep: Path, tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 143
-    assert done.stderr.splitlines()[-1] == "Stopped; 0 of 1 saved; run the same command to go on."
+    assert done.stderr.splitlines()[-1] == "Stopped; 0 of 1 saved; run the same command to resume."
     assert list(scratch.iterdir()) == []
     assert [path.name for path in tmp_path.iterdir()] == ["scratch"]
 

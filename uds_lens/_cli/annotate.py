@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import json as json_format
+from collections import Counter
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
 from uds_lens._cli import options as opt
-from uds_lens._cli.options import Chat, Hub, Printing, Running
+from uds_lens._cli.options import ModelRun, Printing, data_option, model_option
 from uds_lens._cli.terminal import say
+from uds_lens.data._prompts import ChatStyle
 
 
 def annotate(
-    examples: Annotated[
-        str,
-        typer.Option(metavar="DATA", help="Questions with answers: a file, a Hub data set, rwku/level2:DIR."),
-    ],
+    examples: Annotated[str, data_option("Questions with answers: a file, a Hub data set, rwku/level2:DIR.")],
     by: Annotated[
         Literal["contrast", "difference", "names", "answer"],
         typer.Option(
@@ -26,12 +25,8 @@ def annotate(
         ),
     ],
     out: Annotated[Path, typer.Option(metavar="FILE", help="JSON file to write.", dir_okay=False)],
-    full: Annotated[
-        str | None, typer.Option(metavar="MODEL", help="For contrast: trained on everything.")
-    ] = None,
-    retain: Annotated[
-        str | None, typer.Option(metavar="MODEL", help="For contrast: never saw the forget set.")
-    ] = None,
+    full: Annotated[str | None, model_option("For contrast: trained on everything.")] = None,
+    retain: Annotated[str | None, model_option("For contrast: never saw the forget set.")] = None,
     review: Annotated[
         Path | None,
         typer.Option(
@@ -44,9 +39,8 @@ def annotate(
     protocol: opt.Protocol = "raw",
     dtype: opt.DType = "float32",
     *,
-    chat: Chat,
-    running: Running,
-    hub: Hub,
+    chat: ChatStyle,
+    options: ModelRun,
     printing: Printing,
 ) -> None:
     """Find the entity of every answer that has none.
@@ -62,11 +56,10 @@ def annotate(
       uds-lens annotate --examples forget10.json --by contrast --full ckpt/full \\
           --retain ckpt/retain --out forget10-annotated.json --review review.html
     """
-    say(f"looking for the entities in {examples}, by {by} ...")
+    say(f"finding the entities in {examples} by {by} ...")
     import uds_lens as ul
     from uds_lens._storage import located, require_fresh
     from uds_lens.annotation._annotations import FORMAT
-    from uds_lens.data._prompts import ChatStyle
     from uds_lens.errors import ConfigError
 
     require_fresh(out, directory=False, format=FORMAT)
@@ -78,25 +71,28 @@ def annotate(
         full=full,
         retain=retain,
         protocol=protocol,
-        chat=ChatStyle(**chat.settings()),
+        chat=chat,
         dtype=dtype,
-        options=running.options(hub),
+        options=options,
         redo=redo,
     )
     found.save(out)
     if review is not None:
         found.review(review)
     if printing.json:
-        told = {
+        record = {
             "out": str(out),
             "review": None if review is None else str(review),
             "examples": len(found.examples),
         }
-        typer.echo(json_format.dumps({**told, "entities": found.counts}, indent=2, ensure_ascii=False))
+        typer.echo(json_format.dumps({**record, "entities": found.counts}, indent=2, ensure_ascii=False))
         return
-    counts = "; ".join(f"{count} {_WORDS[way]}" for way, count in found.counts.items())
-    typer.echo(f"{len(found.examples)} examples: {counts}.")
-    for reason, count in _reasons(found.findings).items():
+    if set(found.counts) == {"given"}:
+        typer.echo(f"All {len(found.examples)} examples already have an entity; nothing was changed.")
+    else:
+        counts = "; ".join(f"{count} {_WORDS[way]}" for way, count in found.counts.items())
+        typer.echo(f"{len(found.examples)} examples: {counts}.")
+    for reason, count in Counter(reason for _, reason in found.findings if reason).most_common():
         typer.echo(f"! {count} without: {reason}")
     typer.echo(f"\nSaved in {out}" + ("" if review is None else f"; look at {review} before you measure"))
 
@@ -106,13 +102,6 @@ _WORDS = {
     "difference": "entities found by difference",
     "names": "entities found by names",
     "answer": "entities found in the answer",
-    "given": "were given",
+    "given": "already had one",
     "none": "without an entity",
 }
-
-
-def _reasons(findings: tuple[tuple[str, str | None], ...]) -> dict[str, int]:
-    """Why rows have no entity, most frequent first."""
-    from collections import Counter
-
-    return dict(Counter(reason for _, reason in findings if reason).most_common())

@@ -20,9 +20,10 @@ from uds_lens._cli.doctor import doctor
 from uds_lens._cli.elicit import elicit
 from uds_lens._cli.meta import meta
 from uds_lens._cli.metrics import metrics
-from uds_lens._cli.options import grouped, stoppable
+from uds_lens._cli.options import with_records
 from uds_lens._cli.rank import rank
 from uds_lens._cli.report import report
+from uds_lens._cli.stopping import stoppable
 from uds_lens._cli.sweep import sweep
 from uds_lens._cli.terminal import spoken
 from uds_lens._cli.training import quantise, relearn, unlearn
@@ -115,7 +116,7 @@ for _command in (
     sweep,
     unlearn,
 ):
-    app.command(cls=PlainCommand)(stoppable()(grouped(_command)))
+    app.command(cls=PlainCommand)(stoppable()(with_records(_command)))
 
 _STOPPED = 130
 """Exit code after Ctrl-C."""

@@ -7,41 +7,25 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from uds_lens._cli import options as opt
-from uds_lens._cli.options import (
-    AuditRunning,
-    Chat,
-    Hub,
-    Measuring,
-    Printing,
-    saying_what_is_saved,
-)
+from uds_lens._cli.options import Printing, data_option, model_option
+from uds_lens._cli.stopping import saying_what_is_saved
 from uds_lens._cli.terminal import audits_as_json, print_audits, say, score_in_words
+from uds_lens.results._settings import AuditConfig, RunOptions
 
 if TYPE_CHECKING:
     from uds_lens.results import DepthAudit
 
 
 def audit(
-    full: Annotated[
-        str, typer.Option(metavar="MODEL", help="Model trained on everything: directory or Hub id.")
-    ],
+    full: Annotated[str, model_option("Model trained on everything: directory or Hub id.")],
     retain: Annotated[
-        list[str],
-        typer.Option(
-            metavar="MODEL", help="Model that never saw the forget set; repeat for other seeds of it."
-        ),
+        list[str], model_option("Model that never saw the forget set; repeat for other seeds of it.")
     ],
-    unlearned: Annotated[list[str], typer.Option(metavar="MODEL", help="Model to audit; repeat for more.")],
-    examples: Annotated[
-        str,
-        typer.Option(metavar="DATA", help="Forget set: JSON, JSON lines, CSV, Parquet, or a Hub data set."),
-    ],
+    unlearned: Annotated[list[str], model_option("Model to audit; repeat for more.")],
+    examples: Annotated[str, data_option("Forget set: JSON, JSON lines, CSV, Parquet, or a Hub data set.")],
     out: opt.Out,
     control: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DATA", help="Facts that full and retain both know: what is lost there is damage."
-        ),
+        str | None, data_option("Facts that full and retain both know: what is lost there is damage.")
     ] = None,
     name: Annotated[
         list[str] | None,
@@ -58,10 +42,8 @@ def audit(
         bool, typer.Option("--redo", help="Measure again what --out already holds for the same inputs.")
     ] = False,
     *,
-    measuring: Measuring,
-    chat: Chat,
-    running: AuditRunning,
-    hub: Hub,
+    config: AuditConfig,
+    options: RunOptions,
     printing: Printing,
 ) -> None:
     """Measure how deep models have unlearned a forget set.
@@ -91,7 +73,6 @@ def audit(
     folder.require_places(places.values(), baseline=out / folder.BASELINE if len(names) > 1 else None)
     if len(names) > 1:
         require_table(out)
-    config, options = measuring.config(chat), running.options(hub)
     facts = None if control is None else ul.load_examples(control)
     question = Question(
         full,
@@ -112,7 +93,7 @@ def audit(
         found[name] = audit
         say(f"{name}: {score_in_words(audit)}; saved, {len(found)} of {len(names)}")
 
-    with saying_what_is_saved(lambda: f"{len(found)} of {len(names)} saved; run the same command to go on"):
+    with saying_what_is_saved(lambda: f"{len(found)} of {len(names)} saved; run the same command to resume"):
         if len(names) == 1:
             folder.audit_alone(question, left, out, told=told)
         elif left:

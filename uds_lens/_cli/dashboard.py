@@ -62,12 +62,13 @@ def dashboard(
       uds-lens dashboard models.csv --out dashboard.html
     """
     say(f"reading {models} ...")
-    from uds_lens import meta
     from uds_lens._storage import require_fresh
-    from uds_lens.report._dashboard import write_dashboard
 
     out = require_fresh(out, directory=False)
     table = references.read(models, examples=True)
+    from uds_lens import meta
+    from uds_lens.report._dashboard import write_dashboard
+
     own = None if pools is None else meta.read_csv(pools).frame
     given = ways(direction) or None
     if given is not None:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from uds_lens._cli.options import AuditRunning, Chat, Hub, Measuring, Printing
+from uds_lens._cli.options import Printing
 from uds_lens._cli.terminal import print_wrapped, say
+from uds_lens.results._settings import AuditConfig, RunOptions
 
 if TYPE_CHECKING:
     from uds_lens.doctor import Finding
@@ -35,16 +36,14 @@ def doctor(
     ] = None,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where results would be written.")] = Path(),
     *,
-    measuring: Measuring,
-    chat: Chat,
-    running: AuditRunning,
-    hub: Hub,
+    config: AuditConfig,
+    options: RunOptions,
     printing: Printing,
 ) -> None:
-    """Say whether it would work here, with these models and data.
+    """Check whether this installation, these models and data would work.
 
-    Versions, devices, memory, room on disk, whether the Hub is asked; with models and data, whether an audit of them
-    would start. No weights are opened, nothing is downloaded but what a Hub id needs. Exit code 1 if something will not
+    Versions, devices, memory, disk space, access to the Hub; with models and data, whether an audit of them would
+    start. No weights are opened, nothing is downloaded but what a Hub id needs. Exit code 1 if something will not
     work.
 
     \b
@@ -52,16 +51,14 @@ def doctor(
       uds-lens doctor --full ckpt/full --retain ckpt/retain --unlearned ckpt/npo \\
           --examples forget10.json
     """
-    say("looking at this installation ...")
+    say("checking this installation ...")
     import uds_lens as ul
 
     models = {role: model for role, model in (("full", full), ("retain", retain)) if model is not None}
     models |= {f"unlearned {i}" if i > 1 else "unlearned": m for i, m in enumerate(unlearned or (), start=1)}
     findings = ul.doctor.examine_environment(place=out)
     if models or examples is not None:
-        findings += ul.doctor.examine_inputs(
-            models, examples, config=measuring.config(chat), options=running.options(hub)
-        )
+        findings += ul.doctor.examine_inputs(models, examples, config=config, options=options)
     if printing.json:
         typer.echo(json.dumps([asdict(finding) for finding in findings], indent=2, ensure_ascii=False))
     else:
@@ -76,4 +73,4 @@ def _print(findings: Sequence[Finding]) -> None:
         if finding.fix is not None:
             print_wrapped(f"   -> {finding.fix}")
     problems = sum(finding.verdict == "problem" for finding in findings)
-    typer.echo("\nNothing stands in the way." if not problems else f"\n{problems} to be mended (!!).")
+    typer.echo(f"\n{problems} to fix (!!)." if problems else "\nReady.")

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from uds_lens._cli import options as opt
-from uds_lens._cli.options import Chat, Hub, Printing, Running
+from uds_lens._cli.options import ModelRun, Printing, data_option, model_option
 from uds_lens._cli.terminal import print_table, print_wrapped, say
+from uds_lens.elicitation._options import ElicitOptions
 from uds_lens.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -19,31 +19,19 @@ if TYPE_CHECKING:
 
 
 def elicit(
-    model: Annotated[
-        str | None, typer.Option(metavar="MODEL", help="The unlearned model: directory or Hub id.")
-    ] = None,
-    data: Annotated[
-        str | None, typer.Option(metavar="FILE", help="The forget set (JSON, CSV, Parquet, Hub id).")
-    ] = None,
+    model: Annotated[str | None, model_option("The unlearned model: directory or Hub id.")] = None,
+    data: Annotated[str | None, data_option("The forget set (JSON, CSV, Parquet, Hub id).")] = None,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Where texts and scores go; a killed run goes on from there."),
+        typer.Option(metavar="DIR", help="Where texts and scores go; a killed run resumes from there."),
     ] = None,
-    retain: Annotated[
-        str | None, typer.Option(metavar="MODEL", help="Model that never saw the forget set: the control.")
-    ] = None,
-    full: Annotated[
-        str | None, typer.Option(metavar="MODEL", help="Model trained on everything: tells an audit's power.")
-    ] = None,
+    retain: Annotated[str | None, model_option("Model that never saw the forget set: the control.")] = None,
+    full: Annotated[str | None, model_option("Model trained on everything: shows an audit's power.")] = None,
     retain_data: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="Facts that were to stay: the shots of icl(source=retain)."),
+        str | None, data_option("Facts that were to stay: the shots of icl(source=retain).")
     ] = None,
     holdout: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE", help="Questions of the same kind that no model learnt: a weaker control."
-        ),
+        str | None, data_option("Questions of the same kind that no model learned: a weaker control.")
     ] = None,
     audit: Annotated[
         list[str] | None,
@@ -61,28 +49,15 @@ def elicit(
             help="Ask a random sample of N rows, by subject and --seed; shots come from all.",
         ),
     ] = None,
-    samples: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Drawn texts per question; 0: greedy only.")
-    ] = 50,
-    temperature: Annotated[float, typer.Option(metavar="T", help="Temperature of drawn texts.")] = 2.0,
-    top_k: Annotated[int, typer.Option(min=1, metavar="K", help="Tokens to draw from.")] = 40,
-    max_new_tokens: Annotated[int, typer.Option(min=1, metavar="N", help="Longest text, in tokens.")] = 64,
-    seed: Annotated[int, typer.Option(min=0, metavar="N", help="Seed of all that is drawn.")] = 0,
-    max_hours: Annotated[
-        float, typer.Option(metavar="H", help="Warn of a run that is estimated to take longer.")
-    ] = 2.0,
-    dtype: opt.DType = "float32",
-    protocol: opt.AnswerProtocol = "auto",
     *,
-    chat: Chat,
-    running: Running,
-    hub: Hub,
+    options: ElicitOptions,
+    run: ModelRun,
     printing: Printing,
 ) -> None:
-    """Ask an unlearned model in many ways, beside retain and full.
+    """Try to extract the forgotten answers, with retain and full as controls.
 
-    All with the same budget and random numbers. Prints what comes out beyond retain, and whether an audit has power at
-    all: where full scores no more than retain, silence of the unlearned model says nothing.
+    All with the same budget and random numbers. Prints what is extracted beyond retain, and whether an audit has power
+    at all: where full scores no more than retain, a silent unlearned model shows nothing.
 
     \b
     Examples:
@@ -100,7 +75,7 @@ def elicit(
             f"{missing} missing. For example: uds-lens elicit --model ckpt/npo --retain ckpt/retain --full ckpt/full "
             "--data forget10.json --out runs/npo-elicit; uds-lens elicit --list shows the audits."
         )
-    say(f"asking {model} in other ways ...")
+    say(f"eliciting answers from {model} ...")
     import uds_lens as ul
 
     out = ul.elicitation.require_place(out)
@@ -115,18 +90,8 @@ def elicit(
         retain_examples=facts,
         holdout_examples=kept_out,
         limit=limit,
-        options=ul.elicitation.ElicitOptions(
-            samples=samples,
-            temperature=temperature,
-            top_k=top_k,
-            max_new_tokens=max_new_tokens,
-            seed=seed,
-            max_hours=max_hours,
-            dtype=dtype,
-            protocol=protocol,
-            **chat.settings(),
-        ),
-        run=running.options(hub),
+        options=options,
+        run=run,
         out=out.with_name(f"{out.name}.parts"),
     )
     results.save(out)
@@ -169,7 +134,7 @@ def _print_list(as_json: bool) -> None:
         found = [{"audit": name, "injects": injects, "what": what} for name, injects, what in rows]
         typer.echo(json.dumps({"audits": found, "presets": PRESETS}, indent=1))
         return
-    print_table(["audit", "hands over", "what it does"], [list(row) for row in rows])
+    print_table(["audit", "gives away", "what it does"], [list(row) for row in rows])
     for name, members in PRESETS.items():
         print_wrapped(f"preset {name}: {', '.join(members)}")
     print_wrapped("GCG, SoftGCG and ActPert need a model's insides: name gcg, softgcg or actpert.")
@@ -238,7 +203,7 @@ def _print_controls(results: ElicitationResults) -> None:
     print_table(titles, rows)
     print_wrapped(
         "others: the same texts against references of other subjects. holdout: questions of the same kind that no "
-        "model learnt. Neither says what a model that never knew would say."
+        "model learnt. Neither shows what a model that never knew would say."
     )
 
 

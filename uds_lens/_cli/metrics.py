@@ -11,14 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from uds_lens._cli import options as opt
-from uds_lens._cli.options import (
-    Chat,
-    Hub,
-    Printing,
-    Running,
-    running_files,
-    saying_what_is_saved,
-)
+from uds_lens._cli.options import ModelRun, Printing, data_option, model_option, running_files
+from uds_lens._cli.stopping import saying_what_is_saved
 from uds_lens._cli.terminal import (
     print_cautions,
     print_table,
@@ -30,6 +24,7 @@ from uds_lens._cli.terminal import (
 from uds_lens._progress import about
 from uds_lens.errors import ConfigError
 from uds_lens.metrics._catalogue import METRICS
+from uds_lens.metrics._options import MetricOptions
 
 if TYPE_CHECKING:
     from uds_lens.metrics import MetricResults, MetricSpec, MetricValue
@@ -53,11 +48,11 @@ def print_list(*, as_json: bool) -> None:
             rows.append([spec.group.upper(), ""])
             family = spec.group
         rows.append([name, _reading(spec)])
-    meaning = "what 0 and 1 mean, what it is made of, asks and needs"
+    meaning = "scale, data, requires, faithfulness"
     print_table(["metric", meaning], rows, wrapped=meaning)
     print_wrapped(
-        "F: in our study, how often it ranks a model that knows above one that does not, with 95 % intervals: for more "
-        "models of the kinds that it had, in brackets for new kinds."
+        "Faithfulness: AUC of telling models that know from models that never did, in our study (0.5 = chance), with "
+        "95 % intervals for more models of its kinds, and for new kinds of models."
     )
 
 
@@ -65,18 +60,19 @@ def _reading(spec: MetricSpec) -> str:
     """What 0 and 1 mean, the metrics it is made of or the sets it asks, the other models it needs."""
     import uds_lens as ul
 
-    parts = [f"0: {spec.meaning.zero}; 1: {spec.meaning.one}."]
+    parts = [f"Scale: 0 = {spec.meaning.zero}, 1 = {spec.meaning.one}."]
     if spec.uses:
-        parts.append(f"Made of {', '.join(spec.uses)}.")
+        parts.append(f"From {', '.join(spec.uses)}.")
     elif spec.sets:
-        parts.append(f"Asks {_sets(spec)}.")
+        parts.append(f"Data: {_sets(spec)}.")
     models = [need for need in ul.metrics.all_needs(spec) if need in ("retain", "full")]
     if models:
-        parts.append(f"Needs {', '.join(f'--{model}' for model in models)}.")
+        parts.append(f"Requires {', '.join(f'--{model}' for model in models)}.")
     trust = ul.metrics.studied().get(spec.name)
     if trust is not None:
         parts.append(
-            f"F {trust.faithfulness:.2f}, {trust.low:.2f}-{trust.high:.2f} ({trust.new_low:.2f}-{trust.new_high:.2f})."
+            f"Faithfulness {trust.faithfulness:.2f} [{trust.low:.2f}, {trust.high:.2f}]; new kinds "
+            f"[{trust.new_low:.2f}, {trust.new_high:.2f}]."
         )
     return " ".join(parts)
 
@@ -194,14 +190,11 @@ def _metric_help() -> str:
 def metrics(
     model: Annotated[
         list[str] | None,
-        typer.Option(metavar="MODEL", help="Model to evaluate: directory or Hub id; repeat for more."),
+        model_option("Model to evaluate: directory or Hub id; repeat for more."),
     ] = None,
     data: Annotated[
         str | None,
-        typer.Option(
-            metavar="DATA",
-            help="tofu:DIR or tofu:HUB_ID for all TOFU sets, or a file with a forget set.",
-        ),
+        data_option("tofu:DIR or tofu:HUB_ID for all TOFU sets, or a file with a forget set."),
     ] = None,
     out: Annotated[
         Path | None,
@@ -214,10 +207,8 @@ def metrics(
         list[str] | None,
         typer.Option(metavar="NAME", help="Name of a model in table and files; once for each --model."),
     ] = None,
-    retain: Annotated[
-        str | None, typer.Option(metavar="MODEL", help="Model that never saw the forget set.")
-    ] = None,
-    full: Annotated[str | None, typer.Option(metavar="MODEL", help="Model trained on everything.")] = None,
+    retain: Annotated[str | None, model_option("Model that never saw the forget set.")] = None,
+    full: Annotated[str | None, model_option("Model trained on everything.")] = None,
     metric: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME", help=_metric_help()),
@@ -243,31 +234,15 @@ def metrics(
             help="hub, heuristic (offline rules of thumb), or a classifier's directory or Hub id.",
         ),
     ] = "hub",
-    strict_es: Annotated[
-        bool, typer.Option("--strict-es", help="ES is 0, not 1/T, where nothing can be extracted.")
-    ] = False,
-    min_k: Annotated[
-        float, typer.Option(metavar="SHARE", help="Share of tokens for Min-K and Min-K++.")
-    ] = 0.4,
-    max_new_tokens: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Longest generated answer, in tokens.")
-    ] = 200,
-    uds_in_privacy: Annotated[
-        bool, typer.Option("--uds-in-privacy", help="Privacy is the harmonic mean of MIA_agg and UDS.")
-    ] = False,
-    tau: opt.Tau = 0.05,
     redo: Annotated[
         bool,
         typer.Option(
             "--redo", help="Replace what --out holds, with metrics that are not measured this time."
         ),
     ] = False,
-    dtype: opt.DType = "float32",
-    protocol: opt.AnswerProtocol = "auto",
     *,
-    chat: Chat,
-    running: Running,
-    hub: Hub,
+    options: MetricOptions,
+    run: ModelRun,
     printing: Printing,
 ) -> None:
     """Measure other metrics of one model or several.
@@ -291,7 +266,8 @@ def metrics(
             f"{missing} missing. For example: uds-lens metrics --model ckpt/npo --data forget10.json --out npo.json; "
             "uds-lens metrics --list shows what there is to measure, and what it needs."
         )
-    say(f"measuring {len(metric) if metric else 'all'} metrics of {', '.join(model)} ...")
+    count = "all metrics" if not metric else "1 metric" if len(metric) == 1 else f"{len(metric)} metrics"
+    say(f"measuring {count} of {', '.join(model)} ...")
     import uds_lens as ul
     from uds_lens._storage import require_fresh
     from uds_lens.metrics._results import (
@@ -309,19 +285,9 @@ def metrics(
         require_fresh(file, directory=False, format=FORMAT)
     if len(names) > 1:
         require_metrics_table(table)
-    options = ul.metrics.MetricOptions(
-        strict_es=strict_es,
-        min_k=min_k,
-        max_new_tokens=max_new_tokens,
-        uds_in_privacy=uds_in_privacy,
-        tau=tau,
-        protocol=protocol,
-        **chat.settings(),
-        dtype=dtype,
-    )
     if not redo:
         require_nothing_lost(files.values(), metric or None, options=options)
-    run, cache = running.options(hub), ul.metrics.MetricCache()
+    cache = ul.metrics.MetricCache()
     sets = ul.metrics.open_metric_data(data, split=split, limit=limit, sample=sample)
     scorer = ul.metrics.fluency_scorer(metric or None, fluency, options=options, offline=run.offline)
     found: dict[str, MetricResults] = {}

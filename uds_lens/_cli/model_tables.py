@@ -16,7 +16,6 @@ from typing import (
 
 import typer
 
-from uds_lens._cli.options import Group
 from uds_lens._storage import atomic_write_text, located, require_fresh
 from uds_lens.errors import ConfigError, DataError, ResultFormatError
 
@@ -52,7 +51,7 @@ SelectBy: TypeAlias = Annotated[
 
 
 @dataclass(frozen=True, kw_only=True)
-class References(Group):
+class References:
     """Runs and audits that belong to a folder of Open-Unlearning runs."""
 
     retain: Annotated[
@@ -115,7 +114,7 @@ class References(Group):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Score(Group):
+class Score:
     """What the score of a model is made of; the UDS paper's parts by default."""
 
     memorization: Annotated[
@@ -145,7 +144,7 @@ class Score(Group):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Perturbed(Group):
+class Perturbed:
     """The same models after quantisation and relearning, as CSV files."""
 
     quantised: Annotated[
@@ -179,9 +178,13 @@ class Perturbed(Group):
 
 
 def _read(place: Path, given: References, examples: bool) -> ModelTable:
+    if not place.exists() and place != Path("published"):
+        raise DataError(
+            f"nothing at {str(place)!r}: expected a CSV with one row per model, or a folder of runs."
+        )
     from uds_lens import meta
 
-    if place == Path("published") and not place.exists():
+    if not place.exists():
         return meta.read_published()
     if place.is_file() and place.suffix.lower() == ".csv":
         return meta.read_csv(place)
@@ -192,15 +195,13 @@ def _read(place: Path, given: References, examples: bool) -> ModelTable:
         return meta.read_open_unlearning(
             place, retain=given.retain, full=given.full, utility=given.utility, examples=examples
         )
-    if place.exists():
-        try:
-            return meta.read_metrics(place, examples=examples)
-        except ResultFormatError as problem:
-            raise DataError(
-                f"{str(place)!r} holds no table of models: expected a CSV with one row per model, a folder of "
-                "Open-Unlearning runs, of results of uds-lens metrics, or the UDS paper's files."
-            ) from problem
-    raise DataError(f"nothing at {str(place)!r}: expected a CSV with one row per model, or a folder of runs.")
+    try:
+        return meta.read_metrics(place, examples=examples)
+    except ResultFormatError as problem:
+        raise DataError(
+            f"{str(place)!r} holds no table of models: expected a CSV with one row per model, a folder of "
+            "Open-Unlearning runs, of results of uds-lens metrics, or the UDS paper's files."
+        ) from problem
 
 
 def ways(direction: Sequence[str] | None) -> dict[str, Points]:

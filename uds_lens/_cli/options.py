@@ -1,353 +1,267 @@
-"""Options that several commands share: one by one, then the groups of those that go together.
+"""Options of the commands: made from the settings records of the library, and the few that commands share.
 
-A group builds the record of the library that its options stand for, so that names and defaults stand in one place.
+A command names a dataclass as the type of a parameter. Each field becomes an option (its name, type and default, the
+docstring below it as help), and the command receives the record. So an option is written once, where it is checked.
+
+typer does the parsing: it is installed with huggingface-hub anyway, and imports faster than tyro or cyclopts.
 """
 
 from __future__ import annotations
 
-import gc
+import ast
 import os
-import signal
+import re
 import sys
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, fields
+import types
+from collections.abc import Callable
+from dataclasses import MISSING, Field, asdict, dataclass, fields, is_dataclass
 from functools import wraps
 from importlib.util import module_from_spec, spec_from_file_location
-from inspect import Parameter, Signature, signature
+from inspect import Parameter, Signature, cleandoc, getsource, signature
+from itertools import pairwise
 from pathlib import Path
-from types import FrameType
-from typing import (
-    TYPE_CHECKING,
-    Annotated,
-    Any,
-    Literal,
-    TypeAlias,
-    get_type_hints,
-)
+from textwrap import dedent
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 import typer
 
-from uds_lens import _types as types
 from uds_lens._compat.typer import set_help
-from uds_lens.errors import ConfigError
+from uds_lens._types import AnswerProtocol as _AnswerProtocol
+from uds_lens._types import ChatStyleName
+from uds_lens._types import DType as _DType
+from uds_lens._types import Protocol as _Protocol
+from uds_lens._types import Sampling as _Sampling
+from uds_lens.data._files import SUFFIXES
+from uds_lens.errors import ConfigError, DataError, ModelError
+from uds_lens.results._settings import RunOptions
 
 if TYPE_CHECKING:
-    from uds_lens.results import AuditConfig, RunOptions
-    from uds_lens.unlearning import LoraSettings, TrainOptions
+    from uds_lens.unlearning import LoraSettings
 
 
-# Options that go together. A command takes a group as one parameter; its user sees the group's options.
-#
-# `grouped` spreads the groups for typer and puts them together again for the command. There `~` becomes
-# home.
+class Only(tuple[str, ...]):
+    """The fields of a record that a command offers, as `Annotated[Record, Only(("device", "offline"))]`."""
 
 
-class Group:
-    """A frozen dataclass whose fields are options; see `uds_lens._cli.options` for those there are."""
+def with_records(command: Callable[..., None]) -> Callable[..., None]:
+    """Return `command` as typer reads it: each parameter that takes a dataclass spread into options.
 
-
-def grouped(command: Callable[..., None]) -> Callable[..., None]:
-    """`command` with each parameter that is a group spread into the options of the group, as typer reads them."""
-    groups: dict[str, type[Any]] = {}
+    When it is called, `~` becomes home, and the options of a record are put together again.
+    """
+    records: dict[str, tuple[type[Any], list[str]]] = {}
     parameters: list[Parameter] = []
     for parameter in signature(command, eval_str=True).parameters.values():
-        kind = parameter.annotation
-        if isinstance(kind, type) and issubclass(kind, Group):
-            groups[parameter.name] = kind
-            parameters += _options(kind)
+        kind, *more = get_args(parameter.annotation) or (parameter.annotation,)
+        if is_dataclass(kind) and isinstance(kind, type):
+            only = next((names for names in more if isinstance(names, Only)), None)
+            options = _options(kind, only)
+            records[parameter.name] = kind, [option.name for option in options]
+            parameters += options
         else:
             parameters.append(parameter.replace(kind=Parameter.KEYWORD_ONLY))
 
     @wraps(command)
     def run(**given: Any) -> None:
         given = {name: at_home(value) for name, value in given.items()}
-        together = {
-            name: kind(**{field.name: given.pop(field.name) for field in fields(kind)})
-            for name, kind in groups.items()
+        made = {
+            name: _record(kind, {option: given.pop(option) for option in options})
+            for name, (kind, options) in records.items()
         }
-        command(**given, **together)
+        command(**given, **made)
 
     run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
 
 
+def _options(record: type[Any], only: Only | None) -> list[Parameter]:
+    """The options of a record; `progress` is left to the terminal."""
+    docs, hints = _field_docs(record), get_type_hints(record, include_extras=True)
+    offered = [
+        field for field in fields(record) if field.name != "progress" and (only is None or field.name in only)
+    ]
+    flags = {field.name: f"--{field.name.replace('_', '-')}" for field in offered}
+    options = [_option(field, hints[field.name], _help(docs.get(field.name, ""), flags)) for field in offered]
+    if {"system_prompt", "chat_date"} <= {option.name for option in options}:
+        options.append(Parameter("chat_style", Parameter.KEYWORD_ONLY, default=None, annotation=_ChatStyle))
+    return options
+
+
+_ChatStyle: TypeAlias = Annotated[
+    ChatStyleName | None,
+    typer.Option(
+        metavar="NAME",
+        help=f"System turn and date of published chat prompts: {', '.join(get_args(ChatStyleName))}.",
+    ),
+]
+
+
+def _option(field: Field[Any], hint: Any, help: str) -> Parameter:
+    default, kind = field.default, hint
+    if get_origin(hint) is not Annotated:  # else the field says itself what its option is
+        kinds = [k for k in _members(hint) if k is not type(None) and get_origin(k) is not dict]
+        kind = kinds[0]
+        words: dict[str, Any] = {"help": help}
+        flags = [f"--{field.name.replace('_', '-')}"] if default is False else []
+        if field.name == "chat_date":  # None: that of --chat-style, where there is one
+            words["help"] += f" Default: {default}."
+            default = None
+        if get_origin(kind) is tuple:
+            kind = list[str]  # typer takes no list of choices; the record checks them
+            words |= {"metavar": "NAME", "help": f"{words['help']} Repeat for more."}
+        if field.name == "offline":
+            words |= {"callback": _whole_process, "is_eager": True}
+        if kind in (int, float, str):
+            words["metavar"] = "N" if kind is int else field.name.rpartition("_")[2].upper()
+        optional = default is None and get_origin(kind) is not list
+        kind = Annotated[kind | None if optional else kind, typer.Option(*flags, **words)]
+    default = Parameter.empty if default is MISSING else default
+    return Parameter(field.name, Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+
+
+def _members(hint: Any) -> tuple[Any, ...]:
+    return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+
+
+def _help(doc: str, flags: dict[str, str]) -> str:
+    """The first sentence of a field's docstring, in the words of the command line."""
+    first = re.split(r"(?<=\.)\s+(?=[A-Z`])", " ".join(doc.split()))[0]
+    first = re.sub(r"`([^`]*)`", lambda word: flags.get(word[1], word[1]), first)
+    return re.sub(r"; None (is )?", "; left out: ", first)
+
+
+def _field_docs(record: type[Any]) -> dict[str, str]:
+    """The docstrings below the fields of a dataclass and of those that it is derived from."""
+    docs: dict[str, str] = {}
+    for cls in reversed(record.__mro__[:-1]):
+        (definition,) = ast.parse(dedent(getsource(cls))).body
+        for field, text in pairwise(definition.body):  # type: ignore[attr-defined]
+            if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
+                docs[field.target.id] = cleandoc(text.value.value)  # type: ignore[attr-defined, union-attr]
+    return docs
+
+
+def _record(record: type[Any], given: dict[str, Any]) -> Any:
+    """Make a record of options; those that were left out have its defaults."""
+    style = given.pop("chat_style", None)
+    if style is not None:
+        from uds_lens.data import chat_style_named
+
+        given |= {k: v for k, v in asdict(chat_style_named(style)).items() if given[k] is None}
+    tuples = {field.name for field in fields(record) if isinstance(field.default, tuple)}
+    return record(
+        **{k: tuple(v) if k in tuples else v for k, v in given.items() if v is not None},
+    )
+
+
 def at_home(value: Any) -> Any:
-    """A path with `~` as the home directory, where the shell left it (`--out=~/runs`); anything else as it is.
+    """Return a path with `~` as the home directory, where the shell left it (`--out=~/runs`); anything else as it is.
 
     >>> at_home("~") == "~", at_home([Path("a")]) == [Path("a")], at_home(Path("~/a")) == Path.home() / "a"
     (True, True, True)
     """
     if isinstance(value, list):
-        return [at_home(each) for each in value]
+        return [at_home(item) for item in value]
     try:
         return value.expanduser() if isinstance(value, Path) else value
     except RuntimeError:  # a user that does not exist
         return value
 
 
-def _options(kind: type[Any]) -> list[Parameter]:
-    hints = get_type_hints(kind, include_extras=True)
-    return [
-        Parameter(field.name, Parameter.KEYWORD_ONLY, default=field.default, annotation=hints[field.name])
-        for field in fields(kind)
-    ]
+# Models and data. A mistyped path ends the program while it reads its options, seconds before torch is loaded; the
+# library looks at everything else (names on the Hub, files inside).
 
 
-Tau: TypeAlias = Annotated[
-    float,
-    typer.Option(
-        min=0, metavar="NATS", help="A layer counts where retain's state costs more than this, per token."
-    ),
-]
-Site: TypeAlias = Annotated[types.Site, typer.Option(help="Point of each block that is patched.")]
-Scope: TypeAlias = Annotated[types.Scope, typer.Option(help="Positions that are patched.")]
-LastLayer: TypeAlias = Annotated[
-    types.LastLayer, typer.Option(help="post_norm reproduces the last layer of the paper's released script.")
-]
-Protocol: TypeAlias = Annotated[
-    types.Protocol, typer.Option(help="Plain question and answer, or the chat template.")
-]
-AnswerProtocol: TypeAlias = Annotated[
-    types.AnswerProtocol,
-    typer.Option(help="How answers are asked for; auto is the chat template where there is one."),
-]
-ChatStyle: TypeAlias = Annotated[
-    types.ChatStyleName | None,
-    typer.Option(
-        metavar="STYLE", help="System turn and date of chat prompts, as these published numbers had them."
-    ),
-]
-SystemPrompt: TypeAlias = Annotated[
-    str | None, typer.Option(metavar="TEXT", help="System turn of chat prompts. Default: none.")
-]
-ChatDate: TypeAlias = Annotated[
-    str | None,
-    typer.Option(metavar="DATE", help="Date given to chat templates that print one. Default: 26 Jul 2024."),
-]
-StandIn: TypeAlias = Annotated[
-    types.StandIn | None,
-    typer.Option(help="No retain model: what --retain is instead, the model before fine-tuning."),
-]
-DType: TypeAlias = Annotated[types.DType, typer.Option(help="Dtype of the models.")]
-Confidence: TypeAlias = Annotated[
-    float, typer.Option(metavar="SHARE", help="Coverage of the bootstrap interval.")
-]
-Bootstrap: TypeAlias = Annotated[int, typer.Option(metavar="N", help="Resamples of the bootstrap.")]
-Seed: TypeAlias = Annotated[
-    int, typer.Option(metavar="N", help="Seed of the bootstrap, and of the sample with --limit.")
-]
-Limit: TypeAlias = Annotated[
-    int | None,
-    typer.Option(min=1, metavar="N", help="Measure a sample of the examples, spread over their subjects."),
-]
-Sampling: TypeAlias = Annotated[
-    types.Sampling,
-    typer.Option(
-        help="With --limit: a random sample, or the first rows (of a sorted file: of a few subjects)."
-    ),
-]
+def model_option(help: str) -> Any:
+    """Return an option that takes a model, or several: directories or Hub ids."""
+    return typer.Option(metavar="MODEL", help=help, callback=_existing_models)
 
-Device: TypeAlias = Annotated[
-    str, typer.Option(metavar="DEVICE", help="auto (CUDA if there is one), cpu, cuda:1 ...")
-]
-DeviceMap: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        metavar="MAP", help="Spread each model over several devices, for example auto; replaces --device."
-    ),
-]
-Engine: TypeAlias = Annotated[
-    types.Engine, typer.Option(help="auto checks the fast engine against the naive one.")
-]
-TokenBudget: TypeAlias = Annotated[
-    int, typer.Option(metavar="N", help="Tokens per batch; lower it when memory runs out.")
-]
-MemoryGib: TypeAlias = Annotated[
-    float, typer.Option(min=0.0, metavar="GIB", help="For states; beyond it they go to temporary files.")
-]
-CheckMemory: TypeAlias = Annotated[bool, typer.Option(help="Refuse to start where memory cannot suffice.")]
+
+def data_option(help: str, *, metavar: str = "DATA") -> Any:
+    """Return an option that takes examples: a file, or what `uds_lens.load_examples` reads beside files."""
+    return typer.Option(metavar=metavar, help=help, callback=_existing_data)
+
+
+def _existing_models(given: Any) -> Any:
+    for name in given if isinstance(given, list) else [given] if given else []:
+        path = Path(at_home(Path(name)))
+        looks_local = path.is_absolute() or name.startswith((".", "~")) or len(path.parts) > 2
+        if not path.exists() and (looks_local or (len(path.parts) == 2 and path.parent.is_dir())):
+            raise ModelError(
+                f"no directory {name!r}: give the directory of a checkpoint, or a Hub id 'owner/name'."
+            )
+    return given
+
+
+def _existing_data(given: str | None) -> str | None:
+    place = Path(at_home(Path((given or "").removeprefix("tofu:"))))
+    if given and place.suffix.lower() in SUFFIXES and not given.startswith("hf:") and not place.exists():
+        raise DataError(
+            f'{given}: no such file. Check the path; a Hub data set is written "hf:user/name:config:split".'
+        )
+    return given
+
+
+# Options that stand in no record.
 
 
 def _whole_process(offline: bool) -> bool:
-    """Data sets and classifiers stay offline too: the Hub's client reads this when it is first imported."""
+    """Keep data sets and classifiers offline too: the Hub's client reads this when it is first imported."""
     if offline:
         os.environ["HF_HUB_OFFLINE"] = "1"
     return offline
 
 
-Revision: TypeAlias = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Branch, tag or commit of checkpoints on the Hub.")
-]
-Offline: TypeAlias = Annotated[
-    bool,
-    typer.Option("--offline", callback=_whole_process, help="Use only files that are already here."),
-]
-TrustRemoteCode: TypeAlias = Annotated[
-    bool, typer.Option("--trust-remote-code", help="Run Python code that comes with a checkpoint.")
-]
-
-Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-Verbose: TypeAlias = Annotated[
-    bool, typer.Option("--verbose", help="Say more of what is being done, that of other packages too.")
-]
-Debug: TypeAlias = Annotated[bool, typer.Option("--debug", help="Show tracebacks and all warnings.")]
-
-
 Out: TypeAlias = Annotated[
-    Path,
-    typer.Option(metavar="DIR", help="Directory for the results.", file_okay=False),
+    Path, typer.Option(metavar="DIR", help="Directory for the results.", file_okay=False)
 ]
-
-
-TrainDevice: TypeAlias = Annotated[
-    Literal["auto", "cpu", "cuda"], typer.Option(help="auto takes a GPU if there is one.")
+Protocol: TypeAlias = Annotated[
+    _Protocol, typer.Option(help="Plain question and answer, or the chat template.")
 ]
-SaveDType: TypeAlias = Annotated[types.DType, typer.Option(help="Dtype of the saved weights.")]
-Mixed: TypeAlias = Annotated[
-    Literal["no", "bfloat16", "float16"],
-    typer.Option(help="Dtype of the arithmetic; weights stay in float32."),
+AnswerProtocol: TypeAlias = Annotated[
+    _AnswerProtocol,
+    typer.Option(help="How a question becomes text; auto is the chat template where there is one."),
 ]
-DeviceBatch: TypeAlias = Annotated[
+DType: TypeAlias = Annotated[_DType, typer.Option(help="Dtype of the models.")]
+Limit: TypeAlias = Annotated[
     int | None,
-    typer.Option(min=1, metavar="N", help="Forget examples per pass; lower it when memory runs out."),
+    typer.Option(min=1, metavar="N", help="Measure a sample of the examples, spread over their subjects."),
 ]
-Checkpointing: TypeAlias = Annotated[
-    bool, typer.Option("--gradient-checkpointing", help="Less memory, more time.")
-]
-LogTo: TypeAlias = Annotated[
-    list[str],
+Sampling: TypeAlias = Annotated[
+    _Sampling,
     typer.Option(
-        metavar="PLACE",
-        help="Follow the training: csv (a file beside --out), wandb, trackio; repeat for more.",
+        help="With --limit: a random sample, or the first rows (of a sorted file: of a few subjects)."
     ),
 ]
 Lora: TypeAlias = Annotated[
     int | None,
     typer.Option(min=1, metavar="RANK", help="Train low-rank adapters of this rank instead of all weights."),
 ]
+_HUB = ("revision", "offline", "trust_remote_code")
+ModelRun: TypeAlias = Annotated[RunOptions, Only(("device", "device_map", "token_budget", *_HUB))]
+"""How models are run where nothing is patched."""
+Quantising: TypeAlias = Annotated[RunOptions, Only(("device", *_HUB))]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hub(Group):
-    """How checkpoints are had from the Hub."""
+class Printing:
+    """How much is printed, and in which form."""
 
-    revision: Revision = None
-    offline: Offline = False
-    trust_remote_code: TrustRemoteCode = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class Printing(Group):
-    """What is printed."""
-
-    json: Json = False
-    verbose: Verbose = False
-    debug: Debug = False
+    json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="Show more log output, including other packages'.")
+    ] = False
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks and all warnings.")] = False
 
 
-@dataclass(frozen=True, kw_only=True)
-class Chat(Group):
-    """What chat prompts hold beside the question."""
+def lora_settings(rank: int | None) -> LoraSettings | None:
+    """Return adapters of a rank, with twice the rank as scale; None for none."""
+    from uds_lens.unlearning import LoraSettings
 
-    chat_style: ChatStyle = None
-    system_prompt: SystemPrompt = None
-    chat_date: ChatDate = None
-
-    def settings(self) -> dict[str, Any]:
-        """`system_prompt` and `chat_date`, as far as they were given or belong to the style named."""
-        from dataclasses import asdict
-
-        from uds_lens.data import chat_style_named
-
-        named = {} if self.chat_style is None else asdict(chat_style_named(self.chat_style))
-        given = {"system_prompt": self.system_prompt, "chat_date": self.chat_date}
-        return {**named, **{name: value for name, value in given.items() if value is not None}}
+    return None if rank is None else LoraSettings(rank=rank, alpha=2 * rank)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Measuring(Group):
-    """What an audit measures."""
-
-    tau: Tau = 0.05
-    site: Site = "resid_post"
-    scope: Scope = "entity"
-    last_layer: LastLayer = "resid_post"
-    protocol: Protocol = "raw"
-    stand_in: StandIn = None
-    dtype: DType = "float32"
-    confidence: Confidence = 0.95
-    n_bootstrap: Bootstrap = 9999
-    seed: Seed = 0
-    limit: Limit = None
-    sample: Sampling = "random"
-
-    def config(self, chat: Chat) -> AuditConfig:
-        """The record of the library."""
-        import uds_lens as ul
-
-        return ul.AuditConfig(**vars(self), **chat.settings())
-
-
-@dataclass(frozen=True, kw_only=True)
-class Running(Group):
-    """How models are run."""
-
-    device: Device = "auto"
-    device_map: DeviceMap = None
-    token_budget: TokenBudget = 4096
-
-    def options(self, hub: Hub) -> RunOptions:
-        """The record of the library."""
-        import uds_lens as ul
-
-        return ul.RunOptions(**vars(self), **vars(hub))
-
-
-@dataclass(frozen=True, kw_only=True)
-class AuditRunning(Running):
-    """How an audit is run."""
-
-    engine: Engine = "auto"
-    memory_gib: MemoryGib = 4.0
-    check_memory: CheckMemory = True
-
-
-@dataclass(frozen=True, kw_only=True)
-class Training(Group):
-    """How a training run is carried out."""
-
-    device: TrainDevice = "auto"
-    save_dtype: SaveDType = "float32"
-    mixed_precision: Mixed = "no"
-    device_batch_size: DeviceBatch = None
-    gradient_checkpointing: Checkpointing = False
-    log_to: LogTo = ()  # type: ignore[assignment]
-
-    def options(self, hub: Hub) -> TrainOptions:
-        """The record of the library."""
-        from uds_lens.unlearning import TrainOptions
-
-        given: dict[str, Any] = {**vars(self), "log_to": tuple(self.log_to or ())}
-        return TrainOptions(**given, **vars(hub))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Adapters(Group):
-    """Whether low-rank adapters are trained."""
-
-    lora: Lora = None
-
-    def settings(self) -> LoraSettings | None:
-        """Adapters of the rank that was asked for, with twice the rank as scale; None for none."""
-        from uds_lens.unlearning import LoraSettings
-
-        return None if self.lora is None else LoraSettings(rank=self.lora, alpha=2 * self.lora)
-
-
-# Python files of a user's own, run on request before a command: they declare methods and metrics.
+# Python files of a user's own that declare methods and metrics, run before the command.
 
 
 def running_files(
@@ -389,56 +303,3 @@ def run_file(file: Path) -> None:
     except Exception as error:
         del sys.modules[name]
         raise ConfigError(f"{str(file)!r} raised {type(error).__name__}: {error}") from error
-
-
-# Ctrl-C, and the signal that ends a job on a cluster: clean up, say what is saved, and leave.
-
-
-class Stopped(KeyboardInterrupt):
-    """The program was asked to stop; carries what has been saved."""
-
-    def __init__(self, saved: str = "", *, code: int = 130) -> None:
-        super().__init__(saved)
-        self.saved, self.code = saved, code
-
-
-@contextmanager
-def stoppable() -> Iterator[None]:
-    """SIGTERM ends the block as Ctrl-C does, so that temporary files go; the program leaves with 130 or 143."""
-    in_main = threading.current_thread() is threading.main_thread()
-    before: Any = signal.signal(signal.SIGTERM, _terminate) if in_main else None
-    try:
-        yield
-    except KeyboardInterrupt as stop:
-        _let_go(stop)
-        saved = f"; {stop.saved}" if isinstance(stop, Stopped) and stop.saved else ""
-        typer.echo(f"Stopped{saved}.", err=True)
-        raise SystemExit(stop.code if isinstance(stop, Stopped) else 130) from None
-    finally:
-        if in_main:
-            signal.signal(signal.SIGTERM, before)
-
-
-@contextmanager
-def saying_what_is_saved(saved: Callable[[], str]) -> Iterator[None]:
-    """Where the block is stopped, tell what is saved and how to go on.
-
-    Args:
-        saved: Gives these words at that moment.
-    """
-    try:
-        yield
-    except KeyboardInterrupt as stop:
-        raise Stopped(saved(), code=getattr(stop, "code", 130)) from None
-
-
-def _let_go(error: BaseException | None) -> None:
-    """Drop what the interrupted functions held, so that their temporary files go now."""
-    while error is not None:
-        error.__traceback__ = None
-        error = error.__context__
-    gc.collect()
-
-
-def _terminate(number: int, frame: FrameType | None) -> None:
-    raise Stopped(code=128 + number)

@@ -66,7 +66,7 @@ def rank(
     """Rank unlearning methods by their best models.
 
     By what these forget, leak and keep: the score is the harmonic mean of memorization, privacy and utility; with
-    depth, UDS is part of privacy. Ties are told, not broken in silence. Models of several base models or splits are
+    depth, UDS is part of privacy. Ties are reported, not broken silently. Models of several base models or splits are
     ranked apart.
 
     \b

@@ -10,6 +10,7 @@ import typer
 
 from uds_lens._cli.options import Printing
 from uds_lens._cli.terminal import say
+from uds_lens.errors import ResultFormatError
 
 
 def report(
@@ -49,14 +50,14 @@ def report(
         list[Path] | None,
         typer.Option(
             metavar="FILE",
-            help="Results of uds-lens metrics, or folders of them: adds a table, and depth beside usefulness.",
+            help="Results of uds-lens metrics, or folders of them: adds a table, and depth against utility.",
         ),
     ] = None,
     reference: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="An audit that is there for comparison, beside full and retain; repeat for more.",
+            help="An audit shown for comparison, beside full and retain; repeat for more.",
         ),
     ] = None,
     short_paths: Annotated[
@@ -106,8 +107,6 @@ def report(
 
 def _metrics_in(places: list[Path]) -> list[Path]:
     """The files, and those in the folders."""
-    from uds_lens.errors import ResultFormatError
-
     found: list[Path] = []
     for place in places:
         inside = sorted(place.glob("*.json")) if place.is_dir() else [place]
@@ -121,13 +120,13 @@ def _metrics_in(places: list[Path]) -> list[Path]:
 
 def _audits_in(directories: list[Path]) -> list[Path]:
     """Each directory that is a saved audit, or else the audits that lie in it; each once."""
-    from uds_lens.errors import ResultFormatError
-    from uds_lens.results._saving import audits_in, is_audit
-
-    found: list[Path] = []
     for directory in directories:
         if not directory.is_dir():
             raise ResultFormatError(f"no directory {str(directory)!r}: name some that uds-lens audit wrote.")
+    from uds_lens.results._saving import audits_in, is_audit  # opens torch, so after the look above
+
+    found: list[Path] = []
+    for directory in directories:
         inside = audits_in(directory)
         if is_audit(directory):
             found.append(directory)

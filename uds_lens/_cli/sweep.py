@@ -1,4 +1,4 @@
-"""`uds-lens sweep`: make and measure the models of a plan, or tell how far that is."""
+"""`uds-lens sweep`: make and measure the models of a plan, or report how far that is."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ import typer
 from uds_lens._cli.options import Printing
 from uds_lens._cli.terminal import print_table, print_wrapped, say
 from uds_lens.errors import ConfigError
+from uds_lens.study._slurm import SlurmOptions
 
 if TYPE_CHECKING:
-    from uds_lens.study import SlurmOptions, StudyStatus
+    from uds_lens.study import StudyStatus
 
 
 def sweep(
@@ -35,22 +36,16 @@ def sweep(
     slurm: Annotated[
         bool, typer.Option("--slurm", help="Send the workers as an array of Slurm tasks.")
     ] = False,
-    partition: Annotated[str | None, typer.Option(metavar="NAME", help="Slurm partition.")] = None,
-    gpus: Annotated[int, typer.Option(min=0, metavar="N", help="GPUs of a Slurm task.")] = 1,
-    minutes: Annotated[int, typer.Option(min=1, metavar="N", help="Longest time of a Slurm task.")] = 240,
-    memory_gb: Annotated[float, typer.Option(min=0.1, metavar="GB", help="Memory of a Slurm task.")] = 32.0,
-    parallel: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Slurm tasks at a time. Default: no bound.")
-    ] = None,
     wait: Annotated[bool, typer.Option(help="Wait for the Slurm tasks.")] = True,
     *,
+    tasks: SlurmOptions,
     printing: Printing,
 ) -> None:
     """Make and measure the models of a plan, by the hundred.
 
     Models are fine-tuned, unlearned, relearned and quantised as the plan says, and measured
-    in every state. Killed and called again, the command goes on; several may share one --out.
-    The exit code is 1 where something failed or is left.
+    in every state. Killed and called again, the command resumes; several may share one --out.
+    The exit code is 1 where something failed or is left to do.
 
     \b
     Examples:
@@ -71,22 +66,14 @@ def sweep(
     else:
         if out is None:
             raise ConfigError("--out missing. For example: uds-lens sweep plan.toml --out runs/study")
-        options = study.SlurmOptions(
-            partition=partition, gpus=gpus, minutes=minutes, memory_gb=memory_gb, parallel=parallel
-        )
-        with _progress_told():
-            found = _run(place, out, jobs, options if slurm else None, wait)
+        with _progress_lines():
+            if slurm:
+                found = study.run(place, out, jobs=jobs, executor="slurm", slurm=tasks, wait=wait)
+            else:
+                found = study.run(place, out, jobs=jobs)
     _print_status(found, as_json=printing.json)
     if todo == "run" and (found.failed or (found.left and (wait or not slurm))):
         raise typer.Exit(1)
-
-
-def _run(plan: str, out: Path, jobs: int, slurm: SlurmOptions | None, wait: bool) -> StudyStatus:
-    from uds_lens import study
-
-    if slurm is None:
-        return study.run(plan, out, jobs=jobs)
-    return study.run(plan, out, jobs=jobs, executor="slurm", slurm=slurm, wait=wait)
 
 
 def _asked(words: list[str]) -> tuple[str, str]:
@@ -131,7 +118,7 @@ def _print_status(found: StudyStatus, *, as_json: bool) -> None:
 
 
 @contextmanager
-def _progress_told() -> Iterator[None]:
+def _progress_lines() -> Iterator[None]:
     """Print the library's lines about a study on standard error."""
     logger, handler = logging.getLogger("uds_lens.study"), logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(message)s"))

@@ -54,7 +54,7 @@ def _print_damage(audits: Mapping[str, DepthAudit]) -> None:
         found = audit.damage_estimate
         losses = (found.forget_loss, found.control_loss, found.retain_loss)
         rows.append([name, _number(found.value), _interval(found.interval), *map(_number, losses)])
-    typer.echo("\nWhat was to stay")
+    typer.echo("\nRetained facts")
     print_table(titles, rows, right=("damage", "forget", "kept", "retain's"), bold="damage")
     typer.echo(fill(_DAMAGE, width()))
 
@@ -113,10 +113,10 @@ def _from(start: int, name: str, room: int) -> str:
 
 
 _LEGEND = (
-    "UDS 0: the knowledge sits where it does in full; 1: it is as absent as in retain. "
-    "Interval: by subject where examples share one, else by example. N: examples measured. "
-    "NaN: examples that are not measurable, because at no layer do full and retain differ by more than tau. "
-    "layers: those that hold the knowledge, mean over examples."
+    "UDS 0 = knowledge intact (as in full), 1 = erased (as in retain). "
+    "CI: bootstrap over subjects, or over examples where there are none. N: examples measured. "
+    "NaN: examples that are not measurable: no layer where full encodes more than retain (S1 <= tau). "
+    "layers: knowledge-encoding layers, mean over examples."
 )
 
 

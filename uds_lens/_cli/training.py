@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -12,17 +13,19 @@ import typer
 
 from uds_lens._cli import options as opt
 from uds_lens._cli.options import (
-    Adapters,
-    Chat,
-    Hub,
     Printing,
-    Training,
+    Quantising,
+    data_option,
+    lora_settings,
+    model_option,
     running_files,
-    saying_what_is_saved,
 )
+from uds_lens._cli.stopping import saying_what_is_saved
 from uds_lens._cli.terminal import print_training, print_wrapped, say, trained_before
+from uds_lens.data._prompts import ChatStyle
 from uds_lens.errors import ConfigError
 from uds_lens.unlearning._method_words import method_words
+from uds_lens.unlearning._options import TrainOptions
 
 
 def _list_methods(wanted: bool) -> bool:
@@ -46,12 +49,10 @@ def unlearn(
         str,
         typer.Option(metavar="NAME", help=_method_help()),
     ],
-    full: Annotated[str, typer.Option(metavar="MODEL", help="Model that knows: directory or Hub id.")],
-    forget: Annotated[str, typer.Option(metavar="DATA", help="Questions with the answers to forget.")],
+    full: Annotated[str, model_option("Model that knows: directory or Hub id.")],
+    forget: Annotated[str, data_option("Questions with the answers to forget.")],
     out: opt.Out,
-    retain: Annotated[
-        str | None, typer.Option(metavar="DATA", help="Questions with the answers to keep (not for ga).")
-    ] = None,
+    retain: Annotated[str | None, data_option("Questions with the answers to keep (not for ga).")] = None,
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="Setting of the method; repeat for more."),
@@ -80,16 +81,15 @@ def unlearn(
         ),
     ] = None,
     *,
-    chat: Chat,
-    training: Training,
-    adapters: Adapters,
-    hub: Hub,
+    chat: ChatStyle,
+    options: TrainOptions,
+    lora: opt.Lora = None,
     printing: Printing,
 ) -> None:
     """Train a model to forget, with a published method or your own.
 
-    --out receives a checkpoint and unlearning.json, which says how it was made. Called
-    again after it was killed, the command goes on where it was.
+    --out receives a checkpoint and unlearning.json, which records how it was made. Run again after it was killed, the
+    command resumes.
 
     \b
     Example:
@@ -107,12 +107,12 @@ def unlearn(
             forget,
             retain,
             config=unlearning.make_config(
-                method, {"protocol": protocol, **chat.settings(), **read_settings(set_)}
+                method, {"protocol": protocol, **asdict(chat), **read_settings(set_)}
             ),
             out=out,
             refusals=refusals,
-            lora=adapters.settings(),
-            options=training.options(hub),
+            lora=lora_settings(lora),
+            options=options,
         )
     print_training(out, before=before, as_json=printing.json)
 
@@ -143,8 +143,8 @@ def read_settings(words: Sequence[str] | None) -> dict[str, str]:
 
 
 def relearn(
-    model: Annotated[str, typer.Option(metavar="MODEL", help="Model to fine-tune: directory or Hub id.")],
-    forget: Annotated[str, typer.Option(metavar="DATA", help="Questions with the answers to learn.")],
+    model: Annotated[str, model_option("Model to fine-tune: directory or Hub id.")],
+    forget: Annotated[str, data_option("Questions with the answers to learn.")],
     out: opt.Out,
     epochs: Annotated[int, typer.Option(min=1, metavar="N", help="How often each example is visited.")] = 1,
     learning_rate: Annotated[float, typer.Option(metavar="RATE", help="Learning rate of AdamW.")] = 2e-5,
@@ -153,10 +153,9 @@ def relearn(
     protocol: opt.AnswerProtocol = "auto",
     seed: Annotated[int, typer.Option(min=0, metavar="N", help="Seed of the order of the data.")] = 0,
     *,
-    chat: Chat,
-    training: Training,
-    adapters: Adapters,
-    hub: Hub,
+    chat: ChatStyle,
+    options: TrainOptions,
+    lora: opt.Lora = None,
     printing: Printing,
 ) -> None:
     """Fine-tune a model on the forget set again.
@@ -167,7 +166,7 @@ def relearn(
 
     \b
     Example:
-      uds-lens relearn --model ckpt/npo --forget forget10.json --out ckpt/relearnt
+      uds-lens relearn --model ckpt/npo --forget forget10.json --out ckpt/again
     """
     say(f"fine-tuning again; opening {model} ...")
     from uds_lens import unlearning
@@ -186,10 +185,10 @@ def relearn(
                 weight_decay=weight_decay,
                 protocol=protocol,
                 seed=seed,
-                **chat.settings(),
+                **asdict(chat),
             ),
-            lora=adapters.settings(),
-            options=training.options(hub),
+            lora=lora_settings(lora),
+            options=options,
         )
     print_training(out, before=before, as_json=printing.json)
 
@@ -198,11 +197,10 @@ def relearn(
 
 
 def quantise(
-    model: Annotated[str, typer.Option(metavar="MODEL", help="Model to quantise: directory or Hub id.")],
+    model: Annotated[str, model_option("Model to quantise: directory or Hub id.")],
     out: opt.Out,
-    device: opt.Device = "auto",
     *,
-    hub: Hub,
+    options: Quantising,
     printing: Printing,
 ) -> None:
     """Quantise a model to 4 bits.
@@ -216,7 +214,8 @@ def quantise(
     say(f"quantising; opening {model} ...")
     from uds_lens import unlearning
 
-    unlearning.quantise(model, out=out, device=device, **vars(hub))
+    hub = {name: getattr(options, name) for name in ("revision", "offline", "trust_remote_code")}
+    unlearning.quantise(model, out=out, device=options.device, **hub)
     if printing.json:
         typer.echo((out / "quantisation.json").read_text(encoding="utf-8"))
         return

@@ -136,7 +136,7 @@ def _devices() -> Iterator[Finding]:
         name = torch.cuda.get_device_name(number)
         yield _gib(f"cuda:{number} {name}", free, total, "see with nvidia-smi who holds it")
     if torch.cuda.device_count() == 0:
-        yield Finding("GPU", "note", "none that torch can use", "audits run on the CPU: right, and slower")
+        yield Finding("GPU", "note", "none that torch can use", "audits run on the CPU: same results, slower")
 
 
 def _room(place: Path) -> Iterator[Finding]:
@@ -247,7 +247,7 @@ def _together(infos: Mapping[str, CheckpointInfo]) -> Iterator[Finding]:
         yield Finding("together", "ok", f"{', '.join(infos)} fit together")
     yield Finding("tokenizer", "ok", f"{type(tokenizer).__name__}, {len(tokenizer)} tokens")
     if getattr(tokenizer, "chat_template", None):
-        yield Finding("chat template", "ok", "there: --protocol chat works")
+        yield Finding("chat template", "ok", "found: --protocol chat works")
     else:
         yield Finding("chat template", "note", "none: --protocol chat will not work, --protocol raw does")
 

@@ -19,7 +19,7 @@ def elicited_scores(
     decoding: str = "greedy",
     statistic: str = "mean",
     theme: Theme = "light",
-    title: str | None = "What comes out, and of whom",
+    title: str | None = "Elicitation, and of whom",
 ) -> go.Figure:
     """Scores of the three models under every audit; the interval is that of the unlearned model beyond retain.
 
@@ -91,9 +91,7 @@ def elicited_scores(
             )
     figure.update_xaxes(title_text="ROUGE-L recall", range=[-0.02, 1.02], showgrid=True)
     figure.update_yaxes(autorange="reversed", showgrid=True, automargin=True)
-    words = (
-        "Right of retain: told what retain does not know. Full tells what the audit could bring out at all."
-    )
+    words = "Right of retain: more was extracted than retain knows. Full: what the audit can extract at all."
     return style(figure, theme=theme, title=title, subtitle=words, height=200 + 34 * len(rows))
 
 

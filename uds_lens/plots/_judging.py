@@ -639,7 +639,7 @@ def pair_matrix(
     p: str = "p_holm",
     level: float = 0.05,
     theme: Theme = "light",
-    title: str | None = "Which differences are real?",
+    title: str | None = "Pairwise differences (Holm-adjusted)",
 ) -> go.Figure:
     """F of the row minus F of the column; a star where the adjusted p value lies below the level.
 

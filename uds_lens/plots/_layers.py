@@ -39,9 +39,9 @@ def layer_profile(
     layers: pd.DataFrame,
     *,
     theme: Theme = "light",
-    title: str | None = "Where the knowledge sits, and what is gone",
+    title: str | None = "Knowledge and erasure by layer",
 ) -> go.Figure:
-    """S1 and S2 above, LER below, per layer; bands are the middle half of the examples.
+    """S1 and S2 above, LER below, per layer; bands are the interquartile range over examples.
 
     A strip at the bottom holds the share of examples with knowledge at the layer: LER is a mean over those.
 
@@ -61,7 +61,7 @@ def layer_profile(
         >>> values = {f"{name}_{part}": [0.5] for name in ("s1", "s2", "ler") for part in ("mean", "q25", "q75")}
         >>> figure = layer_profile(pd.DataFrame({"layer": [0], "ke_share": [1.0], "n_ke": [9], **values}))
         >>> figure.layout.yaxis.title.text
-        'lost log-probability<br>nats per token'
+        'Δ log-prob<br>(nats/token)'
     """
     require(layers, ["layer", "ke_share", "n_ke", *_STATISTICS], source="audit.layers_frame()")
     colours, figure = palette(theme), panels([0.53, 0.38, 0.09], gap=0.075)
@@ -70,9 +70,9 @@ def layer_profile(
     _strip(figure, layers, colours)
     layer_axis(figure, len(layers))
     figure.update_layout(
-        yaxis={"title": {"text": "lost log-probability<br>nats per token"}, "rangemode": "tozero"},
+        yaxis={"title": {"text": "Δ log-prob<br>(nats/token)"}, "rangemode": "tozero"},
         yaxis2={
-            "title": {"text": "erased share<br>0 to 1"},
+            "title": {"text": "LER"},
             "range": [-0.02, 1.04],
             "dtick": 0.25,
             "tickformat": ".2~f",
@@ -87,7 +87,8 @@ def layer_profile(
         figure,
         theme=theme,
         title=title,
-        subtitle="Means and the middle half of the examples. LER: S2 / S1, cut to 0 to 1, where there is knowledge.",
+        subtitle="Mean and interquartile range over examples. LER = S2/S1 clipped to [0, 1], on knowledge-encoding "
+        "layers.",
         height=580,
     )
 
@@ -109,7 +110,7 @@ def _deltas(figure: Any, layers: Any, colours: Palette) -> None:
 
 
 def _erasure(figure: Any, layers: Any, colours: Palette) -> None:
-    name, layer = "LER: erased share", layers["layer"]
+    name, layer = "LER", layers["layer"]
     shade = band(layer, layers["ler_q25"], layers["ler_q75"], colour=colours.erased_band, group=name)
     put(figure, shade, row=2)
     told, ends = hover_interval(layers, "ler")
@@ -178,7 +179,7 @@ def example_profile(
     bars = go.Bar(
         x=layers["layer"],
         y=layers["ler"],
-        name="LER: erased share",
+        name="LER",
         marker={"color": colours.erased, "line": {"width": 0}},
         hovertemplate="LER %{y:.3f}<extra></extra>",
     )
@@ -322,7 +323,7 @@ def forget_and_kept(
     figure.add_trace(curve(layer, yardstick, name=name, colour=colours.retain, hover=hover, dash="dot"))
     layer_axis(figure, len(layers))
     figure.update_layout(
-        yaxis={"title": {"text": "lost log-probability<br>nats per token"}, "rangemode": "tozero"},
+        yaxis={"title": {"text": "Δ log-prob<br>(nats/token)"}, "rangemode": "tozero"},
         hovermode="x unified",
         hoverdistance=-1,
     )
@@ -378,7 +379,7 @@ def lens_against_uds(
     layer_axis(figure, len(layers))
     share = {"range": [-0.06, 1.06], "dtick": 0.5}
     figure.update_layout(
-        yaxis={"title": {"text": "lost log-probability<br>nats per token"}, "rangemode": "tozero"},
+        yaxis={"title": {"text": "Δ log-prob<br>(nats/token)"}, "rangemode": "tozero"},
         yaxis2={"title": {"text": "LER, 0 to 1"}, **share},
         yaxis3={"rangemode": "tozero"},
         yaxis4=share,
@@ -403,7 +404,7 @@ def _view(figure: Any, layers: Any, view: str, column: int, colours: Palette) ->
     parts = (
         ("s1_delta", "S1: retain's state", colours.retain, 1),
         ("s2_delta", "S2: unlearned state", colours.unlearned, 1),
-        ("ler", "LER: erased share", colours.erased, 2),
+        ("ler", "LER", colours.erased, 2),
     )
     for part, name, colour, row in parts:
         hover = f"{part.removesuffix('_delta').upper()} %{{y:.3f}}" + (" nats per token" if row == 1 else "")

@@ -130,7 +130,7 @@ def audit_differences(
     p: str = "p_holm",
     level: float = 0.05,
     theme: Theme = "light",
-    title: str | None = "Which differences are real?",
+    title: str | None = "Pairwise differences (Holm-adjusted)",
 ) -> go.Figure:
     """UDS of the row minus UDS of the column; a star where the adjusted p-value lies below the level.
 
@@ -170,7 +170,7 @@ def audit_differences(
     )
 
 
-# Depth against usefulness: which models no other model beats in both.
+# Depth against utility: which models no other model beats in both.
 
 _SYMBOLS = ("circle", "diamond", "square", "triangle-up")
 
@@ -183,7 +183,7 @@ def utility_frontier(
     references: pd.DataFrame | None = None,
     min_utility: float | None = None,
     theme: Theme = "light",
-    title: str | None = "Depth against usefulness",
+    title: str | None = "Depth against utility",
 ) -> go.Figure:
     """Every model by utility (across) and depth (up), methods in colours, the frontier as a line.
 
@@ -192,7 +192,7 @@ def utility_frontier(
     Args:
         models: One row per model: `model`, `method`, the columns `depth` and `utility`.
         depth: Column of erasure, higher is deeper.
-        utility: Column of usefulness, 1 as full.
+        utility: Column of utility, 1 as full.
         references: `full`, `retain`: the same columns but `method`; drawn as stars, and no part of the frontier.
         min_utility: Drawn as a dotted line.
         theme: Light or dark.
@@ -307,7 +307,7 @@ def _marks(own: Any, depth: str, utility: str, name: str, look: dict[str, Any]) 
     )
 
 
-# Depth beside usefulness: is the model that forgot most still good for anything?
+# Depth against utility: is the model that forgot most still good for anything?
 
 _WIDTH, _HEIGHT = 640, 300
 """About the pixels of the plot, for names that make room for each other."""
@@ -322,9 +322,9 @@ def depth_utility(
     chosen: str | None = None,
     references: Collection[str] = (),
     theme: Theme = "light",
-    title: str | None = "Depth and usefulness",
+    title: str | None = "Depth against utility",
 ) -> go.Figure:
-    """Each model by usefulness (across) and UDS (up), with its name; the line joins those that no other beats in both.
+    """Each model by utility (across) and UDS (up), with its name; the line joins those that no other beats in both.
 
     Args:
         models: One row per model: `model`, `utility`, `uds`, and if there are intervals `uds_low`, `uds_high`.
@@ -346,7 +346,7 @@ def depth_utility(
         >>> depth_utility(frame).data[0].name
         'not beaten in both'
     """
-    require(models, ["model", "utility", "uds"], source="a table of models with depth and usefulness")
+    require(models, ["model", "utility", "uds"], source="a table of models with depth and utility")
     import plotly.graph_objects as go
 
     colours, figure = palette(theme), go.Figure()
@@ -386,7 +386,7 @@ def depth_utility(
     if not len(known):
         note(figure, "No model has both values.")
     figure.add_annotation(
-        text="forgotten, and still useful",
+        text="forgotten, utility kept",
         x=1,
         y=1,
         xref="paper",
@@ -434,7 +434,7 @@ def _mark(row: Any, look: dict[str, Any], place: str, ink: str, bars: bool) -> A
         },
         meta={"model": True},
         cliponaxis=False,
-        hovertemplate=f"{name}<br>usefulness %{{x:.3f}}<br>UDS %{{y:.3f}}{told}<extra></extra>",
+        hovertemplate=f"{name}<br>utility %{{x:.3f}}<br>UDS %{{y:.3f}}{told}<extra></extra>",
     )
 
 

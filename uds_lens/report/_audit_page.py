@@ -181,11 +181,11 @@ def sections(
         ("score", "Scores" if several else "Score"),
         ("notes", "Warnings"),
         *([("compare", "Side by side")] if several else []),
-        *([("useful", "Usefulness")] if metrics else []),
+        *([("useful", "Utility")] if metrics else []),
         ("layers", "Layers"),
         *([("kept", "Kept")] if any(audit.control is not None for audit in audits.values()) else []),
         ("map", "Map"),
-        *([("elicited", "What comes out")] if elicited else []),
+        *([("elicited", "Elicitation")] if elicited else []),
         ("examples", "Examples"),
         ("closer", "Closer look"),
         *([("skipped", "Skipped")] if skipped else []),
@@ -677,7 +677,7 @@ def write(
             `metrics.compare_logit_lens(audit, example)`, or of `metrics.evaluate(...)` with `logit_lens`; each finds
             its audit by itself.
         metrics: Other metrics of the models (`metrics.evaluate`), of one or several, in any order; each finds its audit
-            by the weights. Adds a table, and depth beside usefulness; Logit Lens among them is drawn as with `lens`.
+            by the weights. Adds a table, and depth against utility; Logit Lens among them is drawn as with `lens`.
         references: Names of audits that are there for comparison: drawn grey, and not what the page opens on. Audits
             of `full` and `retain` themselves are found by their weights and need no name here.
         elicitations: Results of `elicitation.elicit` on audited models: what came out of them beyond retain, and what

@@ -268,10 +268,10 @@ def _of_metrics(tables: Tables) -> Iterator[str]:
         q, r = table["q"].mean(), table["r"].mean()
         low = int((table["r"] < 0.5).sum())
         yield (
-            f"Relearning is harder to stand than quantisation: mean Q {q:.2f}, mean R {r:.2f}; {low} of {len(table)} "
-            "metrics have R below 0.5."
+            f"Metrics are less robust to relearning than to quantisation: mean Q {q:.2f}, mean R {r:.2f}; "
+            f"{low} of {len(table)} metrics have R below 0.5."
             if r < q
-            else f"Quantisation is harder to stand than relearning: mean Q {q:.2f}, mean R {r:.2f}."
+            else f"Metrics are less robust to quantisation than to relearning: mean Q {q:.2f}, mean R {r:.2f}."
         )
         yield from _of_filters(tables, top["metric"], first, settings, called)
     elif tables.metrics["auc"].notna().any():

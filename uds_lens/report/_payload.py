@@ -33,7 +33,7 @@ MetricSources: TypeAlias = MetricResults | Mapping[str, MetricResults] | Sequenc
 """Results of one model or of several, in any order."""
 
 UTILITIES = ("utility_rel", "utility", "model_utility", "retain_q_prob", "retain_q_rouge")
-"""Metrics that stand for usefulness, the first that is there."""
+"""Metrics of utility, in order of preference."""
 
 _GROUPS = {
     "utility": "Utility",
@@ -109,7 +109,7 @@ def _owners(audits: Mapping[str, DepthAudit], source: MetricResults) -> list[str
 
 
 def usefulness(found: Measured) -> str | None:
-    """The metric that stands for usefulness: the first that all have, else the first that any has."""
+    """Choose the utility metric: the first that all models have, else the first that any has."""
     for enough in (all, any):
         for name in UTILITIES:
             if enough(name in own and not math.isnan(own[name].value) for own in found.values.values()):
@@ -132,7 +132,7 @@ def depth_frame(audits: Mapping[str, DepthAudit], found: Measured) -> tuple[pd.D
         value = own[name].value if name in own else math.nan
         rows.append({"model": model, "uds": uds, "uds_low": low, "uds_high": high, "utility": value})
     label = next(own[name].label for own in found.values.values() if name in own)
-    return pd.DataFrame(rows), f"{label}, higher is more useful"
+    return pd.DataFrame(rows), f"{label}, higher is better"
 
 
 def metrics_table(
@@ -178,7 +178,7 @@ def _row(metric: MetricValue, values: Sequence[MetricValue | None]) -> dict[str,
     arrow = {
         "knowledge": "higher: still known",
         "erasure": "higher: erased",
-        "utility": "higher: more useful",
+        "utility": "higher: better",
     }
     return {
         "label": metric.label,
@@ -263,7 +263,7 @@ def _differences(pairs: pd.DataFrame, references: Sequence[str]) -> Any:
 
 
 def _useful(audits: Mapping[str, DepthAudit], metrics: Measured, references: Sequence[str]) -> Any:
-    """Depth beside usefulness; each mark says which model it is."""
+    """Depth against utility; each mark says which model it is."""
     found = depth_frame(audits, metrics)
     if found is None:
         return None

@@ -5,7 +5,7 @@ function detail(model, index) {
   const cell = element("td", { className: "detail" });
   cell.append(element("p", { className: "answer q long-text", textContent: example.question }), answer(example));
   if (Number.isNaN(scoreOf(model, index))) {
-    cell.append(element("p", { className: "why", textContent: "Not measurable: no layer of full holds more of this than retain's (S1 ≤ tau everywhere)." }));
+    cell.append(element("p", { className: "why", textContent: "Not measurable: no layer where full encodes more than retain (S1 ≤ tau)." }));
   }
   const plot = element("div", { className: "plot" });
   cell.append(element("div", { className: "split" }, plot, element("div", { className: "card scroll" }, layerTable(parts))),

@@ -49,7 +49,7 @@ function compareSpec(figure, width) {
   return { data, layout };
 }
 
-/* Depth and usefulness: as above; where there is no room only the chosen model and the references are named. */
+/* Depth against utility: as above; where there is no room only the chosen model and the references are named. */
 function usefulSpec(figure, width) {
   const { data, layout } = inColours(figure), look = inColours(DATA.look);
   for (const trace of data.filter((one) => one.meta)) {
