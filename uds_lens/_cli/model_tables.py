@@ -372,9 +372,8 @@ def judged(
                 "Q and R need unlearned models: rows with an empty 'knows', by the names of the perturbed ones."
             )
         useful = USEFUL if min_utility is None and "utility_rel" in before.columns else min_utility
-        tables = meta.Tables(
-            before=before, pools=pools, thresholds=cuts, faithful=faithful, **perturbed.frames()
-        )
+        given_tables: dict[str, Any] = {"thresholds": cuts, "faithful": faithful, **perturbed.frames()}
+        tables = meta.Tables(before=before, pools=pools, **given_tables)
         given: dict[str, Any] = {"metrics": metrics, "direction": direction}
         given |= {"min_utility": useful, "symmetric": symmetric}
         robust = meta.robustness_by_filter(tables, **given)

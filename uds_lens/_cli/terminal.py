@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from uds_lens.results import DepthAudit
-    from uds_lens.results._intervals import Interval
+    from uds_lens.results._statistics import Interval
 
 
 # Tables beside that of the scores: what only some audits have, damage and scores against single retain

@@ -117,7 +117,7 @@ def patch_sources(target: Target, sources: Sequence[SourceStates]) -> TargetScor
             norm_ratio[rows], cosine[rows] = closeness(cache.states, own, engine.batch)
 
     target.run_batches(score)
-    by_source = [PatchScores(*parts, engine=target.engine) for parts in scores]
+    by_source = [PatchScores(delta, norms, cosine, target.engine) for delta, norms, cosine in scores]
     return TargetScores(
         target.record, target.engine, str(target.model.device), target.rows, s_full, by_source
     )

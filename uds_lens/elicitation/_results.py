@@ -50,7 +50,8 @@ from uds_lens.errors import DataError, ResultFormatError
 from uds_lens.results import Contrast, DepthAudit, Interval, ModelRecord, contrast, holm
 from uds_lens.results._cautions import about_first_rows
 from uds_lens.results._comparing import by_group, subject_groups
-from uds_lens.results._intervals import FEW_CLUSTERS, NO_INTERVAL, ROUNDING, sample_error, student
+from uds_lens.results._intervals import FEW_CLUSTERS, ROUNDING, sample_error, student
+from uds_lens.results._statistics import NO_INTERVAL
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -13,9 +13,7 @@ from uds_lens.errors import ConfigError, DataError
 from uds_lens.meta._columns import FAITHFULNESS, LEAVE_ONE_OUT, PAIRS, THRESHOLDS, VARIANTS
 from uds_lens.meta._direction import Points, directions, oriented
 from uds_lens.meta._pools import (
-    NO_INTERVAL,
     Draws,
-    Interval,
     PoolBootstrap,
     check_resampling,
     clustered_interval,
@@ -27,6 +25,7 @@ from uds_lens.meta._pools import (
     wilson_interval,
 )
 from uds_lens.results import holm
+from uds_lens.results._statistics import NO_INTERVAL, Interval
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -12,7 +12,7 @@ from jaxtyping import Float
 
 from uds_lens.errors import ConfigError, DataError, Setting
 from uds_lens.meta._direction import Points, oriented
-from uds_lens.meta._pools import NO_INTERVAL, Interval
+from uds_lens.results._statistics import NO_INTERVAL, Interval
 
 if TYPE_CHECKING:
     import pandas as pd

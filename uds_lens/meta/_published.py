@@ -11,14 +11,9 @@ from typing import Any
 
 from uds_lens.errors import ConfigError, ResultFormatError
 from uds_lens.meta._columns import PUBLISHED, REASONS
-from uds_lens.meta._pools import (
-    NO_INTERVAL,
-    Interval,
-    logit_interval,
-    normal_quantile,
-    wilson_interval,
-)
+from uds_lens.meta._pools import logit_interval, normal_quantile, wilson_interval
 from uds_lens.meta._tables import Published, member, number, read_object
+from uds_lens.results._statistics import NO_INTERVAL, Interval
 
 # What the UDS paper's tables and figures print and its files do not hold.
 

@@ -452,7 +452,7 @@ def _align(
         tied: tuple[float, ...] = ()
         if isinstance(thresholds, pd.DataFrame):
             tied = tuple(map(float, thresholds.loc[thresholds["metric"] == name, "threshold"]))
-        shift = RetainShift(*[math.nan] * 3, 0, 0, "R needs retain before and after relearning")
+        shift = RetainShift(math.nan, math.nan, math.nan, 0, 0, "R needs retain before and after relearning")
         if tables.retain_before is not None and tables.retain_relearned is not None:
             shift = retain_shift(
                 tables.retain_before, tables.retain_relearned, name, direction=points, confidence=confidence

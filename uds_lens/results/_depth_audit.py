@@ -17,7 +17,6 @@ from torch import Tensor
 from uds_lens.data import ExamplesLike
 from uds_lens.results._intervals import (
     ROUNDING,
-    Interval,
     IntervalBasis,
     SampleError,
     bootstrap_interval,
@@ -29,6 +28,7 @@ from uds_lens.results._saving import AUDIT, load_audit, save_result
 from uds_lens.results._scores import layer_erasure_ratio, mean_uds, uds_per_example
 from uds_lens.results._settings import AuditConfig, RunOptions
 from uds_lens.results._stage_1 import Stage1
+from uds_lens.results._statistics import Interval
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -15,10 +15,11 @@ from torch import Tensor
 
 from uds_lens.data import ForgetExample, SkippedExample
 from uds_lens.errors import ConfigError, Setting
-from uds_lens.results._intervals import Interval, column_intervals, ratio_interval
+from uds_lens.results._intervals import column_intervals, ratio_interval
 from uds_lens.results._records import ModelRecord
 from uds_lens.results._scores import ke_mask, layer_erasure_ratio, mean_uds, uds_per_example
 from uds_lens.results._settings import AuditConfig
+from uds_lens.results._statistics import Interval
 
 if TYPE_CHECKING:
     import pandas as pd
