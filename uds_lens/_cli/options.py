@@ -15,15 +15,15 @@ import sys
 import types
 from collections.abc import Callable
 from dataclasses import MISSING, Field, asdict, dataclass, fields, is_dataclass
-from functools import wraps
+from functools import cache, wraps
 from importlib.util import module_from_spec, spec_from_file_location
-from inspect import Parameter, Signature, cleandoc, getsource, signature
+from inspect import Parameter, Signature, cleandoc, signature
 from itertools import pairwise
 from pathlib import Path
-from textwrap import dedent
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 import typer
+from typer.models import OptionInfo
 
 from uds_lens._compat.typer import set_help
 from uds_lens._types import AnswerProtocol as _AnswerProtocol
@@ -98,8 +98,10 @@ _ChatStyle: TypeAlias = Annotated[
 
 def _option(field: Field[Any], hint: Any, help: str) -> Parameter:
     default, kind = field.default, hint
-    if get_origin(hint) is not Annotated:  # else the field says itself what its option is
-        kinds = [k for k in _members(hint) if k is not type(None) and get_origin(k) is not dict]
+    if not any(
+        isinstance(more, OptionInfo) for more in get_args(hint)
+    ):  # else the field says what its option is
+        kinds = [_bare(k) for k in _members(_bare(hint)) if k is not type(None) and get_origin(k) is not dict]
         kind = kinds[0]
         words: dict[str, Any] = {"help": help}
         flags = [f"--{field.name.replace('_', '-')}"] if default is False else []
@@ -119,6 +121,11 @@ def _option(field: Field[Any], hint: Any, help: str) -> Parameter:
     return Parameter(field.name, Parameter.KEYWORD_ONLY, default=default, annotation=kind)
 
 
+def _bare(hint: Any) -> Any:
+    """Return a type without the bounds that its record checks."""
+    return get_args(hint)[0] if get_origin(hint) is Annotated else hint
+
+
 def _members(hint: Any) -> tuple[Any, ...]:
     return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
 
@@ -131,14 +138,20 @@ def _help(doc: str, flags: dict[str, str]) -> str:
 
 
 def _field_docs(record: type[Any]) -> dict[str, str]:
-    """The docstrings below the fields of a dataclass and of those that it is derived from."""
+    """Return the docstrings below the fields of a dataclass and of those that it is derived from."""
     docs: dict[str, str] = {}
     for cls in reversed(record.__mro__[:-1]):
-        (definition,) = ast.parse(dedent(getsource(cls))).body
-        for field, text in pairwise(definition.body):  # type: ignore[attr-defined]
+        for field, text in pairwise(_classes(cls.__module__)[cls.__name__].body):
             if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
                 docs[field.target.id] = cleandoc(text.value.value)  # type: ignore[attr-defined, union-attr]
     return docs
+
+
+@cache
+def _classes(module: str) -> dict[str, ast.ClassDef]:
+    """Return the classes of a module; `inspect.getsource` would parse its file anew for each of them."""
+    tree = ast.parse(Path(sys.modules[module].__file__ or "").read_text("utf-8"))
+    return {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
 
 
 def _record(record: type[Any], given: dict[str, Any]) -> Any:
