@@ -71,14 +71,13 @@ def test_full_can_be_kept_open(
     sweep: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uds_lens
 ) -> None:
     kept = []
-    target = stages.Target
+    made = stages.Target.__init__
 
-    def noted(*arguments, keep=False, **options):
+    def noted(self, *arguments, keep=False, **options):
         kept.append(keep)
-        return target(*arguments, keep=keep, **options)
+        made(self, *arguments, keep=keep, **options)
 
-    monkeypatch.setattr("uds_lens.audit._two_stage.Target", noted)
-    monkeypatch.setattr("uds_lens.audit._two_stage.Target", noted)
+    monkeypatch.setattr(stages.Target, "__init__", noted)
     both = (*words(sweep, "unlearned", "full"), "--json")
     plainly = json.loads(uds_lens(*both, "--out", tmp_path / "a").out)["audits"]
     assert kept == [False, False, False], "stage 1, and stage 2 of both"

@@ -268,7 +268,7 @@ def test_unknown_metric(trio, data):
         ({"data": None}, DataError, "expected a path, .* got NoneType"),
         ({"options": {"tau": 1}}, ConfigError, r"options must be MetricOptions; got dict: MetricOptions"),
         ({"metrics": [1]}, ConfigError, "no metric '1'"),
-        ({"cache": {}}, ConfigError, "cache must be a MetricCache"),
+        ({"cache": {}}, ConfigError, "cache must be MetricCache"),
         ({"fluency": 3}, ConfigError, "fluency must be a name or a scorer"),
         ({"model": None}, ModelError, "cannot open NoneType"),
     ],

@@ -15,7 +15,7 @@ def test_settings_are_checked():
         study.SlurmOptions(minutes=0)
     with pytest.raises(ConfigError, match="did you mean 'gpus'"):
         study.SlurmOptions(gpu=1)
-    with pytest.raises(ConfigError, match="'slurm' or 'local'"):
+    with pytest.raises(ConfigError, match="'slurm', 'local'"):
         study.SlurmOptions(cluster="cloud")
 
 

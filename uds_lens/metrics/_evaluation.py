@@ -93,6 +93,8 @@ def evaluate(
 def scorer(fluency: FluencyScorer | str, *, offline: bool = False) -> FluencyScorer:
     """A fluency scorer by name ("hub", "heuristic", or the Hub id or directory of a classifier), or as given."""
     if not isinstance(fluency, str):
+        if not hasattr(fluency, "name"):
+            raise ConfigError(f"fluency must be a name or a scorer; got {type(fluency).__name__}.")
         return fluency
     if fluency == "heuristic":
         return HeuristicFluency()
