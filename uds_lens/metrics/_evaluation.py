@@ -11,7 +11,7 @@ from uds_lens._progress import tell
 from uds_lens._settings import as_settings
 from uds_lens.data import as_examples
 from uds_lens.data._prompts import protocol_told
-from uds_lens.errors import ModelError
+from uds_lens.errors import ConfigError, ModelError
 from uds_lens.metrics._catalogue import METRICS, require_packages, resolve
 from uds_lens.metrics._data import MetricData
 from uds_lens.metrics._declaration import Evidence, MetricSpec, Outcome, Pass, Undefined
