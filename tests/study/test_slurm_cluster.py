@@ -95,7 +95,7 @@ def test_a_cancelled_task_is_not_waited_for(cluster, tmp_path, caplog):
     stopper.start()
     wait_for(jobs, folder, in_queue=True, poll=0.2)
     stopper.join()
-    assert "ended without a word: it was cancelled" in caplog.text
+    assert "ended without a result: it was cancelled" in caplog.text
 
 
 def _working(folder: StudyFolder, *, beside: tuple[int, ...]) -> int:
