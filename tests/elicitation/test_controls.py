@@ -135,3 +135,8 @@ def test_audits_under_which_full_itself_says_little_are_told(trio, monkeypatch):
     ).warnings
     assert [sentence.split(" (")[0] for sentence in told] == ["aoa", "icl"]
     assert "little power here: full, which knows, scores 0.18" in told[0] and "no power here" in told[1]
+
+
+def test_sides_that_do_not_vary_have_no_interval():
+    found = unpaired(np.ones(4), np.arange(4), np.zeros(4), np.arange(4))
+    assert found.value == 1.0 and np.isnan(found.interval).all(), "nothing is known of others"

@@ -131,7 +131,7 @@ def test_only_colours_of_the_palette_so_that_a_page_can_swap_them(draw, audit):
 @pytest.mark.parametrize("unit", ["layers", "components", "example", "lens"])
 def test_deltas_are_in_nats_per_token(unit, audit):
     titles = [axis.title.text or "" for axis in FIGURES[unit](audit, "light").select_yaxes()]
-    assert any("nats" in title for title in titles)
+    assert any("nats/token" in title or "nats per token" in title for title in titles)
 
 
 def test_one_example_by_its_id(audit):

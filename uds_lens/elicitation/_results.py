@@ -656,7 +656,8 @@ def unpaired(
         other_groups: Subject of each.
 
     Returns:
-        NaN where a side has no score; no interval where a side has fewer than two subjects.
+        NaN where a side has no score; no interval where a side has fewer than two subjects, or where no subject
+        differs from the others of its side.
 
     Example:
         >>> found = unpaired(np.array([1.0, 1.0, 0.8]), np.arange(3), np.array([0.1, 0.0, 0.2]), np.arange(3))
@@ -666,11 +667,9 @@ def unpaired(
     sides = [_side(one, one_groups), _side(other, other_groups)]
     value = sides[0][0] - sides[1][0]
     errors, counts = np.array([side[1] for side in sides]), np.array([side[2] for side in sides])
-    if math.isnan(value) or (counts < 2).any():
-        return Difference(value, Interval(math.nan, math.nan))
     error = float(np.sqrt((errors**2).sum()))
-    if error == 0:
-        return Difference(value, Interval(value, value))
+    if math.isnan(value) or (counts < 2).any() or error == 0:
+        return Difference(value, Interval(math.nan, math.nan))
     from scipy.stats import t
 
     freedom = error**4 / float((errors**4 / (counts - 1)).sum())
