@@ -39,6 +39,18 @@ def test_sampling_leaves_the_callers_random_numbers_alone(model, tiny) -> None:
     assert torch.get_rng_state().equal(state)
 
 
+@pytest.mark.filterwarnings("ignore::uds_lens.errors.UdsLensWarning")
+def test_a_model_whose_rows_padding_changes_is_sampled_one_at_a_time(trio) -> None:
+    from tiny_models import EXAMPLES
+
+    place = trio("recurrent-gemma").full
+    plain = AutoModelForCausalLM.from_pretrained(place).eval(), AutoTokenizer.from_pretrained(place)
+    likeliest = AltPOConfig(n_alternates=1, max_new_tokens=6, temperature=1e-4, protocol="raw")
+    rows = EXAMPLES[1:4]
+    together = sample_alternates(*plain, rows, config=likeliest)
+    assert together == [sample_alternates(*plain, [row], config=likeliest)[0] for row in rows]
+
+
 def test_an_entity_decides_where_there_is_one() -> None:
     example = ForgetExample("0", "Who?", "The author of it all is Ada Vey.", entity="Ada Vey")
     assert states_truth("ADA VEY did", example)
