@@ -40,15 +40,21 @@ def test_sampling_leaves_the_callers_random_numbers_alone(model, tiny) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::uds_lens.errors.UdsLensWarning")
-def test_a_model_whose_rows_padding_changes_is_sampled_one_at_a_time(trio) -> None:
+@pytest.mark.parametrize(("family", "rows_at_once"), [("recurrent-gemma", 1), ("llama", 3)])
+def test_a_model_whose_rows_padding_changes_is_sampled_one_at_a_time(
+    trio, monkeypatch, family, rows_at_once
+) -> None:
     from tiny_models import EXAMPLES
 
-    place = trio("recurrent-gemma").full
+    place = trio(family).full
     plain = AutoModelForCausalLM.from_pretrained(place).eval(), AutoTokenizer.from_pretrained(place)
-    likeliest = AltPOConfig(n_alternates=1, max_new_tokens=6, temperature=1e-4, protocol="raw")
-    rows = EXAMPLES[1:4]
-    together = sample_alternates(*plain, rows, config=likeliest)
-    assert together == [sample_alternates(*plain, [row], config=likeliest)[0] for row in rows]
+    sizes, generate = [], plain[0].generate
+    monkeypatch.setattr(
+        plain[0], "generate", lambda **options: sizes.append(len(options["input_ids"])) or generate(**options)
+    )
+    config = AltPOConfig(n_alternates=1, max_new_tokens=4, protocol="raw")
+    assert len(sample_alternates(*plain, EXAMPLES[1:4], config=config)) == 3
+    assert max(sizes) == rows_at_once
 
 
 def test_an_entity_decides_where_there_is_one() -> None:
