@@ -21,7 +21,7 @@ def audit(
     retain: Annotated[
         list[str], model_option("Model that never saw the forget set; repeat for other seeds of it.")
     ],
-    unlearned: Annotated[list[str], model_option("Model to audit; repeat for more.")],
+    unlearned: Annotated[list[str], model_option("Model to audit; repeat for more.", "--model")],
     examples: Annotated[str, data_option("Forget set: JSON, JSON lines, CSV, Parquet, or a Hub data set.")],
     out: opt.Out,
     control: Annotated[
@@ -29,7 +29,7 @@ def audit(
     ] = None,
     name: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="Name of a result; once for each --unlearned, in their order."),
+        typer.Option(metavar="NAME", help="Name of a result; once for each --model, in their order."),
     ] = None,
     keep_full: Annotated[
         bool,
@@ -57,8 +57,8 @@ def audit(
 
     \b
     Example:
-      uds-lens audit --full ckpt/full --retain ckpt/retain --unlearned ckpt/npo \\
-          --unlearned ckpt/rmu --examples forget10.json --out runs/forget10
+      uds-lens audit --full ckpt/full --retain ckpt/retain --model ckpt/npo \\
+          --model ckpt/rmu --examples forget10.json --out runs/forget10
     """
     models = "1 model" if len(unlearned) == 1 else f"{len(unlearned)} models"
     say(f"auditing {models}; opening full: {full} ...")
