@@ -1,4 +1,4 @@
-"""`uds-lens doctor`: would it work here, with these models and this data?"""
+"""`uds-lens doctor`: check the installation, and whether models and data would work."""
 
 from __future__ import annotations
 
