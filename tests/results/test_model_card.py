@@ -38,7 +38,7 @@ def test_the_card_tells_score_interval_cautions_and_how_it_was_measured() -> Non
     text = card.text
     low, high = AUDIT.uds_interval
     assert (
-        f"**UDS 0.500** (95 % interval {low:.3f} to {high:.3f}, {AUDIT.interval_basis}): partly erased."
+        f"**UDS 0.500** (95 % CI {low:.3f} to {high:.3f}, {AUDIT.interval_basis}): partly erased."
         in text
     )
     assert all(f"- {caution}" in text for caution in AUDIT.warnings) and AUDIT.warnings
