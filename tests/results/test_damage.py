@@ -206,9 +206,8 @@ def test_a_control_of_few_subjects_and_a_sampled_one_are_told():
 
     assert "control facts" not in told(of(examples=about(12)))
     assert "1 control fact could not be scored (the entity is not in the answer)." in told(audit)
-    assert (
-        "The 12 control facts that count are about 3 subjects: the interval of damage is rough."
-        in told(of(examples=about(3)))
+    assert "The 12 control facts that count are about 3 subjects: the interval of damage is rough." in told(
+        of(examples=about(3))
     )
     sample = {"limit": 12, "of": 400, "sample": "random", "seed": 0}
     said = "A random sample of the control was measured: 12 of 400 control facts (seed 0)."

@@ -64,7 +64,8 @@ def test_nothing_measurable_is_fatal_and_has_words_of_its_own():
 
 def test_other_warnings_leave_the_reading():
     audit = first(made(KNOWN, HALF), sorted_by=None)
-    assert audit.cautions == (Caution("caution", audit.warnings[0], "first 40 only"),) and "are mixed" in audit.warnings[0]
+    assert audit.cautions == (Caution("caution", audit.warnings[0], "first 40 only"),)
+    assert "are mixed" in audit.warnings[0]
     assert audit.fatal == () and audit.reading == "partly erased" and "fatal" not in repr(audit)
     random = first(made(KNOWN, HALF), sample="random")
     assert [caution.level for caution in random.cautions] == ["note"]

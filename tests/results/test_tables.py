@@ -381,9 +381,7 @@ def test_the_card_names_the_numbers(audit):
     assert "95 % CI" in html
     assert "2 of 4 examples" in html
     assert all(sentence.split(":")[0] in html for sentence in audit.warnings)
-    assert (
-        "99.5 % CI" in made(S1, S2, config=AuditConfig(confidence=0.995, n_bootstrap=200))._repr_html_()
-    )
+    assert "99.5 % CI" in made(S1, S2, config=AuditConfig(confidence=0.995, n_bootstrap=200))._repr_html_()
     assert "<b>not measurable</b>" in made([[0.0]], [[0.0]])._repr_html_()
 
 
