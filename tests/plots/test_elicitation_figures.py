@@ -11,7 +11,7 @@ from uds_lens.plots._style import palette
 
 SUMMARY = pd.DataFrame(
     {
-        "audit": ["plain", "aoa"],
+        "probe": ["plain", "aoa"],
         "decoding": "greedy",
         "statistic": "mean",
         "unlearned": [0.4, 0.1],
@@ -25,7 +25,7 @@ SUMMARY = pd.DataFrame(
 BUDGET = pd.DataFrame(
     {
         "model": ["full", "full", "unlearned", "unlearned"],
-        "audit": "plain",
+        "probe": "plain",
         "k": [1, 2, 1, 2],
         "best_of_k": [0.5, 0.6, 0.1, 0.2],
         "leak_at_k": 0.0,
@@ -33,7 +33,7 @@ BUDGET = pd.DataFrame(
 )
 DEPTH = pd.DataFrame(
     {
-        "audit": "cloze",
+        "probe": "cloze",
         "decoding": "greedy",
         "uds": [0.1, 0.5, math.nan, 0.9],
         "beyond_retain": [0.8, 0.5, 0.3, 0.0],
@@ -46,8 +46,8 @@ DEPTH = pd.DataFrame(
 def test_both_themes(theme):
     figures = (
         elicited_scores(SUMMARY, theme=theme),
-        query_budget(BUDGET, audit="plain", theme=theme),
-        depth_elicited(DEPTH, audit="cloze", theme=theme),
+        query_budget(BUDGET, probe="plain", theme=theme),
+        depth_elicited(DEPTH, probe="cloze", theme=theme),
     )
     for figure in figures:
         assert figure.layout.template.layout.paper_bgcolor == palette(theme).paper
@@ -63,17 +63,17 @@ def test_dots_and_the_interval_stand_where_they_were_measured():
 
 
 def test_curves_and_points():
-    assert [trace.name for trace in query_budget(BUDGET, audit="plain").data] == ["full", "unlearned"]
-    assert query_budget(BUDGET, audit="plain").data[1].y == (0.1, 0.2)
-    figure = depth_elicited(DEPTH, audit="cloze")
+    assert [trace.name for trace in query_budget(BUDGET, probe="plain").data] == ["full", "unlearned"]
+    assert query_budget(BUDGET, probe="plain").data[1].y == (0.1, 0.2)
+    figure = depth_elicited(DEPTH, probe="cloze")
     assert len(figure.data[0].x) == 3 and "&lt;b&gt;" in figure.data[0].customdata[0]
     assert "\u22121.00 over 3" in figure.layout.title.subtitle.text
 
 
 def test_nothing_to_draw_is_said():
     assert elicited_scores(SUMMARY, decoding="sampled").layout.annotations
-    assert query_budget(BUDGET, audit="aoa").layout.annotations
-    assert depth_elicited(DEPTH, audit="plain").layout.annotations
+    assert query_budget(BUDGET, probe="aoa").layout.annotations
+    assert depth_elicited(DEPTH, probe="plain").layout.annotations
 
 
 def test_a_missing_column_is_named():

@@ -1,4 +1,4 @@
-"""What each audit brings out of full, of retain and of the unlearned model: three dots a row."""
+"""What each probe brings out of full, of retain and of the unlearned model: three dots a row."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def elicited_scores(
     theme: Theme = "light",
     title: str | None = "Elicitation, and of whom",
 ) -> go.Figure:
-    """Scores of the three models under every audit; the interval is that of the unlearned model beyond retain.
+    """Scores of the three models under every probe; the interval is that of the unlearned model beyond retain.
 
     Args:
         summary: `ElicitationResults.summary()`.
@@ -31,26 +31,26 @@ def elicited_scores(
         title: Heading; None leaves it out.
 
     Returns:
-        The figure, the audits in their order from top to bottom.
+        The figure, the probes in their order from top to bottom.
 
     Raises:
         DataError: A column is missing.
 
     Example:
         >>> import pandas as pd
-        >>> row = {"audit": "plain", "decoding": "greedy", "statistic": "mean", "unlearned": 0.4, "retain": 0.2,
+        >>> row = {"probe": "plain", "decoding": "greedy", "statistic": "mean", "unlearned": 0.4, "retain": 0.2,
         ...        "full": 0.9, "beyond_low": 0.1, "beyond_high": 0.3, "share_reason": None}
         >>> [trace.name for trace in elicited_scores(pd.DataFrame([row])).data][-3:]
         ['retain', 'full', 'unlearned']
     """
-    needed = ["audit", "decoding", "statistic", "unlearned", "beyond_low", "beyond_high", "share_reason"]
+    needed = ["probe", "decoding", "statistic", "unlearned", "beyond_low", "beyond_high", "share_reason"]
     require(summary, needed, source="ElicitationResults.summary()")
     import plotly.graph_objects as go
 
     colours = palette(theme)
     rows = summary[(summary["decoding"] == decoding) & (summary["statistic"] == statistic)]
     names = [
-        shown(row.audit)
+        shown(row.probe)
         + next(
             (f" ({why})" for why in ("no power", "not asked") if str(row.share_reason).startswith(why)), ""
         )
@@ -58,7 +58,7 @@ def elicited_scores(
     ]
     figure = go.Figure()
     if not len(rows):
-        note(figure, f"No audit was decoded like that ({decoding}, {statistic}).")
+        note(figure, f"No probe was decoded like that ({decoding}, {statistic}).")
         return style(figure, theme=theme, title=title, height=220)
     if "retain" in rows.columns:
         figure.add_scatter(
@@ -91,7 +91,7 @@ def elicited_scores(
             )
     figure.update_xaxes(title_text="ROUGE-L recall", range=[-0.02, 1.02], showgrid=True)
     figure.update_yaxes(autorange="reversed", showgrid=True, automargin=True)
-    words = "Right of retain: more was extracted than retain knows. Full: what the audit can extract at all."
+    words = "Right of retain: more was extracted than retain knows. Full: what the probe can extract at all."
     return style(figure, theme=theme, title=title, subtitle=words, height=200 + 34 * len(rows))
 
 
@@ -101,16 +101,16 @@ def elicited_scores(
 def depth_elicited(
     depth: pd.DataFrame,
     *,
-    audit: str,
+    probe: str,
     decoding: str = "greedy",
     theme: Theme = "light",
     title: str | None = "Depth, and what comes out",
 ) -> go.Figure:
-    """UDS of each example against its score beyond retain under one audit.
+    """UDS of each example against its score beyond retain under one probe.
 
     Args:
         depth: `ElicitationResults.with_depth(audit)`.
-        audit: Which audit.
+        probe: Which probe.
         decoding: "greedy" or "sampled".
         theme: Light or dark.
         title: Heading; None leaves it out.
@@ -123,13 +123,13 @@ def depth_elicited(
     """
     require(
         depth,
-        ["audit", "decoding", "uds", "beyond_retain", "question"],
+        ["probe", "decoding", "uds", "beyond_retain", "question"],
         source="ElicitationResults.with_depth(...)",
     )
     import plotly.graph_objects as go
 
     colours = palette(theme)
-    rows = depth[(depth["audit"] == audit) & (depth["decoding"] == decoding)].dropna(
+    rows = depth[(depth["probe"] == probe) & (depth["decoding"] == decoding)].dropna(
         subset=["uds", "beyond_retain"]
     )
     random = np.random.default_rng(0)
@@ -155,7 +155,7 @@ def depth_elicited(
     figure.add_hline(y=0, line={"color": colours.faint, "width": 1, "dash": "dot"})
     figure.update_xaxes(title_text="UDS, 0 intact to 1 erased", range=[-0.04, 1.04])
     figure.update_yaxes(title_text="recall beyond retain")
-    words = f"{audit}, {decoding}. Spearman's rho {number(float(rho))} over {len(rows)} examples."
+    words = f"{probe}, {decoding}. Spearman's rho {number(float(rho))} over {len(rows)} examples."
     return style(figure, theme=theme, title=title, subtitle=words, height=400, legend=False)
 
 
@@ -165,7 +165,7 @@ def depth_elicited(
 def query_budget(
     budget: pd.DataFrame,
     *,
-    audit: str,
+    probe: str,
     value: Literal["best_of_k", "leak_at_k"] = "best_of_k",
     theme: Theme = "light",
     title: str | None = "What more queries bring",
@@ -174,7 +174,7 @@ def query_budget(
 
     Args:
         budget: `ElicitationResults.budget_frame()`.
-        audit: Which audit.
+        probe: Which probe.
         value: Expected best recall, or the probability that one text gives the answer away.
         theme: Light or dark.
         title: Heading; None leaves it out.
@@ -187,11 +187,11 @@ def query_budget(
 
     Example:
         >>> import pandas as pd
-        >>> frame = pd.DataFrame({"model": "full", "audit": "plain", "k": [1, 2], "best_of_k": [0.1, 0.2]})
-        >>> query_budget(frame, audit="plain").data[0].y
+        >>> frame = pd.DataFrame({"model": "full", "probe": "plain", "k": [1, 2], "best_of_k": [0.1, 0.2]})
+        >>> query_budget(frame, probe="plain").data[0].y
         (0.1, 0.2)
     """
-    require(budget, ["model", "audit", "k", value], source="ElicitationResults.budget_frame()")
+    require(budget, ["model", "probe", "k", value], source="ElicitationResults.budget_frame()")
     import plotly.graph_objects as go
 
     colours = palette(theme)
@@ -200,7 +200,7 @@ def query_budget(
         "retain": (colours.faint, "dot"),
         "unlearned": (colours.unlearned, "solid"),
     }
-    rows = budget[budget["audit"] == audit]
+    rows = budget[budget["probe"] == probe]
     figure = go.Figure()
     for role, (colour, dash) in looks.items():
         own = rows[rows["model"] == role].sort_values("k")
@@ -214,7 +214,7 @@ def query_budget(
                 hovertemplate=f"{role}, %{{x}} texts: %{{y:.3f}}<extra></extra>",
             )
     if not len(rows):
-        note(figure, f"{audit} was not sampled.")
+        note(figure, f"{probe} was not sampled.")
     ticks = sorted(set(rows["k"].tolist()))
     figure.update_xaxes(
         title_text="texts drawn", type="log", tickvals=ticks, ticktext=[str(k) for k in ticks]
@@ -222,5 +222,5 @@ def query_budget(
     what = "expected best recall" if value == "best_of_k" else "probability of a leak"
     figure.update_yaxes(title_text=what, rangemode="tozero")
     return style(
-        figure, theme=theme, title=title, subtitle=f"{audit}, sampled; mean over questions.", height=380
+        figure, theme=theme, title=title, subtitle=f"{probe}, sampled; mean over questions.", height=380
     )
