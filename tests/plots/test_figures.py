@@ -86,8 +86,8 @@ OF_TABLES = {
         pool(n), references=made.models(1), min_utility=0.8, theme=t
     ),
     "elicited": lambda n, t: plots.elicited_scores(made.elicited(*n), theme=t),
-    "depth": lambda n, t: plots.depth_elicited(made.depth(*n), audit="cloze", theme=t),
-    "budget": lambda n, t: plots.query_budget(made.budget(*n), audit=(*n, "")[0], theme=t),
+    "depth": lambda n, t: plots.depth_elicited(made.depth(*n), probe="cloze", theme=t),
+    "budget": lambda n, t: plots.query_budget(made.budget(*n), probe=(*n, "")[0], theme=t),
 }
 FIGURES = OF_AUDITS | OF_TABLES
 
