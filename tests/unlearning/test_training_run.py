@@ -200,7 +200,7 @@ def test_the_protocol_is_that_of_the_tokenizer(
     assert chat == tmp_path / "chat"
     assert not (tmp_path / "~").exists()
     assert "ga on 4 forget answers of" in caplog.text
-    assert "chat template" in caplog.text
+    assert "prompts: chat template" in caplog.text
     record = read_record("~/chat")
     assert (record["protocol"], record["config"]["protocol"]) == ("chat", "auto")
     assert train(tiny, "ga", chat, protocol="chat", epochs=1) == chat

@@ -21,7 +21,7 @@ from uds_lens._progress import tell
 from uds_lens._settings import as_settings
 from uds_lens._storage import atomic_directory, located, require_fresh, writing
 from uds_lens.data import ForgetExample, load_examples
-from uds_lens.data._prompts import protocol_told
+from uds_lens.data._prompts import describe_protocol
 from uds_lens.errors import ConfigError, ModelError, ResultFormatError, Setting, UdsLensWarning
 from uds_lens.models import fingerprint
 from uds_lens.models._checkpoint import quiet_files
@@ -209,7 +209,7 @@ def run(job: Job) -> Path:
             beside = f" and {len(job.retain)} retain" if job.retain else ""
             tell(
                 f"{asked.method} on {len(job.forget)} forget{beside} answers of {parent.name}, "
-                f"{protocol_told(asked.protocol, job.config.protocol)}"
+                f"prompts: {describe_protocol(asked.protocol, job.config.protocol)}"
             )
         with place.opened() as folder:
             if place.is_finished():  # another process has finished it since
