@@ -197,7 +197,7 @@ def test_attacks_of_retain_come_along(tmp_path):
     ("summary", "evaluation", "message"),
     [
         ("[1]", None, "holds a list"),
-        ("{", None, "no JSON"),
+        ("{", None, "not JSON"),
         ({**SUMMARY, "mia_loss": "0.4"}, None, "'mia_loss' must be a number"),
         ({**SUMMARY, "mia_loss": [0.4]}, None, "got a list"),
         ('{"mia_loss": Infinity}', None, "must be finite"),
@@ -316,13 +316,15 @@ def test_the_hydra_config_says_what_was_run(tmp_path):
     for name, text in config.items():
         (tmp_path / name / ".hydra").mkdir()
         (tmp_path / name / ".hydra" / "config.yaml").write_text(yaml.safe_dump(text))
-    with pytest.warns(UdsLensWarning, match=r"the name says split forget01, \.hydra/config\.yaml forget10"):
+    with pytest.warns(
+        UdsLensWarning, match=r"its name says split forget01, its \.hydra/config\.yaml forget10"
+    ):
         frame = read_open_unlearning(tmp_path).frame.set_index("model")
     assert frame.loc["mine", ["base", "split"]].tolist() == ["Llama-3.2-3B-Instruct", "forget05"]
     assert frame.loc["tofu_X_forget01_NPO", ["base", "split"]].tolist() == ["X", "forget10"]
     for text in ("a: [", "x" * (2 << 20), "a: !!python/object/apply:os.system [ls]"):
         (tmp_path / "mine" / ".hydra" / "config.yaml").write_text(text)
-        with pytest.raises(ResultFormatError, match="is no YAML"):
+        with pytest.raises(ResultFormatError, match="is not YAML"):
             read_open_unlearning(tmp_path / "mine")
     (tmp_path / "mine" / ".hydra" / "config.yaml").write_text("- 1")
     assert read_open_unlearning(tmp_path / "mine").frame[["base", "split"]].isna().all().all()

@@ -137,13 +137,13 @@ def test_csv(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "no CSV table"),
+        (b"", "not a CSV table"),
         (b"model,es\n", "at least one row"),
         (b"name,es\na,1\n", "column 'model'"),
         (b"model,es\na,1\na,2\n", "row 2"),
         (b"model,es\n,1\n", "row 1"),
-        (b"model,es\na,1\nb,1,2\n", "no CSV table"),
-        (b"\xff\xfe\x00", "no CSV table"),
+        (b"model,es\na,1\nb,1,2\n", "not a CSV table"),
+        (b"\xff\xfe\x00", "not a CSV table"),
     ],
 )
 def test_files_that_are_no_table(tmp_path, content, message):
@@ -214,7 +214,7 @@ def test_a_table_says_which_method_made_each_model(tmp_path):
     said = join_methods(table, tmp_path / "methods.csv").frame
     assert said["method"].tolist() == ["rmu", "npo"] and said["epochs"].tolist() == [5, 10]
     assert told(join_methods(table, {"npo_lr1e-05_epoch10": "mine"}).frame["method"]) == [None, "mine"]
-    with pytest.raises(DataError, match="methods names 'b', which is not there; there are a, npo_lr"):
+    with pytest.raises(DataError, match="methods names 'b', which is not in the table; it has a, npo_lr"):
         join_methods(table, {"b": "rmu"})
     (tmp_path / "methods.csv").write_text("model,how\na,rmu\n")
     with pytest.raises(DataError, match="needs the columns 'model' and 'method'; it has model, how"):

@@ -341,7 +341,7 @@ def test_what_cannot_vary_has_no_probability():
     assert found.varying == ("examples",)
     first = found.scores.query("resampled == 'examples' and view == 'with'").set_index("method")["p_best"]
     assert first.sum() == pytest.approx(1) and first["a"] > first["c"]
-    assert "examples drawn anew leave y, s, d, utility_rel as they are" in found.cautions[1]
+    assert "resampling examples leaves y, s, d, utility_rel unchanged" in found.cautions[1]
 
 
 def test_one_configuration_among_several():
