@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from uds_lens.meta import (
@@ -25,6 +25,7 @@ def one(form, *values):
 
 
 @given(share, share)
+@settings(max_examples=40)
 def test_quantisation_lies_between_0_and_1(before, after):
     for form in (symmetric_quantisation, one_directional_quantisation):
         assert 0 <= one(form, before, after) <= 1
@@ -37,25 +38,12 @@ def test_quantisation_lies_between_0_and_1(before, after):
 
 
 @given(change, change)
+@settings(max_examples=40)
 def test_relearning_lies_between_0_and_1(du, dr):
     for form in (symmetric_relearning, one_directional_relearning):
         assert 0 <= one(form, du, dr) <= 1
     assert one(symmetric_relearning, du, dr) == one(symmetric_relearning, dr, du)
     assert one(symmetric_relearning, du, dr) == one(symmetric_relearning, -du, -dr)
-
-
-@given(change)
-def test_equal_shifts_are_robust(shift):
-    assert one(symmetric_relearning, shift, shift) == 1
-    assert one(one_directional_relearning, shift, shift) == 1
-
-
-@given(st.floats(0.001, 1), st.floats(0.001, 1))
-def test_opposite_shifts_are_not(up, down):
-    assert one(symmetric_relearning, up, -down) == pytest.approx(0, abs=1e-6)
-    assert one(symmetric_relearning, -up, down) == pytest.approx(0, abs=1e-6)
-    assert one(one_directional_relearning, up, -down) == 0  # learns although retain does not
-    assert one(one_directional_relearning, -up, down) == 1  # does not learn at all
 
 
 @pytest.mark.parametrize(
@@ -83,8 +71,10 @@ def test_corners_of_quantisation(before, after, symmetric, directed):
         (0.1, 0.2, 2 / 3, 1.0),
         (0.0, 0.0, 1.0, 1.0),  # by the 1e-10
         (0.0, 0.2, 0.0, 1.0),
+        (0.2, 0.2, 1.0, 1.0),
+        (-0.2, 0.1, 0.0, 1.0),  # does not learn at all
         (0.2, 0.0, 0.0, 0.0),
-        (0.2, -0.1, 0.0, 0.0),
+        (0.2, -0.1, 0.0, 0.0),  # learns although retain does not
         (-0.2, -0.1, 2 / 3, 1.0),
         (math.nan, 0.1, math.nan, math.nan),
         (0.1, math.nan, math.nan, math.nan),

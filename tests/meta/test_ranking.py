@@ -44,7 +44,7 @@ share = st.one_of(st.just(0.0), st.floats(1e-6, 1))
 
 
 @given(share, share, share, share, share)
-@settings(max_examples=30)
+@settings(max_examples=15)
 def test_scores_lie_between_0_and_1(x, y, s, d, utility):
     row = score_models(models(x=x, y=y, s=s, d=d, utility_rel=1.2 * utility), **ASK).iloc[0]
     for name in ("score_without", "score_with"):
@@ -138,7 +138,7 @@ GRID = pd.DataFrame(
 
 
 def test_bootstrap_over_configurations():
-    found = stability(GRID, n_resamples=4000, **ASK)
+    found = stability(GRID, n_resamples=2000, **ASK)
     first = found.ranks[(found.ranks["view"] == "with") & (found.ranks["rank"] == 1)].set_index("method")
     # a is above b if a0 is drawn, and level with it if the best that is drawn is a1
     p0, p1 = 1 - (3 / 4) ** 4, (3 / 4) ** 4 - (2 / 4) ** 4
@@ -190,7 +190,7 @@ def test_bootstrap_over_examples():
 def test_the_width_is_that_of_the_mean_over_examples():
     frame = models(model=["a1", "b1", "c1"], method=list("abc"))
     frame, examples = example_table(frame, "x", 0.1, n=100)
-    found = stability(frame, examples=examples, n_resamples=3000, **ASK)
+    found = stability(frame, examples=examples, n_resamples=1500, **ASK)
     row = found.scores[(found.scores["resampled"] == "examples") & (found.scores["view"] == "without")].iloc[
         0
     ]
@@ -210,7 +210,7 @@ def test_rows_of_one_subject_are_drawn_together():
     named = examples.assign(subject=[f"s{n // 10}" for n in number])
 
     def width(table):
-        rows = stability(frame, examples=table, n_resamples=2000, **ASK).scores
+        rows = stability(frame, examples=table, n_resamples=1000, **ASK).scores
         row = rows[(rows["resampled"] == "examples") & (rows["view"] == "without")].iloc[0]
         return row["high"] - row["low"]
 

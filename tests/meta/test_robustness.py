@@ -427,7 +427,7 @@ values = st.lists(st.floats(0, 1), min_size=4, max_size=4)
 
 
 @given(values, values, values, st.floats(0.01, 1), st.booleans())
-@settings(max_examples=40)
+@settings(max_examples=15)
 def test_everything_lies_between_0_and_1(before, quantised, relearned, shift, symmetric):
     names = list("abcd")
     frames = [pd.DataFrame({"model": names, "x": column}) for column in (before, quantised, relearned)]
