@@ -127,7 +127,7 @@ def test_intervals_of_metrics_are_clustered_by_subject():
 
 def test_few_subjects_and_examples_are_warned_of():
     plain = value("em", 0.5, ids=tuple("abcd"), per_example=(0.4, 0.6, 0.4, 0.6))
-    first, second, _ = of(dataclasses.replace(plain, subjects=("a", "b") * 2)).warnings
+    first, second = of(dataclasses.replace(plain, subjects=("a", "b") * 2)).warnings
     assert first.startswith(
         "Only 2 subjects behind Exact Memorization: treat subject-level intervals as rough (10"
     )
@@ -212,7 +212,9 @@ def test_results_warn_of_metrics_that_did_not_separate_models(monkeypatch):
         *("paraprob", "para_rouge", "jailbreak_rouge", "es", "fisher_masked_0.001", "prob", "cka")
     }
     assert at_or_below_chance == {name for name, trust in studied().items() if trust.fails_a_pair}
-    assert sum(trust.worst_low <= 0.5 for trust in studied().values()) == 19  # why the interval does not decide
+    assert (
+        sum(trust.worst_low <= 0.5 for trust in studied().values()) == 19
+    )  # why the interval does not decide
     monkeypatch.setattr("uds_lens.metrics._results.studied", dict)
     assert of(value("cka", 0.1)).warnings == ()
 
