@@ -180,24 +180,12 @@ def variant_table(
     A high F over all models can hide a variant that a metric misreads; with three variants per pool nine numbers
     show it. Each has an interval for more runs of these two variants: t on the logit scale with runs as clusters,
     Wilson's with the smaller number of runs where F is 0 or 1. The lowest of nine numbers is low by chance too; nothing
-    is adjusted for that.
-
-    Args:
-        frame: One row per model: metrics, `label`, `variant`.
-        metrics: As in `directions`.
-        direction: As in `directions`.
-        label: Column with the pool.
-        variant: Column with the kind of training.
-        run: Column with the training run; without it, or where it has gaps, there is no interval.
-        confidence: Of the intervals.
+    is adjusted for that. Arguments and errors are those of `faithfulness`, with `variant` and `run` as columns of the
+    kind of training and of the training run; without the latter, or where it has gaps, there is no interval.
 
     Returns:
         One row per metric and pair of variants, columns as in `uds_lens.meta.VARIANTS`; `auc` is NaN where one of
         the two has no value, the interval where one of them has a single run.
-
-    Raises:
-        DataError: A column is missing; a pool is empty.
-        ConfigError: A metric has no direction.
 
     Example:
         >>> import pandas as pd
@@ -249,20 +237,11 @@ def leave_one_variant_out(
 ) -> pd.DataFrame:
     """Compute F with each variant left out in turn: how much depends on one of them.
 
-    Args:
-        frame: One row per model: metrics, `label`, `variant`.
-        metrics: As in `directions`.
-        direction: As in `directions`.
-        label: Column with the pool.
-        variant: Column with the kind of training.
+    Arguments and errors are those of `variant_table`.
 
     Returns:
         One row per metric and variant, columns as in `uds_lens.meta.LEAVE_ONE_OUT`; `auc` is NaN where nothing is
         left of a pool.
-
-    Raises:
-        DataError: A column is missing; a pool is empty.
-        ConfigError: A metric has no direction.
 
     Example:
         >>> import pandas as pd
@@ -305,22 +284,12 @@ def thresholds(
 
     `J = share of P above the cut - share of N above it`. Cuts lie midway between neighbouring pool values. Where
     several reach the largest J the lowest is chosen, the most careful one: "unlearned" means `m <= threshold`. The
-    others are rows too, because the number of models called unlearned can differ much between them.
-
-    Args:
-        frame: One row per model: metrics and `label`.
-        metrics: As in `directions`.
-        direction: As in `directions`.
-        label: Column with the pool.
-        models: Unlearned models with the same metrics, to count those at or below each cut.
+    others are rows too, because the number of models called unlearned can differ much between them. Arguments and
+    errors are those of `faithfulness`; `models` are unlearned ones, of which those at or below each cut are counted.
 
     Returns:
         One row per metric and best cut, columns as in `uds_lens.meta.THRESHOLDS`; a row with NaN and a reason where
         no cut is better than chance.
-
-    Raises:
-        DataError: A column is missing or not numeric; a pool is empty.
-        ConfigError: A metric has no direction.
 
     Example:
         >>> import pandas as pd
@@ -398,24 +367,13 @@ def compare(
 
     DeLong's paired test, `z = (F_1 - F_2) / se` with the covariance of the two, and the same difference in a
     bootstrap that draws whole runs within pool and variant, with a t distribution. Both hold for more models of
-    the same variants.
-
-    Args:
-        frame: One row per model: the two metrics, `knows`, and the columns of `cluster`.
-        one: A metric.
-        other: Another.
-        direction: As in `directions`.
-        cluster: As in `faithfulness`.
-        confidence: Of the intervals.
-        n_resamples: Of the bootstrap.
-        seed: Of the bootstrap.
+    the same variants. Arguments and errors are those of `faithfulness`.
 
     Returns:
         A row as in `uds_lens.meta.PAIRS`; no p value, with a reason, where both metrics order all pairs alike.
 
     Raises:
-        ConfigError: `one` is `other`, or a metric has no direction.
-        DataError: A column is missing or not numeric; a pool is empty.
+        ConfigError: `one` is `other`.
 
     Example:
         >>> import pandas as pd
@@ -451,24 +409,15 @@ def compare_all(
     n_resamples: int = 2000,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """Compare all pairs of metrics, or one with all others, with Holm's adjustment over the table.
+    """Compare all pairs of metrics, or one (`against`) with all others, with Holm's adjustment over the table.
 
-    Args:
-        frame: As in `compare`.
-        metrics: As in `directions`.
-        against: Compare this metric with each other one, and no other pairs.
-        direction: As in `directions`.
-        cluster: As in `faithfulness`.
-        confidence: Of the intervals, which are not adjusted.
-        n_resamples: Of the bootstrap.
-        seed: Of the bootstrap.
+    The intervals are not adjusted. Arguments and errors are those of `compare`.
 
     Returns:
         One row per pair, columns as in `uds_lens.meta.PAIRS`.
 
     Raises:
-        ConfigError: Fewer than two metrics, one of them twice, or one has no direction.
-        DataError: A column is missing or not numeric; a pool is empty.
+        ConfigError: Fewer than two metrics, or one of them twice.
 
     Example:
         >>> import pandas as pd

@@ -250,18 +250,10 @@ def shifts(
     """Compare the configuration chosen for each method without and with the depth metric.
 
     A choice that is only one of several tied ones does not count as moved if the other choice is among them.
-
-    Args:
-        frame: One row per model: `model`, `method`, the columns of `parts`.
-        min_utility: Smallest `utility_rel` of a candidate; None takes all.
-        parts: Columns of the score; default those of the UDS paper.
+    Arguments and errors are those of `rank`.
 
     Returns:
         One row per method in order of appearance, columns as in `uds_lens.meta.SHIFTS`.
-
-    Raises:
-        DataError: A column is missing, or a value lies outside its range.
-        ConfigError: A metric has no direction.
 
     Example:
         >>> import pandas as pd

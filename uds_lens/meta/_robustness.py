@@ -175,17 +175,13 @@ def robustness_by_filter(
 ) -> pd.DataFrame:
     """Compute robustness under every filter setting, on each metric's own models and on common ones.
 
-    The arguments are those of `robustness`; without `thresholds`, or without `min_utility`, the settings with that
-    filter are left out. Under a threshold every metric is judged on other models; the common ones are those that pass
+    Arguments and errors are those of `robustness`; without `thresholds` or `min_utility`, the settings with that filter
+    are left out. Under a threshold every metric is judged on other models; the common ones are those that pass
     for all metrics and have all values. A metric without a threshold, or without any value, has no say in that; one
     that lets no model pass leaves no common model, and the reason names it.
 
     Returns:
         One row per filter setting, kind of models (own, common) and metric; columns as in `uds_lens.meta.ROBUSTNESS`.
-
-    Raises:
-        DataError: A column is missing or not numeric; a perturbed model is not in `before`.
-        ConfigError: A metric has no direction.
 
     Example:
         >>> import pandas as pd
@@ -233,14 +229,10 @@ def perturbation_points(
 ) -> pd.DataFrame:
     """List every model of every metric before and after: the points that Q and R average.
 
-    The arguments are those of `robustness`.
+    Arguments and errors are those of `robustness`.
 
     Returns:
         One row per metric and model, columns as in `uds_lens.meta.POINTS`; NaN where a state was not measured.
-
-    Raises:
-        DataError: A column is missing or not numeric; a perturbed model is not in `before`.
-        ConfigError: A metric has no direction.
 
     Example:
         >>> import pandas as pd
@@ -274,16 +266,12 @@ def tied_cuts(
     """Judge every metric at each of its best cuts, while the others keep theirs.
 
     Youden's J often has its maximum at several cuts. The lowest is taken, by convention; which models a metric calls
-    unlearned, and so its Q, R and place, can differ with the next. The arguments are those of `robustness`; `tables`
-    needs `thresholds` with all cuts, as `thresholds` returns them, and `faithful`.
+    unlearned, and so its Q, R and place, can differ with the next. Arguments and errors are those of `robustness`;
+    `tables` needs `faithful`, and `thresholds` with all cuts, as `thresholds` returns them.
 
     Returns:
         One row per filter setting with a threshold, metric with several best cuts, and cut; columns as in
         `uds_lens.meta.TIED_CUTS`.
-
-    Raises:
-        DataError: A table or a column is missing or not numeric; a perturbed model is not in `before`.
-        ConfigError: A metric has no direction.
 
     Example:
         >>> import pandas as pd
