@@ -77,10 +77,8 @@ def test_means_over_the_models_that_pass():
 
 
 def test_erasure_metrics_are_turned():
-    row, points = (
-        row_of("d", thresholds=CUTS),
-        perturbation_points(tables_of(thresholds=CUTS), direction=WAYS),
-    )
+    row = row_of("d", thresholds=CUTS)
+    points = perturbation_points(tables_of(thresholds=CUTS), direction=WAYS)
     own = points[(points["metric"] == "d") & points["kept"]]
     assert own["model"].tolist() == ["m0", "m2"]  # 1 - d <= 0.45, and useful
     assert own["before"].tolist() == pytest.approx([0.1, 0.4])
@@ -88,19 +86,6 @@ def test_erasure_metrics_are_turned():
     assert own["change"].tolist() == own["shift"].tolist() == pytest.approx([0.1, 0.1])
     assert row["q"] == pytest.approx(own["q"].mean())
     assert row["r"] == pytest.approx(own["r"].mean()) == 1.0
-
-
-@pytest.mark.parametrize(
-    ("options", "n"),
-    [
-        ({"min_utility": None}, 6),
-        ({}, 4),
-        ({"min_utility": None, "thresholds": CUTS}, 3),
-        ({"thresholds": CUTS}, 2),
-    ],
-)
-def test_each_filter_can_be_switched(options, n):
-    assert row_of(**options)["n"] == n
 
 
 def test_one_directional():
@@ -135,7 +120,6 @@ def test_a_metric_without_a_cut_does_not_shrink_the_common_models():
 @pytest.mark.parametrize(
     ("cuts", "named"),
     [
-        ({"x": 0.35, "d": 0.05}, "none passes for d"),
         ({"x": 0.01, "d": 0.05}, "none passes for x, d"),
         ({"x": 0.35, "d": 0.05, "y": 0.5}, "none passes for d"),
     ],
@@ -189,30 +173,23 @@ def test_r_is_undefined_where_retain_may_not_move():
     still = pd.DataFrame({"x": [0.05, 0.12, 0.2]})
     row = row_of(retain_relearned=still)
     assert math.isnan(row["r"]) and math.isnan(row["rob"]) and "contains 0" in row["r_reason"]
-    assert row["r_at_shift"] > 0 and row["r_shift_low"] == pytest.approx(
-        0, abs=1e-6
-    )  # at 0, and beyond, R is 0
+    assert row["r_at_shift"] > 0
+    assert row["r_shift_low"] == pytest.approx(0, abs=1e-6)  # at 0, and beyond, R is 0
     exactly = row_of(retain_relearned=RETAIN)
     assert math.isnan(exactly["r"]) and "single relearning" in exactly["r_reason"]
 
 
 def test_one_relearning_is_used_with_a_caution():
     row = row_of(retain_relearned=RETAIN_AFTER.iloc[:1])
-    assert (
-        row["r"] == row["r_at_shift"]
-        and math.isnan(row["shift_low"])
-        and "single relearning" in row["caution"]
-    )
+    assert row["r"] == row["r_at_shift"] and math.isnan(row["shift_low"])
+    assert "single relearning" in row["caution"]
 
 
 def test_a_constant_metric_is_not_praised():
     still = {name: AFTER[name].assign(x=0.5) for name in ("quantised", "relearned")}
     row = row_of(before=BEFORE.assign(x=0.5), **still)
-    assert (
-        math.isnan(row["q"])
-        and row["q_reason"].startswith("constant")
-        and row["unmoved_q"] == row["n_q"] == 4
-    )
+    assert math.isnan(row["q"]) and row["q_reason"].startswith("constant")
+    assert row["unmoved_q"] == row["n_q"] == 4
     assert math.isnan(row["r"]) and row["r_reason"].startswith("constant")
     copied = row_of(quantised=BEFORE)  # different values, none of which moves
     assert copied["q"] == 1 and "does not move 4 of 4" in copied["caution"]
@@ -389,10 +366,8 @@ def test_seeds_of_a_model_are_averaged_and_missing_ones_are_told():
     assert row["n"] == 4 and row["n_q"] == 3 and "1 models have no quantised value" in row["caution"]
     assert row_of(quantised=None)["q_reason"] == "no quantised models were given"
     assert row_of(retain_before=None)["r_reason"] == "R needs retain before and after relearning"
-    assert (
-        row_of("d", retain_relearned=RETAIN_AFTER[["x"]])["r_reason"]
-        == "no relearned retain has a value of 'd'"
-    )
+    row = row_of("d", retain_relearned=RETAIN_AFTER[["x"]])
+    assert row["r_reason"] == "no relearned retain has a value of 'd'"
 
 
 @pytest.mark.parametrize(
@@ -412,10 +387,7 @@ def test_tables_that_do_not_fit(changes, message):
 
 def test_counts():
     counts = filter_counts(BEFORE, CUTS, direction=WAYS).set_index("metric")
-    assert counts[["n_models", "n_useful", "n_forgot", "n"]].to_numpy().tolist() == [
-        [6, 4, 3, 2],
-        [6, 4, 3, 2],
-    ]
+    assert counts[["n_models", "n_useful", "n_forgot", "n"]].to_numpy().tolist() == [[6, 4, 3, 2]] * 2
     table = pd.DataFrame({"metric": ["x", "x"], "threshold": [0.1, 0.6], "chosen": [True, False]})
     counts = filter_counts(BEFORE, table, direction=WAYS).set_index("metric")
     assert counts.loc["x", "n_forgot"] == 1 and counts.loc["d", "reason"] == "no threshold"
@@ -431,17 +403,11 @@ values = st.lists(st.floats(0, 1), min_size=4, max_size=4)
 def test_everything_lies_between_0_and_1(before, quantised, relearned, shift, symmetric):
     names = list("abcd")
     frames = [pd.DataFrame({"model": names, "x": column}) for column in (before, quantised, relearned)]
-    tables = Tables(
-        before=frames[0],
-        quantised=frames[1],
-        relearned=frames[2],
-        retain_before=pd.DataFrame({"x": [0.0]}),
-        retain_relearned=pd.DataFrame({"x": [shift]}),
-    )
+    roles = ("before", "quantised", "relearned")
+    retain = {"retain_before": pd.DataFrame({"x": [0.0]}), "retain_relearned": pd.DataFrame({"x": [shift]})}
+    tables = Tables(**dict(zip(roles, frames, strict=True)), **retain)
     row = robustness(tables, min_utility=None, symmetric=symmetric, direction={"x": "knowledge"}).iloc[0]
     for name in ("q", "r", "rob", "r_at_shift", "q_low", "r_high"):
         assert math.isnan(row[name]) or -1e-12 <= row[name] <= 1 + 1e-12
-    assert (
-        math.isnan(row["rob"])
-        or min(row["q"], row["r"]) - 1e-9 <= row["rob"] <= max(row["q"], row["r"]) + 1e-9
-    )
+    low, high = min(row["q"], row["r"]) - 1e-9, max(row["q"], row["r"]) + 1e-9
+    assert math.isnan(row["rob"]) or low <= row["rob"] <= high

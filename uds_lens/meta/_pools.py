@@ -187,7 +187,7 @@ def _groups(labels: Sequence[Hashable]) -> dict[Hashable, np.ndarray]:
     return {label: np.array(rows) for label, rows in found.items()}
 
 
-def _codes(labels: Sequence[Hashable]) -> np.ndarray:
+def numbered(labels: Sequence[Hashable]) -> np.ndarray:
     """Number labels in order of appearance."""
     known: dict[Hashable, int] = {}
     return np.array([known.setdefault(label, len(known)) for label in labels], dtype=np.int64)
@@ -250,7 +250,7 @@ def cluster_weights(
     """
     weights = np.ones((n_resamples, len(strata)))
     for rows in _groups(strata).values():
-        codes = _codes([clusters[row] for row in rows])
+        codes = numbered([clusters[row] for row in rows])
         count = int(codes.max()) + 1
         if count > 1:
             drawn = rng.multinomial(count - 1, [1 / count] * count, size=n_resamples) * (count / (count - 1))
@@ -389,7 +389,7 @@ def clustered_interval(
 
     auc, variance, counts = metric.auc, 0.0, []
     for placements, clusters in ((metric.p, positives), (metric.n, negatives)):
-        sums = np.bincount(_codes(clusters), placements - auc)
+        sums = np.bincount(numbered(clusters), placements - auc)
         if len(sums) < 2:
             return NO_INTERVAL
         variance += len(sums) / (len(sums) - 1) * float((sums**2).sum()) / len(placements) ** 2

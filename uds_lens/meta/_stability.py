@@ -13,7 +13,7 @@ from uds_lens._types import check_choice
 from uds_lens.errors import DataError
 from uds_lens.meta._columns import SCORES, SPLIT_HALF, STABILITY, SWAPS
 from uds_lens.meta._direction import directions
-from uds_lens.meta._pools import check_resampling
+from uds_lens.meta._pools import check_resampling, numbered
 from uds_lens.meta._ranking import (
     TIE,
     ScoreParts,
@@ -244,13 +244,11 @@ def _check(stated: np.ndarray, found: np.ndarray, names: list[str], what: str, e
 
 def _subjects(examples: pd.DataFrame, ids: tuple[str, ...]) -> np.ndarray | None:
     """Number the subjects of the examples; one without a subject is a subject of its own."""
-    from uds_lens.results._intervals import cluster_codes
-
     if "subject" not in examples.columns:
         return None
     known = examples.dropna(subset="subject").drop_duplicates("example_id")
     subject = dict(zip(known["example_id"], known["subject"].astype(str), strict=True))
-    return cluster_codes([subject.get(name) for name in ids])
+    return numbered([subject.get(name, (name,)) for name in ids])
 
 
 def _declared(names: Mapping[str, np.ndarray]) -> dict[str, str]:
