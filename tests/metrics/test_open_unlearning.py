@@ -54,11 +54,7 @@ def test_output_metrics_per_example(name, plain, data):
     found = evaluate(model, data, metrics=ASKED, options=options, run=RUN)
     for number, example in enumerate(data.forget):
         ids, n_prompt = open_unlearning_labels(
-            tokenizer,
-            example.question,
-            example.answer,
-            system=options.system_prompt,
-            date=options.chat_date,
+            tokenizer, example.question, example.answer, system=options.system_prompt, date=options.chat_date
         )
         for metric, value in by_hand(plain, ids, n_prompt, example.answer).items():
             assert found[metric].per_example[number] == pytest.approx(value, abs=2e-5), metric

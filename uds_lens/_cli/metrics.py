@@ -15,14 +15,7 @@ import typer
 from uds_lens._cli import options as opt
 from uds_lens._cli.options import ModelRun, Printing, data_option, model_option, running_files
 from uds_lens._cli.stopping import saying_what_is_saved
-from uds_lens._cli.terminal import (
-    print_cautions,
-    print_table,
-    print_wrapped,
-    say,
-    shortened_names,
-    width,
-)
+from uds_lens._cli.terminal import print_cautions, print_table, print_wrapped, say, shortened_names, width
 from uds_lens._progress import about
 from uds_lens.errors import ConfigError
 from uds_lens.metrics._catalogue import METRICS
@@ -192,8 +185,7 @@ def _metric_help() -> str:
 
 def metrics(
     model: Annotated[
-        list[str] | None,
-        model_option("Model to evaluate: directory or Hub id; repeat for more."),
+        list[str] | None, model_option("Model to evaluate: directory or Hub id; repeat for more.")
     ] = None,
     data: Annotated[
         str | None,
@@ -201,10 +193,7 @@ def metrics(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Where the results go (JSON); a directory for several models.",
-        ),
+        typer.Option(metavar="FILE", help="Where the results go (JSON); a directory for several models."),
     ] = None,
     name: Annotated[
         list[str] | None,
@@ -212,10 +201,7 @@ def metrics(
     ] = None,
     retain: Annotated[str | None, model_option("Model that never saw the forget set.")] = None,
     full: Annotated[str | None, model_option("Model trained on everything.")] = None,
-    metric: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help=_metric_help()),
-    ] = None,
+    metric: Annotated[list[str] | None, typer.Option(metavar="NAME", help=_metric_help())] = None,
     own: Annotated[
         list[Path] | None,
         typer.Option(

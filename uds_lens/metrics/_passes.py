@@ -144,10 +144,7 @@ class Session:
         self.data, self.options, self.run, self._cache = data, options, run, cache
         infos: dict[str, CheckpointInfo] = {
             role: read_checkpoint_info(
-                source,
-                revision=run.revision,
-                offline=run.offline,
-                trust_remote_code=run.trust_remote_code,
+                source, revision=run.revision, offline=run.offline, trust_remote_code=run.trust_remote_code
             )
             for role, source in self.sources.items()
         }
@@ -190,11 +187,7 @@ class Session:
     def prompt(self, question: str, *, start: str = "") -> str:
         """Return a question as the output metrics ask it."""
         return answer_prompt(
-            question,
-            protocol=self.protocol,
-            tokenizer=self.tokenizer,
-            chat=self.options.chat,
-            start=start,
+            question, protocol=self.protocol, tokenizer=self.tokenizer, chat=self.options.chat, start=start
         )
 
     def inputs_hash(self, wanted: Pass) -> str:
