@@ -29,6 +29,7 @@ from uds_lens._compat.transformers import (
     rope_limit,
     set_attention,
     shared_cached_row,
+    unknown_quantisation,
     unset_weights,
     unused_weights,
 )
@@ -282,3 +283,19 @@ def test_loading_tells_which_weights_were_not_used(tmp_path, llama) -> None:
         "from_pretrained(output_loading_info=True) no longer names unexpected_keys: weights of another architecture "
         "would be left out without a word"
     )
+
+
+@pytest.mark.parametrize(
+    ("settings", "unknown"),
+    [
+        ({"quant_method": "foo"}, "foo"),
+        ({"quant_method": "gptq"}, None),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, None),
+        ({}, None),
+        (None, None),
+    ],
+)
+def test_a_quantisation_that_transformers_would_ignore_is_named(llama, settings, unknown) -> None:
+    config = copy.deepcopy(llama.config)
+    config.quantization_config = settings
+    assert unknown_quantisation(config) == unknown

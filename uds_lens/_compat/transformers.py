@@ -252,6 +252,17 @@ def is_plain_decoder(model: Any) -> bool:
     return in_its_files and not getattr(model.config.get_text_config(), "reorder_and_upcast_attn", False)
 
 
+def unknown_quantisation(config: Any) -> str | None:
+    """Return the quantisation that a config names and transformers does not know: it would ignore it."""
+    told = getattr(config, QUANTISED_ENTRY, None)
+    if not isinstance(told, dict) or told.get("load_in_4bit") or told.get("load_in_8bit"):
+        return None
+    from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
+
+    method = told.get("quant_method")
+    return None if method is None or method in AUTO_QUANTIZATION_CONFIG_MAPPING else str(method)
+
+
 def unused_weights(loading_info: dict[str, Any]) -> list[str]:
     """Names of weights in the files that the model does not have, from what `from_pretrained` tells of its loading."""
     return sorted(loading_info["unexpected_keys"])
