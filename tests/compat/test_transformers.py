@@ -18,7 +18,6 @@ from uds_lens._compat.transformers import (
     eager_attention,
     forget_longer_texts,
     has_torch_attention,
-    is_its_own,
     is_offline,
     is_plain_decoder,
     keep_cached_rows,
@@ -73,11 +72,6 @@ def test_the_choice_of_attention_comes_back_after_an_error(llama) -> None:
     with pytest.raises(KeyError), attention_replaced([llama.config], "eager"):
         raise KeyError
     assert attention_of(llama.config) == "sdpa"
-
-
-def test_transformers_knows_its_own(llama) -> None:
-    assert is_its_own(type(llama)), "modelling classes no longer live below transformers.*"
-    assert not is_its_own(torch.nn.Linear)
 
 
 def test_models_say_whether_they_run_torchs_attention(llama) -> None:
