@@ -175,7 +175,6 @@ class ModelRunner:
             options=metric_settings(self.plan.measure),
             run=self.run,
             cache=self._cache,
-            fluency=self.plan.measure.fluency,
         )
         rows = [
             Row(
@@ -200,18 +199,17 @@ class ModelRunner:
         return audit_values(audit, took=round(time.perf_counter() - began, 3))
 
     def _elicitation(self, weights: Weights, name: str) -> Measured:
-        from uds_lens.elicitation import elicit
+        from uds_lens.elicitation import ElicitData, elicit
 
         chosen = elicitation_settings(self.plan.measure)
         assert chosen is not None
         began = time.perf_counter()
         found = elicit(
             weights,
-            self.data.with_entities,
+            ElicitData(forget=self.data.with_entities, retain=self.data.retain),
             retain=self.retain,
             full=self.full,
-            audits=chosen[0],
-            retain_examples=self.data.retain,
+            probes=chosen[0],
             options=chosen[1],
             run=self.run,
             out=self.folder / "elicitation",
@@ -222,7 +220,7 @@ class ModelRunner:
         took = round(time.perf_counter() - began, 3)
         rows = [
             Row(
-                metric=f"elicitation.{line['audit']}.{column}",
+                metric=f"elicitation.{line['probe']}.{column}",
                 value=as_number(value),
                 reason=None if as_number(value) == as_number(value) else "undefined for these answers",
                 n=int(line.get("n", 0)),
@@ -231,7 +229,7 @@ class ModelRunner:
             )
             for line in found.summary().to_dict("records")
             for column, value in line.items()
-            if column not in ("audit", "n") and isinstance(value, int | float)
+            if column not in ("probe", "n") and isinstance(value, int | float)
         ]
         return Measured(tuple(rows), found.models["unlearned"].fingerprint)
 
