@@ -55,9 +55,9 @@ def test_rows_of_one_subject_are_not_independent():
 
 def test_under_the_null_few_are_found():
     random = np.random.default_rng(1)
-    found = [contrast(_clustered(random), GROUPS, seed=seed) for seed in range(120)]
-    assert sum(each.p <= 0.05 for each in found) <= 13
-    assert sum(each.interval.low <= 0 <= each.interval.high for each in found) >= 105
+    found = [contrast(_clustered(random), GROUPS, seed=seed, n_resamples=999) for seed in range(80)]
+    assert sum(each.p <= 0.05 for each in found) <= 9
+    assert sum(each.interval.low <= 0 <= each.interval.high for each in found) >= 70
 
 
 def test_holm_against_its_definition():
