@@ -246,7 +246,7 @@ class Measurement:
     """Settings of `AuditConfig`: audit every model in every state and save the audits; None audits nothing."""
 
     elicitation: Mapping[str, Any] | None = None
-    """`audits`, a list or a preset, beside settings of `ElicitOptions`: ask the unlearned models; None asks nothing."""
+    """`probes`, a list or a preset, beside settings of `ElicitOptions`: ask the unlearned models; None asks nothing."""
 
 
 @validated
@@ -538,7 +538,9 @@ def metric_settings(measure: Measurement) -> MetricOptions:
     """How metrics are measured; checks their names too."""
     from uds_lens.metrics import METRICS, MetricOptions
 
-    options = settings_of(MetricOptions, measure.options, "[measure] options")
+    if "fluency" in measure.options:
+        raise ConfigError("[measure] options: fluency stands in [measure] itself.")
+    options = settings_of(MetricOptions, {**measure.options, "fluency": measure.fluency}, "[measure] options")
     for name in (*measure.metrics, *measure.utility):
         if name not in METRICS:
             import difflib
@@ -573,14 +575,14 @@ def elicitation_settings(measure: Measurement) -> tuple[tuple[str, ...] | str, E
     if measure.elicitation is None:
         return None
     from uds_lens.elicitation import ElicitOptions
-    from uds_lens.elicitation._registry import chosen_audits
+    from uds_lens.elicitation._run import chosen_probes
 
     given = dict(measure.elicitation)
-    audits = given.pop("audits", "quick")
-    if isinstance(audits, list):
-        audits = tuple(audits)
-    chosen_audits(audits)
-    return audits, settings_of(ElicitOptions, given, "[measure] elicitation")
+    probes = given.pop("probes", "quick")
+    if isinstance(probes, list):
+        probes = tuple(probes)
+    chosen_probes(probes)
+    return probes, settings_of(ElicitOptions, given, "[measure] elicitation")
 
 
 def require_packages_of(plan: StudyPlan) -> None:
