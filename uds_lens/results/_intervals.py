@@ -269,7 +269,7 @@ def column_intervals(
     """Bootstrap each column's mean (studentised), with the same resampled clusters for all columns.
 
     The ends are those of `bootstrap_interval` for a column without NaN, but for examples without clusters, which are
-    resampled by the studentised bootstrap here, too. NaN are left out of their column; `bounds` are those of each column.
+    resampled by the studentised bootstrap here, too. NaN are left out of their column; `bounds` are one pair a column.
 
     Returns:
         One interval per column. NaN with fewer than two clusters, and for equal values without bounds.
