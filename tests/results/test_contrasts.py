@@ -7,7 +7,6 @@ import pytest
 from scipy import stats
 
 from uds_lens.results import contrast, holm
-from uds_lens.results._comparing import subject_groups
 
 GROUPS = np.repeat(np.arange(12), 5)
 
@@ -63,7 +62,3 @@ def test_under_the_null_few_are_found():
 def test_holm_against_its_definition():
     assert holm([0.01, 0.02, 0.03]) == pytest.approx([0.03, 0.04, 0.04])
     assert holm([0.9, 0.8]) == [1.0, 1.0]
-
-
-def test_subjects_become_groups():
-    assert subject_groups(["a", "b", "a", None, None]).tolist() == [0, 1, 0, 2, 3]

@@ -336,10 +336,6 @@ def smallest_p(n_subjects: int, n_flips: int = 9999) -> float:
     return 2.0 ** (1 - n_subjects) if n_subjects <= _ALL_PATTERNS else 1 / (1 + n_flips)
 
 
-subject_groups = cluster_codes
-"""Numbers of subjects; a question without one is a group of its own."""
-
-
 def by_group(values: np.ndarray, groups: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the sum and number of the values of each group."""
     _, place = np.unique(groups, return_inverse=True)
