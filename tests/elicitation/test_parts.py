@@ -7,7 +7,7 @@ import pytest
 from pyarrow import parquet
 from tiny_models import EXAMPLES
 
-from uds_lens._storage import records as bounded_table
+from uds_lens._storage import tables as bounded_table
 from uds_lens.elicitation import ElicitOptions, elicit
 from uds_lens.elicitation._parts import Part, Said, part_from_bytes, read_part, write_part
 from uds_lens.errors import ResultFormatError

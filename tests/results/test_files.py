@@ -183,7 +183,7 @@ def with_manifest(folder, change):
         (lambda m: m.pop("format") and None, "it names no format and version"),
         (lambda m: b"[]", "expected a JSON object"),
         (lambda m: b'{"a": ' * 100_000, "is no saved result"),
-        (lambda m: b'{"format": "x", "format": "x"}', "the name 'format' stands twice in one object"),
+        (lambda m: b'{"format": "x", "format": "x"}', "the name 'format' occurs twice in one object"),
         (lambda m: b'{"format": NaN}', "NaN is no JSON"),
         (lambda m: b"\xff", "is no saved result"),
         (lambda m: m.update(files={}), "tensors.safetensors' was altered"),
@@ -319,9 +319,7 @@ def test_a_failure_while_saving_leaves_the_old_result(audit, saved, monkeypatch)
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("uds_lens._storage.files._write", full_disk)
-    with pytest.raises(
-        StorageError, match=r"cannot write .*run': No space left on device\. What stood there"
-    ):
+    with pytest.raises(StorageError, match=r"cannot write .*run': No space left on device\. What was there"):
         audit.with_tau(9.0).save(saved)
     assert DepthAudit.load(saved).config == audit.config
     assert [path.name for path in saved.parent.iterdir()] == ["run"]
@@ -498,7 +496,7 @@ def test_texts_that_are_stored_once_are_counted_each_time(tmp_path, monkeypatch)
     import pyarrow
     from pyarrow import parquet
 
-    from uds_lens._storage import records as bounded_table
+    from uds_lens._storage import tables as bounded_table
     from uds_lens.results import _saving as examples_table
 
     count, schema = 3000, examples_table._schema()

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from uds_lens._storage import (
@@ -33,11 +33,13 @@ def opened(content):
     return unsealed(content, told="it", format="uds_lens.test", versions=(1, 2), unsealed_versions=(1,))
 
 
+@settings(max_examples=40)
 @given(VALUES)
 def test_every_value_comes_back(value):
     assert opened(sealed({**HEAD, "value": value})) == {**HEAD, "value": value}
 
 
+@settings(max_examples=40)
 @given(VALUES, VALUES)
 def test_another_value_is_noticed(value, other):
     content = json.loads(sealed({**HEAD, "value": value}))
