@@ -82,6 +82,7 @@ def test_a_record_is_spread_and_put_together_again() -> None:
         ("elicit", ElicitOptions),
         ("unlearn", TrainOptions),
         ("relearn", TrainOptions),
+        ("relearn", RelearnConfig),
         ("sweep", SlurmOptions),
     ],
 )
@@ -94,12 +95,6 @@ def test_every_field_is_an_option(command: str, record: type) -> None:
                 assert options[field.name].default == field.default, field.name
 
 
-def test_defaults_of_relearn_are_those_of_its_record() -> None:
-    options = {option.name: option.default for option in COMMANDS["relearn"].params}
-    for name in ("epochs", "learning_rate", "weight_decay", "batch_size", "protocol", "seed"):
-        assert options[name] == getattr(RelearnConfig(), name)
-
-
 def test_adapters_have_twice_their_rank_as_scale() -> None:
     assert lora_settings(None) is None
     assert lora_settings(4) == LoraSettings(rank=4, alpha=8)
@@ -108,14 +103,14 @@ def test_adapters_have_twice_their_rank_as_scale() -> None:
 def test_a_path_that_does_not_exist_ends_before_torch_is_imported() -> None:
     """Loading torch takes seconds; so does waiting for the name of a typing error."""
     calls = [
-        "audit --full ./no --retain r --unlearned u --examples e.json --out o",
-        "audit --full f --retain r --unlearned u --examples no.json --out o",
-        "metrics --model ../no --data e.json --out o.json",
-        "metrics --model m --data no.json --out o.json",
-        "elicit --model /no --data e.json --out o",
+        "audit --full ./no --retain r --model u --examples e.json --out o",
+        "audit --full f --retain r --model u --examples no.json --out o",
+        "metrics --model ../no --examples e.json --out o.json",
+        "metrics --model m --examples no.json --out o.json",
+        "elicit --model /no --examples e.json --out o",
         "annotate --examples no.json --by names --out o.json",
-        "unlearn --method npo --full ~/no --forget f.json --out o",
-        "relearn --model m --forget no.csv --out o",
+        "unlearn --method npo --full ~/no --examples f.json --out o",
+        "relearn --model m --examples no.csv --out o",
         "quantise --model ./no --out o",
         "report no",
         "rank no",

@@ -24,8 +24,8 @@ from uds_lens._cli.stopping import saying_what_is_saved
 from uds_lens._cli.terminal import print_training, print_wrapped, say, trained_before
 from uds_lens.data._prompts import ChatStyle
 from uds_lens.errors import ConfigError
-from uds_lens.unlearning._method_words import method_words
-from uds_lens.unlearning._options import TrainOptions
+from uds_lens.unlearning._registry import method_words
+from uds_lens.unlearning._settings import RelearnConfig, TrainOptions
 
 
 def _list_methods(wanted: bool) -> bool:
@@ -50,9 +50,11 @@ def unlearn(
         typer.Option(metavar="NAME", help=_method_help()),
     ],
     full: Annotated[str, model_option("Model that knows: directory or Hub id.")],
-    forget: Annotated[str, data_option("Questions with the answers to forget.")],
+    forget: Annotated[str, data_option("Questions with the answers to forget.", "--examples")],
     out: opt.Out,
-    retain: Annotated[str | None, data_option("Questions with the answers to keep (not for ga).")] = None,
+    retain: Annotated[
+        str | None, data_option("Questions with the answers to keep (not for ga).", "--retain-data")
+    ] = None,
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="Setting of the method; repeat for more."),
@@ -93,8 +95,8 @@ def unlearn(
 
     \b
     Example:
-      uds-lens unlearn --method npo --full ckpt/full --forget forget10.json \\
-          --retain retain90.json --out ckpt/npo --set beta=0.1 --set epochs=5
+      uds-lens unlearn --method npo --full ckpt/full --examples forget10.json \\
+          --retain-data retain90.json --out ckpt/npo --set beta=0.1 --set epochs=5
     """
     say(f"unlearning with {method}; opening full: {full} ...")
     from uds_lens import unlearning
@@ -106,7 +108,7 @@ def unlearn(
             full,
             forget,
             retain,
-            config=unlearning.make_config(
+            method=unlearning.make_config(
                 method, {"protocol": protocol, **asdict(chat), **read_settings(set_)}
             ),
             out=out,
@@ -144,16 +146,10 @@ def read_settings(words: Sequence[str] | None) -> dict[str, str]:
 
 def relearn(
     model: Annotated[str, model_option("Model to fine-tune: directory or Hub id.")],
-    forget: Annotated[str, data_option("Questions with the answers to learn.")],
+    forget: Annotated[str, data_option("Questions with the answers to learn.", "--examples")],
     out: opt.Out,
-    epochs: Annotated[int, typer.Option(min=1, metavar="N", help="How often each example is visited.")] = 1,
-    learning_rate: Annotated[float, typer.Option(metavar="RATE", help="Learning rate of AdamW.")] = 2e-5,
-    weight_decay: Annotated[float, typer.Option(metavar="RATE", help="Weight decay of AdamW.")] = 0.0,
-    batch_size: Annotated[int, typer.Option(min=1, metavar="N", help="Examples per optimiser step.")] = 32,
-    protocol: opt.AnswerProtocol = "auto",
-    seed: Annotated[int, typer.Option(min=0, metavar="N", help="Seed of the order of the data.")] = 0,
     *,
-    chat: ChatStyle,
+    config: RelearnConfig,
     options: TrainOptions,
     lora: opt.Lora = None,
     printing: Printing,
@@ -166,7 +162,7 @@ def relearn(
 
     \b
     Example:
-      uds-lens relearn --model ckpt/npo --forget forget10.json --out ckpt/again
+      uds-lens relearn --model ckpt/npo --examples forget10.json --out ckpt/again
     """
     say(f"fine-tuning again; opening {model} ...")
     from uds_lens import unlearning
@@ -178,15 +174,7 @@ def relearn(
             model,
             forget,
             out=out,
-            epochs=epochs,
-            config=unlearning.RelearnConfig(
-                learning_rate=learning_rate,
-                batch_size=batch_size,
-                weight_decay=weight_decay,
-                protocol=protocol,
-                seed=seed,
-                **asdict(chat),
-            ),
+            config=config,
             lora=lora_settings(lora),
             options=options,
         )

@@ -57,7 +57,6 @@ def read_sealed(
     *,
     format: str,
     versions: Collection[int],
-    unsealed_versions: Collection[int] = (),
     most: int = LARGEST,
 ) -> dict[str, Any]:
     """Read the record in a file, without its checksum.
@@ -66,7 +65,6 @@ def read_sealed(
         path: The file.
         format: The format it must name.
         versions: Versions of the format that this release reads.
-        unsealed_versions: Those of them that were written without checksums.
         most: Bytes at most.
 
     Raises:
@@ -74,7 +72,7 @@ def read_sealed(
     """
     content = read_file(path, most=most)
     told = repr(str(path)[-200:])
-    return unsealed(content, told=told, format=format, versions=versions, unsealed_versions=unsealed_versions)
+    return unsealed(content, told=told, format=format, versions=versions)
 
 
 def unsealed(
@@ -83,7 +81,6 @@ def unsealed(
     told: str,
     format: str | None = None,
     versions: Collection[int] | None = None,
-    unsealed_versions: Collection[int] = (),
 ) -> dict[str, Any]:
     """Read the record in the bytes of a file that messages call `told` (see `read_sealed`)."""
     record = parse_json(content, told=told)
@@ -99,7 +96,7 @@ def unsealed(
             f"{told} has format version {str(version)[:20]}, this release reads {read}: use the release that wrote it."
         )
     seal = record.pop(SEAL, None)
-    if seal != seal_of(record) and not (seal is None and version in unsealed_versions):
+    if seal != seal_of(record):
         raise ResultFormatError(f"{told} was altered after it was saved: measure again.")
     return record
 

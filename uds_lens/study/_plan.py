@@ -247,7 +247,7 @@ class Measurement:
     """Settings of `AuditConfig`, to audit every model in every state; None audits nothing."""
 
     elicitation: Mapping[str, Any] | None = None
-    """`audits`, a list or a preset, and settings of `ElicitOptions`, for unlearned models; None asks nothing."""
+    """`probes`, a list or a preset, and settings of `ElicitOptions`, for unlearned models; None asks nothing."""
 
 
 @validated
@@ -510,7 +510,9 @@ def metric_settings(measure: Measurement) -> MetricOptions:
     """Return how metrics are measured, after checking their names."""
     from uds_lens.metrics import METRICS, MetricOptions
 
-    options = settings_of(MetricOptions, measure.options, "[measure] options")
+    if "fluency" in measure.options:
+        raise ConfigError("[measure] options: fluency belongs into [measure] itself.")
+    options = settings_of(MetricOptions, {**measure.options, "fluency": measure.fluency}, "[measure] options")
     names = (*measure.metrics, *measure.utility)
     for name in names:
         if name not in METRICS:
@@ -540,13 +542,13 @@ def elicitation_settings(measure: Measurement) -> tuple[tuple[str, ...] | str, E
     if measure.elicitation is None:
         return None
     from uds_lens.elicitation import ElicitOptions
-    from uds_lens.elicitation._registry import chosen_audits
+    from uds_lens.elicitation._run import chosen_probes
 
     given = dict(measure.elicitation)
-    probes = given.pop("audits", "quick")
+    probes = given.pop("probes", "quick")
     if isinstance(probes, list):
         probes = tuple(probes)
-    chosen_audits(probes)
+    chosen_probes(probes)
     return probes, settings_of(ElicitOptions, given, "[measure] elicitation")
 
 

@@ -104,11 +104,9 @@ class ModelRunner:
             return start
         forget, config = training_answers(model.forget), model.config
         if isinstance(config, RelearnConfig):
-            return relearn(
-                start, forget, out=place, epochs=config.epochs, config=config, options=self.training
-            )
+            return relearn(start, forget, out=place, config=config, options=self.training)
         retain = training_answers(model.retain) or None
-        return unlearn(start, forget, retain, config=config, out=place, options=self.training)
+        return unlearn(start, forget, retain, method=config, out=place, options=self.training)
 
     def perturb(self, model: StudyModel, state: StudyState, weights: Weights, scratch: Path) -> Weights:
         """Return the weights of a state; perturbed ones are written into `scratch`."""
@@ -121,7 +119,7 @@ class ModelRunner:
             return unpacked_four_bit(weights, place, offline=self.run.offline, revision=model.revision)
         config = relearn_config(self.plan, int(state.seed or 0))
         rows = training_answers(self.plan.train.forget)
-        return relearn(weights, rows, out=place, epochs=config.epochs, config=config, options=self.training)
+        return relearn(weights, rows, out=place, config=config, options=self.training)
 
     def measure(
         self, model: StudyModel, state: StudyState, weights: Weights, items: Sequence[str]
@@ -202,7 +200,6 @@ class ModelRunner:
             options=metric_settings(self.plan.measure),
             run=self.run,
             cache=self._cache,
-            fluency=self.plan.measure.fluency,
         )
         rows = [
             Row(
@@ -220,18 +217,17 @@ class ModelRunner:
         return Measured(tuple(rows), results.models["model"].fingerprint, examples)
 
     def _elicitation(self, weights: Weights, name: str) -> Measured:
-        from uds_lens.elicitation import elicit
+        from uds_lens.elicitation import ElicitData, elicit
 
         chosen = elicitation_settings(self.plan.measure)
         assert chosen is not None
         began = time.perf_counter()
         results = elicit(
             weights,
-            self.data.with_entities,
+            ElicitData(forget=self.data.with_entities, retain=self.data.retain),
             retain=self.retain,
             full=self.full,
-            audits=chosen[0],
-            retain_examples=self.data.retain,
+            probes=chosen[0],
             options=chosen[1],
             run=self.run,
             out=self.folder / "elicitation",
@@ -241,7 +237,7 @@ class ModelRunner:
         took = round(time.perf_counter() - began, 3)
         rows = [
             Row(
-                metric=f"elicitation.{line['audit']}.{column}",
+                metric=f"elicitation.{line['probe']}.{column}",
                 value=as_number(value),
                 reason=None if as_number(value) == as_number(value) else "undefined for these answers",
                 n=int(line.get("n", 0)),
@@ -250,7 +246,7 @@ class ModelRunner:
             )
             for line in results.summary().to_dict("records")
             for column, value in line.items()
-            if column not in ("audit", "n") and isinstance(value, int | float)
+            if column not in ("probe", "n") and isinstance(value, int | float)
         ]
         return Measured(tuple(rows), results.models["unlearned"].fingerprint)
 
