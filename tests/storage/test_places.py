@@ -9,11 +9,11 @@ from synthetic_audits import synthetic_audit
 import uds_lens as ul
 from uds_lens._storage import (
     check_folder,
-    check_replaceable,
     format_of,
     generator,
     located,
     made_here,
+    refuse_to_replace,
     require_fresh,
     sealed,
 )
@@ -89,11 +89,10 @@ def test_the_root_and_the_working_directory_are_no_places(tmp_path, monkeypatch)
 
 
 def test_a_finished_result_of_another_run_is_replaced_when_that_is_asked_for():
-    check_replaceable("out", "the audit of another model", redo=True)
     with pytest.raises(
         ConfigError, match="'out' holds the audit of another model: choose another out, or replace"
     ):
-        check_replaceable("out", "the audit of another model")
+        refuse_to_replace("out", "the audit of another model")
 
 
 def test_a_result_of_another_kind_is_no_free_place(tmp_path):

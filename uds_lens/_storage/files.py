@@ -14,6 +14,7 @@ import weakref
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NoReturn
 
 from uds_lens._storage.processes import ProcessId, is_gone, this_process
 from uds_lens.errors import ConfigError, ResultFormatError, Setting, StorageError
@@ -143,28 +144,23 @@ def check_folder(path: str | os.PathLike[str], *, whole: bool = False) -> Path:
     return place
 
 
-def check_replaceable(path: str | os.PathLike[str], holds: str, *, redo: bool = False) -> None:
-    """Raise where a finished result would be replaced by that of another run.
+def refuse_to_replace(path: str | os.PathLike[str], holds: str) -> NoReturn:
+    """Raise the error of a finished result that another run would replace.
 
     One rule for all commands: a result that answers the same question is kept, one that cannot be read is made
-    again, and any other stays until it is asked for with `redo`.
+    again, and any other stays until its replacement is asked for (`redo`).
 
     Args:
         path: Where the result is.
-        holds: What it is: "the audit of another model".
-        redo: Whether it was asked for.
-
-    Raises:
-        ConfigError: It was not.
+        holds: What it is: "an audit of another model".
     """
-    if not redo:
-        raise ConfigError(
-            f"{_short(located(path))} holds {holds}: choose another ",
-            Setting("out"),
-            ", or replace it with ",
-            Setting("redo", True),
-            ".",
-        )
+    raise ConfigError(
+        f"{_short(located(path))} holds {holds}: choose another ",
+        Setting("out"),
+        ", or replace it with ",
+        Setting("redo", True),
+        ".",
+    )
 
 
 def is_scratch(name: str) -> bool:

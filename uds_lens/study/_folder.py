@@ -220,7 +220,7 @@ class StudyFolder:
 
     def read_part(self, file: Path) -> Part | None:
         """Read a part; None where it is broken, so that it is measured again."""
-        return _read(file, PART, Part)  # type: ignore[no-any-return]
+        return _read(file, PART, Part)
 
     def examples(self, part: Part) -> pd.DataFrame | None:
         """Read the values per example of a part: `metric`, `example_id`, `value`; None where it has none.

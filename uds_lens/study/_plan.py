@@ -355,7 +355,7 @@ def as_mapping(value: StudyPlan) -> dict[str, Any]:
             return {str(name): bare(part) for name, part in value.items() if part is not None}
         return [bare(part) for part in value] if isinstance(value, list | tuple) else value
 
-    return bare(asdict(value))  # type: ignore[no-any-return]
+    return bare(asdict(value))
 
 
 def _toml(file: Path) -> Mapping[str, Any]:
