@@ -56,7 +56,9 @@ def test_an_evaluation(trio, examples, tmp_path, uds_lens):
     assert f"{saved['es'].value:.3f}" in printed
     assert set(saved.sample_errors) == {"es", "rouge", "uds"} & {m.name for m in saved if m.n > 0}
     low, high = saved.sample_errors["es"].interval
-    assert f"{low:.3f} - {high:.3f}" in printed and "error of the sample alone" in " ".join(printed.split())
+    assert f"{low:.3f} - {high:.3f}" in printed and "Sampling error: the means over all" in " ".join(
+        printed.split()
+    )
     frame = saved.to_frame().set_index("metric")["sample_standard_error"]
     assert frame["es"] == saved.sample_errors["es"].standard_error
     told = " ".join(printed.split())
