@@ -162,7 +162,10 @@ def test_earlier_metrics_are_not_lost(trio, examples, tmp_path, uds_lens):
     before = out.read_bytes()
     code, printed, err = uds_lens(*same, "--metric", "es", "--metric", "prob")
     assert (code, printed) == (1, "") and out.read_bytes() == before
-    assert "holds em, which this run does not measure: choose another --out, measure them too, or" in err
+    assert "holds em, which this run does not measure: choose another --out, or replace it with --redo" in err
+    other = [trio("llama").retain if word == trio("llama").full else word for word in same]
+    code, _, err = uds_lens(*other, "--metric", "em", "--metric", "es")
+    assert code == 1 and "holds metrics of" in err and out.read_bytes() == before
     more = [word for name in ("em", "es", "prob") for word in ("--metric", name)]
     assert uds_lens(*same, *more).code == 0
     assert uds_lens(*same, "--metric", "es", "--redo").code == 0

@@ -55,7 +55,7 @@ def test_what_the_first_study_of_the_small_llamas_measured_is_still_recognised(s
         (tmp_path / name).symlink_to(TOFU_SMALL / "measured" / name)
     state = study.status(folder)
     assert (state.done, state.total) == (376, 376)
-    assert "5 of 20 subjects" in state.sample and "sorted by subject" in state.sample
+    assert "of 400, 5 of 20 subjects" in state.sample and "sorted by subject" in state.sample
     asked, again = (
         read_questions(study.plan(TOFU_SMALL / name).data) for name in ("plan.toml", "plan_stratified.toml")
     )

@@ -251,7 +251,7 @@ def metrics(
     count = "all metrics" if not metric else "1 metric" if len(metric) == 1 else f"{len(metric)} metrics"
     say(f"measuring {count} of {', '.join(model)} ...")
     import uds_lens as ul
-    from uds_lens._storage import require_fresh
+    from uds_lens._storage import check_folder, require_fresh
     from uds_lens.metrics._results import (
         FORMAT,
         require_metrics_table,
@@ -266,9 +266,10 @@ def metrics(
     for file in files.values():
         require_fresh(file, directory=False, format=FORMAT)
     if len(names) > 1:
+        check_folder(out)
         require_metrics_table(table)
     if not redo:
-        require_nothing_lost(files.values(), metric or None, options=options)
+        require_nothing_lost(dict(zip(files.values(), model, strict=True)), metric or None, options=options)
     cache = ul.metrics.MetricCache()
     sets = ul.metrics.open_metric_data(data, split=split, limit=limit, sample=sample)
     ul.metrics.fluency_scorer(options, metrics=metric or None, offline=run.offline)
