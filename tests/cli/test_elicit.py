@@ -27,7 +27,7 @@ def test_the_list(uds_lens):
 def asking(paths, data) -> list:
     """The command with all three models."""
     models = ("--model", paths.unlearned, "--retain", paths.retain, "--full", paths.full)
-    return ["elicit", *models, "--data", data]
+    return ["elicit", *models, "--examples", data]
 
 
 def test_an_elicitation(trio, examples, tmp_path, uds_lens):
@@ -50,7 +50,17 @@ def test_shots_from_retained_facts(trio, examples, tmp_path, uds_lens):
 
     facts = tmp_path / "retain.json"
     facts.write_text(json.dumps([{"question": "Who sang it?", "answer": "Ilse sang it."}]))
-    words = ["elicit", "--model", trio("llama").unlearned, "--data", examples, "--limit", 2, "--samples", 0]
+    words = [
+        "elicit",
+        "--model",
+        trio("llama").unlearned,
+        "--examples",
+        examples,
+        "--limit",
+        2,
+        "--samples",
+        0,
+    ]
     words += ["--max-new-tokens", 2, "--device", "cpu", "--probe", "icl(source=retain)", "--probe", "plain"]
     without = uds_lens(*words, "--out", tmp_path / "without")
     assert "no retained facts were given (ElicitData.retain; --retain-data)" in " ".join(without.out.split())
@@ -62,7 +72,7 @@ def test_shots_from_retained_facts(trio, examples, tmp_path, uds_lens):
 
 
 def test_without_retain_there_are_weaker_controls(trio, examples, tmp_path, uds_lens):
-    words = ["elicit", "--model", trio("llama").unlearned, "--data", examples, "--holdout", examples]
+    words = ["elicit", "--model", trio("llama").unlearned, "--examples", examples, "--holdout-data", examples]
     words += ["--probe", "plain", "--samples", 0, "--max-new-tokens", 2, "--limit", 2, "--device", "cpu"]
     outcome = uds_lens(*words, "--out", tmp_path / "result")
     assert outcome.code == 0, outcome.err
@@ -92,11 +102,11 @@ def test_what_could_not_be_asked_is_said_once(trio, tmp_path, uds_lens):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ((), "--model, --data, --out missing"),
-        (("--model", "m", "--data", "{data}", "--out", "{foreign}"), "choose another"),
-        (("--model", "m", "--data", "missing.json", "--out", "{new}"), "missing.json"),
+        ((), "--model, --examples, --out missing"),
+        (("--model", "m", "--examples", "{data}", "--out", "{foreign}"), "choose another"),
+        (("--model", "m", "--examples", "missing.json", "--out", "{new}"), "missing.json"),
         (
-            ("--model", "m", "--data", "{data}", "--out", "{new}", "--probe", "hypnosis"),
+            ("--model", "m", "--examples", "{data}", "--out", "{new}", "--probe", "hypnosis"),
             "no probe 'hypnosis'",
         ),
     ],
@@ -114,7 +124,18 @@ def test_refusals_are_one_line(uds_lens, examples, tmp_path, words, said):
 def test_the_result_of_another_model_is_kept_unless_it_is_to_be_replaced(trio, examples, tmp_path, uds_lens):
     """Refused before a model is loaded: there is none at `ckpt/other`."""
     paths, out = trio("llama"), tmp_path / "result"
-    settings = ("--data", examples, "--probe", "plain", "--samples", 0, "--max-new-tokens", 2, "--limit", 2)
+    settings = (
+        "--examples",
+        examples,
+        "--probe",
+        "plain",
+        "--samples",
+        0,
+        "--max-new-tokens",
+        2,
+        "--limit",
+        2,
+    )
     words = (*settings, "--device", "cpu", "--out", out)
     assert uds_lens("elicit", "--model", paths.unlearned, *words).code == 0
     before = (out / "manifest.json").read_bytes()

@@ -194,7 +194,7 @@ def metrics(
     ] = None,
     data: Annotated[
         str | None,
-        data_option("tofu:DIR or tofu:HUB_ID for all TOFU sets, or a file with a forget set."),
+        data_option("tofu:DIR or tofu:HUB_ID for all TOFU sets, or a file with a forget set.", "--examples"),
     ] = None,
     out: Annotated[
         Path | None,
@@ -254,17 +254,17 @@ def metrics(
     Examples:
       uds-lens metrics --list
       uds-lens metrics --model ckpt/npo --retain ckpt/retain --full ckpt/full \\
-          --data tofu:data/tofu --out runs/npo-metrics.json
+          --examples tofu:data/tofu --out runs/npo-metrics.json
     """
     if list_:
         print_list(as_json=printing.json)
         return
     if not model or data is None or out is None:
-        given = {"--model": model, "--data": data, "--out": out}
+        given = {"--model": model, "--examples": data, "--out": out}
         missing = ", ".join(flag for flag, value in given.items() if not value)
         raise ConfigError(
-            f"{missing} missing. For example: uds-lens metrics --model ckpt/npo --data forget10.json --out npo.json; "
-            "uds-lens metrics --list shows what there is to measure, and what it needs."
+            f"{missing} missing. For example: uds-lens metrics --model ckpt/npo --examples forget10.json "
+            "--out npo.json; uds-lens metrics --list shows what there is to measure, and what it needs."
         )
     count = "all metrics" if not metric else "1 metric" if len(metric) == 1 else f"{len(metric)} metrics"
     say(f"measuring {count} of {', '.join(model)} ...")

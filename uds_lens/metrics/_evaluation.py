@@ -10,7 +10,7 @@ from typing import Any
 from uds_lens._progress import tell
 from uds_lens._settings import as_settings
 from uds_lens.data import as_examples
-from uds_lens.data._prompts import protocol_told
+from uds_lens.data._prompts import describe_protocol
 from uds_lens.errors import ConfigError, ModelError
 from uds_lens.metrics._catalogue import METRICS, require_packages, resolve
 from uds_lens.metrics._data import MetricData
@@ -81,7 +81,7 @@ def evaluate(
     require_packages(spec for spec in specs if missing[spec.name] is None)
     passes = {spec.name: _passes(spec, session) for spec in specs if missing[spec.name] is None}
     if passes:
-        tell(f"asking with {protocol_told(options.protocol, session.protocol)}")
+        tell(f"prompts: {describe_protocol(options.protocol, session.protocol)}")
     session.perform([each for several in passes.values() for each in several], measure)
     evidence = Measured(session, scorer(fluency, offline=run.offline))
     for spec in specs:
