@@ -242,13 +242,7 @@ def test_wrong_arguments(trio, given, error, message, unchecked):
 
 @pytest.mark.parametrize(
     "wrong",
-    [
-        {"samples": -1},
-        {"temperature": 10**400},
-        {"leak_threshold": 1.5},
-        {"seed": "x" * 5000},
-        {"sample": 3},
-    ],
+    [{"samples": -1}, {"temperature": 10**400}, {"leak_threshold": 1.5}, {"seed": "x" * 5000}, {"sample": 3}],
 )
 def test_options_out_of_range(wrong, unchecked):
     with pytest.raises(ConfigError) as refused:
