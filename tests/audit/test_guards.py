@@ -195,7 +195,7 @@ def test_each_set_of_files_is_hashed_once(trio, monkeypatch, tmp_path):
 
     paths = [shutil.copytree(path, tmp_path / path.name) for path in trio("llama")]
     hashed = []
-    for module in ("file_identity", "hooked"):
+    for module in ("_fingerprint", "_hooked"):
         name = f"uds_lens.models.{module}.fingerprint"
         monkeypatch.setattr(name, lambda model: hashed.append(1) or fingerprint(model))
     baseline = Baseline.measure(*paths[:2], EXAMPLES, options=AUTO)
