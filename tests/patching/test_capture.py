@@ -21,10 +21,10 @@ from uds_lens.patching import (
 from uds_lens.patching import (
     _readout as readout,
 )
-from uds_lens.patching._plain import run_unhooked
-from uds_lens.patching._states import chosen_layers, require_site
+from uds_lens.patching._hooks import require_site, run_unhooked
+from uds_lens.patching._states import chosen_layers
 
-PADDED = "uds_lens.patching._passes"
+PADDED = "uds_lens.patching._blocks"
 
 SITES = ("resid_post", "resid_mid", "attn_out", "mlp_out")
 

@@ -10,6 +10,9 @@ from uds_lens.patching import (
     _engines as target_on_batch,
 )
 from uds_lens.patching import (
+    _plain as plain,
+)
+from uds_lens.patching import (
     as_hooked,
     capture,
     choose_engine,
@@ -136,12 +139,12 @@ def test_the_naive_engine_says_where_a_patch_has_no_effect(opened, batch_of, mon
         hook(torch.zeros(*batch.input_ids.shape, model.d_model))
         return unpatched
 
-    monkeypatch.setattr(target_on_batch, "run_hooks", ignores_the_hook)
+    monkeypatch.setattr(plain, "run_hooks", ignores_the_hook)
     with pytest.raises(
         PatchError, match=r"blocks\.0\.hook_resid_post changed \d+ positions, but the logits stayed"
     ):
         target.patched(cache)
-    monkeypatch.setattr(target_on_batch, "run_hooks", lambda *_: unpatched)
+    monkeypatch.setattr(plain, "run_hooks", lambda *_: unpatched)
     with pytest.raises(PatchError, match=r"ran 0 times, expected once"):
         target.patched(cache)
 

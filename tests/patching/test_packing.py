@@ -11,10 +11,11 @@ from tiny_models import FAMILIES
 
 from uds_lens.errors import UdsLensWarning
 from uds_lens.patching import choose_engine, open_target
+from uds_lens.patching._blocks import PACKED_FAMILIES, may_be_packable, packable
 from uds_lens.patching._packing import PackedAttention, Packing
-from uds_lens.patching._passes import PACKED_FAMILIES, may_be_packable, packable, packed_pass, padded_pass
 from uds_lens.patching._plain import capture
 from uds_lens.patching._states import SpanCache
+from uds_lens.patching._wave import own_pass
 
 masks = st.lists(st.integers(1, 6), min_size=1, max_size=5).flatmap(
     lambda lengths: st.tuples(st.just(lengths), st.booleans(), st.integers(1, 4))
@@ -55,7 +56,9 @@ def test_packed_rows_give_the_states_of_padded_rows(opened, batch_of, family):
     for side in ("left", "right"):
         batch = batch_of(side=side)
         assert len(set(batch.attention_mask.sum(1).tolist())) > 1, "rows of one length test nothing"
-        packed, padded = (run(model, batch, keep_prefix=False).states for run in (packed_pass, padded_pass))
+        packed, padded = (
+            own_pass(model, batch, keep_prefix=False, packed=packed).states for packed in (True, False)
+        )
         torch.testing.assert_close(packed, padded, atol=2e-5, rtol=1e-5)
     assert packable(model)
     assert model.hf.config.get_text_config().model_type in PACKED_FAMILIES

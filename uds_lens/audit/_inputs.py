@@ -32,7 +32,7 @@ from uds_lens.models import (
     read_checkpoint_info,
 )
 from uds_lens.patching import ModelCosts, choose_reading, fall_back, row_layout
-from uds_lens.patching._passes import may_be_packable
+from uds_lens.patching._blocks import may_be_packable
 from uds_lens.results._settings import AuditConfig, RunOptions
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ class Plan:
     """Control facts: rows, and what was skipped; None without a control."""
 
     packed: bool = False
-    """Whether all models run on packed rows (see `uds_lens.patching._passes`)."""
+    """Whether all models run on packed rows (see `uds_lens.patching._blocks`)."""
 
     _made: dict[tuple[PaddingSide, tuple[int, ...]], TokenBatch] = field(default_factory=dict, repr=False)
     """Tensors made so far: every model runs on the same."""

@@ -35,9 +35,9 @@ from uds_lens.patching import (
     open_target,
     row_layout,
 )
+from uds_lens.patching._blocks import packable
 from uds_lens.patching._costs import SCORES_AT_ONCE
 from uds_lens.patching._engines import PatchEngine, checked_rows
-from uds_lens.patching._passes import packable
 from uds_lens.results._records import ModelRecord
 from uds_lens.results._settings import AuditConfig, RunOptions
 

@@ -1,11 +1,9 @@
-"""The target on one batch, ready to be patched: recorded once, or run anew for each layer by the reference."""
+"""Open a target with either engine, and check the fast one against the plain one before it is trusted."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from jaxtyping import Float
@@ -14,45 +12,13 @@ from torch import Tensor, nn
 from uds_lens._compat.torch import is_out_of_memory
 from uds_lens._types import Engine, Site, check_choice
 from uds_lens.data import TokenBatch, TokenSequence
-from uds_lens.errors import ModelBusyError, PatchError, warn_once
+from uds_lens.errors import ModelBusyError, warn_once
 from uds_lens.models import HookedModel
-from uds_lens.patching._plain import (
-    SpanPatch,
-    as_hooked,
-    capture,
-    run_hooks,
-    run_unhooked,
-    scored_logprobs,
-)
+from uds_lens.patching._hooks import as_hooked
+from uds_lens.patching._plain import NaiveTarget, capture
 from uds_lens.patching._side_by_side import require_fitting
-from uds_lens.patching._states import SpanCache, chosen_layers, hook_name, patch_hooks
+from uds_lens.patching._states import PatchEngine, SpanCache
 from uds_lens.patching._wave import Recording, record, resume_patched
-
-
-class PatchEngine(ABC):
-    """The target on one batch, ready to be patched."""
-
-    model: HookedModel
-    """The target."""
-
-    batch: TokenBatch
-    """The tokens, on the target's device."""
-
-    @property
-    @abstractmethod
-    def logprobs(self) -> Float[Tensor, "batch win"]:
-        """Unpatched log-probabilities of the scored tokens."""
-
-    @property
-    @abstractmethod
-    def states(self) -> Float[Tensor, "batch layer win d_model"]:
-        """The target's own `resid_post` at the window."""
-
-    @abstractmethod
-    def patched(
-        self, cache: SpanCache, *, layers: list[int] | None = None
-    ) -> Float[Tensor, "batch layer win"]:
-        """Log-probabilities with each of `layers` patched (None: all); NaN for the others."""
 
 
 @dataclass(eq=False)
@@ -80,62 +46,6 @@ class WavefrontTarget(PatchEngine):
     ) -> Float[Tensor, "batch layer win"]:
         """Log-probabilities with each of `layers` patched (None: all); NaN for the others."""
         return resume_patched(self.model, self.recording, cache, layers=layers)
-
-
-@dataclass(eq=False)
-class NaiveTarget(PatchEngine):
-    """The target on one batch; every patched layer is a full forward with a TransformerLens hook."""
-
-    model: HookedModel
-    batch: TokenBatch
-    packed: bool = False
-    """How `states` are read; patched forwards run on padded rows."""
-
-    reading: Engine = "wavefront"
-    """Engine that reads `states`: the one that reads those of the sources."""
-
-    @cached_property
-    def _logits(self) -> Float[Tensor, "batch pos d_vocab"]:
-        with torch.no_grad():
-            return run_unhooked(self.model, self.batch)
-
-    @cached_property
-    def logprobs(self) -> Float[Tensor, "batch win"]:
-        """Unpatched log-probabilities of the scored tokens."""
-        return scored_logprobs(self._logits, self.batch)
-
-    @cached_property
-    def states(self) -> Float[Tensor, "batch layer win d_model"]:
-        """The target's own `resid_post` at the window."""
-        return capture(self.model, self.batch, packed=self.packed, engine=self.reading).states
-
-    @torch.no_grad()
-    def patched(
-        self, cache: SpanCache, *, layers: list[int] | None = None
-    ) -> Float[Tensor, "batch layer win"]:
-        """Log-probabilities with each of `layers` patched (None: all); NaN for the others.
-
-        Raises:
-            PatchError: A hook did not run exactly once, or it changed states and the logits stayed the same.
-        """
-        cache.check_fits(self.batch, n_layers=self.model.n_layers, d_model=self.model.d_model)
-        shape = (len(self.batch), self.model.n_layers, self.batch.window.shape[1])
-        result = torch.full(shape, torch.nan, dtype=torch.float32, device=self.batch.window.device)
-        for layer in chosen_layers(layers, self.model.n_layers):
-            patch = SpanPatch(self.batch, cache[layer])
-            name = hook_name(cache.site, layer)
-            logits = run_hooks(self.model, self.batch, patch_hooks(cache.site, layer, patch))
-            if patch.fired != 1:
-                raise PatchError(f"the hook at {name} ran {patch.fired} times, expected once.")
-            # In half precision the smallest changes may honestly round away, and hooks may drop what a block is given.
-            precise = self.model.dtype == torch.float32 and not self.model.runs_hooks
-            if precise and patch.changed and torch.equal(logits, self._logits):
-                raise PatchError(
-                    f"the hook at {name} changed {patch.changed} positions, but the logits stayed the same: the "
-                    "model ignores the hooked value. This architecture cannot be patched here."
-                )
-            result[:, layer] = scored_logprobs(logits, self.batch)
-        return result
 
 
 def open_target(

@@ -286,6 +286,8 @@ class KeptKeys:
         self.keys, self.values = keys, values
         self.writes = [0] * len(keys)
         """How often each block gave its keys and values."""
+        self.stop_at_last = False
+        """Whether the last block is stopped, by `PrefixKept`, once its keys and values are kept."""
 
     @classmethod
     def nothing(cls, n_layers: int) -> KeptKeys:
@@ -304,13 +306,12 @@ class KeptKeys:
             self.keys[layer], self.values[layer] = keys, values
 
 
-def recording_cache(kept: KeptKeys, *, keep: bool, stop_at_last: bool) -> object:
+def recording_cache(kept: KeptKeys, *, keep: bool) -> object:
     """A cache that hands keys and values through unchanged and remembers them in `kept`.
 
     Args:
         kept: Where they go.
         keep: Remember every layer; False remembers the last one only.
-        stop_at_last: Raise `PrefixKept` once the last layer's are remembered.
 
     Returns:
         What a model takes as `past_key_values`.
@@ -319,7 +320,7 @@ def recording_cache(kept: KeptKeys, *, keep: bool, stop_at_last: bool) -> object
 
     def remember(layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         kept.write(layer, keys, values, keep=keep or layer == last)
-        if layer == last and stop_at_last:
+        if layer == last and kept.stop_at_last:
             raise PrefixKept
         return keys, values
 

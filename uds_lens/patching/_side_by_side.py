@@ -20,7 +20,7 @@ from uds_lens._types import PaddingSide
 from uds_lens.data import TokenBatch, TokenSequence, make_batch
 from uds_lens.errors import ModelError, PatchError, warn_once
 from uds_lens.models import HookedModel
-from uds_lens.patching._passes import is_tested_family
+from uds_lens.patching._blocks import is_tested_family
 from uds_lens.patching._states import run_decoder
 
 ROUNDING = {torch.float32: 1e-3, torch.bfloat16: 0.05, torch.float16: 0.01}

@@ -1,8 +1,9 @@
-"""What was read from one model at the windows of one batch."""
+"""States at the window: what is read from one model and patched into another."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -11,9 +12,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from uds_lens._types import LastLayer, Site, check_choice
+from uds_lens._types import LastLayer, Site
 from uds_lens.data import TokenBatch
-from uds_lens.errors import ModelError, PatchError, Setting
+from uds_lens.errors import PatchError
 from uds_lens.models import Anatomy, HookedModel
 
 
@@ -67,81 +68,30 @@ class SpanCache:
             )
 
 
-# Where in a block a state is read or replaced, by TransformerLens hook name.
+class PatchEngine(ABC):
+    """The target on one batch, ready to be patched."""
 
+    model: HookedModel
+    """The target."""
 
-def hook_name(site: Site, layer: int) -> str:
-    """TransformerLens's name of a site.
+    batch: TokenBatch
+    """The tokens, on the target's device."""
 
-    >>> hook_name("resid_post", 3)
-    'blocks.3.hook_resid_post'
-    """
-    check_choice("site", site, Site)
-    return f"blocks.{layer}.hook_{site}"
+    @property
+    @abstractmethod
+    def logprobs(self) -> Float[Tensor, "batch win"]:
+        """Unpatched log-probabilities of the scored tokens."""
 
+    @property
+    @abstractmethod
+    def states(self) -> Float[Tensor, "batch layer win d_model"]:
+        """The target's own `resid_post` at the window."""
 
-def require_site(model: HookedModel, site: Site) -> None:
-    """Raise unless the model's blocks have the site.
-
-    Raises:
-        PatchError: The family has no such point (GPT-NeoX runs attention and MLP in parallel, so there is no
-            `resid_mid`).
-    """
-    check_choice("site", site, Site)
-    if site == "resid_post":
-        return
-    if not model.has_bridge:
-        raise PatchError(
-            f"{_why_no_bridge(model)} So {site!r} is out of reach: use ",
-            Setting("site", "resid_post"),
-            ".",
-        )
-    if model.bridge.get_hook_point(hook_name(site, 0)) is None:
-        raise PatchError(
-            f"{model.architecture} has no {site!r}: its blocks do not have that point (parallel attention and MLP "
-            "have no state between them). Use ",
-            Setting("site", "resid_post"),
-            ", 'attn_out' or 'mlp_out'.",
-        )
-
-
-def _why_no_bridge(model: HookedModel) -> str:
-    try:
-        return f"{model.name!r} has a Bridge: {model.bridge.cfg.n_layers} layers."
-    except ModelError as error:
-        return str(error)
-
-
-def patch_hooks(
-    site: Site, layer: int, write: Callable[[Tensor], Tensor]
-) -> list[tuple[str, Callable[..., Tensor]]]:
-    """TransformerLens hooks that replace a site's activation by `write(activation)` for all that reads it.
-
-    `hook_resid_mid` stands at the input of the MLP's norm: what it returns reaches the MLP, but not the residual
-    connection around it. So for that site a second hook adds the change to the block's output, where the residual
-    stream would have carried it.
-
-    Args:
-        site: Point of the block.
-        layer: Which block.
-        write: Takes the activation, returns the one to use instead; called once per forward.
-
-    Returns:
-        Pairs of hook name and hook.
-    """
-    if site != "resid_mid":
-        return [(hook_name(site, layer), lambda activation, *, hook=None: write(activation))]
-    moved: list[Tensor] = []
-
-    def before_mlp(activation: Tensor, *, hook: Any = None) -> Tensor:
-        patched = write(activation)
-        moved.append(patched - activation)
-        return patched
-
-    def after_block(activation: Tensor, *, hook: Any = None) -> Tensor:
-        return activation + moved.pop()
-
-    return [(hook_name("resid_mid", layer), before_mlp), (hook_name("resid_post", layer), after_block)]
+    @abstractmethod
+    def patched(
+        self, cache: SpanCache, *, layers: list[int] | None = None
+    ) -> Float[Tensor, "batch layer win"]:
+        """Log-probabilities with each of `layers` patched (None: all); NaN for the others."""
 
 
 def chosen_layers(layers: Sequence[int] | None, n_layers: int) -> list[int]:
@@ -162,9 +112,6 @@ def chosen_layers(layers: Sequence[int] | None, n_layers: int) -> list[int]:
     return chosen
 
 
-# Small pieces that every pass through a model is made of: hooks on its blocks, cuts to the window.
-
-
 def at_window(
     states: Float[Tensor, "batch pos d_model"], window: Int[Tensor, "batch win"]
 ) -> Float[Tensor, "batch win d_model"]:
@@ -177,28 +124,6 @@ def at_window(
 def first_tensor(output: Any) -> Tensor:
     """A block's hidden state, whether it returns a tensor or a tuple that starts with it."""
     return output if isinstance(output, Tensor) else output[0]
-
-
-@contextmanager
-def forward_hooks(modules: nn.ModuleList, hook: Any, *, pre: bool = False) -> Iterator[None]:
-    """Register `hook(layer, ...)` on every block for the length of the `with` block."""
-    handles = []
-    try:
-        for layer, module in enumerate(modules):
-            if pre:
-                handles.append(
-                    module.register_forward_pre_hook(
-                        lambda m, args, kwargs, layer=layer: hook(layer, args, kwargs), with_kwargs=True
-                    )
-                )
-            else:
-                handles.append(
-                    module.register_forward_hook(lambda m, args, output, layer=layer: hook(layer, output))
-                )
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def run_decoder(anatomy: Anatomy, batch: TokenBatch, **options: Any) -> Any:
@@ -237,6 +162,28 @@ def read_window_states(model: HookedModel, batch: TokenBatch) -> Float[Tensor, "
         run_decoder(model.anatomy, batch, use_cache=False)
     require_each_once(model, states)
     return torch.stack(states, dim=1)
+
+
+@contextmanager
+def forward_hooks(modules: nn.ModuleList, hook: Any, *, pre: bool = False) -> Iterator[None]:
+    """Register `hook(layer, ...)` on every block for the length of the `with` block."""
+    handles = []
+    try:
+        for layer, module in enumerate(modules):
+            if pre:
+                handles.append(
+                    module.register_forward_pre_hook(
+                        lambda m, args, kwargs, layer=layer: hook(layer, args, kwargs), with_kwargs=True
+                    )
+                )
+            else:
+                handles.append(
+                    module.register_forward_hook(lambda m, args, output, layer=layer: hook(layer, output))
+                )
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 def require_each_once(model: HookedModel, states: list[Tensor]) -> None:
