@@ -148,10 +148,8 @@ def test_a_family_without_a_point_is_named(opened, batch_of):
 
 def test_an_unknown_site_is_refused(monkeypatch):
     monkeypatch.setattr("jaxtyping.config.jaxtyping_disable", True)
-    with pytest.raises(
-        ConfigError, match="site must be one of 'resid_post', 'resid_mid', 'attn_out', 'mlp_out'"
-    ):
-        hook_name("resid_pre", 0)
+    with pytest.raises(ConfigError, match="site must be one of 'resid_pre', 'resid_post', 'resid_mid'"):
+        hook_name("resid", 0)
 
 
 def test_chosen_layers():

@@ -7,12 +7,8 @@ from tiny_models import FAMILIES, build_model
 from uds_lens.data import TokenSequence, make_batch
 from uds_lens.errors import PatchError, UdsLensWarning, forget_warnings
 from uds_lens.patching import (
-    _engines as target_on_batch,
-)
-from uds_lens.patching import (
-    _plain as plain,
-)
-from uds_lens.patching import (
+    WavefrontTarget,
+    _plain,
     as_hooked,
     capture,
     choose_engine,
@@ -139,12 +135,12 @@ def test_the_naive_engine_says_where_a_patch_has_no_effect(opened, batch_of, mon
         hook(torch.zeros(*batch.input_ids.shape, model.d_model))
         return unpatched
 
-    monkeypatch.setattr(plain, "run_hooks", ignores_the_hook)
+    monkeypatch.setattr(_plain, "run_with", ignores_the_hook)
     with pytest.raises(
         PatchError, match=r"blocks\.0\.hook_resid_post changed \d+ positions, but the logits stayed"
     ):
         target.patched(cache)
-    monkeypatch.setattr(plain, "run_hooks", lambda *_: unpatched)
+    monkeypatch.setattr(_plain, "run_with", lambda *_: unpatched)
     with pytest.raises(PatchError, match=r"ran 0 times, expected once"):
         target.patched(cache)
 
@@ -156,7 +152,7 @@ def test_the_check_chooses_the_wavefront_where_it_is_exact(opened, batch_of, fam
 
 def spoilt(change):
     """The wavefront with a mistake in what it returns."""
-    true = target_on_batch.resume_patched
+    true = WavefrontTarget.patched
     return lambda *args, **kwargs: change(true(*args, **kwargs))
 
 
@@ -176,7 +172,7 @@ def test_the_check_falls_back_with_a_warning_where_the_wavefront_is_wrong(
     opened, batch_of, monkeypatch, change, why
 ):
     forget_warnings()
-    monkeypatch.setattr(target_on_batch, "resume_patched", spoilt(change))
+    monkeypatch.setattr(WavefrontTarget, "patched", spoilt(change))
     with pytest.warns(UdsLensWarning, match=rf"\(LlamaForCausalLM\): the fast engine .*{why}.*naive engine"):
         assert choose_engine(opened("llama"), batch_of("entity", "left", (1, 2))) == "naive"
     forget_warnings()

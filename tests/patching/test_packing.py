@@ -11,9 +11,9 @@ from tiny_models import FAMILIES
 
 from uds_lens.errors import UdsLensWarning
 from uds_lens.patching import choose_engine, open_target
-from uds_lens.patching._blocks import PACKED_FAMILIES, may_be_packable, packable
 from uds_lens.patching._packing import PackedAttention, Packing
 from uds_lens.patching._plain import capture
+from uds_lens.patching._side_by_side import PACKED_FAMILIES, may_be_packable, packable
 from uds_lens.patching._states import SpanCache
 from uds_lens.patching._wave import own_pass
 

@@ -34,7 +34,7 @@ from uds_lens.elicitation._prompts import (
 from uds_lens.errors import ConfigError, Setting
 from uds_lens.models import HookedModel
 from uds_lens.patching import row_layout
-from uds_lens.patching._states import first_tensor
+from uds_lens.patching._hooks import first_tensor
 
 
 @validated

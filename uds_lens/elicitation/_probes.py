@@ -42,7 +42,7 @@ from uds_lens.elicitation._prompts import (
 from uds_lens.generation import way_of
 from uds_lens.generation._sampling import sample_continuations
 from uds_lens.models import HookedModel
-from uds_lens.patching._states import first_tensor
+from uds_lens.patching._hooks import first_tensor
 
 # Audits that change what is asked: obedience, shots, masking, a forced start, the answer's own beginning.
 

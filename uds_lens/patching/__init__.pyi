@@ -5,6 +5,7 @@ from ._engines import choose_reading as choose_reading
 from ._engines import fall_back as fall_back
 from ._engines import open_target as open_target
 from ._engines import patched_logprobs as patched_logprobs
+from ._engines import record as record
 from ._hooks import as_hooked as as_hooked
 from ._hooks import hook_name as hook_name
 from ._hooks import patch_hooks as patch_hooks
@@ -21,5 +22,3 @@ from ._recording import Recording as Recording
 from ._side_by_side import RowLayout as RowLayout
 from ._side_by_side import row_layout as row_layout
 from ._states import SpanCache as SpanCache
-from ._wave import record as record
-from ._wave import resume_patched as resume_patched

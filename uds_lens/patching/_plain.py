@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -11,20 +12,23 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from uds_lens._types import Engine, LastLayer, Site, check_choice
+from uds_lens._types import Engine, HookSite, LastLayer, check_choice
 from uds_lens.data import TokenBatch
 from uds_lens.errors import PatchError
 from uds_lens.models import HookedModel
-from uds_lens.patching._hooks import as_hooked, hook_name, patch_hooks, require_site, run_hooks, run_unhooked
-from uds_lens.patching._side_by_side import require_fitting
-from uds_lens.patching._states import (
-    PatchEngine,
-    SpanCache,
-    at_window,
-    chosen_layers,
-    read_window_states,
-    require_each_once,
+from uds_lens.patching._hooks import (
+    HEADS,
+    as_hooked,
+    first_tensor,
+    hook_name,
+    patch_hooks,
+    require_site,
+    run_decoder,
+    run_unhooked,
+    run_with,
 )
+from uds_lens.patching._side_by_side import require_fitting
+from uds_lens.patching._states import PatchEngine, Score, SpanCache, at_window, chosen_layers
 from uds_lens.patching._wave import own_pass
 
 logger = logging.getLogger(__name__)
@@ -35,7 +39,7 @@ def capture(
     model: HookedModel | nn.Module,
     batch: TokenBatch,
     *,
-    site: Site = "resid_post",
+    site: HookSite = "resid_post",
     last_layer: LastLayer = "resid_post",
     packed: bool = False,
     engine: Engine = "wavefront",
@@ -50,10 +54,9 @@ def capture(
         site: Point of each block to read.
         last_layer: `post_norm` replaces the last layer's residual stream by that after the model's final norm,
             as the `hidden_states` of transformers have it (reproduces the UDS paper's released script).
-        packed: Run rows end to end, without padding between them (see `patching.wavefront.row_layout`). Source and
-            target must agree in it.
+        packed: Run rows end to end, without padding between them. Source and target must agree in it.
         engine: `wavefront` (or `auto`) runs the last block at the window only, where the model's blocks can be run
-            alone; `naive` is one whole forward with hooks, and how a model with hooks of its own is read in any case.
+            alone; `naive` is one whole forward with hooks, as for any model that has user hooks.
 
     Returns:
         The states, `[batch, layer, win, d_model]`, on the model's device.
@@ -78,47 +81,63 @@ def capture(
         require_site(model, site)
         require_fitting(model, batch)
         batch = batch.to(model.device)
-        if site != "resid_post":
-            states = _read_by_bridge(model, batch, site)
-        elif engine == "naive" or model.runs_hooks:
-            states = read_window_states(model, batch)
-        else:
-            states = _read_by_wave(model, batch, packed=packed)
-        if last_layer == "post_norm" and site == "resid_post":
-            states[:, -1] = model.anatomy.final_norm(states[:, -1])
-        return SpanCache(states=states, site=site, last_layer=last_layer, name=model.name)
+        if site != "resid_post" or engine == "naive" or model.runs_hooks:
+            return _read_by_hooks(model, batch, site, last_layer)
+        try:
+            states = own_pass(model, batch, keep_prefix=False, packed=packed).states
+        except PatchError as error:
+            if packed:
+                raise
+            logger.info("%r: states are read by a whole forward, because %s", model.name, error)
+            return _read_by_hooks(model, batch, site, last_layer)
+        return _cache_of(model, states, site, last_layer)
 
 
-def _read_by_wave(
-    model: HookedModel, batch: TokenBatch, *, packed: bool
-) -> Float[Tensor, "batch layer win d_model"]:
-    try:
-        return own_pass(model, batch, keep_prefix=False, packed=packed).states
-    except PatchError as error:
-        if packed:
-            raise
-        logger.info("%r: states are read by a whole forward, because %s", model.name, error)
-        return read_window_states(model, batch)
-
-
-def _read_by_bridge(
-    model: HookedModel, batch: TokenBatch, site: Site
-) -> Float[Tensor, "batch layer win d_model"]:
+def _read_by_hooks(model: HookedModel, batch: TokenBatch, site: HookSite, last_layer: LastLayer) -> SpanCache:
+    """Read states by one whole forward: through the Bridge inside a block, else with plain hooks on the blocks."""
     states: list[Tensor] = []
+    heads = 0
 
-    def keep(activation: Tensor, *, hook: Any) -> None:
-        states.append(at_window(activation, batch.window).to(model.device))
+    def keep(activation: Tensor) -> None:
+        nonlocal heads
+        heads = activation.shape[2] if site in HEADS else 0
+        states.append(at_window(activation.flatten(2), batch.window).to(model.device))
 
-    names = [(hook_name(site, layer), keep) for layer in range(model.n_layers)]
-    model.bridge.run_with_hooks(
-        batch.input_ids,
-        fwd_hooks=names,
-        attention_mask=batch.attention_mask,
-        position_ids=batch.position_ids,
-        return_type=None,
-    )
-    require_each_once(model, states)
-    return torch.stack(states, dim=1)
+    if site == "resid_post":
+        handles = [
+            block.register_forward_hook(lambda module, args, output: keep(first_tensor(output)))
+            for block in model.anatomy.layers
+        ]
+        try:
+            run_decoder(model.anatomy, batch, use_cache=False)
+        finally:
+            for handle in handles:
+                handle.remove()
+    else:
+        model.bridge.run_with_hooks(
+            batch.input_ids,
+            fwd_hooks=[
+                (hook_name(site, layer), lambda activation, hook: keep(activation))
+                for layer in range(model.n_layers)
+            ],
+            attention_mask=batch.attention_mask,
+            position_ids=batch.position_ids,
+            return_type=None,
+        )
+    if len(states) != model.n_layers:
+        raise PatchError(
+            f"{model.name!r}: {len(states)} layers were read in one forward, expected {model.n_layers}. The model "
+            "skips or repeats blocks, which patching by layer cannot describe."
+        )
+    return _cache_of(model, torch.stack(states, dim=1), site, last_layer, heads)
+
+
+def _cache_of(
+    model: HookedModel, states: Tensor, site: HookSite, last_layer: LastLayer, heads: int = 0
+) -> SpanCache:
+    if last_layer == "post_norm" and site == "resid_post":
+        states[:, -1] = model.anatomy.final_norm(states[:, -1])
+    return SpanCache(states, site, last_layer, model.name, heads)
 
 
 @dataclass(eq=False, repr=False)  # TransformerLens prints every hook it adds: no tensors in its repr
@@ -152,7 +171,47 @@ class SpanPatch:
         return patched
 
 
-@dataclass(eq=False)
+@torch.no_grad()
+def run_patched(
+    model: HookedModel | nn.Module, batch: TokenBatch, cache: SpanCache, *, layer: int | Sequence[int]
+) -> Float[Tensor, "batch pos d_vocab"]:
+    """Run the target once, with the states of one layer, or of several at once, replaced at the patched positions.
+
+    Args:
+        model: The target.
+        batch: The tokens that `cache` was captured on.
+        cache: The source's states.
+        layer: Which layer to patch; several (`[3, 5]`, `range(i, j + 1)`) are patched together in one forward.
+
+    Returns:
+        Logits at every position, in the model's dtype.
+
+    Raises:
+        PatchError: The cache does not fit the batch, there is no such layer, or a hook did not run exactly once.
+    """
+    model = as_hooked(model)
+    require_site(model, cache.site)
+    require_fitting(model, batch)
+    return _patched(model, batch.to(model.device), cache, [layer] if isinstance(layer, int) else layer)[0]
+
+
+def _patched(
+    model: HookedModel, batch: TokenBatch, cache: SpanCache, layers: Sequence[int]
+) -> tuple[Float[Tensor, "batch pos d_vocab"], int]:
+    """Return the logits, and how many positions were changed."""
+    cache.check_fits(batch, n_layers=model.n_layers, d_model=model.d_model)
+    patches = {layer: SpanPatch(batch, cache[layer]) for layer in chosen_layers(layers, model.n_layers)}
+    hooks = [pair for layer, patch in patches.items() for pair in patch_hooks(cache.site, layer, patch)]
+    logits = run_with(model, batch, hooks)
+    for layer, patch in patches.items():
+        if patch.fired != 1:
+            raise PatchError(
+                f"the hook at {hook_name(cache.site, layer)} ran {patch.fired} times, expected once."
+            )
+    return logits, sum(patch.changed for patch in patches.values())
+
+
+@dataclass(eq=False, repr=False)
 class NaiveTarget(PatchEngine):
     """The target on one batch; every patched layer is a full forward with a TransformerLens hook."""
 
@@ -164,6 +223,9 @@ class NaiveTarget(PatchEngine):
     reading: Engine = "wavefront"
     """Engine that reads `states`: the one that reads those of the sources."""
 
+    score: Score | None = None
+    """Measured instead of log-probabilities."""
+
     @cached_property
     def _logits(self) -> Float[Tensor, "batch pos d_vocab"]:
         with torch.no_grad():
@@ -172,7 +234,7 @@ class NaiveTarget(PatchEngine):
     @cached_property
     def logprobs(self) -> Float[Tensor, "batch win"]:
         """Unpatched log-probabilities of the scored tokens."""
-        return scored_logprobs(self._logits, self.batch)
+        return scored_logprobs(self._logits, self.batch, score=self.score)
 
     @cached_property
     def states(self) -> Float[Tensor, "batch layer win d_model"]:
@@ -183,69 +245,38 @@ class NaiveTarget(PatchEngine):
     def patched(
         self, cache: SpanCache, *, layers: list[int] | None = None
     ) -> Float[Tensor, "batch layer win"]:
-        """Log-probabilities with each of `layers` patched (None: all); NaN for the others.
+        """Log-probabilities with each of `layers` patched in turn (None: all); NaN for the others.
 
         Raises:
             PatchError: A hook did not run exactly once, or it changed states and the logits stayed the same.
         """
-        cache.check_fits(self.batch, n_layers=self.model.n_layers, d_model=self.model.d_model)
         shape = (len(self.batch), self.model.n_layers, self.batch.window.shape[1])
         result = torch.full(shape, torch.nan, dtype=torch.float32, device=self.batch.window.device)
+        cache.check_fits(self.batch, n_layers=self.model.n_layers, d_model=self.model.d_model)
         for layer in chosen_layers(layers, self.model.n_layers):
-            patch = SpanPatch(self.batch, cache[layer])
-            name = hook_name(cache.site, layer)
-            logits = run_hooks(self.model, self.batch, patch_hooks(cache.site, layer, patch))
-            if patch.fired != 1:
-                raise PatchError(f"the hook at {name} ran {patch.fired} times, expected once.")
+            logits, changed = _patched(self.model, self.batch, cache, [layer])
             # In half precision the smallest changes may honestly round away, and hooks may drop what a block is given.
             precise = self.model.dtype == torch.float32 and not self.model.runs_hooks
-            if precise and patch.changed and torch.equal(logits, self._logits):
+            if precise and changed and torch.equal(logits, self._logits):
                 raise PatchError(
-                    f"the hook at {name} changed {patch.changed} positions, but the logits stayed the same: the "
-                    "model ignores the hooked value. This architecture cannot be patched here."
+                    f"the hook at {hook_name(cache.site, layer)} changed {changed} positions, but the logits stayed "
+                    "the same: the model ignores the hooked value. This architecture cannot be patched here."
                 )
-            result[:, layer] = scored_logprobs(logits, self.batch)
+            result[:, layer] = scored_logprobs(logits, self.batch, score=self.score)
         return result
 
 
-@torch.no_grad()
-def run_patched(
-    model: HookedModel | nn.Module, batch: TokenBatch, cache: SpanCache, *, layer: int
-) -> Float[Tensor, "batch pos d_vocab"]:
-    """Logits of the target with one layer's states replaced at the patched positions.
-
-    Args:
-        model: The target.
-        batch: The tokens that `cache` was captured on.
-        cache: The source's states.
-        layer: Which layer to patch.
-
-    Returns:
-        Logits at every position, in the model's dtype.
-
-    Raises:
-        PatchError: The cache does not fit the batch, there is no such layer, or the hook did not run exactly once.
-    """
-    model = as_hooked(model)
-    require_site(model, cache.site)
-    require_fitting(model, batch)
-    batch = batch.to(model.device)
-    cache.check_fits(batch, n_layers=model.n_layers, d_model=model.d_model)
-    (layer,) = chosen_layers([layer], model.n_layers)
-    patch = SpanPatch(batch, cache[layer])
-    logits = run_hooks(model, batch, patch_hooks(cache.site, layer, patch))
-    if patch.fired != 1:
-        raise PatchError(
-            f"the hook at {hook_name(cache.site, layer)} ran {patch.fired} times, expected once."
-        )
-    return logits
-
-
 def scored_logprobs(
-    logits: Float[Tensor, "batch pos d_vocab"], batch: TokenBatch
+    logits: Float[Tensor, "batch pos d_vocab"],
+    batch: TokenBatch,
+    *,
+    score: Score | None = None,
 ) -> Float[Tensor, "batch win"]:
-    """Log-probabilities of the scored targets from full logits: float32 nats, NaN where not scored."""
+    """Return the log-probabilities of the scored targets, float32 nats, or what `score` gives; NaN where not scored."""
     rows = torch.arange(batch.window.shape[0], device=logits.device)[:, None]
-    logprobs = logits[rows, batch.window].float().log_softmax(-1)
-    picked = logprobs.gather(-1, batch.targets.clamp(min=0)[..., None])[..., 0]
-    return picked.masked_fill(~batch.scored_mask, torch.nan)
+    at, targets = logits[rows, batch.window].float(), batch.targets.clamp(min=0)
+    if score is None:
+        values = at.log_softmax(-1).gather(-1, targets[..., None])[..., 0]
+    else:
+        values = score(at.flatten(0, 1), targets.flatten()).view_as(targets).float()
+    return values.masked_fill(~batch.scored_mask, torch.nan)

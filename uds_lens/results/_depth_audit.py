@@ -566,11 +566,13 @@ class DepthAudit(AuditFigures):
             >>> audit.uds
             1.0
         """
-        from uds_lens.audit._two_stage import audit_from_scratch
+        from uds_lens.audit._two_stage import measure_stages
 
-        return audit_from_scratch(
+        _, audit = measure_stages(
             full, retain, unlearned, examples, control=control, config=config, options=options
         )
+        assert audit is not None
+        return audit
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the audit to a directory (JSON, safetensors, parquet), whole or not at all."""

@@ -24,7 +24,7 @@ from uds_lens.data import (
 from uds_lens.errors import DataError
 from uds_lens.generation import growing_way
 from uds_lens.patching import as_hooked, row_layout
-from uds_lens.patching._blocks import is_tested_family
+from uds_lens.patching._side_by_side import is_tested_family
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
