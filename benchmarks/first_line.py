@@ -21,7 +21,7 @@ def main() -> None:
     asked = parser.parse_args()
     models = asked.shared / "models" / "tofu-small"
     data = asked.shared / "data" / "tofu" / "forget10_filtered.json"
-    words = ["--full", models / "full", "--retain", models / "retain90", "--unlearned", models / "retain95"]
+    words = ["--full", models / "full", "--retain", models / "retain90", "--model", models / "retain95"]
     seconds, line = [], b""
     with tempfile.TemporaryDirectory() as folder:
         for number in range(asked.repeats):

@@ -129,7 +129,6 @@ def add_logit_lens(rows: list[dict], shared: Path, out: Path) -> None:
                 full=models / "full",
                 cache=cache,
                 run=ul.RunOptions(device="cpu"),
-                fluency="heuristic",
             )
             file.parent.mkdir(exist_ok=True)
             file.write_text(json.dumps(results["logit_lens"].value))

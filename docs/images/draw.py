@@ -22,8 +22,7 @@ from uds_lens.report._audit_page import method_picture
 HERE = Path(__file__).parent
 COLUMNS = 96
 COMMAND = (
-    "uds-lens audit --full full --retain retain --unlearned npo --unlearned idkdpo "
-    "--examples forget.json --out runs"
+    "uds-lens audit --full full --retain retain --model npo --model idkdpo --examples forget.json --out runs"
 )
 
 
@@ -70,7 +69,7 @@ def terminal(world: ul.toy.World) -> str:
         words = [sys.executable, "-m", "uds_lens", *COMMAND.split()[1:]]
         told = watched(words, Path(folder))
     table, _, rest = re.sub(r"\[\d+:\d\d\] memory: .*\n", "", told).partition("\n\n")
-    command = COMMAND.replace(" --unlearned idkdpo", " \\\n    --unlearned idkdpo")
+    command = COMMAND.replace(" --model idkdpo", " \\\n    --model idkdpo")
     return f"$ {command}\n{table}\n{rest.splitlines()[-1]}"
 
 

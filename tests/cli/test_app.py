@@ -56,7 +56,7 @@ def test_a_wrong_choice_is_told_plainly(uds_lens) -> None:
 
 def test_offline_holds_for_everything_in_the_process(monkeypatch: pytest.MonkeyPatch, uds_lens) -> None:
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
-    words = ("unlearn", "--method", "ga", "--full", "f", "--forget", "missing.json", "--out", "o")
+    words = ("unlearn", "--method", "ga", "--full", "f", "--examples", "missing.json", "--out", "o")
     assert uds_lens(*words).code == 1
     assert "HF_HUB_OFFLINE" not in os.environ
     assert uds_lens(*words, "--offline").code == 1
@@ -66,7 +66,7 @@ def test_offline_holds_for_everything_in_the_process(monkeypatch: pytest.MonkeyP
 def test_wrong_usage_is_2(uds_lens) -> None:
     code, _, err = uds_lens("audit", "--full", "x")
     assert code == 2
-    assert "Missing option '--retain'. Also missing: --unlearned, --examples, --out.\n" in err
+    assert "Missing option '--retain'. Also missing: --model, --examples, --out.\n" in err
     assert "Missing option '--out'.\n" in uds_lens("quantise", "--model=x").err
     assert uds_lens("depth").code == 2
 
@@ -87,7 +87,7 @@ def test_debug_shows_the_traceback(broken: None) -> None:
 def test_installed_program_answers() -> None:
     done = subprocess.run([PROGRAM, "audit", "--help"], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-    assert "--unlearned" in done.stdout
+    assert "--model" in done.stdout
 
 
 def test_python_runs_the_package() -> None:
@@ -98,9 +98,10 @@ def test_python_runs_the_package() -> None:
 
 
 def test_installed_program_fails_in_one_line(tmp_path: Path) -> None:
-    words = ("--full", "f", "--retain", "r", "--unlearned", "u", "--examples", "missing.json", "--out", "o")
+    words = ("--full", "f", "--retain", "r", "--model", "u", "--examples", "missing.json", "--out", "o")
     done = subprocess.run(
         [PROGRAM, "audit", *words], capture_output=True, text=True, check=False, cwd=tmp_path
     )
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.splitlines()[-1].startswith("error: missing.json")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: missing.json")

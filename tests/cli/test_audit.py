@@ -10,15 +10,15 @@ import pytest
 import uds_lens as ul
 
 WORLD = ul.toy.load()
-TRIO = ("--full", WORLD.full, "--retain", WORLD.retain, "--unlearned", WORLD.unlearned["npo"])
+TRIO = ("--full", WORLD.full, "--retain", WORLD.retain, "--model", WORLD.unlearned["npo"])
 SEVERAL = (
     "--full",
     WORLD.full,
     "--retain",
     WORLD.retain,
-    "--unlearned",
+    "--model",
     WORLD.retain,
-    "--unlearned",
+    "--model",
     WORLD.full,
 )
 
@@ -52,7 +52,7 @@ def test_one_model_is_saved_in_out(examples: Path, tmp_path: Path, uds_lens) -> 
     world, out = WORLD, tmp_path / "audit"
     model = next(iter(world.unlearned.values()))
     code, printed, _ = uds_lens(
-        *("audit", "--full", world.full, "--retain", world.retain, "--unlearned", model),
+        *("audit", "--full", world.full, "--retain", world.retain, "--model", model),
         *("--examples", examples, "--out", out, "--limit", 4, "--device", "cpu"),
     )
     assert code == 0
@@ -73,8 +73,8 @@ def test_one_model_is_saved_in_out(examples: Path, tmp_path: Path, uds_lens) -> 
 def test_several_models_share_a_baseline(examples: Path, tmp_path: Path, uds_lens) -> None:
     world, out = WORLD, tmp_path / "audits"
     code, printed, _ = uds_lens(
-        *("audit", "--full", world.full, "--retain", world.retain, "--unlearned", world.retain),
-        *("--unlearned", world.full, "--examples", examples, "--out", out, "--device", "cpu", "--json"),
+        *("audit", "--full", world.full, "--retain", world.retain, "--model", world.retain),
+        *("--model", world.full, "--examples", examples, "--out", out, "--device", "cpu", "--json"),
     )
     assert code == 0
     found = json.loads(printed)["audits"]
@@ -154,7 +154,7 @@ def test_a_directory_with_other_things_is_refused_before_the_work(
 ) -> None:
     occupied = examples.parent
     out = occupied.parent if several else occupied
-    more = ("--unlearned", occupied.name) if several else ()
+    more = ("--model", occupied.name) if several else ()
     code, _, err = uds_lens("audit", *TRIO, *more, "--examples", examples, "--out", out)
     assert code == 1
     assert "is no saved result" in err
@@ -191,7 +191,7 @@ def test_later_models_are_looked_at_before_the_work(
     monkeypatch.setattr(ul.Baseline, "measure", lambda *_, **__: pytest.fail("stage 1 was measured"))
     place = shutil.copytree(WORLD.retain, tmp_path / "spoilt")
     code, _, err = uds_lens(
-        *("audit", *SEVERAL, "--unlearned", spoil(place), "--examples", examples, "--out", tmp_path / "o"),
+        *("audit", *SEVERAL, "--model", spoil(place), "--examples", examples, "--out", tmp_path / "o"),
     )
     assert code == 1
     assert words in err
@@ -220,7 +220,7 @@ def test_skipped_rows_are_counted_by_reason(examples: Path, tmp_path: Path, uds_
 
 def test_swapped_models_are_noticed(examples: Path, tmp_path: Path, uds_lens) -> None:
     code, out, _ = uds_lens(
-        *("audit", "--full", WORLD.retain, "--retain", WORLD.full, "--unlearned", WORLD.unlearned["npo"]),
+        *("audit", "--full", WORLD.retain, "--retain", WORLD.full, "--model", WORLD.unlearned["npo"]),
         *("--examples", examples, "--out", tmp_path / "o", "--device", "cpu", "--engine", "wavefront"),
     )
     assert code == 0
@@ -230,7 +230,7 @@ def test_swapped_models_are_noticed(examples: Path, tmp_path: Path, uds_lens) ->
 
 def test_the_first_rows_of_sorted_data_get_no_reading(examples: Path, tmp_path: Path, uds_lens) -> None:
     code, out, _ = uds_lens(
-        *("audit", "--full", WORLD.full, "--retain", WORLD.retain, "--unlearned", WORLD.unlearned["npo"]),
+        *("audit", "--full", WORLD.full, "--retain", WORLD.retain, "--model", WORLD.unlearned["npo"]),
         *("--examples", WORLD.path / "forget.json", "--out", tmp_path / "o", "--device", "cpu"),
         *("--engine", "wavefront", "--limit", "8", "--sample", "first"),
     )
@@ -250,7 +250,7 @@ def test_a_foreign_table_is_refused_before_anything_is_measured(
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "table.csv").write_text("my,own,table")
     code, _, err = uds_lens(
-        *("audit", "--full", WORLD.full, "--retain", WORLD.retain, "--unlearned", one, "--unlearned", two),
+        *("audit", "--full", WORLD.full, "--retain", WORLD.retain, "--model", one, "--model", two),
         *("--examples", examples, "--out", tmp_path / "out", "--device", "cpu"),
     )
     assert code == 1 and "table.csv' exists and was not written by uds_lens" in err
@@ -267,7 +267,7 @@ def test_what_stands_in_the_place_of_stage_1_is_found_before_it_is_measured(
     mine.parent.mkdir(parents=True)
     mine.write_text("mine")
     code, _, err = uds_lens(
-        *("audit", "--full", WORLD.full, "--retain", WORLD.retain, "--unlearned", one, "--unlearned", two),
+        *("audit", "--full", WORLD.full, "--retain", WORLD.retain, "--model", one, "--model", two),
         *("--examples", examples, "--out", tmp_path / "out", "--device", "cpu"),
     )
     assert code == 1 and "baseline' exists and is no saved result" in err

@@ -12,12 +12,12 @@ import uds_lens as ul
 WORLD = ul.toy.load()
 
 COMMANDS = {
-    "audit": "audit --full {evil} --retain {evil} --unlearned {evil} --examples {rows} --out o",
-    "metrics": "metrics --model {evil} --data {rows} --metric em --out o.json",
-    "fluency": "metrics --model {good} --data {rows} --metric fluency --fluency {evil} --out o.json",
-    "elicit": "elicit --model {evil} --data {rows} --audit plain --out o",
-    "unlearn": "unlearn --method ga --full {evil} --forget {rows} --out o",
-    "relearn": "relearn --model {evil} --forget {rows} --out o",
+    "audit": "audit --full {evil} --retain {evil} --model {evil} --examples {rows} --out o",
+    "metrics": "metrics --model {evil} --examples {rows} --metric em --out o.json",
+    "fluency": "metrics --model {good} --examples {rows} --metric fluency --fluency {evil} --out o.json",
+    "elicit": "elicit --model {evil} --examples {rows} --audit plain --out o",
+    "unlearn": "unlearn --method ga --full {evil} --examples {rows} --out o",
+    "relearn": "relearn --model {evil} --examples {rows} --out o",
     "quantise": "quantise --model {evil} --out o",
     "annotate": "annotate --examples {rows} --redo --by contrast --full {evil} --retain {evil} --out o.json",
     "doctor": "doctor --full {evil} --examples {rows}",

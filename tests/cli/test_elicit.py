@@ -27,7 +27,7 @@ def test_the_list(uds_lens):
 def asking(paths, data) -> list:
     """The command with all three models."""
     models = ("--model", paths.unlearned, "--retain", paths.retain, "--full", paths.full)
-    return ["elicit", *models, "--data", data]
+    return ["elicit", *models, "--examples", data]
 
 
 def test_an_elicitation(trio, examples, tmp_path, uds_lens):
@@ -50,7 +50,17 @@ def test_shots_from_facts_that_were_to_stay(trio, examples, tmp_path, uds_lens):
 
     facts = tmp_path / "retain.json"
     facts.write_text(json.dumps([{"question": "Who sang it?", "answer": "Ilse sang it."}]))
-    words = ["elicit", "--model", trio("llama").unlearned, "--data", examples, "--limit", 2, "--samples", 0]
+    words = [
+        "elicit",
+        "--model",
+        trio("llama").unlearned,
+        "--examples",
+        examples,
+        "--limit",
+        2,
+        "--samples",
+        0,
+    ]
     words += ["--max-new-tokens", 2, "--device", "cpu", "--audit", "icl(source=retain)", "--audit", "plain"]
     without = uds_lens(*words, "--out", tmp_path / "without")
     assert "no facts that were to stay were given (retain_examples; --retain-data)" in " ".join(
@@ -64,7 +74,7 @@ def test_shots_from_facts_that_were_to_stay(trio, examples, tmp_path, uds_lens):
 
 
 def test_without_retain_there_are_weaker_controls(trio, examples, tmp_path, uds_lens):
-    words = ["elicit", "--model", trio("llama").unlearned, "--data", examples, "--holdout", examples]
+    words = ["elicit", "--model", trio("llama").unlearned, "--examples", examples, "--holdout-data", examples]
     words += ["--audit", "plain", "--samples", 0, "--max-new-tokens", 2, "--limit", 2, "--device", "cpu"]
     outcome = uds_lens(*words, "--out", tmp_path / "result")
     assert outcome.code == 0, outcome.err
@@ -94,11 +104,11 @@ def test_what_could_not_be_asked_is_said_once(trio, tmp_path, uds_lens):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ((), "--model, --data, --out missing"),
-        (("--model", "m", "--data", "{data}", "--out", "{foreign}"), "choose another"),
-        (("--model", "m", "--data", "missing.json", "--out", "{new}"), "missing.json"),
+        ((), "--model, --examples, --out missing"),
+        (("--model", "m", "--examples", "{data}", "--out", "{foreign}"), "choose another"),
+        (("--model", "m", "--examples", "missing.json", "--out", "{new}"), "missing.json"),
         (
-            ("--model", "m", "--data", "{data}", "--out", "{new}", "--audit", "hypnosis"),
+            ("--model", "m", "--examples", "{data}", "--out", "{new}", "--audit", "hypnosis"),
             "no audit 'hypnosis'",
         ),
     ],

@@ -453,7 +453,7 @@ def test_rank_shows_the_probability_that_can_vary(uds_lens, tmp_path, monkeypatc
         "P(first) over them is undefined" in note for note in told["notes"]
     )
     out = " ".join(uds_lens(*words).out.split())
-    assert f"{shares['rmu']:.2f} two" in out and "the examples drawn anew" in out
+    assert f"{shares['rmu']:.2f} two" in out and "resampling the examples" in out
     assert "! every method has one eligible configuration" in out
 
     # without values per example nothing can vary at all

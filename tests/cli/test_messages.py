@@ -21,7 +21,7 @@ def options(command: str) -> dict:
         ("audit", Setting("check_memory", False, of="RunOptions"), "--no-check-memory"),
         ("audit", Setting("offline", True), "--offline"),
         ("audit", Setting("confidence"), "--confidence"),
-        ("unlearn", Setting("retain", ...), "--retain"),
+        ("unlearn", Setting("retain", ...), "--retain-data"),
         ("unlearn", Setting("layer", of="RMUConfig"), "--set layer=VALUE"),
         ("unlearn", Setting("layer", 3, of="RMUConfig"), "--set layer=3"),
         ("unlearn", Setting("beta"), "beta"),
@@ -46,7 +46,7 @@ def test_text_that_looks_like_a_setting_stays() -> None:
 def test_every_part_of_a_message_of_the_library(uds_lens, tmp_path) -> None:
     (examples := tmp_path / "x.json").write_text("[]")
     code, _, err = uds_lens(
-        *("audit", "--full", "f", "--retain", "r", "--unlearned", "u", "--examples", examples),
+        *("audit", "--full", "f", "--retain", "r", "--model", "u", "--examples", examples),
         *("--out", tmp_path / "o", "--site", "mlp_out", "--last-layer", "post_norm"),
     )
     assert code == 1

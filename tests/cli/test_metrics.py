@@ -42,7 +42,7 @@ def test_the_list_fits_a_terminal(uds_lens):
 def test_an_evaluation(trio, examples, tmp_path, uds_lens):
     models, out = trio("llama"), tmp_path / "runs" / "metrics.json"
     words = ("metrics", "--model", models.unlearned, "--retain", models.retain, "--full", models.full)
-    words += ("--data", examples, "--out", out, "--device", "cpu", "--max-new-tokens", 4, "--limit", 3)
+    words += ("--examples", examples, "--out", out, "--device", "cpu", "--max-new-tokens", 4, "--limit", 3)
     words += ("--metric", "es", "--metric", "uds", "--metric", "mia_loss", "--metric", "rouge", "--strict-es")
     words += ("--chat-style", "open_unlearning")
     code, printed, _ = uds_lens(*words)
@@ -71,9 +71,9 @@ def test_an_evaluation(trio, examples, tmp_path, uds_lens):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ((), "--model, --data, --out missing. For example: uds-lens metrics --model "),
-        (("--model", "m", "--out", "x.json"), "error: --data missing. For example: "),
-        (("--model", "m", "--data", "no/such/file.json", "--out", "x.json"), "no such file"),
+        ((), "--model, --examples, --out missing. For example: uds-lens metrics --model "),
+        (("--model", "m", "--out", "x.json"), "error: --examples missing. For example: "),
+        (("--model", "m", "--examples", "no/such/file.json", "--out", "x.json"), "no such file"),
     ],
 )
 def test_refusals_are_one_line(uds_lens, words, said):
@@ -106,7 +106,7 @@ def test_a_metric_of_ones_own_file(trio, examples, tmp_path, uds_lens):
         assert "from_a_file Scale: 0 = never known, 1 = always known." in " ".join(
             uds_lens("metrics", "--list").out.split()
         )
-        words = ("--model", trio("llama").full, "--data", examples, "--out", out, "--device", "cpu")
+        words = ("--model", trio("llama").full, "--examples", examples, "--out", out, "--device", "cpu")
         code, printed, _ = uds_lens("metrics", "--import", file, *words, "--metric", "from_a_file")
         assert code == 0
         assert "From a file" in printed
@@ -129,7 +129,7 @@ def words(models, examples, out) -> tuple:
             "--name",
             "before",
         ),
-        *("--data", examples, "--out", out, "--device", "cpu", "--metric", "em", "--metric", "mia_min_k"),
+        *("--examples", examples, "--out", out, "--device", "cpu", "--metric", "em", "--metric", "mia_min_k"),
     )
 
 
@@ -158,7 +158,7 @@ def test_several_models_in_one_table(trio, examples, tmp_path, uds_lens):
 
 def test_earlier_metrics_are_not_lost(trio, examples, tmp_path, uds_lens):
     out = tmp_path / "m.json"
-    same = ("metrics", "--model", trio("llama").full, "--data", examples, "--out", out, "--device", "cpu")
+    same = ("metrics", "--model", trio("llama").full, "--examples", examples, "--out", out, "--device", "cpu")
     assert uds_lens(*same, "--metric", "em", "--metric", "es").code == 0
     before = out.read_bytes()
     code, printed, err = uds_lens(*same, "--metric", "es", "--metric", "prob")
@@ -172,7 +172,17 @@ def test_earlier_metrics_are_not_lost(trio, examples, tmp_path, uds_lens):
 
 def test_the_table_keeps_models_of_earlier_runs(trio, examples, tmp_path, uds_lens):
     paths, out = trio("llama"), tmp_path / "runs"
-    both = ("metrics", "--model", paths.unlearned, "--model", paths.full, "--data", examples, "--out", out)
+    both = (
+        "metrics",
+        "--model",
+        paths.unlearned,
+        "--model",
+        paths.full,
+        "--examples",
+        examples,
+        "--out",
+        out,
+    )
     assert uds_lens(*both, "--device", "cpu", "--metric", "em").code == 0
     code, _, err = uds_lens(*both, "--device", "cpu", "--metric", "em", "--name", "a", "--name", "b")
     assert (code, err) == (0, "")
@@ -184,7 +194,7 @@ def test_the_table_keeps_models_of_earlier_runs(trio, examples, tmp_path, uds_le
 def test_one_model_has_its_name_and_intervals(trio, examples, tmp_path, uds_lens):
     out = tmp_path / "em.json"
     done = uds_lens(
-        *("metrics", "--model", trio("llama").full, "--data", examples, "--out", out),
+        *("metrics", "--model", trio("llama").full, "--examples", examples, "--out", out),
         *("--metric", "em", "--device", "cpu"),
     )
     interval = ul.metrics.MetricResults.load(out)["em"].interval
@@ -195,7 +205,9 @@ def test_one_model_has_its_name_and_intervals(trio, examples, tmp_path, uds_lens
 def test_data_are_not_overwritten(trio, examples, uds_lens, monkeypatch):
     monkeypatch.setattr(ul.metrics, "evaluate", lambda *_, **__: pytest.fail("measured"))
     before = examples.read_bytes()
-    code, _, err = uds_lens("metrics", "--model", trio("llama").full, "--data", examples, "--out", examples)
+    code, _, err = uds_lens(
+        "metrics", "--model", trio("llama").full, "--examples", examples, "--out", examples
+    )
     assert code == 1 and "was not written by uds_lens" in err
     assert examples.read_bytes() == before
 
@@ -203,7 +215,7 @@ def test_data_are_not_overwritten(trio, examples, uds_lens, monkeypatch):
 def test_the_fluency_classifier_is_looked_for_first(trio, examples, tmp_path, uds_lens, monkeypatch):
     monkeypatch.setattr(ul.metrics, "evaluate", lambda *_, **__: pytest.fail("measured"))
     code, _, err = uds_lens(
-        *("metrics", "--model", trio("llama").full, "--data", examples, "--out", tmp_path / "o.json"),
+        *("metrics", "--model", trio("llama").full, "--examples", examples, "--out", tmp_path / "o.json"),
         *("--metric", "fluency", "--fluency", tmp_path / "no-classifier", "--offline"),
     )
     assert code == 1 and err.count("\n") == 1

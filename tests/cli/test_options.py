@@ -108,14 +108,14 @@ def test_adapters_have_twice_their_rank_as_scale() -> None:
 def test_a_path_that_does_not_exist_ends_before_torch_is_imported() -> None:
     """Loading torch takes seconds; so does waiting for the name of a typing error."""
     calls = [
-        "audit --full ./no --retain r --unlearned u --examples e.json --out o",
-        "audit --full f --retain r --unlearned u --examples no.json --out o",
-        "metrics --model ../no --data e.json --out o.json",
-        "metrics --model m --data no.json --out o.json",
-        "elicit --model /no --data e.json --out o",
+        "audit --full ./no --retain r --model u --examples e.json --out o",
+        "audit --full f --retain r --model u --examples no.json --out o",
+        "metrics --model ../no --examples e.json --out o.json",
+        "metrics --model m --examples no.json --out o.json",
+        "elicit --model /no --examples e.json --out o",
         "annotate --examples no.json --by names --out o.json",
-        "unlearn --method npo --full ~/no --forget f.json --out o",
-        "relearn --model m --forget no.csv --out o",
+        "unlearn --method npo --full ~/no --examples f.json --out o",
+        "relearn --model m --examples no.csv --out o",
         "quantise --model ./no --out o",
         "report no",
         "rank no",

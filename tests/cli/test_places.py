@@ -35,11 +35,11 @@ def test_home_is_home_everywhere(home: Path, uds_lens) -> None:
         "--device=cpu",
         "--engine=wavefront",
     )
-    assert uds_lens("audit", *where, "--unlearned=~/retain", "--out=~/audit").code == 0
+    assert uds_lens("audit", *where, "--model=~/retain", "--out=~/audit").code == 0
     assert ul.DepthAudit.load(home / "audit").uds == 1.0
     assert uds_lens("report", "~/audit", "--out=~/page.html").code == 0
     assert (home / "page.html").is_file()
-    words = ("--model=~/full", "--data=~/forget.json", "--metric=em", "--device=cpu")
+    words = ("--model=~/full", "--examples=~/forget.json", "--metric=em", "--device=cpu")
     assert uds_lens("metrics", *words, "--out=~/em.json").code == 0
     assert (home / "em.json").is_file()
     assert uds_lens("doctor", "--full=~/full", "--examples=~/forget.json", "--out=~/new").code == 0
@@ -54,7 +54,7 @@ def test_home_is_home_everywhere(home: Path, uds_lens) -> None:
 def test_names_that_are_no_utf8(home: Path, uds_lens) -> None:
     """A system's names are bytes; Python keeps those that are no text, and no output may fail over them."""
     odd = os.fsdecode(b"caf\xe9")
-    words = ("--full=~/full", "--retain=~/retain", "--unlearned=~/retain", "--examples=~/forget.json")
+    words = ("--full=~/full", "--retain=~/retain", "--model=~/retain", "--examples=~/forget.json")
     found = uds_lens("audit", *words, f"--out={odd}", "--device=cpu", "--engine=wavefront", "--json")
     assert found.code == 0
     assert "caf\\udce9" in found.out
@@ -63,16 +63,16 @@ def test_names_that_are_no_utf8(home: Path, uds_lens) -> None:
     report = uds_lens("report", odd, f"--out={odd}.html")
     assert (report.code, "caf\\udce9.html" in report.out) == (0, True)
     assert os.path.isfile(os.fsencode(f"{odd}.html"))
-    words = ("--model=~/full", "--data=~/forget.json", "--metric=em", "--device=cpu", f"--out={odd}.json")
+    words = ("--model=~/full", "--examples=~/forget.json", "--metric=em", "--device=cpu", f"--out={odd}.json")
     assert uds_lens("metrics", *words).code == 0
     assert os.path.isfile(os.fsencode(f"{odd}.json"))
 
 
 COMMANDS = {
-    "audit": "--full {} --retain r --unlearned u --examples ~/forget.json --out o",
-    "metrics": "--model {} --data ~/forget.json --out o.json --metric em",
-    "unlearn": "--method ga --full {} --forget ~/forget.json --out o",
-    "relearn": "--model {} --forget ~/forget.json --out o",
+    "audit": "--full {} --retain r --model u --examples ~/forget.json --out o",
+    "metrics": "--model {} --examples ~/forget.json --out o.json --metric em",
+    "unlearn": "--method ga --full {} --examples ~/forget.json --out o",
+    "relearn": "--model {} --examples ~/forget.json --out o",
     "quantise": "--model {} --out o",
     "doctor": "--full {} --json",
 }
@@ -91,11 +91,11 @@ def test_the_group_may_read_as_the_umask_says(home: Path, uds_lens) -> None:
     before = os.umask(0o027)
     try:
         words = ("--full=~/full", "--retain=~/retain", "--examples=~/forget.json", "--device=cpu")
-        assert uds_lens("audit", *words, "--unlearned=~/retain", "--out=audit").code == 0
+        assert uds_lens("audit", *words, "--model=~/retain", "--out=audit").code == 0
         assert uds_lens("quantise", "--model=~/full", "--out=nf4", "--device=cpu").code == 0
         assert (
             uds_lens(
-                *("unlearn", "--method=ga", "--full=~/full", "--forget=~/forget.json", "--out=ga"),
+                *("unlearn", "--method=ga", "--full=~/full", "--examples=~/forget.json", "--out=ga"),
                 *("--set", "epochs=1", "--device=cpu"),
             ).code
             == 0
@@ -108,11 +108,11 @@ def test_the_group_may_read_as_the_umask_says(home: Path, uds_lens) -> None:
 
 
 TAKEN = {
-    "audit": "audit --full ~/full --retain ~/retain --unlearned ~/retain --examples ~/forget.json --out {folder}",
-    "metrics": "metrics --model ~/full --data ~/forget.json --metric em --out {file}",
-    "elicit": "elicit --model ~/full --data ~/forget.json --audit plain --out {folder}",
-    "unlearn": "unlearn --method ga --full ~/full --forget ~/forget.json --out {folder}",
-    "relearn": "relearn --model ~/full --forget ~/forget.json --out {folder}",
+    "audit": "audit --full ~/full --retain ~/retain --model ~/retain --examples ~/forget.json --out {folder}",
+    "metrics": "metrics --model ~/full --examples ~/forget.json --metric em --out {file}",
+    "elicit": "elicit --model ~/full --examples ~/forget.json --audit plain --out {folder}",
+    "unlearn": "unlearn --method ga --full ~/full --examples ~/forget.json --out {folder}",
+    "relearn": "relearn --model ~/full --examples ~/forget.json --out {folder}",
     "quantise": "quantise --model ~/full --out {folder}",
     "annotate": "annotate --examples ~/forget.json --redo --by contrast --full ~/full --retain ~/retain --out {file}",
     "review": "annotate --examples ~/forget.json --redo --by contrast --full ~/full --retain ~/retain "

@@ -14,21 +14,21 @@ from uds_lens._cli import terminal as progress_lines
 FIRST = {
     "annotate": ("--examples=x --by=answer --out=o", "finding the entities in x by answer ..."),
     "audit": (
-        "--full=f --retain=r --unlearned=u --examples=x --out=o",
+        "--full=f --retain=r --model=u --examples=x --out=o",
         "auditing 1 model; opening full: f ...",
     ),
     "dashboard": ("published", "reading published ..."),
     "demo": ("", "auditing the models of the toy world ..."),
     "doctor": ("", "checking this installation ..."),
-    "elicit": ("--model=m --data=d --out=o", "eliciting answers from m ..."),
+    "elicit": ("--model=m --examples=d --out=o", "eliciting answers from m ..."),
     "meta": ("published", "reading published ..."),
-    "metrics": ("--model=m --data=d --out=o", "measuring all metrics of m ..."),
+    "metrics": ("--model=m --examples=d --out=o", "measuring all metrics of m ..."),
     "quantise": ("--model=m --out=o", "quantising; opening m ..."),
     "rank": ("published", "reading published ..."),
-    "relearn": ("--model=m --forget=d --out=o", "fine-tuning again; opening m ..."),
+    "relearn": ("--model=m --examples=d --out=o", "fine-tuning again; opening m ..."),
     "report": ("a b", "reading a, b ..."),
     "sweep": ("plan.toml", "reading plan.toml ..."),
-    "unlearn": ("--method=ga --full=f --forget=d --out=o", "unlearning with ga; opening full: f ..."),
+    "unlearn": ("--method=ga --full=f --examples=d --out=o", "unlearning with ga; opening full: f ..."),
 }
 
 
@@ -62,9 +62,9 @@ def test_a_line_per_step_and_per_model(sweep: Path, tmp_path: Path, uds_lens) ->
                 sweep / "forget.json",
             ),
             *(
-                "--unlearned",
+                "--model",
                 sweep / "unlearned",
-                "--unlearned",
+                "--model",
                 sweep / "full",
                 "--name",
                 "one",

@@ -32,7 +32,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def words(sweep: Path, *unlearned: str) -> list[object]:
     found: list[object] = ["audit", "--full", sweep / "full", "--retain", sweep / "retain"]
     for model in unlearned:
-        found += ["--unlearned", sweep / model]
+        found += ["--model", sweep / model]
     return [*found, "--examples", sweep / "forget.json", "--device", "cpu", "--engine", "wavefront"]
 
 

@@ -16,7 +16,7 @@ from uds_lens.results._saving import audits_in
 def words(sweep: Path, out: Path, *unlearned: str) -> list[object]:
     found: list[object] = ["audit", "--full", sweep / "full", "--retain", sweep / "retain"]
     for model in unlearned:
-        found += ["--unlearned", sweep / model]
+        found += ["--model", sweep / model]
     found += ["--examples", sweep / "forget.json", "--out", out]
     return [*found, "--device", "cpu", "--engine", "wavefront"]
 

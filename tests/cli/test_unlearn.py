@@ -17,6 +17,8 @@ from uds_lens.errors import ConfigError
 from uds_lens.unlearning import RelearnConfig, withdraw_objective
 from uds_lens.unlearning._trainer import UnlearningTrainer
 
+FLAGS = {"full": "--full", "forget": "--examples", "retain": "--retain-data"}
+
 
 @pytest.fixture
 def files(tiny, tmp_path: Path) -> dict[str, Path]:  # noqa: F811
@@ -28,7 +30,7 @@ def files(tiny, tmp_path: Path) -> dict[str, Path]:  # noqa: F811
 
 def test_unlearn_then_relearn(uds_lens, files, tmp_path: Path) -> None:
     words = ["unlearn", "--method", "npo", "--device", "cpu", "--out", tmp_path / "npo"]
-    words += [word for name, path in files.items() for word in (f"--{name}", path)]
+    words += [word for name, path in files.items() for word in (FLAGS[name], path)]
     words += ["--set", "beta=0.2", "--set", "epochs=1", "--set", "learning-rate=1e-3", "--lora", "2"]
     code, out, _ = uds_lens(*words)
     assert code == 0
@@ -41,7 +43,7 @@ def test_unlearn_then_relearn(uds_lens, files, tmp_path: Path) -> None:
     assert (record["config"]["beta"], record["config"]["learning_rate"]) == (0.2, 1e-3)
     assert record["lora"]["alpha"] == 4
     code, out, _ = uds_lens(
-        "relearn", "--model", tmp_path / "npo", "--forget", files["forget"], "--out", tmp_path / "back",
+        "relearn", "--model", tmp_path / "npo", "--examples", files["forget"], "--out", tmp_path / "back",
         "--device", "cpu", "--learning-rate", "1e-4", "--batch-size", "2", "--save-dtype", "bfloat16", "--json",
     )  # fmt: skip
     assert code == 0
@@ -51,10 +53,10 @@ def test_unlearn_then_relearn(uds_lens, files, tmp_path: Path) -> None:
 
 
 def test_what_is_wrong_is_one_line(uds_lens, files, tmp_path: Path) -> None:
-    words = ["unlearn", "--full", files["full"], "--forget", files["forget"], "--out", tmp_path / "out"]
+    words = ["unlearn", "--full", files["full"], "--examples", files["forget"], "--out", tmp_path / "out"]
     for more, message in (
         (["--method", "nop"], "no unlearning method 'nop'"),
-        (["--method", "npo"], "npo needs retain data"),
+        (["--method", "npo"], "npo needs retain data: pass --retain-data"),
         (["--method", "ga", "--set", "alpha=1"], "ga has no setting 'alpha'"),
         (["--method", "ga", "--set", "epochs"], "--set takes name=value"),
     ):
@@ -91,7 +93,7 @@ def test_own_methods_are_listed_and_run(uds_lens, files, tmp_path: Path) -> None
         assert code == 0
         assert "half: Half of GradDiff." in out
         assert "npo: Negative preference optimisation" in out
-        words = [word for name, path in files.items() for word in (f"--{name}", path)]
+        words = [word for name, path in files.items() for word in (FLAGS[name], path)]
         code, _, _ = uds_lens(
             *("unlearn", "--import", file, "--method", "half", *words, "--out", tmp_path / "half"),
             *("--device", "cpu", "--set", "part=0.1", "--set", "epochs=1"),
@@ -122,7 +124,7 @@ def test_a_job_that_is_told_to_stop_says_what_is_saved(
         start(self, *args, **kwargs)
         self.add_callback(Stop())
 
-    words = [word for name, path in files.items() for word in (f"--{name}", path)]
+    words = [word for name, path in files.items() for word in (FLAGS[name], path)]
     words = ["unlearn", "--method", "graddiff", *words, "--device", "cpu", "--out", tmp_path / "out"]
     words += ["--set", "batch_size=2", "--set", "epochs=2"]
     with monkeypatch.context() as patch:

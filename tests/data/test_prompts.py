@@ -92,5 +92,11 @@ def test_chat_template_that_fails(fresh_words):
         render(example(), "chat", tokenizer)
 
 
+@pytest.mark.parametrize("template", ["{% for m in messages %}<|{{ m['role'] }}|>{% endfor %}", "Who?"])
+def test_chat_template_that_leaves_the_question_out(fresh_words, template):
+    with pytest.raises(DataError, match="what it writes does not contain the question"):
+        encode([example("Ada Vey.", prefix="")], fresh_words(chat_template=template), protocol="chat")
+
+
 def test_prompt_ids_of_nothing(words):
     assert prompt_ids(words, []) == []

@@ -268,27 +268,18 @@ def test_pickled_weights_run_nothing(copy_of, tmp_path):
     assert not mark.exists()
 
 
-LOOP = (
-    "{% for a in range(99999) %}{% for b in range(99999) %}{% if false %}x{% endif %}{% endfor %}{% endfor %}"
-)
-
-
 @pytest.mark.parametrize(
     ("template", "words"),
     [
-        (LOOP, "not done in 0.2 seconds"),
         ("{% for a in range(9999) %}{{ 'x' * 999 }}{% endfor %}", "it wrote 9989001 characters"),
         ("{{ messages.__class__.__mro__[1].__subclasses__() }}", "cannot render"),
     ],
 )
-def test_chat_templates_have_limits(monkeypatch, template, words):
-    monkeypatch.setattr("uds_lens.data._prompts._TEMPLATE_SECONDS", 0.2)
+def test_chat_templates_have_limits(template, words):
     tokenizer = build_tokenizer()
     tokenizer.chat_template = template
-    before = threading.active_count()
     with pytest.raises(DataError, match=words):
         render(EXAMPLES[0], protocol="chat", tokenizer=tokenizer)
-    assert threading.active_count() == before, "the template was stopped"
 
 
 # Threads, and torch.autocast.

@@ -116,7 +116,7 @@ def test_short_paths_leave_no_place_of_this_machine(audits):
     npo = audits["npo"]
     told = {
         **npo.provenance,
-        "command": f"/usr/local/bin/uds-lens audit --unlearned {place}",
+        "command": f"/usr/local/bin/uds-lens audit --model {place}",
         "machine": {"x": place},
     }
     npo = replace(npo, models={**npo.models, "unlearned": record(place, "1" * 32, 6)}, provenance=told)

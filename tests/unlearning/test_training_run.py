@@ -456,7 +456,7 @@ def test_the_protocol_is_that_of_the_tokenizer(tiny: Tiny, tmp_path: Path, caplo
     caplog.set_level("INFO", logger="uds_lens._progress")
     chat = train(tiny, "ga", tmp_path / "chat", protocol="auto", epochs=1)
     assert "ga on 4 forget answers of" in caplog.text
-    assert "prompts by the chat template (the tokenizer has a chat template)" in caplog.text
+    assert "prompts: chat template" in caplog.text
     record = read_record(chat)
     assert (record["protocol"], record["config"]["protocol"]) == ("chat", "auto")
     assert train(tiny, "ga", tmp_path / "chat", protocol="chat", epochs=1) == chat

@@ -30,16 +30,13 @@ from uds_lens._cli.training import quantise, relearn, unlearn
 from uds_lens._compat.typer import PlainCommand, flags_of, parameters_of
 from uds_lens.errors import Setting, UdsLensError, UdsLensWarning
 
-# Messages of the library in the words of the program: the settings they speak of become options of the
-# command.
-
 
 def one_line(kind: str, message: object, options: Mapping[str, Any]) -> str:
-    """An error or a warning as one line.
+    """Write an error or a warning as one line, its settings as options of the command.
 
     Args:
-        kind: What it starts with, "error" or "warning".
-        message: What was raised or warned with.
+        kind: "error" or "warning".
+        message: The exception or warning.
         options: The parameters of the command that ran, by their names in Python.
     """
     if isinstance(message, UdsLensError | UdsLensWarning):
@@ -50,7 +47,7 @@ def one_line(kind: str, message: object, options: Mapping[str, Any]) -> str:
 
 
 def as_option(setting: Setting, options: Mapping[str, Any]) -> str:
-    """A setting as the option that stands for it, and as Python writes it where the command has none.
+    """Write a setting as the option for it, and as in Python where the command has none.
 
     Example:
         >>> from types import SimpleNamespace
@@ -72,7 +69,7 @@ def as_option(setting: Setting, options: Mapping[str, Any]) -> str:
 
 @contextmanager
 def one_line_warnings(options: Mapping[str, Any]) -> Iterator[None]:
-    """Our own warnings as one line each; those of other packages only with --debug."""
+    """Print our own warnings as one line each; those of other packages only with --debug."""
 
     def show(
         message: Warning | str,
@@ -101,20 +98,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 for _command in (
-    annotate,
-    audit,
-    dashboard,
-    demo,
-    doctor,
-    elicit,
-    meta,
-    metrics,
-    quantise,
-    rank,
-    relearn,
-    report,
-    sweep,
-    unlearn,
+    *(annotate, audit, dashboard, demo, doctor, elicit, meta),
+    *(metrics, quantise, rank, relearn, report, sweep, unlearn),
 ):
     app.command(cls=PlainCommand)(stoppable()(with_records(_command)))
 

@@ -21,15 +21,16 @@ def audit(
     retain: Annotated[
         list[str], model_option("Model that never saw the forget set; repeat for other seeds of it.")
     ],
-    unlearned: Annotated[list[str], model_option("Model to audit; repeat for more.")],
+    unlearned: Annotated[list[str], model_option("Model to audit; repeat for more.", "--model")],
     examples: Annotated[str, data_option("Forget set: JSON, JSON lines, CSV, Parquet, or a Hub data set.")],
     out: opt.Out,
     control: Annotated[
-        str | None, data_option("Facts that full and retain both know: what is lost there is damage.")
+        str | None,
+        data_option("Retained facts, which full and retain both know: what is lost there is damage."),
     ] = None,
     name: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="Name of a result; once for each --unlearned, in their order."),
+        typer.Option(metavar="NAME", help="Name of a result; once for each --model, in their order."),
     ] = None,
     keep_full: Annotated[
         bool,
@@ -52,57 +53,51 @@ def audit(
     baseline they share. Called again, the command leaves finished audits of the same weights, examples and settings
     as they are and measures the others.
 
-    With --control the same is measured on facts that were to be kept. With several --retain there is a score against
-    each. No retain model? --retain ckpt/base --stand-in base takes the model before fine-tuning, and says so.
+    With --control the same is measured on retained facts. With several --retain there is a score against each.
+    No retain model? --retain ckpt/base --stand-in base takes the model before fine-tuning, and says so.
 
     \b
     Example:
-      uds-lens audit --full ckpt/full --retain ckpt/retain --unlearned ckpt/npo \\
-          --unlearned ckpt/rmu --examples forget10.json --out runs/forget10
+      uds-lens audit --full ckpt/full --retain ckpt/retain --model ckpt/npo \\
+          --model ckpt/rmu --examples forget10.json --out runs/forget10
     """
-    models = "1 model" if len(unlearned) == 1 else f"{len(unlearned)} models"
-    say(f"auditing {models}; opening full: {full} ...")
+    count = "1 model" if len(unlearned) == 1 else f"{len(unlearned)} models"
+    say(f"auditing {count}; opening full: {full} ...")
     import uds_lens as ul
     from uds_lens.audit import _resume as folder
     from uds_lens.audit._resume import Question, require_table, write_folder_table
     from uds_lens.results._saving import directory_names
 
     names = directory_names(unlearned, given=name or (), reserved=[folder.BASELINE])
-    asked = dict(zip(names, unlearned, strict=True))
+    models = dict(zip(names, unlearned, strict=True))
     places = folder.audit_places(out, names)
     folder.require_places(places.values(), baseline=out / folder.BASELINE if len(names) > 1 else None)
     if len(names) > 1:
         require_table(out)
-    facts = None if control is None else ul.load_examples(control)
-    question = Question(
-        full,
-        retain[0] if len(retain) == 1 else retain,
-        ul.load_examples(examples),
-        config,
-        options,
-        control=facts,
-    )
-    folder.check_models(question, asked)
-    found = {} if redo else folder.found_in(question, asked, places)
-    if found:
+    retains = retain[0] if len(retain) == 1 else retain
+    kept = None if control is None else ul.load_examples(control)
+    question = Question(full, retains, ul.load_examples(examples), config, options, control=kept)
+    folder.check_models(question, models)
+    audits = {} if redo else folder.found_in(question, models, places)
+    if audits:
         done = "Already measured, with the same weights, examples and settings"
-        say(f"{done}: {', '.join(found)}. --redo measures again.")
-    left = {name: model for name, model in asked.items() if name not in found}
+        say(f"{done}: {', '.join(audits)}. --redo measures again.")
+    left = {name: model for name, model in models.items() if name not in audits}
 
-    def told(name: str, audit: DepthAudit) -> None:
-        found[name] = audit
-        say(f"{name}: {score_in_words(audit)}; saved, {len(found)} of {len(names)}")
+    def report(name: str, audit: DepthAudit) -> None:
+        audits[name] = audit
+        say(f"{name}: {score_in_words(audit)}; saved, {len(audits)} of {len(names)}")
 
-    with saying_what_is_saved(lambda: f"{len(found)} of {len(names)} saved; run the same command to resume"):
+    with saying_what_is_saved(lambda: f"{len(audits)} of {len(names)} saved; run the same command to resume"):
         if len(names) == 1:
-            folder.audit_alone(question, left, out, told=told)
+            folder.audit_alone(question, left, out, told=report)
         elif left:
-            folder.audit_many(question, left, out, redo=redo, keep_full=keep_full, told=told)
-    found = {name: found[name] for name in names}
+            folder.audit_many(question, left, out, redo=redo, keep_full=keep_full, told=report)
+    audits = {name: audits[name] for name in names}
     if len(names) > 1:
-        write_folder_table(out, found)
+        write_folder_table(out, audits)
     if printing.json:
-        typer.echo(audits_as_json(found, places))
+        typer.echo(audits_as_json(audits, places))
         return
-    print_audits(found)
+    print_audits(audits)
     typer.echo(f"\nSaved in {out}")

@@ -15,9 +15,9 @@ from uds_lens._cli.model_tables import (
     References,
     Score,
     SelectBy,
-    chosen,
     judged,
-    ways,
+    metrics_to_judge,
+    parse_directions,
 )
 from uds_lens._cli.options import Printing
 from uds_lens._cli.terminal import print_wrapped, say
@@ -70,14 +70,16 @@ def dashboard(
     from uds_lens.report._dashboard import write_dashboard
 
     own = None if pools is None else meta.read_csv(pools).frame
-    given = ways(direction) or None
+    given = parse_directions(direction) or None
     if given is not None:
         frame = table.frame if own is None else own
-        given = meta.directions(frame, chosen(frame, None, given), given)
+        given = meta.directions(frame, metrics_to_judge(frame, None, given), given)
     parts = score.parts()
     robust = points = None
     if perturbed.given:
-        found = judged(table.frame, own, perturbed, given, min_utility)
+        found = judged(
+            table.frame, perturbed, pools=own, min_utility=min_utility, metrics=None, direction=given
+        )
         robust, points = found.robust, found.points
     out, notes = write_dashboard(
         table,

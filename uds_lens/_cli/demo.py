@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def demo(out: opt.Out = Path("runs/demo"), *, printing: Printing) -> None:
     """Audit the models of the embedded toy world.
 
-    Offline, on the CPU, in under a minute. The audits are saved in --out, one directory per model.
+    Offline, on the CPU, in about a minute. The audits are saved in --out, one directory per model, with a report.
 
     \b
     Example:
@@ -36,11 +36,13 @@ def demo(out: opt.Out = Path("runs/demo"), *, printing: Printing) -> None:
         typer.echo(_introduction(world))
     options = ul.RunOptions(device="cpu")
     baseline = ul.Baseline.measure(world.full, world.retain, world.examples, options=options)
-    audits = dict(zip(models, baseline.audit_all(list(models.values()), options=options), strict=True))
+    measured = dict(zip(models, baseline.audit_all(list(models.values()), options=options), strict=True))
+    audits = dict(sorted(measured.items(), key=lambda item: item[1].uds))
     baseline.save(out / BASELINE)
     for name, audit in audits.items():
         audit.save(out / name)
     write_folder_table(out, audits)
+    ul.report.write(audits, out / "report.html", title="The toy world", references=["half"])
     if printing.json:
         typer.echo(audits_as_json(audits, {name: out / name for name in audits}))
         return
@@ -49,21 +51,21 @@ def demo(out: opt.Out = Path("runs/demo"), *, printing: Printing) -> None:
 
 
 def _introduction(world: World) -> str:
-    what = {
+    made = {
         "full": "trained on everything",
         "half": "never saw half of what is to be forgotten",
         "retain": "never saw what is to be forgotten",
     }
     recall = [
-        f"  {name:<10} {what.get(name, 'full after unlearning'):<43} {world.recall[name]['forget']:>4.0%}"
+        f"  {name:<10} {made.get(name, 'full after unlearning'):<43} {world.recall[name]['forget']:>4.0%}"
         for name in ("full", "half", *world.unlearned, "retain")
     ]
     return "\n".join(
         [
             f"The toy world: small models of invented people, {len(world.examples)} examples to forget.",
-            "What their answers give away (probability of the right answer):",
+            "Probability of the right answer when asked:",
             *recall,
-            "\nWhat still lies in their layers:",
+            "\nKnowledge left in their layers, by UDS:",
         ]
     )
 
@@ -72,5 +74,5 @@ _NEXT = """
 Saved in {out}, one directory per model. To look closer, in Python:
   import uds_lens as ul
   ul.DepthAudit.load("{out}/half").layers_frame()
-All of it as one page: uds-lens report {out} --out demo.html
+The report: {out}/report.html
 For your own checkpoints: uds-lens audit --help"""

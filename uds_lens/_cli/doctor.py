@@ -1,4 +1,4 @@
-"""`uds-lens doctor`: would it work here, with these models and this data?"""
+"""`uds-lens doctor`: check the installation, and whether models and data would work."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def doctor(
         str | None, typer.Option(metavar="MODEL", help="Model that never saw the forget set.")
     ] = None,
     unlearned: Annotated[
-        list[str] | None, typer.Option(metavar="MODEL", help="Model to audit; repeat for more.")
+        list[str] | None, typer.Option("--model", metavar="MODEL", help="Model to audit; repeat for more.")
     ] = None,
     examples: Annotated[
         str | None, typer.Option(metavar="DATA", help="Forget set, as for uds-lens audit.")
@@ -48,7 +48,7 @@ def doctor(
 
     \b
     Example:
-      uds-lens doctor --full ckpt/full --retain ckpt/retain --unlearned ckpt/npo \\
+      uds-lens doctor --full ckpt/full --retain ckpt/retain --model ckpt/npo \\
           --examples forget10.json
     """
     say("checking this installation ...")

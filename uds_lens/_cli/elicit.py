@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 def elicit(
     model: Annotated[str | None, model_option("The unlearned model: directory or Hub id.")] = None,
-    data: Annotated[str | None, data_option("The forget set (JSON, CSV, Parquet, Hub id).")] = None,
+    data: Annotated[
+        str | None, data_option("The forget set (JSON, CSV, Parquet, Hub id).", "--examples")
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Where texts and scores go; a killed run resumes from there."),
@@ -31,7 +33,8 @@ def elicit(
         str | None, data_option("Facts that were to stay: the shots of icl(source=retain).")
     ] = None,
     holdout: Annotated[
-        str | None, data_option("Questions of the same kind that no model learned: a weaker control.")
+        str | None,
+        data_option("Questions of the same kind that no model learned: a weaker control.", "--holdout-data"),
     ] = None,
     audit: Annotated[
         list[str] | None,
@@ -63,17 +66,17 @@ def elicit(
     Examples:
       uds-lens elicit --list
       uds-lens elicit --model ckpt/npo --retain ckpt/retain --full ckpt/full \\
-          --data forget10.json --audit plain --audit cloze --out runs/npo-elicit
+          --examples forget10.json --audit plain --audit cloze --out runs/npo
     """
     if list_:
         _print_list(printing.json)
         return
-    given = {"--model": model, "--data": data, "--out": out}
+    given = {"--model": model, "--examples": data, "--out": out}
     if model is None or data is None or out is None:
         missing = ", ".join(name for name, value in given.items() if value is None)
         raise ConfigError(
             f"{missing} missing. For example: uds-lens elicit --model ckpt/npo --retain ckpt/retain --full ckpt/full "
-            "--data forget10.json --out runs/npo-elicit; uds-lens elicit --list shows the audits."
+            "--examples forget10.json --out runs/npo-elicit; uds-lens elicit --list shows the audits."
         )
     say(f"eliciting answers from {model} ...")
     import uds_lens as ul

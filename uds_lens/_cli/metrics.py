@@ -111,12 +111,12 @@ def print_results(found: Mapping[str, MetricResults]) -> None:
 
 
 def _print_one(results: MetricResults) -> None:
-    from uds_lens.metrics._results import ARROWS, shown
+    from uds_lens.metrics._results import ARROWS
 
     rows = [
         [
             metric.label,
-            shown(metric),
+            str(metric),
             _interval(metric.interval),
             ARROWS[metric.direction],
             str(metric.n or ""),
@@ -194,7 +194,7 @@ def metrics(
     ] = None,
     data: Annotated[
         str | None,
-        data_option("tofu:DIR or tofu:HUB_ID for all TOFU sets, or a file with a forget set."),
+        data_option("tofu:DIR or tofu:HUB_ID for all TOFU sets, or a file with a forget set.", "--examples"),
     ] = None,
     out: Annotated[
         Path | None,
@@ -227,13 +227,6 @@ def metrics(
     split: Annotated[str, typer.Option(metavar="NAME", help="Forget split of TOFU.")] = "forget10",
     limit: opt.Limit = None,
     sample: opt.Sampling = "random",
-    fluency: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME",
-            help="hub, heuristic (offline rules of thumb), or a classifier's directory or Hub id.",
-        ),
-    ] = "hub",
     redo: Annotated[
         bool,
         typer.Option(
@@ -254,17 +247,17 @@ def metrics(
     Examples:
       uds-lens metrics --list
       uds-lens metrics --model ckpt/npo --retain ckpt/retain --full ckpt/full \\
-          --data tofu:data/tofu --out runs/npo-metrics.json
+          --examples tofu:data/tofu --out runs/npo-metrics.json
     """
     if list_:
         print_list(as_json=printing.json)
         return
     if not model or data is None or out is None:
-        given = {"--model": model, "--data": data, "--out": out}
+        given = {"--model": model, "--examples": data, "--out": out}
         missing = ", ".join(flag for flag, value in given.items() if not value)
         raise ConfigError(
-            f"{missing} missing. For example: uds-lens metrics --model ckpt/npo --data forget10.json --out npo.json; "
-            "uds-lens metrics --list shows what there is to measure, and what it needs."
+            f"{missing} missing. For example: uds-lens metrics --model ckpt/npo --examples forget10.json "
+            "--out npo.json; uds-lens metrics --list shows what there is to measure, and what it needs."
         )
     count = "all metrics" if not metric else "1 metric" if len(metric) == 1 else f"{len(metric)} metrics"
     say(f"measuring {count} of {', '.join(model)} ...")
@@ -289,7 +282,7 @@ def metrics(
         require_nothing_lost(files.values(), metric or None, options=options)
     cache = ul.metrics.MetricCache()
     sets = ul.metrics.open_metric_data(data, split=split, limit=limit, sample=sample)
-    scorer = ul.metrics.fluency_scorer(metric or None, fluency, options=options, offline=run.offline)
+    ul.metrics.fluency_scorer(options, metrics=metric or None, offline=run.offline)
     found: dict[str, MetricResults] = {}
     with saying_what_is_saved(lambda: f"{len(found)} of {len(names)} saved"):
         for number, (n, m) in enumerate(zip(names, model, strict=True), start=1):
@@ -303,7 +296,6 @@ def metrics(
                     options=options,
                     run=run,
                     cache=cache,
-                    fluency=scorer,
                 )
             results.save(files[n])
             found[n] = results

@@ -3,7 +3,7 @@
 A command names a dataclass as the type of a parameter. Each field becomes an option (its name, type and default, the
 docstring below it as help), and the command receives the record. So an option is written once, where it is checked.
 
-typer does the parsing: it is installed with huggingface-hub anyway, and imports faster than tyro or cyclopts.
+typer does the parsing, since huggingface-hub brings it along.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, Union, get_args, ge
 import typer
 from typer.models import OptionInfo
 
-from uds_lens._compat.typer import set_help
+from uds_lens._compat.typer import OUTPUT, set_help
 from uds_lens._types import AnswerProtocol as _AnswerProtocol
 from uds_lens._types import ChatStyleName
 from uds_lens._types import DType as _DType
@@ -81,29 +81,45 @@ def _options(record: type[Any], only: Only | None) -> list[Parameter]:
         field for field in fields(record) if field.name != "progress" and (only is None or field.name in only)
     ]
     flags = {field.name: f"--{field.name.replace('_', '-')}" for field in offered}
-    options = [_option(field, hints[field.name], _help(docs.get(field.name, ""), flags)) for field in offered]
+    panel = _PANELS.get(record.__name__)
+    options = [
+        _option(field, hints[field.name], _help(docs.get(field.name, ""), flags), panel) for field in offered
+    ]
     if {"system_prompt", "chat_date"} <= {option.name for option in options}:
-        options.append(Parameter("chat_style", Parameter.KEYWORD_ONLY, default=None, annotation=_ChatStyle))
+        names = ", ".join(get_args(ChatStyleName))
+        style = typer.Option(
+            metavar="NAME",
+            help=f"System turn and date of published chat prompts: {names}.",
+            rich_help_panel=panel,
+        )
+        kind = Annotated[ChatStyleName | None, style]
+        options.append(Parameter("chat_style", Parameter.KEYWORD_ONLY, default=None, annotation=kind))
     return options
 
 
-_ChatStyle: TypeAlias = Annotated[
-    ChatStyleName | None,
-    typer.Option(
-        metavar="NAME",
-        help=f"System turn and date of published chat prompts: {', '.join(get_args(ChatStyleName))}.",
-    ),
-]
+_PANELS = {
+    **dict.fromkeys(("AuditConfig", "MetricOptions", "ElicitOptions"), "What is measured"),
+    "ChatStyle": "Prompts",
+    "RunOptions": "How models are run",
+    "TrainOptions": "How training runs",
+    "SlurmOptions": "Slurm",
+    "Score": "Score",
+    "References": "Models and audits that belong to the runs",
+    "Perturbed": "Robustness",
+    "Printing": OUTPUT,
+}
+"""The groups of options in --help, by the record they fill."""
 
 
-def _option(field: Field[Any], hint: Any, help: str) -> Parameter:
+def _option(field: Field[Any], hint: Any, help: str, panel: str | None) -> Parameter:
     default, kind = field.default, hint
-    if not any(
-        isinstance(more, OptionInfo) for more in get_args(hint)
-    ):  # else the field says what its option is
+    declared = next((more for more in get_args(hint) if isinstance(more, OptionInfo)), None)
+    if declared is not None:
+        declared.rich_help_panel = panel
+    else:
         kinds = [_bare(k) for k in _members(_bare(hint)) if k is not type(None) and get_origin(k) is not dict]
         kind = kinds[0]
-        words: dict[str, Any] = {"help": help}
+        words: dict[str, Any] = {"help": help, "rich_help_panel": panel}
         flags = [f"--{field.name.replace('_', '-')}"] if default is False else []
         if field.name == "chat_date":  # None: that of --chat-style, where there is one
             words["help"] += f" Default: {default}."
@@ -131,7 +147,7 @@ def _members(hint: Any) -> tuple[Any, ...]:
 
 
 def _help(doc: str, flags: dict[str, str]) -> str:
-    """The first sentence of a field's docstring, in the words of the command line."""
+    """Return the first sentence of a field's docstring, in the words of the command line."""
     first = re.split(r"(?<=\.)\s+(?=[A-Z`])", " ".join(doc.split()))[0]
     first = re.sub(r"`([^`]*)`", lambda word: flags.get(word[1], word[1]), first)
     return re.sub(r"; None (is )?", "; left out: ", first)
@@ -185,14 +201,14 @@ def at_home(value: Any) -> Any:
 # library looks at everything else (names on the Hub, files inside).
 
 
-def model_option(help: str) -> Any:
+def model_option(help: str, *flags: str) -> Any:
     """Return an option that takes a model, or several: directories or Hub ids."""
-    return typer.Option(metavar="MODEL", help=help, callback=_existing_models)
+    return typer.Option(*flags, metavar="MODEL", help=help, callback=_existing_models)
 
 
-def data_option(help: str, *, metavar: str = "DATA") -> Any:
+def data_option(help: str, *flags: str) -> Any:
     """Return an option that takes examples: a file, or what `uds_lens.load_examples` reads beside files."""
-    return typer.Option(metavar=metavar, help=help, callback=_existing_data)
+    return typer.Option(*flags, metavar="DATA", help=help, callback=_existing_data)
 
 
 def _existing_models(given: Any) -> Any:
@@ -213,9 +229,6 @@ def _existing_data(given: str | None) -> str | None:
             f'{given}: no such file. Check the path; a Hub data set is written "hf:user/name:config:split".'
         )
     return given
-
-
-# Options that stand in no record.
 
 
 def _whole_process(offline: bool) -> bool:
@@ -274,17 +287,14 @@ def lora_settings(rank: int | None) -> LoraSettings | None:
     return None if rank is None else LoraSettings(rank=rank, alpha=2 * rank)
 
 
-# Python files of a user's own that declare methods and metrics, run before the command.
-
-
 def running_files(
     name: str, words: Callable[[], str]
 ) -> Callable[[Any, list[Path] | None], list[Path] | None]:
-    """The callback of a command's --import: it runs the files, and --help tells what they declare.
+    """Return the callback of a command's --import: it runs the files, and --help names what they declare.
 
     Args:
-        name: The parameter that takes the names of what is declared.
-        words: What --help says of it, from all that is declared by now.
+        name: The parameter that takes the declared names.
+        words: Makes its help from all that is declared by now.
     """
 
     def run(context: Any, files: list[Path] | None) -> list[Path] | None:

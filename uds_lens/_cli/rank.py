@@ -17,12 +17,12 @@ from uds_lens._cli.model_tables import (
     References,
     Score,
     SelectBy,
+    number,
+    parse_directions,
     records,
     require_parts,
     require_table_file,
-    score_ways,
-    shown,
-    ways,
+    score_directions,
     write_table_file,
 )
 from uds_lens._cli.options import Printing
@@ -51,8 +51,7 @@ def rank(
     select_by: SelectBy = "without",
     min_utility: MinUtility = None,
     resamples: Annotated[
-        int,
-        typer.Option(min=0, metavar="N", help="Resamples for how sure the places are; 0 leaves that out."),
+        int, typer.Option(min=0, metavar="N", help="Resamples for the uncertainty of the places; 0: none.")
     ] = 1000,
     out: Annotated[
         Path | None, typer.Option(metavar="CSV", help="Also write the ranking as a table.", dir_okay=False)
@@ -65,9 +64,8 @@ def rank(
 ) -> None:
     """Rank unlearning methods by their best models.
 
-    By what these forget, leak and keep: the score is the harmonic mean of memorization, privacy and utility; with
-    depth, UDS is part of privacy. Ties are reported, not broken silently. Models of several base models or splits are
-    ranked apart.
+    The score is the harmonic mean of memorization, privacy and utility; with depth, UDS is part of privacy. Ties are
+    reported, not broken silently. Models of several base models or splits are ranked apart.
 
     \b
     Examples:
@@ -83,33 +81,34 @@ def rank(
     from uds_lens import meta
     from uds_lens.meta._tables import setups
 
-    out = None if out is None else require_table_file(out, meta.RANKING, _SETUP_RANKING)
+    out = None if out is None else require_table_file(out, meta.RANKING, ("base", "split", "method", "rank"))
     table = references.read(models, examples=resamples > 1)
-    table = replace(table, frame=_methods(table.frame))
-    ask = _Ask(by, select_by, min_utility, score.parts(), ways(direction), resamples)
+    table = replace(table, frame=_with_methods(table.frame))
+    question = _Question(by, select_by, min_utility, score.parts(), parse_directions(direction), resamples)
     groups = setups(table.frame)
-    told = {"": _ranked(table, ask)} if len(groups) == 1 else _each_ranked(table, groups, ask)
+    one = len(groups) == 1
+    rankings = {"": _ranking(table, question)} if one else _ranking_by_setup(table, groups, question)
     if out is not None:
-        write_table_file(pd.concat([each.methods for each in told.values()], ignore_index=True), out)
+        write_table_file(pd.concat([each.methods for each in rankings.values()], ignore_index=True), out)
     if printing.json:
-        several = {"setups": [{"setup": name, **each.told()} for name, each in told.items()]}
-        found = told[""].told() if "" in told else several
+        parts = [{"setup": name, **ranking.to_dict()} for name, ranking in rankings.items()]
+        content = rankings[""].to_dict() if "" in rankings else {"setups": parts}
         typer.echo(
-            json.dumps({"source": table.source, **found}, indent=2, ensure_ascii=False, allow_nan=False)
+            json.dumps({"source": table.source, **content}, indent=2, ensure_ascii=False, allow_nan=False)
         )
         return
-    for name, each in told.items():
+    for name, ranking in rankings.items():
         if name:
             typer.echo(f"\n{name}")
-        _print(each, by)
-        for note in each.notes:
+        _print(ranking, by)
+        for note in ranking.notes:
             print_wrapped(f"! {note}")
     if out is not None:
         typer.echo(f"\nSaved in {out}")
 
 
-class _Ask(NamedTuple):
-    """What is asked of every ranking of a call."""
+class _Question(NamedTuple):
+    """The settings of every ranking of a call."""
 
     by: Literal["with", "without"]
     select_by: Literal["with", "without"]
@@ -119,83 +118,78 @@ class _Ask(NamedTuple):
     resamples: int
 
 
-class _Ranked(NamedTuple):
-    """A ranking, with how sure it is."""
+class _Ranking(NamedTuple):
+    """A ranking with its uncertainty."""
 
     methods: pd.DataFrame
     shifts: pd.DataFrame
-    first: Mapping[str, Mapping[str, float | None]]
+    p_first: Mapping[str, Mapping[str, float | None]]
     """P(first) by way of resampling and method; None where nothing can vary."""
     varying: Sequence[str]
     notes: Sequence[str]
     n_models: int
 
-    def told(self) -> dict[str, Any]:
-        """For `--json`."""
-        return {
-            "methods": records(self.methods),
-            "shifts": records(self.shifts),
-            "p_first": dict(self.first),
-            "notes": list(self.notes),
-        }
+    def to_dict(self) -> dict[str, Any]:
+        tables = {"methods": records(self.methods), "shifts": records(self.shifts)}
+        return {**tables, "p_first": dict(self.p_first), "notes": list(self.notes)}
 
 
-_SETUP_RANKING = ("base", "split", "method", "rank")
-"""How a table of several rankings begins."""
-
-
-def _ranked(table: ModelTable, ask: _Ask) -> _Ranked:
-    """The ranking of the models of one base model and split."""
+def _ranking(table: ModelTable, question: _Question) -> _Ranking:
+    """Rank the models of one base model and split."""
     from uds_lens import meta
     from uds_lens.meta._ranking import score_cautions
 
-    frame = table.frame
-    require_parts(frame, ask.parts, table.reasons)
-    parts = replace(ask.parts, direction=score_ways(frame, ask.parts, ask.direction))
-    given: dict[str, Any] = {"min_utility": ask.min_utility, "parts": parts}
-    found = meta.rank(frame, with_uds=ask.by == "with", select_by=ask.select_by, **given)
-    _require_scores(found)
-    notes = score_cautions(frame, ask.parts)
-    sure: dict[str, dict[str, float | None]] = {}
+    frame, select_by = table.frame, question.select_by
+    require_parts(frame, question.parts, table.reasons)
+    parts = replace(question.parts, direction=score_directions(frame, question.parts, question.direction))
+    given: dict[str, Any] = {"min_utility": question.min_utility, "parts": parts}
+    methods = meta.rank(frame, with_uds=question.by == "with", select_by=select_by, **given)
+    if methods["score"].isna().all():
+        why = "; ".join(f"{row['method']}: {row['reason']}" for row in methods.to_dict("records"))
+        why = why if len(why) <= 300 else f"{why[:300]}..."
+        hint = " A lower --min-utility lets more configurations count." if "of the utility" in why else ""
+        raise DataError(f"no method has a score ({why}): no configuration has all parts.{hint}")
+    notes = score_cautions(frame, question.parts)
+    p_first: dict[str, dict[str, float | None]] = {}
     varying: tuple[str, ...] = ()
-    if ask.resamples > 1 and found["score_with"].notna().sum() > 1:
+    if question.resamples > 1 and methods["score_with"].notna().sum() > 1:
         stable = meta.stability(
-            frame, examples=table.examples, select_by=ask.select_by, n_resamples=ask.resamples, **given
+            frame, examples=table.examples, select_by=select_by, n_resamples=question.resamples, **given
         )
-        for (kind, view), own in stable.scores.groupby(["resampled", "view"], sort=False):
-            if view == ask.by:
-                shares = zip(own["method"], own["p_best"], strict=True)
-                sure[str(kind)] = {method: None if math.isnan(p) else float(p) for method, p in shares}
+        for (way, view), rows in stable.scores.groupby(["resampled", "view"], sort=False):
+            if view == question.by:
+                shares = zip(rows["method"], rows["p_best"], strict=True)
+                p_first[str(way)] = {method: None if math.isnan(p) else float(p) for method, p in shares}
         varying = stable.varying
         notes += stable.cautions
-    return _Ranked(found, meta.shifts(frame, **given), sure, varying, notes, len(frame))
+    return _Ranking(methods, meta.shifts(frame, **given), p_first, varying, notes, len(frame))
 
 
-def _each_ranked(
-    table: ModelTable, groups: Sequence[tuple[str | None, str | None]], ask: _Ask
-) -> dict[str, _Ranked]:
-    """One ranking for each base model and split; those that cannot be ranked are said."""
+def _ranking_by_setup(
+    table: ModelTable, groups: Sequence[tuple[str | None, str | None]], question: _Question
+) -> dict[str, _Ranking]:
+    """Rank the models of each base model and split; report those that cannot be ranked."""
     from uds_lens.meta._tables import of_setup, setup_name
 
-    found: dict[str, _Ranked] = {}
+    rankings: dict[str, _Ranking] = {}
     problems = []
     for group in groups:
         try:
-            each = _ranked(of_setup(table, group), ask)
+            ranking = _ranking(of_setup(table, group), question)
         except DataError as problem:
             problems.append(problem)
             typer.echo(f"note: {setup_name(group)} is not ranked: {problem}", err=True)
-        else:
-            methods = each.methods.assign(base=group[0], split=group[1])
-            columns = ["base", "split", *each.methods.columns]
-            found[setup_name(group)] = each._replace(methods=methods[columns])
-    if not found:
+            continue
+        methods = ranking.methods.assign(base=group[0], split=group[1])
+        columns = ["base", "split", *ranking.methods.columns]
+        rankings[setup_name(group)] = ranking._replace(methods=methods[columns])
+    if not rankings:
         raise problems[0]
-    return found
+    return rankings
 
 
-def _methods(frame: pd.DataFrame) -> pd.DataFrame:
-    """The unlearned models: pool models stay out, and so do others without a method, which is told."""
+def _with_methods(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the unlearned models; report others than pool models that have no method and are left out."""
     frame = frame if "method" in frame.columns else frame.assign(method=None)
     kept = frame[frame["method"].notna()].reset_index(drop=True)
     rest = frame[frame["method"].isna()]
@@ -213,62 +207,48 @@ def _methods(frame: pd.DataFrame) -> pd.DataFrame:
     return kept
 
 
-def _require_scores(found: pd.DataFrame) -> None:
-    """Dashes are no ranking: some method must have a score."""
-    if not found["score"].isna().all():
-        return
-    told = "; ".join(f"{row['method']}: {row['reason']}" for row in found.to_dict("records"))
-    told = told if len(told) <= 300 else f"{told[:300]}..."
-    lower = " A lower --min-utility lets more configurations count." if "of the utility" in told else ""
-    raise DataError(f"no method has a score ({told}): no configuration has all parts.{lower}")
-
-
 _WIDE = 110
-"""Columns of a terminal in which names of configurations stand in the table."""
+"""Columns of a terminal in which names of configurations fit into the table."""
+
+_RESAMPLED = {"configurations": "each method's configurations", "examples": "the examples"}
 
 
-_DRAWN = {"configurations": "each method's configurations", "examples": "the examples"}
-"""What is drawn anew in each way of resampling."""
-
-
-def _print(ranked: _Ranked, by: str) -> None:
-    found, sure, varying = ranked.methods, ranked.first, ranked.varying
-    titles = ["", "method", "with depth", "without", "Mem", "MIA", "depth", "utility"]
-    # One column per way of resampling that can change anything; where none can, one of dashes.
-    ways = varying or tuple(sure)[:1]
+def _print(ranking: _Ranking, by: str) -> None:
     rows = []
-    for row in found.to_dict("records"):
-        tie = "=" if row["n_tied_rank"] > 1 else ""
+    ways = ranking.varying or tuple(ranking.p_first)[:1]  # where nothing can vary, one column of dashes
+    for row in ranking.methods.to_dict("records"):
+        scores = (
+            f"{number(row[f'score_{view}'])} ({number(row[f'rank_{view}'], 0)})"
+            for view in ("with", "without")
+        )
         rows.append(
             [
-                f"{tie}{shown(row['rank'], 0)}",
+                f"{'=' if row['n_tied_rank'] > 1 else ''}{number(row['rank'], 0)}",
                 str(row["method"]),
-                *(
-                    f"{shown(row[f'score_{view}'])} ({shown(row[f'rank_{view}'], 0)})"
-                    for view in ("with", "without")
-                ),
-                *(shown(row[name]) for name in ("memorization", "mia", "depth", "utility_rel")),
-                *(shown(sure[way].get(row["method"]), 2) for way in ways),
+                *scores,
+                *(number(row[name]) for name in ("memorization", "mia", "depth", "utility_rel")),
+                *(number(ranking.p_first[way].get(row["method"]), 2) for way in ways),
                 "-" if row["model"] is None or row["model"] != row["model"] else str(row["model"]),
             ]
         )
+    titles = ["", "method", "with depth", "without", "Mem", "MIA", "depth", "utility"]
     titles += ["P(first)"] if len(ways) == 1 else [f"P(first), {way}" for way in ways]
     if width() < _WIDE:
         print_table(titles, [row[:-1] for row in rows])
         print_wrapped(f"Configurations, in this order: {', '.join(row[-1] for row in rows)}.")
     else:
         print_table([*titles, "configuration"], rows)
-    for row in found.to_dict("records"):
+    for row in ranking.methods.to_dict("records"):
         if isinstance(row["reason"], str):
             print_wrapped(f"! {row['method']}: {row['reason']}")
-    moved = ranked.shifts
-    for row in moved[moved["moved"].fillna(False).astype(bool)].to_dict("records"):
-        print_wrapped(
-            f"Chosen with depth, {row['method']} would be {row['model_with']} (depth {row['depth_change']:+.3f})."
-        )
-    drawn = " or ".join(_DRAWN[way] for way in varying)
-    how = f" P(first): share of resamples in first place, {drawn} drawn anew." if drawn else ""
+    for row in ranking.shifts.to_dict("records"):
+        if row["moved"] is True:
+            print_wrapped(
+                f"Chosen with depth, {row['method']} would be {row['model_with']} (depth {row['depth_change']:+.3f})."
+            )
+    resampled = " or ".join(_RESAMPLED[way] for way in ranking.varying)
+    how = f" P(first): share of resamples in first place, resampling {resampled}." if resampled else ""
     print_wrapped(
-        f"\n{ranked.n_models} models, ranked {by} depth. Score: harmonic mean of memorization, privacy (MIA, with "
-        f"depth: and UDS) and utility, of each method's best configuration; in brackets the place.{how}"
+        f"\n{ranking.n_models} models, ranked {by} depth. Score: harmonic mean of memorization, privacy (MIA, with "
+        f"depth: and UDS) and utility, of each method's best configuration; place in brackets.{how}"
     )

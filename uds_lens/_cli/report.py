@@ -106,20 +106,20 @@ def report(
 
 
 def _metrics_in(places: list[Path]) -> list[Path]:
-    """The files, and those in the folders."""
-    found: list[Path] = []
+    """Return the files, and those in the folders."""
+    files: list[Path] = []
     for place in places:
         inside = sorted(place.glob("*.json")) if place.is_dir() else [place]
         if not inside:
             raise ResultFormatError(
                 f"no metrics in {str(place)!r}: name files written by uds-lens metrics, or a folder of them."
             )
-        found += inside
-    return list(dict.fromkeys(path.resolve() for path in found))
+        files += inside
+    return list(dict.fromkeys(path.resolve() for path in files))
 
 
 def _audits_in(directories: list[Path]) -> list[Path]:
-    """Each directory that is a saved audit, or else the audits that lie in it; each once."""
+    """Return each directory that is a saved audit, or else the audits inside it; each once."""
     for directory in directories:
         if not directory.is_dir():
             raise ResultFormatError(f"no directory {str(directory)!r}: name some that uds-lens audit wrote.")

@@ -1,4 +1,4 @@
-"""Ctrl-C, and the signal that ends a job on a cluster: clean up, say what is saved, and leave."""
+"""Ctrl-C, and the signal that ends a job on a cluster: clean up, say what is saved, and exit."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Stopped(KeyboardInterrupt):
 
 @contextmanager
 def stoppable() -> Iterator[None]:
-    """SIGTERM ends the block as Ctrl-C does, so that temporary files go; the program leaves with 130 or 143."""
+    """Let SIGTERM end the block as Ctrl-C does, so that temporary files go; the program exits with 130 or 143."""
     in_main = threading.current_thread() is threading.main_thread()
     before: Any = signal.signal(signal.SIGTERM, _terminate) if in_main else None
     try:
@@ -40,11 +40,7 @@ def stoppable() -> Iterator[None]:
 
 @contextmanager
 def saying_what_is_saved(saved: Callable[[], str]) -> Iterator[None]:
-    """Where the block is stopped, tell what is saved and how to go on.
-
-    Args:
-        saved: Gives these words at that moment.
-    """
+    """Where the block is stopped, say what is saved and how to resume, in the words that `saved` gives then."""
     try:
         yield
     except KeyboardInterrupt as stop:
@@ -52,7 +48,7 @@ def saying_what_is_saved(saved: Callable[[], str]) -> Iterator[None]:
 
 
 def _let_go(error: BaseException | None) -> None:
-    """Drop what the interrupted functions held, so that their temporary files go now."""
+    """Drop the variables of the interrupted functions, so that their temporary files go now."""
     while error is not None:
         error.__traceback__ = None
         error = error.__context__

@@ -25,7 +25,8 @@ def sweep(
     words: Annotated[
         list[str],
         typer.Argument(
-            metavar="PLAN | status DIR | table DIR", help="Plan in TOML, or what to do with a sweep."
+            metavar="PLAN | status DIR | table DIR",
+            help="Plan in TOML; or show the status, or the table, of a sweep.",
         ),
     ],
     out: Annotated[
@@ -77,7 +78,7 @@ def sweep(
 
 
 def _asked(words: list[str]) -> tuple[str, str]:
-    """What to do, and with which plan or directory."""
+    """Return what to do, and with which plan or directory."""
     if len(words) == 2 and words[0] in ("status", "table"):
         return words[0], words[1]
     if len(words) == 1 and words[0] not in ("status", "table"):

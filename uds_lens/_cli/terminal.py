@@ -1,4 +1,4 @@
-"""What commands print: tables that fit the terminal, what to know before quoting a score, JSON for machines."""
+"""The terminal: tables of audits, warnings and tables in general on standard output, progress on standard error."""
 
 from __future__ import annotations
 
@@ -25,42 +25,78 @@ if TYPE_CHECKING:
     from uds_lens.results import DepthAudit
     from uds_lens.results._statistics import Interval
 
-
-# Tables beside that of the scores: what only some audits have, damage and scores against single retain
-# models.
-
-_DAMAGE = (
-    "Loss: mean log-probability lost with the unlearned states put in, nats per token, on forget facts, on facts that "
-    "were to be kept, and there with the states of retain. Damage: the second as a share of the first."
+_LEGEND = (
+    "UDS 0 = knowledge intact (as in full), 1 = erased (as in retain). "
+    "CI: bootstrap over subjects, or over examples where there are none. N: examples measured. "
+    "NaN: examples that are not measurable: no layer where full encodes more than retain (S1 <= tau). "
+    "layers: knowledge-encoding layers, mean over examples."
 )
-_RETAINS = "Each scale goes by one of the retain models. How far the scores lie apart is how much 0 to 1 itself moves."
+_SAMPLED = (
+    " If all asked: where the UDS of all examples lies, of which these are a random sample; the interval before it is "
+    "about other subjects or examples than those of the data."
+)
+_DAMAGE = (
+    "Loss: mean log-probability lost when the unlearned states are patched in, nats per token, on forget facts and on "
+    "retained facts; beside them the loss with retain's states. Damage: the second as a share of the first."
+)
+_RETAINS = (
+    "Each scale is set by one of the retain models. The spread of the scores shows how much the scale moves."
+)
+_MARKS = {"fatal": "!! FATAL", "caution": "!", "note": "-"}
+"""The beginning of a warning, by its level."""
 
 
-def print_beside(audits: Mapping[str, DepthAudit]) -> None:
-    """Print the tables that there is something for."""
-    controlled = {name: audit for name, audit in audits.items() if audit.control is not None}
-    several = {name: audit for name, audit in audits.items() if audit.retains}
-    if controlled:
-        _print_damage(controlled)
-    if several:
-        _print_retains(several)
+def print_audits(audits: Mapping[str, DepthAudit], *, cautions_of: Sequence[str] | None = None) -> None:
+    """Print the table of `audits` (name to audit), their warnings, and what the columns mean.
+
+    Args:
+        audits: In the order of the rows.
+        cautions_of: Names whose warnings are printed; None prints those of all.
+    """
+    from uds_lens.results._scores import WITHHELD
+
+    levels = {audit.config.confidence for audit in audits.values()}
+    titles = ["model", "UDS", f"{levels.pop():.0%} interval" if len(levels) == 1 else "interval"]
+    sampled = any(audit.sample_error is not None for audit in audits.values())
+    rows = []
+    for name, audit in audits.items():
+        summary = audit.summary()
+        row = [name, _number(audit.uds), _interval((summary["uds_low"], summary["uds_high"]))]
+        if sampled:
+            error = audit.sample_error
+            low_high = "unknown" if error is None else _interval(error.interval)
+            row.append("all were" if error is None else "unknown" if low_high == "-" else low_high)
+        row += [str(summary["n_measured"]), str(summary["n_not_measurable"])]
+        row.append(f"{summary['ke_layers_mean']:.1f} of {summary['n_layers']}")
+        rows.append([*row, f"{WITHHELD} (!!)" if audit.reading == WITHHELD else audit.reading])
+    titles += [*(["if all asked"] if sampled else []), "N", "NaN", "layers", "reading"]
+    print_table(titles, rows, right=("UDS", "N", "NaN", "layers"), bold="UDS")
+    _print_damage({name: audit for name, audit in audits.items() if audit.control is not None})
+    _print_retains({name: audit for name, audit in audits.items() if audit.retains})
+    shown = audits if cautions_of is None else {name: audits[name] for name in cautions_of}
+    print_cautions(
+        {name: [(_MARKS[level], text) for level, text, _ in audit.cautions] for name, audit in shown.items()}
+    )
+    typer.echo(f"\n{fill(_LEGEND + _SAMPLED if sampled else _LEGEND, width())}")
 
 
 def _print_damage(audits: Mapping[str, DepthAudit]) -> None:
-
-    titles = ("model", "damage", "interval", "forget", "kept", "retain's")
+    if not audits:
+        return
     rows = []
     for name, audit in audits.items():
-        found = audit.damage_estimate
-        losses = (found.forget_loss, found.control_loss, found.retain_loss)
-        rows.append([name, _number(found.value), _interval(found.interval), *map(_number, losses)])
+        damage = audit.damage_estimate
+        losses = (damage.forget_loss, damage.control_loss, damage.retain_loss)
+        rows.append([name, _number(damage.value), _interval(damage.interval), *map(_number, losses)])
     typer.echo("\nRetained facts")
+    titles = ("model", "damage", "interval", "forget", "kept", "retain's")
     print_table(titles, rows, right=("damage", "forget", "kept", "retain's"), bold="damage")
     typer.echo(fill(_DAMAGE, width()))
 
 
 def _print_retains(audits: Mapping[str, DepthAudit]) -> None:
-
+    if not audits:
+        return
     rows = [
         [name, row.retain, _number(row.uds), _interval((row.uds_low, row.uds_high)), str(row.n_measured)]
         for name, audit in audits.items()
@@ -80,149 +116,41 @@ def _interval(interval: Interval | tuple[float, float]) -> str:
     return "-" if math.isnan(low) else f"{low:.3f} - {high:.3f}"
 
 
-# Names that are too long for where they stand: without their middle, but still told apart.
-
-
-def shortened_names(names: Sequence[str], room: int) -> list[str]:
-    """Names in no more than `room` signs each; where several would look alike, from the word in which they differ.
-
-    >>> shortened_names(["forget10_NPO_lr2e-05_epoch10", "forget10_NPL_lr2e-05_epoch10", "full"], 16)
-    ['...NPO_lr2e-0...', '...NPL_lr2e-0...', 'full']
-    """
-    alike: dict[str, list[str]] = {}
-    for name in dict.fromkeys(names):
-        alike.setdefault(shortened(name, room), []).append(name)
-    found = {
-        name: short if len(group) == 1 else _from(_difference(group), name, room)
-        for short, group in alike.items()
-        for name in group
-    }
-    return [found[name] for name in names]
-
-
-def _difference(names: Sequence[str]) -> int:
-    """Where the first word begins in which names differ."""
-    signs = enumerate(zip(*names, strict=False))
-    shared = next((place for place, each in signs if len(set(each)) > 1), min(map(len, names)))
-    return max((end.end() for end in re.finditer(r"[^A-Za-z0-9.]", names[0][:shared])), default=0)
-
-
-def _from(start: int, name: str, room: int) -> str:
-    text = f"...{name[start:]}"
-    return text if len(text) <= room else f"{text[: room - 3]}..."
-
-
-_LEGEND = (
-    "UDS 0 = knowledge intact (as in full), 1 = erased (as in retain). "
-    "CI: bootstrap over subjects, or over examples where there are none. N: examples measured. "
-    "NaN: examples that are not measurable: no layer where full encodes more than retain (S1 <= tau). "
-    "layers: knowledge-encoding layers, mean over examples."
-)
-
-
-_SAMPLED = (
-    " If all asked: where the UDS of all examples lies, of which these are a random sample; the interval before it is "
-    "about other subjects or examples than those of the data."
-)
-
-
-def print_audits(audits: Mapping[str, DepthAudit], *, cautions_of: Sequence[str] | None = None) -> None:
-    """Print the table of `audits` (name to audit), their warnings, and what the columns mean.
-
-    Args:
-        audits: What to print, in this order.
-        cautions_of: Names whose warnings are printed; None prints those of all.
-    """
-    sampled = any(audit.sample_error is not None for audit in audits.values())
-    titles: tuple[str, ...] = ("model", "UDS", _interval_title(audits), "N", "NaN", "layers", "reading")
-    rows = [_cells(name, audit) for name, audit in audits.items()]
-    if sampled:
-        titles = (*titles[:3], "if all asked", *titles[3:])
-        rows = [
-            [*row[:3], _if_all_asked(audit), *row[3:]]
-            for row, audit in zip(rows, audits.values(), strict=True)
-        ]
-    print_table(titles, rows, right=("UDS", "N", "NaN", "layers"), bold="UDS")
-    print_beside(audits)
-    shown = audits if cautions_of is None else {name: audits[name] for name in cautions_of}
-    print_cautions(
-        {name: [(_MARKS[level], text) for level, text in audit.cautions] for name, audit in shown.items()}
-    )
-    typer.echo(f"\n{fill(_LEGEND + _SAMPLED if sampled else _LEGEND, width())}")
-
-
-_MARKS = {"fatal": "!! FATAL", "caution": "!", "note": "-"}
-"""How a warning begins, by its level."""
-
-
 def print_cautions(cautions: Mapping[str, Sequence[tuple[str, str]]]) -> None:
-    """Each sentence once, with its mark and the names it is about; those of the gravest mark first."""
-    found: dict[tuple[str, str], list[str]] = {}
+    """Print each warning once, with its mark and the names it is about; the gravest first."""
+    names_by_warning: dict[tuple[str, str], list[str]] = {}
     for name, marked in cautions.items():
         for mark, sentence in marked:
-            found.setdefault((mark, sentence), []).append(name)
-    for (mark, sentence), names in sorted(found.items(), key=lambda item: _ORDER.index(item[0][0])):
+            names_by_warning.setdefault((mark, sentence), []).append(name)
+    order = list(_MARKS.values())
+    for (mark, sentence), names in sorted(names_by_warning.items(), key=lambda item: order.index(item[0][0])):
         subject = "all" if len(names) == len(cautions) > 1 else ", ".join(names)
         print_wrapped(f"{mark} {subject}: {sentence}")
 
 
-_ORDER = list(_MARKS.values())
-
-
-def _interval_title(audits: Mapping[str, DepthAudit]) -> str:
-    levels = {audit.config.confidence for audit in audits.values()}
-    return f"{levels.pop():.0%} interval" if len(levels) == 1 else "interval"
-
-
-def _cells(name: str, audit: DepthAudit) -> list[str]:
-    from uds_lens.results._scores import WITHHELD
-
-    summary = audit.summary()
-    low, high = summary["uds_low"], summary["uds_high"]
-    return [
-        name,
-        "NaN" if math.isnan(audit.uds) else f"{audit.uds:.3f}",
-        "-" if math.isnan(low) else f"{low:.3f} - {high:.3f}",
-        str(summary["n_measured"]),
-        str(summary["n_not_measurable"]),
-        f"{summary['ke_layers_mean']:.1f} of {summary['n_layers']}",
-        f"{WITHHELD} (!!)" if audit.reading == WITHHELD else audit.reading,
-    ]
-
-
-def _if_all_asked(audit: DepthAudit) -> str:
-    """Where the score of all examples lies, with the confidence of the interval."""
-    found = audit.sample_error
-    if found is None:
-        return "all were"
-    low, high = found.interval
-    return "unknown" if math.isnan(low) else f"{low:.3f} - {high:.3f}"
-
-
 def score_in_words(audit: DepthAudit) -> str:
-    """The score and its interval in one line."""
+    """Write the score and its interval in one line."""
     if math.isnan(audit.uds):
         return "UDS NaN, nothing measurable"
     low, high = audit.uds_interval
     interval = "" if math.isnan(low) else f", {audit.config.confidence:.0%} interval {low:.3f} to {high:.3f}"
     sample = "" if audit.sample_error is None else f"; {audit.sample_error.words} examples"
-    withheld = "; its reading is withheld" if audit.fatal else ""
-    return f"UDS {audit.uds:.3f}{interval}{sample}{withheld}"
+    return f"UDS {audit.uds:.3f}{interval}{sample}{'; its reading is withheld' if audit.fatal else ''}"
 
 
 def audits_as_json(audits: Mapping[str, DepthAudit], directories: Mapping[str, Path]) -> str:
-    """The summaries of `audits` with the directories they were saved in; undefined numbers are null."""
+    """Write the summaries of `audits` with the directories they were saved in; undefined numbers are null."""
     from uds_lens._storage import plain
 
-    found: list[dict[str, Any]] = [
+    rows: list[dict[str, Any]] = [
         {"name": name, "directory": str(directories[name]), **audit.summary()}
         for name, audit in audits.items()
     ]
-    return json.dumps({"audits": plain(found)}, indent=2, ensure_ascii=False, allow_nan=False)
+    return json.dumps({"audits": plain(rows)}, indent=2, ensure_ascii=False, allow_nan=False)
 
 
 def trained_before(directory: Path) -> str | None:
-    """When the training run whose result is already there was finished; None where there is none."""
+    """Return when the training run whose result is already there finished; None where there is none."""
     from uds_lens.errors import UdsLensError
     from uds_lens.unlearning import read_record
 
@@ -233,11 +161,11 @@ def trained_before(directory: Path) -> str | None:
 
 
 def print_training(directory: Path, *, before: str | None, as_json: bool) -> None:
-    """What a finished training run says: its whole record as JSON, or a line or two.
+    """Print a finished training run: its whole record as JSON, or a line or two.
 
     Args:
-        directory: Where its result is.
-        before: When the result that was there before was finished (see `trained_before`).
+        directory: The place of its result.
+        before: When the result that was there before finished (see `trained_before`).
         as_json: Print the record.
     """
     from uds_lens.unlearning import read_record
@@ -255,6 +183,10 @@ def print_training(directory: Path, *, before: str | None, as_json: bool) -> Non
     typer.echo(f"{record['steps']} steps in {record['seconds']:.1f} s. Saved in {directory}")
 
 
+_GAPS = 3, 2
+"""Columns between two texts, the second where the first is too much."""
+
+
 def print_table(
     titles: Sequence[str],
     rows: Sequence[Sequence[str]],
@@ -264,14 +196,12 @@ def print_table(
     wrapped: str | None = None,
     shortest: int = 12,
 ) -> None:
-    """A table that fits the terminal: texts of the first column give way, in their middle; the others stay whole.
-
-    Where that is not enough, the others take several lines.
+    """Print a table that fits the terminal, by shortening the first column in the middle, then by folding the others.
 
     Args:
-        titles: Of the columns.
+        titles: Titles of the columns.
         rows: Texts.
-        right: Titles of columns that are set to the right.
+        right: Titles of right-aligned columns.
         bold: Title of the column that matters most.
         wrapped: Title of a column whose texts may take several lines.
         shortest: The least that is left of a name.
@@ -288,30 +218,41 @@ def print_table(
     table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=gap != _GAPS[0])
     for number, title in enumerate(titles):
         justify: Literal["left", "right"] = "right" if title in right else "left"
-        table.add_column(
-            title,
-            justify=justify,
-            no_wrap=number == 0 or (fits and title != wrapped),
-            overflow="fold",
-            style="bold" if title == bold else "",
-        )
-    firsts = shortened_names([row[0] for row in rows], room)
-    for first, (_, *more) in zip(firsts, rows, strict=True):
+        no_wrap = number == 0 or (fits and title != wrapped)
+        style = "bold" if title == bold else ""
+        table.add_column(title, justify=justify, no_wrap=no_wrap, overflow="fold", style=style)
+    for first, (_, *more) in zip(shortened_names([row[0] for row in rows], room), rows, strict=True):
         table.add_row(*map(escape, (first, *more)))
     _console().print(table)
 
 
-_GAPS = 3, 2
-"""Columns between two texts, the second where the first is too much."""
+def shortened_names(names: Sequence[str], room: int) -> list[str]:
+    """Shorten names to at most `room` characters; where several would look alike, from the word in which they differ.
+
+    >>> shortened_names(["forget10_NPO_lr2e-05_epoch10", "forget10_NPL_lr2e-05_epoch10", "full"], 16)
+    ['...NPO_lr2e-0...', '...NPL_lr2e-0...', 'full']
+    """
+    alike: dict[str, list[str]] = {}
+    for name in dict.fromkeys(names):
+        alike.setdefault(shortened(name, room), []).append(name)
+    short = {group[0]: text for text, group in alike.items() if len(group) == 1}
+    for group in (group for group in alike.values() if len(group) > 1):
+        differing = (i for i, signs in enumerate(zip(*group, strict=False)) if len(set(signs)) > 1)
+        shared = group[0][: next(differing, min(map(len, group)))]
+        start = max((end.end() for end in re.finditer(r"[^A-Za-z0-9.]", shared)), default=0)
+        for name in group:
+            text = f"...{name[start:]}"
+            short[name] = text if len(text) <= room else f"{text[: room - 3]}..."
+    return [short[name] for name in names]
 
 
 def width() -> int:
-    """Columns of the terminal; 80 where there is none."""
+    """Return the columns of the terminal; 80 where there is none."""
     return _console().width
 
 
 def _console() -> Console:
-    """The terminal; without any marks where the environment says NO_COLOR."""
+    """Open the terminal; without colours where the environment says NO_COLOR."""
     from rich.console import Console
 
     plain = bool(os.environ.get("NO_COLOR"))
@@ -319,24 +260,18 @@ def _console() -> Console:
 
 
 def print_wrapped(text: str) -> None:
-    """A paragraph as wide as the terminal; its later lines are indented."""
+    """Print a paragraph as wide as the terminal; its later lines are indented."""
     blank = "\n" if text.startswith("\n") else ""
     typer.echo(blank + fill(text.strip(), width(), subsequent_indent="  ", break_on_hyphens=False))
 
 
-# What the program is doing, line by line on standard error, each with the time since it started.
+# Progress: one line per step on standard error, each with the time since the program started.
 
 _begun = time.monotonic()
 
-_OURS, _DOING, _MEMORY = "uds_lens", "uds_lens._progress", "uds_lens.audit._memory"
-
 
 def say(message: str) -> None:
-    """One line, at once.
-
-    Args:
-        message: What is done now, or has been done.
-    """
+    """Print a line of progress at once."""
     printable = message.encode("utf-8", "backslashreplace").decode("utf-8")  # a system's names may be no text
     text = f"[{elapsed()}] {printable}\n"
     tqdm = sys.modules.get("tqdm")
@@ -348,7 +283,7 @@ def say(message: str) -> None:
 
 
 def elapsed() -> str:
-    """Time since the program started: minutes and seconds, and hours where there are some."""
+    """Return the time since the program started: minutes and seconds, and hours where there are some."""
     minutes, seconds = divmod(int(time.monotonic() - _begun), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
@@ -356,7 +291,7 @@ def elapsed() -> str:
 
 @contextmanager
 def spoken(*, verbose: bool = False) -> Iterator[None]:
-    """Print what the library says of its work.
+    """Print the library's progress.
 
     Args:
         verbose: All records at INFO, of other packages too, each with the name of its logger.
@@ -364,7 +299,7 @@ def spoken(*, verbose: bool = False) -> Iterator[None]:
     global _begun
     _begun = time.monotonic()
     handler = _Lines(verbose)
-    ours, root = logging.getLogger(_OURS), logging.getLogger()
+    ours, root = logging.getLogger("uds_lens"), logging.getLogger()
     before = ours.level, ours.propagate, root.level
     ours.addHandler(handler)
     ours.setLevel(logging.INFO)
@@ -381,7 +316,7 @@ def spoken(*, verbose: bool = False) -> Iterator[None]:
 
 
 class _Lines(logging.Handler):
-    """Prints records as lines; an estimate of memory only where it is larger than all before."""
+    """Print records as lines; an estimate of memory only where it exceeds all before."""
 
     def __init__(self, verbose: bool) -> None:
         super().__init__(logging.INFO)
@@ -389,15 +324,13 @@ class _Lines(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print a record, if it is for the user."""
-        if record.name == _DOING:
+        if record.name == "uds_lens._progress":
             say(record.getMessage())
-        elif record.name == _MEMORY and self._rises(record):
-            say(f"memory: {record.getMessage()}")
+        elif record.name == "uds_lens.audit._memory":
+            (estimate,) = record.args or (None,)
+            needed = getattr(estimate, "total", 0)
+            if needed > self._most:
+                self._most = needed
+                say(f"memory: {record.getMessage()}")
         elif self._verbose:
             say(f"{record.name}: {record.getMessage()}")
-
-    def _rises(self, record: logging.LogRecord) -> bool:
-        (estimate,) = record.args or (None,)
-        needed = getattr(estimate, "total", 0)
-        told, self._most = needed > self._most, max(needed, self._most)
-        return told

@@ -50,9 +50,11 @@ def unlearn(
         typer.Option(metavar="NAME", help=_method_help()),
     ],
     full: Annotated[str, model_option("Model that knows: directory or Hub id.")],
-    forget: Annotated[str, data_option("Questions with the answers to forget.")],
+    forget: Annotated[str, data_option("Questions with the answers to forget.", "--examples")],
     out: opt.Out,
-    retain: Annotated[str | None, data_option("Questions with the answers to keep (not for ga).")] = None,
+    retain: Annotated[
+        str | None, data_option("Questions with the answers to keep (not for ga).", "--retain-data")
+    ] = None,
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="Setting of the method; repeat for more."),
@@ -93,8 +95,8 @@ def unlearn(
 
     \b
     Example:
-      uds-lens unlearn --method npo --full ckpt/full --forget forget10.json \\
-          --retain retain90.json --out ckpt/npo --set beta=0.1 --set epochs=5
+      uds-lens unlearn --method npo --full ckpt/full --examples forget10.json \\
+          --retain-data retain90.json --out ckpt/npo --set beta=0.1 --set epochs=5
     """
     say(f"unlearning with {method}; opening full: {full} ...")
     from uds_lens import unlearning
@@ -144,7 +146,7 @@ def read_settings(words: Sequence[str] | None) -> dict[str, str]:
 
 def relearn(
     model: Annotated[str, model_option("Model to fine-tune: directory or Hub id.")],
-    forget: Annotated[str, data_option("Questions with the answers to learn.")],
+    forget: Annotated[str, data_option("Questions with the answers to learn.", "--examples")],
     out: opt.Out,
     epochs: Annotated[int, typer.Option(min=1, metavar="N", help="How often each example is visited.")] = 1,
     learning_rate: Annotated[float, typer.Option(metavar="RATE", help="Learning rate of AdamW.")] = 2e-5,
@@ -166,7 +168,7 @@ def relearn(
 
     \b
     Example:
-      uds-lens relearn --model ckpt/npo --forget forget10.json --out ckpt/again
+      uds-lens relearn --model ckpt/npo --examples forget10.json --out ckpt/again
     """
     say(f"fine-tuning again; opening {model} ...")
     from uds_lens import unlearning

@@ -1,4 +1,4 @@
-"""What is unstable in typer and click: the class of a command, and the texts of its errors of usage."""
+"""The unstable parts of typer and click: the class of a command, its help, and its errors of usage."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from typing import Any
 import typer
 from typer.core import TyperArgument, TyperCommand
 
+OUTPUT = "Output"
+"""The group of options that stands last, with --help."""
+
 
 class PlainCommand(TyperCommand):
-    """typer's command; all options that are missing are told at once, and no class of an error."""
+    """A command that names all missing options at once, and whose help lists options in groups."""
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
@@ -27,6 +30,19 @@ class PlainCommand(TyperCommand):
             error.message = error.message.removeprefix("Value error, ") or self._also_missing(given, error)
             raise
 
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the options of each group under its title (`typer.Option(rich_help_panel=...)`)."""
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            title = "Arguments" if isinstance(parameter, TyperArgument) else "Options"
+            if record is not None:
+                groups.setdefault(getattr(parameter, "rich_help_panel", None) or title, []).append(record)
+        last = [groups.pop(title) for title in (OUTPUT,) if title in groups]
+        for title, records in [*groups.items(), *((OUTPUT, records) for records in last)]:
+            with formatter.section(title):
+                formatter.write_dl(records)
+
     def _also_missing(self, given: set[str], error: Any) -> str:
         """More options that have to be there; only an error about one of these comes without a message."""
         required = [
@@ -37,18 +53,18 @@ class PlainCommand(TyperCommand):
 
 
 def parameters_of(app: typer.Typer, words: list[str]) -> dict[str, Any]:
-    """Parameters of the command that `words` call, by their names in Python; none where there is no such command."""
+    """Return the parameters of the command that `words` call, by their names in Python; none where there is none."""
     commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
     command = next((commands[word] for word in words if word in commands), None)
     return {parameter.name: parameter for parameter in command.params} if command else {}
 
 
 def set_help(command: Any, name: str, text: str) -> None:
-    """Change what --help says of one parameter of a command, by its name in Python."""
+    """Change the help of one parameter of a command, by its name in Python."""
     (parameter,) = (parameter for parameter in command.params if parameter.name == name)
     parameter.help = text
 
 
 def flags_of(parameter: Any, *, negative: bool = False) -> list[str]:
-    """How a parameter is written on the command line; `negative` asks for its "no" form."""
+    """Return a parameter as the command line has it; `negative` asks for its "no" form."""
     return list(parameter.secondary_opts if negative else parameter.opts)

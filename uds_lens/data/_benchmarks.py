@@ -17,8 +17,6 @@ from uds_lens.data._readers import connection
 from uds_lens.data._tofu import load_tofu
 from uds_lens.errors import ConfigError, DataError
 
-# One row of a published data set as the columns of this library, where names alone do not do.
-
 Row: TypeAlias = Mapping[str, Any]
 RowReader: TypeAlias = Callable[[Row], Iterable[dict[str, Any]]]
 
@@ -27,55 +25,42 @@ _LUME_ID = re.compile(r"^\"?(?P<document>[\w-]+?)\"?(?P<kind>qa|sc)\d+$")
 _LUME_KINDS = {"qa": "question", "sc": "completion"}
 
 
+def _answer_is_entity(question: object, answer: object, **more: Any) -> dict[str, Any]:
+    return {"question": question, "answer": answer, "entity": answer, "prefix": "", **more}
+
+
 def rwku(row: Row) -> Iterator[dict[str, Any]]:
-    """`query` and `answer` about a `subject`; a sentence with a blank is asked as its authors ask it."""
-    query = _text(row, "query")
+    """Read `query` and `answer` about a `subject`; ask a sentence with a blank as its authors ask it."""
+    query = row.get("query")
+    if not isinstance(query, str):
+        raise DataError(
+            f"expected text under `query`; got {short(query)}. Found: {named(row) or 'no column'}."
+        )
     if _BLANK.search(query):
         query = f"Please complete the blank in the following question. {query}"
-    yield {
-        "question": query,
-        "answer": row.get("answer"),
-        "entity": row.get("answer"),
-        "prefix": "",
-        "subject": row.get("subject"),
-        "type": row.get("type"),
-    }
+    yield _answer_is_entity(query, row.get("answer"), subject=row.get("subject"), type=row.get("type"))
 
 
 def question_and_short_answer(row: Row) -> Iterator[dict[str, Any]]:
-    """MUSE: the answer is the entity."""
-    yield {
-        "question": row.get("question"),
-        "answer": row.get("answer"),
-        "entity": row.get("answer"),
-        "prefix": "",
-    }
+    """Read a row of MUSE: the answer is the entity."""
+    yield _answer_is_entity(row.get("question"), row.get("answer"))
 
 
 def multiple_choice(row: Row) -> Iterator[dict[str, Any]]:
-    """WMDP: the right one of `choices` becomes the answer and the entity, the others perturbed answers."""
+    """Read a row of WMDP: the right one of `choices` is answer and entity, the others are perturbed answers."""
     choices, right = row.get("choices"), row.get("answer")
-    if (
-        not isinstance(choices, (list, tuple))
-        or isinstance(right, bool)
-        or not isinstance(right, int)
-        or not 0 <= right < len(choices)
-    ):
+    is_place = isinstance(right, int) and not isinstance(right, bool)
+    if not isinstance(choices, (list, tuple)) or not is_place or not 0 <= right < len(choices):  # type: ignore[operator]
         raise DataError(
             f"expected a list of `choices` and `answer`, the place of the right one from 0; got {short(choices)} "
             f"and {short(right)}."
         )
-    yield {
-        "question": row.get("question"),
-        "answer": choices[right],
-        "entity": choices[right],
-        "prefix": "",
-        "perturbed_answers": [choice for place, choice in enumerate(choices) if place != right],
-    }
+    wrong = [choice for place, choice in enumerate(choices) if place != right]
+    yield _answer_is_entity(row.get("question"), choices[right], perturbed_answers=wrong)
 
 
 def knowundo(row: Row) -> Iterator[dict[str, Any]]:
-    """KnowUnDo: one row holds the lists `train` and `val`, of `text` (the question) and `labels` (the answer)."""
+    """Read a row of KnowUnDo: lists `train` and `val` of `text` (the question) and `labels` (the answer)."""
     if "text" in row:
         yield {"question": row.get("text"), "answer": row.get("labels")}
         return
@@ -87,35 +72,26 @@ def knowundo(row: Row) -> Iterator[dict[str, Any]]:
 
 
 def lume(row: Row) -> Iterator[dict[str, Any]]:
-    """LUME: `input` and `output`; questions have short answers, which are their entities, completions long ones."""
-    found = _LUME_ID.match(str(row.get("id", "")))
-    kind = found["kind"] if found else None
+    """Read `input` and `output` of LUME: answers to questions are entities, completions are whole passages."""
+    parts = _LUME_ID.match(str(row.get("id", "")))
+    kind = parts["kind"] if parts else None
     task = row.get("task")
-    made = {
+    columns = {
         "id": row.get("id"),
         "question": row.get("input"),
         "answer": row.get("output"),
-        "subject": found["document"] if found else None,
+        "subject": parts["document"] if parts else None,
         "type": f"{task} {_LUME_KINDS[kind]}" if kind else task,
     }
-    yield {**made, "entity": row.get("output"), "prefix": ""} if kind == "qa" else made
+    yield {**columns, "entity": row.get("output"), "prefix": ""} if kind == "qa" else columns
 
 
 def prompt_and_response(row: Row) -> Iterator[dict[str, Any]]:
-    """Questions about Harry Potter, under `prompt` and `response` or `question` and `answer`."""
+    """Read `prompt` and `response`, or `question` and `answer`."""
     yield {
         "question": row.get("question", row.get("prompt")),
         "answer": row.get("answer", row.get("response")),
     }
-
-
-def _text(row: Row, name: str) -> str:
-    value = row.get(name)
-    if not isinstance(value, str):
-        raise DataError(
-            f"expected text under `{name}`; got {short(value)}. Found: {named(row) or 'no column'}."
-        )
-    return value
 
 
 @dataclass(frozen=True)
@@ -180,7 +156,7 @@ def _lume(name: str, split: str) -> Part:
 
 _NO_RETAIN_MODEL = "a retain model (the model before training stands in where the facts were trained in)"
 _NO_PARAPHRASES = "paraphrased and perturbed answers"
-_NO_SUBJECTS = "subjects: intervals go by example"
+_NO_SUBJECTS = "subjects: intervals are over examples"
 _NO_ENTITIES = "entities: mark them (`uds_lens.annotate`)"
 
 _TOFU_MODELS = {
@@ -359,31 +335,28 @@ def load_benchmark(
     if chosen not in benchmark.parts:
         raise ConfigError(f"{name} has no part {short(chosen)}; it has {', '.join(benchmark.parts)}.")
     where, published = _published(benchmark, benchmark.parts[chosen], Path(source), str(source))
-    return examples_from_rows(_once(_read(benchmark, published, where)), where=where)
+    return examples_from_rows(_distinct_rows(benchmark, published, where), where=where)
 
 
-def _read(benchmark: Benchmark, published: list[Any], where: str) -> Iterator[dict[str, Any]]:
-    for index, row in enumerate(published):
-        if not isinstance(row, Mapping):
-            raise DataError(f"{where}, row {index}: expected named cells; got {short(row)}.")
+def _distinct_rows(benchmark: Benchmark, published: list[Any], where: str) -> list[dict[str, Any]]:
+    """Read rows, leaving out those that repeat the question, the answer and the subject of an earlier one."""
+    rows: dict[object, dict[str, Any]] = {}
+    for index, cells in enumerate(published):
+        if not isinstance(cells, Mapping):
+            raise DataError(f"{where}, row {index}: expected named cells; got {short(cells)}.")
         try:
-            yield from benchmark.read(row)
+            read = list(benchmark.read(cells))
         except DataError as error:
             raise DataError(f"{where}, row {index}: {error}") from error
-
-
-def _once(read: Iterator[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows without those that repeat the question, the answer and the subject of an earlier one."""
-    found: dict[object, dict[str, Any]] = {}
-    for number, row in enumerate(read):
-        key = (row.get("question"), row.get("answer"), row.get("subject"))
-        alike = key if all(isinstance(cell, (str, type(None))) for cell in key) else number
-        found.setdefault(alike, row)
-    return list(found.values())
+        for row in read:
+            key = (row.get("question"), row.get("answer"), row.get("subject"))
+            is_text = all(isinstance(cell, (str, type(None))) for cell in key)
+            rows.setdefault(key if is_text else len(rows), row)
+    return list(rows.values())
 
 
 def _published(benchmark: Benchmark, part: Part, path: Path, source: str) -> tuple[str, list[Any]]:
-    """Where the rows come from, and the rows as published."""
+    """Return the source of the rows, and the rows as published."""
     if path.is_file():
         return place(path), read_rows(path)
     if path.is_dir():
@@ -404,17 +377,13 @@ def _published(benchmark: Benchmark, part: Part, path: Path, source: str) -> tup
             f"{place(source)}: no such directory or file. A copy of {benchmark.title} or its Hub id "
             f"({benchmark.hub}) is needed."
         )
-    return hub, _from_hub(hub, part)
-
-
-def _from_hub(hub: str, part: Part) -> list[Any]:
     from datasets import load_dataset
 
     try:
         with asking_the_hub():
-            return list(load_dataset(hub, part.config, split=part.split))
+            return hub, list(load_dataset(hub, part.config, split=part.split))
     except Exception as error:  # the Hub client has no common base class for its errors
         raise DataError(
-            f"{place(hub)}: neither a local directory nor a Hub data set that can be had "
+            f"{place(hub)}: neither a local directory nor a Hub data set that can be loaded "
             f"({type(error).__name__}: {plain(error)}). Check the name and {connection()}."
         ) from error

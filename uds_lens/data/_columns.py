@@ -1,4 +1,4 @@
-"""From a row of named cells to a `ForgetExample`: column names, aliases, and cells that are not there."""
+"""Turn rows of named cells into `ForgetExample`s: column names, aliases, missing cells, and the authors of TOFU."""
 
 from __future__ import annotations
 
@@ -14,120 +14,20 @@ from typing import Any, Literal, TypeAlias
 from uds_lens.data._examples import ForgetExample, listed, named, short
 from uds_lens.errors import DataError
 
-# Which of TOFU's 200 authors a row is about: the files hold 20 rows an author, in order, and do not say so.
-
-ROWS_PER_AUTHOR = 20
-_AUTHORS = 200
-
-ANNOTATED_COLUMNS = frozenset({"idx", "prefix", "entity", "entity_span", "full_output"})
-"""Columns of the published file with TOFU's entities (forget10), whose `idx` is the row in forget10."""
-
-_WHOLE_SPLITS = {
-    ("700b8fda09ee0184", 4000): "full",
-    ("700b8fda09ee0184", 3960): "retain99",
-    ("700b8fda09ee0184", 3800): "retain95",
-    ("700b8fda09ee0184", 3600): "retain90",
-    ("700b8fda09ee0184", 400): "retain_perturbed",
-    ("c49456b0f247609b", 40): "forget01",
-    ("ab361a976d578516", 200): "forget05",
-    ("f337e852a9583c13", 400): "forget10",
-    ("bb3f78d5d1d9164a", 400): "holdout10",
-}
-"""Split by the first question (start of its SHA-256) and the number of rows: a file says neither its split nor its
-authors, and another file of such a name must not be given any."""
-
-
-def with_authors(examples: Sequence[ForgetExample], split: str) -> list[ForgetExample]:
-    """Fill `subject` with the author, "author 0" to "author 199" in the order of TOFU's `full`.
-
-    The row number within the split says which: an id that is a row number (`idx`), or the place in a whole split.
-    A split that holds no authors, or is not whole and has no row numbers, stays as it is; so does a given subject.
-
-    Args:
-        examples: Rows of one split, in its order.
-        split: TOFU's name for it: full, forgetNN, retainNN, retain_perturbed, holdout10, or one of these with
-            `_perturbed` or `_filtered` behind it.
-
-    Returns:
-        The examples with their subjects.
-
-    Example:
-        >>> rows = [ForgetExample(str(i), "Who?", "Ada.", row=i) for i in range(40)]
-        >>> [with_authors(rows, "forget01")[i].subject for i in (0, 19, 20)]
-        ['author 198', 'author 198', 'author 199']
-    """
-    known = _authors(split)
-    if known is None or any(example.subject for example in examples):
-        return list(examples)
-    first, count, who = known
-    rows = [int(example.id) if example.id.isascii() and example.id.isdigit() else -1 for example in examples]
-    numbered = rows != [example.row for example in examples] or len(rows) == count * ROWS_PER_AUTHOR
-    if not numbered or not all(0 <= row < count * ROWS_PER_AUTHOR for row in rows):
-        return list(examples)
-    return [
-        replace(example, subject=f"{who} {first + row // ROWS_PER_AUTHOR}")
-        for example, row in zip(examples, rows, strict=True)
-    ]
-
-
-def split_of(examples: Sequence[ForgetExample]) -> str | None:
-    """TOFU's split that the rows are as a whole: by their number and the first question; None for anything else.
-
-    Args:
-        examples: All rows of a source, in its order.
-    """
-    if not examples:
-        return None
-    first = hashlib.sha256(examples[0].question.encode("utf-8", "surrogatepass")).hexdigest()[:16]
-    return _WHOLE_SPLITS.get((first, len(examples)))
-
-
-def is_annotated(columns: Iterable[object]) -> bool:
-    """True for the columns of the published file with entities, which names no subject."""
-    names = set(columns)
-    return names >= ANNOTATED_COLUMNS and "subject" not in names
-
-
-def _authors(split: str) -> tuple[int, int, str] | None:
-    """First author, number of authors and what they are called; None where the split has none."""
-    if split in ("full", "retain_perturbed"):
-        return 0, _AUTHORS if split == "full" else 20, "author"
-    part = re.fullmatch(r"(forget|retain|holdout)(\d\d)(_perturbed|_filtered)?", split)
-    if part is None:
-        return None
-    count = int(part[2]) * _AUTHORS // 100
-    if part[1] == "holdout":
-        return 0, count, "holdout author"
-    return (_AUTHORS - count if part[1] == "forget" else 0), count, "author"
-
-
 REQUIRED = ("question", "answer")
-OPTIONAL = (
-    "prefix",
-    "entity",
-    "id (or idx)",
-    "type",
-    "subject",
-    "paraphrased_question",
-    "paraphrased_answers (or paraphrased_answer)",
-    "perturbed_answers (or perturbed_answer)",
-)
-
-Cells: TypeAlias = Literal["typed", "text", "csv"]
-
 _LISTS = {
     "paraphrased_answers": ("paraphrased_answers", "paraphrased_answer"),
     "perturbed_answers": ("perturbed_answers", "perturbed_answer"),
 }
-
-KNOWN = frozenset(
-    (
-        *REQUIRED,
-        *("prefix", "entity", "id", "idx", "type", "subject", "paraphrased_question"),
-        *(alias for aliases in _LISTS.values() for alias in aliases),
-    )
+_TEXTS = ("prefix", "entity", "id", "idx", "type", "subject", "paraphrased_question")
+OPTIONAL = (
+    *("prefix", "entity", "id (or idx)", "type", "subject", "paraphrased_question"),
+    *(f"{name} (or {alias})" for name, alias in _LISTS.values()),
 )
+KNOWN = frozenset((*REQUIRED, *_TEXTS, *(alias for aliases in _LISTS.values() for alias in aliases)))
 """Every column that is read; all others are ignored."""
+
+Cells: TypeAlias = Literal["typed", "text", "csv"]
 
 
 def examples_from_rows(
@@ -135,81 +35,78 @@ def examples_from_rows(
 ) -> list[ForgetExample]:
     """Turn rows of named cells into examples, and check them as a whole.
 
-    Columns that are not known (TOFU's `option1`, `full_output`, ...) are ignored. The published file with TOFU's
-    entities is known by its columns: there the author, 20 rows each, becomes the `subject`.
+    Unknown columns (TOFU's `option1`, `full_output`, ...) are ignored. A whole split of TOFU, and the published file
+    with TOFU's entities, are recognised: there the author, 20 rows each, becomes the `subject`.
 
     Args:
         rows: Mappings from column name to cell.
-        where: What the rows come from, for error messages.
-        cells: "typed" where a cell has a type of its own (JSON, Parquet); "text" where a list may have been
-            written as text (a table read from CSV): a cell of a list column that looks like a list must then
-            be JSON; "csv" like "text", and an empty cell is a missing one, except that an empty `prefix` next
-            to an entity that opens the answer means the empty prefix.
+        where: The source of the rows, for error messages.
+        cells: "typed" where a cell has a type of its own (JSON, Parquet); "text" where a list may be written as JSON
+            in a text cell (a table read from CSV); "csv" like "text", and an empty cell is a missing one, except that
+            an empty `prefix` next to an entity that opens the answer means the empty prefix.
         found: Names of all columns of the source, where the rows hold only those that are read.
 
     Returns:
         One example per row, in order.
 
     Raises:
-        DataError: No row; a required column or cell is missing; a cell has the wrong type; an id occurs
-            twice.
+        DataError: No row; a required column or cell is missing; a cell has the wrong type; an id occurs twice.
 
     Example:
         >>> rows = [{"idx": 7, "question": "Who?", "answer": "Ada Vey.", "entity": "Ada Vey"}]
         >>> examples_from_rows(rows, where="the list")[0].id
         '7'
     """
-    rows = [_as_mapping(row, index, where) for index, row in enumerate(rows)]
-    found = None if found is None else list(found)
+    rows = list(rows)
+    for index, row in enumerate(rows):
+        if not isinstance(row, Mapping):
+            raise DataError(
+                f"{where}, row {index}: expected named cells (a dict with {named(REQUIRED)}); got {type(row).__name__}."
+            )
     if not rows:
         raise DataError(f"{where} is empty: expected at least one row with the columns {named(REQUIRED)}.")
-    _check_columns(rows, where, found)
+    names = list(dict.fromkeys(name for row in rows for name in row)) if found is None else list(found)
+    _check_columns(rows, where, names)
     examples = [_Row(row, index, where, cells).example() for index, row in enumerate(rows)]
     check_unique(examples, where=where)
-    names = {name for row in rows for name in row} if found is None else found
-    split = "forget10_filtered" if is_annotated(names) else split_of(examples)
+    annotated = ANNOTATED_COLUMNS.issubset(names) and "subject" not in names
+    split = "forget10_filtered" if annotated else split_of(examples)
     return examples if split is None else with_authors(examples, split)
 
 
-def examples_from_list(source: Sequence[Any]) -> list[ForgetExample]:
-    """Examples and rows, mixed, as examples, checked as a whole.
+def examples_from_list(items: Sequence[Any]) -> list[ForgetExample]:
+    """Read examples and rows, mixed, and check them as a whole.
 
     Raises:
         DataError: A row cannot be read, or an id occurs twice.
     """
-    if not any(isinstance(item, ForgetExample) for item in source):
-        return examples_from_rows(source, where="the list of rows")
-    examples = [
-        item
-        if isinstance(item, ForgetExample)
-        else examples_from_rows([item], where=f"the list, item {at}")[0]
-        for at, item in enumerate(source)
-    ]
+    if not any(isinstance(item, ForgetExample) for item in items):
+        return examples_from_rows(items, where="the list of rows")
+    examples = []
+    for index, item in enumerate(items):
+        is_example = isinstance(item, ForgetExample)
+        examples += [item] if is_example else examples_from_rows([item], where=f"the list, item {index}")
     check_unique(examples, where="the list of examples")
     return examples
 
 
 def with_rows_read(source: Iterable[ForgetExample | Mapping[str, Any]]) -> list[ForgetExample]:
-    """Examples as they are; where rows are among them, all are read and checked.
+    """Return examples as they are; where rows are among them, read those and check the whole.
 
     >>> with_rows_read([{"question": "Who?", "answer": "Ada."}])[0].answer
     'Ada.'
     """
-    found = list(source)
-    examples = [each for each in found if isinstance(each, ForgetExample)]
-    return examples if len(examples) == len(found) else examples_from_list(found)
+    items = list(source)
+    examples = [item for item in items if isinstance(item, ForgetExample)]
+    return examples if len(examples) == len(items) else examples_from_list(items)
 
 
 def check_unique(examples: Iterable[ForgetExample], *, where: str) -> None:
     """Raise `DataError` naming every id that occurs more than once, with its rows."""
-    rows: dict[str, list[int]] = defaultdict(list)
+    rows: dict[str, list[str]] = defaultdict(list)
     for example in examples:
-        rows[example.id].append(example.row)
-    twice = [
-        f"{short(name, 40)} (rows {listed([str(row) for row in at], 40)})"
-        for name, at in rows.items()
-        if len(at) > 1
-    ]
+        rows[example.id].append(str(example.row))
+    twice = [f"{short(name, 40)} (rows {listed(at, 40)})" for name, at in rows.items() if len(at) > 1]
     if twice:
         raise DataError(
             f"{where}: ids must be unique; {len(twice)} occur more than once: {listed(twice)}. "
@@ -217,30 +114,15 @@ def check_unique(examples: Iterable[ForgetExample], *, where: str) -> None:
         )
 
 
-def _as_mapping(row: object, index: int, where: str) -> Mapping[str, Any]:
-    if isinstance(row, Mapping):
-        return row
-    raise DataError(
-        f"{where}, row {index}: expected named cells (a dict with {named(REQUIRED)}); "
-        f"got {type(row).__name__}."
-    )
-
-
-def _check_columns(rows: list[Mapping[str, Any]], where: str, names: Iterable[str] | None) -> None:
-    found = list(dict.fromkeys(name for row in rows for name in row) if names is None else names)
-    missing = [name for name in REQUIRED if name not in found]
+def _check_columns(rows: list[Mapping[str, Any]], where: str, names: list[str]) -> None:
+    missing = [name for name in REQUIRED if name not in names]
     if missing:
+        columns, are = ("columns", "are") if len(missing) > 1 else ("column", "is")
         raise DataError(
-            f"{where}: the column{'s' * (len(missing) > 1)} {named(missing)} "
-            f"{'are' if len(missing) > 1 else 'is'} missing. Found: {named(found, 80) or 'no column'}. "
+            f"{where}: the {columns} {named(missing)} {are} missing. Found: {named(names, 80) or 'no column'}. "
             f"Expected: {named(REQUIRED)}; optional: {', '.join(OPTIONAL)}. Rename the columns."
         )
-    empty = [
-        f"{index} (`{name}`)"
-        for index, row in enumerate(rows)
-        for name in REQUIRED
-        if _is_blank(row.get(name))
-    ]
+    empty = [f"{i} (`{name}`)" for i, row in enumerate(rows) for name in REQUIRED if _is_blank(row.get(name))]
     if empty:
         raise DataError(
             f"{where}: every row needs a question and an answer; empty in row {listed(empty)}. "
@@ -271,31 +153,28 @@ class _Row:
 
     def cell(self, name: str) -> Any:
         value = self.row.get(name)
-        if _is_null(value) or (self.cells == "csv" and value == ""):
-            return None
-        return value
+        return None if _is_null(value) or (self.cells == "csv" and value == "") else value
 
     def identity(self) -> str:
         for name in ("id", "idx"):
             value = self.cell(name)
-            if value is None:
-                continue
             if isinstance(value, str) and value.strip():
                 return value.strip()
-            whole = _as_whole(value)
-            if whole is None:
-                raise self.wrong(name, value, "text or a whole number")
-            return whole
+            if value is not None:
+                digits = _whole_number(value)
+                if digits is None:
+                    raise self.wrong(name, value, "text or a whole number")
+                return digits
         return str(self.index)
 
     def text(self, name: str) -> str | None:
         value = self.cell(name)
         if value is None or isinstance(value, str):
             return value
-        whole = _as_whole(value) if isinstance(value, Integral) else None
-        if whole is None:
+        digits = _whole_number(value) if isinstance(value, Integral) else None
+        if digits is None:
             raise self.wrong(name, value, "text")
-        return whole
+        return digits
 
     def prefix(self) -> str | None:
         value = self.text("prefix")
@@ -306,16 +185,23 @@ class _Row:
         return value
 
     def texts(self, name: str) -> tuple[str, ...]:
-        found: list[str] = []
-        for alias in _LISTS[name]:
-            value = self.cell(alias)
-            if value is not None:
-                found.extend(text for text in self.split(alias, value) if text not in found)
-        return tuple(found)
+        values = [
+            text
+            for alias in _LISTS[name]
+            if (cell := self.cell(alias)) is not None
+            for text in self.split(alias, cell)
+        ]
+        return tuple(dict.fromkeys(values))
 
     def split(self, name: str, value: Any) -> list[str]:
         if isinstance(value, str) and self.cells != "typed" and value.lstrip().startswith("["):
-            value = self.parsed(name, value)
+            try:
+                value = json.loads(value)
+            except (ValueError, RecursionError) as error:
+                raise DataError(
+                    f"{self.where}, row {self.index}, column `{name}`: a list in a text cell must be JSON, "
+                    f'for example ["one", "two"] (write it with json.dumps); got {short(value)}.'
+                ) from error
         if hasattr(value, "tolist") and not isinstance(value, (str, bytes)):
             value = value.tolist()
         values = list(value) if isinstance(value, (list, tuple)) else [value]
@@ -323,15 +209,6 @@ class _Row:
             if not isinstance(text, str):
                 raise self.wrong(name, text, "text or a list of texts")
         return values
-
-    def parsed(self, name: str, value: str) -> Any:
-        try:
-            return json.loads(value)
-        except (ValueError, RecursionError) as error:
-            raise DataError(
-                f"{self.where}, row {self.index}, column `{name}`: a list in a text cell must be JSON, "
-                f'for example ["one", "two"] (write it with json.dumps); got {short(value)}.'
-            ) from error
 
     def wrong(self, name: str, value: object, expected: str) -> DataError:
         return DataError(
@@ -341,14 +218,18 @@ class _Row:
 
 
 def _is_null(value: object) -> bool:
-    """None, NaN, and the missing markers of pandas."""
+    """Recognise None, NaN, and the missing markers of pandas."""
     if value is None or type(value).__name__ in ("NAType", "NaTType"):
         return True
     return isinstance(value, Real) and not isinstance(value, Integral) and bool(value != value)
 
 
-def _as_whole(value: Any) -> str | None:
-    """Digits of a whole number; None where it is none, or has more digits than Python writes."""
+def _is_blank(value: object) -> bool:
+    return _is_null(value) or (isinstance(value, str) and not value.strip())
+
+
+def _whole_number(value: Any) -> str | None:
+    """Return the digits of a whole number; None where it is none, or has more digits than Python writes."""
     if isinstance(value, bool) or not isinstance(value, Real):
         return None
     number: Any = value
@@ -358,5 +239,71 @@ def _as_whole(value: Any) -> str | None:
         return None
 
 
-def _is_blank(value: object) -> bool:
-    return _is_null(value) or (isinstance(value, str) and not value.strip())
+# TOFU's files hold 20 rows for each of 200 authors, in order, and do not name them.
+
+ROWS_PER_AUTHOR = 20
+_AUTHORS = 200
+
+ANNOTATED_COLUMNS = frozenset({"idx", "prefix", "entity", "entity_span", "full_output"})
+"""Columns of the published file with TOFU's entities (forget10), whose `idx` is the row in forget10."""
+
+_WHOLE_SPLITS = {
+    ("700b8fda09ee0184", 4000): "full",
+    ("700b8fda09ee0184", 3960): "retain99",
+    ("700b8fda09ee0184", 3800): "retain95",
+    ("700b8fda09ee0184", 3600): "retain90",
+    ("700b8fda09ee0184", 400): "retain_perturbed",
+    ("c49456b0f247609b", 40): "forget01",
+    ("ab361a976d578516", 200): "forget05",
+    ("f337e852a9583c13", 400): "forget10",
+    ("bb3f78d5d1d9164a", 400): "holdout10",
+}
+"""Splits by the SHA-256 of the first question (16 digits) and the number of rows: nothing else in a file tells which
+split it is, and other files must not be given authors."""
+
+
+def with_authors(examples: Sequence[ForgetExample], split: str) -> list[ForgetExample]:
+    """Fill `subject` with the author, "author 0" to "author 199" in the order of TOFU's `full`.
+
+    The row number within the split says which: an id that is a row number (`idx`), or the place in a whole split.
+    A split that holds no authors, or is not whole and has no row numbers, stays as it is; so does a given subject.
+    Splits with authors: full, forgetNN, retainNN, holdout10, retain_perturbed, and NAME_perturbed or NAME_filtered.
+
+    Example:
+        >>> rows = [ForgetExample(str(i), "Who?", "Ada.", row=i) for i in range(40)]
+        >>> [with_authors(rows, "forget01")[i].subject for i in (0, 19, 20)]
+        ['author 198', 'author 198', 'author 199']
+    """
+    authors = _authors(split)
+    if authors is None or any(example.subject for example in examples):
+        return list(examples)
+    first, count, name = authors
+    rows = [int(example.id) if example.id.isascii() and example.id.isdigit() else -1 for example in examples]
+    numbered = rows != [example.row for example in examples] or len(rows) == count * ROWS_PER_AUTHOR
+    if not numbered or not all(0 <= row < count * ROWS_PER_AUTHOR for row in rows):
+        return list(examples)
+    return [
+        replace(example, subject=f"{name} {first + row // ROWS_PER_AUTHOR}")
+        for example, row in zip(examples, rows, strict=True)
+    ]
+
+
+def split_of(examples: Sequence[ForgetExample]) -> str | None:
+    """Recognise a whole split of TOFU; None for anything else."""
+    if not examples:
+        return None
+    first = hashlib.sha256(examples[0].question.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    return _WHOLE_SPLITS.get((first, len(examples)))
+
+
+def _authors(split: str) -> tuple[int, int, str] | None:
+    """Return a split's first author, number of authors and how they are called; None where it has none."""
+    if split in ("full", "retain_perturbed"):
+        return 0, _AUTHORS if split == "full" else 20, "author"
+    part = re.fullmatch(r"(forget|retain|holdout)(\d\d)(_perturbed|_filtered)?", split)
+    if part is None:
+        return None
+    count = int(part[2]) * _AUTHORS // 100
+    if part[1] == "holdout":
+        return 0, count, "holdout author"
+    return (_AUTHORS - count if part[1] == "forget" else 0), count, "author"

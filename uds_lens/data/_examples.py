@@ -1,104 +1,14 @@
-"""What came, as a message can show it: short, on one line, printable, whatever it was.
-
-Messages are made of untrusted data: a cell may hold a megabyte, half a surrogate pair, a number of ten thousand
-digits, or an object whose `repr` raises.
-"""
+"""The unit of every audit: a question, its answer, and the entity in it; and how messages show untrusted data."""
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from uds_lens.errors import DataError
-
-_DIGITS = 10**40
-_NAME = 32
-
-
-def short(value: object, width: int = 80) -> str:
-    """`repr` of a value, at most about `width` characters, and never an error.
-
-    >>> short("Ada")
-    "'Ada'"
-    >>> short(10**5000)
-    'a number of 5001 digits'
-    """
-    if isinstance(value, (str, bytes)):
-        shown = repr(value[:width])
-        return (
-            shown
-            if len(value) <= width and len(shown) <= 2 * width
-            else f"{shown[:width]}... ({len(value)} characters)"
-        )
-    if isinstance(value, int) and abs(value) >= _DIGITS:
-        return f"a number of {_digits(abs(value))} digits"
-    if isinstance(value, (list, tuple, set, frozenset, dict)) and len(value) > width:
-        return f"{type(value).__name__} of {len(value)} items"
-    try:
-        shown = plain(repr(value), 10 * width)
-    except Exception:  # a repr is a program: it raises what it likes
-        return f"a {type(value).__name__} that cannot be shown"
-    return shown if len(shown) <= width else f"{shown[:width]}... ({len(shown)} characters)"
-
-
-def plain(text: object, width: int = 160) -> str:
-    r"""Text on one line, without quotes: what cannot be printed as an escape, cut at `width`.
-
-    >>> plain("a\nb \ud83d")
-    'a b \\ud83d'
-    """
-    try:
-        words = str(text)
-    except Exception:  # as above
-        return f"a {type(text).__name__} that cannot be shown"
-    head = " ".join(words[: 4 * width].split())
-    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in head)
-    cut = len(words) > 4 * width or len(shown) > width
-    return f"{shown[: width - 3].rstrip()}..." if cut else shown
-
-
-def place(path: str | os.PathLike[str], width: int = 120) -> str:
-    """A path as a message shows it: its end, where it is long.
-
-    >>> place("/".join(["a" * 100] * 3), 20)
-    '...aaaaaaaaaaaaaaaaa'
-    """
-    text = os.fspath(path)
-    shown = plain(text[-4 * width :], 4 * width)
-    return shown if len(shown) <= width and len(text) <= 4 * width else f"...{shown[3 - width :]}"
-
-
-def named(names: Iterable[object], width: int = 120, quote: str = "`") -> str:
-    """Names in a row, as many as fit, and how many more there are.
-
-    >>> named(["question", "answer"])
-    '`question`, `answer`'
-    >>> named(map(str, range(100)), 12, quote="")
-    '0, 1, 2, 3, and 96 more'
-    """
-    return listed([f"{quote}{plain(name, _NAME)}{quote}" for name in names], width)
-
-
-def listed(items: list[str], width: int = 160, most: int = 10) -> str:
-    """Items in a row, as many as fit into `width`, and how many more there are."""
-    taken = 0
-    for count in range(1, min(len(items), most) + 1):
-        if count > 1 and len(", ".join(items[:count])) > width:
-            break
-        taken = count
-    shown = ", ".join(items[:taken])
-    return shown if taken == len(items) else f"{shown}, and {len(items) - taken} more"
-
-
-def _digits(value: int) -> int:
-    """Decimal digits of a positive number, without writing it down."""
-    digits = int(value.bit_length() * 0.30102999566398120)
-    return digits + (value >= 10**digits)
-
-
-# The unit of every audit: one question, its answer, and the entity that should be forgotten.
 
 
 @dataclass(frozen=True)
@@ -135,10 +45,17 @@ class ForgetExample:
     """Place in the source, from 0."""
 
     def __post_init__(self) -> None:
-        for name in ("id", "question", "answer"):
-            _check_text(name, getattr(self, name), self.row)
-        for name in ("prefix", "entity", "type", "subject", "paraphrased_question"):
-            if getattr(self, name) is not None:
+        for name in (
+            "id",
+            "question",
+            "answer",
+            "prefix",
+            "entity",
+            "type",
+            "subject",
+            "paraphrased_question",
+        ):
+            if getattr(self, name) is not None or name in ("id", "question", "answer"):
                 _check_text(name, getattr(self, name), self.row)
         for name in ("paraphrased_answers", "perturbed_answers"):
             object.__setattr__(self, name, _texts(name, getattr(self, name), self.row))
@@ -183,9 +100,6 @@ def _texts(name: str, values: object, row: int) -> tuple[str, ...]:
     return tuple(values)
 
 
-# Where the entity stands in the answer, in characters.
-
-
 class Span(NamedTuple):
     """Half-open range of characters."""
 
@@ -213,44 +127,102 @@ def entity_span(example: ForgetExample) -> Span | str:
         >>> entity_span(ForgetExample("0", "Who?", "Ada and Ada.", entity="Ada"))
         "The entity 'Ada' occurs 2 times in the answer and no prefix tells which one is meant."
     """
-    entity = (example.entity or "").strip()
+    entity, answer, prefix = (example.entity or "").strip(), example.answer, example.prefix
     if not entity:
         return "No entity is given."
-    if entity not in example.answer:
-        return f"The entity {short(entity)} does not occur in the answer{_case_hint(entity, example.answer)}."
-    if example.prefix is None:
-        return _only_place(entity, example.answer)
-    return _after_prefix(entity, example.prefix, example.answer)
-
-
-def _only_place(entity: str, answer: str) -> Span | str:
-    start = answer.find(entity)
-    count = _occurrences(entity, answer)
-    if count > 1:
-        return (
-            f"The entity {short(entity)} occurs {count} times in the answer "
-            "and no prefix tells which one is meant."
-        )
+    if entity not in answer:
+        hint = " (only with other upper and lower case)" if entity.lower() in answer.lower() else ""
+        return f"The entity {short(entity)} does not occur in the answer{hint}."
+    if prefix is None:
+        start = answer.find(entity)
+        count = len(re.findall(f"(?={re.escape(entity)})", answer))  # overlapping ones too
+        if count > 1:
+            times = f"occurs {count} times in the answer"
+            return f"The entity {short(entity)} {times} and no prefix tells which one is meant."
+    else:
+        if not answer.startswith(prefix):
+            return f"The answer does not start with the prefix {short(prefix)}."
+        start = len(answer) - len(answer[len(prefix) :].lstrip())
+        if not answer.startswith(entity, start):
+            return f"The prefix {short(prefix)} is not followed by the entity {short(entity)} in the answer."
     return Span(start, start + len(entity))
 
 
-def _after_prefix(entity: str, prefix: str, answer: str) -> Span | str:
-    if not answer.startswith(prefix):
-        return f"The answer does not start with the prefix {short(prefix)}."
-    rest = answer[len(prefix) :]
-    start = len(answer) - len(rest.lstrip())
-    if not answer.startswith(entity, start):
-        return f"The prefix {short(prefix)} is not followed by the entity {short(entity)} in the answer."
-    return Span(start, start + len(entity))
+# Messages show untrusted data: a cell may hold a megabyte, half a surrogate pair, a number of ten thousand digits, or
+# an object whose `repr` raises. They come out short, on one line and printable.
+
+_DIGITS = 10**40
+_NAME = 32
 
 
-def _occurrences(entity: str, answer: str) -> int:
-    """Number of places where the entity starts, overlapping ones included."""
-    count, start = 0, answer.find(entity)
-    while start >= 0:
-        count, start = count + 1, answer.find(entity, start + 1)
-    return count
+def short(value: object, width: int = 80) -> str:
+    """Show a value by its `repr`, at most about `width` characters, and never an error.
+
+    >>> short("Ada")
+    "'Ada'"
+    >>> short(10**5000)
+    'a number of 5001 digits'
+    """
+    if isinstance(value, (str, bytes)):
+        shown = repr(value[:width])
+        whole = len(value) <= width and len(shown) <= 2 * width
+        return shown if whole else f"{shown[:width]}... ({len(value)} characters)"
+    if isinstance(value, int) and abs(value) >= _DIGITS:
+        digits = int(abs(value).bit_length() * 0.30102999566398120)  # without writing the number down
+        return f"a number of {digits + (abs(value) >= 10**digits)} digits"
+    if isinstance(value, (list, tuple, set, frozenset, dict)) and len(value) > width:
+        return f"{type(value).__name__} of {len(value)} items"
+    try:
+        shown = plain(repr(value), 10 * width)
+    except Exception:  # a repr is a program: it raises what it likes
+        return f"a {type(value).__name__} that cannot be shown"
+    return shown if len(shown) <= width else f"{shown[:width]}... ({len(shown)} characters)"
 
 
-def _case_hint(entity: str, answer: str) -> str:
-    return " (only with other upper and lower case)" if entity.lower() in answer.lower() else ""
+def plain(text: object, width: int = 160) -> str:
+    r"""Show a text on one line, without quotes: what cannot be printed as an escape, cut at `width`.
+
+    >>> plain("a\nb \ud83d")
+    'a b \\ud83d'
+    """
+    try:
+        words = str(text)
+    except Exception:  # as above
+        return f"a {type(text).__name__} that cannot be shown"
+    head = " ".join(words[: 4 * width].split())
+    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in head)
+    cut = len(words) > 4 * width or len(shown) > width
+    return f"{shown[: width - 3].rstrip()}..." if cut else shown
+
+
+def place(path: str | os.PathLike[str], width: int = 120) -> str:
+    """Show a path: its end, where it is long.
+
+    >>> place("/".join(["a" * 100] * 3), 20)
+    '...aaaaaaaaaaaaaaaaa'
+    """
+    text = os.fspath(path)
+    shown = plain(text[-4 * width :], 4 * width)
+    return shown if len(shown) <= width and len(text) <= 4 * width else f"...{shown[3 - width :]}"
+
+
+def named(names: Iterable[object], width: int = 120, quote: str = "`") -> str:
+    """List names, as many as fit, and how many more there are.
+
+    >>> named(["question", "answer"])
+    '`question`, `answer`'
+    >>> named(map(str, range(100)), 12, quote="")
+    '0, 1, 2, 3, and 96 more'
+    """
+    return listed([f"{quote}{plain(name, _NAME)}{quote}" for name in names], width)
+
+
+def listed(items: list[str], width: int = 160, most: int = 10) -> str:
+    """List items, as many as fit into `width`, and how many more there are."""
+    taken = 0
+    for count in range(1, min(len(items), most) + 1):
+        if count > 1 and len(", ".join(items[:count])) > width:
+            break
+        taken = count
+    shown = ", ".join(items[:taken])
+    return shown if taken == len(items) else f"{shown}, and {len(items) - taken} more"

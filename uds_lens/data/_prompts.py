@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from uds_lens._types import AnswerProtocol, ChatStyleName, Protocol, check_choice
 from uds_lens.data._examples import ForgetExample, Span, entity_span
@@ -16,15 +14,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
-# What a chat prompt holds beside the question: the system turn, and the date that some templates print.
-
 CHAT_DATE = "26 Jul 2024"
 """Date of a chat prompt unless another is given: the one that Llama 3's templates fall back to."""
-
-
-def _require_text(name: str, value: object, otherwise: str) -> None:
-    if not isinstance(value, str) or not value.strip():
-        raise ConfigError(Setting(name), f" must be a text that is not empty, {otherwise}; got {value!r}.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,9 +37,15 @@ class ChatStyle:
     """Given to templates that print a date (`date_string`), so that a prompt is the same every day."""
 
     def __post_init__(self) -> None:
-        if self.system_prompt is not None:
-            _require_text("system_prompt", self.system_prompt, "or None for no system turn")
-        _require_text("chat_date", self.chat_date, f"such as {CHAT_DATE!r}")
+        for name, example in (
+            ("system_prompt", "or None for no system turn"),
+            ("chat_date", f"such as {CHAT_DATE!r}"),
+        ):
+            value = getattr(self, name)
+            if not (isinstance(value, str) and value.strip()) and (name, value) != ("system_prompt", None):
+                raise ConfigError(
+                    Setting(name), f" must be a text that is not empty, {example}; got {value!r}."
+                )
 
     def require(self, protocol: AnswerProtocol) -> None:
         """Refuse a style that raw prompts would leave out.
@@ -90,7 +87,7 @@ UDS, Logit Lens and Fisher of the paper were measured on raw prompts, and so hav
 
 
 def chat_style_named(name: ChatStyleName) -> ChatStyle:
-    """A published style by its name.
+    """Return a published style by its name.
 
     Raises:
         ConfigError: There is no such style.
@@ -101,53 +98,6 @@ def chat_style_named(name: ChatStyleName) -> ChatStyle:
     """
     check_choice("chat style", name, ChatStyleName)
     return CHAT_STYLES[name]
-
-
-# Foreign programs, such as chat templates, for a limited time.
-
-_Result = TypeVar("_Result")
-
-
-class OutOfTimeError(Exception):
-    """Raised inside the work when its time is over."""
-
-
-def within(seconds: float, work: Callable[[], _Result]) -> _Result:
-    """What `work` returns or raises; when its time is over, it is stopped where it stands.
-
-    It runs in a thread of its own, in which Python can raise an error from outside.
-
-    Args:
-        seconds: How long it may take.
-        work: Python code; a single long call into C is not stopped before it returns.
-
-    Raises:
-        TimeoutError: The time is over.
-
-    Example:
-        >>> within(5.0, lambda: 1 + 1)
-        2
-    """
-    results: list[_Result] = []
-    errors: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            results.append(work())
-        except BaseException as error:  # handed to the caller
-            errors.append(error)
-
-    thread = threading.Thread(target=run, name="uds_lens limited", daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if thread.is_alive():
-        ident = ctypes.c_ulong(thread.ident or 0)
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, ctypes.py_object(OutOfTimeError))
-        thread.join(1.0)
-        raise TimeoutError(f"not done in {seconds:g} seconds")
-    if errors:
-        raise errors[0]
-    return results[0]
 
 
 @dataclass(frozen=True)
@@ -219,7 +169,7 @@ def prompt_text(
     *,
     chat: ChatStyle | None = None,
 ) -> str:
-    r"""The prompt of a question, up to and including the given start of the answer.
+    r"""Write the prompt of a question, up to and including the given start of the answer.
 
     Args:
         question: The user's question.
@@ -242,7 +192,7 @@ def prompt_text(
 
 
 def continuation_text(prompt: str, rest: str) -> str:
-    """The rest of an answer as it continues a prompt: one leading space, none after white space.
+    """Write the rest of an answer as it continues a prompt: one leading space, none after white space.
 
     >>> continuation_text("Answer: It was", "  Ada.")
     ' Ada.'
@@ -254,7 +204,7 @@ def continuation_text(prompt: str, rest: str) -> str:
 
 
 def chosen_protocol(protocol: AnswerProtocol, tokenizer: Any) -> Protocol:
-    """The protocol to use: `auto` is "chat" for a tokenizer with a chat template, else "raw".
+    """Choose the protocol: `auto` is "chat" for a tokenizer with a chat template, else "raw".
 
     Raises:
         ConfigError: `protocol` is another word.
@@ -265,15 +215,15 @@ def chosen_protocol(protocol: AnswerProtocol, tokenizer: Any) -> Protocol:
     return "chat" if getattr(tokenizer, "chat_template", None) else "raw"
 
 
-def protocol_told(asked: AnswerProtocol, chosen: AnswerProtocol) -> str:
-    """The protocol in words, and why it was chosen where nobody chose.
+def describe_protocol(asked: AnswerProtocol, chosen: AnswerProtocol) -> str:
+    """Name the prompts, and why raw ones were chosen where nobody chose.
 
-    >>> protocol_told("auto", "raw"), protocol_told("chat", "chat")
-    ('raw prompts (the tokenizer has no chat template)', 'prompts by the chat template')
+    >>> describe_protocol("auto", "raw"), describe_protocol("chat", "chat")
+    ('raw (the tokenizer has no chat template)', 'chat template')
     """
-    prompts = "prompts by the chat template" if chosen == "chat" else "raw prompts"
-    has = "has a" if chosen == "chat" else "has no"
-    return prompts + (f" (the tokenizer {has} chat template)" if asked == "auto" else "")
+    if chosen == "chat":
+        return "chat template"
+    return "raw (the tokenizer has no chat template)" if asked == "auto" else "raw"
 
 
 def chat_text(
@@ -283,7 +233,7 @@ def chat_text(
     chat: ChatStyle | None = None,
     answer_next: bool,
 ) -> str:
-    """Turns of a conversation as the tokenizer's chat template writes them, special tokens written out.
+    """Render turns of a conversation with the tokenizer's chat template, special tokens written out.
 
     Args:
         tokenizer: A tokenizer with a chat template.
@@ -309,15 +259,18 @@ def chat_text(
     messages = [{"role": role, "content": text} for role, text in (*system, *turns)]
     try:
         text = str(
-            within(
-                _TEMPLATE_SECONDS,
-                lambda: tokenizer.apply_chat_template(
-                    messages, tokenize=False, add_generation_prompt=answer_next, date_string=chat.chat_date
-                ),
+            tokenizer.apply_chat_template(
+                messages, tokenize=False, add_generation_prompt=answer_next, date_string=chat.chat_date
             )
         )
         if len(text) > _TEMPLATE_LENGTH + sum(len(turn["content"]) for turn in messages):
             raise ValueError(f"it wrote {len(text)} characters")
+        for (
+            role,
+            said,
+        ) in turns:  # answers are not looked for: some templates cut a line of thought out of them
+            if role == "user" and "".join(said.split()) not in "".join(text.split()):
+                raise ValueError("what it writes does not contain the question")
     except Exception as error:  # templates are programs: they raise what they like
         written = "a system turn" if system else "a user turn"
         without = (Setting("system_prompt", None), ", ") if system else ()
@@ -329,9 +282,6 @@ def chat_text(
         ) from error
     return text
 
-
-_TEMPLATE_SECONDS = 10.0
-"""A template is a program of the checkpoint's: it may loop."""
 
 _TEMPLATE_LENGTH = 1_000_000
 """Characters that a template may add to the turns it is given."""

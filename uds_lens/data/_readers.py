@@ -1,4 +1,4 @@
-"""`load_examples`: whatever holds questions and answers becomes a list of `ForgetExample`."""
+"""Read examples from files, tables, the Hub and lists, and sample them over subjects."""
 
 from __future__ import annotations
 
@@ -13,120 +13,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from uds_lens._compat.huggingface_hub import asking_the_hub, is_reachable
 from uds_lens._types import Sampling, check_choice
-from uds_lens.data._columns import (
-    KNOWN,
-    examples_from_list,
-    examples_from_rows,
-    with_rows_read,
-)
+from uds_lens.data._columns import KNOWN, examples_from_list, examples_from_rows, with_rows_read
 from uds_lens.data._examples import ForgetExample, named, place, plain, short
 from uds_lens.data._files import SUFFIXES, parquet_names, read_rows
 from uds_lens.errors import ConfigError, DataError, Setting
 
-# A part of the examples that stands for the whole: a random sample, spread over the subjects.
-
-
-def sample_examples(
-    examples: Iterable[ForgetExample | Mapping[str, Any]],
-    limit: int,
-    *,
-    seed: int = 0,
-    sample: Sampling = "random",
-) -> list[ForgetExample]:
-    """Keep `limit` examples.
-
-    Subjects, and the examples of each, are shuffled and laid in one line; every (N / limit)-th is taken, from a random
-    start. So each example has the same chance limit / N, and a subject with a share s of the examples gets s limit of
-    the sample, rounded up or down. Without subjects it is a simple random sample.
-
-    Args:
-        examples: All of them, or rows.
-        limit: How many to keep; all, where there are no more.
-        seed: The same seed takes the same examples.
-        sample: "random", or "first" for the first ones, which in a sorted file stand for themselves only.
-
-    Returns:
-        The sample, in the order of `examples`.
-
-    Raises:
-        ConfigError: `limit` is not a whole number of at least 1, or `sample` no such word.
-        DataError: A row cannot be read.
-
-    Example:
-        >>> rows = [ForgetExample(str(i), "Who?", "Ada.", subject=f"author {i // 20}") for i in range(100)]
-        >>> kept = sample_examples(rows, 10)
-        >>> [sum(e.subject == f"author {a}" for e in kept) for a in range(5)]
-        [2, 2, 2, 2, 2]
-    """
-    check_limit(limit)
-    if limit is None:
-        raise ConfigError(Setting("limit"), " must be a whole number of at least 1; got None.")
-    check_choice("sample", sample, Sampling)
-    examples = with_rows_read(examples)
-    if limit >= len(examples):
-        return examples
-    if sample == "first":
-        return examples[:limit]
-    chance = random.Random(f"uds_lens sample {seed}")
-    line = _shuffled_by_subject(examples, chance)
-    step = len(line) / limit
-    start = chance.random() * step
-    taken = {line[min(int(start + number * step), len(line) - 1)] for number in range(limit)}
-    return [example for index, example in enumerate(examples) if index in taken]
-
-
-def check_limit(limit: object) -> None:
-    """Raise `ConfigError` unless `limit` is None or a whole number of at least 1."""
-    if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 1):
-        raise ConfigError(
-            Setting("limit"),
-            f" must be a whole number of at least 1, or None for all examples; got {short(limit)}.",
-        )
-
-
-def _shuffled_by_subject(examples: Sequence[ForgetExample], chance: random.Random) -> list[int]:
-    """Indices of the examples, those of one subject next to each other; subjects and their examples in random order."""
-    by_subject: dict[str | None, list[int]] = defaultdict(list)
-    for index, example in enumerate(examples):
-        by_subject[example.subject].append(index)
-    strata = list(by_subject.values())
-    chance.shuffle(strata)
-    for stratum in strata:
-        chance.shuffle(stratum)
-    return [index for stratum in strata for index in stratum]
-
-
-HARDLY_MIXED = 0.1
-"""Of all places where a row could stand apart from the others of its subject, the share that still counts as sorted."""
-
-
-def sorted_by(examples: Sequence[ForgetExample]) -> str | None:
-    """What examples are sorted by: `subject` or `type`, where those of each stand together (but for a few rows).
-
-    Returns:
-        None where the subjects are mixed, `unknown` where nothing tells: no two examples share a subject. (Types may
-        be mixed in a file that is sorted by subjects it does not name.)
-
-    Example:
-        >>> rows = [ForgetExample(str(i), "Who?", "Ada.", subject=name) for i, name in enumerate("aabb")]
-        >>> sorted_by(rows), sorted_by(rows[::2] + rows[1::2])
-        ('subject', None)
-    """
-    told = False
-    for name in ("subject", "type"):
-        values = [getattr(example, name) for example in examples]
-        runs, kinds = len(list(groupby(values))), len(set(values))
-        if None in values or kinds in (1, len(values)):
-            continue
-        if runs - kinds <= (len(values) - kinds) * HARDLY_MIXED:
-            return name
-        told = told or name == "subject"
-    return None if told else "unknown"
-
-
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import pandas
     from datasets import Dataset
 
@@ -186,15 +78,7 @@ def load_examples(
 
 
 def as_examples(source: ExamplesLike) -> list[ForgetExample]:
-    """Examples from whatever a function was given as examples: a list of them, rows, a path, a table.
-
-    What `load_examples` reads, and beside that any iterable of examples and rows, mixed or empty.
-
-    Args:
-        source: Examples, dicts, a path, a Hub name, a `Dataset` or a `DataFrame`.
-
-    Returns:
-        The examples, in order.
+    """Read whatever a function was given as examples: what `load_examples` reads, or any iterable of examples and rows.
 
     Raises:
         DataError: It cannot be read as examples, or an id occurs twice.
@@ -209,8 +93,8 @@ def as_examples(source: ExamplesLike) -> list[ForgetExample]:
         return _read(source)
     if not isinstance(source, Iterable):
         raise _unreadable(source)
-    rows = list(source)
-    return examples_from_list(rows) if rows else []
+    items = list(source)
+    return examples_from_list(items) if items else []
 
 
 def _read(source: object) -> list[ForgetExample]:
@@ -233,7 +117,7 @@ def _read(source: object) -> list[ForgetExample]:
 
 
 def _is_table(source: object) -> bool:
-    """A pandas or datasets object; neither package is imported to find out."""
+    """Recognise a pandas or datasets object without importing either package."""
     return type(source).__module__.partition(".")[0] in ("pandas", "datasets")
 
 
@@ -263,7 +147,7 @@ def _unreadable(source: object) -> DataError:
 
 
 def _read_dataset(data: Any, *, where: str) -> list[ForgetExample]:
-    """Rows of a `Dataset`, of which only the known columns are decoded."""
+    """Read a `Dataset`, decoding only the known columns."""
     names = data.column_names
     if names is not None and not isinstance(names, Mapping):
         data = data.select_columns([name for name in names if name in KNOWN])
@@ -298,7 +182,7 @@ def _read_path(path: Path) -> list[ForgetExample]:
 
 
 def _benchmark(source: str) -> list[ForgetExample] | None:
-    """A published data set named as "rwku:DIR" or "rwku/level2:DIR"; None where the string means something else."""
+    """Read a published data set named "rwku:DIR" or "rwku/level2:DIR"; None where the string means something else."""
     from uds_lens.data._benchmarks import BENCHMARKS, load_benchmark
 
     head, colon, where = source.partition(":")
@@ -309,7 +193,7 @@ def _benchmark(source: str) -> list[ForgetExample] | None:
 
 
 def _hub_name(source: str) -> str | None:
-    """The Hub name in a source string, or None when it means a local path."""
+    """Return the Hub name in a source string, or None when it means a local path."""
     if source.startswith("hf:"):
         return source[3:]
     path = Path(source)
@@ -321,7 +205,7 @@ def _hub_name(source: str) -> str | None:
 
 
 def connection() -> str:
-    """What to check where the Hub could not be had, beside the name."""
+    """Say what to check where the Hub could not be reached, beside the name."""
     from datasets import config
 
     if config.HF_HUB_OFFLINE:
@@ -354,3 +238,95 @@ def _read_hub(source: str) -> list[ForgetExample]:
             )
         data = next(iter(data.values()))
     return _read_dataset(data, where=place(source))
+
+
+def sample_examples(
+    examples: Iterable[ForgetExample | Mapping[str, Any]],
+    limit: int,
+    *,
+    seed: int = 0,
+    sample: Sampling = "random",
+) -> list[ForgetExample]:
+    """Keep `limit` examples.
+
+    Subjects, and the examples of each, are shuffled and laid in one line; every (N / limit)-th is taken, from a random
+    start. So each example has the same chance limit / N, and a subject with a share s of the examples gets s limit of
+    the sample, rounded up or down. Without subjects it is a simple random sample.
+
+    Args:
+        examples: All of them, or rows.
+        limit: How many to keep; all, where there are no more.
+        seed: The same seed takes the same examples.
+        sample: "random", or "first" for the first ones, which in a sorted file stand for themselves only.
+
+    Returns:
+        The sample, in the order of `examples`.
+
+    Raises:
+        ConfigError: `limit` is not a whole number of at least 1, or `sample` no such word.
+        DataError: A row cannot be read.
+
+    Example:
+        >>> rows = [ForgetExample(str(i), "Who?", "Ada.", subject=f"author {i // 20}") for i in range(100)]
+        >>> kept = sample_examples(rows, 10)
+        >>> [sum(e.subject == f"author {a}" for e in kept) for a in range(5)]
+        [2, 2, 2, 2, 2]
+    """
+    check_limit(limit)
+    if limit is None:
+        raise ConfigError(Setting("limit"), " must be a whole number of at least 1; got None.")
+    check_choice("sample", sample, Sampling)
+    examples = with_rows_read(examples)
+    if limit >= len(examples):
+        return examples
+    if sample == "first":
+        return examples[:limit]
+    chance = random.Random(f"uds_lens sample {seed}")
+    by_subject: dict[str | None, list[int]] = defaultdict(list)
+    for index, example in enumerate(examples):
+        by_subject[example.subject].append(index)
+    strata = list(by_subject.values())
+    chance.shuffle(strata)
+    for stratum in strata:
+        chance.shuffle(stratum)
+    line = [index for stratum in strata for index in stratum]
+    step = len(line) / limit
+    start = chance.random() * step
+    taken = {line[min(int(start + number * step), len(line) - 1)] for number in range(limit)}
+    return [example for index, example in enumerate(examples) if index in taken]
+
+
+def check_limit(limit: object) -> None:
+    """Raise `ConfigError` unless `limit` is None or a whole number of at least 1."""
+    if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 1):
+        raise ConfigError(
+            Setting("limit"),
+            f" must be a whole number of at least 1, or None for all examples; got {short(limit)}.",
+        )
+
+
+HARDLY_MIXED = 0.1
+"""Of all places where a row could stand apart from the others of its subject, the share that still counts as sorted."""
+
+
+def sorted_by(examples: Sequence[ForgetExample]) -> str | None:
+    """Return what examples are sorted by: `subject` or `type`, where those of each are adjacent but for a few rows.
+
+    None where the subjects are mixed; `unknown` where no two examples share a subject, since types may be mixed in a
+    file that is sorted by subjects it does not name.
+
+    Example:
+        >>> rows = [ForgetExample(str(i), "Who?", "Ada.", subject=name) for i, name in enumerate("aabb")]
+        >>> sorted_by(rows), sorted_by(rows[::2] + rows[1::2])
+        ('subject', None)
+    """
+    mixed = False
+    for name in ("subject", "type"):
+        values = [getattr(example, name) for example in examples]
+        runs, kinds = len(list(groupby(values))), len(set(values))
+        if None in values or kinds in (1, len(values)):
+            continue
+        if runs - kinds <= (len(values) - kinds) * HARDLY_MIXED:
+            return name
+        mixed = mixed or name == "subject"
+    return None if mixed else "unknown"

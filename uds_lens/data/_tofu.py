@@ -45,8 +45,9 @@ def load_tofu(source: str | os.PathLike[str], split: str) -> list[ForgetExample]
     if directory.is_dir():
         path = _find(directory, split)
         if path is None:
+            splits = sorted(path.stem for path in directory.iterdir() if path.suffix in SUFFIXES)
             raise MissingSplitError(
-                f"{place(directory)}: no split {short(split)}. Found: {named(_splits(directory), quote='') or 'none'}."
+                f"{place(directory)}: no split {short(split)}. Found: {named(splits, quote='') or 'none'}."
             )
         examples = with_authors(load_examples(path), split)
         partner_path = _find(directory, partner)
@@ -62,10 +63,6 @@ def load_tofu(source: str | os.PathLike[str], split: str) -> list[ForgetExample]
 def _find(directory: Path, split: str) -> Path | None:
     paths = (directory / f"{split}{suffix}" for suffix in SUFFIXES)
     return next((path for path in paths if path.is_file()), None)
-
-
-def _splits(directory: Path) -> list[str]:
-    return sorted(path.stem for path in directory.iterdir() if path.suffix in SUFFIXES)
 
 
 def _from_hub(name: str, split: str, partner: str) -> list[ForgetExample]:
@@ -86,28 +83,27 @@ def _from_hub(name: str, split: str, partner: str) -> list[ForgetExample]:
 
 
 def _join(examples: list[ForgetExample], partners: list[ForgetExample]) -> list[ForgetExample]:
+    """Fill the paraphrased and perturbed answers that examples lack from the rows with the same question and answer."""
     by_text = {(partner.question, partner.answer): partner for partner in partners}
-    return [_merge(example, by_text.get((example.question, example.answer))) for example in examples]
+    joined = []
+    for example in examples:
+        partner = by_text.get((example.question, example.answer), example)
+        joined.append(
+            replace(
+                example,
+                paraphrased_question=example.paraphrased_question or partner.paraphrased_question,
+                paraphrased_answers=example.paraphrased_answers or partner.paraphrased_answers,
+                perturbed_answers=example.perturbed_answers or partner.perturbed_answers,
+            )
+        )
+    return joined
 
-
-def _merge(example: ForgetExample, partner: ForgetExample | None) -> ForgetExample:
-    if partner is None:
-        return example
-    return replace(
-        example,
-        paraphrased_question=example.paraphrased_question or partner.paraphrased_question,
-        paraphrased_answers=example.paraphrased_answers or partner.paraphrased_answers,
-        perturbed_answers=example.perturbed_answers or partner.perturbed_answers,
-    )
-
-
-# The names of TOFU's authors: its files number them only, and audits that mask or disturb a name need it.
 
 _NAME = re.compile(r"[A-Z][\w-]+(?: [A-Z][\w-]+)+")
 
 
 def with_author_names(examples: Sequence[ForgetExample]) -> list[ForgetExample]:
-    """Rows whose `subject` is the author's name instead of a number.
+    """Replace the numbers of TOFU's authors by their names, which audits that mask or disturb a name need.
 
     The name of a subject is the run of capitalised words that most of its questions hold, the longest of those that are
     as frequent. Of the 20 authors of forget10 all come out right; 377 of their 400 questions name them.
@@ -126,21 +122,15 @@ def with_author_names(examples: Sequence[ForgetExample]) -> list[ForgetExample]:
     """
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     for row in examples:
-        if row.subject is not None:
-            counts[row.subject].update(_runs(row.question))
+        if row.subject is None:
+            continue
+        question = re.sub(r"['\u2019]s\b", "", row.question)
+        runs = set(_NAME.findall(question))
+        opening = _NAME.match(question)
+        if opening and opening[0].count(" ") > 1:  # the first word of a question may be no name
+            runs.add(opening[0].partition(" ")[2])
+        counts[row.subject].update(runs)
     names = {
-        subject: max(found, key=lambda name: (found[name], len(name)))
-        for subject, found in counts.items()
-        if found
+        subject: max(runs, key=lambda run: (runs[run], len(run))) for subject, runs in counts.items() if runs
     }
     return [replace(row, subject=names.get(row.subject or "", row.subject)) for row in examples]
-
-
-def _runs(question: str) -> set[str]:
-    """Runs of capitalised words; one that opens the question also without its first word, which may be no name."""
-    question = re.sub(r"['\u2019]s\b", "", question)
-    found = set(_NAME.findall(question))
-    opening = _NAME.match(question)
-    if opening and opening[0].count(" ") > 1:
-        found.add(opening[0].partition(" ")[2])
-    return found

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from uds_lens._types import Protocol, Scope, check_choice
@@ -25,29 +25,22 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
-# What a tokenizer must be able to do, and how long its texts may be.
-
 _SANE_LENGTH = 1_000_000
 """Tokenizers without a limit carry a huge `model_max_length`; above this it means nothing."""
 
 
 def longest_of(tokenizer: PreTrainedTokenizerBase) -> int | None:
-    """Tokens of the longest text that a tokenizer's model takes; None where it has no limit."""
+    """Return the tokens of the longest text that a tokenizer's model takes; None where it has no limit."""
     limit = tokenizer.model_max_length
     return int(limit) if limit is not None and 0 < limit < _SANE_LENGTH else None
 
 
 def require_fast(tokenizer: PreTrainedTokenizerBase) -> None:
-    """Raise unless a tokenizer tells where in the text each token stands.
-
-    Raises:
-        DataError: It does not.
-    """
+    """Raise `DataError` unless a tokenizer gives the characters of each token."""
     if not getattr(tokenizer, "is_fast", False):
         raise DataError(
             "a fast tokenizer is needed, because entities are found by character offsets; "
-            f"got {type(tokenizer).__name__}. "
-            "Load it with AutoTokenizer.from_pretrained(path, use_fast=True), "
+            f"got {type(tokenizer).__name__}. Load it with AutoTokenizer.from_pretrained(path, use_fast=True), "
             "or save a fast one (tokenizer.json) there."
         )
 
@@ -67,7 +60,7 @@ class TokenSequence:
 
     def __post_init__(self) -> None:
         for name, run in (("scored", self.scored), ("patched", self.patched)):
-            if not _is_run(run, len(self.ids)):
+            if run and (run[0] < 0 or run[-1] >= len(self.ids) or run != tuple(range(run[0], run[-1] + 1))):
                 raise ConfigError(
                     f"{name} positions must be a contiguous run within 0..{len(self.ids) - 1}; got {run}."
                 )
@@ -156,15 +149,20 @@ def encode(
     spans = [entity_span(example) for example in examples]
     located = [example for example, span in zip(examples, spans, strict=True) if not isinstance(span, str)]
     rendered = [render(example, protocol, tokenizer, chat=chat) for example in located]
-    prompts = prompt_ids(tokenizer, [text.prompt for text in rendered], protocol=protocol)
-    continuations = _continuations(tokenizer, [text.continuation for text in rendered])
-    starts = _answer_tokens(tokenizer, rendered, protocol) if scope == "answer" else [0] * len(rendered)
-    outcomes = iter(
-        _row(example, text, prompt, start, continuation, scope, longest_of(tokenizer))
-        for example, text, prompt, start, continuation in zip(
-            located, rendered, prompts, starts, continuations, strict=True
+    outcomes: Iterator[TokenRow | str] = iter(())
+    if rendered:
+        prompts = prompt_ids(tokenizer, [text.prompt for text in rendered], protocol=protocol)
+        coded = _tokens(
+            tokenizer,
+            [text.continuation for text in rendered],
+            add_special_tokens=False,
+            return_offsets_mapping=True,
         )
-    )
+        starts = _answer_tokens(tokenizer, rendered, protocol) if scope == "answer" else [0] * len(rendered)
+        outcomes = map(
+            partial(_row, scope=scope, limit=longest_of(tokenizer)),
+            *(located, rendered, prompts, starts, coded["input_ids"], coded["offset_mapping"]),
+        )
     rows: list[TokenRow] = []
     skipped: list[SkippedExample] = []
     for example, span in zip(examples, spans, strict=True):
@@ -195,23 +193,27 @@ def prompt_ids(
     """
     if not prompts:
         return []
-    coded = tokenizer(
-        list(prompts),
-        add_special_tokens=protocol == "raw",
-        padding=False,
-        truncation=False,
-        return_attention_mask=False,
-        return_special_tokens_mask=True,
-        verbose=False,
+    if protocol == "chat":
+        return [list(ids) for ids in _tokens(tokenizer, prompts, add_special_tokens=False)["input_ids"]]
+    coded = _tokens(tokenizer, prompts, return_special_tokens_mask=True)
+    rows = []
+    for ids, special in zip(coded["input_ids"], coded["special_tokens_mask"], strict=True):
+        end = len(ids)
+        while end > 1 and special[end - 1]:
+            end -= 1
+        rows.append(list(ids[:end]))
+    return rows
+
+
+def _tokens(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], **options: Any) -> Any:
+    """Tokenise texts as they are: no padding, nothing cut."""
+    return tokenizer(
+        list(texts), padding=False, truncation=False, return_attention_mask=False, verbose=False, **options
     )
-    added = (
-        coded["special_tokens_mask"] if protocol == "raw" else [[0] * len(ids) for ids in coded["input_ids"]]
-    )
-    return [_without_end(ids, mask) for ids, mask in zip(coded["input_ids"], added, strict=True)]
 
 
 def entity_tokens(offsets: Sequence[tuple[int, int]], entity: Span) -> range:
-    """The tokens whose characters overlap the entity, from the first to the last; empty when none does.
+    """Return the tokens whose characters overlap the entity, from the first to the last; empty when none does.
 
     A token of no width (some tokenizers give these to the later bytes of one character) counts inside the
     entity only.
@@ -230,36 +232,13 @@ def entity_tokens(offsets: Sequence[tuple[int, int]], entity: Span) -> range:
 def _answer_tokens(
     tokenizer: PreTrainedTokenizerBase, rendered: Sequence[RenderedExample], protocol: Protocol
 ) -> list[int]:
-    """Index of the first prompt token that belongs to the answer; the prompt's length where none does."""
-    if not rendered:
-        return []
-    coded = tokenizer(
-        [text.prompt for text in rendered],
-        add_special_tokens=protocol == "raw",
-        padding=False,
-        truncation=False,
-        return_offsets_mapping=True,
-        verbose=False,
-    )
+    """Return the first prompt token of each that belongs to the answer; the prompt's length where none does."""
+    prompts = [text.prompt for text in rendered]
+    coded = _tokens(tokenizer, prompts, add_special_tokens=protocol == "raw", return_offsets_mapping=True)
     return [
         next((i for i, (_, end) in enumerate(offsets) if end > text.answer_start), len(offsets))
         for text, offsets in zip(rendered, coded["offset_mapping"], strict=True)
     ]
-
-
-def _continuations(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> list[tuple[list[int], list]]:
-    if not texts:
-        return []
-    coded = tokenizer(
-        texts,
-        add_special_tokens=False,
-        padding=False,
-        truncation=False,
-        return_attention_mask=False,
-        return_offsets_mapping=True,
-        verbose=False,
-    )
-    return list(zip(coded["input_ids"], coded["offset_mapping"], strict=True))
 
 
 def _row(
@@ -267,11 +246,11 @@ def _row(
     rendered: RenderedExample,
     prompt: list[int],
     answer_token: int,
-    continuation: tuple[list[int], list],
+    ids: list[int],
+    offsets: list[tuple[int, int]],
     scope: Scope,
     limit: int | None,
 ) -> TokenRow | str:
-    ids, offsets = continuation
     entity = entity_tokens(offsets, rendered.entity)
     if not entity:
         return f"The tokenizer has no token for the entity {example.entity!r}."
@@ -300,22 +279,7 @@ def _row(
     )
 
 
-def _is_run(positions: tuple[int, ...], length: int) -> bool:
-    """True for consecutive positions inside a sequence, and for none at all."""
-    if not positions:
-        return True
-    first, last = positions[0], positions[-1]
-    return first >= 0 and last < length and positions == tuple(range(first, last + 1))
-
-
-def _without_end(ids: list[int], added: list[int]) -> list[int]:
-    end = len(ids)
-    while end > 1 and added[end - 1]:
-        end -= 1
-    return list(ids[:end])
-
-
-# Questions with their answers in tokens: the one place that knows where an answer begins and what ends it.
+# Questions with their answers: this alone decides where an answer begins and what ends it.
 
 _MARK = "uds lens answer mark"
 
@@ -338,12 +302,12 @@ class AnswerSequence:
 
     @property
     def labelled(self) -> tuple[int, ...]:
-        """The answer's tokens and those that end it: what is learnt, and what is scored."""
+        """The answer's tokens and those that end it: learned in training, and scored."""
         return self.ids[self.n_prompt :]
 
     @property
     def scored(self) -> TokenSequence:
-        """The same for scoring: without the last token, which is only predicted."""
+        """The sequence for scoring: without the last token, which is only predicted."""
         return TokenSequence(
             ids=self.ids[:-1],
             targets=self.labelled,
@@ -401,13 +365,23 @@ def answer_sequences(
     ]
     heads = prompt_ids(tokenizer, prompts, protocol=protocol)
     wholes = prompt_ids(tokenizer, [a + b for a, b in zip(prompts, rests, strict=True)], protocol=protocol)
-    found = []
+    end = tokenizer.eos_token_id
+    if end is None:
+        raise DataError(
+            "the tokenizer has no end token (eos_token), but the end of an answer is learned and scored: set it."
+        )
+    sequences = []
     for (question, _), head, whole, rest in zip(pairs, heads, wholes, rests, strict=True):
         ids = whole if whole[: len(head)] == head else [*head, *_plain_ids(tokenizer, rest)]
-        sequence = AnswerSequence(tuple(_ended(ids, len(head), tokenizer)), len(head))
-        _check_length(sequence, question, max_tokens)
-        found.append(sequence)
-    return found
+        if len(ids) <= len(head) or ids[-1] != end:
+            ids = [*ids, int(end)]
+        if max_tokens is not None and len(ids) > max_tokens:
+            raise DataError(
+                f"{question[:100]!r} with its answer has {len(ids)} tokens, more than the model's {max_tokens}: "
+                "shorten the answer, or leave the row out."
+            )
+        sequences.append(AnswerSequence(tuple(ids), len(head)))
+    return sequences
 
 
 def answer_prompt(
@@ -418,7 +392,7 @@ def answer_prompt(
     chat: ChatStyle | None = None,
     start: str = "",
 ) -> str:
-    r"""The prompt of a question up to where the answer's first token begins.
+    r"""Write the prompt of a question up to where the answer's first token begins.
 
     A space at its end is left to the answer: tokenised at once, as a model is trained, it is a part of the answer's
     first token. Open-Unlearning keeps it in the prompt, as a token of its own that hides the answer's first one.
@@ -443,7 +417,7 @@ def answer_prompt(
 def answer_ends(
     tokenizer: PreTrainedTokenizerBase, *, protocol: Protocol = "raw", chat: ChatStyle | None = None
 ) -> tuple[int, ...]:
-    """Tokens at which a generated answer is over: what opens the end of a chat turn, and the end token.
+    """Return the tokens that end a generated answer: the one that opens the end of a chat turn, and the end token.
 
     Returns:
         At most two ids, the turn's first. A turn's end that is ordinary text, not a special token, is left out.
@@ -462,7 +436,7 @@ def answer_ends(
 def _chat_rest(
     prompt: str, question: str, answer: str, tokenizer: PreTrainedTokenizerBase, chat: ChatStyle | None
 ) -> str:
-    """What follows the prompt: the answer and the end of its turn."""
+    """Return the text after the prompt: the answer and the end of its turn."""
     whole = chat_text(tokenizer, [("user", question), ("assistant", answer)], chat=chat, answer_next=False)
     if whole.startswith(prompt):
         return whole[len(prompt) :]
@@ -480,23 +454,5 @@ def _chat_rest(
     return continuation_text(prompt, answer) + marked.rpartition(_MARK)[2]
 
 
-def _ended(ids: list[int], n_prompt: int, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    end = tokenizer.eos_token_id
-    if end is None:
-        raise DataError(
-            "the tokenizer has no end token (eos_token), but the end of an answer is learnt and scored: set it."
-        )
-    return ids if len(ids) > n_prompt and ids[-1] == end else [*ids, int(end)]
-
-
-def _check_length(sequence: AnswerSequence, question: str, max_tokens: int | None) -> None:
-    if max_tokens is not None and len(sequence.ids) > max_tokens:
-        raise DataError(
-            f"{question[:100]!r} with its answer has {len(sequence.ids)} tokens, more than the model's {max_tokens}: "
-            "shorten the answer, or leave the row out."
-        )
-
-
 def _plain_ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
-    coded = tokenizer(text, add_special_tokens=False, padding=False, truncation=False, verbose=False)
-    return list(coded["input_ids"])
+    return list(_tokens(tokenizer, [text], add_special_tokens=False)["input_ids"][0])

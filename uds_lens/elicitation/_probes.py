@@ -39,8 +39,7 @@ from uds_lens.elicitation._prompts import (
     keyed_seed,
     name_with_settings,
 )
-from uds_lens.generation import way_of
-from uds_lens.generation._sampling import sample_continuations
+from uds_lens.generation import SamplingSettings, sample_continuations, way_of
 from uds_lens.models import HookedModel
 from uds_lens.patching._hooks import first_tensor
 
@@ -350,15 +349,17 @@ class Asking:
             model,
             ids,
             ends=self.ends,
-            max_new_tokens=options.max_new_tokens,
-            samples=options.samples if drawn else 1,
-            temperature=options.temperature if drawn else 0.0,
-            top_k=options.top_k,
+            settings=SamplingSettings(
+                max_new_tokens=options.max_new_tokens,
+                samples=options.samples if drawn else 1,
+                temperature=options.temperature if drawn else 0.0,
+                top_k=options.top_k,
+                rows_at_once=options.rows_at_once,
+                progress=self.show,
+            ),
             seeds=[keyed_seed(options.seed, ask.id, "sample") for ask in asks] if drawn else None,
-            rows_at_once=options.rows_at_once,
             names=[ask.rendered.prompt.question for ask in asks],
             desc=self.desc,
-            show=self.show,
         )
         tokenizer: Any = model.tokenizer
         texts = [

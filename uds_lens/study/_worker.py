@@ -178,7 +178,6 @@ class ModelRunner:
             options=metric_settings(self.plan.measure),
             run=self.run,
             cache=self._cache,
-            fluency=self.plan.measure.fluency,
         )
         rows = [
             Row(

@@ -19,7 +19,7 @@ from uds_lens._settings import as_settings
 from uds_lens._storage import atomic_directory, located, require_fresh, writing
 from uds_lens._types import DType
 from uds_lens.data import AnswerSequence, ForgetExample, load_examples
-from uds_lens.data._prompts import protocol_told
+from uds_lens.data._prompts import describe_protocol
 from uds_lens.errors import (
     ConfigError,
     ModelError,
@@ -185,8 +185,8 @@ def _told(options: TrainOptions) -> dict[str, Any]:
 def _beginning(job: Job, parent: Parent, asked: MethodConfig) -> str:
     """What is about to be trained, in a line."""
     retain = f" and {len(job.retain)} retain" if job.retain else ""
-    prompts = protocol_told(asked.protocol, job.config.protocol)
-    return f"{asked.method} on {len(job.forget)} forget{retain} answers of {parent.name}, {prompts}"
+    prompts = describe_protocol(asked.protocol, job.config.protocol)
+    return f"{asked.method} on {len(job.forget)} forget{retain} answers of {parent.name}, prompts: {prompts}"
 
 
 class _Trained(NamedTuple):
