@@ -6,6 +6,7 @@ from ._engines import fall_back as fall_back
 from ._engines import open_target as open_target
 from ._engines import patched_logprobs as patched_logprobs
 from ._engines import record as record
+from ._grids import patch_grid as patch_grid
 from ._hooks import as_hooked as as_hooked
 from ._hooks import hook_name as hook_name
 from ._hooks import patch_hooks as patch_hooks

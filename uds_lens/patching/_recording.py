@@ -45,6 +45,21 @@ class KeptKeys:
 
         return key_value_cache([partial(remember, layer) for layer in range(last + 1)])
 
+    def before(self, layer: int, columns: int) -> tuple[Tensor, Tensor]:
+        """Return the first `columns` keys and values of a layer that was kept."""
+        keys, values = self.keys[layer], self.values[layer]
+        assert keys is not None and values is not None, f"keys and values of layer {layer} were not kept"
+        return keys[:, :, :columns], values[:, :, :columns]
+
+    def prefix_cache(self, columns: int) -> object:
+        """Make a cache that prepends the first `columns` kept keys and values to new ones, and stores nothing."""
+
+        def prepend(layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+            before, after = self.before(layer, columns)
+            return cat([before, keys], dim=2), cat([after, values], dim=2)
+
+        return key_value_cache([partial(prepend, layer) for layer in range(len(self.keys))], length=columns)
+
 
 class BlockCall(NamedTuple):
     """Arguments that a model called one of its blocks with, except the hidden states; families differ in them."""
@@ -112,23 +127,13 @@ class Recording:
     @cached_property
     def past(self) -> object:
         """A key-value cache that prepends those before the window to those of resumed tokens, and stores nothing."""
-
-        def prepend(before: Any, after: Any, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-            return cat([before, keys], dim=2), cat([after, values], dim=2)
-
-        cut = [
-            [part if part is None else part[:, :, : self.first_column] for part in kept]
-            for kept in (self.kept.keys, self.kept.values)
-        ]  # not `self`: a recording must not hold itself, or it outlives its batch
-        return key_value_cache(
-            [partial(prepend, *pair) for pair in zip(*cut, strict=True)], length=self.first_column
-        )
+        return self.kept.prefix_cache(
+            self.first_column
+        )  # no method of `self`: a recording must not hold itself
 
     def before(self, layer: int) -> tuple[Tensor, Tensor]:
-        """Keys and values before the window, of a layer that was kept."""
-        keys, values = self.kept.keys[layer], self.kept.values[layer]
-        assert keys is not None and values is not None, f"keys and values of layer {layer} were not kept"
-        return keys[:, :, : self.first_column], values[:, :, : self.first_column]
+        """Return the keys and values before the window, of a layer that was kept."""
+        return self.kept.before(layer, self.first_column)
 
     @cached_property
     def width(self) -> int:
