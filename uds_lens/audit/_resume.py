@@ -101,7 +101,7 @@ class Question:
 
     def _same(self, result: Result | None, others: Mapping[str, str]) -> Result | None:
         """Return `result` if all it depends on is what is asked for; what is cheap to compare comes first."""
-        if result is None or result.config != self.config:
+        if result is None or result.config != self._config_like(result.config):
             return None
         origin = result.provenance
         if origin.get("versions", {}).get("uds_lens") != versions()["uds_lens"]:
@@ -121,6 +121,12 @@ class Question:
         )
         return result if same else None
 
+    def _config_like(self, other: AuditConfig) -> AuditConfig:
+        """Return the settings, with the prompts that another has where they are open; tokens are compared later."""
+        return (
+            replace(self.config, protocol=other.protocol) if self.config.protocol == "auto" else self.config
+        )
+
     @property
     def retains(self) -> Mapping[str, str]:
         """The retain models by role."""
@@ -130,7 +136,7 @@ class Question:
     def _plan(self) -> Plan:
         inputs = audit_inputs(self.examples, self.control, self.config)
         return make_plan(
-            {"full": self.full},
+            {"full": self.full, **self.retains},
             inputs.forget.examples,
             control=inputs.control_examples,
             config=self.config,
