@@ -165,7 +165,8 @@ def test_the_interval_of_the_shift_is_carried_into_r_of_many_models():
     after = before.assign(x=0.2 + rng.choice([0.15, 0.2, 0.25], n) + rng.normal(0, 0.01, n))
     table = robustness(
         Tables(before=before, relearned=after, retain_before=RETAIN, retain_relearned=RETAIN_AFTER),
-        direction={"x": "knowledge"}, min_utility=None,
+        direction={"x": "knowledge"},
+        min_utility=None,
     )
     change = (after["x"] - 0.2).to_numpy()[:, None]
     shifts = np.linspace(table["shift_low"][0], table["shift_high"][0], 4000)
