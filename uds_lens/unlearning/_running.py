@@ -8,7 +8,8 @@ import time
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from itertools import chain
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 import torch
 
 from uds_lens._compat.peft import merge_adapters, quiet_wrapping
+from uds_lens._compat.transformers import forget_longer_texts
 from uds_lens._optional_packages import require_package
 from uds_lens._progress import tell
 from uds_lens._settings import as_settings
@@ -256,7 +258,18 @@ def _train(
             checkpoint = last_intact(folder)
         processes.wait()
     data = completed(data, job, parent, winners)
+    if parent.runs_apart([*data.forget, *data.retain, *chain(*data.winners)]):
+        if config.counts_padding:
+            raise ConfigError(
+                Setting("reduction", "open_unlearning"),
+                " pads rows to one length, and rotary frequencies of this model depend on the length of long ones: "
+                "shorten the texts, or use ",
+                Setting("reduction", "answers"),
+                ".",
+            )
+        options = replace(options, device_batch_size=1)  # each row alone, accumulated to the same batch
     model = parent.model.requires_grad_(True)
+    forgetting = forget_longer_texts(model)
     caching = getattr(model.config, "use_cache", None)
     trained = model if job.lora is None else _with_adapters(model, job.lora)
     trainer = UnlearningTrainer(
@@ -279,6 +292,8 @@ def _train(
             f"{str(checkpoint)!r} holds pickled objects other than tensors, which are never loaded: remove "
             f"{str(folder)!r}, and run the same again."
         ) from error
+    for handle in forgetting:
+        handle.remove()
     if caching is not None:
         model.config.use_cache = caching  # Trainer turned it off, and generation would stay slow
     return merge_adapters(trained), {
