@@ -140,7 +140,11 @@ class Job:
         def row(x: ForgetExample | str) -> Any:
             return x if isinstance(x, str) else [x.question, x.answer, *([x.entity] if entities else [])]
 
-        sides = {"forget": self.forget, "retain": self.retain, "refusals": self.refusals}
+        sides: dict[str, Sequence[ForgetExample | str]] = {
+            "forget": self.forget,
+            "retain": self.retain,
+            "refusals": self.refusals,
+        }
         return {
             name: {"n": len(rows), "fingerprint": digest([row(x) for x in rows])}
             for name, rows in sides.items()

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, SoftFileLock, Timeout
+from filelock import BaseFileLock, FileLock, SoftFileLock, Timeout
 
 from uds_lens._storage import atomic_write_text, sha256_file
 from uds_lens.errors import ConfigError, UdsLensWarning
@@ -262,7 +262,7 @@ def _locked(folder: Path, out: Path) -> Iterator[None]:
     Raises:
         ConfigError: Another process holds it.
     """
-    lock: FileLock | SoftFileLock = FileLock(folder / _LOCKS[0])
+    lock: BaseFileLock = FileLock(folder / _LOCKS[0])
     busy = f"another process is training {str(out)!r}: wait for it, or choose another directory"
     while not lock.is_locked:
         folder.mkdir(parents=True, exist_ok=True)
@@ -271,7 +271,7 @@ def _locked(folder: Path, out: Path) -> Iterator[None]:
                 warnings.simplefilter("ignore")  # filelock reports that it falls back to a soft lock
                 lock.acquire(timeout=0.5)
         except Timeout:
-            remove = f". If none is running, remove {str(folder / _LOCKS[1])!r}"
+            remove = f". If none is running, remove {str(lock.lock_file)!r}"
             raise ConfigError(f"{busy}{remove if isinstance(lock, SoftFileLock) else ''}.") from None
         except FileNotFoundError:  # another process has just finished, and removed the folder
             continue
