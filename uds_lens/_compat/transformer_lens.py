@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,17 +62,19 @@ def boot(
     """
     from transformer_lens.model_bridge import TransformerBridge
 
-    with tempfile.TemporaryDirectory() as folder:
+    with ExitStack() as stack:
         return TransformerBridge.boot_transformers(
             name,
             hf_model=model,
-            tokenizer=_reloadable(tokenizer, Path(folder)),
+            tokenizer=_reloadable(tokenizer, stack),
             dtype=dtype,
             device=device,
         )
 
 
-def _reloadable(tokenizer: PreTrainedTokenizerFast | None, folder: Path) -> PreTrainedTokenizerFast | None:
+def _reloadable(
+    tokenizer: PreTrainedTokenizerFast | None, stack: ExitStack
+) -> PreTrainedTokenizerFast | None:
     if tokenizer is None:
         return None
     from transformers import AutoTokenizer
@@ -79,5 +82,7 @@ def _reloadable(tokenizer: PreTrainedTokenizerFast | None, folder: Path) -> PreT
     place = getattr(tokenizer, "name_or_path", "") or ""
     if "name_or_path" in tokenizer.init_kwargs and Path(place).is_dir():
         return copy.deepcopy(tokenizer)
+    # only where it is needed: a killed process leaves its temporary directory
+    folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="uds_lens-tokenizer-"))
     tokenizer.save_pretrained(folder)
     return AutoTokenizer.from_pretrained(folder, local_files_only=True)

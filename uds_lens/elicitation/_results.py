@@ -22,6 +22,7 @@ from uds_lens.elicitation._saving import HOLDOUT, Part, Said, load_members, save
 from uds_lens.elicitation._scoring import (
     NOT_ASKED,
     Scores,
+    Share,
     best_of,
     budgets,
     cut,
@@ -32,8 +33,8 @@ from uds_lens.elicitation._scoring import (
 from uds_lens.errors import DataError
 from uds_lens.results import Contrast, DepthAudit, Interval, ModelRecord, contrast, holm
 from uds_lens.results._cautions import about_first_rows
-from uds_lens.results._comparing import by_group, subject_groups
-from uds_lens.results._intervals import FEW_CLUSTERS, ROUNDING, sample_error, student
+from uds_lens.results._comparing import by_group
+from uds_lens.results._intervals import FEW_CLUSTERS, ROUNDING, cluster_codes, sample_error, student
 from uds_lens.results._statistics import NO_INTERVAL
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ class ElicitationResults:
         return self.holdout if role == HOLDOUT else self.examples
 
     @cached_property
-    def _part_of(self) -> dict[tuple[str, str, str], Part]:
+    def _part_of(self) -> dict[tuple[str, str, Decoding], Part]:
         return {(part.role, part.probe, part.decoding): part for part in self.parts}
 
     def part(self, role: str, probe: str, decoding: Decoding = "greedy") -> Part:
@@ -110,7 +111,7 @@ class ElicitationResults:
         return part
 
     @cached_property
-    def scores(self) -> dict[tuple[str, str, str], dict[int, list[Scores]]]:
+    def scores(self) -> dict[tuple[str, str, Decoding], dict[int, list[Scores]]]:
         """Scores of every text, by role, probe and decoding, then by row."""
         return {
             key: {
@@ -160,7 +161,7 @@ class ElicitationResults:
 
     @cached_property
     def _groups(self) -> Int[np.ndarray, "example"]:
-        return subject_groups([example.subject for example in self.examples])
+        return cluster_codes([example.subject for example in self.examples])
 
     @cached_property
     def _summary(self) -> pd.DataFrame:
@@ -205,17 +206,12 @@ class ElicitationResults:
         added = beyond - (plain["unlearned"] - plain["retain"]) if "retain" in plain else absent
         row |= _ends("added", "added", contrast(added, groups, seed=seed, bounds=(-2.0, 2.0)))
         row |= _ends("power", "power", contrast(power, groups, seed=seed, bounds=(-1.0, 1.0)))
-        value, interval, reason = math.nan, NO_INTERVAL, NOT_ASKED
+        part = Share(math.nan, NO_INTERVAL, NOT_ASKED)
         if n and (missing := [role for role in ("retain", "full") if role not in scores]):
-            reason = f"no {' and '.join(missing)} model"
+            part = part._replace(reason=f"no {' and '.join(missing)} model")
         elif n:
-            value, interval, reason = share(beyond, power, groups, seed=seed)
-        row |= {
-            "share": value,
-            "share_low": interval.low,
-            "share_high": interval.high,
-            "share_reason": reason,
-        }
+            part = share(beyond, power, groups, seed=seed)
+        row |= _ends("share", "share", part) | {"share_reason": part.reason}
         return row | {"beyond_sample_error": self._sample_error(scores)}
 
     def _sample_error(self, scores: dict[str, np.ndarray]) -> float:
@@ -260,7 +256,7 @@ class ElicitationResults:
         of two sets of questions, not of two models. `p` is that of `beyond_others`, adjusted over the table (Holm).
         """
         capacity = {probe.name for probe in self.probes if probe.capacity}
-        holdout_groups = subject_groups([row.subject for row in self.holdout])
+        holdout_groups = cluster_codes([row.subject for row in self.holdout])
         rows: list[dict[str, Any]] = []
         for part in self.parts:
             if part.role != "unlearned" or part.probe in capacity:
@@ -271,8 +267,8 @@ class ElicitationResults:
                 model = over("unlearned", part.probe, part.decoding)
                 others = np.array([_others(against.get(row), statistic) for row in range(len(model))])
                 found = contrast(model - others, self._groups, seed=self.options.seed, bounds=(-1.0, 1.0))
-                row = {"probe": part.probe, "decoding": part.decoding, "statistic": statistic, "n": found.n}
-                row |= {"unlearned": _mean(model), "others": _mean(others)}
+                row: dict[str, Any] = {"probe": part.probe, "decoding": part.decoding, "statistic": statistic}
+                row |= {"n": found.n, "unlearned": _mean(model), "others": _mean(others)}
                 row |= _ends("beyond_others", "others", found) | {"p": found.p}
                 if self.holdout:
                     holdout = over(HOLDOUT, part.probe, part.decoding)
@@ -608,7 +604,7 @@ def _adjusted(rows: list[dict[str, Any]]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _ends(name: str, short: str, found: Contrast | Difference) -> dict[str, float]:
+def _ends(name: str, short: str, found: Contrast | Difference | Share) -> dict[str, float]:
     return {name: found.value, f"{short}_low": found.interval.low, f"{short}_high": found.interval.high}
 
 
@@ -731,7 +727,7 @@ def depth_correlation(
     rows = frame[(frame["probe"] == probe) & (frame["decoding"] == decoding)].dropna(subset=["uds", value])
     one, other = rows["uds"].to_numpy(float), rows[value].to_numpy(float)
     subjects = rows["subject"].astype(object)
-    groups = subject_groups(
+    groups = cluster_codes(
         [None if gone else str(s) for s, gone in zip(subjects, subjects.isna(), strict=True)]
     )
     rho = _spearman(one, other)

@@ -201,7 +201,7 @@ class RunFolder:
             return
         if os.path.lexists(self.folder):
             names = [path.name for path in self.folder.iterdir()] if self.folder.is_dir() else [""]
-            foreign = [name for name in names if name not in _LOCKS and _RUN not in name]
+            foreign = [name for name in names if name not in _LOCKS and not _is_run_file(name)]
             if foreign and _key_in(self.folder / _RUN) is None:
                 raise ConfigError(
                     f"{str(self.folder)!r} is where the run would keep its checkpoints, and holds something else: "
@@ -234,8 +234,13 @@ class RunFolder:
         for path in checkpoints(self.folder):
             shutil.rmtree(path)
         for path in self.folder.iterdir():
-            if path.name == ALTERNATES or _RUN in path.name:  # a killed write leaves a part of run.json
+            if path.name == ALTERNATES or _is_run_file(path.name):
                 path.unlink(missing_ok=True)
+
+
+def _is_run_file(name: str) -> bool:
+    """Tell whether a file is `run.json`, or the part of it that a killed write leaves."""
+    return name == _RUN or (name.startswith(f".{_RUN}.") and name.endswith(".uds_lens.part"))
 
 
 def folder_of(out: Path) -> Path:
