@@ -109,7 +109,7 @@ def unlearn(
         refusals=load_refusals(refusals) if "refusals" in declared.needs else (),
         lora=_adapters(lora),
         options=_options(options, out),
-        out=_place(out),
+        out=require_fresh(out, directory=True, format=FORMAT),
         record=UNLEARNING_RECORD,
     )
     return run(job)
@@ -151,7 +151,7 @@ def relearn(
         forget=tuple(load_examples(forget)),
         lora=_adapters(lora),
         options=_options(options, out),
-        out=_place(out),
+        out=require_fresh(out, directory=True, format=FORMAT),
         record=RELEARNING_RECORD,
     )
     return run(job)
@@ -162,17 +162,6 @@ def _relearning_terms(config: RelearnConfig, passes: Passes) -> Terms:
     return Terms(
         per_token("forget", negative_log_likelihood(passes.logits("forget"), passes.labels("forget")))
     )
-
-
-def _place(out: str | os.PathLike[str]) -> Path:
-    """Return the directory of a result, which may be replaced."""
-    place = require_fresh(out, directory=True, format=FORMAT)
-    if place.exists() and place.samefile("."):
-        raise ConfigError(
-            Setting("out", ...),
-            " is the current directory, which a result would replace: name a directory in it.",
-        )
-    return place
 
 
 def _options(options: TrainOptions | None, out: str | os.PathLike[str]) -> TrainOptions:
