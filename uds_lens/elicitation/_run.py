@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from pydantic import PlainValidator
 
+from uds_lens._compat.transformers import longest_text
 from uds_lens._optional_packages import require_package
 from uds_lens._settings import as_settings, shown, validated
 from uds_lens._storage import refuse_to_replace, require_fresh
@@ -166,8 +167,8 @@ def elicit(
         {role: infos[role] for role in ("full", "retain", "unlearned") if role in infos}
     )
     protocol: Protocol = protocol_of(options.protocol, {**infos, "model": infos["unlearned"]}, tokenizer)
-    window = getattr(infos["unlearned"].config.get_text_config(), "max_position_embeddings", None)
-    room = window - options.max_new_tokens if isinstance(window, int) else None
+    window = longest_text(infos["unlearned"].config)
+    room = None if window is None else window - options.max_new_tokens
     asked, aside = (
         [
             ask_rows(
