@@ -1,4 +1,4 @@
-"""What an audit says on the Hub: the card's text and metadata, and what is pushed. Nobody is asked over the network."""
+"""An audit on the Hub: the card's text and metadata, and the commit. Nothing goes over the network."""
 
 from dataclasses import replace
 from types import SimpleNamespace
