@@ -270,8 +270,8 @@ class MetricResults:
         ]
         if failing:
             found.append(
-                "Not reliably better than chance (0.5) at telling every kind of model that knows from every kind that "
-                f"does not in {_STUDY} (F in the worst of nine pairs of kinds, five runs each): {', '.join(failing)}. "
+                "At or below chance (0.5) at telling some kind of model that knows from some kind that does not in "
+                f"{_STUDY} (F in the worst of nine pairs of kinds, five runs each): {', '.join(failing)}. "
                 "This rule was made after the results were seen (docs: The other metrics)."
             )
         return tuple(found)
