@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from uds_lens._progress import about
-from uds_lens._storage import atomic_write_text, require_fresh
+from uds_lens._storage import atomic_write_text, check_folder, refuse_to_replace, require_fresh
 from uds_lens.audit._baseline import Baseline
 from uds_lens.errors import ConfigError, ResultFormatError, warn_once
 from uds_lens.models import check_compatible, read_checkpoint_info
@@ -55,6 +55,22 @@ class Question:
     def audit_at(self, place: Path, unlearned: str) -> DepthAudit | None:
         """The saved audit of this model in a directory; None where there is none, another, or a broken one (told)."""
         return self._same(_loaded(DepthAudit, place), {"unlearned": unlearned})
+
+    def other_at(self, place: Path, unlearned: str) -> str | None:
+        """Name what a finished audit in a directory was asked that is not asked now; None where it is the same."""
+        earlier = _loaded(DepthAudit, place)
+        if earlier is None:
+            return None
+        name = repr(earlier.models["unlearned"].name[-80:])
+        if earlier.config != self.config:
+            return f"{name} with other settings"
+        if not self._same_facts(earlier):
+            return f"{name} on other examples"
+        models = {"full": self.full, **self.retains, "unlearned": unlearned}
+        same = earlier.roles.keys() == models.keys() and all(
+            earlier.roles[role].fingerprint == self._weights(model) for role, model in models.items()
+        )
+        return None if same else f"other models ({name})"
 
     def baseline_at(self, place: Path) -> Baseline | None:
         """The saved stage 1 in a directory, or None, as `audit_at`; settings applied afterwards (tau) may differ."""
@@ -166,6 +182,7 @@ def audit_places(out: Path, names: Sequence[str]) -> dict[str, Path]:
             raise ConfigError(
                 f"{str(out)!r} holds one audit; several need a directory of their own: choose another place."
             )
+        check_folder(out)
         return {name: out / name for name in names}
     if not is_audit(out) and audits_in(out, depth=1):
         raise ConfigError(f"{str(out)!r} holds audits of several models: choose another place, or one in it.")
@@ -208,6 +225,9 @@ def found_in(
 ) -> dict[str, DepthAudit]:
     """Finished audits of the same weights, examples and settings, by name."""
     tried = {name: question.audit_at(places[name], model) for name, model in models.items()}
+    for name, model in models.items():
+        if tried[name] is None and (other := question.other_at(places[name], model)) is not None:
+            refuse_to_replace(places[name], f"an audit of {other}")
     return {name: audit for name, audit in tried.items() if audit is not None}
 
 
