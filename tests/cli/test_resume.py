@@ -71,8 +71,8 @@ def test_the_audit_of_another_question_stays(sweep: Path, tmp_path: Path, measur
     out = shutil.copytree(sweep / "out" / "unlearned", tmp_path / "out")
     before = (out / "manifest.json").read_bytes()
     for asked, words_of in (
-        ((*words(sweep, "full"), "--out", out), "holds an audit of other models"),
-        ((*words(sweep, "unlearned"), "--tau", 0.2, "--out", out), "with other settings"),
+        ((*words(sweep, "full"), "--out", out), "with other models: choose"),
+        ((*words(sweep, "unlearned"), "--tau", 0.2, "--out", out), "with other settings: choose"),
     ):
         code, _, err = uds_lens(*asked)
         assert code == 1 and words_of in err and "choose another --out, or replace it with --redo" in err

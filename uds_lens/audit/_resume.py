@@ -69,20 +69,11 @@ class Question:
         return self._same(_loaded(DepthAudit, place), {"unlearned": unlearned})
 
     def other_at(self, place: Path, unlearned: str) -> str | None:
-        """Name what a finished audit in a directory was asked that is not asked now; None where it is the same."""
+        """Describe the finished audit in a directory if it answers another question, whatever release measured it."""
         earlier = _loaded(DepthAudit, place)
-        if earlier is None:
+        if earlier is None or (other := self._difference(earlier, {"unlearned": unlearned})) is None:
             return None
-        name = repr(earlier.models["unlearned"].name[-80:])
-        if earlier.config != self.config:
-            return f"{name} with other settings"
-        if not self._same_facts(earlier):
-            return f"{name} on other examples"
-        models = {"full": self.full, **self.retains, "unlearned": unlearned}
-        same = earlier.roles.keys() == models.keys() and all(
-            earlier.roles[role].fingerprint == self._weights(model) for role, model in models.items()
-        )
-        return None if same else f"other models ({name})"
+        return f"{earlier.models['unlearned'].name[-80:]!r} with other {other}"
 
     def baseline_at(self, place: Path) -> Baseline | None:
         """Load stage 1 from a directory, as `audit_at`; settings applied afterwards (tau) may differ."""
@@ -117,25 +108,31 @@ class Question:
 
     def _same(self, result: Result | None, others: Mapping[str, str]) -> Result | None:
         """Return `result` if all it depends on is what is asked for; what is cheap to compare comes first."""
-        if result is None or result.config != self.config:
+        if result is None:
             return None
         origin = result.provenance
         if origin.get("versions", {}).get("uds_lens") != versions()["uds_lens"]:
             return None
         if self.options.engine not in ("auto", origin.get("engine")):
             return None
-        if not _same_rows(result, origin.get("ids_hash"), self._plan.encoded):
-            return None
+        return result if self._difference(result, others) is None else None
+
+    def _difference(self, result: DepthAudit | Baseline, others: Mapping[str, str]) -> str | None:
+        """Name what a result was asked that is not asked now."""
+        if result.config != self.config:
+            return "settings"
+        if not _same_rows(result, result.provenance.get("ids_hash"), self._plan.encoded):
+            return "examples or prompts"
         control, planned = result.control, self._plan.control
-        if (control is None) != (planned is None):
-            return None
-        if control is not None and planned is not None and not _same_rows(control, control.ids_hash, planned):
-            return None
+        if (control is None) != (planned is None) or (
+            control is not None and planned is not None and not _same_rows(control, control.ids_hash, planned)
+        ):
+            return "control facts"
         models = {"full": self.full, **self.retains, **others}
         same = result.roles.keys() == models.keys() and all(
             result.roles[role].fingerprint == self._weights(model) for role, model in models.items()
         )
-        return result if same else None
+        return None if same else "models"
 
     @property
     def retains(self) -> Mapping[str, str]:
