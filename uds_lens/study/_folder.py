@@ -130,7 +130,7 @@ class StudyFolder:
             ResultFormatError: The directory holds something else.
             StorageError: Nothing can be written there.
         """
-        folder = cls(require_fresh(path, directory=True, format=FORMAT))
+        folder = cls(require_fresh(path, directory=True, replaced=False, format=FORMAT))
         content = sealed({"format": FORMAT, "version": VERSION, "plan": plain(as_mapping(wanted))})
         manifest = folder.path / MANIFEST
         if not manifest.is_file() or manifest.read_bytes() != content:
