@@ -61,5 +61,5 @@ $(INSTALLED): pyproject.toml constraints.txt
 	  echo "Name another one: make PYTHON=python3.11 $(MAKECMDGOALS)" >&2; exit 1; }
 	@echo "Installing into $(VENV); the first time this takes some minutes."
 	@$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,docs,notebooks,slurm,static]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,docs,slurm,static]"
 	@touch $@

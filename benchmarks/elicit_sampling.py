@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import resource
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -19,7 +20,7 @@ from elicit_models import rows
 import uds_lens as ul
 from uds_lens.data import answer_prompt, prompt_ids
 from uds_lens.elicitation._prompts import keyed_seed
-from uds_lens.generation import answer_end_ids, sample_continuations
+from uds_lens.generation import SamplingSettings, answer_end_ids, sample_continuations
 
 
 def main() -> None:
@@ -41,20 +42,24 @@ def main() -> None:
             tokenizer, [answer_prompt(row.question, protocol="raw") for row in examples], protocol="raw"
         )
         seeds = [keyed_seed(0, row.id, "sample") for row in examples]
-        settings = {
-            "ends": answer_end_ids(model, protocol="raw"),
-            "max_new_tokens": 64,
-            "samples": asked.samples,
-            "temperature": asked.temperature,
-            "top_k": 40,
-            "show": False,
-        }
+        ends = answer_end_ids(model, protocol="raw")
+        settings = SamplingSettings(
+            max_new_tokens=64,
+            samples=asked.samples,
+            temperature=asked.temperature,
+            top_k=40,
+            progress=False,
+        )
         some = slice(0, asked.batches)
         texts = {
             size: [
                 tuple(text)
                 for each in sample_continuations(
-                    model, prompts[some], seeds=seeds[some], **{**settings, "samples": 5}, rows_at_once=size
+                    model,
+                    prompts[some],
+                    ends=ends,
+                    seeds=seeds[some],
+                    settings=replace(settings, samples=5, rows_at_once=size),
                 ).tokens
                 for text in each
             ]
@@ -70,7 +75,7 @@ def main() -> None:
         handle = model.anatomy.layers[0].register_forward_pre_hook(count, with_kwargs=True)
         began = time.perf_counter()
         used = time.process_time()
-        found = sample_continuations(model, prompts, seeds=seeds, **settings)
+        found = sample_continuations(model, prompts, ends=ends, seeds=seeds, settings=settings)
         took, used = time.perf_counter() - began, time.process_time() - used
         handle.remove()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20)

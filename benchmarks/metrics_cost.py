@@ -74,7 +74,6 @@ def compare(plain: Plain, *, run: ul.RunOptions) -> None:
             options=plain.options,
             run=run,
             cache=cache,
-            fluency="heuristic",
         )
 
     both = works(plain)
@@ -121,7 +120,7 @@ def _warm_up(few: Plain, names: tuple[str, ...], run: ul.RunOptions) -> None:
     few.generations("forget")
     evaluate(
         few.model, few.data, metrics=names, retain=few.retain, full=few.full,
-        options=few.options, run=run, fluency="heuristic",
+        options=few.options, run=run,
     )  # fmt: skip
 
 
@@ -130,7 +129,7 @@ def _references_alone(plain: Plain, names: tuple[str, ...], run: ul.RunOptions) 
     cache = MetricCache()
     evaluate(
         plain.full, plain.data, metrics=names, retain=plain.retain, full=plain.full,
-        options=plain.options, run=run, cache=cache, fluency="heuristic",
+        options=plain.options, run=run, cache=cache,
     )  # fmt: skip
     return cache
 
@@ -176,7 +175,7 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     folder = args.shared / "models" / "tofu-small"
     data = load_tofu_data(args.shared / "data" / "tofu", split="forget10", limit=args.limit)
-    options = MetricOptions(protocol="raw", max_new_tokens=args.max_new_tokens)
+    options = MetricOptions(protocol="raw", max_new_tokens=args.max_new_tokens, fluency="heuristic")
     with (
         ul.open_model(folder / "full", device="cpu") as full,
         ul.open_model(folder / "retain90", device="cpu") as retain,

@@ -48,9 +48,8 @@ def main() -> None:
             retain=models / "retain90",
             full=models / "full",
             cache=cache,
-            options=MetricOptions(),
+            options=MetricOptions(fluency="heuristic"),
             run=ul.RunOptions(device="cpu", progress=False),
-            fluency="heuristic",
         )
         found[name].save(file)
         print(f"{name}: {found[name].total}", flush=True)

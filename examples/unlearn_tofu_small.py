@@ -67,7 +67,7 @@ def trained(name: str, shared: Path, out: Path, forget, retain) -> dict:
             source / "full",
             tofu / "forget10.json",
             tofu / "retain90.json",
-            config=parse_name(name),
+            method=parse_name(name),
             out=out / "models" / name,
             options=TrainOptions(device="cpu", mixed_precision="bfloat16", checkpoint_every=0),
         )
@@ -129,7 +129,6 @@ def add_logit_lens(rows: list[dict], shared: Path, out: Path) -> None:
                 full=models / "full",
                 cache=cache,
                 run=ul.RunOptions(device="cpu"),
-                fluency="heuristic",
             )
             file.parent.mkdir(exist_ok=True)
             file.write_text(json.dumps(results["logit_lens"].value))

@@ -114,3 +114,8 @@ def test_every_dependency_has_its_reason_and_its_pin() -> None:
     for name, bounds in declared().items():
         assert f"| {name} | `{bounds}` |" in table, f"CONTRIBUTING.md gives no reason for {name}{bounds}"
         assert name in pinned, f"constraints.txt does not pin {name}"
+
+
+def test_a_room_that_is_called_says_what_to_call() -> None:
+    with pytest.raises(TypeError, match=r"ul\.audit is a module: call ul\.DepthAudit\.run\(full, retain"):
+        ul.audit("full", "retain")

@@ -12,8 +12,7 @@ from audit import independent
 from tiny_models import EXAMPLES, FAMILIES, HYBRIDS, LONG_ROPE, load_plain
 
 from uds_lens.data import ForgetExample, answer_sequences
-from uds_lens.generation import greedy
-from uds_lens.generation._sampling import sample_continuations
+from uds_lens.generation import SamplingSettings, greedy, sample_continuations
 from uds_lens.metrics import score_answers
 from uds_lens.metrics._definitions.es import extraction_strength
 from uds_lens.metrics._definitions.prob import probability
@@ -107,7 +106,11 @@ def test_texts_that_end_early_leave_the_others_as_they_are(opened, plain, family
     assert len({len(text) for text in expected}) > 1
     assert greedy(opened(family), prompts, max_new_tokens=8, ends=ends) == expected
     sampled = sample_continuations(
-        opened(family), prompts, ends=ends, max_new_tokens=8, samples=2, temperature=1e-4, seeds=range(6)
+        opened(family),
+        prompts,
+        ends=ends,
+        settings=SamplingSettings(max_new_tokens=8, samples=2, temperature=1e-4),
+        seeds=range(6),
     )
     assert sampled.tokens == [[text, text] for text in expected]
 

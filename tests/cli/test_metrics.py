@@ -56,7 +56,9 @@ def test_an_evaluation(trio, examples, tmp_path, uds_lens):
     assert f"{saved['es'].value:.3f}" in printed
     assert set(saved.sample_errors) == {"es", "rouge", "uds"} & {m.name for m in saved if m.n > 0}
     low, high = saved.sample_errors["es"].interval
-    assert f"{low:.3f} - {high:.3f}" in printed and "error of the sample alone" in " ".join(printed.split())
+    assert f"{low:.3f} - {high:.3f}" in printed and "Sampling error: the means over all" in " ".join(
+        printed.split()
+    )
     frame = saved.to_frame().set_index("metric")["sample_standard_error"]
     assert frame["es"] == saved.sample_errors["es"].standard_error
     told = " ".join(printed.split())
@@ -163,7 +165,9 @@ def test_earlier_metrics_are_not_lost(trio, examples, tmp_path, uds_lens):
     before = out.read_bytes()
     code, printed, err = uds_lens(*same, "--metric", "es", "--metric", "prob")
     assert (code, printed) == (1, "") and out.read_bytes() == before
-    assert "holds em, not measured this time: choose another --out, ask for them too, or replace" in err
+    assert (
+        "holds em, which this run does not measure: choose another --out, measure them too, or replace" in err
+    )
     more = [word for name in ("em", "es", "prob") for word in ("--metric", name)]
     assert uds_lens(*same, *more).code == 0
     assert uds_lens(*same, "--metric", "es", "--redo").code == 0

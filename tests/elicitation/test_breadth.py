@@ -75,8 +75,8 @@ def test_a_chat_model_is_asked_in_its_template_by_every_kind_of_probe(opened, ch
 def test_broken_texts_are_scored_and_counted(opened, monkeypatch, tmp_path, tokens, empty, endless):
     """Every prompt gets these tokens, whatever the model would have said."""
 
-    def said(model, prompts, *, samples, **settings):
-        return Continuations([[list(tokens)] * samples for _ in prompts], sum(map(len, prompts)), 1)
+    def said(model, prompts, *, settings, **more):
+        return Continuations([[list(tokens)] * settings.samples for _ in prompts], sum(map(len, prompts)), 1)
 
     monkeypatch.setattr(_asking, "sample_continuations", said)
     models = {role: opened("llama", role) for role in ("retain", "full")}

@@ -7,7 +7,7 @@ from scipy import stats
 from tiny_models import EXAMPLES
 
 from uds_lens.errors import ConfigError
-from uds_lens.generation._sampling import choose_tokens, sample_continuations
+from uds_lens.generation import SamplingSettings, choose_tokens, sample_continuations
 
 NO_END = frozenset()
 
@@ -18,10 +18,14 @@ def prompts(opened):
     return [tokenizer(f"Question: {row.question}\nAnswer:")["input_ids"] for row in EXAMPLES]
 
 
-def _texts(model, prompts, **options):
+def _sampled(model, prompts, *, ends=NO_END, step=7, **options):
     options = {"max_new_tokens": 6, "samples": 4, "temperature": 1.5, "top_k": 9, **options}
-    seeds = [7 * n for n in range(len(prompts))]
-    return sample_continuations(model, prompts, ends=NO_END, seeds=seeds, **options).tokens
+    seeds = [step * n for n in range(len(prompts))]
+    return sample_continuations(model, prompts, ends=ends, seeds=seeds, settings=SamplingSettings(**options))
+
+
+def _texts(model, prompts, **options):
+    return _sampled(model, prompts, **options).tokens
 
 
 def test_tokens_come_as_often_as_their_probability():
@@ -37,14 +41,15 @@ def test_tokens_come_as_often_as_their_probability():
 
 def test_one_token_to_choose_from_is_greedy(opened, prompts):
     model = opened("llama")
-    greedy = sample_continuations(model, prompts, ends=NO_END, max_new_tokens=6)
+    greedy = sample_continuations(model, prompts, ends=NO_END, settings=SamplingSettings(max_new_tokens=6))
     sampled = _texts(model, prompts, top_k=1, samples=1)
     assert sampled == greedy.tokens
 
 
 def test_greedy_is_what_whole_forwards_say(opened, prompts):
     model = opened("llama")
-    found = sample_continuations(model, prompts[:2], ends=NO_END, max_new_tokens=4).tokens
+    settings = SamplingSettings(max_new_tokens=4)
+    found = sample_continuations(model, prompts[:2], ends=NO_END, settings=settings).tokens
     for prompt, (new,) in zip(prompts[:2], found, strict=True):
         ids = list(prompt)
         for token in new:
@@ -63,17 +68,7 @@ def test_a_text_depends_on_its_seed_and_prompt_only(opened, prompts):
     assert _texts(model, prompts, rows_at_once=7) == together
     assert [rows[:2] for rows in together] == _texts(model, prompts, samples=2)
     assert [[row[:3] for row in rows] for rows in together] == _texts(model, prompts, max_new_tokens=3)
-    other = sample_continuations(
-        model,
-        prompts,
-        ends=NO_END,
-        seeds=[1 + n for n in range(len(prompts))],
-        samples=4,
-        temperature=1.5,
-        top_k=9,
-        max_new_tokens=6,
-    )
-    assert other.tokens != together
+    assert _texts(model, prompts, step=8) != together
 
 
 def test_prompts_are_read_once_and_ended_rows_are_dropped(opened, prompts):
@@ -89,16 +84,7 @@ def test_prompts_are_read_once_and_ended_rows_are_dropped(opened, prompts):
         free = _texts(model, prompts, samples=3)
         seen.clear()
         stop = frozenset({free[0][0][1]})
-        ended = sample_continuations(
-            model,
-            prompts,
-            ends=stop,
-            samples=3,
-            temperature=1.5,
-            top_k=9,
-            max_new_tokens=6,
-            seeds=[7 * n for n in range(len(prompts))],
-        )
+        ended = _sampled(model, prompts, ends=stop, samples=3)
     finally:
         handle.remove()
     prefill = sum(rows * tokens for rows, tokens in seen if tokens > 1)
@@ -112,10 +98,12 @@ def test_prompts_are_read_once_and_ended_rows_are_dropped(opened, prompts):
 
 @pytest.mark.parametrize("wrong", [{"samples": 0}, {"top_k": 0}, {"temperature": -1.0}])
 def test_limits(opened, prompts, wrong):
-    with pytest.raises(ConfigError, match=r"at least 1|temperature"):
+    with pytest.raises(ConfigError, match=f"{next(iter(wrong))} must be a"):
         _texts(opened("llama"), prompts, **wrong)
 
 
 def test_sampling_needs_seeds(opened, prompts):
     with pytest.raises(ConfigError, match="one seed per prompt"):
-        sample_continuations(opened("llama"), prompts, ends=NO_END, max_new_tokens=2, temperature=1.0)
+        sample_continuations(
+            opened("llama"), prompts, ends=NO_END, settings=SamplingSettings(temperature=1.0)
+        )

@@ -1,54 +1,51 @@
+"""Greedy answers: against transformers' generate, side by side and with known beginnings."""
+
 import pytest
 import torch
 from tiny_models import EXAMPLES, load_plain
 
+from uds_lens.data import TokenSequence, answer_prompt, prompt_ids
 from uds_lens.errors import ModelError
-from uds_lens.generation import answer_end_ids, generate_answers, greedy
+from uds_lens.generation import GenerationSettings, answer_end_ids, generate_answers, greedy, known_beginning
+from uds_lens.metrics import score_answers
 from uds_lens.models import open_model
 
 QUESTIONS = [example.question for example in EXAMPLES]
+LIMIT = 9
+
+
+def answers(model, questions=QUESTIONS[:4], *, rows_at_once=64, **options):
+    settings = GenerationSettings(max_new_tokens=LIMIT, rows_at_once=rows_at_once, progress=False)
+    return generate_answers(model, questions, protocol="raw", settings=settings, **options)
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma2", "gpt2"])
 def test_greedy_side_by_side_is_transformers_generate_one_by_one(trio, opened, family):
     plain, tokenizer = load_plain(trio(family).full)
-    prompts = tokenizer([f"Question: {q}\nAnswer:" for q in QUESTIONS[:4]])["input_ids"]
-    found = greedy(opened(family), prompts, max_new_tokens=12)
+    prompts = tokenizer([f"Question: {q}\nAnswer:" for q in QUESTIONS[:3]])["input_ids"]
+    found = greedy(opened(family), prompts, max_new_tokens=8)
     for prompt, new in zip(prompts, found, strict=True):
         ids = torch.tensor([prompt])
         whole = plain.generate(
-            ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=12, pad_token_id=3
+            ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=8, pad_token_id=3
         )
-        expected = [token for token in whole[0, len(prompt) :].tolist() if token != tokenizer.eos_token_id]
-        assert new == expected
+        assert new == [t for t in whole[0, len(prompt) :].tolist() if t != tokenizer.eos_token_id]
 
 
-def test_rows_leave_when_they_end(llama, monkeypatch):
+def test_rows_leave_when_they_end(llama):
     """An end token chosen for one row must not touch the others."""
-    model = llama()
-    prompts = model.tokenizer([f"Question: {q}\nAnswer:" for q in QUESTIONS])["input_ids"]
-    free = greedy(model, prompts, max_new_tokens=10)
+    prompts = llama().tokenizer([f"Question: {q}\nAnswer:" for q in QUESTIONS])["input_ids"]
+    free = greedy(llama(), prompts, max_new_tokens=10)
     stop = free[0][4]
-    monkeypatch.setattr("uds_lens.generation._greedy.answer_end_ids", lambda model: frozenset({stop}))
-    cut = greedy(model, prompts, max_new_tokens=10)
-    expected = [row[: row.index(stop)] if stop in row else row for row in free]
-    assert cut == expected
-    assert any(len(row) == 10 for row in cut)
-    assert len(cut[0]) < 10
+    cut = greedy(llama(), prompts, max_new_tokens=10, ends=frozenset({stop}))
+    assert cut == [row[: row.index(stop)] if stop in row else row for row in free]
+    assert any(len(row) == 10 for row in cut) and len(cut[0]) < 10
 
 
-def test_answers_come_in_the_order_of_the_questions(llama):
-    options = {"protocol": "raw", "max_new_tokens": 5, "show": False}
-    together = generate_answers(llama(), QUESTIONS, rows_at_once=3, **options)
-    alone = [generate_answers(llama(), [question], **options)[0] for question in QUESTIONS]
-    assert together == alone
-
-
-def test_the_start_is_part_of_the_prompt(llama):
-    options = {"protocol": "raw", "max_new_tokens": 5, "show": False}
-    plain = generate_answers(llama(), QUESTIONS[:1], **options)
-    started = generate_answers(llama(), QUESTIONS[:1], start="Sure, here is the answer:", **options)
-    assert plain != started
+def test_answers_come_in_the_order_of_the_questions_and_begin_as_told(llama):
+    together = answers(llama(), rows_at_once=3)
+    assert together == [answers(llama(), [question])[0] for question in QUESTIONS[:4]]
+    assert answers(llama(), start="Sure, here is the answer:") != together
 
 
 def test_end_tokens_of_config_and_tokenizer(llama):
@@ -64,6 +61,55 @@ def test_end_tokens_of_config_and_tokenizer(llama):
 def test_a_broken_model_is_named_with_the_question(broken):
     with (
         open_model(broken, device="cpu") as model,
-        pytest.raises(ModelError, match=r"broken.*NaN or infinite"),
+        pytest.raises(ModelError, match=r"broken.*NaN or infinite.*Which prize"),
     ):
-        generate_answers(model, QUESTIONS, protocol="raw", max_new_tokens=2, show=False)
+        answers(model)
+
+
+def reference(prompt, answer):
+    """A prompt with an answer, whose tokens are scored."""
+    ids = (*prompt, *answer)
+    scored = tuple(range(len(prompt) - 1, len(ids) - 1))
+    return TokenSequence(ids=ids[:-1], targets=tuple(answer), scored=scored, patched=())
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma2", "gpt2"])
+def test_known_beginnings_save_tokens_and_change_no_text(opened, family):
+    """References that agree with the model's own answer in the first tokens."""
+    model, questions, steps = opened(family), QUESTIONS[:4], []
+    plain = answers(model)
+    prompts = prompt_ids(model.tokenizer, [answer_prompt(q) for q in questions], protocol="raw")
+    own = greedy(model, prompts, max_new_tokens=LIMIT + 5)
+    longest = max(len(tokens) for tokens in own)
+    for right in (0, 4, LIMIT, LIMIT + 3):
+        rows = [
+            reference(prompt, [*tokens[:right], (tokens[right] + 1) % 200 if right < len(tokens) else 2, 7])
+            for prompt, tokens in zip(prompts, own, strict=True)
+        ]
+        choices = score_answers(model, rows, show=False).first_choices
+        known = [known_beginning(row, c.tolist()) for row, c in zip(rows, choices, strict=True)]
+        assert [each.tokens[:right] for each in known] == [tuple(tokens[:right]) for tokens in own]
+        handle = model.anatomy.layers[0].register_forward_pre_hook(lambda module, args: steps.append(1))
+        assert answers(model, known=known) == plain
+        handle.remove()
+        assert len(steps) == max(0, min(LIMIT, longest) - right - 1) or longest < LIMIT
+        steps.clear()
+
+
+def test_an_answer_that_ends_where_the_reference_ends_is_not_generated(llama, monkeypatch):
+    model = llama()
+    prompt = prompt_ids(model.tokenizer, [answer_prompt(QUESTIONS[0])], protocol="raw")[0]
+    own = greedy(model, [prompt], max_new_tokens=5)[0]
+    place = "uds_lens.generation._greedy"
+    monkeypatch.setattr(f"{place}.answer_end_ids", lambda *args, **options: frozenset({own[3]}))
+    row = reference(prompt, own[:4])
+    known = [known_beginning(row, score_answers(model, [row], show=False).first_choices[0].tolist())]
+    plain = answers(model, QUESTIONS[:1])
+    monkeypatch.setattr(f"{place}.greedy", None)
+    assert answers(model, QUESTIONS[:1], known=known) == plain
+
+
+def test_nothing_is_known_of_another_prompt_or_without_scores(llama):
+    known = known_beginning(reference([1, 5, 6], [7, 8]), [7, 8])
+    assert answers(llama(), QUESTIONS[:1], known=[known]) == answers(llama(), QUESTIONS[:1])
+    assert known_beginning(reference([1, 5], [7]), []) is None

@@ -5,7 +5,7 @@ import pytest
 
 from uds_lens.errors import ModelError
 from uds_lens.metrics import FluencyScorer, HeuristicFluency, HubFluency
-from uds_lens.metrics._evaluation import scorer
+from uds_lens.metrics._fluency import scorer_named as scorer
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What is kept for the next model is found again for the same model only."""
+"""What metrics, answers or models share runs once; what is kept is reused for the same model only."""
 
 import json
 import shutil
@@ -8,21 +8,102 @@ from dataclasses import replace
 import pytest
 from tiny_models import EXAMPLES, load_plain
 
-from uds_lens.data import ForgetExample
-from uds_lens.errors import ModelError, UdsLensWarning, forget_warnings
-from uds_lens.metrics import MetricCache, MetricData, evaluate
+import uds_lens as ul
+from uds_lens.data import ForgetExample, answer_sequences
+from uds_lens.errors import UdsLensWarning, forget_warnings
+from uds_lens.metrics import MetricCache, MetricData, score_answers
 from uds_lens.models import fingerprint, open_model
 from uds_lens.patching import WavefrontTarget
 
-from .conftest import RUN, SHORT
+from .conftest import RUN, total
+from .conftest import ask as ask_all
 
-WHITE_BOX = ["uds", "logit_lens", "cka", "fisher_masked_0.01"]
+
+def ask(model, data, metrics, **options):
+    return ask_all(model, data.limited(3), metrics, **options)
 
 
-def ask(model, data, **options):
-    return evaluate(
-        model, data.limited(3), **{"options": SHORT, "run": RUN, "fluency": "heuristic", **options}
-    )
+def test_one_forward_serves_all_metrics_that_can_share_it(trio, data):
+    model, shared = trio("llama").full, ["es", "em", "prob"]
+    together, alone = ask(model, data, shared), ask(model, data, ["prob"])
+    assert together.total.forwards == alone.total.forwards == together["es"].cost.forwards > 0
+    more = ask(model, data, [*shared, "mia_loss", "mia_min_kpp", "mia_zlib"])
+    assert more.total.forwards == more["mia_loss"].cost.forwards
+    rouge, both = ask(model, data, ["rouge"]), ask(model, data, ["rouge", "para_rouge", "fluency"])
+    assert both.total.forwards == rouge.total.forwards
+
+
+def test_sets_with_the_same_questions_run_together(trio, data, token_layers):
+    """Prompt, paraphrases and wrong answers: no question runs a second time."""
+    few, (_, tokenizer) = data.limited(1), load_plain(trio("llama").full)
+    found = ask(trio("llama").full, few, ["prob", "paraprob", "truth_ratio"])
+    (one,) = few.forget
+    answers = [one.answer, *one.paraphrased_answers, *one.perturbed_answers]
+    rows = [each.scored for each in answer_sequences(tokenizer, [(one.question, each) for each in answers])]
+    prompt = rows[0].scored[0] + 1
+    assert [shape for shape in token_layers if shape[1] == prompt] == [(1, prompt)] * 4
+    assert all(columns <= max(len(row.ids) for row in rows) - prompt for _, columns in token_layers[4:])
+    cost = {name: found[name].cost.seconds for name in found.metrics}
+    assert found.total.seconds == pytest.approx(cost["prob"] + cost["truth_ratio"])
+    assert 0 < cost["paraprob"] < cost["truth_ratio"]
+
+
+def test_references_that_were_scored_begin_the_generations(trio, data, monkeypatch):
+    passed = {}
+
+    def watched(model, questions, *, start, known, **options):
+        passed[bool(start)] = known
+        return ["text"] * len(questions)
+
+    texts = [ask(trio("llama").full, data, metrics).generations for metrics in (["rouge"], ["es", "rouge"])]
+    assert texts[0] == texts[1]
+    monkeypatch.setattr("uds_lens.metrics._passes.generate_answers", watched)
+    ask(trio("llama").full, data, ["rouge", "jailbreak_rouge"])
+    assert passed == {False: None, True: None}
+    ask(trio("llama").full, data, ["es", "rouge", "jailbreak_rouge"])
+    assert passed[True] is None
+    with open_model(trio("llama").full, device="cpu") as model:
+        pairs = [(example.question, example.answer) for example in data.limited(3).forget]
+        rows = [each.scored for each in answer_sequences(model.tokenizer, pairs)]
+        scores = score_answers(model, rows, show=False)
+    for known, row, choices in zip(passed[False], rows, scores.first_choices, strict=True):
+        n = len(known.tokens)
+        assert known.prompt == row.ids[: row.scored[0] + 1]
+        assert known.tokens == tuple(choices[:n].tolist())
+        assert known.tokens[:-1] == row.targets[: n - 1]
+
+
+def test_uds_as_a_metric_runs_what_an_audit_runs(trio, data, token_layers):
+    models, few = trio("llama"), data.limited(3)
+    ask(models.unlearned, few, ["uds"], retain=models.retain, full=models.full)
+    as_metric = total(token_layers)
+    token_layers.clear()
+    ul.DepthAudit.run(*models, few.with_entities, options=RUN)
+    assert as_metric == total(token_layers) > 0
+
+
+def test_the_cache_looks_at_weights_not_at_names(trio, data, tmp_path):
+    models, cache, place = trio("llama"), MetricCache(), tmp_path / "retain"
+    first = ask(models.full, data, ["s_mia_loss"], retain=models.retain, cache=cache)
+    shutil.copytree(models.retain, place)
+    again = ask(models.full, data, ["s_mia_loss"], retain=place, cache=cache)
+    assert again.total.reference_forwards == 0
+    assert again.values == first.values
+    shutil.copy(models.unlearned / "model.safetensors", place)
+    other = ask(models.full, data, ["s_mia_loss"], retain=place, cache=cache)
+    assert other.total.reference_forwards > 0
+    assert other.models["retain"].fingerprint != first.models["retain"].fingerprint
+    cache.clear()
+    assert len(cache) == 0
+
+
+def test_other_data_is_measured_again(trio, data):
+    cache, model = MetricCache(), trio("llama").full
+    first = ask_all(model, data, ["prob"], cache=cache)
+    fewer = ask(model, data, ["prob"], cache=cache)
+    assert fewer.total.forwards > 0
+    known = dict(zip(first["prob"].ids, first["prob"].per_example, strict=True))
+    assert fewer["prob"].per_example == pytest.approx([known[name] for name in fewer["prob"].ids])
 
 
 def test_a_hook_on_a_live_model_counts(trio, data):
@@ -44,22 +125,16 @@ def test_a_hook_on_a_live_model_counts(trio, data):
 def test_equal_tokens_of_other_owners_are_told_apart(trio):
     """Whose paraphrase a text is does not show in the tokens."""
     asked, texts = EXAMPLES[0].question, [f"{example.answer} {i}" for i, example in enumerate(EXAMPLES[:3])]
-    sets = [
-        MetricData(
-            forget=[
-                ForgetExample(
-                    id="a", question=asked, answer="It was.", paraphrased_answers=tuple(texts[:first])
-                ),
-                ForgetExample(
-                    id="b", question=asked, answer="It was.", paraphrased_answers=tuple(texts[first:])
-                ),
-            ]
+
+    def owned(name, paraphrases):
+        return ForgetExample(
+            id=name, question=asked, answer="It was.", paraphrased_answers=tuple(paraphrases)
         )
-        for first in (2, 1)
-    ]
+
+    sets = [MetricData(forget=[owned("a", texts[:n]), owned("b", texts[n:])]) for n in (2, 1)]
     cache, model = MetricCache(), trio("llama").full
-    shared = [ask(model, each, metrics=["paraprob"], cache=cache)["paraprob"].per_example for each in sets]
-    assert shared == [ask(model, each, metrics=["paraprob"])["paraprob"].per_example for each in sets]
+    shared = [ask(model, each, ["paraprob"], cache=cache)["paraprob"].per_example for each in sets]
+    assert shared == [ask(model, each, ["paraprob"])["paraprob"].per_example for each in sets]
     assert shared[0] != shared[1]
 
 
@@ -70,57 +145,49 @@ def test_the_base_of_an_adapter_counts(trio, data, tmp_path):
     model, tokenizer = load_plain(base)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        adapted = peft.get_peft_model(
-            model, peft.LoraConfig(task_type="CAUSAL_LM", target_modules=["q_proj"])
-        )
-        adapted.save_pretrained(tmp_path / "adapter")
+        config = peft.LoraConfig(task_type="CAUSAL_LM", target_modules=["q_proj"])
+        peft.get_peft_model(model, config).save_pretrained(tmp_path / "adapter")
     tokenizer.save_pretrained(tmp_path / "adapter")
     cache = MetricCache()
-    first = ask(tmp_path / "adapter", data, metrics=["prob"], cache=cache)
-    assert ask(tmp_path / "adapter", data, metrics=["prob"], cache=cache).total.forwards == 0
+    first = ask(tmp_path / "adapter", data, ["prob"], cache=cache)
+    assert ask(tmp_path / "adapter", data, ["prob"], cache=cache).total.forwards == 0
     shutil.copytree(trio("llama").retain, base, dirs_exist_ok=True)
-    then = ask(tmp_path / "adapter", data, metrics=["prob"], cache=cache)
+    then = ask(tmp_path / "adapter", data, ["prob"], cache=cache)
     assert then["prob"].value != first["prob"].value
-    assert then["prob"].value == ask(trio("llama").retain, data, metrics=["prob"])["prob"].value
-
-
-def test_a_broken_final_norm_is_refused_by_white_box_metrics_too(trio, data, broken):
-    with pytest.raises(ModelError, match="holds NaN or infinite weights"):
-        ask(broken, data, metrics=["cka"], retain=trio("llama").retain, full=trio("llama").full)
+    assert then["prob"].value == ask(trio("llama").retain, data, ["prob"])["prob"].value
 
 
 def test_each_models_weights_are_hashed_once(trio, data, monkeypatch, tmp_path):
-    paths = [shutil.copytree(path, tmp_path / path.name) for path in trio("llama")]
+    full, retain, unlearned = (shutil.copytree(path, tmp_path / path.name) for path in trio("llama"))
     hashed = []
     for module in ("_fingerprint", "_hooked"):
         name = f"uds_lens.models.{module}.fingerprint"
         monkeypatch.setattr(name, lambda model: hashed.append(1) or fingerprint(model))
-    full, retain, unlearned = paths
-    ask(unlearned, data, metrics=[*WHITE_BOX, "prob"], retain=retain, full=full)
+    metrics = ["uds", "logit_lens", "cka", "fisher_masked_0.01", "prob"]
+    ask(unlearned, data.limited(1), metrics, retain=retain, full=full)
     assert len(hashed) == 3
 
 
-def test_answers_of_a_model_that_ends_elsewhere_are_not_taken(trio, data, tmp_path):
+def test_answers_of_a_model_that_ends_elsewhere_are_not_reused(trio, data, tmp_path):
     """The end tokens of generation_config.json are no part of the weights, and answers depend on them."""
-    paths, other = trio("llama"), shutil.copytree(trio("llama").retain, tmp_path / "other")
-    told = json.loads((other / "generation_config.json").read_text())
+    retain, other = trio("llama").retain, shutil.copytree(trio("llama").retain, tmp_path / "other")
+    config = json.loads((other / "generation_config.json").read_text())
     vocabulary = json.loads((other / "config.json").read_text())["vocab_size"]
-    (other / "generation_config.json").write_text(
-        json.dumps({**told, "eos_token_id": list(range(vocabulary))})
-    )
+    ends = {**config, "eos_token_id": list(range(vocabulary))}
+    (other / "generation_config.json").write_text(json.dumps(ends))
     cache = MetricCache()
-    first = ask(paths.retain, data, metrics=["rouge"], cache=cache)
-    assert ask(paths.retain, data, metrics=["rouge"], cache=cache).total.forwards == 0
-    second = ask(other, data, metrics=["rouge"], cache=cache)
-    assert second.generations == ask(other, data, metrics=["rouge"]).generations != first.generations
-    assert ask(paths.retain, data, metrics=["rouge"], cache=cache).generations == first.generations
+    first = ask(retain, data, ["rouge"], cache=cache)
+    assert ask(retain, data, ["rouge"], cache=cache).total.forwards == 0
+    second = ask(other, data, ["rouge"], cache=cache)
+    assert second.generations == ask(other, data, ["rouge"]).generations != first.generations
+    assert ask(retain, data, ["rouge"], cache=cache).generations == first.generations
 
 
 def test_depth_is_measured_by_one_engine_though_stage_1_was_kept(trio, data, monkeypatch):
     """The fast engine is wrong while the first model is measured, and fails on the second."""
-    models, cache, calls = trio("llama"), MetricCache(), []
+    models, cache, calls, few = trio("llama"), MetricCache(), [], data.limited(1)
     options = {"metrics": ["uds"], "retain": models.retain, "full": models.full}
-    plainly = ask(models.unlearned, data, run=replace(RUN, engine="naive"), **options)
+    plainly = ask(models.unlearned, few, run=replace(RUN, engine="naive"), **options)
     true = WavefrontTarget.patched
 
     def patched(self, *args, **kwargs):
@@ -132,10 +199,10 @@ def test_depth_is_measured_by_one_engine_though_stage_1_was_kept(trio, data, mon
     monkeypatch.setattr(WavefrontTarget, "patched", patched)
     forget_warnings()
     run = replace(RUN, engine="auto")
-    ask(models.full, data, run=run, cache=cache, **options)
+    ask(models.full, few, run=run, cache=cache, **options)
     assert len(calls) == 2
     with pytest.warns(UdsLensWarning, match="mat1 and mat2 shapes"):
-        found = ask(models.unlearned, data, run=run, cache=cache, **options)
+        found = ask(models.unlearned, few, run=run, cache=cache, **options)
     assert found["uds"].value == pytest.approx(plainly["uds"].value, abs=1e-6)
-    again = ask(models.unlearned, data, run=run, cache=cache, **options)
+    again = ask(models.unlearned, few, run=run, cache=cache, **options)
     assert again["uds"].value == found["uds"].value

@@ -1,61 +1,60 @@
+"""Results: saved and loaded, as frames, their intervals, and the cautions they carry."""
+
 import dataclasses
 import json
 import math
+from pathlib import Path
 
+import pandas as pd
 import pytest
 import torch
 
+import uds_lens as ul
 from uds_lens.data import ForgetExample
 from uds_lens.errors import ResultFormatError
-from uds_lens.metrics import METRICS, MetricData, MetricResults, evaluate
+from uds_lens.metrics import (
+    METRICS,
+    MetricData,
+    MetricOptions,
+    MetricResults,
+    MetricValue,
+    Trust,
+    metrics_frame,
+    studied,
+)
 from uds_lens.metrics._evaluation import _subjects
-from uds_lens.metrics._results import MetricValue
+from uds_lens.metrics._results import write_metrics_table
 from uds_lens.results import bootstrap_interval
 
-from .conftest import RUN, SHORT
+from .conftest import ask
+
+STUDY = Path(__file__).parents[2] / "studies" / "tofu_small" / "results"
 
 
 @pytest.fixture(scope="module")
 def results(trio, data):
     names = ["es", "mia_loss", "rouge", "utility_rel", "s_mia_loss"]
-    return evaluate(
-        trio("llama").full,
-        data,
-        metrics=names,
-        retain=trio("llama").retain,
-        options=SHORT,
-        run=RUN,
-        fluency="heuristic",
-    )
+    return ask(trio("llama").full, data, names, retain=trio("llama").retain)
 
 
-def same(a, b):
-    return a == pytest.approx(b, nan_ok=True)
-
-
-def test_round_trip(results, tmp_path):
-    results.save(tmp_path / "found" / "metrics.json")
-    again = MetricResults.load(tmp_path / "found" / "metrics.json")
-    assert same(again.values, results.values)
-    assert again.reasons == results.reasons
-    assert (again.options, again.models, again.total) == (results.options, results.models, results.total)
-    assert dict(again.generations) == dict(results.generations)
+def test_round_trip_as_strict_json(results, tmp_path):
+    file = tmp_path / "found" / "metrics.json"
+    results.save(file)
+    saved = json.loads(file.read_text(), parse_constant=pytest.fail)
+    assert {row["name"]: row["value"] for row in saved["metrics"]}["utility_rel"] is None
+    assert saved["provenance"]["versions"]["torch"]
+    again = MetricResults.load(file)
+    assert again.values == pytest.approx(results.values, nan_ok=True)
     assert again["utility_rel"].high == math.inf
+    for name in ("reasons", "options", "models", "total", "generations"):
+        assert getattr(again, name) == getattr(results, name)
     for metric in results:
-        assert same(list(again[metric.name].per_example), list(metric.per_example))
+        assert list(again[metric.name].per_example) == pytest.approx(metric.per_example, nan_ok=True)
         assert again[metric.name].cost == metric.cost
         assert (again[metric.name].zero, again[metric.name].direction) == (metric.zero, metric.direction)
 
 
-def test_the_file_is_strict_json(results, tmp_path):
-    results.save(tmp_path / "metrics.json")
-    text = (tmp_path / "metrics.json").read_text()
-    found = json.loads(text, parse_constant=pytest.fail)
-    assert {row["name"]: row["value"] for row in found["metrics"]}["utility_rel"] is None
-    assert found["provenance"]["versions"]["torch"]
-
-
-def test_frames(results):
+def test_frames_and_card(results):
     frame = results.to_frame().set_index("metric")
     assert list(frame.index) == list(results.metrics)
     assert frame.loc["utility_rel", "reason"] == "no full model was given"
@@ -64,59 +63,61 @@ def test_frames(results):
     long = results.examples_frame()
     assert long[long.metric == "es"]["value"].mean() == pytest.approx(results["es"].value)
     assert len(long[long.metric == "mia_loss"]) == 14
-
-
-def test_intervals_from_few_subjects_are_told(results):
-    def of(subjects):
-        es = dataclasses.replace(results["es"], subjects=subjects)
-        return dataclasses.replace(results, metrics={"es": es}).warnings
-
-    assert not any("subject" in text for text in of(()))
-    assert any("Extraction Strength are about 2 subjects only" in text for text in of(["a", "b"] * 4))
-    assert any("about 1 subject only" in text and "there are none" in text for text in of(["a"] * 8))
-
-
-def test_how_it_shows_itself(results):
     assert "es=" in repr(results)
     card = results._repr_html_()
-    assert "no full model was given" in card
-    assert "Extraction Strength" in card
+    assert "no full model was given" in card and "Extraction Strength" in card
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         ("{", "is no saved result"),
-        ('{"format": "other", "version": 1}', "holds a other, expected uds_lens.MetricResults"),
-        ('{"format": "uds_lens.MetricResults", "version": 99}', "version 99, this release reads 1 and 2"),
-        ('{"format": "uds_lens.MetricResults", "version": 1}', "not complete"),
+        ('{"format": "other", "version": 2}', "holds a other, expected uds_lens.MetricResults"),
+        ('{"format": "uds_lens.MetricResults", "version": 99}', "version 99, this release reads 2"),
+        (None, "no saved metrics"),
     ],
 )
 def test_files_that_cannot_be_read(tmp_path, text, said):
-    (tmp_path / "metrics.json").write_text(text)
+    if text is not None:
+        (tmp_path / "metrics.json").write_text(text)
     with pytest.raises(ResultFormatError, match=said):
         MetricResults.load(tmp_path / "metrics.json")
 
 
-def test_places_that_are_no_file(results, tmp_path):
-    with pytest.raises(ResultFormatError, match="no saved metrics"):
-        MetricResults.load(tmp_path / "none.json")
+def test_foreign_files_are_not_replaced(results, tmp_path):
     with pytest.raises(ResultFormatError, match="is a directory"):
         results.save(tmp_path)
+    place = tmp_path / "table.csv"
+    for columns in ("model,uds,uds_low,uds_high,n", "model,method,es"):
+        place.write_text(columns)
+        with pytest.raises(ResultFormatError, match="was not written by uds_lens"):
+            write_metrics_table({}, place)
+    place.write_text("model,es,uds")
+    assert write_metrics_table({}, place) == place
 
 
-def test_intervals_of_metrics_go_by_subject(tmp_path):
-    values, subjects = (0.1, 0.2, 0.15, 0.8, 0.9, 0.85), ("Ada", "Ada", "Ada", "Bo", "Bo", "Cy")
-    words = {"direction": "knowledge", "low": 0.0, "high": 1.0, "zero": "nothing", "one": "all"}
-    plain = MetricValue(
-        name="es",
-        label="ES",
-        group="memorization",
-        value=0.5,
-        ids=tuple("abcdef"),
-        per_example=values,
-        **words,
+def value(name, number, **more):
+    spec = METRICS[name]
+    return MetricValue(
+        name=name, label=spec.label, group=spec.group, value=number, **spec.meaning._asdict(), **more
     )
+
+
+def of(*values):
+    """Metrics of some model."""
+    return MetricResults(
+        metrics={each.name: each for each in values},
+        models={},
+        options=MetricOptions(),
+        sizes={},
+        generations={},
+        provenance={},
+    )
+
+
+def test_intervals_of_metrics_are_clustered_by_subject():
+    values, subjects = (0.1, 0.2, 0.15, 0.8, 0.9, 0.85), ("Ada", "Ada", "Ada", "Bo", "Bo", "Cy")
+    plain = value("em", 0.5, ids=tuple("abcdef"), per_example=values)
     named = dataclasses.replace(plain, subjects=subjects)
     tensor = torch.tensor(values, dtype=torch.float64)
     assert named.interval == bootstrap_interval(tensor, clusters=subjects, bounds=(0.0, 1.0))
@@ -124,11 +125,23 @@ def test_intervals_of_metrics_go_by_subject(tmp_path):
     assert named.interval.low < plain.interval.low and named.interval.high > plain.interval.high
 
 
+def test_few_subjects_and_examples_are_warned_of():
+    plain = value("em", 0.5, ids=tuple("abcd"), per_example=(0.4, 0.6, 0.4, 0.6))
+    first, second, _ = of(dataclasses.replace(plain, subjects=("a", "b") * 2)).warnings
+    assert first.startswith(
+        "Only 2 subjects behind Exact Memorization: treat subject-level intervals as rough (10"
+    )
+    assert second == "Only 4 examples behind Exact Memorization: 30 or more give useful intervals."
+    one = of(dataclasses.replace(plain, subjects=("a",) * 4)).warnings[0]
+    assert one == "Only 1 subject behind Exact Memorization: there is no interval."
+    assert not any("subject" in text for text in of(plain).warnings)
+
+
 def test_subjects_are_those_of_the_set_a_metric_is_about():
     def rows(names, start="q"):
-        told = {"answer": "Ada.", "entity": "Ada"}
+        answer = {"answer": "Ada.", "entity": "Ada"}
         return [
-            ForgetExample(f"{start}{i}", f"{start} {i}?", subject=name, **told)
+            ForgetExample(f"{start}{i}", f"{start} {i}?", subject=name, **answer)
             for i, name in enumerate(names)
         ]
 
@@ -140,3 +153,72 @@ def test_subjects_are_those_of_the_set_a_metric_is_about():
     assert _subjects(METRICS["logit_lens"], ("q2",), data) == ("Bo",)
     assert _subjects(METRICS["es"], (), data) == _subjects(METRICS["es"], ("other",), data) == ()
     assert _subjects(METRICS["es"], ("q1",), data) == ()
+
+
+# Trust: what the study's table gives, and no more.
+
+
+@pytest.mark.skipif(
+    not STUDY.parents[1].is_dir(), reason="the folder of studies does not come with the package"
+)
+def test_trust_is_what_the_table_of_the_study_gives():
+    shipped = Path(ul.metrics.__file__).with_name("trust.csv")
+    assert shipped.read_text() == (STUDY / "trust.csv").read_text()
+    plan = ul.study.plan(STUDY.parent / "plan.toml")
+    frames = ul.study.frames(pd.read_parquet(STUDY / "table.parquet"), plan=plan)
+    names = tuple(studied())
+    faithful = ul.meta.faithfulness(frames.pools, metrics=names).set_index("metric")
+    cells = ul.meta.variant_table(frames.pools, metrics=names)
+    robust = ul.meta.robustness(frames.tables(), metrics=names, n_resamples=20).set_index("metric")
+    assert set(studied()) == set(plan.measure.metrics) <= set(METRICS)
+    for name, trust in studied().items():
+        row = faithful.loc[name]
+        ends = row["cluster_low"], row["cluster_high"]
+        if any(map(math.isnan, ends)):  # it tells all apart: every resample is the same
+            ends = row["low"], row["high"]
+        beside = row[["variants_low", "variants_high", "new_variants_low", "new_variants_high"]]
+        pairs = cells[cells["metric"] == name]
+        worst = pairs.loc[pairs["auc"].idxmin()]
+        found = [row["auc"], *ends, *beside, *worst[["auc", "low", "high"]], *robust.loc[name, ["q", "r"]]]
+        shown = [trust.faithfulness, trust.low, trust.high, trust.variants_low, trust.variants_high]
+        shown += [trust.new_low, trust.new_high, trust.worst, trust.worst_low, trust.worst_high]
+        shown += [trust.quantisation, trust.relearning]
+        assert shown == pytest.approx(list(map(float, found)), abs=1e-4, nan_ok=True)
+        assert trust.worst_pair == f"{worst['variant_p']} against {worst['variant_n']}"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "doubtful"),
+    [(0.8, 0.95, False), (0.7, 0.75, False), (0.7, 0.7499, True), (0.5, 0.9, True), (0.501, 0.9, False)],
+)
+def test_a_metric_is_doubtful_below_three_quarters_or_where_chance_is_not_ruled_out(low, high, doubtful):
+    assert Trust((low + high) / 2, low, high, 1.0, math.nan).is_doubtful is doubtful
+
+
+@pytest.mark.parametrize(("low", "fails"), [(0.1, True), (0.5, True), (0.501, False), (math.nan, False)])
+def test_a_metric_fails_a_pair_where_the_interval_of_the_worst_reaches_chance(low, fails):
+    trust = Trust(0.9, 0.8, 0.95, 1.0, 0.5, worst=0.6, worst_low=low, worst_high=0.9)
+    assert trust.fails_a_pair is fails and not trust.is_doubtful
+
+
+def test_results_warn_of_metrics_that_did_not_separate_models(monkeypatch):
+    first, second = of(value("cka", 0.1), value("es", 0.1), value("truth_ratio", 0.2)).warnings
+    assert first.startswith("Hardly better than chance (0.5)")
+    assert "CKA (F 0.54, 95% CI 0.33 to 0.74; new kinds of models 0.25 to 0.81). Whether" in first
+    assert "Extraction Strength (0.39, 95% CI 0.09 to 0.81). This rule was made after the results" in second
+    assert of(value("cka", math.nan)).warnings == ()
+    at_or_below_chance = {name for name, trust in studied().items() if trust.worst <= 0.5}
+    assert at_or_below_chance == {
+        *("paraprob", "para_rouge", "jailbreak_rouge", "es", "fisher_masked_0.001", "prob", "cka")
+    }
+    assert all(studied()[name].fails_a_pair for name in at_or_below_chance)
+    monkeypatch.setattr("uds_lens.metrics._results.studied", dict)
+    assert of(value("cka", 0.1)).warnings == ()
+
+
+def test_the_table_of_metrics_has_the_study():
+    frame, uds = metrics_frame().set_index("name"), studied()["uds"]
+    assert frame.loc["uds", "studied_f"] == uds.faithfulness
+    assert frame["studied_f"].notna().sum() == len(studied())
+    assert frame.loc["uds", "studied_f_new_low"] == uds.new_low < frame.loc["uds", "studied_f_low"]
+    assert frame.loc["uds", "studied_f_worst"] == uds.worst

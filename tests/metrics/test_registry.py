@@ -64,48 +64,35 @@ def test_the_table():
 
 
 def test_names_bring_their_parts():
-    assert [spec.name for spec in resolve(["memorization"])] == [
-        "es",
-        "em",
-        "paraprob",
-        "truth_ratio",
-        "memorization",
-    ]
+    parts = ["es", "em", "paraprob", "truth_ratio", "memorization"]
+    assert [spec.name for spec in resolve(["memorization"])] == parts
     assert [spec.name for spec in resolve(["uds", "es"])] == ["es", "uds"]
     assert "uds" not in {spec.name for spec in resolve(["privacy"])}
     assert "uds" in {spec.name for spec in resolve(["privacy"], options=MetricOptions(uds_in_privacy=True))}
-    with pytest.raises(ConfigError, match=r"no metric 'bleu'; there are es, em"):
+    with pytest.raises(ConfigError, match=r"no metric 'bleu'\. The \d+ metrics \(METRICS\) are es, em"):
         resolve(["bleu"])
 
 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"min_k": 0.0}, "min_k"),
         ({"min_k": 1.01}, "min_k must be a number > 0 and <= 1; got 1.01"),
         ({"tau": "x"}, "tau must be a number >= 0; got 'x'"),
         ({"tau": float("inf")}, "tau must be a number"),
-        ({"tau": 10**400}, "tau must be a number"),
         ({"max_new_tokens": 1.5}, "max_new_tokens must be a whole number >= 1; got 1.5"),
         ({"fisher_memory_gb": float("nan")}, "fisher_memory_gb must be a number > 0"),
         ({"uds_in_privacy": "False"}, "uds_in_privacy must be True or False; got 'False'"),
         ({"jailbreak_prefix": None}, "jailbreak_prefix must be a text"),
+        ({"fluency": 3}, "fluency must be"),
         ({"taw": 1}, "did you mean 'tau'"),
         ({"system_prompt": "Hello.", "protocol": "raw"}, "belong to chat prompts"),
-        ({"max_new_tokens": 0}, "max_new_tokens"),
         ({"generation_rows": 0}, "generation_rows"),
-        ({"tau": -0.1}, "tau"),
-        ({"fisher_memory_gb": 0.0}, "fisher_memory_gb"),
+        ({"protocol": "plain"}, "must be one of"),
+        ({"dtype": "int8"}, "must be one of"),
     ],
 )
 def test_options_are_checked(unchecked, options, said):
     with pytest.raises(ConfigError, match=said):
-        MetricOptions(**options)
-
-
-@pytest.mark.parametrize("options", [{"protocol": "plain"}, {"dtype": "int8"}])
-def test_words_are_checked(unchecked, options):
-    with pytest.raises(ConfigError, match="must be one of"):
         MetricOptions(**options)
 
 
@@ -148,22 +135,20 @@ def test_a_notebooks_cell_may_run_twice_but_names_are_not_taken(first_token):
     same = {"label": "L", "meaning": Meaning("utility", "bad", "good")}
     metric(name="first_token", **same)(first_token)
     assert METRICS["first_token"].label == "L"
-    with pytest.raises(
-        ConfigError, match=r"there is a metric 'first_token' already.*withdraw_metric\('first_token'\)"
-    ):
+    with pytest.raises(ConfigError, match=r"'first_token' already exists.*withdraw_metric\('first_token'\)"):
         metric(name="first_token", **same)(lambda evidence: None)
-    with pytest.raises(ConfigError, match="there is a metric 'es' already, declared by uds_lens"):
+    with pytest.raises(ConfigError, match="metric 'es' already exists, declared by uds_lens"):
         metric(name="es", **same)(first_token)
-    with pytest.raises(ConfigError, match="a metric is named with small letters"):
+    with pytest.raises(ConfigError, match="metric name 'My metric' is invalid: use lower-case"):
         metric(name="My metric", **same)(first_token)
-    with pytest.raises(ConfigError, match="'sum' is made of 'nothing', which is no metric"):
+    with pytest.raises(ConfigError, match="metric 'sum' uses 'nothing', which does not exist"):
         metric(name="sum", uses=["nothing"], **same)(first_token)
     metric(name="sum", uses=["first_token"], **same)(lambda evidence: None)
-    with pytest.raises(ConfigError, match="'sum' is made of 'first_token': withdraw that first"):
+    with pytest.raises(ConfigError, match="'sum' uses 'first_token': withdraw that first"):
         withdraw_metric("first_token")
     withdraw_metric("sum")
     for name in ("es", "sum"):
-        with pytest.raises(ConfigError, match="is no metric of your own"):
+        with pytest.raises(ConfigError, match="is not a custom metric"):
             withdraw_metric(name)
     with pytest.raises(TypeError):
         METRICS["x"] = METRICS["es"]

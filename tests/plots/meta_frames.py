@@ -1,4 +1,4 @@
-"""Tables of a small study of metrics, as `uds_lens.meta` returns them, made up."""
+"""Made-up tables as `uds_lens.meta` and `ElicitationResults` return them."""
 
 import numpy as np
 import pandas as pd
@@ -107,3 +107,29 @@ def ranks(*names: str) -> pd.DataFrame:
         for place, share in ((i + 1, 0.996), (i + 2, 0.004))
     ]
     return pd.DataFrame(rows, columns=["method", "rank", "probability"])
+
+
+def elicited(*names: str) -> pd.DataFrame:
+    """Scores by probe: the first extracts something, the last has no power."""
+    n = len(names)
+    frame = pd.DataFrame({"probe": list(names), "decoding": "greedy", "statistic": "mean"})
+    frame["unlearned"], frame["retain"], frame["full"] = [0.4, *[0.1] * n][:n], 0.2, 0.9
+    frame["beyond_low"], frame["beyond_high"] = [0.1, *[-0.05] * n][:n], [0.3, *[0.05] * n][:n]
+    return frame.assign(share_reason=[*[None] * (n - 1), "no power: nothing"][-n:] if n else [])
+
+
+def depth(*names: str) -> pd.DataFrame:
+    """Examples of which the shallow ones come out; one has no UDS."""
+    frame = pd.DataFrame({"uds": [0.1, 0.5, np.nan, 0.9], "beyond_retain": [0.8, 0.5, 0.3, 0.0]})
+    frame = frame.assign(probe="cloze", decoding="greedy", question=(*names, "x")[0])
+    return frame if names else frame.head(0)
+
+
+def budget(*names: str) -> pd.DataFrame:
+    rows = [
+        {"model": model, "probe": name, "k": k, "best_of_k": 0.1 * k, "leak_at_k": 0.0}
+        for name in names
+        for model in ("full", "unlearned")
+        for k in (1, 2)
+    ]
+    return pd.DataFrame(rows, columns=["model", "probe", "k", "best_of_k", "leak_at_k"])

@@ -6,7 +6,6 @@ import shutil
 import signal
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -21,19 +20,9 @@ from uds_lens.audit import Baseline
 from uds_lens.audit._resume import write_folder_table
 from uds_lens.data import ForgetExample
 from uds_lens.errors import ResultFormatError, StorageError
-from uds_lens.metrics import MetricResults
-from uds_lens.results import (
-    AuditConfig,
-    DepthAudit,
-    RunOptions,
-    audit_names,
-)
-from uds_lens.results import (
-    _saving as audit_files,
-)
+from uds_lens.results import AuditConfig, DepthAudit, RunOptions, _saving, audit_names
 from uds_lens.results._saving import AUDIT, directory_names
 
-CPU = RunOptions(device="cpu", engine="wavefront")
 FILES = ("manifest.json", "tensors.safetensors", "examples.parquet")
 
 
@@ -51,8 +40,8 @@ def audit(trio):
     return DepthAudit.run(
         *trio("llama"),
         [EXAMPLES[0], lost, rich, *EXAMPLES[2:]],
-        config=AuditConfig(tau=0.07, seed=3),
-        options=CPU,
+        config=AuditConfig(tau=0.07, seed=3, n_bootstrap=200),
+        options=RunOptions(device="cpu", engine="wavefront"),
     )
 
 
@@ -71,13 +60,9 @@ def test_an_audit_comes_back_bit_for_bit(audit, saved):
     for name in AUDIT.tensors:
         left, right = getattr(audit, name), getattr(again, name)
         assert (left.dtype, left.shape, bits(left)) == (right.dtype, right.shape, bits(right)), name
-    assert again.config == audit.config
-    assert again.models == audit.models
-    assert again.examples == tuple(audit.examples)
-    assert again.skipped == tuple(audit.skipped)
-    assert again.provenance == audit.provenance
-    assert again.summary() == audit.summary()
-    assert again.to_frame().equals(audit.to_frame())
+    assert (again.config, again.models, again.provenance) == (audit.config, audit.models, audit.provenance)
+    assert (again.examples, again.skipped) == (tuple(audit.examples), tuple(audit.skipped))
+    assert again.summary() == audit.summary() and again.to_frame().equals(audit.to_frame())
     assert sorted(path.name for path in saved.iterdir()) == sorted(FILES)
 
 
@@ -85,8 +70,7 @@ def test_rounding_noise_infinities_and_nan_survive(tmp_path):
     odd = made([[1e-310, -0.0], [float("inf"), 1 / 3]], [[float("nan"), 5e-324], [0.1, -1e300]])
     odd.save(tmp_path / "odd")
     again = DepthAudit.load(tmp_path / "odd")
-    assert bits(again.s1_delta) == bits(odd.s1_delta)
-    assert bits(again.s2_delta) == bits(odd.s2_delta)
+    assert (bits(again.s1_delta), bits(again.s2_delta)) == (bits(odd.s1_delta), bits(odd.s2_delta))
 
 
 def test_an_audit_without_a_scored_example_survives(tmp_path):
@@ -97,69 +81,59 @@ def test_an_audit_without_a_scored_example_survives(tmp_path):
     assert (again.examples, len(again.skipped), again.s1_delta.shape) == ((), 2, (0, 3))
 
 
-def test_the_manifest_is_strict_json_with_the_numbers_in_it(audit, saved):
+def test_the_manifest_is_strict_json_with_the_numbers_in_it(audit, saved, tmp_path):
     def refuse(word):
-        raise AssertionError(f"{word} is no JSON")
+        raise AssertionError(f"{word} is not JSON")
 
     manifest = json.loads((saved / "manifest.json").read_text(encoding="utf-8"), parse_constant=refuse)
-    assert manifest["format"] == "uds_lens.DepthAudit"
-    assert manifest["version"] == 2
-    assert next(iter(manifest)) == "format" and len(manifest["sha256"]) == 64
-    assert manifest["summary"]["uds"] == audit.uds
-    assert manifest["provenance"]["first_prompt"].startswith(
-        "Question: Who wrote the Ash Ledger?\nAnswer: It was"
+    assert (next(iter(manifest)), manifest["format"], manifest["version"]) == (
+        "format",
+        "uds_lens.DepthAudit",
+        2,
     )
-    assert manifest["provenance"]["versions"]["torch"] == torch.__version__
-    assert len(manifest["provenance"]["ids_hash"]) == 32
+    assert manifest["summary"]["uds"] == audit.uds and len(manifest["sha256"]) == 64
+    provenance = manifest["provenance"]
+    assert provenance["first_prompt"].startswith("Question: Who wrote the Ash Ledger?\nAnswer: It was")
+    assert provenance["versions"]["torch"] == torch.__version__ and len(provenance["ids_hash"]) == 32
     assert set(manifest["files"]) == set(FILES[1:])
-
-
-def test_a_score_that_is_nan_is_null_in_the_manifest(tmp_path):
     made([[0.0]], [[0.0]]).save(tmp_path / "nan")
     assert json.loads((tmp_path / "nan" / "manifest.json").read_text())["summary"]["uds"] is None
 
 
 def test_a_saved_result_may_be_replaced_moved_and_saved_again(audit, saved, tmp_path):
     other = audit.with_tau(0.5)
+    (saved / "report.html").write_text("a page")
+    audit.save(saved / "nested" / "npo")
     other.save(saved)
     assert DepthAudit.load(saved).config.tau == 0.5
+    assert DepthAudit.load(saved / "nested" / "npo").config == audit.config
+    assert (saved / "report.html").read_text() == "a page"
     shutil.move(saved, tmp_path / "elsewhere")
     DepthAudit.load(tmp_path / "elsewhere").save(saved)
     assert DepthAudit.load(saved).uds == other.uds
 
 
-# What does not load.
+# Refusals.
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_missing_file_is_named(saved, name):
+def test_missing_altered_and_truncated_files_are_named(saved, name):
+    content = (saved / name).read_bytes()
+    changes = [content[: len(content) // 2], content[:-3], b""]
+    if name != FILES[0]:  # white space of a manifest means nothing; below
+        changes += [bytes([content[0] ^ 1]) + content[1:], content[:-1] + bytes([content[-1] ^ 1])]
+    for changed in changes:
+        (saved / name).write_bytes(changed)
+        with pytest.raises(ResultFormatError, match=r"altered after it was saved|is no saved result"):
+            DepthAudit.load(saved)
     (saved / name).unlink()
     words = "no saved DepthAudit in .*expected a directory with manifest.json" if name == FILES[0] else name
     with pytest.raises(ResultFormatError, match=words):
         DepthAudit.load(saved)
 
 
-@pytest.mark.parametrize("name", FILES[1:])
-@pytest.mark.parametrize("place", [0, 100, -1])
-def test_an_altered_file_is_named(saved, name, place):
-    content = bytearray((saved / name).read_bytes())
-    content[place] ^= 1
-    (saved / name).write_bytes(content)
-    with pytest.raises(ResultFormatError, match=f"{name}' was altered after it was saved: measure again"):
-        DepthAudit.load(saved)
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_a_truncated_file_is_refused(saved, name):
-    content = (saved / name).read_bytes()
-    for length in (0, 1, len(content) // 2, len(content) - 3):
-        (saved / name).write_bytes(content[:length])
-        with pytest.raises(ResultFormatError):
-            DepthAudit.load(saved)
-
-
 def with_manifest(folder, change):
-    """Change the manifest as somebody does who knows how to seal it again."""
+    """Change the manifest like someone who knows how to seal it again."""
     manifest = json.loads((folder / "manifest.json").read_text())
     del manifest["sha256"]
     changed = change(manifest)
@@ -167,37 +141,22 @@ def with_manifest(folder, change):
     return folder
 
 
+SAMPLE = {"limit": 4, "of": 9, "sample": "random", "seed": 0}
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (
-            lambda m: m.update(version=4),
-            "has format version 4, this release reads 1, 2 and 3: use the release that wrote it",
-        ),
+        (lambda m: m.update(version=4), "has format version 4, this release reads 2 and 3"),
         (lambda m: m.update(version="1"), "it names no format and version"),
-        (
-            lambda m: m.update(format="uds_lens.Baseline"),
-            r"holds a uds_lens\.Baseline, expected uds_lens\.DepthAudit",
-        ),
-        (lambda m: m.update(format="other"), "holds a other"),
-        (lambda m: m.pop("format") and None, "it names no format and version"),
+        (lambda m: m.update(format="uds_lens.Baseline"), r"holds a uds_lens\.Baseline, expected uds_lens"),
         (lambda m: b"[]", "expected a JSON object"),
         (lambda m: b'{"a": ' * 100_000, "is no saved result"),
-        (lambda m: b'{"format": "x", "format": "x"}', "the name 'format' stands twice in one object"),
-        (lambda m: b'{"format": NaN}', "NaN is no JSON"),
-        (lambda m: b"\xff", "is no saved result"),
         (lambda m: m.update(files={}), "tensors.safetensors' was altered"),
         (lambda m: m.pop("files") and None, "is not a complete DepthAudit: see 'files'"),
-        (lambda m: m["files"].pop("tensors.safetensors") and None, "tensors.safetensors' was altered"),
         (lambda m: m.update(note=""), "is not a complete DepthAudit: see 'note'"),
-        (lambda m: m.pop("models") and None, "is not a complete DepthAudit"),
         (lambda m: m["models"].pop("unlearned") and None, "is not a complete DepthAudit"),
-        (
-            lambda m: m["models"]["full"].update(extra=1),
-            "models.full has an unknown member 'extra'",
-        ),
-        (lambda m: m["models"]["full"].update(n_layers=2.0), "models.full.n_layers must be a valid integer"),
-        (lambda m: m["config"].update(colour="red"), "config has an unknown member 'colour'"),
+        (lambda m: m["models"]["full"].update(extra=1), "models.full has an unknown member 'extra'"),
         (lambda m: m["config"].update(tau=-1.0), "config.tau must be greater than or equal to 0"),
         (lambda m: m["config"].update(exact_noop="False"), "config.exact_noop must be a valid boolean"),
         (lambda m: m["skipped"].append({"id": "x"}), r"skipped\[1\] is not complete: it lacks 'row'"),
@@ -205,14 +164,17 @@ def with_manifest(folder, change):
         (lambda m: m.update(retains={}), "is not a complete DepthAudit: see 'retains'"),
         (lambda m: m.update(retains=[1]), "must hold n_tokens, .*retains_s1_cosine"),
         (lambda m: m.update(control={}), r"control\.parquet"),
+        (lambda m: m["provenance"].update(ids_hash=1), "provenance.ids_hash must be a valid string"),
+        (lambda m: m["provenance"].update(versions=["0.1"]), "provenance.versions must be an object"),
+        (lambda m: m["provenance"].update(sample=[1]), "provenance.sample must be an object"),
         (
-            lambda m: m["provenance"].update(ids_hash=1),
-            "ids_hash, engine and first_prompt of its provenance must be",
+            lambda m: m["provenance"].update(sample={**SAMPLE, "of": "9"}),
+            "provenance.sample.of must be a valid",
         ),
-        (lambda m: m["provenance"].update(versions=["0.1"]), "of its provenance must be texts"),
+        (lambda m: m["provenance"].update(stage_1=[]), "stage_1 must be the provenance of a baseline"),
         (
-            lambda m: m["provenance"].update(more=nested(40)),
-            "its provenance is nested more than 12 levels deep",
+            lambda m: m["provenance"].update(stage_1={"sample": {}}),
+            "stage_1.sample is not complete: it lacks 'limit'",
         ),
     ],
 )
@@ -226,15 +188,13 @@ def test_a_manifest_that_does_not_fit_is_refused(saved, change, words):
     "change",
     [
         lambda tensors: {"s2_delta": tensors["s2_delta"].half()},
-        lambda tensors: {"s1_delta": tensors["s1_delta"].long()},
         lambda tensors: {"n_tokens": tensors["n_tokens"].double()},
         lambda tensors: {"s_full": tensors["s_full"][:-1].clone()},
         lambda tensors: {"s1_cosine": tensors["s1_cosine"].T.contiguous()},
-        lambda tensors: {"s2_norm_ratio": tensors["s2_norm_ratio"].unsqueeze(-1)},
     ],
 )
 def test_tensors_of_another_kind_or_shape_are_refused(saved, change):
-    """Though every sum fits."""
+    """Although every checksum fits."""
     tensors = load_file(saved / "tensors.safetensors")
     content = save({**tensors, **change(tensors)})
     (saved / "tensors.safetensors").write_bytes(content)
@@ -243,34 +203,23 @@ def test_tensors_of_another_kind_or_shape_are_refused(saved, change):
         DepthAudit.load(saved)
 
 
-def nested(depth):
-    return {"a": nested(depth - 1)} if depth else None
-
-
 @pytest.mark.parametrize(
     "change",
     [
         lambda m: m["summary"].update(uds=0.9),
-        lambda m: m["config"].update(tau=0.08),
         lambda m: m["models"]["full"].update(name="another"),
-        lambda m: m["provenance"].update(command="another"),
         lambda m: m.pop("sha256"),
-        lambda m: m.update(version=1),
         lambda m: m.update(sha256=None),
     ],
 )
-def test_a_manifest_vouches_for_every_value_in_it(saved, change):
+def test_the_checksum_covers_every_value_of_a_manifest(audit, saved, change):
     manifest = json.loads((saved / "manifest.json").read_text())
+    (saved / "manifest.json").write_text(json.dumps(manifest, indent=8))
+    assert DepthAudit.load(saved).summary() == audit.summary(), "white space means nothing"
     change(manifest)
     (saved / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(ResultFormatError, match="was altered after it was saved: measure again"):
         DepthAudit.load(saved)
-
-
-def test_white_space_in_a_manifest_means_nothing(audit, saved):
-    text = (saved / "manifest.json").read_text()
-    (saved / "manifest.json").write_text(json.dumps(json.loads(text), indent=8))
-    assert DepthAudit.load(saved).summary() == audit.summary()
 
 
 def test_other_places_are_no_results(tmp_path, saved):
@@ -285,29 +234,41 @@ def test_other_places_are_no_results(tmp_path, saved):
 
 def test_a_folder_of_audits_names_one_to_load(tmp_path, saved):
     runs = tmp_path / "runs" / "forget10"
-    runs.mkdir(parents=True)
     shutil.copytree(saved, runs / "npo")
     shutil.copytree(saved, runs / ".npo.part")
     for folder in (runs, runs.parent):
         with pytest.raises(
-            ResultFormatError, match=r"but holds 1: load one of them, for example DepthAudit\.load"
-        ) as told:
+            ResultFormatError, match="is a folder of 1 saved audits: load one of them"
+        ) as error:
             DepthAudit.load(folder)
-        assert repr(str(runs / "npo")) in str(told.value) and f"uds-lens report {folder}" in str(told.value)
-    with pytest.raises(ResultFormatError, match=r"expected a directory with manifest.json"):
-        DepthAudit.load(runs.parent.parent / "nowhere")
+        assert f"DepthAudit.load({str(runs / 'npo')!r})" in str(error.value)
+        assert f"uds-lens report {folder}" in str(error.value)
 
 
-def test_saving_never_replaces_what_is_no_result(audit, tmp_path):
-    (tmp_path / "thesis").mkdir()
-    (tmp_path / "thesis" / "chapter.tex").write_text("years of work")
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="named pipes")
+def test_pipes_and_devices_are_refused_at_once(saved):
+    for make in (os.mkfifo, lambda place: os.symlink("/dev/zero", place)):
+        (saved / "manifest.json").unlink()
+        make(saved / "manifest.json")
+        with pytest.raises(ResultFormatError, match="no regular file"):
+            DepthAudit.load(saved)
+
+
+# Writing.
+
+
+def test_saving_never_replaces_foreign_files(audit, tmp_path):
+    manifests = {"thesis": None, "web": '{"name": "app"}', "other": '{"format": "other", "version": 1}'}
+    for name, text in manifests.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "chapter.tex").write_text("years of work")
+        if text is not None:
+            (tmp_path / name / "manifest.json").write_text(text)
     (tmp_path / "file").write_text("hello")
-    for place in ("thesis", "file"):
-        with pytest.raises(
-            ResultFormatError, match="exists and is no saved result: choose another directory"
-        ):
+    for place in (*manifests, "file"):
+        with pytest.raises(ResultFormatError, match="exists and is no saved result"):
             audit.save(tmp_path / place)
-    assert (tmp_path / "thesis" / "chapter.tex").read_text() == "years of work"
+    assert all((tmp_path / name / "chapter.tex").read_text() == "years of work" for name in manifests)
     assert (tmp_path / "file").read_text() == "hello"
     (tmp_path / "empty").mkdir()
     audit.save(tmp_path / "empty")
@@ -319,16 +280,18 @@ def test_a_failure_while_saving_leaves_the_old_result(audit, saved, monkeypatch)
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("uds_lens._storage.files._write", full_disk)
-    with pytest.raises(
-        StorageError, match=r"cannot write .*run': No space left on device\. What stood there"
-    ):
+    with pytest.raises(StorageError, match=r"cannot write .*run': No space left on device"):
         audit.with_tau(9.0).save(saved)
     assert DepthAudit.load(saved).config == audit.config
     assert [path.name for path in saved.parent.iterdir()] == ["run"]
 
 
-def dies_half_way(audit, target, step):
-    """A process that saves, and ends in the middle of a file."""
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="another process")
+@pytest.mark.parametrize(("step", "over"), [("tensors", True), ("examples", False), ("manifest", True)])
+def test_a_process_killed_half_way_leaves_the_old_result(audit, tmp_path, step, over):
+    target = tmp_path / "target"
+    if over:
+        audit.save(target)
     child = os.fork()
     if not child:
         write = atomic._write
@@ -340,69 +303,30 @@ def dies_half_way(audit, target, step):
             write(file, content)
 
         atomic._write = half
-        audit.save(target)
+        audit.with_tau(0.5).save(target)
         os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="another process")
-@pytest.mark.parametrize(("step", "over"), [("tensors", True), ("examples", False), ("manifest", True)])
-def test_a_process_killed_half_way_leaves_nothing_that_loads_and_the_old_result(
-    audit, saved, tmp_path, step, over
-):
-    target = tmp_path / "target"
-    if over:
-        audit.save(target)
-    dies_half_way(DepthAudit.load(saved).with_tau(0.5), target, step)
-    if over:
-        assert DepthAudit.load(target).config == audit.config
     for place in tmp_path.iterdir():
-        if place not in (saved, target) or (not over and place == target):
+        if over and place == target:
+            assert DepthAudit.load(target).config == audit.config
+        else:
             with pytest.raises(ResultFormatError):
                 DepthAudit.load(place)
     audit.with_tau(0.5).save(target)
     assert DepthAudit.load(target).config.tau == 0.5
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["run", "target"], "what the kill left is gone"
+    assert [path.name for path in tmp_path.iterdir()] == ["target"], "the leftovers of the kill are gone"
 
 
-def test_texts_of_any_kind_survive(tmp_path):
+def test_texts_of_any_kind_survive(tmp_path, monkeypatch):
     strange = 'quote " newline \n tab \t null-ish \\u0000 emoji 🎉 日本'
     audit = made([[1.0]], [[0.5]], names={"unlearned": strange})
     example = ForgetExample(
         id=strange, question=strange, answer=strange, entity=strange, perturbed_answers=(strange, "")
     )
-    audit = replace(audit, examples=(example,))
-    audit.save(tmp_path / "odd name ü")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    replace(audit, examples=(example,)).save("~/odd name ü")
     again = DepthAudit.load(os.fspath(tmp_path / "odd name ü"))
-    assert again.examples == (example,)
-    assert again.models["unlearned"].name == strange
-
-
-# Beside other things, in strange places, at the same time.
-
-
-def test_what_else_stands_in_a_result_stays_when_it_is_saved_again(audit, saved):
-    audit.save(saved / "nested" / "npo")
-    (saved / "report.html").write_text("a page")
-    audit.with_tau(0.5).save(saved)
-    assert DepthAudit.load(saved).config.tau == 0.5
-    assert DepthAudit.load(saved / "nested" / "npo").config == audit.config
-    assert (saved / "report.html").read_text() == "a page"
-
-
-def test_a_manifest_of_somebody_else_makes_no_result(audit, tmp_path):
-    for name, text in (
-        ("web", '{"name": "app"}'),
-        ("other", '{"format": "other", "version": 1}'),
-        ("none", ""),
-    ):
-        folder = tmp_path / name
-        folder.mkdir()
-        (folder / "manifest.json").write_text(text)
-        (folder / "thesis.tex").write_text("years of work")
-        with pytest.raises(ResultFormatError, match="exists and is no saved result"):
-            audit.save(folder)
-        assert (folder / "thesis.tex").read_text() == "years of work"
+    assert again.examples == (example,) and again.models["unlearned"].name == strange
 
 
 def test_names_that_are_no_utf8_are_saved(tmp_path):
@@ -416,13 +340,7 @@ def test_names_that_are_no_utf8_are_saved(tmp_path):
     assert directory_names([odd]) == ["caf\\udce9"]
 
 
-def test_the_home_directory_is_understood(tmp_path, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.chdir(tmp_path)
-    audit = made([[1.0]], [[0.5]])
-    audit.save("~/runs/one")
-    assert [path.name for path in tmp_path.iterdir()] == ["runs"]
-    assert DepthAudit.load("~/runs/one").uds == audit.uds
+# Readers and writers at the same time.
 
 
 def versions():
@@ -439,7 +357,7 @@ def test_another_version_is_saved_between_two_reads(tmp_path, monkeypatch, after
     """After the manifest, the tensors, the examples: what is parsed is what was hashed, all of one version."""
     one, two = versions()
     one.save(tmp_path / "run")
-    read, reads = audit_files.read_file, []
+    read, reads = _saving.read_file, []
 
     def then_replaced(path, **bounds):
         content = read(path, **bounds)
@@ -448,9 +366,9 @@ def test_another_version_is_saved_between_two_reads(tmp_path, monkeypatch, after
             two.save(tmp_path / "run")
         return content
 
-    monkeypatch.setattr(audit_files, "read_file", then_replaced)
+    monkeypatch.setattr(_saving, "read_file", then_replaced)
     assert of_one_version(DepthAudit.load(tmp_path / "run"))
-    assert set(reads) == {"manifest.json", "tensors.safetensors", "examples.parquet"}
+    assert set(reads) == set(FILES)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="another process")
@@ -463,84 +381,22 @@ def test_loading_while_another_process_saves_gives_one_version_or_the_other(tmp_
             two.save(tmp_path / "run")
             one.save(tmp_path / "run")
     try:
-        found = [DepthAudit.load(tmp_path / "run") for _ in range(300)]
+        loaded = [DepthAudit.load(tmp_path / "run") for _ in range(60)]
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
-    assert all(map(of_one_version, found))
-    assert {audit.uds for audit in found} == {0.25, 0.75}, "it was saved meanwhile"
+    assert all(map(of_one_version, loaded))
 
 
 def test_many_first_saves_to_one_place_all_succeed(tmp_path):
     audit = made([[1.0]], [[0.5]])
-    for attempt in range(10):
+    for attempt in range(5):
         place = tmp_path / str(attempt)
         with ThreadPoolExecutor(4) as pool:
             list(pool.map(lambda _, place=place: audit.save(place), range(4)))
         assert DepthAudit.load(place).uds == audit.uds
-    assert sorted(path.name for path in tmp_path.iterdir()) == [str(i) for i in range(10)]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [str(i) for i in range(5)]
 
 
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes with names")
-def test_pipes_and_devices_are_refused_at_once(saved):
-    (saved / "manifest.json").unlink()
-    os.mkfifo(saved / "manifest.json")
-    with pytest.raises(ResultFormatError, match="no regular file"):
-        DepthAudit.load(saved)
-    (saved / "manifest.json").unlink()
-    (saved / "manifest.json").symlink_to("/dev/zero")
-    with pytest.raises(ResultFormatError, match="no regular file"):
-        DepthAudit.load(saved)
-
-
-def test_texts_that_are_stored_once_are_counted_each_time(tmp_path, monkeypatch):
-    """A file of a few kilobytes that unpacks to sixty megabytes."""
-    import pyarrow
-    from pyarrow import parquet
-
-    from uds_lens._storage import records as bounded_table
-    from uds_lens.results import _saving as examples_table
-
-    count, schema = 3000, examples_table._schema()
-    once = pyarrow.DictionaryArray.from_arrays(pyarrow.array([0] * count, pyarrow.int32()), ["x" * 20_000])
-    columns = {name: pyarrow.nulls(count, schema.field(name).type) for name in schema.names}
-    columns["question"] = once.cast(pyarrow.string())
-    parquet.write_table(
-        pyarrow.table(columns, schema=schema), tmp_path / "a", compression="zstd", store_schema=False
-    )
-    content = (tmp_path / "a").read_bytes()
-    assert len(content) < 100_000
-    monkeypatch.setattr(bounded_table, "MOST_BYTES", 1_000_000)
-    with pytest.raises(ResultFormatError, match="would unpack to more than"):
-        examples_table.examples_from_parquet(content, told="a")
-
-
-# Of release 0.1.
-
-SAVED_BY_0_1 = Path(__file__).parent / "saved_by_0_1"
-
-
-def test_results_of_release_0_1_load():
-    """Measured by nobody: the deltas are those of `synthetic_audit(n=3, layers=2)`, saved by release 0.1."""
-    audit, expected = DepthAudit.load(SAVED_BY_0_1 / "audit"), synthetic_audit(n=3, layers=2)
-    assert all(torch.equal(getattr(audit, name), getattr(expected, name)) for name in AUDIT.tensors)
-    assert (audit.config, audit.models, list(audit.examples)) == (
-        expected.config,
-        expected.models,
-        expected.examples,
-    )
-    assert audit.uds == expected.uds == 0.5687505928799304
-    baseline = Baseline.load(SAVED_BY_0_1 / "baseline")
-    assert torch.equal(baseline.s1_delta, audit.s1_delta)
-    metrics = MetricResults.load(SAVED_BY_0_1 / "metrics.json")
-    assert (metrics["es"].value, metrics["zlib"].high, metrics["zlib"].reason) == (
-        0.5,
-        float("inf"),
-        "no holdout set was given",
-    )
-
-
-def test_a_result_of_release_0_1_is_saved_anew_with_its_seal(tmp_path):
-    shutil.copytree(SAVED_BY_0_1 / "audit", tmp_path / "old")
-    DepthAudit.load(tmp_path / "old").save(tmp_path / "old")
-    assert "sha256" in json.loads((tmp_path / "old" / "manifest.json").read_text())
+def test_the_golden_score():
+    assert synthetic_audit(n=3, layers=2).uds == 0.5687505928799304

@@ -26,7 +26,7 @@ def unchecked():
     jaxtyping.config.update("jaxtyping_disable", before)
 
 
-@settings(max_examples=120, derandomize=True, database=None)
+@settings(max_examples=60, derandomize=True, database=None)
 @given(seed=st.integers(0, 2**32), kind=st.sampled_from(sorted(KINDS)))
 def test_altered_results_are_refused_or_as_they_were(unchecked, saved, seed, kind):
     folder, original = saved

@@ -183,7 +183,7 @@ def test_an_audit_goes_by_subject_where_examples_share_one():
     assert clustered.uds_interval == (0.0, 1.0) != audit.uds_interval
     wide, narrow = (a.types_frame().set_index("type").loc["Name"] for a in (clustered, audit))
     assert wide["uds_high"] - wide["uds_low"] > narrow["uds_high"] - narrow["uds_low"]
-    assert "about 3 subjects only" in " ".join(clustered.warnings)
+    assert "Only 3 subjects: treat the subject-level interval as rough" in " ".join(clustered.warnings)
     assert "subject" not in " ".join(audit.warnings)
     single = with_subjects(audit, ["Ada"] * 12)
     assert all(map(math.isnan, single.uds_interval))

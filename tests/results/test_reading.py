@@ -49,7 +49,7 @@ def test_a_fatal_warning_withholds_the_reading_and_is_marked(kind):
     assert audit.cautions[0].level == "fatal" and audit.fatal == (audit.warnings[0],)
     summary = audit.summary()
     assert (summary["reading"], summary["n_fatal"], summary["warning_levels"][0]) == ("withheld", 1, "fatal")
-    assert f"warnings={len(audit.warnings)} (1 fatal, reading withheld)" in repr(audit)
+    assert f"warnings={len(audit.warnings)} (1 fatal, verdict withheld)" in repr(audit)
     card = audit._repr_html_()
     assert "withheld" in card and "<b>Fatal:</b>" in card
     assert models_frame({"one": audit})["reading"].tolist() == ["withheld"]
@@ -64,7 +64,8 @@ def test_nothing_measurable_is_fatal_and_has_words_of_its_own():
 
 def test_other_warnings_leave_the_reading():
     audit = first(made(KNOWN, HALF), sorted_by=None)
-    assert audit.cautions == (Caution("caution", audit.warnings[0]),) and "are mixed" in audit.warnings[0]
+    assert audit.cautions == (Caution("caution", audit.warnings[0], "first 40 only"),)
+    assert "are mixed" in audit.warnings[0]
     assert audit.fatal == () and audit.reading == "partly erased" and "fatal" not in repr(audit)
     random = first(made(KNOWN, HALF), sample="random")
     assert [caution.level for caution in random.cautions] == ["note"]

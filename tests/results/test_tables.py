@@ -107,7 +107,7 @@ def test_the_examples_frame(audit):
     assert column(frame, "uds") == [0.875, None, 0.5]
     assert column(frame, "reason") == [
         None,
-        "no layer holds the knowledge (stage 1 delta <= tau everywhere)",
+        "no layer where full encodes more than retain (S1 <= tau)",
         None,
     ]
     assert all(
@@ -378,12 +378,10 @@ def test_the_card_escapes_what_comes_from_outside():
 def test_the_card_names_the_numbers(audit):
     html = audit._repr_html_()
     assert "<b>0.688</b>" in html
-    assert "95 % interval" in html
+    assert "95 % CI" in html
     assert "2 of 4 examples" in html
     assert all(sentence.split(":")[0] in html for sentence in audit.warnings)
-    assert (
-        "99.5 % interval" in made(S1, S2, config=AuditConfig(confidence=0.995, n_bootstrap=200))._repr_html_()
-    )
+    assert "99.5 % CI" in made(S1, S2, config=AuditConfig(confidence=0.995, n_bootstrap=200))._repr_html_()
     assert "<b>not measurable</b>" in made([[0.0]], [[0.0]])._repr_html_()
 
 

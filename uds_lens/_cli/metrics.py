@@ -111,12 +111,12 @@ def print_results(found: Mapping[str, MetricResults]) -> None:
 
 
 def _print_one(results: MetricResults) -> None:
-    from uds_lens.metrics._results import ARROWS, shown
+    from uds_lens.metrics._results import ARROWS
 
     rows = [
         [
             metric.label,
-            shown(metric),
+            str(metric),
             _interval(metric.interval),
             ARROWS[metric.direction],
             str(metric.n or ""),
@@ -227,13 +227,6 @@ def metrics(
     split: Annotated[str, typer.Option(metavar="NAME", help="Forget split of TOFU.")] = "forget10",
     limit: opt.Limit = None,
     sample: opt.Sampling = "random",
-    fluency: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME",
-            help="hub, heuristic (offline rules of thumb), or a classifier's directory or Hub id.",
-        ),
-    ] = "hub",
     redo: Annotated[
         bool,
         typer.Option(
@@ -289,7 +282,7 @@ def metrics(
         require_nothing_lost(files.values(), metric or None, options=options)
     cache = ul.metrics.MetricCache()
     sets = ul.metrics.open_metric_data(data, split=split, limit=limit, sample=sample)
-    scorer = ul.metrics.fluency_scorer(metric or None, fluency, options=options, offline=run.offline)
+    ul.metrics.fluency_scorer(options, metrics=metric or None, offline=run.offline)
     found: dict[str, MetricResults] = {}
     with saying_what_is_saved(lambda: f"{len(found)} of {len(names)} saved"):
         for number, (n, m) in enumerate(zip(names, model, strict=True), start=1):
@@ -303,7 +296,6 @@ def metrics(
                     options=options,
                     run=run,
                     cache=cache,
-                    fluency=scorer,
                 )
             results.save(files[n])
             found[n] = results

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeAlias
 import typer
 
 from uds_lens._storage import atomic_write_text, located, require_fresh
+from uds_lens.data._examples import named
 from uds_lens.errors import ConfigError, DataError, ResultFormatError
 
 if TYPE_CHECKING:
@@ -216,8 +217,8 @@ def metrics_to_judge(
     asked = list(metric or ())
     for name in [*asked, *direction]:
         if name not in frame.columns:
-            columns = ", ".join(map(str, list(frame.columns)[:20]))
-            raise DataError(f"the table lacks the metric {name!r}; its columns: {columns}.")
+            columns = named(frame.columns, quote="")
+            raise DataError(f"the table lacks the metric {name[:60]!r}; its columns: {columns}.")
     unknown = [name for name in asked if name not in direction and name not in known]
     if unknown:
         raise ConfigError(
@@ -226,7 +227,7 @@ def metrics_to_judge(
         )
     names = asked or [str(name) for name in frame.columns if name in direction or name in known]
     if not names:
-        columns = ", ".join(map(str, list(frame.columns)[:12]))
+        columns = named(frame.columns, quote="")
         raise ConfigError(
             f"no direction is known for any column ({columns}): name yours with --direction NAME=knowledge or "
             "NAME=erasure."
@@ -379,7 +380,7 @@ def require_parts(frame: pd.DataFrame, parts: ScoreParts, reasons: pd.DataFrame)
             said = ", ".join(f"{_quoted(group, names)}{why}" for why, group in by_reason.items())
             empty.append(f"{said}: {hint}")
     text = "; ".join([*missing, *([f"no model has a value of {'; '.join(empty)}"] if empty else [])])
-    columns = f" Its columns: {', '.join(map(str, list(frame.columns)[:16]))}." if missing else ""
+    columns = f" Its columns: {named(frame.columns, quote='')}." if missing else ""
     whole = f"no method has a score: {text}."
     raise DataError(
         next((message for message in (whole + columns, whole) if len(message) <= 490), f"{text}.")

@@ -75,7 +75,7 @@ def print_audits(audits: Mapping[str, DepthAudit], *, cautions_of: Sequence[str]
     _print_retains({name: audit for name, audit in audits.items() if audit.retains})
     shown = audits if cautions_of is None else {name: audits[name] for name in cautions_of}
     print_cautions(
-        {name: [(_MARKS[level], text) for level, text in audit.cautions] for name, audit in shown.items()}
+        {name: [(_MARKS[level], text) for level, text, _ in audit.cautions] for name, audit in shown.items()}
     )
     typer.echo(f"\n{fill(_LEGEND + _SAMPLED if sampled else _LEGEND, width())}")
 

@@ -1,4 +1,4 @@
-"""What rooms that let models answer share: where an answer ends, greedy and sampled continuations, ROUGE."""
+"""Greedy and sampled continuations, where an answer ends, and ROUGE."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""Greedy answers, many side by side, and where an answer is over."""
+"""Greedy answers, many side by side, and the tokens that end an answer."""
 
 from __future__ import annotations
 
@@ -10,15 +10,32 @@ from typing import Any
 import torch
 
 from uds_lens._progress import progress
-from uds_lens._types import Protocol
+from uds_lens._settings import validated
+from uds_lens._types import PositiveInt, Protocol
 from uds_lens.data import ChatStyle, TokenSequence, answer_prompt, prompt_ids
 from uds_lens.data._tokens import answer_ends
-from uds_lens.generation._reading import CachedTexts, Way, WholeTexts, raise_not_finite, way_of
+from uds_lens.generation._reading import Way, generate, texts_growing, way_of
 from uds_lens.models import HookedModel
 from uds_lens.patching import row_layout
 
-# What a pass over a reference already says of the greedy answer: it is the reference up to the first other
-# choice.
+
+@validated
+@dataclass(frozen=True, kw_only=True)
+class GenerationSettings:
+    """Length of generated answers, and how they are run.
+
+    Raises:
+        ConfigError: A value is outside its range.
+    """
+
+    max_new_tokens: PositiveInt = 200
+    """Longest answer, in tokens."""
+
+    rows_at_once: PositiveInt = 64
+    """Answers side by side."""
+
+    progress: bool | None = None
+    """Progress bar on, off, or (None) in terminals only."""
 
 
 @dataclass(frozen=True)
@@ -32,15 +49,9 @@ class KnownBeginning:
     """Token ids of the answer's beginning."""
 
     def of(self, prompt: Sequence[int], *, ends: AbstractSet[int], limit: int) -> tuple[list[int], bool]:
-        """How far the answer to a prompt is known.
+        """Return the known tokens of an answer of at most `limit`, and whether they are all of it.
 
-        Args:
-            prompt: What the answer follows; nothing is known of the answer to another prompt.
-            ends: Tokens that end an answer.
-            limit: Longest answer, in tokens.
-
-        Returns:
-            Its first tokens, without an end token, and whether that is all of it.
+        The end token is left out. Nothing is known of the answer to another prompt.
 
         Example:
             >>> known = KnownBeginning((1, 5), (7, 8, 2))
@@ -49,23 +60,20 @@ class KnownBeginning:
         """
         if tuple(prompt) != self.prompt:
             return [], False
-        found = list(self.tokens[:limit])
-        end = next((place for place, token in enumerate(found) if token in ends), None)
-        if end is not None:
-            return found[:end], True
-        return found, len(found) == limit
+        tokens = list(self.tokens[:limit])
+        end = next((place for place, token in enumerate(tokens) if token in ends), None)
+        return (tokens, len(tokens) == limit) if end is None else (tokens[:end], True)
 
 
 def known_beginning(row: TokenSequence, first_choices: Sequence[int]) -> KnownBeginning | None:
-    """How the greedy answer to a prompt begins, from what a model chose at each token of a reference.
+    """Return how the greedy answer to a prompt begins, from a model's first choice at each token of a reference.
 
     Args:
         row: Prompt and reference, the reference's tokens scored.
-        first_choices: The model's first choice for each of them; empty where they were not run.
+        first_choices: The model's first choices; empty where the row was not run.
 
     Returns:
-        The reference up to the first token where the model chooses another, and that choice; None where nothing
-        was run.
+        The reference up to the first token where the model chooses another, and that choice; None without choices.
 
     Example:
         >>> row = TokenSequence(ids=(1, 5, 7, 8), targets=(7, 8, 2), scored=(1, 2, 3), patched=())
@@ -76,18 +84,18 @@ def known_beginning(row: TokenSequence, first_choices: Sequence[int]) -> KnownBe
     if not choices:
         return None
     pairs = zip(choices, row.targets, strict=True)
-    agreed = next((place for place, (own, told) in enumerate(pairs) if own != told), len(choices))
+    agreed = next((place for place, (choice, target) in enumerate(pairs) if choice != target), len(choices))
     return KnownBeginning(row.ids[: row.scored[0] + 1], tuple(choices[: agreed + 1]))
 
 
 def answer_end_ids(
     model: HookedModel, *, protocol: Protocol = "raw", chat: ChatStyle | None = None
 ) -> frozenset[int]:
-    """Tokens that end an answer: those of the generation config, the tokenizer's, and what opens a turn's end."""
+    """Return the tokens that end an answer: of the generation config, the tokenizer, and the end of a chat turn."""
     configured = getattr(getattr(model.hf, "generation_config", None), "eos_token_id", None)
     several = configured if isinstance(configured, list | tuple) else [configured]
-    own = () if model.tokenizer is None else answer_ends(model.tokenizer, protocol=protocol, chat=chat)
-    return frozenset(int(token) for token in (*several, *own) if token is not None)
+    ends = () if model.tokenizer is None else answer_ends(model.tokenizer, protocol=protocol, chat=chat)
+    return frozenset(int(token) for token in (*several, *ends) if token is not None)
 
 
 def generate_answers(
@@ -97,66 +105,61 @@ def generate_answers(
     protocol: Protocol,
     chat: ChatStyle | None = None,
     start: str = "",
-    max_new_tokens: int = 200,
-    rows_at_once: int = 64,
     known: Sequence[KnownBeginning | None] | None = None,
+    settings: GenerationSettings | None = None,
     desc: str = "generate",
-    show: bool | None = None,
 ) -> list[str]:
-    """Let a model answer questions, greedily.
+    """Answer questions greedily.
 
-    Prompts are left-padded and run in batches of similar length with a key-value cache; an answer that has reached
-    an end token leaves its batch. Where that changes a model's numbers (`growing_way`), answers are generated one at a
-    time, or the whole text is read again for each token. The latter also holds for texts that grow past the length at
-    which rotary frequencies change ("longrope", "dynamic").
+    Prompts are left-padded and run in batches of similar length with a key-value cache; a finished answer leaves its
+    batch. Where that changes a model's numbers (`growing_way`), answers are generated one at a time, or the whole text
+    is read again for each token. The latter also holds for texts that grow past the length at which rotary frequencies
+    change ("longrope", "dynamic").
 
     Args:
         model: The model, with its tokenizer.
-        questions: What to ask.
+        questions: The questions.
         protocol: "raw" or "chat".
         chat: System turn and date of chat prompts; None means `ChatStyle()`.
-        start: How the answer begins; part of the prompt, not of the text returned.
-        max_new_tokens: Longest answer.
-        rows_at_once: Answers side by side.
-        known: How each answer is known to begin, from a pass over the references (`known_beginning`), so that it need
-            not be generated token by token; None where that is not known, or for all.
+        start: Beginning of the answer: part of the prompt, not of the returned text.
+        known: Known beginning of each answer (`known_beginning`), which is not generated again.
+        settings: Length and rows at once; None means `GenerationSettings()`.
         desc: Label of the progress bar.
-        show: Progress bar on, off, or (None) in terminals only.
 
     Returns:
         The answers in the order of the questions, without special tokens and outer white space.
 
     Raises:
-        ModelError: NaN or infinite logits; names the example.
+        ModelError: NaN or infinite logits; names the question.
     """
+    settings = settings or GenerationSettings()
     tokenizer: Any = model.tokenizer
     prompts = [
         answer_prompt(q, protocol=protocol, tokenizer=tokenizer, chat=chat, start=start) for q in questions
     ]
     ids = prompt_ids(tokenizer, prompts, protocol=protocol)
     ends = answer_end_ids(model, protocol=protocol, chat=chat)
-    told = [None] * len(ids) if known is None else known
     begun = [
-        ([], False) if each is None else each.of(prompt, ends=ends, limit=max_new_tokens)
-        for prompt, each in zip(ids, told, strict=True)
+        ([], False) if beginning is None else beginning.of(prompt, ends=ends, limit=settings.max_new_tokens)
+        for prompt, beginning in zip(ids, [None] * len(ids) if known is None else known, strict=True)
     ]
-    found = [tokens for tokens, _ in begun]
-    order = [i for i, (_, is_over) in enumerate(begun) if not is_over]
-    order.sort(key=lambda i: len(ids[i]) + len(found[i]))
-    batches = range(0, len(order), rows_at_once)
-    for first in progress(batches, desc=desc, unit="batch", enabled=show):
-        rows = order[first : first + rows_at_once]
+    answers = [tokens for tokens, _ in begun]
+    order = [i for i, (_, is_complete) in enumerate(begun) if not is_complete]
+    order.sort(key=lambda i: len(ids[i]) + len(answers[i]))
+    batches = range(0, len(order), settings.rows_at_once)
+    for first in progress(batches, desc=desc, unit="batch", enabled=settings.progress):
+        rows = order[first : first + settings.rows_at_once]
         new = greedy(
             model,
             [ids[i] for i in rows],
-            begun=[found[i] for i in rows],
-            max_new_tokens=max_new_tokens,
+            begun=[answers[i] for i in rows],
+            max_new_tokens=settings.max_new_tokens,
             ends=ends,
             names=[questions[i] for i in rows],
         )
         for i, tokens in zip(rows, new, strict=True):
-            found[i] = tokens
-    return [tokenizer.decode(tokens, skip_special_tokens=True).strip() for tokens in found]
+            answers[i] = tokens
+    return [tokenizer.decode(tokens, skip_special_tokens=True).strip() for tokens in answers]
 
 
 @torch.no_grad()
@@ -169,15 +172,15 @@ def greedy(
     ends: frozenset[int] | None = None,
     names: Sequence[str] | None = None,
 ) -> list[list[int]]:
-    """Greedy continuations of tokenised prompts, side by side.
+    """Continue tokenised prompts greedily, side by side.
 
     Args:
         model: The model.
         prompts: Token ids, unpadded.
         max_new_tokens: Longest continuation.
-        begun: Tokens, fewer than that, that each continuation is known to begin with; they run with the prompt.
+        begun: First tokens of each continuation, fewer than `max_new_tokens`; they run with the prompt.
         ends: Tokens that end a continuation; None means `answer_end_ids(model)`.
-        names: What to call the rows in an error; default their numbers.
+        names: Names of the rows in an error; default their numbers.
 
     Returns:
         New token ids per prompt, without the end token.
@@ -185,45 +188,29 @@ def greedy(
     Raises:
         ModelError: NaN or infinite logits.
     """
-    found: list[list[int]] = [[] for _ in prompts] if begun is None else [list(tokens) for tokens in begun]
     ends = answer_end_ids(model) if ends is None else ends
-    starts = [[*prompt, *tokens] for prompt, tokens in zip(prompts, found, strict=True)]
-    for way, rows in _groups(model, starts, [max_new_tokens - len(tokens) for tokens in found]):
-        kind = WholeTexts if way == "whole" else CachedTexts
-        growing, alive = kind(model, [starts[row] for row in rows]), rows
-        while True:
-            logits = model.anatomy.unembed(growing.states)
-            broken = (~logits.isfinite().all(-1)).nonzero()[:, 0].tolist()
-            if broken:
-                row = alive[broken[0]]
-                raise_not_finite(model.name, names[row] if names is not None else f"number {row}")
-            going = []
-            for n, token in enumerate(logits.argmax(-1).tolist()):
-                if token not in ends:
-                    found[alive[n]].append(token)
-                    if len(found[alive[n]]) < max_new_tokens:
-                        going.append(n)
-            alive = [alive[n] for n in going]
-            if not going:
-                break
-            growing.grow(going, [found[row][-1] for row in alive])
-    return found
-
-
-def _groups(
-    model: HookedModel, texts: Sequence[Sequence[int]], new_tokens: Sequence[int]
-) -> list[tuple[Way, list[int]]]:
-    """Texts that grow together, and how."""
+    names = [f"number {row}" for row in range(len(prompts))] if names is None else names
+    found = [[] for _ in prompts] if begun is None else [list(tokens) for tokens in begun]
+    texts = [[*prompt, *tokens] for prompt, tokens in zip(prompts, found, strict=True)]
+    limits = [max_new_tokens - len(tokens) for tokens in found]
     by_way: dict[Way, list[int]] = {}
-    for row, (text, more) in enumerate(zip(texts, new_tokens, strict=True)):
-        by_way.setdefault(way_of(model, len(text), more), []).append(row)
-    groups: list[tuple[Way, list[int]]] = []
+    for row, (text, limit) in enumerate(zip(texts, limits, strict=True)):
+        by_way.setdefault(way_of(model, len(text), limit), []).append(row)
     for way, rows in by_way.items():
+        groups = [rows]
         if way == "one by one":
-            pieces = [[row] for row in rows]
+            groups = [[row] for row in rows]
         elif way == "side by side":
-            pieces = row_layout(model).split([rows], list(map(len, texts)))
-        else:
-            pieces = [rows]
-        groups += [(way, piece) for piece in pieces]
-    return groups
+            groups = row_layout(model).split([rows], list(map(len, texts)))
+        for group in groups:
+            new, _ = generate(
+                model,
+                texts_growing(model, [texts[row] for row in group], way),
+                [limits[row] for row in group],
+                lambda logits, alive, step: logits.argmax(-1),
+                ends=ends,
+                names=[names[row] for row in group],
+            )
+            for row, tokens in zip(group, new, strict=True):
+                found[row] += tokens
+    return found

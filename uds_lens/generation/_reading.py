@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import count
 from typing import Any, Literal, NamedTuple, NoReturn, TypeAlias
 from weakref import WeakKeyDictionary
 
@@ -21,35 +22,18 @@ from uds_lens.patching._passes import is_tested_family
 from uds_lens.patching._side_by_side import ROUNDING
 from uds_lens.patching._states import at_window, run_decoder
 
-# Token lists of several lengths side by side, and the position of each token in its own text.
 
-
-def left_padded(
-    rows: Sequence[Sequence[int]], device: torch.device
+def padded(
+    rows: Sequence[Sequence[int]], device: torch.device, *, side: Literal["left", "right"]
 ) -> tuple[Int[Tensor, "batch pos"], Int[Tensor, "batch pos"]]:
-    """Ids and mask, texts at the right edge: what follows them stands in the next column for all."""
+    """Pad token lists to one length; return ids and mask."""
     length = max(map(len, rows))
-    ids = [[0] * (length - len(row)) + list(row) for row in rows]
-    mask = [[0] * (length - len(row)) + [1] * len(row) for row in rows]
+    ids, mask = [], []
+    for row in rows:
+        pad, ones = [0] * (length - len(row)), [1] * len(row)
+        ids.append([*pad, *row] if side == "left" else [*row, *pad])
+        mask.append([*pad, *ones] if side == "left" else [*ones, *pad])
     return torch.tensor(ids, device=device), torch.tensor(mask, device=device)
-
-
-def right_padded(
-    rows: Sequence[Sequence[int]], device: torch.device
-) -> tuple[Int[Tensor, "batch pos"], Int[Tensor, "batch pos"]]:
-    """Ids and mask, texts at the left edge, where they follow what stands before all of them."""
-    length = max(map(len, rows))
-    ids = [list(row) + [0] * (length - len(row)) for row in rows]
-    mask = [[1] * len(row) + [0] * (length - len(row)) for row in rows]
-    return torch.tensor(ids, device=device), torch.tensor(mask, device=device)
-
-
-def positions_of(mask: Int[Tensor, "batch pos"]) -> Int[Tensor, "batch pos"]:
-    """0, 1, 2 ... over the tokens of each row; padding has those of the token before it, or 0."""
-    return (mask.cumsum(-1) - 1).clamp(min=0)
-
-
-# A pass over tokens that stand behind others, whose keys and values are kept.
 
 
 def cached_pass(
@@ -58,36 +42,31 @@ def cached_pass(
     mask: Int[Tensor, "batch pos"] | None,
     cache: Any = None,
 ) -> Any:
-    """Run the decoder on new tokens of every row.
+    """Run the decoder on new tokens of every row, behind the keys and values of earlier ones.
 
     Args:
         model: The model.
         ids: New tokens.
-        mask: 0 at padding, 1 at tokens: of those before, then of the new ones; None where nothing is padding.
-        cache: Keys and values of those before, which grows; None where there are none.
+        mask: 0 at padding, 1 at tokens: earlier ones, then new ones; None where nothing is padding.
+        cache: Keys and values of earlier tokens, which grows; None where there are none.
 
     Returns:
         The decoder's output: `last_hidden_state` `[batch, new, d_model]` after the final norm, and `past_key_values`.
     """
-    padded: dict[str, Any] = {}
-    if mask is not None:
-        padded = {"attention_mask": mask, "position_ids": positions_of(mask)[:, -ids.shape[1] :]}
-    return model.anatomy.base(input_ids=ids, past_key_values=cache, use_cache=True, **padded)
-
-
-# What is said of a model whose logits are no numbers.
+    if mask is None:
+        return model.anatomy.base(input_ids=ids, past_key_values=cache, use_cache=True)
+    positions = (mask.cumsum(-1) - 1).clamp(min=0)[:, -ids.shape[1] :]
+    return model.anatomy.base(
+        input_ids=ids,
+        past_key_values=cache,
+        use_cache=True,
+        attention_mask=mask,
+        position_ids=positions,
+    )
 
 
 def raise_not_finite(name: str, example: str) -> NoReturn:
-    """Say that a model gives NaN or infinite logits.
-
-    Args:
-        name: The model.
-        example: What it was asked, or which row it was.
-
-    Raises:
-        ModelError: Always; names both.
-    """
+    """Raise `ModelError`: the model `name` gives NaN or infinite logits, first for `example`."""
     raise ModelError(
         f"{name[:100]!r} gives NaN or infinite logits, first for {example[:80]!r}: its weights are broken, or its "
         "dtype overflows. Check the checkpoint, or use ",
@@ -96,11 +75,8 @@ def raise_not_finite(name: str, example: str) -> NoReturn:
     )
 
 
-# What a model says about given tokens: one forward over a batch, read at its window.
-
-
 class TokenScores(NamedTuple):
-    """What the model says about each token."""
+    """A model's scores of target tokens."""
 
     logprobs: Float[Tensor, "row"]
     """Log-probability, nats, float32; NaN where the logits are not finite."""
@@ -116,7 +92,7 @@ class TokenScores(NamedTuple):
 
 
 def normed_at_window(model: HookedModel, batch: TokenBatch) -> Float[Tensor, "batch win d_model"]:
-    """States after the final norm at the window positions of a batch, ready for `Anatomy.unembed`.
+    """Return states after the final norm at the window positions of a batch, ready for `Anatomy.unembed`.
 
     Args:
         model: The model; gradients flow where its parameters ask for them.
@@ -131,7 +107,7 @@ def normed_at_window(model: HookedModel, batch: TokenBatch) -> Float[Tensor, "ba
 def read_tokens(
     anatomy: Anatomy, normed: Float[Tensor, "row d_model"], targets: Int[Tensor, "row"]
 ) -> TokenScores:
-    """Log-probability, first choice or not, and standardised log-probability of each target.
+    """Score target tokens from states after the final norm.
 
     Logits live in chunks; the log-softmax is float32 whatever the model's dtype.
 
@@ -152,48 +128,43 @@ def read_tokens(
 
 
 def _read_chunk(logits: Float[Tensor, "row d_vocab"], targets: Int[Tensor, "row"]) -> TokenScores:
-    """Everything from one exponential of each logit; with z below the largest logit, log p is z minus a constant."""
+    """Score from one exponential of each logit; with z below the largest logit, log p is z minus a constant."""
     targets = targets.to(logits.device)
     largest, first_choices = logits.max(-1)
     below = logits - largest[:, None]
     mass = below.exp()
     total = mass.sum(-1)
-    own = below.gather(-1, targets[:, None])[:, 0]
-    logprobs = torch.where(_all_finite(logits), own - total.log(), torch.nan)
+    target = below.gather(-1, targets[:, None])[:, 0]
+    finite = logits.sum(-1).isfinite()
+    if not bool(finite.all()):  # the sum may overflow
+        finite = logits.isfinite().all(-1)
+    logprobs = torch.where(finite, target - total.log(), torch.nan)
     mean = torch.linalg.vecdot(mass, below) / total
     apart = below - mean[:, None]
     variance = torch.linalg.vecdot(mass * apart, apart) / total
-    standardised = (own - mean) / variance.clamp(min=1e-6).sqrt()
+    standardised = (target - mean) / variance.clamp(min=1e-6).sqrt()
     return TokenScores(logprobs, first_choices == targets, standardised, first_choices)
 
 
-def _all_finite(logits: Float[Tensor, "row d_vocab"]) -> Bool[Tensor, "row"]:
-    """Whether a row holds numbers only. Their sum tells it, unless it overflows: then each is looked at."""
-    finite = logits.sum(-1).isfinite()
-    if not bool(finite.all()):
-        finite = logits.isfinite().all(-1)
-    return finite
-
-
 Way: TypeAlias = Literal["side by side", "one by one", "whole"]
-"""How texts grow: padded on the left behind one cache, whose rows leave as they end; each behind a cache of its own; or
-read from their first token at each step."""
+"""How texts grow: padded on the left behind one cache, whose rows leave as they end; each behind its own cache; or read
+from the first token at each step."""
 
 
 class CachedTexts:
     """Texts behind one cache, padded on the left."""
 
+    states: Float[Tensor, "row d_model"]
+    """Final states of the last tokens, which predict the next."""
+
     def __init__(self, model: HookedModel, texts: Sequence[Sequence[int]]) -> None:
         self._model, self._n = model, len(texts)
         self._cache: Any = None
-        tokens, mask = left_padded(texts, model.device)
+        tokens, mask = padded(texts, model.device, side="left")
         # Other families may count positions otherwise behind a cache (Bamba): they run as they were tried.
         unpadded = len(set(map(len, texts))) == 1 and is_tested_family(model.hf)
         self._mask = None if unpadded else mask
         self._read(tokens)
-
-    states: Float[Tensor, "row d_model"]
-    """Final states of the last tokens, which predict the next."""
 
     def grow(self, kept: Sequence[int], tokens: Sequence[int]) -> None:
         """Keep some of the texts, and append a token to each."""
@@ -225,13 +196,13 @@ class CachedTexts:
 class WholeTexts:
     """Texts that are read from their first token at each step, as they are when an answer is scored."""
 
+    states: Float[Tensor, "row d_model"]
+    """Final states of the last tokens, which predict the next."""
+
     def __init__(self, model: HookedModel, texts: Sequence[Sequence[int]]) -> None:
         self._model = model
         self._texts: list[list[int]] = [list(text) for text in texts]
         self._read()
-
-    states: Float[Tensor, "row d_model"]
-    """Final states of the last tokens, which predict the next."""
 
     def grow(self, kept: Sequence[int], tokens: Sequence[int]) -> None:
         """Keep some of the texts, and append a token to each."""
@@ -249,15 +220,60 @@ class WholeTexts:
             for text in self._texts
         ]
         layout = row_layout(self._model)
-        found: dict[int, Tensor] = {}
+        states: dict[int, Tensor] = {}
         for some in layout.split([range(len(rows))], [len(row.ids) for row in rows]):
             batch = make_batch(rows, indices=some, padding_side=layout.padding_side)
-            found |= zip(some, normed_at_window(self._model, batch.to(self._model.device))[:, 0], strict=True)
-        self.states = torch.stack([found[row] for row in range(len(rows))])
+            states |= zip(
+                some, normed_at_window(self._model, batch.to(self._model.device))[:, 0], strict=True
+            )
+        self.states = torch.stack([states[row] for row in range(len(rows))])
+
+
+def texts_growing(model: HookedModel, texts: Sequence[Sequence[int]], way: Way) -> CachedTexts | WholeTexts:
+    """Read texts that will grow in this way."""
+    return WholeTexts(model, texts) if way == "whole" else CachedTexts(model, texts)
+
+
+def generate(
+    model: HookedModel,
+    growing: CachedTexts | WholeTexts,
+    limits: Sequence[int],
+    choose: Callable[[Float[Tensor, "row d_vocab"], list[int], int], Int[Tensor, "row"]],
+    *,
+    ends: frozenset[int],
+    names: Sequence[str],
+) -> tuple[list[list[int]], int]:
+    """Let texts grow until they end; return the new tokens of each, and the number of forward passes.
+
+    Args:
+        model: The model.
+        growing: The texts, read.
+        limits: Most new tokens of each text, at least 1.
+        choose: Next tokens, from the logits, the rows they belong to, and the step.
+        ends: Tokens that end a text.
+        names: Names of the texts in an error.
+    """
+    found: list[list[int]] = [[] for _ in limits]
+    alive = list(range(len(found)))
+    for step in count():
+        logits = model.anatomy.unembed(growing.states)
+        broken = (~logits.isfinite().all(-1)).nonzero()[:, 0].tolist()
+        if broken:
+            raise_not_finite(model.name, names[alive[broken[0]]])
+        kept = []
+        for n, token in enumerate(choose(logits, alive, step).tolist()):
+            if token not in ends:
+                found[alive[n]].append(token)
+                if len(found[alive[n]]) < limits[alive[n]]:
+                    kept.append(n)
+        if not kept:
+            break
+        alive = [alive[n] for n in kept]
+        growing.grow(kept, [found[row][-1] for row in alive])
+    return found, step + 1
 
 
 _ways: WeakKeyDictionary[nn.Module, Way] = WeakKeyDictionary()
-"""What was found, by the model."""
 
 
 def growing_way(model: HookedModel) -> Way:
@@ -267,47 +283,40 @@ def growing_way(model: HookedModel) -> Way:
     those of the whole texts, read alone, one text is tried by itself; where those differ too, texts are read whole at
     each token. Families that the tests compare with texts read whole are not tried, as in `row_layout`.
     """
-    found = _ways.get(model.hf)
-    if found is None:
+    way = _ways.get(model.hf)
+    if way is None:
         with torch.no_grad(), model.running():
-            found = _ways[model.hf] = "side by side" if is_tested_family(model.hf) else _try(model)
-    return found
+            way = _ways[model.hf] = "side by side" if is_tested_family(model.hf) else _try(model)
+    return way
 
 
 def way_of(model: HookedModel, length: int, new_tokens: int) -> Way:
-    """Return how one text grows: whole where its rotary frequencies change as it does.
-
-    Args:
-        model: The model.
-        length: Tokens of the text.
-        new_tokens: By how many tokens it may grow.
-    """
+    """Return how a text of `length` tokens grows by `new_tokens`: whole where its rotary frequencies change."""
     layout = row_layout(model)
     return growing_way(model) if layout.kind(length) == layout.kind(length + new_tokens) else "whole"
 
 
 def _try(model: HookedModel) -> Way:
-    way: Way = "side by side"
     why = _difference(model, [5, 12]) if row_layout(model).side == "left" else "padding changes its states"
     if why is None:
-        return way
+        return "side by side"
     alone = _difference(model, [5])
-    way = "one by one" if alone is None else "whole"
+    way: Way = "one by one" if alone is None else "whole"
     slower = (
         "Texts are generated one at a time, which is slower."
         if alone is None
         else f"Nor does one text by itself ({alone}). Texts are read whole at each new token, which is slower."
     )
     warn_once(
-        f"{model.name!r} ({model.architecture}): texts that are generated side by side do not get what each gets alone "
-        f"({why}). {slower}",
+        f"{model.name!r} ({model.architecture}): texts generated side by side differ from each text alone ({why}). "
+        f"{slower}",
         key=f"growing {model.architecture} {model.dtype} {way}",
     )
     return way
 
 
 def _difference(model: HookedModel, lengths: Sequence[int]) -> str | None:
-    """How texts that grow by a cache differ from the same texts read whole; None where they do not."""
+    """Return how texts that grow by a cache differ from the same texts read whole; None where they do not."""
     vocabulary = min(model.d_vocab, model.anatomy.d_vocab)
     texts = [[(7 * place + n) % vocabulary for place in range(n + 2)] for n in lengths]
     allowed = ROUNDING.get(model.dtype, 1e-3)

@@ -8,15 +8,12 @@ from uds_lens._optional_packages import require_package
 
 
 def rouge_l_recall(references: Sequence[str], answers: Sequence[str]) -> list[float]:
-    """ROUGE-L recall of each answer: share of the reference's words in their longest common subsequence.
+    """Return ROUGE-L recall of each answer: share of the reference's words in the longest common subsequence.
 
-    Args:
-        references: What should be said.
-        answers: What was said.
+    Computed by the rouge-score package with its stemmer.
 
     Returns:
-        In [0, 1] each, by the rouge-score package with its stemmer; NaN where a reference has no word that it counts
-        (it knows a-z and 0-9 only).
+        In [0, 1]; NaN where a reference has no word of a-z and 0-9, which are all that rouge-score counts.
 
     Raises:
         MissingDependencyError: rouge-score is not installed.

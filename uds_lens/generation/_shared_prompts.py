@@ -14,13 +14,12 @@ from torch import Tensor
 
 from uds_lens._compat.transformers import keep_cached_rows, keeps_plain_keys
 from uds_lens.data import TokenSequence
-from uds_lens.generation._reading import cached_pass, growing_way, left_padded, right_padded
+from uds_lens.generation._reading import cached_pass, growing_way, padded
 from uds_lens.models import HookedModel
 from uds_lens.patching import ModelCosts
 
-CACHED = 4
+_CACHED = 4
 """Tokens whose keys and values a batch holds, prompts repeated for each answer, as a multiple of its budget."""
-
 
 _whole_only: WeakSet[Any] = WeakSet()
 """Models that were seen to keep more than keys and values of what they read."""
@@ -31,30 +30,30 @@ class NotShared(Exception):  # noqa: N818 - a signal, not an error
 
 
 def shared_prompts(rows: Sequence[TokenSequence]) -> dict[tuple[int, ...], list[int]]:
-    """Rows that differ only behind their prompt, by that prompt: all tokens up to the first scored position.
+    """Group rows that differ only behind their prompt, which is all tokens up to the first scored position.
 
     Args:
         rows: Answers behind prompts; each has a scored position.
 
     Returns:
-        Indices into `rows`, of prompts that stand before at least two of them.
+        Indices into `rows` by prompt, for prompts of at least two rows.
 
     Example:
         >>> rows = [TokenSequence(ids=(1, 5, n), targets=(n, 2), scored=(1, 2), patched=()) for n in (7, 8)]
         >>> shared_prompts(rows)
         {(1, 5): [0, 1]}
     """
-    found: dict[tuple[int, ...], list[int]] = {}
+    groups: dict[tuple[int, ...], list[int]] = {}
     for index, row in enumerate(rows):
-        found.setdefault(_prompt(row), []).append(index)
-    return {prompt: owners for prompt, owners in found.items() if len(owners) > 1}
+        groups.setdefault(_prompt(row), []).append(index)
+    return {prompt: owners for prompt, owners in groups.items() if len(owners) > 1}
 
 
 def may_share_prompts(model: HookedModel) -> bool:
-    """Whether a model's sequences may be run in two parts.
+    """Return whether a model's sequences may be run in two parts.
 
-    Not where somebody's hooks count on whole ones, nor where blocks keep a mask of their own by place in the sequence,
-    nor where layers are recurrent, nor where texts do not grow side by side (`growing_way`).
+    Not where user hooks count on whole ones, nor where blocks keep a mask of their own by place in the sequence, nor
+    where layers are recurrent, nor where texts do not grow side by side (`growing_way`).
     """
     if model.hf in _whole_only or model.is_wrapped or model.runs_hooks or model.anatomy.keeps_masks:
         return False
@@ -88,19 +87,24 @@ def plan_chunks(
         token_budget: Tokens per batch, padding included; prompts and answers count apart.
 
     Returns:
-        What is run, in order.
+        The chunks, in the order in which they run.
     """
-    chunks = []
     at_once = costs.tokens_at_once(token_budget)
-    for some in _of_one_size(sorted(prompts, key=len), at_once):
-        indices = [index for prompt in some for index in prompts[prompt]]
+    groups: list[list[tuple[int, ...]]] = []
+    for prompt in sorted(prompts, key=len):
+        if not groups or (len(groups[-1]) + 1) * len(prompt) > at_once:
+            groups.append([])
+        groups[-1].append(prompt)
+    chunks = []
+    for group in groups:
+        indices = [index for prompt in group for index in prompts[prompt]]
         behind = [_behind(rows[index]) for index in indices]
         batches = []
         for batch in costs.forward_batches(behind, token_budget=token_budget):
             chosen = [indices[number] for number in batch]
-            most = max(1, CACHED * at_once // max(len(rows[index].ids) for index in chosen))
+            most = max(1, _CACHED * at_once // max(len(rows[index].ids) for index in chosen))
             batches += [chosen[first : first + most] for first in range(0, len(chosen), most)]
-        chunks.append(PromptChunk(some, batches))
+        chunks.append(PromptChunk(group, batches))
     return chunks
 
 
@@ -108,7 +112,7 @@ def plan_chunks(
 def normed_behind_prompts(
     model: HookedModel, rows: Sequence[TokenSequence], chunk: PromptChunk
 ) -> Iterator[tuple[list[int], Float[Tensor, "token d_model"]]]:
-    """States after the final norm at the scored positions of a chunk's rows; each prompt runs once.
+    """Yield states after the final norm at the scored positions of a chunk's rows; each prompt runs once.
 
     Indices of cached rows stay on the CPU, since layers may lie on several devices.
 
@@ -123,7 +127,7 @@ def normed_behind_prompts(
     Raises:
         NotShared: Before anything is yielded; `may_share_prompts` is False from then on.
     """
-    ids, mask = left_padded(chunk.prompts, model.device)
+    ids, mask = padded(chunk.prompts, model.device, side="left")
     output = cached_pass(model, ids, mask)
     if not keeps_plain_keys(getattr(output, "past_key_values", None)):
         _whole_only.add(model.hf)
@@ -132,32 +136,31 @@ def normed_behind_prompts(
     for batch in chunk.batches:
         part = [rows[index] for index in batch]
         owners = torch.tensor([number[_prompt(row)] for row in part])
-        first = output.last_hidden_state[:, -1][owners]
-        yield batch, _resumed(model, part, first, copy.deepcopy(output.past_key_values), mask, owners)
+        last = output.last_hidden_state[:, -1][owners]
+        yield batch, _resumed(model, part, last, copy.deepcopy(output.past_key_values), mask[owners], owners)
 
 
 def _resumed(
     model: HookedModel,
     rows: Sequence[TokenSequence],
-    first: Float[Tensor, "batch d_model"],
+    last: Float[Tensor, "batch d_model"],
     cache: Any,
-    prompt_mask: Int[Tensor, "prompt pos"],
+    prompt_mask: Int[Tensor, "batch pos"],
     owners: Int[Tensor, "batch"],
 ) -> Float[Tensor, "token d_model"]:
-    """The state that predicts an answer's first token is the prompt's last; the others follow it."""
+    """Run answers behind their prompts; the prompt's last state predicts an answer's first token."""
     rests = [row.ids[row.scored[0] + 1 :] for row in rows]
-    states = first[:, None]
+    states = last[:, None]
     if any(rests):
-        ids, own = right_padded(rests, model.device)
+        ids, mask = padded(rests, model.device, side="right")
         keep_cached_rows(cache, owners)
-        mask = torch.cat([prompt_mask[owners], own], dim=1)
-        output = cached_pass(model, ids, mask, cache)
+        output = cached_pass(model, ids, torch.cat([prompt_mask, mask], dim=1), cache)
         states = torch.cat([states, output.last_hidden_state.to(states.device)], dim=1)
     return torch.cat([states[number, : len(row.scored)] for number, row in enumerate(rows)])
 
 
 def _behind(row: TokenSequence) -> TokenSequence:
-    """What is run behind the prompt, with the prompt's last token in front, since a sequence is never empty."""
+    """Return the part that runs behind the prompt, with the prompt's last token, since a sequence is never empty."""
     first = row.scored[0]
     scored = tuple(position - first for position in row.scored)
     return TokenSequence(ids=row.ids[first:], targets=row.targets, scored=scored, patched=())
@@ -165,15 +168,3 @@ def _behind(row: TokenSequence) -> TokenSequence:
 
 def _prompt(row: TokenSequence) -> tuple[int, ...]:
     return row.ids[: row.scored[0] + 1]
-
-
-def _of_one_size(prompts: Sequence[tuple[int, ...]], tokens: int) -> Iterator[list[tuple[int, ...]]]:
-    """Prompts in order of length, as many together as make that many tokens when padded; at least one."""
-    some: list[tuple[int, ...]] = []
-    for prompt in prompts:
-        if some and (len(some) + 1) * len(prompt) > tokens:
-            yield some
-            some = []
-        some.append(prompt)
-    if some:
-        yield some

@@ -1,6 +1,6 @@
-"""Twenty-two metrics of unlearning, Utility, the aggregates, and your own, behind one call: `evaluate`.
+"""Twenty-two metrics of unlearning, Utility, the aggregates, and custom ones, behind one call: `evaluate`.
 
-Names come on first use, so that reading `METRICS` loads no torch.
+Names load on first use, so that reading `METRICS` loads no torch.
 """
 
 import lazy_loader

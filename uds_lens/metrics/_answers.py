@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from itertools import chain
-from typing import TypeAlias
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -30,7 +29,7 @@ from uds_lens.patching import ModelCosts, row_layout
 
 @dataclass(frozen=True, eq=False)
 class AnswerScores:
-    """What a model says about each token of each answer, given the question and the answer before it.
+    """A model's scores of each token of each answer, given the question and the answer before it.
 
     The token axis runs over the labelled tokens: the answer and what ends it. Answers too long for the model have no
     token.
@@ -49,7 +48,7 @@ class AnswerScores:
     """The model's first choice at each token."""
 
     def rows(self, first: int, stop: int) -> AnswerScores:
-        """Scores of some of the answers, one after the other."""
+        """Return the scores of answers `first` to `stop`."""
         return AnswerScores(*(getattr(self, field.name)[first:stop] for field in fields(self)))
 
 
@@ -63,12 +62,12 @@ def score_answers(
     desc: str = "answers",
     show: bool | None = None,
 ) -> AnswerScores:
-    """Run a model over answers, once; a prompt that stands before several of them runs once for all.
+    """Score answers in one pass; a prompt shared by several of them runs once.
 
     Args:
         model: The model.
         rows: The answers' tokens, the `scored` of `uds_lens.data.answer_sequences`.
-        names: What to call the rows in an error, their questions for example; default their numbers.
+        names: Names of the rows in an error, their questions for example; default their numbers.
         token_budget: Tokens per batch, padding included.
         desc: Label of the progress bar.
         show: Progress bar on, off, or (None) in terminals only.
@@ -82,7 +81,7 @@ def score_answers(
     longest = getattr(model.hf.config.get_text_config(), "max_position_embeddings", None)
     fitting = [i for i, row in enumerate(rows) if longest is None or len(row.ids) <= longest]
     empty = torch.empty(0)
-    found: list[tuple[Tensor, ...]] = [(empty, empty.bool(), empty, empty.long())] * len(rows)
+    scores: list[tuple[Tensor, ...]] = [(empty, empty.bool(), empty, empty.long())] * len(rows)
     broken: list[int] = []
     batches, total = _batches(model, [rows[i] for i in fitting], token_budget)
     for indices, states in progress(batches, total=total, desc=desc, unit="batch", enabled=show):
@@ -91,58 +90,47 @@ def score_answers(
         read = read_tokens(model.anatomy, states, targets)
         counts = [len(rows[i].scored) for i in chosen]
         for i, *parts in zip(chosen, *(values.cpu().split(counts) for values in read), strict=True):
-            found[i] = tuple(part.clone() for part in parts)
-            if not bool(found[i][0].isfinite().all()):
+            scores[i] = tuple(part.clone() for part in parts)
+            if not bool(scores[i][0].isfinite().all()):
                 broken.append(i)
     if broken:
         first = min(broken)
         raise_not_finite(model.name, f"number {first}" if names is None else names[first])
-    return AnswerScores(*zip(*found, strict=True)) if found else AnswerScores((), (), ())
-
-
-_States: TypeAlias = tuple[list[int], Tensor]
-"""Indices of some rows, and the states `[token, d_model]` that predict their scored tokens, row after row."""
+    return AnswerScores(*zip(*scores, strict=True)) if scores else AnswerScores((), (), ())
 
 
 def _batches(
     model: HookedModel, rows: Sequence[TokenSequence], token_budget: int
-) -> tuple[Iterator[_States], int]:
-    """All rows in batches as they are run, and how many batches there are."""
+) -> tuple[Iterator[tuple[list[int], Tensor]], int]:
+    """Return an iterator over batches (indices, states that predict their scored tokens), and their number."""
     costs, layout = ModelCosts.of(model.hf.config, model.device), row_layout(model)
+    lengths = [len(row.ids) for row in rows]
     prompts = shared_prompts(rows) if may_share_prompts(model) else {}
     if layout.limit is not None:  # a prompt's keys are not those that it has in a text beyond the limit
         prompts = {
             prompt: owners
             for prompt, owners in prompts.items()
-            if all(layout.kind(len(rows[index].ids)) == 0 for index in owners)
+            if all(layout.kind(lengths[index]) == 0 for index in owners)
         }
     chunks = plan_chunks(rows, prompts, costs=costs, token_budget=token_budget)
     together = {index for owners in prompts.values() for index in owners}
     alone = [index for index in range(len(rows)) if index not in together]
     planned = costs.forward_batches([rows[index] for index in alone], token_budget=token_budget)
-    batches = layout.split(
-        [[alone[number] for number in batch] for batch in planned], [len(row.ids) for row in rows]
-    )
-    behind = (states for chunk in chunks for states in _behind_prompts(model, rows, chunk))
-    whole = ((batch, _whole(model, rows, batch)) for batch in batches)
-    return chain(behind, whole), sum(len(chunk.batches) for chunk in chunks) + len(batches)
+    batches = layout.split([[alone[number] for number in batch] for batch in planned], lengths)
 
+    def whole(batches: Sequence[list[int]]) -> Iterator[tuple[list[int], Tensor]]:
+        pad = model.tokenizer.pad_token_id if model.tokenizer is not None else None
+        for indices in batches:
+            batch = make_batch(rows, indices=indices, pad_token_id=pad, padding_side=layout.padding_side)
+            batch = batch.to(model.device)
+            states = normed_at_window(model, batch)
+            yield indices, states[batch.scored_mask.to(states.device)]
 
-def _behind_prompts(
-    model: HookedModel, rows: Sequence[TokenSequence], chunk: PromptChunk
-) -> Iterator[_States]:
-    try:
-        yield from normed_behind_prompts(model, rows, chunk)
-    except NotShared:
-        for batch in row_layout(model).split(chunk.batches, [len(row.ids) for row in rows]):
-            yield batch, _whole(model, rows, batch)
+    def behind(chunk: PromptChunk) -> Iterator[tuple[list[int], Tensor]]:
+        try:
+            yield from normed_behind_prompts(model, rows, chunk)
+        except NotShared:
+            yield from whole(layout.split(chunk.batches, lengths))
 
-
-def _whole(
-    model: HookedModel, rows: Sequence[TokenSequence], indices: list[int]
-) -> Float[Tensor, "token d_model"]:
-    pad = model.tokenizer.pad_token_id if model.tokenizer is not None else None
-    side = row_layout(model).padding_side
-    batch = make_batch(rows, indices=indices, pad_token_id=pad, padding_side=side).to(model.device)
-    states = normed_at_window(model, batch)
-    return states[batch.scored_mask.to(states.device)]
+    total = sum(len(chunk.batches) for chunk in chunks) + len(batches)
+    return chain(chain.from_iterable(map(behind, chunks)), whole(batches)), total

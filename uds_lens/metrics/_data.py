@@ -17,6 +17,18 @@ from uds_lens.data._readers import check_limit, sorted_by
 from uds_lens.errors import DataError, MissingSplitError, warn_once
 from uds_lens.results._cautions import about_first_rows
 
+_SETS = {
+    "forget": "forget set",
+    "holdout": "holdout set (questions of the same kind that no model has seen)",
+    "retain": "retain set (questions about what should be kept)",
+    "real_authors": "real-authors set",
+    "world_facts": "world-facts set",
+}
+
+_Examples: TypeAlias = Annotated[
+    Sequence[ForgetExample], PlainValidator(lambda rows: tuple(as_examples(rows)))
+]
+
 
 @dataclass(frozen=True)
 class AnswerText:
@@ -26,21 +38,16 @@ class AnswerText:
     """Index of the example it belongs to, in its set."""
 
     question: str
-    """What is asked."""
+    """The question."""
 
     answer: str
-    """What is scored: the reference, a paraphrase, or a wrong answer."""
-
-
-_Examples: TypeAlias = Annotated[
-    Sequence[ForgetExample], PlainValidator(lambda rows: tuple(as_examples(rows)))
-]
+    """Text that is scored: the reference, a paraphrase, or a wrong answer."""
 
 
 @validated
 @dataclass(frozen=True, kw_only=True)
 class MetricData:
-    """What is asked. A set that is absent costs the metrics that need it, which then are NaN with the reason.
+    """Sets of questions. An absent set costs the metrics that need it, which are NaN with the reason.
 
     A set is a list of examples, or whatever `load_examples` reads: rows as dicts, a table, a path.
 
@@ -83,20 +90,20 @@ class MetricData:
         return [example for example in chosen if (example.entity or "").strip()]
 
     def examples(self, name: str) -> Sequence[ForgetExample]:
-        """The examples of a set; "forget/paraphrased" names those of "forget"."""
+        """Return the examples of a set; those of "forget" for "forget/paraphrased"."""
         return getattr(self, name.partition("/")[0])
 
     def texts(self, name: str) -> list[AnswerText]:
-        """Answers of a set: "forget" the references, "forget/paraphrased", "forget/perturbed" the other answers."""
+        """Return answers of a set: "forget" the references, "forget/paraphrased", "forget/perturbed" the others."""
         kind = name.partition("/")[2]
         return [
             AnswerText(index, example.question, answer)
             for index, example in enumerate(self.examples(name))
-            for answer in _answers(example, kind)
+            for answer in (getattr(example, f"{kind}_answers") if kind else (example.answer,))
         ]
 
     def missing(self, name: str) -> str | None:
-        """Why a set cannot be asked, as a clause; None if it can."""
+        """Return why a set cannot be asked, as a clause; None if it can."""
         if name == "entities":
             if self.with_entities:
                 return None
@@ -104,18 +111,18 @@ class MetricData:
                 "no example" if self.sample is None else f"none of the {len(self.forget)} sampled questions"
             )
             return f"{asked} has an entity span"
-        kind = name.partition("/")[2]
+        base, _, kind = name.partition("/")
         if not self.examples(name):
-            return f"there is no {_WHAT[name.partition('/')[0]]}"
+            return f"there is no {_SETS[base]}"
         if kind and not self.texts(name):
-            return f"no example of the {_TITLE[name.partition('/')[0]]} set has a {kind} answer"
+            return f"no example of the {_SETS[base].partition(' (')[0]} has a {kind} answer"
         return None
 
     def limited(self, n: int | None, *, sample: Sampling = "random", seed: int = 0) -> MetricData:
         """Return a sample of n examples of every set, so that all metrics of the forget set ask the same questions.
 
         Each set is sampled by `uds_lens.data.sample_examples`; `entities` keeps the rows of the questions that were
-        drawn from `forget` (matched by question, else by an id of its own), so it may hold fewer than n.
+        drawn from `forget` (matched by question, else by a custom id), so it may hold fewer than n.
 
         Args:
             n: Examples of every set; None keeps all.
@@ -131,41 +138,22 @@ class MetricData:
             ConfigError: `n` is not a whole number of at least 1, or `sample` no such word.
         """
         check_limit(n)
-        whole: dict[str, Sequence[ForgetExample]] = {name: getattr(self, name) for name in _TITLE}
+        whole: dict[str, Sequence[ForgetExample]] = {name: getattr(self, name) for name in _SETS}
         if n is None or all(len(part) <= n for part in whole.values()):
             return self
         kept = {name: sample_examples(part, n, seed=seed, sample=sample) for name, part in whole.items()}
         if self.entities is not None:
             whole["entities"] = self.entities
-            followers = _of_questions(kept["forget"], self.forget, self.entities)
-            kept["entities"] = (
-                sample_examples(self.entities, n, seed=seed, sample=sample)
-                if followers is None
-                else followers
-            )
+            matched = _of_questions(kept["forget"], self.forget, self.entities)
+            if matched is None:
+                matched = sample_examples(self.entities, n, seed=seed, sample=sample)
+            kept["entities"] = matched
         return replace(self, **kept, sample=sample_record(whole, kept, limit=n, sample=sample, seed=seed))
 
     def sizes(self) -> dict[str, int]:
-        """Number of examples per set."""
-        counts = {name: len(getattr(self, name)) for name in _TITLE}
+        """Return the number of examples per set."""
+        counts = {name: len(getattr(self, name)) for name in _SETS}
         return {**counts, "entities": len(self.with_entities)}
-
-
-_TITLE = {
-    "forget": "forget",
-    "holdout": "holdout",
-    "retain": "retain",
-    "real_authors": "real-authors",
-    "world_facts": "world-facts",
-}
-
-_WHAT = {
-    "forget": "forget set",
-    "holdout": "holdout set (questions of the same kind that no model has seen)",
-    "retain": "retain set (questions about what should be kept)",
-    "real_authors": "real-authors set",
-    "world_facts": "world-facts set",
-}
 
 
 def load_tofu_data(
@@ -176,7 +164,7 @@ def load_tofu_data(
     sample: Sampling = "random",
     seed: int = 0,
 ) -> MetricData:
-    """TOFU as the metrics need it: one forget split with its variants, holdout, retain, real authors, world facts.
+    """Load one forget split of TOFU with its variants, holdout, retain, real authors and world facts.
 
     The sets are those of Open-Unlearning: `<split>` with `<split>_perturbed`, `holdoutNN`, `retain_perturbed`,
     `real_authors_perturbed`, `world_facts_perturbed`; and `<split>_filtered` for the entity spans, where it exists.
@@ -185,7 +173,7 @@ def load_tofu_data(
         source: A directory with TOFU files, or a Hub data set such as "locuslab/TOFU".
         split: "forget01", "forget05" or "forget10".
         limit: Ask this many examples of every set.
-        sample: Which: "random", spread over the subjects, or "first".
+        sample: "random", spread over the subjects, or "first".
         seed: Seed of the random sample.
 
     Returns:
@@ -194,14 +182,21 @@ def load_tofu_data(
     Raises:
         DataError: The forget split itself is not there.
     """
+
+    def optional(name: str) -> list[ForgetExample]:
+        try:
+            return load_tofu(source, name)
+        except MissingSplitError:  # a broken file still raises
+            return []
+
     holdout = split.replace("forget", "holdout")
     data = MetricData(
         forget=load_tofu(source, split),
-        holdout=_optional(source, holdout) if holdout != split else (),
-        retain=_optional(source, "retain_perturbed"),
-        real_authors=_optional(source, "real_authors_perturbed"),
-        world_facts=_optional(source, "world_facts_perturbed"),
-        entities=_optional(source, f"{split}_filtered") or None,
+        holdout=optional(holdout) if holdout != split else (),
+        retain=optional("retain_perturbed"),
+        real_authors=optional("real_authors_perturbed"),
+        world_facts=optional("world_facts_perturbed"),
+        entities=optional(f"{split}_filtered") or None,
     )
     return data.limited(limit, sample=sample, seed=seed)
 
@@ -214,25 +209,23 @@ def open_metric_data(
     sample: Sampling = "random",
     seed: int = 0,
 ) -> MetricData:
-    """What a user writes on a command line: "tofu:DIR", "tofu:locuslab/TOFU", or a file with a forget set.
+    """Load data as written on a command line: "tofu:DIR", "tofu:locuslab/TOFU", or a file with a forget set.
 
     Args:
         source: "tofu:" and a place for `load_tofu_data`, a directory, or anything `load_examples` reads.
         split: Forget split of TOFU.
         limit: Ask this many examples of every set.
-        sample: Which: "random", spread over the subjects, or "first".
+        sample: "random", spread over the subjects, or "first".
         seed: Seed of the random sample.
 
     Returns:
         The sets; a single file gives the forget set alone.
     """
-    from uds_lens.data import load_examples
-
     if source.startswith("tofu:") or Path(source).expanduser().is_dir():
         return load_tofu_data(
             source.removeprefix("tofu:"), split=split, limit=limit, sample=sample, seed=seed
         )
-    return MetricData(forget=load_examples(source)).limited(limit, sample=sample, seed=seed)
+    return MetricData(forget=as_examples(source)).limited(limit, sample=sample, seed=seed)
 
 
 def sample_record(
@@ -244,90 +237,72 @@ def sample_record(
     seed: int,
 ) -> dict[str, Any]:
     """Return how sets were sampled, for provenance; see `MetricData.limited`."""
-    subjects = {
-        name: {"asked": _subjects(kept[name]), "of": _subjects(part)}
-        for name, part in whole.items()
-        if any(example.subject for example in part)
+
+    def n_subjects(examples: Sequence[ForgetExample]) -> int:
+        return len({example.subject for example in examples if example.subject})
+
+    record = {
+        "limit": limit,
+        "of": {name: len(part) for name, part in whole.items()},
+        "sample": sample,
+        "seed": seed,
+        "subjects": {
+            name: {"asked": n_subjects(kept[name]), "of": n_subjects(part)}
+            for name, part in whole.items()
+            if n_subjects(part)
+        },
     }
-    told = {"limit": limit, "of": {name: len(part) for name, part in whole.items()}, "sample": sample}
-    told |= {"seed": seed, "subjects": subjects}
-    return told if sample == "random" else told | {"sorted_by": sorted_by(whole["forget"])}
+    return record if sample == "random" else record | {"sorted_by": sorted_by(whole["forget"])}
 
 
 def about_sample(sample: Mapping[str, Any]) -> str:
-    """Return a record of `MetricData.sample` in words, with a caution where the first rows of a file were taken.
+    """Describe a record of `MetricData.sample`, with a caution where the first rows of a file were taken.
 
     Example:
         >>> about_sample({"limit": 2, "of": {"forget": 9}, "sample": "random", "seed": 0})
-        'Of every set a random sample was asked: at most 2 (forget: of 9; seed 0).'
+        'Random sample of at most 2 examples per set (forget: of 9; seed 0).'
     """
-    subjects = sample.get("subjects", {}).get("forget")
-    about = "" if subjects is None else f", about {subjects['asked']} of {subjects['of']} subjects"
+    subjects = sample.get("subjects", {})
+    about = "" if "forget" not in subjects else ", {asked} of {of} subjects".format(**subjects["forget"])
     forget = f"forget: of {sample['of']['forget']}{about}"
     if sample["sample"] == "random":
-        return f"Of every set a random sample was asked: at most {sample['limit']} ({forget}; seed {sample['seed']})."
-    said = f"Of every set only the first rows were asked: at most {sample['limit']} ({forget})."
+        return (
+            f"Random sample of at most {sample['limit']} examples per set ({forget}; seed {sample['seed']})."
+        )
+    text = f"Only the first rows of each set, at most {sample['limit']} ({forget})."
     if sample["sample"] == "first_of_each":
-        few = sample.get("subjects", {}).get("entities")
-        about = "" if few is None else f" (about {few['asked']} of {few['of']} subjects)"
-        said += f" The rows with entities are the first of their own file{about}, not those of the same questions."
-    return f"{said} {about_first_rows(sample.get('sorted_by', 'unknown'))}"
-
-
-def _subjects(examples: Sequence[ForgetExample]) -> int:
-    return len({example.subject for example in examples if example.subject})
+        few = (
+            "" if "entities" not in subjects else " ({asked} of {of} subjects)".format(**subjects["entities"])
+        )
+        text += f" Rows with entities are the first of their own file{few}, not those of the same questions."
+    return f"{text} {about_first_rows(sample.get('sorted_by', 'unknown'))}"
 
 
 def _of_questions(
     drawn: Sequence[ForgetExample], forget: Sequence[ForgetExample], entities: Sequence[ForgetExample]
 ) -> list[ForgetExample] | None:
     """Return the rows of `entities` that belong to the drawn questions; None where none belongs to any question."""
-    by: dict[Any, int] = {}
-    for place, row in enumerate(forget):
-        for key in (("both", row.question, row.answer), ("question", row.question), *_own_id(row)):
-            by.setdefault(key, place)
-    places = [
-        next(
-            (
-                by[key]
-                for key in (("both", row.question, row.answer), ("question", row.question), *_own_id(row))
-                if key in by
-            ),
-            None,
-        )
-        for row in entities
-    ]
-    unknown = places.count(None)
-    if unknown == len(places):
+
+    def keys(row: ForgetExample) -> list[tuple[str, ...]]:
+        # a row number is no id: row 3 of two files need not be the same question
+        ids = [] if row.id == str(row.row) else [("id", row.id)]
+        return [("both", row.question, row.answer), ("question", row.question), *ids]
+
+    by_key: dict[tuple[str, ...], ForgetExample] = {}
+    for row in forget:
+        for key in keys(row):
+            by_key.setdefault(key, row)
+    owners = [next((by_key[key] for key in keys(row) if key in by_key), None) for row in entities]
+    unknown = owners.count(None)
+    if unknown == len(owners):
         return None
     if unknown:
         warn_once(
-            f"{unknown} of {len(entities)} rows with entities ask a question that the forget set does not hold; a "
+            f"{unknown} of {len(entities)} rows with entities ask a question that the forget set does not have; a "
             "sample leaves them out, so that all metrics are measured on the same questions. Give both sets the same "
             "questions or ids."
         )
     chosen = {id(row) for row in drawn}
     return [
-        row
-        for row, place in zip(entities, places, strict=True)
-        if place is not None and id(forget[place]) in chosen
+        row for row, owner in zip(entities, owners, strict=True) if owner is not None and id(owner) in chosen
     ]
-
-
-def _own_id(row: ForgetExample) -> list[tuple[str, str]]:
-    """Return the id as a key, unless it is a row number: row 3 of two files need not be the same question."""
-    return [] if row.id == str(row.row) else [("id", row.id)]
-
-
-def _answers(example: ForgetExample, kind: str) -> Sequence[str]:
-    if not kind:
-        return (example.answer,)
-    return example.paraphrased_answers if kind == "paraphrased" else example.perturbed_answers
-
-
-def _optional(source: str | os.PathLike[str], split: str) -> list[ForgetExample]:
-    """A split, or nothing where the place has no such split; a broken file still raises."""
-    try:
-        return load_tofu(source, split)
-    except MissingSplitError:
-        return []

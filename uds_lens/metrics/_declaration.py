@@ -1,10 +1,12 @@
-"""Means that keep what is undefined undefined."""
+"""Metrics as records: what one needs, which way it points, its function, and the decorator that declares it.
+
+Nothing here loads torch.
+"""
 
 from __future__ import annotations
 
 import math
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -19,19 +21,19 @@ if TYPE_CHECKING:
     from uds_lens.metrics._answers import AnswerScores
     from uds_lens.metrics._data import MetricData
     from uds_lens.metrics._fisher import FisherMasks
-    from uds_lens.metrics._fluency import FluencyScorer
-    from uds_lens.metrics._options import MetricOptions
+    from uds_lens.metrics._options import FluencyScorer, MetricOptions
+    from uds_lens.metrics._passes import Session
 
 
 class Undefined(Exception):  # noqa: N818 - it is an outcome, not a failure
     """A metric has no value; the message says why, as a clause."""
 
 
-def harmonic_mean(values: Sequence[float]) -> float:
-    """Harmonic mean: `n / sum(1 / v)`.
+# Means that keep what is undefined undefined.
 
-    Args:
-        values: Numbers >= 0.
+
+def harmonic_mean(values: Sequence[float]) -> float:
+    """Return the harmonic mean `n / sum(1 / v)` of values >= 0.
 
     Returns:
         Between the smallest and the largest value; 0 if one of them is 0, NaN if one is NaN or there is none.
@@ -51,7 +53,7 @@ def harmonic_mean(values: Sequence[float]) -> float:
 
 
 def mean_of_defined(values: Sequence[float]) -> float:
-    """Mean of the values that are not NaN; NaN if there is none.
+    """Return the mean of the values that are not NaN; NaN if there is none.
 
     >>> mean_of_defined([1.0, float("nan"), 2.0])
     1.5
@@ -61,7 +63,7 @@ def mean_of_defined(values: Sequence[float]) -> float:
 
 
 def geometric_mean(probabilities: Sequence[float]) -> float:
-    """Geometric mean over the answers of one example, for example its paraphrases; NaN without any.
+    """Return the geometric mean over the answers of one example, its paraphrases for instance; NaN without any.
 
     >>> round(geometric_mean([0.5, 0.125]), 6), geometric_mean([0.5, 0.0])
     (0.25, 0.0)
@@ -74,7 +76,7 @@ def geometric_mean(probabilities: Sequence[float]) -> float:
 
 
 def harmonic_of_parts(parts: Mapping[str, float]) -> float:
-    """Harmonic mean of named values.
+    """Return the harmonic mean of named values.
 
     Raises:
         Undefined: One of them is NaN; names it.
@@ -89,10 +91,8 @@ def harmonic_of_parts(parts: Mapping[str, float]) -> float:
     return harmonic_mean(list(parts.values()))
 
 
-# What a metric is: its name, what it needs, which way it points, what its ends mean.
-
 Role: TypeAlias = Literal["retain", "full", "model"]
-"""Which model a pass runs on; `model` is the one that is evaluated."""
+"""Model that a pass runs on; `model` is the one that is evaluated."""
 
 Kind: TypeAlias = Literal[
     "answers", "generations", "states", "patched", "lens", "fisher_spill", "fisher_masks", "fisher_sums"
@@ -105,15 +105,15 @@ Group: TypeAlias = Literal[
 """Families of metrics; `custom` is for a user's own."""
 
 Direction: TypeAlias = Literal["knowledge", "erasure", "utility"]
-"""What a higher value means: the forget set is still known, it is erased, or the model is more useful."""
+"""Meaning of a higher value: the forget set is still known, it is erased, or the model is more useful."""
 
 
 @dataclass(frozen=True)
 class Pass:
-    """One piece of measuring: a model run over a set of texts. Metrics that name the same pass share it."""
+    """One measurement: a model run over a set of texts. Metrics that name the same pass share it."""
 
     role: Role
-    """Which model runs."""
+    """Model that runs."""
 
     kind: Kind
     """What is measured."""
@@ -133,15 +133,42 @@ class Pass:
         return self.what if self.kind in ("answers", "generations") else "entities"
 
 
+def needs_answers(*sets: str, role: Role = "model", optional: bool = False) -> tuple[Pass, ...]:
+    """Return passes that score the answers of sets token by token, teacher-forced: `Evidence.answers`.
+
+    >>> needs_answers("forget", "forget/paraphrased")[1].what
+    'forget/paraphrased'
+    """
+    return tuple(Pass(role, "answers", name, optional=optional) for name in sets)
+
+
+def needs_generations(*sets: str, role: Role = "model", jailbreak: bool = False) -> tuple[Pass, ...]:
+    """Return passes that let a model answer the questions of sets: `Evidence.generations`.
+
+    >>> needs_generations("forget", jailbreak=True)[0].start
+    True
+    """
+    return tuple(Pass(role, "generations", name, start=jailbreak) for name in sets)
+
+
+def needs_states(*roles: Role) -> tuple[Pass, ...]:
+    """Return passes that keep the residual stream of models at the entities: `Evidence.stacked_states`.
+
+    >>> [each.role for each in needs_states("retain", "model")]
+    ['retain', 'model']
+    """
+    return tuple(Pass(role, "states") for role in roles)
+
+
 @dataclass(frozen=True)
 class Outcome:
-    """What a metric found, before its name and cost are attached."""
+    """Value of a metric, before its name and cost are attached."""
 
     value: float
     """The metric; NaN where it is undefined."""
 
     reason: str | None = None
-    """Why it is NaN, as a sentence."""
+    """Why it is NaN, as a clause."""
 
     ids: Sequence[str] = ()
     """Examples, in the order of `per_example`."""
@@ -153,17 +180,34 @@ class Outcome:
     """More numbers behind the value, per layer for example."""
 
 
+def mean_outcome(ids: Sequence[str], per_example: Sequence[float], **details: Any) -> Outcome:
+    """Return the mean over examples that have a value; NaN with the reason where none has.
+
+    >>> mean_outcome(["a", "b"], [1.0, float("nan")]).value
+    1.0
+    """
+    value = mean_of_defined(per_example)
+    reason = "no example has a value" if math.isnan(value) else None
+    return Outcome(value, reason, tuple(ids), tuple(per_example), details)
+
+
 class Meaning(NamedTuple):
-    """How to read a value."""
+    """Scale of a metric."""
 
     direction: Direction
-    """What a higher value means."""
+    """Meaning of a higher value."""
 
     zero: str
-    """What 0 means."""
+    """Meaning of 0."""
 
     one: str
-    """What 1 means."""
+    """Meaning of 1."""
+
+    low: float = 0.0
+    """Smallest possible value."""
+
+    high: float = 1.0
+    """Largest possible value."""
 
 
 KNOWN = Meaning("knowledge", "nothing left", "known by heart")
@@ -173,7 +217,7 @@ USEFUL = Meaning("utility", "useless", "perfect")
 
 @dataclass(frozen=True, kw_only=True)
 class MetricSpec:
-    """One metric, declared once."""
+    """Declaration of a metric."""
 
     name: str
     """Key in results, on the command line and in the published tables."""
@@ -185,13 +229,13 @@ class MetricSpec:
     """Family."""
 
     meaning: Meaning
-    """Which way it points, and what 0 and 1 mean."""
+    """Its scale."""
 
     score: Callable[[Evidence], Outcome]
-    """From what was measured to the value."""
+    """Function from measurements to the value."""
 
     passes: tuple[Pass, ...] = ()
-    """What has to be measured."""
+    """Measurements it needs."""
 
     uses: tuple[str, ...] = ()
     """Metrics it is made of."""
@@ -203,13 +247,17 @@ class MetricSpec:
     """Sets it compares with, beyond those its passes run over."""
 
     packages: tuple[str, ...] = ()
-    """Optional packages it cannot do without, by their names in Python."""
+    """Optional packages it requires, by their names in Python."""
 
-    low: float = 0.0
-    """Smallest possible value."""
+    @property
+    def low(self) -> float:
+        """Smallest possible value."""
+        return self.meaning.low
 
-    high: float = 1.0
-    """Largest possible value."""
+    @property
+    def high(self) -> float:
+        """Largest possible value."""
+        return self.meaning.high
 
     @property
     def made_of(self) -> tuple[str, ...]:
@@ -218,7 +266,7 @@ class MetricSpec:
 
     @property
     def origin(self) -> str:
-        """Module and name of the function that makes its value."""
+        """Module and name of its function."""
         score = getattr(self.score, "func", self.score)
         return f"{getattr(score, '__module__', '?')}.{getattr(score, '__qualname__', type(score).__name__)}"
 
@@ -229,64 +277,119 @@ class MetricSpec:
 
     @property
     def sets(self) -> tuple[str, ...]:
-        """Sets of `MetricData` it cannot do without."""
+        """Sets of `MetricData` it requires."""
         return tuple(dict.fromkeys((*(p.set_name for p in self.passes if not p.optional), *self.references)))
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """What it asks of the caller beyond the model: "output", "internal", "retain", "full"."""
-        found: set[str] = {str(each.role) for each in self.passes if each.role != "model"}
-        found |= {"output" if p.kind in ("answers", "generations") else "internal" for p in self.passes}
-        return tuple(need for need in ("output", "internal", "retain", "full") if need in found)
+        """Access it needs: "output", "internal", "retain", "full"."""
+        needed: set[str] = {p.role for p in self.passes if p.role != "model"}
+        needed |= {"output" if p.kind in ("answers", "generations") else "internal" for p in self.passes}
+        return tuple(need for need in ("output", "internal", "retain", "full") if need in needed)
 
 
-def mean_outcome(ids: Sequence[str], per_example: Sequence[float], **details: Any) -> Outcome:
-    """The mean over examples that have a value; NaN with the reason where none has.
+class Evidence:
+    """Everything that was measured for one model and its references, as the function of a metric reads it."""
 
-    >>> mean_outcome(["a", "b"], [1.0, float("nan")]).value
-    1.0
-    """
-    value = mean_of_defined(per_example)
-    reason = "no example has a value" if math.isnan(value) else None
-    return Outcome(value, reason, tuple(ids), tuple(per_example), details)
+    def __init__(self, session: Session, fluency: FluencyScorer) -> None:
+        self._session = session
+        self.data: MetricData = session.data
+        """The sets of questions."""
+        self.options: MetricOptions = session.options
+        """The settings."""
+        self.fluency = fluency
+        """Scorer that tells language from gibberish."""
+        self.outcomes: dict[str, Outcome] = {}
+        """Outcomes of the metrics before this one."""
 
+    def ids(self, name: str) -> list[str]:
+        """Ids of a set's examples."""
+        return [example.id for example in self.data.examples(name)]
 
-def needs_answers(*sets: str, role: Role = "model", optional: bool = False) -> tuple[Pass, ...]:
-    """Passes over the answers of sets, teacher-forced: `Evidence.answers` has what a model says of each token.
+    def texts(self, name: str) -> Sequence[str]:
+        """Answers of a set, in the order of `answers`."""
+        return [text.answer for text in self.data.texts(name)]
 
-    >>> needs_answers("forget", "forget/paraphrased")[1].what
-    'forget/paraphrased'
-    """
-    return tuple(Pass(role, "answers", name, optional=optional) for name in sets)
+    def answers(self, name: str, role: Role = "model") -> AnswerScores:
+        """Scores of every token of every answer of a set; of no answer where the set is empty."""
+        from uds_lens.metrics._answers import AnswerScores
 
+        results = self._session.results
+        done = results.get(Pass(role, "answers", name)) or results.get(
+            Pass(role, "answers", name, optional=True)
+        )
+        return AnswerScores((), (), ()) if done is None else done.value
 
-def needs_generations(*sets: str, role: Role = "model", jailbreak: bool = False) -> tuple[Pass, ...]:
-    """Passes that let a model answer the questions of sets: `Evidence.generations` has the texts.
+    def by_example(self, name: str, values: Sequence[float]) -> list[list[float]]:
+        """Values of a set's answers, listed per example (several where there are paraphrases)."""
+        listed: list[list[float]] = [[] for _ in self.data.examples(name)]
+        for text, value in zip(self.data.texts(name) if values else (), values, strict=True):
+            listed[text.owner].append(value)
+        return listed
 
-    >>> needs_generations("forget", jailbreak=True)[0].start
-    True
-    """
-    return tuple(Pass(role, "generations", name, start=jailbreak) for name in sets)
+    def generations(self, name: str, role: Role = "model", *, jailbreak: bool = False) -> tuple[str, ...]:
+        """Greedy answers to a set's questions."""
+        return self._value(Pass(role, "generations", name, start=jailbreak))
 
+    def stacked_states(self, role: Role, layer: int) -> Float[Tensor, "token d_model"]:
+        """States of one layer at the scored positions of all examples, float64."""
+        import torch
 
-def needs_states(*roles: Role) -> tuple[Pass, ...]:
-    """Passes that keep the residual stream of models at the entities: `Evidence.stacked_states`.
+        source = self._value(Pass(role, "states"))
+        rows = self._session.plan.encoded.rows
+        at = [[position - row.window[0] for position in row.scored] for row in rows]
+        return torch.cat([source.store.get(n)[layer, places].double() for n, places in enumerate(at)])
 
-    >>> [each.role for each in needs_states("retain", "model")]
-    ['retain', 'model']
-    """
-    return tuple(Pass(role, "states") for role in roles)
+    def patched_delta(self, role: Role) -> Float[Tensor, "example layer"]:
+        """Log-probability lost by patching a model's states into `full`, nats per token."""
+        return self._value(Pass("full", "patched", role)).delta
 
+    def lens(self, role: Role) -> Float[Tensor, "example layer"]:
+        """Logit Lens of a model's states through the head of `full`, nats per token."""
+        return self._value(Pass("full", "lens", role))
 
-# Where metrics are declared: one decorator, for ours and for a user's own.
+    def masks(self) -> FisherMasks:
+        """Fisher masks of `full` and `retain`."""
+        return self._value(Pass("full", "fisher_masks"))
+
+    def fisher(self) -> list[Float[Tensor, "_"]]:
+        """Fisher information of the model at the masked weights: a tensor per layer."""
+        return self._value(Pass("model", "fisher_sums"))
+
+    def entity_ids(self) -> list[str]:
+        """Ids of the examples that white-box metrics look at."""
+        return [row.example.id for row in self._session.plan.encoded.rows]
+
+    def n_skipped(self) -> int:
+        """Number of examples whose entity could not be located."""
+        return len(self._session.plan.encoded.skipped)
+
+    def n_layers(self) -> int:
+        """Number of layers of the models."""
+        return self._session.records["full"].n_layers
+
+    def value(self, name: str) -> float:
+        """Value of another metric.
+
+        Raises:
+            Undefined: It is NaN; carries its reason.
+        """
+        outcome = self.outcomes[name]
+        if math.isnan(outcome.value):
+            raise Undefined(f"{name} is NaN: {outcome.reason}")
+        return outcome.value
+
+    def _value(self, wanted: Pass) -> Any:
+        return self._session.results[wanted].value
+
 
 Score = TypeVar("Score", bound=Callable[..., Outcome])
-"""From `Evidence` to the value."""
+"""Function from `Evidence` to the value."""
 
 _declared: dict[str, MetricSpec] = {}
 
 DECLARED: Mapping[str, MetricSpec] = MappingProxyType(_declared)
-"""What has been declared so far, in that order. `uds_lens.metrics.METRICS` is the same with all of ours loaded."""
+"""Metrics declared so far, in that order. `uds_lens.metrics.METRICS` is the same with all of ours loaded."""
 
 
 def metric(
@@ -297,35 +400,30 @@ def metric(
     group: Group = "custom",
     passes: Sequence[Pass] = (),
     uses: Sequence[str] = (),
-    uses_if: Mapping[str, Sequence[str]] | None = None,
     references: Sequence[str] = (),
     packages: Sequence[str] = (),
-    low: float = 0.0,
-    high: float = 1.0,
 ) -> Callable[[Score], Score]:
-    """Declare a metric: the decorated function turns what was measured into its value.
+    """Declare a metric: the decorated function turns measurements into its value.
 
-    From then on it is in `METRICS`, in `evaluate` and, where the module is imported, on the command line. Its results
-    are saved with its declaration, so that they load where the metric is unknown.
+    It is then in `METRICS`, in `evaluate` and, where the module is imported, on the command line. Results are saved
+    with the declaration, so that they load where the metric is unknown. For metrics that a setting adds (`uses_if`),
+    see `add_metric`.
 
     Args:
-        name: Key in results: small letters, digits, `_` and `.`.
+        name: Key in results: lower-case letters, digits, `_` and `.`.
         label: Name for tables and figures.
-        meaning: Which way it points, and what 0 and 1 mean.
+        meaning: Direction, meaning of 0 and 1, smallest and largest value.
         group: Family.
-        passes: What has to be measured (`needs_answers`, `needs_generations`, `needs_states`).
+        passes: Measurements it needs (`needs_answers`, `needs_generations`, `needs_states`).
         uses: Metrics it is made of; they are declared before it.
-        uses_if: More of them, by the name of the `MetricOptions` setting that adds them.
         references: Sets it compares with, beyond those its passes run over.
-        packages: Optional packages it cannot do without, by their names in Python.
-        low: Smallest possible value.
-        high: Largest possible value.
+        packages: Optional packages it requires, by their names in Python.
 
     Returns:
         A decorator that leaves the function as it is.
 
     Raises:
-        ConfigError: The name is taken or no name, or a metric it uses does not exist. A function of the same name and
+        ConfigError: The name is invalid or taken, or a metric it uses does not exist. A function of the same name and
             module may be declared again, as a notebook's cell that runs twice does.
 
     Example:
@@ -355,11 +453,8 @@ def metric(
                 score=score,
                 passes=tuple(passes),
                 uses=tuple(uses),
-                uses_if={setting: tuple(names) for setting, names in (uses_if or {}).items()},
                 references=tuple(references),
                 packages=tuple(packages),
-                low=low,
-                high=high,
             )
         )
         return score
@@ -368,127 +463,39 @@ def metric(
 
 
 def add_metric(spec: MetricSpec) -> None:
-    """Declare a metric by its record; `metric` does the same as a decorator.
+    """Declare a metric by its record; the decorator `metric` does it for a function.
 
     Raises:
         ConfigError: As for `metric`.
     """
     if not re.fullmatch(r"[a-z][a-z0-9_.]*", spec.name):
         raise ConfigError(
-            f"a metric is named with small letters, digits, '_' and '.', a letter first; got {spec.name[:60]!r}."
+            f"metric name {spec.name[:60]!r} is invalid: use lower-case letters, digits, '_' and '.', a letter first."
         )
     earlier = _declared.get(spec.name)
     if earlier is not None and (earlier.origin != spec.origin or earlier.is_ours):
         raise ConfigError(
-            f"there is a metric {spec.name!r} already, declared by {earlier.origin}: choose another name"
-            + ("." if earlier.is_ours else f", or withdraw_metric({spec.name!r}) first.")
+            f"metric {spec.name!r} already exists, declared by {earlier.origin}: choose another name"
+            + ("." if earlier.is_ours else f", or call withdraw_metric({spec.name!r}) first.")
         )
     unknown = [name for name in spec.made_of if name not in _declared and not spec.is_ours]
     if unknown:
-        raise ConfigError(f"{spec.name!r} is made of {unknown[0]!r}, which is no metric: declare that first.")
+        raise ConfigError(
+            f"metric {spec.name!r} uses {unknown[0]!r}, which does not exist: declare it first."
+        )
     _declared[spec.name] = spec
 
 
-def order_by_file(files: Sequence[str]) -> None:
-    """Put the metrics declared in these modules first, module by module; the others stay in their order."""
-    rank = {file: number for number, file in enumerate(files)}
-    ordered = sorted(_declared.values(), key=lambda spec: rank.get(spec.origin.rpartition(".")[0], len(rank)))
-    _declared.clear()
-    _declared.update((spec.name, spec) for spec in ordered)
-
-
 def withdraw_metric(name: str) -> None:
-    """Take back a metric of your own.
+    """Withdraw a custom metric.
 
     Raises:
-        ConfigError: There is none of that name, it is one of the library's, or others are made of it.
+        ConfigError: There is none of that name, it is one of the library's, or others use it.
     """
-    found = _declared.get(name)
-    if found is None or found.is_ours:
-        raise ConfigError(f"{name!r} is no metric of your own, and cannot be withdrawn.")
-    users = [spec.name for spec in _declared.values() if name in spec.made_of]
+    spec = _declared.get(name)
+    if spec is None or spec.is_ours:
+        raise ConfigError(f"{name!r} is not a custom metric and cannot be withdrawn.")
+    users = [other.name for other in _declared.values() if name in other.made_of]
     if users:
-        raise ConfigError(f"{users[0]!r} is made of {name!r}: withdraw that first.")
+        raise ConfigError(f"metric {users[0]!r} uses {name!r}: withdraw that first.")
     del _declared[name]
-
-
-# What the function of a metric may ask: what was measured, the data, the settings, and other metrics.
-
-
-class Evidence(ABC):
-    """Everything that was measured for one model and its references. This class loads no torch; `Measured` does."""
-
-    data: MetricData
-    """The sets that were asked."""
-
-    options: MetricOptions
-    """The settings."""
-
-    fluency: FluencyScorer
-    """What tells language from gibberish."""
-
-    outcomes: dict[str, Outcome]
-    """What the metrics before this one found."""
-
-    @abstractmethod
-    def answers(self, name: str, role: Role = "model") -> AnswerScores:
-        """What a model says of every token of every answer of a set; of no text where the set is empty."""
-
-    @abstractmethod
-    def texts(self, name: str) -> Sequence[str]:
-        """The answers of a set, in the order of `answers`."""
-
-    @abstractmethod
-    def by_example(self, name: str, values: Sequence[float]) -> list[list[float]]:
-        """Values of a set's answers, listed per example: several where there are paraphrases."""
-
-    @abstractmethod
-    def generations(self, name: str, role: Role = "model", *, jailbreak: bool = False) -> tuple[str, ...]:
-        """Greedy answers to a set's questions."""
-
-    @abstractmethod
-    def stacked_states(self, role: Role, layer: int) -> Float[Tensor, "token d_model"]:
-        """States of one layer at the scored positions of all examples, float64."""
-
-    @abstractmethod
-    def patched_delta(self, role: Role) -> Float[Tensor, "example layer"]:
-        """What patching a model's states into `full` costs, nats per token."""
-
-    @abstractmethod
-    def lens(self, role: Role) -> Float[Tensor, "example layer"]:
-        """Logit Lens of a model's states through the head of `full`, nats per token."""
-
-    @abstractmethod
-    def masks(self) -> FisherMasks:
-        """Fisher masks of `full` and `retain`."""
-
-    @abstractmethod
-    def fisher(self) -> list[Float[Tensor, "_"]]:
-        """Fisher information of the model at the masked weights: a tensor per layer."""
-
-    @abstractmethod
-    def entity_ids(self) -> list[str]:
-        """Identities of the examples that white-box metrics look at."""
-
-    @abstractmethod
-    def n_skipped(self) -> int:
-        """Examples whose entity could not be located."""
-
-    @abstractmethod
-    def n_layers(self) -> int:
-        """Layers of the models."""
-
-    def ids(self, name: str) -> list[str]:
-        """Identities of a set's examples."""
-        return [example.id for example in self.data.examples(name)]
-
-    def value(self, name: str) -> float:
-        """Another metric's value.
-
-        Raises:
-            Undefined: It is NaN; carries its reason.
-        """
-        outcome = self.outcomes[name]
-        if math.isnan(outcome.value):
-            raise Undefined(f"{name} is NaN: {outcome.reason}")
-        return outcome.value

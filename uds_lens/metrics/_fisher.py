@@ -1,6 +1,8 @@
-"""Gradients of single examples for the weights of single blocks, on the plain transformers model.
+"""Diagonal Fisher information of a model's blocks, the masks where `retain` has more of it, and the erasure there.
 
-Several examples run side by side where the model's blocks allow it (`token_gradients.py`), else one at a time.
+Fisher information is the mean over examples of the squared gradient of the mean entity NLL. Gradients of several
+examples come from one forward and one backward pass where the model's blocks allow it, else one at a time. What is held
+at one time is bounded: squares of as many layers as fit the given memory.
 """
 
 from __future__ import annotations
@@ -9,7 +11,6 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -28,16 +29,155 @@ from uds_lens.models import HookedModel, clone_sharing_weights
 from uds_lens.patching import ModelCosts
 from uds_lens.patching._states import split_call
 
+logger = logging.getLogger(__name__)
+
+_GRAPH_BYTES = 1 << 28
+"""Memory for what is kept of a forward until its backward pass; at least one example runs, however large."""
+
+_EPSILON = 1e-30
+"""Squared gradients are small numbers: large enough to divide by, too small to change a quotient."""
+
+_Take: TypeAlias = Callable[[int, int, Float[Tensor, "weight"]], None]
+"""Gets a layer, where a weight begins among the layer's flattened parameters, and its gradient for one example,
+flattened, in float32. It may not keep the tensor."""
+
+_Starts: TypeAlias = dict[int, dict[str, int]]
+"""Per layer, where each of its weights begins among its flattened parameters."""
+
+
+class _NotByToken(Exception):  # noqa: N818 - a signal, not an error
+    """A block has weights whose gradients cannot be separated by token; the message says where."""
+
+
+# Gradients of single examples for the weights of single blocks.
+
+
+def _each_gradient(
+    model: HookedModel,
+    rows: Sequence[TokenRow],
+    layers: Sequence[int],
+    take: _Take,
+    *,
+    desc: str,
+    show: bool | None,
+) -> None:
+    """Pass the gradient of every example for every weight of some layers to `take`."""
+    starts = {layer: _starts(model, layer) for layer in layers}
+    try:
+        together = _may_run_together(model, rows, min(layers))
+        tokens = max(1, _GRAPH_BYTES // _kept_per_token(model, layers)) if together else 1
+        batches = ModelCosts.of(model.hf.config, model.device).forward_batches(rows, token_budget=tokens)
+        for indices in progress(batches, desc=desc, unit="batch", enabled=show):
+            if together:
+                try:
+                    _side_by_side(model, rows, indices, starts, take)
+                    continue
+                except _NotByToken as why:
+                    logger.info("%r: gradients of one example at a time, because %s", model.name, why)
+                    together = False
+            for index in indices:
+                _alone(model, rows, index, starts, take)
+    except ModelError:
+        with torch.no_grad():
+            for index in range(len(rows)):  # batches are in another order: which is the first?
+                _loss(model, rows, _batch(model, rows, [index]))
+        raise
+
+
+def _block_parameters(model: HookedModel, layer: int) -> list[tuple[str, nn.Parameter]]:
+    """Return the weights of one block, sorted by name; raise `ModelError` where they are quantised."""
+    named = sorted(model.anatomy.layers[layer].named_parameters())
+    integer = [name for name, parameter in named if not parameter.is_floating_point()]
+    if integer:
+        raise ModelError(
+            f"{model.name!r}: {integer[0]} is quantised, and has no gradient. Dequantise the model."
+        )
+    return named
+
+
+def _starts(model: HookedModel, layer: int) -> dict[str, int]:
+    starts, at = {}, 0
+    for name, parameter in _block_parameters(model, layer):
+        starts[name] = at
+        at += parameter.numel()
+    return starts
+
+
+def _n_weights(model: HookedModel, layer: int) -> int:
+    return sum(parameter.numel() for _, parameter in _block_parameters(model, layer))
+
+
+def layer_turns(model: HookedModel, memory_gb: float) -> list[list[int]]:
+    """Group layers whose squares and gradients (float32 each) fit the memory; at least one layer per group."""
+    turns: list[list[int]] = []
+    used = float("inf")
+    for layer in range(model.n_layers):
+        need = 8 * _n_weights(model, layer)
+        if used + need > memory_gb * 2**30:
+            turns.append([])
+            used = 0
+        turns[-1].append(layer)
+        used += need
+    return turns
+
+
+def _kept_per_token(model: HookedModel, layers: Sequence[int]) -> int:
+    """Estimate the bytes a pass keeps of each token: twice what enters and leaves the linear maps of some layers."""
+    maps = [m for layer in layers for m in model.anatomy.layers[layer].modules() if isinstance(m, nn.Linear)]
+    numbers = sum(m.in_features + m.out_features for m in maps) or model.d_model * 32 * len(layers)
+    return 2 * numbers * model.dtype.itemsize
+
+
+def _batch(model: HookedModel, rows: Sequence[TokenRow], indices: Sequence[int]) -> TokenBatch:
+    pad = model.tokenizer.pad_token_id if model.tokenizer is not None else None
+    return make_batch(rows, indices=indices, pad_token_id=pad).to(model.device)
+
+
+def _loss(model: HookedModel, rows: Sequence[TokenRow], batch: TokenBatch) -> Tensor:
+    """Return the sum over examples of the mean NLL of their entities: each gradient is that of its own mean."""
+    states = normed_at_window(model, batch)
+    scored = batch.scored_mask.to(states.device)
+    logits = model.anatomy.unembed(states[scored]).float()
+    targets = batch.targets.to(logits.device)[scored.to(logits.device)]
+    nll = nn.functional.cross_entropy(logits, targets, reduction="none")
+    means = torch.stack([part.mean() for part in nll.split(scored.sum(-1).tolist())])
+    broken = (~means.detach().isfinite()).nonzero()[:, 0].tolist()
+    if broken:
+        raise_not_finite(model.name, rows[min(batch.rows[place] for place in broken)].example.question)
+    return means.sum()
+
+
+def _alone(model: HookedModel, rows: Sequence[TokenRow], index: int, starts: _Starts, take: _Take) -> None:
+    """Take the gradients of one example by autograd."""
+    batch = _batch(model, rows, [index])
+    weights = [
+        (layer, starts[layer][name], p) for layer in starts for name, p in _block_parameters(model, layer)
+    ]
+    flat = [parameter for _, _, parameter in weights]
+    with _differentiable(flat), torch.enable_grad():
+        loss = _loss(model, rows, batch)
+        gradients = torch.autograd.grad(loss, flat, allow_unused=True, materialize_grads=True)
+    for (layer, start, _), gradient in zip(weights, gradients, strict=True):
+        take(layer, start, gradient.reshape(-1).float())
+
+
+@contextmanager
+def _differentiable(parameters: Sequence[Tensor]) -> Iterator[None]:
+    before = [parameter.requires_grad for parameter in parameters]
+    try:
+        for parameter in parameters:
+            parameter.requires_grad_(True)
+        yield
+    finally:
+        for parameter, had in zip(parameters, before, strict=True):
+            parameter.requires_grad_(had)
+
+
 # Gradients of several examples from one forward and one backward pass over all of them.
 #
-# The pass makes gradients of states only, not of weights. Where a module maps states to states, token by
-# token, the gradient of its weights for one example follows from what entered it and from the gradient of
-# what left it, at that example's tokens; for a linear map it is `sum_t g_t x_t^T`. So padding and the other
-# examples do not come into it.
-
-
-class NotByToken(Exception):  # noqa: N818 - a signal, not an error
-    """A block has weights whose gradients cannot be told apart by token; the message says where."""
+# The pass makes gradients of states only, not of weights. Where a module maps states to states, token by token, the
+# gradient of its weights for one example follows from what entered it and from the gradient of what left it, at that
+# example's tokens; for a linear map it is `sum_t g_t x_t^T`. So padding and the other examples do not come into it.
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,38 +187,29 @@ class _Part:
     module: nn.Module
     layer: int
     starts: dict[str, int]
-    """Where its weights begin among the layer's flattened parameters."""
 
 
-def gradients_by_token(
-    model: HookedModel,
-    batch: TokenBatch,
-    loss: Callable[[], Tensor],
-    starts: dict[int, dict[str, int]],
-    take: Callable[[int, int, Tensor], None],
+def _side_by_side(
+    model: HookedModel, rows: Sequence[TokenRow], indices: Sequence[int], starts: _Starts, take: _Take
 ) -> None:
-    """Hand `take` the gradient of each example of a batch for each weight.
-
-    Args:
-        model: The model.
-        batch: The examples.
-        loss: Runs the model on the batch, and returns the sum of the examples' losses.
-        starts: Per layer, where each of its weights begins among its flattened parameters.
-        take: As for `each_gradient`.
-
-    Raises:
-        NotByToken: A module with weights takes or gives something else than one state per token, or runs twice.
-    """
-    parts = [part for layer in starts for part in _parts(model, layer, starts[layer])]
+    """Take the gradients of a batch; raise `_NotByToken` where a module does not map token by token, once."""
+    batch = _batch(model, rows, indices)
+    parts = []
+    for layer in starts:
+        for path, module in model.anatomy.layers[layer].named_modules():
+            names = [name for name, _ in module.named_parameters(recurse=False)]
+            if names:
+                prefix = f"{path}." if path else ""
+                parts.append(_Part(module, layer, {name: starts[layer][prefix + name] for name in names}))
     seen: dict[_Part, tuple[Tensor, Tensor]] = {}
     with torch.enable_grad(), ExitStack() as stack:
         stack.enter_context(_graph_from(model, min(starts)))
         for part in parts:
             handle = part.module.register_forward_hook(_keeper(part, seen, batch), with_kwargs=True)
             stack.callback(handle.remove)
-        total = loss()
+        total = _loss(model, rows, batch)
         if len(seen) < len(parts):
-            raise NotByToken("the weights of a module are read without a call of it")
+            raise _NotByToken("the weights of a module are read without a call of it")
         gradients: tuple[Tensor | None, ...] = torch.autograd.grad(
             total, [left for _, left in seen.values()], allow_unused=True
         )
@@ -91,78 +222,11 @@ def gradients_by_token(
             real = slice(states.shape[1] - length, None)
             found: Iterator[tuple[str, Tensor]]
             if by_token is not None:
-                found = ((name, each[place, real].flatten(0, -2).sum(0)) for name, each in by_token)
+                found = ((name, scales[place, real].flatten(0, -2).sum(0)) for name, scales in by_token)
             else:
-                found = _own_gradients(part.module, states[place, real], gradient[place, real])
-            for name, own in found:
-                take(part.layer, part.starts[name], own.reshape(-1).float())
-
-
-def kept_per_token(model: HookedModel, layers: Any) -> int:
-    """Bytes that a pass keeps of each token, roughly: twice what enters and leaves the linear maps of some layers."""
-    maps = [m for layer in layers for m in model.anatomy.layers[layer].modules() if isinstance(m, nn.Linear)]
-    numbers = sum(m.in_features + m.out_features for m in maps) or model.d_model * 32 * len(layers)
-    return 2 * numbers * model.dtype.itemsize
-
-
-def _parts(model: HookedModel, layer: int, starts: dict[str, int]) -> list[_Part]:
-    found = []
-    for path, module in model.anatomy.layers[layer].named_modules():
-        own = {name: f"{path}.{name}" if path else name for name, _ in module.named_parameters(recurse=False)}
-        if own:
-            found.append(_Part(module, layer, {name: starts[full] for name, full in own.items()}))
-    return found
-
-
-def _keeper(part: _Part, seen: dict[_Part, tuple[Tensor, Tensor]], batch: TokenBatch) -> Callable[..., None]:
-    """A hook that remembers what entered and what left a module."""
-    shape = batch.input_ids.shape
-
-    def keep(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        by_token = (
-            len(args) == 1
-            and not kwargs
-            and all(isinstance(states, Tensor) and states.shape[:2] == shape for states in (args[0], output))
-        )
-        if not by_token or part in seen or not output.requires_grad:
-            raise NotByToken(
-                f"a {type(module).__name__} does not map one state of each token to another, once"
-            )
-        seen[part] = args[0].detach(), output
-
-    return keep
-
-
-def _scales_by_token(module: nn.Module, entered: Tensor, back: Tensor) -> list[tuple[str, Tensor]] | None:
-    """Gradients of a norm's scales for each token of each example, in one pass; None where a module is no such norm."""
-    named = list(module.named_parameters(recurse=False))
-    if type(module) in (nn.Linear, nn.LayerNorm) or any(p.shape != entered.shape[-1:] for _, p in named):
-        return None
-    ones = [1] * (entered.ndim - 3)
-    own = {name: p.detach().repeat(*entered.shape[:2], *ones, 1).requires_grad_() for name, p in named}
-    try:
-        with torch.enable_grad():
-            output = torch.func.functional_call(module, own, (entered,))
-    except RuntimeError:
-        return None  # it is not by broadcasting that it scales
-    scales = torch.autograd.grad(output, list(own.values()), back, allow_unused=True, materialize_grads=True)
-    return list(zip(own, scales, strict=True))
-
-
-def _own_gradients(module: nn.Module, entered: Tensor, back: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """Gradients of a module's own weights for one example, from what entered it and from the gradient of its output."""
-    if type(module) is nn.Linear:
-        yield "weight", back.flatten(0, -2).T @ entered.flatten(0, -2)
-        if module.bias is not None:
-            yield "bias", back.flatten(0, -2).sum(0)
-        return
-    own = {name: p.detach().requires_grad_() for name, p in module.named_parameters(recurse=False)}
-    with torch.enable_grad():
-        output = torch.func.functional_call(module, own, (entered[None],))
-    found = torch.autograd.grad(output, list(own.values()), back[None], allow_unused=True)
-    for name, gradient in zip(own, found, strict=True):
-        if gradient is not None:
-            yield name, gradient
+                found = _module_gradients(part.module, states[place, real], gradient[place, real])
+            for name, weights in found:
+                take(part.layer, part.starts[name], weights.reshape(-1).float())
 
 
 @contextmanager
@@ -180,209 +244,92 @@ def _graph_from(model: HookedModel, layer: int) -> Iterator[None]:
         handle.remove()
 
 
-logger = logging.getLogger(__name__)
+def _keeper(part: _Part, seen: dict[_Part, tuple[Tensor, Tensor]], batch: TokenBatch) -> Callable[..., None]:
+    """Return a hook that remembers what entered and what left a module."""
+    shape = batch.input_ids.shape
 
-GRAPH_BYTES = 1 << 28
-"""Memory for what is kept of a forward until its backward pass; at least one example runs, however large."""
-
-Take: TypeAlias = Callable[[int, int, Float[Tensor, "weight"]], None]
-"""Gets a layer, where a weight begins among the layer's flattened parameters, and its gradient for one example,
-flattened, in float32. It may not keep the tensor."""
-
-
-def each_gradient(
-    model: HookedModel,
-    rows: Sequence[TokenRow],
-    layers: Sequence[int],
-    take: Take,
-    *,
-    desc: str = "Fisher",
-    show: bool | None = None,
-) -> None:
-    """Hand `take` the gradient of every example for every weight of some layers.
-
-    Raises:
-        ModelError: NaN or infinite logits; names the first example.
-    """
-    try:
-        _each(model, rows, {layer: _starts(model, layer) for layer in layers}, take, desc, show)
-    except ModelError:
-        with torch.no_grad():
-            for index in range(len(rows)):  # batches are in another order: which is the first?
-                _loss(model, rows, _batch(model, rows, [index]))
-        raise
-
-
-def _each(
-    model: HookedModel,
-    rows: Sequence[TokenRow],
-    starts: dict[int, dict[str, int]],
-    take: Take,
-    desc: str,
-    show: bool | None,
-) -> None:
-    together = _may_run_together(model, rows, min(starts))
-    tokens = max(1, GRAPH_BYTES // kept_per_token(model, list(starts))) if together else 1
-    costs = ModelCosts.of(model.hf.config, model.device)
-    batches = costs.forward_batches(rows, token_budget=tokens)
-    for indices in progress(batches, desc=desc, unit="batch", enabled=show):
-        if together:
-            try:
-                _side_by_side(model, rows, indices, starts, take)
-                continue
-            except NotByToken as why:
-                logger.info("%r: gradients of one example at a time, because %s", model.name, why)
-                together = False
-        for index in indices:
-            _alone(model, rows, index, starts, take)
-
-
-def block_parameters(model: HookedModel, layer: int) -> list[tuple[str, nn.Parameter]]:
-    """The weights of one block with their names, in the order of these.
-
-    Raises:
-        ModelError: They are quantised; `dequantised` undoes that.
-    """
-    named = sorted(model.anatomy.layers[layer].named_parameters())
-    integer = [name for name, parameter in named if not parameter.is_floating_point()]
-    if integer:
-        raise ModelError(
-            f"{model.name!r}: {integer[0]} is quantised, and has no gradient. Dequantise the model."
+    def keep(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        by_token = (
+            len(args) == 1
+            and not kwargs
+            and all(isinstance(states, Tensor) and states.shape[:2] == shape for states in (args[0], output))
         )
-    return named
+        if not by_token or part in seen or not output.requires_grad:
+            raise _NotByToken(
+                f"a {type(module).__name__} does not map one state of each token to another, once"
+            )
+        seen[part] = args[0].detach(), output
+
+    return keep
 
 
-def n_weights(model: HookedModel, layer: int) -> int:
-    """Weights of one block."""
-    return sum(parameter.numel() for _, parameter in block_parameters(model, layer))
+def _scales_by_token(module: nn.Module, entered: Tensor, back: Tensor) -> list[tuple[str, Tensor]] | None:
+    """Return gradients of a norm's scales for each token of each example; None where a module is no such norm."""
+    named = list(module.named_parameters(recurse=False))
+    if type(module) in (nn.Linear, nn.LayerNorm) or any(p.shape != entered.shape[-1:] for _, p in named):
+        return None
+    ones = [1] * (entered.ndim - 3)
+    scales = {name: p.detach().repeat(*entered.shape[:2], *ones, 1).requires_grad_() for name, p in named}
+    try:
+        with torch.enable_grad():
+            output = torch.func.functional_call(module, scales, (entered,))
+    except RuntimeError:
+        return None  # it is not by broadcasting that it scales
+    grads = torch.autograd.grad(
+        output, list(scales.values()), back, allow_unused=True, materialize_grads=True
+    )
+    return list(zip(scales, grads, strict=True))
 
 
-def layer_turns(model: HookedModel, memory_gb: float) -> list[list[int]]:
-    """Layers in groups whose squares and gradients (float32 each) fit the memory; at least one layer per group."""
-    turns: list[list[int]] = []
-    used = float("inf")
-    for layer in range(model.n_layers):
-        need = 8 * n_weights(model, layer)
-        if used + need > memory_gb * 2**30:
-            turns.append([])
-            used = 0
-        turns[-1].append(layer)
-        used += need
-    return turns
-
-
-def _starts(model: HookedModel, layer: int) -> dict[str, int]:
-    """Where each weight begins among the flattened parameters of its layer."""
-    found, at = {}, 0
-    for name, parameter in block_parameters(model, layer):
-        found[name] = at
-        at += parameter.numel()
-    return found
-
-
-def _side_by_side(
-    model: HookedModel,
-    rows: Sequence[TokenRow],
-    indices: Sequence[int],
-    starts: dict[int, dict[str, int]],
-    take: Take,
-) -> None:
-    batch = _batch(model, rows, indices)
-    gradients_by_token(model, batch, partial(_loss, model, rows, batch), starts, take)
-
-
-def _alone(
-    model: HookedModel, rows: Sequence[TokenRow], index: int, starts: dict[int, dict[str, int]], take: Take
-) -> None:
-    batch = _batch(model, rows, [index])
-    weights = [
-        (layer, starts[layer][name], p) for layer in starts for name, p in block_parameters(model, layer)
-    ]
-    flat = [parameter for _, _, parameter in weights]
-    with _differentiable(flat), torch.enable_grad():
-        loss = _loss(model, rows, batch)
-        gradients = torch.autograd.grad(loss, flat, allow_unused=True, materialize_grads=True)
-    for (layer, start, _), gradient in zip(weights, gradients, strict=True):
-        take(layer, start, gradient.reshape(-1).float())
-
-
-def _batch(model: HookedModel, rows: Sequence[TokenRow], indices: Sequence[int]) -> TokenBatch:
-    pad = model.tokenizer.pad_token_id if model.tokenizer is not None else None
-    return make_batch(rows, indices=indices, pad_token_id=pad).to(model.device)
-
-
-def _loss(model: HookedModel, rows: Sequence[TokenRow], batch: TokenBatch) -> Tensor:
-    """Sum over examples of the mean NLL of their entities: each example's gradient is that of its own mean."""
-    states = normed_at_window(model, batch)
-    scored = batch.scored_mask.to(states.device)
-    logits = model.anatomy.unembed(states[scored]).float()
-    targets = batch.targets.to(logits.device)[scored.to(logits.device)]
-    each = nn.functional.cross_entropy(logits, targets, reduction="none")
-    means = torch.stack([part.mean() for part in each.split(scored.sum(-1).tolist())])
-    broken = (~means.detach().isfinite()).nonzero()[:, 0].tolist()
-    if broken:
-        raise_not_finite(model.name, rows[min(batch.rows[place] for place in broken)].example.question)
-    return means.sum()
+def _module_gradients(module: nn.Module, entered: Tensor, back: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """Yield a module's gradients for one example, from what entered it and from the gradient of its output."""
+    if type(module) is nn.Linear:
+        yield "weight", back.flatten(0, -2).T @ entered.flatten(0, -2)
+        if module.bias is not None:
+            yield "bias", back.flatten(0, -2).sum(0)
+        return
+    weights = {name: p.detach().requires_grad_() for name, p in module.named_parameters(recurse=False)}
+    with torch.enable_grad():
+        output = torch.func.functional_call(module, weights, (entered[None],))
+    gradients = torch.autograd.grad(output, list(weights.values()), back[None], allow_unused=True)
+    yield from ((name, g) for name, g in zip(weights, gradients, strict=True) if g is not None)
 
 
 def _may_run_together(model: HookedModel, rows: Sequence[TokenRow], layer: int) -> bool:
-    """Whether the shortest and the longest example give one layer's squares side by side that they give alone."""
+    """Return whether the shortest and the longest example give one layer's squares side by side as alone."""
     if model.runs_hooks or model.is_wrapped or len(rows) < 2:
         return False
     order = sorted(range(len(rows)), key=lambda index: len(rows[index].ids))
     pair, starts = [order[0], order[-1]], {layer: _starts(model, layer)}
-    together, alone = (torch.zeros(n_weights(model, layer), dtype=torch.float32) for _ in range(2))
+    together, alone = (torch.zeros(_n_weights(model, layer), dtype=torch.float32) for _ in range(2))
+
+    def squares_into(total: Tensor) -> _Take:
+        def add(layer: int, start: int, gradient: Tensor) -> None:
+            total[start : start + len(gradient)] += gradient.square().to(total.device)
+
+        return add
+
     try:
-        _side_by_side(model, rows, pair, starts, _squares_into(together))
-    except NotByToken as why:
+        _side_by_side(model, rows, pair, starts, squares_into(together))
+    except _NotByToken as why:
         logger.info("%r: gradients of one example at a time, because %s", model.name, why)
         return False
     for index in pair:
-        _alone(model, rows, index, starts, _squares_into(alone))
-    if not _agree(together, alone, sorted(starts[layer].values()), exact=model.dtype == torch.float32):
-        logger.info("%r: gradients of one example at a time: side by side they are others", model.name)
-        return False
-    return True
-
-
-def _agree(together: Tensor, alone: Tensor, begins: Sequence[int], *, exact: bool) -> bool:
-    """Whether squares are the same, weight by weight: each against its own largest, not that of the whole block.
-
-    Weights whose gradient is nothing but rounding (a bias of keys) are left alone.
-    """
-    tolerance, rounding = (1e-3, 1e-6) if exact else (0.1, 1e-3)
+        _alone(model, rows, index, starts, squares_into(alone))
+    # Each weight against its own largest square, not the block's; a gradient that is only rounding (a bias of keys)
+    # is left alone.
+    tolerance, rounding = (1e-3, 1e-6) if model.dtype == torch.float32 else (0.1, 1e-3)
     least = rounding * float(alone.max())
-    ends = [*begins[1:], len(alone)]
-    for begin, end in zip(begins, ends, strict=True):
+    begins = sorted(starts[layer].values())
+    for begin, end in zip(begins, [*begins[1:], len(alone)], strict=True):
         error = float((together[begin:end] - alone[begin:end]).abs().max())
         if not error <= tolerance * max(float(alone[begin:end].max()), least):
+            logger.info("%r: gradients of one example at a time: side by side they differ", model.name)
             return False
     return True
 
 
-def _squares_into(total: Tensor) -> Take:
-    def add(layer: int, start: int, gradient: Tensor) -> None:
-        total[start : start + len(gradient)] += gradient.square().to(total.device)
-
-    return add
-
-
-@contextmanager
-def _differentiable(parameters: Sequence[Tensor]) -> Iterator[None]:
-    before = [parameter.requires_grad for parameter in parameters]
-    try:
-        for parameter in parameters:
-            parameter.requires_grad_(True)
-        yield
-    finally:
-        for parameter, had in zip(parameters, before, strict=True):
-            parameter.requires_grad_(had)
-
-
-# Diagonal Fisher information of a model's blocks: in memory, or on disk a file per layer.
-#
-# Squares of per-example gradients of the mean entity NLL. What is kept at one time is bounded: squares of
-# as many layers as fit the given memory.
+# Diagonals: in memory, or on disk a file per layer.
 
 
 def diagonal_fisher(
@@ -393,7 +340,7 @@ def diagonal_fisher(
     desc: str = "Fisher",
     show: bool | None = None,
 ) -> dict[int, Float[Tensor, "weight"]]:
-    """Mean over examples of the squared gradient of the mean entity NLL, for the weights of some layers.
+    """Return the mean over examples of the squared gradient of the mean entity NLL, for the weights of some layers.
 
     Args:
         model: The model; 4-bit ones go through `dequantised` first.
@@ -408,15 +355,16 @@ def diagonal_fisher(
     Raises:
         ModelError: NaN or infinite logits; names the first example.
     """
-    sums = {
-        layer: torch.zeros(n_weights(model, layer), dtype=torch.float32, device=_device(model, layer))
-        for layer in layers
-    }
+    sums = {}
+    for layer in layers:
+        weights = _block_parameters(model, layer)
+        device = weights[0][1].device if weights else model.device
+        sums[layer] = torch.zeros(_n_weights(model, layer), dtype=torch.float32, device=device)
 
     def add(layer: int, start: int, gradient: Tensor) -> None:
         sums[layer][start : start + len(gradient)].addcmul_(gradient, gradient)
 
-    each_gradient(model, rows, layers, add, desc=desc, show=show)
+    _each_gradient(model, rows, layers, add, desc=desc, show=show)
     return {layer: total.div_(len(rows)) for layer, total in sums.items()}
 
 
@@ -448,7 +396,7 @@ class SpilledFisher:
 def spill_fisher(
     model: HookedModel, rows: Sequence[TokenRow], *, memory_gb: float, show: bool | None = None
 ) -> SpilledFisher:
-    """Fisher diagonals of all layers, written to disk in turns that fit the memory."""
+    """Write Fisher diagonals of all layers to disk, in turns that fit the memory."""
     spilled = SpilledFisher()
     for layers in layer_turns(model, memory_gb):
         for layer, values in diagonal_fisher(model, rows, layers, desc="Fisher, retain", show=show).items():
@@ -456,15 +404,7 @@ def spill_fisher(
     return spilled
 
 
-def _device(model: HookedModel, layer: int) -> torch.device:
-    """Where the weights of a block are, and so their gradients."""
-    return next((parameter.device for _, parameter in block_parameters(model, layer)), model.device)
-
-
 # Where `retain` has more Fisher information than `full`, and how much of that a model has.
-
-EPSILON = 1e-30
-"""Squared gradients are small numbers: large enough to divide by, too small to change a quotient."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -488,7 +428,7 @@ class FisherMasks:
     """Weights of each layer."""
 
     def size(self, layer: int, fraction: float) -> int:
-        """Entries of a layer's mask."""
+        """Return the number of entries of a layer's mask."""
         return min(mask_size(self.n_weights[layer], fraction), len(self.indices[layer]))
 
     @property
@@ -498,7 +438,7 @@ class FisherMasks:
 
 
 def mask_size(n_weights: int, fraction: float) -> int:
-    """Entries of a mask: the fraction of the layer's weights, rounded down, at least one.
+    """Return the entries of a mask: the fraction of the layer's weights, rounded down, at least one.
 
     >>> mask_size(25_000, 0.0001), mask_size(39_960, 0.0001), mask_size(100, 0.0001)
     (2, 3, 1)
@@ -515,13 +455,16 @@ def fisher_masks(
     fractions: Sequence[float] = FRACTIONS,
     show: bool | None = None,
 ) -> FisherMasks:
-    """Masks of the largest `a_i = max(F_retain - F_full, 0)` of each layer, with both models' values there."""
-    layers: dict[int, tuple[Tensor, Tensor, Tensor, int]] = {}
+    """Return masks of the largest `a_i = max(F_retain - F_full, 0)` of each layer, with both models' values there."""
+    layers: list[tuple[Tensor, Tensor, Tensor, int]] = []
     for turn in layer_turns(full, memory_gb):
-        for layer, own in diagonal_fisher(full, rows, turn, desc="Fisher, full", show=show).items():
-            layers[layer] = _mask_layer(retain[layer], own.cpu(), max(fractions))
-    columns = list(zip(*(layers[layer] for layer in range(full.n_layers)), strict=True))
-    return FisherMasks(*columns)
+        for layer, values in diagonal_fisher(full, rows, turn, desc="Fisher, full", show=show).items():
+            of_retain, of_full = retain[layer], values.cpu()
+            excess = (of_retain - of_full).clamp(min=0.0)
+            top = excess.topk(mask_size(len(excess), max(fractions)))
+            indices = top.indices[top.values > 0]
+            layers.append((indices, of_retain[indices].double(), of_full[indices].double(), len(excess)))
+    return FisherMasks(*zip(*layers, strict=True))
 
 
 def masked_fisher(
@@ -532,7 +475,7 @@ def masked_fisher(
     memory_gb: float,
     show: bool | None = None,
 ) -> list[Float[Tensor, "_"]]:
-    """Fisher information of a model at the masked weights; nothing else is kept."""
+    """Return the Fisher information of a model at the masked weights; nothing else is kept."""
     sums = [torch.zeros(len(indices), dtype=torch.float64, device=model.device) for indices in masks.indices]
     parts: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
 
@@ -545,14 +488,14 @@ def masked_fisher(
         sums[layer][into] += gradient[at].to(model.device).double().square()
 
     for turn in layer_turns(model, memory_gb):
-        each_gradient(model, rows, turn, add, desc="Fisher, model", show=show)
+        _each_gradient(model, rows, turn, add, desc="Fisher, model", show=show)
     return [(total / len(rows)).cpu() for total in sums]
 
 
 def fisher_erasure(
     masks: FisherMasks, model: Sequence[Float[Tensor, "_"]], fraction: float
 ) -> tuple[Float[Tensor, "layer"], Float[Tensor, "layer"]]:
-    """Erasure and weight of each layer: `1 - clip((F_ret - F_unl) / (e + eps), 0, 1)`, `e = F_ret - F_full`.
+    """Return erasure and weight of each layer: `1 - clip((F_ret - F_unl) / (e + eps), 0, 1)`, `e = F_ret - F_full`.
 
     Args:
         masks: From `fisher_masks`.
@@ -575,62 +518,33 @@ def fisher_erasure(
             erasure.append(torch.nan)
             weights.append(0.0)
             continue
-        retain, full, own = (
+        retain, full, unlearned = (
             float(values[layer][:size].double().mean()) for values in (masks.retain, masks.full, model)
         )
         excess = retain - full
-        erasure.append(1.0 - min(max((retain - own) / (excess + EPSILON), 0.0), 1.0))
+        erasure.append(1.0 - min(max((retain - unlearned) / (excess + _EPSILON), 0.0), 1.0))
         weights.append(excess)
     return torch.tensor(erasure, dtype=torch.float64), torch.tensor(weights, dtype=torch.float64)
 
 
-def _mask_layer(
-    retain: Float[Tensor, "weight"], full: Float[Tensor, "weight"], fraction: float
-) -> tuple[Tensor, Tensor, Tensor, int]:
-    excess = (retain - full).clamp(min=0.0)
-    top = excess.topk(mask_size(len(excess), fraction))
-    indices = top.indices[top.values > 0]
-    return indices, retain[indices].double(), full[indices].double(), len(excess)
-
-
-# 4-bit models as ordinary ones, for gradients.
-
-
-def is_4bit(model: nn.Module) -> bool:
-    """Whether a module of the model holds bitsandbytes 4-bit weights."""
-    return any(is_4bit_layer(module) for module in model.modules())
-
-
 def dequantised(model: HookedModel) -> HookedModel:
-    """The model with its 4-bit layers as plain linear ones; itself if it has none.
+    """Return the model with its 4-bit layers as plain linear ones, so that they have gradients; itself without any.
 
     The given model stays as it is; weights that are not quantised are shared.
-
-    Args:
-        model: An open model.
-
-    Returns:
-        A model whose blocks have floating-point parameters, in the dtype of the others.
     """
-    if not is_4bit(model.hf):
+    if not any(is_4bit_layer(module) for module in model.hf.modules()):
         return model
     plain: Any = clone_sharing_weights(model.hf)
-    _replace(plain, model.dtype)
+    for parent in list(plain.modules()):
+        for name, child in parent.named_children():
+            if is_4bit_layer(child):
+                setattr(parent, name, _plain_linear(child, model.dtype))
     return HookedModel(plain, model.tokenizer, name=model.name, owned=False)
 
 
-def _replace(parent: nn.Module, dtype: torch.dtype) -> None:
-    for name, child in parent.named_children():
-        if is_4bit_layer(child):
-            setattr(parent, name, _plain_linear(child, dtype))
-        else:
-            _replace(child, dtype)
-
-
 def _plain_linear(layer: Any, dtype: torch.dtype) -> nn.Linear:
-    weight = plain_weight(layer).to(dtype)
     plain = nn.Linear(layer.in_features, layer.out_features, bias=layer.bias is not None, device="meta")
-    plain.weight = nn.Parameter(weight, requires_grad=False)
+    plain.weight = nn.Parameter(plain_weight(layer).to(dtype), requires_grad=False)
     if layer.bias is not None:
         plain.bias = nn.Parameter(layer.bias.data.to(dtype), requires_grad=False)
     return plain

@@ -1,29 +1,51 @@
-"""Is a generated text language at all? Scorers for the fluency half of Utility."""
+"""Scorers for the fluency half of Utility: is a generated text language at all?"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Iterable, Sequence
+from functools import cache
+from typing import Any
 
 from uds_lens._compat.huggingface_hub import asking_the_hub
 from uds_lens._compat.transformers import set_attention
 from uds_lens.errors import ModelError, Setting
+from uds_lens.metrics._catalogue import resolve
+from uds_lens.metrics._options import FluencyScorer, MetricOptions
 from uds_lens.models._checkpoint import LOADING
 
 
-@runtime_checkable
-class FluencyScorer(Protocol):
-    """Anything that tells language from gibberish; bring your own."""
+def fluency_scorer(
+    options: MetricOptions, *, metrics: Iterable[str] | None = None, offline: bool = False
+) -> FluencyScorer:
+    """Return the scorer that metrics will use; a classifier is loaded at once, before anything else runs.
 
-    @property
-    def name(self) -> str:
-        """What is written into results."""
-        ...
+    Args:
+        options: As for `evaluate`.
+        metrics: Names, as for `evaluate`; where none of them needs fluency, no classifier is loaded.
+        offline: Use only files already downloaded.
 
-    def __call__(self, texts: Sequence[str]) -> list[float]:
-        """Score each text: 1 = fluent, 0 = gibberish, or a probability in between."""
-        ...
+    Raises:
+        ModelError: A classifier is needed and cannot be loaded.
+    """
+    scorer = scorer_named(options.fluency, offline=offline)
+    if isinstance(scorer, HubFluency) and "fluency" in {
+        spec.name for spec in resolve(metrics, options=options)
+    }:
+        scorer.require()
+    return scorer
+
+
+def scorer_named(fluency: FluencyScorer | str, *, offline: bool = False) -> FluencyScorer:
+    """Return a scorer by name ("hub", "heuristic", or a classifier), or as given."""
+    return _scorer(fluency, offline) if isinstance(fluency, str) else fluency
+
+
+@cache  # a classifier is loaded once for all models
+def _scorer(name: str, offline: bool) -> FluencyScorer:
+    if name == "heuristic":
+        return HeuristicFluency()
+    return HubFluency(offline=offline) if name == "hub" else HubFluency(name, offline=offline)
 
 
 class HubFluency:
@@ -44,61 +66,52 @@ class HubFluency:
 
     @property
     def name(self) -> str:
-        """What is written into results."""
+        """Name of the scorer in results."""
         return f"{self.model} (top label {' or '.join(self.fluent_labels)})"
 
     def __call__(self, texts: Sequence[str]) -> list[float]:
-        """1 where the classifier's top label is one of `fluent_labels`, else 0; an empty text is 0.
+        """Return 1 where the classifier's top label is one of `fluent_labels`, else 0; 0 for an empty text.
 
         Raises:
             ModelError: The classifier cannot be loaded, or has none of the labels.
         """
-        classifier = self._load()
+        self.require()
         filled = [i for i, text in enumerate(texts) if text.strip()]
-        labels = classifier([texts[i] for i in filled], batch_size=self.batch_size, truncation=True)
+        tops = self._classifier([texts[i] for i in filled], batch_size=self.batch_size, truncation=True)
         scores = [0.0] * len(texts)
-        for i, found in zip(filled, labels, strict=True):
-            scores[i] = float(found["label"] in self.fluent_labels)
+        for i, top in zip(filled, tops, strict=True):
+            scores[i] = float(top["label"] in self.fluent_labels)
         return scores
 
     def require(self) -> None:
-        """Load the classifier now, not after everything else has run.
+        """Load the classifier, if it is not loaded yet.
 
         Raises:
             ModelError: It cannot be loaded, or has none of the labels.
         """
-        self._load()
+        if self._classifier is not None:
+            return
+        from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
-    def _load(self) -> Any:
-        if self._classifier is None:
-            from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer, pipeline
-
-            try:
-                where = {"local_files_only": self.offline, "trust_remote_code": False}
-                with LOADING, asking_the_hub():
-                    config = AutoConfig.from_pretrained(self.model, **where)
-                    set_attention(config, "eager")  # it may name a kernel of the Hub, which is a program
-                    head = AutoModelForSequenceClassification.from_pretrained(
-                        self.model, config=config, **where
-                    )
-                    words = AutoTokenizer.from_pretrained(self.model, **where)
-            except Exception as error:  # the Hub client has no common base class for its errors
-                first = "download it where there is a connection" if self.offline else "check the connection"
-                raise ModelError(
-                    f"the fluency classifier {self.model!r} cannot be loaded ({type(error).__name__}): {first}, or "
-                    "name the directory of a local copy, ",
-                    Setting("fluency", "heuristic"),
-                    " (rules of thumb, no model), or metrics without it.",
-                ) from error
-            known = set(head.config.id2label.values())
-            if not known & set(self.fluent_labels):
-                raise ModelError(
-                    f"{self.model!r} has the labels {sorted(known)}; none of {self.fluent_labels}."
-                )
-            self._classifier = pipeline(
-                "text-classification", model=head, tokenizer=words, device=self.device
-            )
-        return self._classifier
+        try:
+            where = {"local_files_only": self.offline, "trust_remote_code": False}
+            with LOADING, asking_the_hub():
+                config = AutoConfig.from_pretrained(self.model, **where)
+                set_attention(config, "eager")  # it may name a kernel of the Hub, which is a program
+                head = AutoModelForSequenceClassification.from_pretrained(self.model, config=config, **where)
+                words = AutoTokenizer.from_pretrained(self.model, **where)
+        except Exception as error:  # the Hub client has no common base class for its errors
+            first = "download it where there is a connection" if self.offline else "check the connection"
+            raise ModelError(
+                f"the fluency classifier {self.model!r} cannot be loaded ({type(error).__name__}): {first}, or name "
+                "the directory of a local copy, ",
+                Setting("fluency", "heuristic"),
+                " (rules of thumb, no model), or metrics without it.",
+            ) from error
+        known = set(head.config.id2label.values())
+        if not known & set(self.fluent_labels):
+            raise ModelError(f"{self.model!r} has the labels {sorted(known)}; none of {self.fluent_labels}.")
+        self._classifier = pipeline("text-classification", model=head, tokenizer=words, device=self.device)
 
 
 class HeuristicFluency:
@@ -113,7 +126,7 @@ class HeuristicFluency:
     name = "heuristic (rules of thumb, no model)"
 
     def __call__(self, texts: Sequence[str]) -> list[float]:
-        """1 or 0 for each text.
+        """Return 1 or 0 for each text.
 
         >>> HeuristicFluency()(["The author was born in Lima.", "", "the the the the the the the", "#$%& ~~ #"])
         [1.0, 0.0, 0.0, 0.0]

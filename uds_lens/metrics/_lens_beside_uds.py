@@ -1,4 +1,4 @@
-"""Logit Lens beside UDS for one example: what a layer seems to say, and what it does when it is used."""
+"""Logit Lens beside UDS for one example: what a layer seems to encode, and what it does when it is used."""
 
 from __future__ import annotations
 
@@ -13,15 +13,9 @@ from uds_lens.errors import ConfigError, DataError, ModelError, Setting
 from uds_lens.metrics._data import MetricData
 from uds_lens.metrics._declaration import Pass, Role
 from uds_lens.metrics._options import MetricOptions
-from uds_lens.metrics._passes import MetricCache, Session, measure
+from uds_lens.metrics._passes import MetricCache, Session
 from uds_lens.models import ModelSource
-from uds_lens.results import (
-    DepthAudit,
-    RunOptions,
-    ke_mask,
-    layer_erasure_ratio,
-    uds_per_example,
-)
+from uds_lens.results import DepthAudit, RunOptions, ke_mask, layer_erasure_ratio, uds_per_example
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -63,7 +57,7 @@ class LensComparison:
         return self._score(self.uds_s1, self.uds_s2)
 
     def to_frame(self) -> pd.DataFrame:
-        """One row per layer: delta S1, delta S2, KE and LER of both metrics; LER is NaN off the KE layers."""
+        """Return one row per layer: delta S1, delta S2, KE and LER of both metrics; LER is NaN off the KE layers."""
         import pandas as pd
 
         columns: dict[str, list[float] | list[int]] = {"layer": list(range(len(self.lens_s1)))}
@@ -76,7 +70,7 @@ class LensComparison:
         return pd.DataFrame(columns)
 
     def plot(self, *, theme: Theme = "light") -> go.Figure:
-        """Both metrics side by side (see `uds_lens.plots.lens_against_uds`)."""
+        """Return a figure of both metrics side by side (see `uds_lens.plots.lens_against_uds`)."""
         from uds_lens.plots import lens_against_uds
 
         return lens_against_uds(self.to_frame(), tau=self.tau, question=self.example.question, theme=theme)
@@ -107,7 +101,7 @@ def compare_logit_lens(
     unlearned: ModelSource | None = None,
     run: RunOptions | None = None,
 ) -> LensComparison:
-    """The layer table of one example: Logit Lens against UDS.
+    """Compare Logit Lens with UDS on one example, layer by layer.
 
     The UDS side is the finished audit's; for Logit Lens the three models are opened once more, one at a time.
 
@@ -139,24 +133,31 @@ def compare_logit_lens(
         raise ConfigError(
             "Logit Lens is defined on the raw protocol; this audit used ", Setting("protocol", "chat"), "."
         )
-    index = _index(audit, example)
+    ids = [scored.id for scored in audit.examples]
+    index = ids.index(example) if example in ids else example
+    if not isinstance(index, int) or not -len(ids) <= index < len(ids):
+        raise DataError(
+            f"no scored example {example!r}: expected an index below {len(ids)}, or an id such as {ids[:3]}."
+        )
     given = {"full": full, "retain": retain, "unlearned": unlearned}
-    found = {
-        role: source if source is not None else audit.models[role].name for role, source in given.items()
-    }
-    sources: dict[str, ModelSource] = {
-        "full": found["full"],
-        "retain": found["retain"],
-        "model": found["unlearned"],
-    }
-    options = MetricOptions(tau=audit.config.tau, dtype=audit.config.dtype)
-    data = MetricData(forget=[audit.examples[index]])
-    session = Session(sources, data, options=options, run=run or RunOptions(), cache=MetricCache())
+    opened = {r: audit.models[r].name if source is None else source for r, source in given.items()}
+    session = Session(
+        {"full": opened["full"], "retain": opened["retain"], "model": opened["unlearned"]},
+        MetricData(forget=[audit.examples[index]]),
+        options=MetricOptions(tau=audit.config.tau, dtype=audit.config.dtype),
+        run=run or RunOptions(),
+        cache=MetricCache(),
+    )
     roles: tuple[Role, ...] = ("full", "retain", "model")
-    lens = {role: Pass("full", "lens", role) for role in roles}
-    session.perform([*(Pass(role, "states") for role in roles), *lens.values()], measure)
-    _require_same_models(audit, session)
-    k_full, k_retain, k_model = (session.results[lens[role]].value[0] for role in roles)
+    session.perform([Pass(role, "states") for role in roles] + [Pass("full", "lens", role) for role in roles])
+    for role, name in (("full", "full"), ("retain", "retain"), ("unlearned", "model")):
+        if session.records[name].fingerprint != audit.models[role].fingerprint:
+            raise ModelError(
+                f"{session.records[name].name!r} is not the {role} model of this audit (other weights): pass ",
+                Setting(role, ...),
+                ", the checkpoint that was audited.",
+            )
+    k_full, k_retain, k_model = (session.results[Pass("full", "lens", role)].value[0] for role in roles)
     return LensComparison(
         example=audit.examples[index],
         tau=audit.config.tau,
@@ -165,25 +166,3 @@ def compare_logit_lens(
         uds_s1=audit.s1_delta[index],
         uds_s2=audit.s2_delta[index],
     )
-
-
-def _index(audit: DepthAudit, example: str | int) -> int:
-    ids = [each.id for each in audit.examples]
-    if isinstance(example, str) and example in ids:
-        return ids.index(example)
-    if isinstance(example, int) and -len(ids) <= example < len(ids):
-        return example % len(ids)
-    raise DataError(
-        f"no scored example {example!r}: expected an index below {len(ids)}, or an id such as {ids[:3]}."
-    )
-
-
-def _require_same_models(audit: DepthAudit, session: Session) -> None:
-    for role, name in (("full", "full"), ("retain", "retain"), ("unlearned", "model")):
-        if session.records[name].fingerprint != audit.models[role].fingerprint:
-            raise ModelError(
-                f"{session.records[name].name!r} is not the {role} model of this audit (other weights): "
-                "pass ",
-                Setting(role, ...),
-                ", the checkpoint that was audited.",
-            )

@@ -1,4 +1,4 @@
-"""`MetricResults`: every metric of one model, with the reason where it has no value, what it means and what it cost."""
+"""`MetricResults`: every metric of one model, with the reason where it has no value, its scale and its cost."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from uds_lens._storage import (
 )
 from uds_lens._types import FloatOrNaN
 from uds_lens.errors import ConfigError, ResultFormatError, Setting
-from uds_lens.metrics._catalogue import METRICS, resolve, studied
+from uds_lens.metrics._catalogue import METRICS, Trust, resolve, studied
 from uds_lens.metrics._data import about_sample
 from uds_lens.metrics._declaration import Direction, Group
 from uds_lens.metrics._options import MetricOptions
@@ -37,12 +37,21 @@ from uds_lens.results._intervals import FEW_CLUSTERS, SampleError, interval_basi
 if TYPE_CHECKING:
     import pandas as pd
 
+FORMAT = "uds_lens.MetricResults"
+VERSION = 2
+"""Version of the format; raised when older releases could misread a result."""
+
+ARROWS = {"knowledge": "↑ known", "erasure": "↑ erased", "utility": "↑ useful"}
+"""Directions as a column of a table."""
+
+_STUDY = "our study of 3.9M-parameter Llamas"
+
 
 class Cost(NamedTuple):
-    """What the passes behind a metric took in this evaluation; passes that metrics share count in each.
+    """Cost of the passes behind a metric in this evaluation; passes that metrics share count in each.
 
-    Passes that ran together (answers to the same questions, several models patched into `full`) share what that took,
-    by their tokens.
+    Passes that ran together (answers to the same questions, several models patched into `full`) divide their cost by
+    their tokens.
     """
 
     seconds: float = 0.0
@@ -75,7 +84,7 @@ class MetricValue:
     """The metric; NaN where it is undefined."""
 
     direction: Direction
-    """What a higher value means: "knowledge" is still there, "erasure", or "utility"."""
+    """Meaning of a higher value: "knowledge" is still there, "erasure", or "utility"."""
 
     low: FloatOrNaN
     """Smallest possible value."""
@@ -84,10 +93,10 @@ class MetricValue:
     """Largest possible value."""
 
     zero: str
-    """What 0 means."""
+    """Meaning of 0."""
 
     one: str
-    """What 1 means."""
+    """Meaning of 1."""
 
     reason: str | None = None
     """Why the value is NaN."""
@@ -105,7 +114,7 @@ class MetricValue:
     """More numbers behind the value, per layer for example."""
 
     cost: Cost = field(default_factory=Cost)
-    """What it took."""
+    """Time and forward passes."""
 
     @property
     def n(self) -> int:
@@ -119,11 +128,11 @@ class MetricValue:
 
     @property
     def interval(self) -> Interval:
-        """95 % bootstrap interval, by subject where examples share one, else by example.
+        """95 % bootstrap interval, clustered by subject where examples share one, else over examples.
 
         NaN for what is no mean over examples (an AUC, a harmonic mean), and where all are about one subject.
         """
-        values = self._drawn
+        values = self._averaged
         if values is None:
             return Interval(math.nan, math.nan)
         bounds = None if math.isinf(self.high) else (self.low, self.high)
@@ -131,19 +140,24 @@ class MetricValue:
 
     @property
     def n_subjects(self) -> int | None:
-        """Subjects that the interval rests on; None where it goes by example, or there can be none."""
-        values = self._drawn
+        """Subjects that the interval rests on; None where it is over examples, or there can be none."""
+        values = self._averaged
         if values is None or not self.subjects:
             return None
         basis = interval_basis(values, self.subjects)
         return basis.n if basis.by == "subject" else None
 
     @property
-    def _drawn(self) -> torch.Tensor | None:
+    def _averaged(self) -> torch.Tensor | None:
         """The values whose mean the metric is; None where it is something else."""
         values = torch.tensor([float(value) for value in self.per_example], dtype=torch.float64)
-        whole = len(values) and math.isclose(float(values.nanmean()), self.value, rel_tol=1e-6, abs_tol=1e-9)
-        return values if whole else None
+        is_mean = len(values) and math.isclose(
+            float(values.nanmean()), self.value, rel_tol=1e-6, abs_tol=1e-9
+        )
+        return values if is_mean else None
+
+    def __str__(self) -> str:
+        return f"NaN ({self.reason})" if math.isnan(self.value) else f"{self.value:.3f}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,7 +171,7 @@ class MetricResults:
     """Records of `model`, and of `retain` and `full` where they were used."""
 
     options: MetricOptions
-    """What was measured."""
+    """Settings of the metrics."""
 
     sizes: Mapping[str, int]
     """Number of examples per set."""
@@ -169,7 +183,7 @@ class MetricResults:
     """Versions, machine, command, protocol, first prompt, fluency scorer."""
 
     total: Cost = field(default_factory=Cost)
-    """What the evaluation took in all; less than the metrics' sum, because they share passes."""
+    """Cost of the whole evaluation; less than the metrics' sum, because they share passes."""
 
     def __getitem__(self, name: str) -> MetricValue:
         return self.metrics[name]
@@ -196,220 +210,207 @@ class MetricResults:
 
         Only means over examples have one. Their `interval` answers another question: what other subjects would give.
         """
-        told = self.provenance.get("sample")
-        if told is None:
-            return {}
-        from uds_lens.metrics._catalogue import METRICS
-
-        found = {}
+        sample: dict[str, Any] | None = self.provenance.get("sample")
+        errors: dict[str, SampleError] = {}
+        if sample is None:
+            return errors
         for metric in self:
-            values, spec = metric._drawn, METRICS.get(metric.name)
+            values, spec = metric._averaged, METRICS.get(metric.name)
             if values is None or spec is None or not spec.sets:
                 continue
             name = spec.sets[0].partition("/")[0]
-            of = told["of"].get(name, told["of"]["forget"])
-            own = name == "entities" and name in told["of"] and told["sample"] != "first_of_each"
-            drawn = self.sizes["entities"] if own else min(told["limit"], of)
-            found[metric.name] = sample_error(
+            of = sample["of"].get(name, sample["of"]["forget"])
+            followed = name == "entities" and name in sample["of"] and sample["sample"] != "first_of_each"
+            errors[metric.name] = sample_error(
                 values,
                 of=of,
-                drawn=drawn,
+                drawn=self.sizes["entities"] if followed else min(sample["limit"], of),
                 subjects=metric.subjects,
-                random=told["sample"] == "random",
+                random=sample["sample"] == "random",
                 bounds=(metric.low, metric.high),
             )
-        return found
-
-    def _about_sample(self) -> tuple[str, ...]:
-        told = self.provenance.get("sample")
-        if told is None:
-            return ()
-        errors = {name: each.standard_error for name, each in self.sample_errors.items()}
-        known = {name: error for name, error in errors.items() if not math.isnan(error)}
-        if not known:
-            return (about_sample(told),)
-        worst = max(known, key=lambda name: known[name])
-        return (
-            f"{about_sample(told)} Asking all of them would move a mean by the error of the sample alone (standard "
-            f"error at most {known[worst]:.3f}, that of {self[worst].label}); intervals answer another question, what "
-            "other subjects or examples than those of the data would give.",
-        )
+        return errors
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What to know before quoting the numbers."""
+        """Cautions to read before quoting the numbers."""
+        few_subjects: dict[int, list[str]] = {}
         few: dict[int, list[str]] = {}
-        for metric in self:
-            if metric.per_example and metric.n < FEW:
-                few.setdefault(metric.n, []).append(metric.label)
-        return (
-            self._about_sample()
-            + self._few_subjects()
-            + tuple(
-                f"Only {n} example{'' if n == 1 else 's'} behind {', '.join(labels)}: {FEW} or more give useful "
-                "intervals."
-                for n, labels in sorted(few.items())
-            )
-            + self._doubtful()
-            + self._failing_a_pair()
-        )
-
-    def _doubtful(self) -> tuple[str, ...]:
-        """Metrics that did not tell models that know from others where that was tried."""
-        found = {metric.label: studied().get(metric.name) for metric in self if metric.value == metric.value}
-        told = [f"{label} ({trust})" for label, trust in found.items() if trust and trust.is_doubtful]
-        if not told:
-            return ()
-        return (
-            f"{', '.join(told)} told models trained on the forget set from others hardly better than chance (0.5), in "
-            "our study of Llamas of 3.9 million parameters; whether that holds for this model is not known. Quote "
-            "another metric beside it (docs, The other metrics).",
-        )
-
-    def _failing_a_pair(self) -> tuple[str, ...]:
-        """Metrics that were not surely better than chance on some kinds of models where that was tried."""
-        found = {metric.label: studied().get(metric.name) for metric in self if metric.value == metric.value}
-        told = [
-            f"{label} ({trust.worst:.2f}, 95 % {trust.worst_low:.2f} to {trust.worst_high:.2f})"
-            for label, trust in found.items()
-            if trust and trust.fails_a_pair and not trust.is_doubtful
-        ]
-        if not told:
-            return ()
-        return (
-            "Not surely better than chance (0.5) at telling some kind of model that knows from some kind that does "
-            "not, in our study of Llamas of 3.9 million parameters; in brackets F in the worst of nine pairs of kinds, "
-            f"from five runs each: {', '.join(told)}. The rule for this sentence was made after the results were seen "
-            "(docs, The other metrics).",
-        )
-
-    def _few_subjects(self) -> tuple[str, ...]:
-        """Intervals that go by subject, and rest on few of them."""
-        few: dict[int, list[str]] = {}
+        trusts: list[tuple[str, Trust]] = []
         for metric in self:
             if (n := metric.n_subjects) is not None and n < FEW_CLUSTERS:
-                few.setdefault(n, []).append(metric.label)
-        return tuple(
-            f"The examples behind {', '.join(labels)} are about {n} subject{'' if n == 1 else 's'} only: intervals go "
-            f"by subject, and from so few {'there are none' if n == 1 else 'they are rough'}."
-            for n, labels in sorted(few.items())
+                few_subjects.setdefault(n, []).append(metric.label)
+            if metric.per_example and metric.n < FEW:
+                few.setdefault(metric.n, []).append(metric.label)
+            if not math.isnan(metric.value) and (trust := studied().get(metric.name)) is not None:
+                trusts.append((metric.label, trust))
+        found = [self._about_sample()] if self.provenance.get("sample") is not None else []
+        for n, labels in sorted(few_subjects.items()):
+            rough = f"treat subject-level intervals as rough ({FEW_CLUSTERS} or more are needed)"
+            found.append(
+                f"Only {_count(n, 'subject')} behind {', '.join(labels)}: "
+                f"{'there is no interval' if n == 1 else rough}."
+            )
+        for n, labels in sorted(few.items()):
+            found.append(
+                f"Only {_count(n, 'example')} behind {', '.join(labels)}: {FEW} or more give useful intervals."
+            )
+        if doubtful := [f"{label} ({trust})" for label, trust in trusts if trust.is_doubtful]:
+            found.append(
+                f"Hardly better than chance (0.5) at telling models trained on the forget set from others in {_STUDY}: "
+                f"{', '.join(doubtful)}. Whether this holds for your model is unknown; report another metric with it "
+                "(docs: The other metrics)."
+            )
+        failing = [
+            f"{label} ({trust.worst:.2f}, 95% CI {trust.worst_low:.2f} to {trust.worst_high:.2f})"
+            for label, trust in trusts
+            if trust.fails_a_pair and not trust.is_doubtful
+        ]
+        if failing:
+            found.append(
+                "Not reliably better than chance (0.5) at telling every kind of model that knows from every kind that "
+                f"does not in {_STUDY} (F in the worst of nine pairs of kinds, five runs each): {', '.join(failing)}. "
+                "This rule was made after the results were seen (docs: The other metrics)."
+            )
+        return tuple(found)
+
+    def _about_sample(self) -> str:
+        text = about_sample(self.provenance["sample"])
+        errors = {
+            n: e.standard_error for n, e in self.sample_errors.items() if not math.isnan(e.standard_error)
+        }
+        if not errors:
+            return text
+        worst = max(errors, key=lambda name: errors[name])
+        return (
+            f"{text} Sampling error: the means over all examples differ by a standard error of at most "
+            f"{errors[worst]:.3f} (that of {self[worst].label}). The intervals are about other subjects or examples "
+            "than those of the data."
         )
 
     def to_frame(self) -> pd.DataFrame:
-        """One row per metric: value, reason, counts, direction, range, meaning of 0 and 1, cost.
+        """Return one row per metric: value, reason, counts, direction, range, meaning of 0 and 1, cost.
 
         `sample_standard_error` is that of the sample alone (`sample_errors`): 0 where all were asked, NaN where the
         metric has none.
         """
         import pandas as pd
 
-        errors = self.sample_errors
+        errors = {name: error.standard_error for name, error in self.sample_errors.items()}
         none = 0.0 if self.provenance.get("sample") is None else math.nan
+        columns = (
+            "label",
+            "group",
+            "value",
+            "reason",
+            "n",
+            "n_missing",
+            "direction",
+            "low",
+            "high",
+            "zero",
+            "one",
+        )
         return pd.DataFrame(
-            [
-                _row(metric)
-                | {
-                    "sample_standard_error": errors[metric.name].standard_error
-                    if metric.name in errors
-                    else none
-                }
-                for metric in self
-            ]
+            {"metric": metric.name}
+            | {name: getattr(metric, name) for name in columns}
+            | metric.cost._asdict()
+            | {"sample_standard_error": errors.get(metric.name, none)}
+            for metric in self
         )
 
     def examples_frame(self) -> pd.DataFrame:
-        """Long table: `metric`, `example_id`, `value`, for the metrics that have a value per example."""
+        """Return a long table: `metric`, `example_id`, `value`, for the metrics that have a value per example."""
         import pandas as pd
 
         rows = [
-            {"metric": metric.name, "example_id": name, "value": value}
+            (metric.name, name, value)
             for metric in self
             for name, value in zip(metric.ids, metric.per_example, strict=True)
         ]
         return pd.DataFrame(rows, columns=["metric", "example_id", "value"])
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write one JSON file, whole or not at all; undefined numbers are null."""
-        save_results(self, path)
+        """Write one JSON file, whole or not at all; undefined numbers are null.
+
+        Raises:
+            ResultFormatError: The path holds something else than saved results.
+            StorageError: The system refuses to write.
+        """
+        record = {
+            "format": FORMAT,
+            "version": VERSION,
+            "options": self.options.to_dict(),
+            "models": {role: model.to_dict() for role, model in self.models.items()},
+            "sizes": dict(self.sizes),
+            "provenance": plain(self.provenance),
+            "total": self.total._asdict(),
+            "metrics": [_as_dict(metric) for metric in self],
+            "generations": {name: list(texts) for name, texts in self.generations.items()},
+        }
+        atomic_write_bytes(require_fresh(path, directory=False, format=FORMAT), sealed(record))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> MetricResults:
         """Read a file written by `save`.
 
         Raises:
-            ResultFormatError: The file is missing, broken, or of another version.
+            ResultFormatError: The file is missing, broken, altered, or of another version.
         """
-        return load_results(path)
+        file = located(path)
+        if not file.is_file():
+            raise ResultFormatError(
+                f"no saved metrics at {str(file)!r}: expected a JSON file written by save()."
+            )
+        where = repr(str(file))
+        record = read_sealed(file, format=FORMAT, versions=(VERSION,))
+        members = {name: value for name, value in record.items() if name not in ("format", "version")}
+        saved = conform(_File, members, where=where)
+        if "model" not in saved.models:
+            raise ResultFormatError(f"{where} is not complete: it names no model.")
+        metrics: dict[str, MetricValue] = {}
+        for metric in saved.metrics:
+            sizes = {len(metric.per_example), len(metric.ids), len(metric.subjects or metric.ids)}
+            if metric.name in metrics or len(sizes) > 1:
+                raise ResultFormatError(
+                    f"{where}: the metric {metric.name[:60]!r} occurs twice, or its ids and values differ in number."
+                )
+            # an upper bound of null is infinity
+            metrics[metric.name] = replace(metric, high=math.inf) if math.isnan(metric.high) else metric
+        others = {each.name: getattr(saved, each.name) for each in fields(saved) if each.name != "metrics"}
+        return cls(metrics=metrics, **others)
 
     def __repr__(self) -> str:
-        shown = ", ".join(f"{name}={value:.3f}" for name, value in list(self.values.items())[:6])
+        listed = ", ".join(f"{name}={value:.3f}" for name, value in list(self.values.items())[:6])
         more = ", ..." if len(self) > 6 else ""
-        return f"MetricResults({self.models['model'].name!r}, {len(self)} metrics: {shown}{more})"
+        return f"MetricResults({self.models['model'].name!r}, {len(self)} metrics: {listed}{more})"
 
     def _repr_html_(self) -> str:
+        """Return a table that is readable in light and dark themes; every text from outside is escaped."""
+        cell = "padding:2px 12px 2px 0;text-align:left;vertical-align:top"
 
-        return results_card(self)
+        def row(tag: str, *texts: str) -> str:
+            return "".join(f'<{tag} style="{cell}">{escape(text)}</{tag}>' for text in texts)
 
-
-def _row(metric: MetricValue) -> dict[str, Any]:
-    return {
-        "metric": metric.name,
-        "label": metric.label,
-        "group": metric.group,
-        "value": metric.value,
-        "reason": metric.reason,
-        "n": metric.n,
-        "n_missing": metric.n_missing,
-        "direction": metric.direction,
-        "low": metric.low,
-        "high": metric.high,
-        "zero": metric.zero,
-        "one": metric.one,
-        **metric.cost._asdict(),
-    }
+        head = row("th", "metric", "value", "", "0 means", "1 means", "n")
+        body = "".join(
+            f"<tr>{row('td', m.label, str(m), ARROWS[m.direction], m.zero, m.one, count)}</tr>"
+            for m in self
+            for count in [str(m.n) if m.per_example else ""]
+        )
+        name = escape(self.models["model"].name)
+        return (
+            f'<div><b>{name}</b><table style="border-collapse:collapse"><tr>{head}</tr>{body}</table></div>'
+        )
 
 
-# How metrics show themselves in a notebook: one row per metric, readable in light and dark themes.
-
-ARROWS = {"knowledge": "↑ known", "erasure": "↑ erased", "utility": "↑ useful"}
-"""Directions as a column of a table."""
-
-
-def results_card(results: MetricResults) -> str:
-    """HTML table of the metrics; every text from outside is escaped."""
-    cell = "padding:2px 12px 2px 0;text-align:left;vertical-align:top"
-    head = "".join(
-        f'<th style="{cell}">{title}</th>' for title in ("metric", "value", "", "0 means", "1 means", "n")
-    )
-    body = "".join(f"<tr>{_cells(metric, cell)}</tr>" for metric in results)
-    name = escape(results.models["model"].name)
-    return f'<div><b>{name}</b><table style="border-collapse:collapse"><tr>{head}</tr>{body}</table></div>'
-
-
-def shown(metric: MetricValue) -> str:
-    """A value as text; where it is NaN, the reason too."""
-    return f"NaN ({metric.reason})" if math.isnan(metric.value) else f"{metric.value:.3f}"
-
-
-def _cells(metric: MetricValue, cell: str) -> str:
-    count = str(metric.n) if metric.per_example else ""
-    texts = (metric.label, shown(metric), ARROWS[metric.direction], metric.zero, metric.one, count)
-    return "".join(f'<td style="{cell}">{escape(text)}</td>' for text in texts)
-
-
-# Saved metrics: one strict JSON file with a format name, a version and a seal; whole or absent.
-
-FORMAT = "uds_lens.MetricResults"
-VERSION = 2
-"""Version of the format; raised when older releases could misread a result."""
-
-UNSEALED = 1
-"""Version of release 0.1, which had no seal; still read."""
+def _count(n: int, what: str) -> str:
+    return f"{n} {what}{'' if n == 1 else 's'}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class _File:
-    """Members of a file, beside format, version and seal."""
+    """Members of a saved file, beside format, version and checksum."""
 
     options: MetricOptions
     models: Mapping[str, ModelRecord]
@@ -420,113 +421,18 @@ class _File:
     generations: Mapping[str, tuple[str, ...]]
 
 
-def save_results(results: MetricResults, path: str | os.PathLike[str]) -> None:
-    """Write `MetricResults`.
-
-    Raises:
-        ResultFormatError: Something else than saved results stands there.
-        StorageError: The system refuses to write.
-    """
-    atomic_write_bytes(require_fresh(path, directory=False, format=FORMAT), sealed(as_dict(results)))
+def _as_dict(metric: MetricValue) -> dict[str, Any]:
+    """Return a metric in plain values as strict JSON has them; NaN and infinity are None."""
+    names = [each.name for each in fields(metric) if each.name != "subjects" or metric.subjects]
+    return plain({name: getattr(metric, name) for name in names} | {"cost": metric.cost._asdict()})
 
 
-def as_dict(results: MetricResults) -> dict[str, Any]:
-    """Everything in plain values as strict JSON has them; NaN and infinity are None."""
-    return {
-        "format": FORMAT,
-        "version": VERSION,
-        "options": results.options.to_dict(),
-        "models": {role: record.to_dict() for role, record in results.models.items()},
-        "sizes": dict(results.sizes),
-        "provenance": plain(results.provenance),
-        "total": results.total._asdict(),
-        "metrics": [
-            plain({**_fields(metric), "cost": metric.cost._asdict(), "details": metric.details})
-            for metric in results
-        ],
-        "generations": {name: list(texts) for name, texts in results.generations.items()},
-    }
-
-
-def load_results(path: str | os.PathLike[str]) -> MetricResults:
-    """Read `MetricResults`."""
-    file = located(path)
-    if not file.exists() or file.is_dir():
-        raise ResultFormatError(f"no saved metrics at {str(file)!r}: expected a JSON file written by save().")
-    record = read_sealed(file, format=FORMAT, versions=(UNSEALED, VERSION), unsealed_versions=(UNSEALED,))
-    told = repr(str(file))
-    members = {name: value for name, value in record.items() if name not in ("format", "version")}
-    found = conform(_File, members, where=told)
-    if "model" not in found.models:
-        raise ResultFormatError(f"{told} is not complete: it names no model.")
-    return MetricResults(
-        metrics=_by_name(found.metrics, told),
-        models=found.models,
-        options=found.options,
-        sizes=found.sizes,
-        generations=found.generations,
-        provenance=found.provenance,
-        total=found.total,
-    )
-
-
-def _by_name(metrics: tuple[MetricValue, ...], told: str) -> dict[str, MetricValue]:
-    """Metrics by name; an upper bound of null is infinity."""
-    found: dict[str, MetricValue] = {}
-    for metric in metrics:
-        sizes = {len(metric.per_example), len(metric.ids), len(metric.subjects or metric.ids)}
-        if metric.name in found or len(sizes) > 1:
-            raise ResultFormatError(
-                f"{told}: the metric {metric.name[:60]!r} stands there twice, or its ids and values differ in number."
-            )
-        found[metric.name] = replace(metric, high=math.inf) if math.isnan(metric.high) else metric
-    return found
-
-
-def _fields(metric: MetricValue) -> dict[str, Any]:
-    skipped = ("cost", "details") if metric.subjects else ("cost", "details", "subjects")
-    return {field.name: getattr(metric, field.name) for field in fields(metric) if field.name not in skipped}
-
-
-# What an earlier run left: results in a folder, and what measuring again would lose of them.
+# Results of earlier runs in a folder, and the table of several models.
 
 
 def results_in(folder: Path) -> dict[str, MetricResults]:
-    """Saved metrics in a folder by the names of their files; those that cannot be read are left out."""
-    found = {}
-    for file in sorted(folder.glob("*.json")):
-        results = _saved(file)
-        if results is not None:
-            found[file.stem] = results
-    return found
-
-
-def require_nothing_lost(
-    files: Iterable[Path], metrics: Iterable[str] | None, *, options: MetricOptions
-) -> None:
-    """Find out before the work that results which go to these files hold what earlier ones there hold.
-
-    Args:
-        files: Where results will be saved.
-        metrics: Names of what will be measured, as for `evaluate`.
-        options: As for `evaluate`.
-
-    Raises:
-        ConfigError: A file holds a metric that would not be measured again.
-    """
-    wanted = {spec.name for spec in resolve(metrics, options=options)}
-    for file in files:
-        earlier = _saved(file)
-        lost = [] if earlier is None else [name for name in earlier.metrics if name not in wanted]
-        if lost:
-            named = ", ".join(lost[:6]) + (f" and {len(lost) - 6} more" if len(lost) > 6 else "")
-            raise ConfigError(
-                f"{str(file)[-120:]!r} holds {named}, not measured this time: choose another ",
-                Setting("out"),
-                ", ask for them too, or replace all with ",
-                Setting("redo", True),
-                ".",
-            )
+    """Read the saved metrics in a folder by the names of their files; those that cannot be read are left out."""
+    return {file.stem: saved for file in sorted(folder.glob("*.json")) if (saved := _saved(file)) is not None}
 
 
 def _saved(file: Path) -> MetricResults | None:
@@ -538,11 +444,33 @@ def _saved(file: Path) -> MetricResults | None:
         return None
 
 
-# Metrics of several models side by side: one row per model, one column per metric.
+def require_nothing_lost(
+    files: Iterable[Path], metrics: Iterable[str] | None, *, options: MetricOptions
+) -> None:
+    """Raise `ConfigError` where a file holds a metric that would not be measured again.
+
+    Args:
+        files: Where results will be saved.
+        metrics: Names of what will be measured, as for `evaluate`.
+        options: As for `evaluate`.
+    """
+    wanted = {spec.name for spec in resolve(metrics, options=options)}
+    for file in files:
+        earlier = _saved(file)
+        lost = [] if earlier is None else [name for name in earlier.metrics if name not in wanted]
+        if lost:
+            named = ", ".join(lost[:6]) + (f" and {len(lost) - 6} more" if len(lost) > 6 else "")
+            raise ConfigError(
+                f"{str(file)[-120:]!r} holds {named}, which this run does not measure: choose another ",
+                Setting("out"),
+                ", measure them too, or replace all with ",
+                Setting("redo", True),
+                ".",
+            )
 
 
 def metrics_by_model(results: Mapping[str, MetricResults]) -> pd.DataFrame:
-    """The values of several models as a table.
+    """Return the values of several models as a table.
 
     Args:
         results: Results by the model's name.
@@ -552,40 +480,42 @@ def metrics_by_model(results: Mapping[str, MetricResults]) -> pd.DataFrame:
     """
     import pandas as pd
 
-    return pd.DataFrame([{"model": name, **found.values} for name, found in results.items()])
+    return pd.DataFrame([{"model": name, **each.values} for name, each in results.items()])
 
 
 def require_metrics_table(file: str | os.PathLike[str]) -> Path:
-    """The place of that table, before any work is done for it.
+    """Return the place of that table, before any work is done for it.
 
     Raises:
-        ResultFormatError: Something else stands there, a table of audits for example.
+        ResultFormatError: It holds something else, a table of audits for example.
         StorageError: Nothing can be written there.
     """
     place = located(file)
-    return require_fresh(place, directory=False, begins=b"model," if _of_metrics(place) else None)
+    return require_fresh(place, directory=False, begins=b"model," if _is_metrics_table(place) else None)
 
 
-def _of_metrics(place: Path) -> bool:
-    """Whether the columns of a table are those that `metrics_by_model` gives."""
+def _is_metrics_table(place: Path) -> bool:
+    """Return whether the columns of a table are those that `metrics_by_model` gives."""
     if not place.is_file():
         return False
     with open(place, "rb") as table:
         first, *names = table.readline(1 << 14).decode("utf-8", "replace").strip().split(",")
     if first != "model" or not names:
         return False
-    own = set(names) - set(METRICS)  # declared in a file that was imported then
-    return not own or own <= {name for each in results_in(place.parent).values() for name in each.metrics}
+    custom = set(names) - set(METRICS)  # declared in a file that was imported then
+    return not custom or custom <= {
+        name for saved in results_in(place.parent).values() for name in saved.metrics
+    }
 
 
 def write_metrics_table(results: Mapping[str, MetricResults], file: str | os.PathLike[str]) -> Path:
-    """Write that table as CSV, of `results` and of all others that are saved beside it; an empty cell is undefined.
+    """Write that table as CSV, of `results` and of all others saved beside it; an empty cell is undefined.
 
     Args:
-        results: What is at hand, by name; it comes first. The others follow in the order of their files' names.
+        results: Results by name; they come first. The others follow in the order of their files' names.
         file: Where the table goes.
     """
     place = require_metrics_table(file)
-    every = {**results, **{n: found for n, found in results_in(place.parent).items() if n not in results}}
-    atomic_write_text(place, metrics_by_model(every).to_csv(index=False))
+    others = {name: saved for name, saved in results_in(place.parent).items() if name not in results}
+    atomic_write_text(place, metrics_by_model({**results, **others}).to_csv(index=False))
     return place

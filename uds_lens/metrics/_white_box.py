@@ -1,4 +1,4 @@
-"""Linear CKA between the models' states, layer by layer, and what it says about erasure."""
+"""Linear CKA between the models' states, layer by layer, the erasure it shows, and Logit Lens."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from torch import Tensor
 from uds_lens.models import Anatomy
 from uds_lens.patching import target_logprobs
 
-EPSILON = 1e-12
+_EPSILON = 1e-12
 """Keeps the erasure of a layer where `full` and `retain` agree from dividing by zero; such layers weigh nothing."""
 
 
 def linear_cka(left: Float[Tensor, "token left_dim"], right: Float[Tensor, "token right_dim"]) -> float:
-    """Linear centred kernel alignment: `||Y' X||_F^2 / (||X' X||_F ||Y' Y||_F)` of column-centred X and Y.
+    """Return linear centred kernel alignment: `||Y' X||_F^2 / (||X' X||_F ||Y' Y||_F)` of column-centred X and Y.
 
     Args:
         left: States of one model, tokens of all examples stacked.
@@ -33,20 +33,17 @@ def linear_cka(left: Float[Tensor, "token left_dim"], right: Float[Tensor, "toke
     """
     x, y = (states.double() - states.double().mean(0) for states in (left, right))
     if len(x) < max(x.shape[1], y.shape[1]):
-        grams = x @ x.T, y @ y.T
-        shared = (grams[0] * grams[1]).sum()
-        own = [gram.norm() for gram in grams]
+        gram_x, gram_y = x @ x.T, y @ y.T
+        shared, norm = (gram_x * gram_y).sum(), gram_x.norm() * gram_y.norm()
     else:
-        shared = (y.T @ x).square().sum()
-        own = [(x.T @ x).norm(), (y.T @ y).norm()]
-    norm = own[0] * own[1]
+        shared, norm = (y.T @ x).square().sum(), (x.T @ x).norm() * (y.T @ y).norm()
     return float(shared / norm) if norm > 0 else float("nan")
 
 
 def cka_erasure(
     full_retain: Float[Tensor, "layer"], unlearned_retain: Float[Tensor, "layer"]
 ) -> Float[Tensor, "layer"]:
-    """`clip((C_ur - C_fr) / (1 - C_fr + eps), 0, 1)`: how far the states have moved from `full` towards `retain`.
+    """Return `clip((C_ur - C_fr) / (1 - C_fr + eps), 0, 1)`: how far states have moved from `full` to `retain`.
 
     Args:
         full_retain: CKA of `full` with `retain`.
@@ -59,11 +56,11 @@ def cka_erasure(
         >>> cka_erasure(torch.tensor([0.5]), torch.tensor([0.75])).round(decimals=6)
         tensor([0.5000])
     """
-    return ((unlearned_retain - full_retain) / (1 - full_retain + EPSILON)).clamp(0.0, 1.0)
+    return ((unlearned_retain - full_retain) / (1 - full_retain + _EPSILON)).clamp(0.0, 1.0)
 
 
 def weighted_erasure(erasure: Float[Tensor, "layer"], weights: Float[Tensor, "layer"]) -> float:
-    """Mean over layers with the given weights, normalised; NaN where no layer has a positive weight.
+    """Return the weighted mean over layers; NaN where no layer has a positive weight.
 
     >>> weighted_erasure(torch.tensor([1.0, 0.0]), torch.tensor([3.0, 1.0]))
     0.75
@@ -75,9 +72,6 @@ def weighted_erasure(erasure: Float[Tensor, "layer"], weights: Float[Tensor, "la
     return float((torch.where(kept > 0, erasure.double(), 0.0) * kept).sum() / total)
 
 
-# Logit Lens: what each layer's state already says, read out by the head of `full`.
-
-
 @torch.no_grad()
 def lens_logprobs(
     anatomy: Anatomy,
@@ -85,7 +79,7 @@ def lens_logprobs(
     targets: Int[Tensor, "batch win"],
     scored: Bool[Tensor, "batch win"],
 ) -> Float[Tensor, "batch layer"]:
-    """Mean log-probability of the entity's tokens when each layer's state goes straight to the head of `full`.
+    """Return the mean log-probability of the entity's tokens, each layer's state read by the head of `full`.
 
     `k[i, l] = mean_t log softmax(head(norm(state[i, l, t])))[y_t]`, with the true residual stream of every layer,
     the last one too.
@@ -100,6 +94,6 @@ def lens_logprobs(
         Nats per token, at most 0.
     """
     layers = states.shape[1]
-    each = scored[:, None].expand(-1, layers, -1)
-    logprobs = target_logprobs(anatomy, states, targets[:, None].expand(-1, layers, -1), each)
-    return torch.where(each, logprobs.double(), 0.0).sum(-1) / scored.sum(-1)[:, None]
+    mask = scored[:, None].expand(-1, layers, -1)
+    logprobs = target_logprobs(anatomy, states, targets[:, None].expand(-1, layers, -1), mask)
+    return torch.where(mask, logprobs.double(), 0.0).sum(-1) / scored.sum(-1)[:, None]

@@ -1,16 +1,16 @@
-"""What each probe brings out of full, of retain and of the unlearned model: three dots a row."""
+"""Elicitation: scores by probe, depth against what was extracted, and extraction against the number of queries."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
+import plotly.graph_objects as go
 
-from uds_lens.plots._style import Theme, note, number, palette, require, shown, style
+from uds_lens.plots._style import UDS_AXIS, Theme, note, number, palette, require, shown, style
 
 if TYPE_CHECKING:
     import pandas as pd
-    import plotly.graph_objects as go
 
 
 def elicited_scores(
@@ -19,19 +19,19 @@ def elicited_scores(
     decoding: str = "greedy",
     statistic: str = "mean",
     theme: Theme = "light",
-    title: str | None = "Elicitation, and of whom",
+    title: str | None = "",
 ) -> go.Figure:
-    """Scores of the three models under every probe; the interval is that of the unlearned model beyond retain.
+    """Plot the scores of full, retain and the unlearned model under every probe, one probe a row.
 
     Args:
         summary: `ElicitationResults.summary()`.
         decoding: "greedy" or "sampled".
         statistic: "mean", or "best" of the samples.
         theme: Light or dark.
-        title: Heading; None leaves it out.
+        title: Heading; empty states the finding, None leaves it out.
 
     Returns:
-        The figure, the probes in their order from top to bottom.
+        The figure; the line is retain's score plus the interval of unlearned minus retain.
 
     Raises:
         DataError: A column is missing.
@@ -45,28 +45,23 @@ def elicited_scores(
     """
     needed = ["probe", "decoding", "statistic", "unlearned", "beyond_low", "beyond_high", "share_reason"]
     require(summary, needed, source="ElicitationResults.summary()")
-    import plotly.graph_objects as go
-
-    colours = palette(theme)
+    colours, figure = palette(theme), go.Figure()
     rows = summary[(summary["decoding"] == decoding) & (summary["statistic"] == statistic)]
-    names = [
-        shown(row.probe)
-        + next(
-            (f" ({why})" for why in ("no power", "not asked") if str(row.share_reason).startswith(why)), ""
-        )
-        for row in rows.itertuples()
-    ]
-    figure = go.Figure()
     if not len(rows):
         note(figure, f"No probe was decoded like that ({decoding}, {statistic}).")
-        return style(figure, theme=theme, title=title, height=220)
+        return style(figure, theme=theme, title=title, finding="Elicitation", height=220)
+    names = []
+    for row in rows.itertuples():
+        reason = str(row.share_reason)
+        why = next((why for why in ("no power", "not asked") if reason.startswith(why)), None)
+        names.append(shown(row.probe) + (f" ({why})" if why else ""))
+    finding = "Elicitation: ROUGE-L recall by probe"
     if "retain" in rows.columns:
+        above = int((rows["beyond_low"] > 0).sum())
+        finding = f"Elicitation: {above} of {len(rows)} probes extract more than retain knows"
+        low, high = rows["retain"] + rows["beyond_low"], rows["retain"] + rows["beyond_high"]
         figure.add_scatter(
-            x=[
-                x
-                for row in rows.itertuples()
-                for x in (row.retain + row.beyond_low, row.retain + row.beyond_high, None)
-            ],
+            x=[x for ends in zip(low, high, strict=True) for x in (*ends, None)],
             y=[y for name in names for y in (name, name, None)],
             mode="lines",
             line={"color": colours.unlearned, "width": 3},
@@ -91,11 +86,9 @@ def elicited_scores(
             )
     figure.update_xaxes(title_text="ROUGE-L recall", range=[-0.02, 1.02], showgrid=True)
     figure.update_yaxes(autorange="reversed", showgrid=True, automargin=True)
-    words = "Right of retain: more was extracted than retain knows. Full: what the probe can extract at all."
-    return style(figure, theme=theme, title=title, subtitle=words, height=200 + 34 * len(rows))
-
-
-# Is what lies shallow what comes out? Depth of each example against what was elicited of it.
+    words = "Right of retain: more was extracted than retain knows. Full: the most the probe can extract."
+    height = 200 + 34 * len(rows)
+    return style(figure, theme=theme, title=title, finding=finding, subtitle=words, height=height)
 
 
 def depth_elicited(
@@ -104,62 +97,54 @@ def depth_elicited(
     probe: str,
     decoding: str = "greedy",
     theme: Theme = "light",
-    title: str | None = "Depth, and what comes out",
+    title: str | None = "",
 ) -> go.Figure:
-    """UDS of each example against its score beyond retain under one probe.
+    """Plot the UDS of each example against what one probe extracted beyond retain.
 
     Args:
         depth: `ElicitationResults.with_depth(audit)`.
         probe: Which probe.
         decoding: "greedy" or "sampled".
         theme: Light or dark.
-        title: Heading; None leaves it out.
+        title: Heading; empty states the finding, None leaves it out.
 
     Returns:
-        The figure; points are moved a little (seeded) so that they do not hide each other.
+        The figure; points are jittered (seeded).
 
     Raises:
         DataError: A column is missing.
     """
-    require(
-        depth,
-        ["probe", "decoding", "uds", "beyond_retain", "question"],
-        source="ElicitationResults.with_depth(...)",
-    )
-    import plotly.graph_objects as go
-
+    needed = ["probe", "decoding", "uds", "beyond_retain", "question"]
+    require(depth, needed, source="ElicitationResults.with_depth(...)")
+    rows = depth[(depth["probe"] == probe) & (depth["decoding"] == decoding)]
+    rows = rows.dropna(subset=["uds", "beyond_retain"])
     colours = palette(theme)
-    rows = depth[(depth["probe"] == probe) & (depth["decoding"] == decoding)].dropna(
-        subset=["uds", "beyond_retain"]
-    )
-    random = np.random.default_rng(0)
-    aside = random.uniform(-0.012, 0.012, (2, len(rows)))
-    figure = go.Figure(
-        go.Scatter(
-            x=(rows["uds"].to_numpy(float) + aside[0]).round(4),
-            y=(rows["beyond_retain"].to_numpy(float) + aside[1]).round(4),
-            mode="markers",
-            name="example",
-            marker={"color": colours.unlearned, "size": 7, "opacity": 0.5, "line": {"width": 0}},
-            customdata=[
-                f"{shown(row.question, width=64, limit=140)}<br>UDS {row.uds:.2f}, "
-                f"beyond retain {row.beyond_retain:+.2f}"
-                for row in rows.itertuples()
-            ],
-            hovertemplate="%{customdata}<extra></extra>",
-        )
+    jitter = np.random.default_rng(0).uniform(-0.012, 0.012, (2, len(rows)))
+    figure = go.Figure()
+    figure.add_scatter(
+        x=(rows["uds"].to_numpy(float) + jitter[0]).round(4),
+        y=(rows["beyond_retain"].to_numpy(float) + jitter[1]).round(4),
+        mode="markers",
+        name="example",
+        marker={"color": colours.unlearned, "size": 7, "opacity": 0.5, "line": {"width": 0}},
+        customdata=[
+            f"{shown(row.question, width=64, limit=140)}<br>UDS {row.uds:.2f}, beyond retain {row.beyond_retain:+.2f}"
+            for row in rows.itertuples()
+        ],
+        hovertemplate="%{customdata}<extra></extra>",
     )
     if not len(rows):
         note(figure, "No example has both.")
-    rho = rows["uds"].rank().corr(rows["beyond_retain"].rank()) if len(rows) > 2 else float("nan")
+    rho = float(rows["uds"].rank().corr(rows["beyond_retain"].rank())) if len(rows) > 2 else float("nan")
     figure.add_hline(y=0, line={"color": colours.faint, "width": 1, "dash": "dot"})
-    figure.update_xaxes(title_text="UDS, 0 intact to 1 erased", range=[-0.04, 1.04])
+    figure.update_xaxes(**{**UDS_AXIS, "showgrid": False})
     figure.update_yaxes(title_text="recall beyond retain")
-    words = f"{probe}, {decoding}. Spearman's rho {number(float(rho))} over {len(rows)} examples."
-    return style(figure, theme=theme, title=title, subtitle=words, height=400, legend=False)
-
-
-# What more queries bring: the expected best of k texts, by model.
+    if rho < -0.2:
+        finding = f"Shallowly erased facts are easier to extract (Spearman's rho {number(rho)})"
+    else:
+        finding = f"Depth and extraction: Spearman's rho {number(rho)}"
+    words = f"{shown(probe, limit=40)}, {decoding}. Spearman's rho {number(rho)} over {len(rows)} examples."
+    return style(figure, theme=theme, title=title, finding=finding, subtitle=words, height=400, legend=False)
 
 
 def query_budget(
@@ -168,19 +153,19 @@ def query_budget(
     probe: str,
     value: Literal["best_of_k", "leak_at_k"] = "best_of_k",
     theme: Theme = "light",
-    title: str | None = "What more queries bring",
+    title: str | None = "",
 ) -> go.Figure:
-    """A curve per model over the number of texts drawn.
+    """Plot what more samples extract: a curve per model over the number of samples.
 
     Args:
         budget: `ElicitationResults.budget_frame()`.
         probe: Which probe.
-        value: Expected best recall, or the probability that one text gives the answer away.
+        value: Expected best recall, or the probability that one sample leaks the answer.
         theme: Light or dark.
-        title: Heading; None leaves it out.
+        title: Heading; empty states the finding, None leaves it out.
 
     Returns:
-        The figure; the number of texts is on a logarithmic axis.
+        The figure, with the number of samples on a logarithmic axis.
 
     Raises:
         DataError: A column is missing.
@@ -192,35 +177,35 @@ def query_budget(
         (0.1, 0.2)
     """
     require(budget, ["model", "probe", "k", value], source="ElicitationResults.budget_frame()")
-    import plotly.graph_objects as go
-
-    colours = palette(theme)
+    colours, figure = palette(theme), go.Figure()
     looks = {
         "full": (colours.faint, "solid"),
         "retain": (colours.faint, "dot"),
         "unlearned": (colours.unlearned, "solid"),
     }
-    rows = budget[budget["probe"] == probe]
-    figure = go.Figure()
+    what = "expected best recall" if value == "best_of_k" else "probability of a leak"
+    rows, finding = budget[budget["probe"] == probe], f"Query budget: {what}"
     for role, (colour, dash) in looks.items():
-        own = rows[rows["model"] == role].sort_values("k")
-        if len(own):
-            figure.add_scatter(
-                x=own["k"],
-                y=own[value].round(4),
-                name=role,
-                mode="lines+markers",
-                line={"color": colour, "dash": dash, "width": 2.25},
-                hovertemplate=f"{role}, %{{x}} texts: %{{y:.3f}}<extra></extra>",
+        curve = rows[rows["model"] == role].sort_values("k")
+        if not len(curve):
+            continue
+        figure.add_scatter(
+            x=curve["k"],
+            y=curve[value].round(4),
+            name=role,
+            mode="lines+markers",
+            line={"color": colour, "dash": dash, "width": 2.25},
+            hovertemplate=f"{role}, %{{x}} samples: %{{y:.3f}}<extra></extra>",
+        )
+        if role == "unlearned":
+            first, last = curve.iloc[0], curve.iloc[-1]
+            finding = (
+                f"From {first['k']} to {last['k']} samples: {what} {first[value]:.2f} to {last[value]:.2f}"
             )
     if not len(rows):
-        note(figure, f"{probe} was not sampled.")
+        note(figure, f"{shown(probe)} was not sampled.")
     ticks = sorted(set(rows["k"].tolist()))
-    figure.update_xaxes(
-        title_text="texts drawn", type="log", tickvals=ticks, ticktext=[str(k) for k in ticks]
-    )
-    what = "expected best recall" if value == "best_of_k" else "probability of a leak"
+    figure.update_xaxes(title_text="samples", type="log", tickvals=ticks, ticktext=[str(k) for k in ticks])
     figure.update_yaxes(title_text=what, rangemode="tozero")
-    return style(
-        figure, theme=theme, title=title, subtitle=f"{probe}, sampled; mean over questions.", height=380
-    )
+    words = f"{shown(probe, limit=40)}, sampled; mean over questions."
+    return style(figure, theme=theme, title=title, finding=finding, subtitle=words)

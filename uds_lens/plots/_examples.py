@@ -1,21 +1,23 @@
-"""Every example at every layer: the map of erasure."""
+"""Scores of single examples: map, histogram, by entity type and length, clipping, threshold."""
 
 from __future__ import annotations
 
 import math
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
+import plotly.graph_objects as go
 
 from uds_lens._types import check_choice
 from uds_lens.errors import DataError
 from uds_lens.plots._style import (
-    Palette,
+    UDS_AXIS,
     Theme,
     band,
+    count,
     curve,
-    head,
+    hover_head,
     layer_axis,
     note,
     number,
@@ -23,20 +25,29 @@ from uds_lens.plots._style import (
     panels,
     put,
     require,
+    row_axis,
+    short,
     shown,
     style,
 )
 
 if TYPE_CHECKING:
     import pandas as pd
-    import plotly.graph_objects as go
-
 
 Order: TypeAlias = Literal["input", "uds", "cluster"]
 """Rows as in the data, by score (not measurable ones last), or similar ones together."""
 
-_NAMED_ROWS, _LETTERS = 50, 40
-_HOVER = "%{y}<br>layer %{x}: %{text}<br>S1 %{customdata[0]:.3f}, S2 %{customdata[1]:.3f} nats per token"
+_ORDER_WORDS = {
+    "input": "in input order",
+    "uds": "by UDS, lowest on top",
+    "cluster": "similar ones together",
+}
+_NAMED_ROWS = 50
+_GROUPS = 1000
+"""Rows that are clustered one by one; more join the most similar of half as many: all pairs of 20,000 take 3 GB."""
+
+MOST_POINTS = 2000
+"""Examples that a scatter draws; of more a random sample."""
 
 
 def ler_heatmap(
@@ -45,20 +56,20 @@ def ler_heatmap(
     *,
     order: Order = "uds",
     theme: Theme = "light",
-    title: str | None = "Erasure of every example at every layer",
+    title: str | None = "",
 ) -> go.Figure:
-    """LER of each example (row) at each layer (column): 0 as in full, 1 as in retain, grey where nothing was there.
+    """Plot LER of each example (row) at each layer (column).
 
     Args:
         long: `audit.to_frame()`.
         examples: `audit.examples_frame()`, in the same order.
         order: Order of the rows.
         theme: Light or dark.
-        title: Heading; None leaves it out.
+        title: Heading; empty states the finding, None leaves it out.
 
     Returns:
-        The figure. NaN cells (no knowledge at that layer) are in a grey that the scale does not contain; pointing at
-        a cell shows entity, question and deltas.
+        The figure: 0 as in full, 1 as in retain. NaN cells (no knowledge encoded at that layer) are grey, a colour
+        that the scale does not contain; hovering shows entity, question and deltas.
 
     Raises:
         DataError: A column is missing, or the two frames do not belong together.
@@ -67,76 +78,34 @@ def ler_heatmap(
     require(long, ["layer", "s1_delta", "s2_delta", "ler"], source="audit.to_frame()")
     require(examples, ["example_id", "question", "entity", "uds"], source="audit.examples_frame()")
     check_choice("order", order, Order)
-    import plotly.graph_objects as go
-
-    colours = palette(theme)
-    if not len(examples):
-        figure = go.Figure()
+    colours, figure, n = palette(theme), go.Figure(), len(examples)
+    if not n:
         note(figure, "No example could be scored.")
-        return style(figure, theme=theme, title=title, legend=False)
-    n, layers = len(examples), sorted(long["layer"].unique())
+        return style(figure, theme=theme, title=title, finding="Erasure by example and layer", legend=False)
+    layers = sorted(long["layer"].unique())
     if len(long) != n * len(layers):
         raise DataError(
             f"{len(long)} rows do not make {n} examples x {len(layers)} layers: pass frames of one audit."
         )
-    matrices = {
+    matrix = {
         name: long[name].to_numpy(dtype=float).reshape(n, -1) for name in ("ler", "s1_delta", "s2_delta")
     }
-    rows = row_order(matrices["ler"], examples["uds"].to_numpy(dtype=float), order)
-    figure = go.Figure(_cells(matrices, rows, layers, colours))
-    _row_labels(figure, examples.iloc[rows], colours)
-    figure.update_xaxes(
-        title_text="layer", dtick=max(1, -(-len(layers) // 16)), tickformat="d", showline=False, ticks=""
-    )
-    subtitle = "0: as in full; 1: as in retain; grey: no knowledge at that layer." + _ORDERS[order]
-    height = max(320, 190 + 18 * n if n <= _NAMED_ROWS else 900)
-    return style(figure, theme=theme, title=title, subtitle=subtitle, height=height)
-
-
-_ORDERS = {
-    "input": " Rows in input order.",
-    "uds": " Rows by UDS, lowest on top.",
-    "cluster": " Similar rows together.",
-}
-
-
-def row_order(ler: np.ndarray, uds: np.ndarray, order: Order) -> np.ndarray:
-    """Indices of the rows from top to bottom.
-
-    >>> row_order(np.zeros((3, 1)), np.array([0.5, np.nan, 0.1]), "uds")
-    array([2, 0, 1])
-    """
-    if order == "input" or (len(uds) < 3 and order == "cluster"):
-        return np.arange(len(uds))
-    if order == "uds":
-        return np.argsort(uds, kind="stable")
-    from scipy.cluster.hierarchy import leaves_list, linkage
-
-    absent = -0.5
-    features = np.where(np.isnan(ler), absent, ler)
-    return leaves_list(linkage(features, method="average", optimal_ordering=len(uds) <= 500))
-
-
-def _cells(matrices: Any, rows: np.ndarray, layers: Any, colours: Palette) -> Any:
-    import plotly.graph_objects as go
-
-    deltas = np.stack([matrices["s1_delta"][rows], matrices["s2_delta"][rows]], axis=-1)
-    stops = np.linspace(0, 1, len(colours.scale))
-    return go.Heatmap(
-        z=matrices["ler"][rows].round(4),
+    scores = examples["uds"].to_numpy(dtype=float)
+    rows = row_order(matrix["ler"], scores, order)
+    ler, shown_examples = matrix["ler"][rows], examples.iloc[rows]
+    figure.add_heatmap(
+        z=ler.round(4),
         x=layers,
-        customdata=deltas.round(4),
-        text=[
-            ["no knowledge, LER undefined" if x != x else f"LER {x:.2f}" for x in row]
-            for row in matrices["ler"][rows]
-        ],
+        customdata=np.stack([matrix["s1_delta"][rows], matrix["s2_delta"][rows]], axis=-1).round(4),
+        text=[["no knowledge, LER undefined" if x != x else f"LER {x:.2f}" for x in row] for row in ler],
         zmin=0,
         zmax=1,
-        colorscale=[[float(stop), colour] for stop, colour in zip(stops, colours.scale, strict=True)],
+        colorscale=colours.erasure,
         hoverongaps=True,
-        hovertemplate=_HOVER + "<extra></extra>",
+        hovertemplate="%{y}<br>layer %{x}: %{text}<br>S1 %{customdata[0]:.3f}, S2 %{customdata[1]:.3f} nats/token"
+        "<extra></extra>",
         xgap=1,
-        ygap=1 if len(rows) <= 120 else 0,
+        ygap=1 if n <= 120 else 0,
         colorbar={
             "title": {"text": "LER<br>"},
             "tickvals": [0, 0.25, 0.5, 0.75, 1],
@@ -146,34 +115,7 @@ def _cells(matrices: Any, rows: np.ndarray, layers: Any, colours: Palette) -> An
             "ticks": "",
         },
     )
-
-
-def row_names(examples: Any) -> list[str]:
-    """What an example is about: its subject and entity where it has a subject, else its question.
-
-    >>> import pandas as pd
-    >>> columns = {"question": ["Where was she born?"] * 2, "entity": ["Quince"] * 2, "subject": ["Ada Vey", None]}
-    >>> row_names(pd.DataFrame(columns))
-    ['Ada Vey: Quince', 'Where was she born?']
-    """
-    subjects = list(examples["subject"]) if "subject" in examples.columns else [None] * len(examples)
-    return [
-        shown(f"{subject}: {entity}" if isinstance(subject, str) and subject else question, limit=_LETTERS)
-        for question, entity, subject in zip(examples["question"], examples["entity"], subjects, strict=True)
-    ]
-
-
-def _row_labels(figure: Any, examples: Any, colours: Palette) -> None:
-    """Hidden tick texts feed the hover; a second axis names the rows where there is room."""
-    import plotly.graph_objects as go
-
-    n = len(examples)
-    entities = [shown(entity, limit=60) for entity in examples["entity"]]
-    hover = [
-        f"<b>{entity}</b><br>{shown(question, width=64)}<br>UDS {'not measurable' if uds != uds else f'{uds:.2f}'}"
-        for entity, question, uds in zip(entities, examples["question"], examples["uds"], strict=True)
-    ]
-    legend = go.Scatter(
+    figure.add_scatter(
         x=[None],
         y=[None],
         yaxis="y2",
@@ -181,39 +123,86 @@ def _row_labels(figure: Any, examples: Any, colours: Palette) -> None:
         name="no knowledge at this layer (NaN)",
         marker={"symbol": "square", "size": 11, "color": colours.missing},
     )
-    figure.add_trace(legend)
-    side = {"range": [n - 0.5, -0.5], "showgrid": False}
-    named = n <= _NAMED_ROWS
+    hover = [
+        f"<b>{shown(row.entity, limit=60)}</b><br>{shown(row.question, width=64)}<br>"
+        f"UDS {'not measurable' if row.uds != row.uds else f'{row.uds:.2f}'}"
+        for row in shown_examples.itertuples()
+    ]
+    # hidden tick texts feed the hover; a second axis names the rows where there is room
+    side, named, places = {"range": [n - 0.5, -0.5], "showgrid": False}, n <= _NAMED_ROWS, list(range(n))
     figure.update_layout(
         plot_bgcolor=colours.missing,
-        yaxis={**side, "tickvals": list(range(n)), "ticktext": hover, "showticklabels": False},
+        yaxis={**side, "tickvals": places, "ticktext": hover, "showticklabels": False},
         yaxis2={
             **side,
             "overlaying": "y",
             "matches": "y",
             "side": "left",
-            "tickvals": list(range(n)) if named else [],
-            "ticktext": row_names(examples) if named else [],
+            "tickvals": places if named else [],
+            "ticktext": row_names(shown_examples) if named else [],
             "showticklabels": named,
             "title": {"text": "" if named else f"{n} examples"},
         },
     )
+    step = max(1, -(-len(layers) // 16))
+    figure.update_xaxes(title_text="layer", dtick=step, tickformat="d", showline=False, ticks="")
+    measured = scores[~np.isnan(scores)]
+    return style(
+        figure,
+        theme=theme,
+        title=title,
+        finding=f"{int((measured < 0.5).sum())} of {len(measured)} examples are less than half erased",
+        subtitle=f"LER: 0 as in full, 1 as in retain; grey: no knowledge encoded there. Rows {_ORDER_WORDS[order]}.",
+        height=max(320, 190 + 18 * n if named else 900),
+    )
 
 
-# How the examples' scores are spread: one number may hide two camps.
+def row_order(ler: np.ndarray, uds: np.ndarray, order: Order) -> np.ndarray:
+    """Return the indices of the rows from top to bottom.
 
-_BINS = 20
+    >>> row_order(np.zeros((3, 1)), np.array([0.5, np.nan, 0.1]), "uds")
+    array([2, 0, 1])
+    """
+    n = len(uds)
+    if order == "input" or (n < 3 and order == "cluster"):
+        return np.arange(n)
+    if order == "uds":
+        return np.argsort(uds, kind="stable")
+    from scipy.cluster.hierarchy import leaves_list, linkage
+
+    features = np.where(np.isnan(ler), -0.5, ler)
+    if n <= _GROUPS:
+        return leaves_list(linkage(features, method="average", optimal_ordering=n <= 500))
+    from scipy.spatial import cKDTree
+
+    sample = np.argsort(uds, kind="stable")[np.linspace(0, n - 1, _GROUPS // 2).astype(int)]
+    place = np.argsort(leaves_list(linkage(features[sample], method="average", optimal_ordering=True)))
+    nearest = cKDTree(features[sample]).query(features)[1]
+    return np.lexsort((uds, place[nearest]))
 
 
-def uds_distribution(
-    examples: pd.DataFrame, *, theme: Theme = "light", title: str | None = "How deep each example was erased"
-) -> go.Figure:
-    """Histogram of UDS over examples, with the mean; examples that are not measurable are counted in words.
+def row_names(examples: pd.DataFrame) -> list[str]:
+    """Name each example by subject and entity where it has a subject, else by its question.
+
+    >>> import pandas as pd
+    >>> columns = {"question": ["Where was she born?"] * 2, "entity": ["Quince"] * 2, "subject": ["Ada Vey", None]}
+    >>> row_names(pd.DataFrame(columns))
+    ['Ada Vey: Quince', 'Where was she born?']
+    """
+    subjects = examples["subject"] if "subject" in examples.columns else [None] * len(examples)
+    return [
+        shown(f"{subject}: {entity}" if isinstance(subject, str) and subject else question, limit=40)
+        for question, entity, subject in zip(examples["question"], examples["entity"], subjects, strict=True)
+    ]
+
+
+def uds_distribution(examples: pd.DataFrame, *, theme: Theme = "light", title: str | None = "") -> go.Figure:
+    """Plot a histogram of UDS over measurable examples, with the mean: one number may hide two clusters.
 
     Args:
         examples: `audit.examples_frame()`.
         theme: Light or dark.
-        title: Heading; None leaves it out.
+        title: Heading; empty states the finding, None leaves it out.
 
     Returns:
         The figure: 20 bins from 0 (intact) to 1 (erased).
@@ -228,75 +217,76 @@ def uds_distribution(
         (1, 1, '2 measured, 1 not measurable.')
     """
     require(examples, ["uds"], source="audit.examples_frame()")
-    import plotly.graph_objects as go
-
-    colours = palette(theme)
+    colours, figure = palette(theme), go.Figure()
     scores = examples["uds"].to_numpy(dtype=float)
     measured = scores[~np.isnan(scores)]
-    counts, edges = np.histogram(measured, bins=_BINS, range=(0.0, 1.0))
-    spans = [f"{low:.2f} to {high:.2f}" for low, high in pairwise(edges)]
-    bars = go.Bar(
+    counts, edges = np.histogram(measured, bins=20, range=(0.0, 1.0))
+    figure.add_bar(
         x=(edges[:-1] + edges[1:]) / 2,
-        y=[int(count) for count in counts],
-        width=0.92 / _BINS,
+        y=[int(n) for n in counts],
+        width=0.92 / len(counts),
         marker={"color": colours.erased, "line": {"width": 0}},
-        customdata=spans,
+        customdata=[f"{low:.2f} to {high:.2f}" for low, high in pairwise(edges)],
         hovertemplate="UDS %{customdata}: %{y} examples<extra></extra>",
     )
-    figure = go.Figure(bars)
+    finding = "UDS by example"
     if len(measured):
         mean = float(measured.mean())
+        low, high = np.quantile(measured, [0.25, 0.75])
+        finding = f"UDS by example: mean {mean:.2f}, half of them between {low:.2f} and {high:.2f}"
+        side, shift = ("right", -6) if mean > 0.5 else ("left", 6)
         figure.add_vline(mean, line={"color": colours.ink, "width": 1.5, "dash": "dot"})
         figure.add_annotation(
             text=f"mean {mean:.2f}",
             x=mean,
             y=1,
             yref="paper",
-            xanchor="right" if mean > 0.5 else "left",
+            xanchor=side,
             yanchor="top",
-            xshift=-6 if mean > 0.5 else 6,
+            xshift=shift,
             font={"color": colours.ink},
         )
     else:
         note(figure, "No example is measurable.")
-    figure.update_xaxes(
-        title_text="UDS of an example, 0 intact to 1 erased",
-        range=[-0.01, 1.01],
-        dtick=0.25,
-        tickformat=".2~f",
-    )
+    axis = {**UDS_AXIS, "range": [-0.01, 1.01], "showgrid": False}
+    figure.update_xaxes(**axis | {"title_text": "UDS of an example (0 intact, 1 erased)"})
     figure.update_yaxes(title_text="examples", rangemode="tozero", tickformat="d")
     subtitle = f"{len(measured)} measured, {len(scores) - len(measured)} not measurable."
-    return style(figure, theme=theme, title=title, subtitle=subtitle, height=340, legend=False)
+    return style(
+        figure, theme=theme, title=title, finding=finding, subtitle=subtitle, height=340, legend=False
+    )
 
 
-# Depth by type of the entity: names, awards, places ...
-
-
-def type_bars(
-    types: pd.DataFrame, *, theme: Theme = "light", title: str | None = "Depth by entity type"
-) -> go.Figure:
-    """Mean UDS per entity type with its bootstrap interval, and how many examples stand behind it.
+def type_bars(types: pd.DataFrame, *, theme: Theme = "light", title: str | None = "") -> go.Figure:
+    """Plot mean UDS per entity type with its bootstrap interval and its number of measured examples.
 
     Args:
         types: `audit.types_frame()`.
         theme: Light or dark.
-        title: Heading; None leaves it out.
+        title: Heading; empty states the finding, None leaves it out.
 
     Returns:
-        The figure: one bar per type in the frame's order, lowest UDS on top. No bar: not measurable. No interval:
-        fewer than two measurable examples.
+        The figure, lowest UDS on top. No bar: not measurable. No interval: fewer than two measurable examples.
 
     Raises:
         DataError: A column is missing.
     """
     require(types, ["type", "n", "n_measured", "uds", "uds_low", "uds_high"], source="audit.types_frame()")
-    import plotly.graph_objects as go
-
-    colours = palette(theme)
-    names = [shown(name, limit=32) for name in types["type"]]
-    above, below = _whiskers(types)
-    bars = go.Bar(
+    colours, figure = palette(theme), go.Figure()
+    hover = []
+    for place, row in enumerate(types.itertuples()):
+        counts = f"{row.n_measured}" if row.n_measured == row.n else f"{row.n_measured} of {row.n}"
+        figure.add_annotation(
+            text=counts, x=1.03, xref="paper", xanchor="left", y=place, font={"color": colours.text}
+        )
+        lines = [f"<b>{shown(row.type)}</b>", f"{row.n_measured} of {row.n} measurable"]
+        if math.isnan(row.uds):
+            figure.add_annotation(text="not measurable", x=0.01, xanchor="left", y=place)
+        else:
+            interval = "" if math.isnan(row.uds_low) else f" ({row.uds_low:.2f} to {row.uds_high:.2f})"
+            lines.insert(1, f"UDS {row.uds:.2f}{interval}")
+        hover.append("<br>".join(lines))
+    figure.add_bar(
         x=types["uds"],
         y=list(range(len(types))),
         orientation="h",
@@ -304,130 +294,114 @@ def type_bars(
         marker={"color": colours.erased, "opacity": 0.85, "line": {"width": 0}},
         error_x={
             "type": "data",
-            "array": above,
-            "arrayminus": below,
+            "array": (types["uds_high"] - types["uds"]).fillna(0.0).clip(lower=0).tolist(),
+            "arrayminus": (types["uds"] - types["uds_low"]).fillna(0.0).clip(lower=0).tolist(),
             "color": colours.ink,
             "thickness": 1.3,
             "width": 4,
         },
-        customdata=[_words(row) for row in types.itertuples()],
+        customdata=hover,
         hovertemplate="%{customdata}<extra></extra>",
     )
-    figure = go.Figure(bars)
-    for place, row in enumerate(types.itertuples()):
-        counts = f"{row.n_measured}" if row.n_measured == row.n else f"{row.n_measured} of {row.n}"
-        figure.add_annotation(
-            text=counts, x=1.03, xref="paper", xanchor="left", y=place, font={"color": colours.text}
-        )
-        if math.isnan(row.uds):
-            figure.add_annotation(text="not measurable", x=0.01, xanchor="left", y=place)
     if len(types):
         figure.add_annotation(
             text="N", x=1.03, xref="paper", xanchor="left", y=1, yref="paper", yanchor="bottom"
         )
     else:
         note(figure, "No example could be scored.")
-    figure.update_xaxes(
-        title_text="UDS, 0 intact to 1 erased", range=[0, 1.03], dtick=0.25, tickformat=".2~f", showgrid=True
-    )
-    figure.update_yaxes(
-        tickvals=list(range(len(types))), ticktext=names, range=[len(types) - 0.4, -0.6], showgrid=False
-    )
+    figure.update_xaxes(**{**UDS_AXIS, "range": [0, 1.03]})
+    row_axis(figure, [shown(name, limit=32) for name in types["type"]])
+    known, finding = types[types["uds"].notna()], "UDS by entity type"
+    if len(known) > 1:
+        low, high = (known.loc[known["uds"].agg(end)] for end in ("idxmin", "idxmax"))
+        ends = (
+            f"lowest for {short(low['type'])} ({low['uds']:.2f})",
+            f"highest for {short(high['type'])} ({high['uds']:.2f})",
+        )
+        finding = f"UDS is {', '.join(ends)}"
     style(
         figure,
         theme=theme,
         title=title,
-        subtitle="Mean over measurable examples with bootstrap interval, by subject where examples share one.",
+        finding=finding,
+        subtitle="Mean over measurable examples; bootstrap interval, clustered by subject where examples share one.",
         height=140 + 34 * max(len(types), 2),
         legend=False,
     )
     return figure.update_layout(margin={"t": figure.layout.margin.t + 16, "r": 96})
 
 
-def _whiskers(types: Any) -> tuple[list[float], list[float]]:
-    above = (types["uds_high"] - types["uds"]).fillna(0.0).clip(lower=0)
-    below = (types["uds"] - types["uds_low"]).fillna(0.0).clip(lower=0)
-    return above.tolist(), below.tolist()
-
-
-def _words(row: Any) -> str:
-    counts = f"{row.n_measured} of {row.n} measurable"
-    if math.isnan(row.uds):
-        return f"<b>{shown(row.type)}</b><br>{counts}"
-    interval = "" if math.isnan(row.uds_low) else f" ({row.uds_low:.2f} to {row.uds_high:.2f})"
-    return f"<b>{shown(row.type)}</b><br>UDS {row.uds:.2f}{interval}<br>{counts}"
-
-
-# Does the score depend on how long the entity is?
-
-_ENOUGH = 3
-"""Examples of one length from which on their mean is drawn."""
-
-
-def length_scatter(
-    examples: pd.DataFrame, *, theme: Theme = "light", title: str | None = "Depth and length of the entity"
-) -> go.Figure:
-    """UDS of each measurable example against the tokens of its entity, the mean per length, and Spearman's rho.
+def length_scatter(examples: pd.DataFrame, *, theme: Theme = "light", title: str | None = "") -> go.Figure:
+    """Plot UDS of each measurable example against its entity's tokens, with the mean per length and Spearman's rho.
 
     Args:
         examples: `audit.examples_frame()`.
         theme: Light or dark.
-        title: Heading; None leaves it out.
+        title: Heading; empty states the finding, None leaves it out.
 
     Returns:
-        The figure. Points are moved sideways a little (seeded) so that they do not hide each other.
+        The figure; points are jittered (seeded), of more than 2,000 a random sample is drawn. Means: 3 examples or
+        more of one length.
 
     Raises:
         DataError: A column is missing.
     """
     require(examples, ["n_tokens", "uds", "entity", "question"], source="audit.examples_frame()")
-    import plotly.graph_objects as go
-
-    colours = palette(theme)
+    colours, figure = palette(theme), go.Figure()
     measured = examples[examples["uds"].notna()]
-    aside = np.random.default_rng(0).uniform(-0.28, 0.28, len(measured))
-    points = go.Scatter(
-        x=(measured["n_tokens"].to_numpy(dtype=float) + aside).round(3),
-        y=measured["uds"].round(4),
+    rng = np.random.default_rng(0)
+    points = measured
+    if len(measured) > MOST_POINTS:
+        points = measured.iloc[np.sort(rng.choice(len(measured), MOST_POINTS, replace=False))]
+    jitter = rng.uniform(-0.28, 0.28, len(points))
+    figure.add_scatter(
+        x=(points["n_tokens"].to_numpy(dtype=float) + jitter).round(3),
+        y=points["uds"].round(4),
         mode="markers",
         name="example",
         marker={"color": colours.retain, "size": 6, "opacity": 0.45, "line": {"width": 0}},
         customdata=[
             f"<b>{shown(row.entity, limit=60)}</b><br>{shown(row.question, width=64, limit=140)}<br>"
             f"{row.n_tokens} tokens, UDS {row.uds:.2f}"
-            for row in measured.itertuples()
+            for row in points.itertuples()
         ],
         hovertemplate="%{customdata}<extra></extra>",
     )
     means = measured.groupby("n_tokens")["uds"].agg(["mean", "size"])
-    means = means[means["size"] >= _ENOUGH]
-    line = go.Scatter(
+    means = means[means["size"] >= 3]
+    figure.add_scatter(
         x=means.index,
         y=means["mean"],
         mode="lines+markers",
-        name=f"mean per length ({_ENOUGH} examples or more)",
+        name="mean per length (3 examples or more)",
         line={"color": colours.unlearned, "width": 2},
         marker={"color": colours.unlearned, "size": (4 + 2 * np.sqrt(means["size"])).clip(upper=16).tolist()},
         customdata=means["size"],
         hovertemplate="%{x} tokens: mean UDS %{y:.2f} (%{customdata} examples)<extra></extra>",
     )
-    figure = go.Figure([points, line])
-    if not len(measured):
+    step = 1
+    if len(measured):
+        step = max(1, -(-int(np.ptp(measured["n_tokens"]) + 1) // 14))
+    else:
         note(figure, "No example is measurable.")
-    figure.update_xaxes(title_text="entity length, tokens", tickformat="d", dtick=_step(measured["n_tokens"]))
-    figure.update_yaxes(
-        title_text="UDS, 0 intact to 1 erased", range=[-0.04, 1.04], dtick=0.25, tickformat=".2~f"
-    )
-    return style(figure, theme=theme, title=title, subtitle=_correlation_words(measured), height=380)
+    figure.update_xaxes(title_text="entity length (tokens)", tickformat="d", dtick=step)
+    figure.update_yaxes(**UDS_AXIS)
+    rho = rank_correlation(examples)
+    subtitle = f"Spearman's rho {number(rho)} over {count(len(measured), 'measurable example')}."
+    if len(points) < len(measured):
+        subtitle += f" Points: a sample of {MOST_POINTS:,}."
+    finding = f"UDS and entity length are hardly related (rho {number(rho)})"
+    if abs(rho) >= 0.2:
+        finding = f"UDS {'rises' if rho > 0 else 'falls'} with entity length (rho {number(rho)})"
+    return style(figure, theme=theme, title=title, finding=finding, subtitle=subtitle)
 
 
 def rank_correlation(examples: pd.DataFrame) -> float:
-    """Spearman's rho between entity length and UDS over measurable examples; NaN with fewer than three or no variation.
+    """Return Spearman's rho of entity length and UDS; NaN with fewer than three measurable examples or no variation.
 
-    Example:
-        >>> import pandas as pd
-        >>> round(rank_correlation(pd.DataFrame({"n_tokens": [1, 2, 5], "uds": [0.9, 0.5, 0.1]})), 6)
-        -1.0
+    >>> import pandas as pd
+    >>> round(rank_correlation(pd.DataFrame({"n_tokens": [1, 2, 5], "uds": [0.9, 0.5, 0.1]})), 6)
+    -1.0
     """
     measured = examples[examples["uds"].notna()]
     if len(measured) < 3 or min(measured["n_tokens"].nunique(), measured["uds"].nunique()) < 2:
@@ -435,28 +409,16 @@ def rank_correlation(examples: pd.DataFrame) -> float:
     return float(measured["n_tokens"].rank().corr(measured["uds"].rank()))
 
 
-def _correlation_words(measured: Any) -> str:
-    return f"Spearman's rho {number(rank_correlation(measured))} over {len(measured)} measurable examples."
+def clip_bars(layers: pd.DataFrame, *, theme: Theme = "light", title: str | None = "") -> go.Figure:
+    """Plot per layer the share of KE examples that clipping LER to [0, 1] affects.
 
-
-def _step(tokens: Any) -> int:
-    return max(1, -(-int(tokens.max() - tokens.min() + 1) // 14)) if len(tokens) else 1
-
-
-# What clipping LER to [0, 1] hides, on both sides.
-
-
-def clip_bars(
-    layers: pd.DataFrame, *, theme: Theme = "light", title: str | None = "What the clip hides"
-) -> go.Figure:
-    """Per layer, the share of KE examples with raw LER above 1 (upwards) and below 0 (downwards).
-
-    Above 1 the unlearned state costs more than retain's: over-erasure. Below 0 it helps `full` recall.
+    Raw LER above 1 (upwards): the unlearned state costs more than retain's, over-erasure. Below 0 (downwards): it
+    helps `full` recall.
 
     Args:
         layers: `audit.layers_frame()`.
         theme: Light or dark.
-        title: Heading; None leaves it out.
+        title: Heading; empty states the finding, None leaves it out.
 
     Returns:
         The figure; no bar where no example has knowledge at the layer.
@@ -465,27 +427,25 @@ def clip_bars(
         DataError: A column is missing.
     """
     require(layers, ["layer", "n_ke", "over_share", "negative_share"], source="audit.layers_frame()")
-    import plotly.graph_objects as go
-
-    colours = palette(theme)
+    colours, figure = palette(theme), go.Figure()
     sides = (
         ("over_share", 1, "raw LER above 1: over-erased", colours.unlearned),
         ("negative_share", -1, "raw LER below 0: helps recall", colours.retain),
     )
-    figure = go.Figure(
-        [
-            go.Bar(
-                x=layers["layer"],
-                y=sign * layers[column],
-                name=name,
-                marker={"color": colour, "line": {"width": 0}},
-                customdata=layers[[column, "n_ke"]].to_numpy(dtype=float),
-                hovertemplate=f"{name}: %{{customdata[0]:.1%}} of %{{customdata[1]:.0f}}<extra></extra>",
-            )
-            for column, sign, name, colour in sides
-        ]
-    )
-    ticks = _ticks(*layers[["over_share", "negative_share"]].max().fillna(0.0))
+    for column, sign, name, colour in sides:
+        figure.add_bar(
+            x=layers["layer"],
+            y=sign * layers[column],
+            name=name,
+            marker={"color": colour, "line": {"width": 0}},
+            customdata=layers[[column, "n_ke"]].to_numpy(dtype=float),
+            hovertemplate=f"{name}: %{{customdata[0]:.1%}} of %{{customdata[1]:.0f}}<extra></extra>",
+        )
+    above, below = layers[["over_share", "negative_share"]].max().fillna(0.0)
+    largest = max(above, below)
+    step = 0.05 if largest <= 0.2 else 0.1 if largest < 0.45 else 0.25
+    first, last = -max(1, math.ceil(below / step)), max(1, math.ceil(above / step))
+    ticks = [round(step * i, 2) for i in range(first, last + 1)]
     figure.add_hline(0, line={"color": colours.faint, "width": 1})
     figure.update_yaxes(
         title_text="share of examples<br>with knowledge there",
@@ -495,21 +455,17 @@ def clip_bars(
     )
     layer_axis(figure, len(layers))
     figure.update_layout(barmode="relative", hovermode="x unified", hoverdistance=-1)
-    subtitle = "Raw LER: S2 / S1 before it is cut to 0 to 1. Share of examples outside, by layer."
-    return style(figure, theme=theme, title=title, subtitle=subtitle, height=360)
-
-
-def _ticks(above: float, below: float) -> list[float]:
-    """Round ticks around both largest shares, at least one on each side of zero."""
-    largest = max(above, below)
-    step = 0.05 if largest <= 0.2 else 0.1 if largest < 0.45 else 0.25
-    return [
-        round(step * i, 2)
-        for i in range(-max(1, math.ceil(below / step)), max(1, math.ceil(above / step)) + 1)
-    ]
-
-
-# How much the score owes to the threshold.
+    finding = "Clipping changes nothing: raw LER lies within 0 to 1"
+    if largest > 0:
+        finding = f"Raw LER exceeds 1 on up to {above:.0%} of examples, falls below 0 on {below:.0%}"
+    return style(
+        figure,
+        theme=theme,
+        title=title,
+        finding=finding,
+        subtitle="Raw LER: S2 / S1 before clipping to [0, 1]. Share of examples outside, by layer.",
+        height=360,
+    )
 
 
 def tau_curve(
@@ -517,44 +473,59 @@ def tau_curve(
     *,
     tau: float | int | None = None,
     theme: Theme = "light",
-    title: str | None = "What the threshold changes",
+    title: str | None = "",
 ) -> go.Figure:
-    """UDS, KE layers per example (mean, smallest to largest) and measurable examples over tau.
+    """Plot UDS, KE layers per example (mean, smallest to largest) and measurable examples over the threshold.
 
     Args:
         sweep: `audit.tau_sweep()`.
-        tau: The audit's own threshold in nats per token, marked by a line; None marks nothing.
+        tau: The audit's threshold in nats per token, marked by a line; None marks nothing.
         theme: Light or dark.
-        title: Heading; None leaves it out.
+        title: Heading; empty states the finding, None leaves it out.
 
     Returns:
-        The figure. Thresholds are evenly spaced, whatever their values; a gap in UDS: nothing measurable.
+        The figure, with evenly spaced thresholds; a gap in UDS: nothing measurable.
 
     Raises:
         DataError: A column is missing.
     """
     names = ["tau", "uds", "ke_mean", "ke_min", "ke_max", "n_measured", "n_not_measurable"]
     require(sweep, names, source="audit.tau_sweep()")
-    colours, places = palette(theme), list(range(len(sweep)))
+    colours, places, values = palette(theme), list(range(len(sweep))), sweep["tau"].tolist()
     figure = panels([0.4, 0.35, 0.25], gap=0.07)
     hover = "tau %{customdata:g}: UDS %{y:.3f}"
-    score = curve(
-        places, sweep["uds"], name="UDS", colour=colours.erased, hover=hover, customdata=sweep["tau"]
+    put(
+        figure,
+        curve(places, sweep["uds"], name="UDS", colour=colours.erased, hover=hover, customdata=values),
+        row=1,
     )
-    put(figure, score, row=1)
-    _sizes(figure, sweep, places, colours)
-    _counts(figure, sweep, places, colours)
-    marked = tau in set(sweep["tau"])
-    if marked:
-        place = sweep["tau"].tolist().index(tau)
-        line = {"color": colours.faint, "width": 1, "dash": "dot"}
-        figure.add_shape(type="line", x0=place, x1=place, y0=0, y1=1, yref="paper", line=line)
+    shade = colours.retain_band
+    put(figure, band(places, sweep["ke_min"], sweep["ke_max"], colour=shade, group="KE layers"), row=2)
+    sizes = curve(
+        places,
+        sweep["ke_mean"],
+        name="KE layers",
+        colour=colours.retain,
+        hover="KE layers %{y:.2f} (%{customdata[0]:.0f} to %{customdata[1]:.0f})",
+        customdata=sweep[["ke_min", "ke_max"]].to_numpy(dtype=float),
+    )
+    put(figure, sizes, row=2)
+    for column, name, colour in (
+        ("n_measured", "measured", colours.faint),
+        ("n_not_measurable", "not measurable", colours.missing),
+    ):
+        look = {"width": 0.5, "marker": {"color": colour, "line": {"width": 0}}}
+        hover = f"{name} %{{y}}<extra></extra>"
+        put(figure, go.Bar(x=places, y=sweep[column], name=name, hovertemplate=hover, **look), row=3)
+    if tau in values:
+        at, line = values.index(tau), {"color": colours.faint, "width": 1, "dash": "dot"}
+        figure.add_shape(type="line", x0=at, x1=at, y0=0, y1=1, yref="paper", line=line)
     figure.update_layout(
         xaxis={
-            "title": {"text": "tau, nats per token"},
+            "title": {"text": "tau (nats/token)"},
             "range": [-0.4, len(sweep) - 0.6],
             "tickvals": places,
-            "ticktext": [f"{value:g}" for value in sweep["tau"]],
+            "ticktext": [f"{value:g}" for value in values],
         },
         yaxis={"title": {"text": "UDS"}, "range": [-0.04, 1.06], "dtick": 0.5},
         yaxis2={"title": {"text": "KE layers<br>per example"}, "rangemode": "tozero"},
@@ -563,42 +534,11 @@ def tau_curve(
         hoverdistance=-1,
         barmode="stack",
     )
-    head(figure, "at this threshold")
-    subtitle = "KE layers: those where S1 exceeds tau; band: fewest to most of an example." + (
-        " Dotted: the tau of this audit." if marked else ""
-    )
-    return style(figure, theme=theme, title=title, subtitle=subtitle, height=560)
-
-
-def _sizes(figure: Any, sweep: Any, places: list[int], colours: Palette) -> None:
-    name = "KE layers"
-    shade = band(places, sweep["ke_min"], sweep["ke_max"], colour=colours.retain_band, group=name)
-    line = curve(
-        places,
-        sweep["ke_mean"],
-        name=name,
-        colour=colours.retain,
-        hover="KE layers %{y:.2f} (%{customdata[0]:.0f} to %{customdata[1]:.0f})",
-        customdata=sweep[["ke_min", "ke_max"]].to_numpy(dtype=float),
-    )
-    put(figure, shade, row=2)
-    put(figure, line, row=2)
-
-
-def _counts(figure: Any, sweep: Any, places: list[int], colours: Palette) -> None:
-    import plotly.graph_objects as go
-
-    parts = (
-        ("n_measured", "measured", colours.faint),
-        ("n_not_measurable", "not measurable", colours.missing),
-    )
-    for column, name, colour in parts:
-        bars = go.Bar(
-            x=places,
-            y=sweep[column],
-            name=name,
-            width=0.5,
-            marker={"color": colour, "line": {"width": 0}},
-            hovertemplate=f"{name} %{{y}}<extra></extra>",
-        )
-        put(figure, bars, row=3)
+    hover_head(figure, "at this threshold")
+    known = sweep["uds"].dropna()
+    finding = "UDS by threshold"
+    if len(known):
+        finding = f"UDS is {known.min():.2f} to {known.max():.2f} over thresholds from {values[0]:g} to {values[-1]:g}"
+    subtitle = "KE layers: S1 above tau; band: smallest to largest number of an example."
+    subtitle += " Dotted: the tau of this audit." if tau in values else ""
+    return style(figure, theme=theme, title=title, finding=finding, subtitle=subtitle, height=560)

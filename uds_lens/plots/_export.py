@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import struct
-import zlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,44 +13,6 @@ from uds_lens.errors import ConfigError, MissingDependencyError, ResultFormatErr
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
-
-
-# PNGs that take less room: the same pixels, packed harder than a browser packs them.
-
-_BEGIN = b"\x89PNG\r\n\x1a\n"
-
-
-def packed(picture: bytes) -> bytes:
-    """The picture with its pixels compressed as far as zlib can; anything that is no PNG comes back as it is.
-
-    Args:
-        picture: Content of a file.
-
-    Example:
-        >>> packed(b"<svg></svg>")
-        b'<svg></svg>'
-    """
-    if not picture.startswith(_BEGIN):
-        return picture
-    parts = list(_chunks(picture))
-    pixels = zlib.decompress(b"".join(content for kind, content in parts if kind == b"IDAT"))
-    first = next(place for place, (kind, _) in enumerate(parts) if kind == b"IDAT")
-    kept = [part for part in parts if part[0] != b"IDAT"]
-    kept.insert(first, (b"IDAT", zlib.compress(pixels, 9)))
-    return _BEGIN + b"".join(
-        struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
-        for kind, content in kept
-    )
-
-
-def _chunks(picture: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Kind and content of each part of a PNG."""
-    at = len(_BEGIN)
-    while at < len(picture):
-        (length,) = struct.unpack(">I", picture[at : at + 4])
-        yield picture[at + 4 : at + 8], picture[at + 8 : at + 8 + length]
-        at += 12 + length
-
 
 _PICTURES = ("png", "svg", "pdf", "jpeg", "webp")
 
@@ -73,17 +32,17 @@ def save_figure(
         figure: Any plotly figure.
         path: File to write; the suffix chooses the format.
         width: Width of a picture in pixels.
-        height: Its height in pixels; None takes the figure's own.
-        scale: Pixels per pixel, for sharp bitmaps.
-        overwrite: Replace a picture that stands there. A page of ours says so itself, and is replaced anyway.
+        height: Its height in pixels; None takes the figure's.
+        scale: Resolution of bitmaps: pixels per pixel.
+        overwrite: Replace an existing picture. Pages written by this function are replaced anyway.
 
     Returns:
         The path.
 
     Raises:
-        ConfigError: The suffix names no known format.
+        ConfigError: Unknown format.
         MissingDependencyError: A picture needs kaleido, and kaleido needs Chrome or Chromium.
-        ResultFormatError: Something stands at `path` that is not to be replaced.
+        ResultFormatError: The file exists and must not be replaced.
         StorageError: The system refuses to write.
     """
     path = located(path)
@@ -102,14 +61,9 @@ def save_figure(
             f"{str(path)[-200:]!r} exists: choose another name, or save with overwrite=True."
         )
     require_fresh(path, directory=False, begins=b"")
-    atomic_write_bytes(path, _picture(figure, kind, width=width, height=height, scale=scale))
-    return path
-
-
-def _picture(figure: go.Figure, kind: str, *, width: int, height: int | None, scale: float | int) -> bytes:
     require_package("kaleido", needed_by=f"saving a figure as .{kind} needs", instead="Or save it as .html.")
     try:
-        return packed(figure.to_image(format=kind, width=width, height=height, scale=scale))
+        picture = figure.to_image(format=kind, width=width, height=height, scale=scale)
     except Exception as error:
         if "chrome" in f"{type(error).__name__} {error}".lower():
             raise MissingDependencyError(
@@ -117,3 +71,5 @@ def _picture(figure: go.Figure, kind: str, *, width: int, height: int | None, sc
                 "Or save it as .html."
             ) from error
         raise UdsLensError(f"kaleido could not draw the figure: {error}") from error
+    atomic_write_bytes(path, picture)
+    return path

@@ -1,4 +1,4 @@
-"""Several unlearned models by score, each with its interval."""
+"""Several unlearned models: scores with intervals, pairwise differences, depth against utility."""
 
 from __future__ import annotations
 
@@ -7,23 +7,26 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import plotly.graph_objects as go
 
-from uds_lens.plots._judging import by_score, difference_matrix
 from uds_lens.plots._style import (
     LEGEND_ROW,
-    Palette,
+    UDS_AXIS,
     Theme,
+    count,
     legend_rows,
     note,
+    number,
     palette,
     require,
+    row_axis,
+    short,
     shown,
     style,
 )
 
 if TYPE_CHECKING:
     import pandas as pd
-    import plotly.graph_objects as go
 
 
 def ranking(
@@ -31,19 +34,19 @@ def ranking(
     *,
     references: Collection[str] = (),
     theme: Theme = "light",
-    title: str | None = "Unlearning depth",
+    title: str | None = "",
 ) -> go.Figure:
-    """A dot and an interval per model, highest UDS on top; models without a score stand last, in words.
+    """Plot UDS with its interval per model, highest on top.
 
     Args:
         models: `uds_lens.results.models_frame(audits)`: `model`, `uds`, `uds_low`, `uds_high`, `n_measured`. Where
             `reading` is there and says "withheld", the dot is hollow.
-        references: Models that are there for comparison: grey.
+        references: Models drawn grey, for comparison.
         theme: Light or dark.
-        title: Heading; None leaves it out.
+        title: Heading; empty states the finding, None leaves it out.
 
     Returns:
-        The figure, from 0 (intact, as in full) to 1 (erased, as in retain).
+        The figure, from 0 (intact, as in full) to 1 (erased, as in retain); models without a score come last.
 
     Raises:
         DataError: A column is missing.
@@ -56,72 +59,55 @@ def ranking(
     """
     columns = ["model", "uds", "uds_low", "uds_high", "n_measured"]
     require(models, columns, source="uds_lens.results.models_frame(audits)")
-    import plotly.graph_objects as go
-
-    colours = palette(theme)
+    colours, figure = palette(theme), go.Figure()
     ordered = models.sort_values("uds", ascending=False, kind="stable", na_position="last")
-    figure = go.Figure()
     for place, row in enumerate(ordered.itertuples()):
-        _row(figure, place, row, colours, colours.faint if row.model in references else colours.erased)
+        if math.isnan(row.uds):
+            figure.add_annotation(text="not measurable", x=0, xanchor="left", y=place)
+            continue
+        colour = colours.faint if row.model in references else colours.erased
+        withheld = getattr(row, "reading", None) == "withheld"
+        line = {"color": colour, "width": 3}
+        ends = [row.uds_low, row.uds_high]
+        figure.add_scatter(x=ends, y=[place, place], mode="lines", line=line, opacity=0.55, hoverinfo="skip")
+        interval = "" if math.isnan(row.uds_low) else f" ({row.uds_low:.3f} to {row.uds_high:.3f})"
+        warned = "<br>reading withheld: fatal warning" if withheld else ""
+        fill, edge = (colours.paper, colour) if withheld else (colour, colours.paper)
+        figure.add_scatter(
+            x=[row.uds],
+            y=[place],
+            mode="markers",
+            marker={"color": fill, "size": 11, "line": {"color": edge, "width": 1.5}},
+            hovertemplate=f"<b>{shown(row.model)}</b><br>UDS {row.uds:.3f}{interval}<br>{row.n_measured} examples "
+            f"measured{warned}<extra></extra>",
+        )
     if not len(ordered):
         note(figure, "No models.")
-    figure.update_xaxes(
-        title_text="UDS, 0 intact to 1 erased",
-        range=[-0.03, 1.03],
-        dtick=0.25,
-        tickformat=".2~f",
-        showgrid=True,
-    )
-    figure.update_yaxes(
-        tickvals=list(range(len(ordered))),
-        ticktext=[shown(name, limit=36) for name in ordered["model"]],
-        range=[len(ordered) - 0.4, -0.6],
-        showgrid=False,
-    )
+    figure.update_xaxes(**UDS_AXIS)
+    row_axis(figure, [shown(name, limit=36) for name in ordered["model"]])
     return style(
         figure,
         theme=theme,
         title=title,
-        subtitle="Dot: mean over measurable examples; line: bootstrap interval, by subject where examples share one.",
+        finding=_order_words(ordered.dropna(subset=["uds"]), references),
+        subtitle="Mean over measurable examples; bootstrap interval, clustered by subject where examples share one.",
         height=140 + 32 * max(len(ordered), 3),
         legend=False,
     )
 
 
-def _row(figure: Any, place: int, row: Any, colours: Palette, colour: str) -> None:
-    import plotly.graph_objects as go
-
-    name = shown(row.model)
-    if math.isnan(row.uds):
-        figure.add_annotation(text="not measurable", x=0, xanchor="left", y=place)
-        return
-    interval = "" if math.isnan(row.uds_low) else f" ({row.uds_low:.3f} to {row.uds_high:.3f})"
-    withheld = getattr(row, "reading", None) == "withheld"
-    warned = "<br>reading withheld: a warning is fatal" if withheld else ""
-    hover = f"<b>{name}</b><br>UDS {row.uds:.3f}{interval}<br>{row.n_measured} examples measured{warned}<extra></extra>"
-    line = go.Scatter(
-        x=[row.uds_low, row.uds_high],
-        y=[place, place],
-        mode="lines",
-        line={"color": colour, "width": 3},
-        opacity=0.55,
-        hoverinfo="skip",
+def _order_words(ordered: pd.DataFrame, references: Collection[str]) -> str:
+    known = ordered[~ordered["model"].isin(list(references))]
+    if not len(known):
+        return "UDS by model"
+    first, last = known.iloc[0], known.iloc[-1]
+    if len(known) == 1:
+        return f"{short(first['model'])}: UDS {first['uds']:.2f}"
+    high, low = (
+        f"{short(row['model'])} {words} ({row['uds']:.2f})"
+        for row, words in ((first, "highest"), (last, "lowest"))
     )
-    dot = go.Scatter(
-        x=[row.uds],
-        y=[place],
-        mode="markers",
-        marker={
-            "color": colours.paper if withheld else colour,
-            "size": 11,
-            "line": {"color": colour if withheld else colours.paper, "width": 1.5},
-        },
-        hovertemplate=hover,
-    )
-    figure.add_traces([line, dot])
-
-
-# Which differences between audits are real: UDS of each minus UDS of each.
+    return f"UDS: {high}, {low}"
 
 
 def audit_differences(
@@ -130,17 +116,17 @@ def audit_differences(
     p: str = "p_holm",
     level: float = 0.05,
     theme: Theme = "light",
-    title: str | None = "Pairwise differences (Holm-adjusted)",
+    title: str | None = "",
 ) -> go.Figure:
-    """UDS of the row minus UDS of the column; a star where the adjusted p-value lies below the level.
+    """Plot UDS of the row minus UDS of the column; a star where the p-value is below the level.
 
     Args:
         differences: `uds_lens.results.compare_all(...)`: `one`, `other`, `uds_one`, `uds_other`, `difference`, `low`,
             `high`, and the column `p`.
-        p: Which p-value decides: `p_holm`, or `p` for the one that is not adjusted.
-        level: Of the star.
+        p: The p-value that decides: `p_holm`, or `p` for the unadjusted one.
+        level: Significance level of the star.
         theme: Light or dark.
-        title: Heading; None leaves it out.
+        title: Heading; empty states the finding, None leaves it out.
 
     Returns:
         The figure, highest UDS first. An empty cell: not comparable, or the audit itself. No star where the column
@@ -158,19 +144,93 @@ def audit_differences(
     """
     columns = ["one", "other", "uds_one", "uds_other", "difference", "low", "high", p]
     require(differences, columns, source="uds_lens.results.compare_all(...)")
-    decides = "adjusted p" if p == "p_holm" else "p"
-    return difference_matrix(
-        differences,
-        by_score(differences, "uds"),
-        p=p,
-        level=level,
+    return difference_matrix(differences, "uds", p=p, level=level, theme=theme, title=title)
+
+
+def difference_matrix(
+    pairs: pd.DataFrame, score: str, *, p: str, level: float, theme: Theme, title: str | None
+) -> go.Figure:
+    """Plot one cell per pair and one for its mirror image, for `audit_differences` and `pair_matrix`.
+
+    Args:
+        pairs: `one`, `other`, `difference`, `low`, `high`, the scores `SCORE_one` and `SCORE_other`, the column `p`.
+        score: Which score: "uds" or "auc" (F).
+        p: The p-value that decides.
+        level: Of the star.
+        theme: Light or dark.
+        title: Heading.
+    """
+    colours, names = palette(theme), by_score(pairs, score)
+    adjusted = "p" if p == "p" else "adjusted p"
+    cells: dict[tuple[str, str], tuple[float, str, str]] = {}
+    tested = decided = 0
+    for row in pairs.itertuples():
+        p_value, withheld = getattr(row, p), bool(getattr(row, "fatal", ""))
+        tested += not (math.isnan(p_value) or withheld)
+        decided += p_value < level and not withheld
+        if math.isnan(row.difference):
+            continue
+        for one, other, sign in ((row.one, row.other, 1), (row.other, row.one, -1)):
+            value = sign * float(row.difference)
+            star = "*" if p_value < level and not withheld else ""
+            text = ("+" if round(value, 2) > 0 else "") + number(round(value, 2) + 0.0) + star
+            low, high = sorted((sign * row.low, sign * row.high))
+            lines = [
+                f"{shown(one, width=48, limit=120)} \u2212 {shown(other, width=48, limit=120)}: {number(value, 3)}",
+                ("no interval" if math.isnan(row.low) else f"{number(low, 3)} to {number(high, 3)}")
+                + (", not tested" if math.isnan(p_value) else f", {adjusted} {p_value:.2g}"),
+                *(["a reference: its score is known beforehand"] if getattr(row, "reference", False) else []),
+                *(["withheld: an audit has a fatal warning"] if withheld else []),
+            ]
+            cells[str(one), str(other)] = value, text, "<br>".join(lines)
+    table = [[cells.get((one, other), (None, "", "")) for other in names] for one in names]
+    largest = max([0.1, *(abs(cell[0]) for cell in cells.values())])
+    places, labels = list(range(len(names))), [shown(name, limit=24) for name in names]
+    figure = go.Figure()
+    figure.add_heatmap(
+        x=places,
+        y=places,
+        z=[[cell[0] for cell in line] for line in table],
+        text=[[cell[1] for cell in line] for line in table],
+        customdata=[[cell[2] for cell in line] for line in table],
+        texttemplate="%{text}" if len(names) <= 22 else None,
+        textfont={"size": 11 if len(names) <= 14 else 9.5},
+        colorscale=[[0, colours.unlearned], [0.5, colours.paper], [1, colours.retain]],
+        zmin=-largest,
+        zmax=largest,
+        xgap=1,
+        ygap=1,
+        showscale=False,
+        hovertemplate="%{customdata}<extra></extra>",
+        hoverongaps=False,
+    )
+    if not names:
+        note(figure, "No pairs.")
+    ticks = {"tickmode": "array", "tickvals": places, "ticktext": labels, "showgrid": False}
+    figure.update_xaxes(side="bottom", tickangle=-45, title_text="minus", showline=False, ticks="", **ticks)
+    figure.update_yaxes(autorange="reversed", **ticks)
+    label = "UDS" if score == "uds" else "F"
+    finding = f"{decided} of {tested} pairs differ in {label}" + (" (Holm-adjusted)" if p != "p" else "")
+    return style(
+        figure,
         theme=theme,
         title=title,
-        subtitle=f"UDS of the row minus UDS of the column. Star: {decides} below {level:g}; else the order is open.",
+        finding=finding if tested else f"Pairwise differences in {label}: none could be tested",
+        subtitle=f"{label} of the row minus {label} of the column. Star: {adjusted} below {level:g}; "
+        "without one the order is open.",
+        height=190 + 27 * max(len(names), 4),
+        legend=False,
     )
 
 
-# Depth against utility: which models no other model beats in both.
+def by_score(pairs: pd.DataFrame, score: str) -> list[str]:
+    """Order names by their mean score (`SCORE_one`, `SCORE_other`) over their pairs; those without one last."""
+    scores: dict[str, list[float]] = {}
+    for side in ("one", "other"):
+        for name, value in zip(pairs[side], pairs[f"{score}_{side}"], strict=True):
+            scores.setdefault(str(name), []).extend([] if math.isnan(value) else [float(value)])
+    return sorted(scores, key=lambda name: -np.mean(scores[name]) if scores[name] else math.inf)
+
 
 _SYMBOLS = ("circle", "diamond", "square", "triangle-up")
 
@@ -183,20 +243,18 @@ def utility_frontier(
     references: pd.DataFrame | None = None,
     min_utility: float | None = None,
     theme: Theme = "light",
-    title: str | None = "Depth against utility",
+    title: str | None = "",
 ) -> go.Figure:
-    """Every model by utility (across) and depth (up), methods in colours, the frontier as a line.
-
-    A model is on the frontier if no other has at least as much of both and more of one.
+    """Plot every model by utility (across) and depth (up), coloured by method, with the Pareto frontier.
 
     Args:
         models: One row per model: `model`, `method`, the columns `depth` and `utility`.
         depth: Column of erasure, higher is deeper.
         utility: Column of utility, 1 as full.
-        references: `full`, `retain`: the same columns but `method`; drawn as stars, and no part of the frontier.
+        references: `full`, `retain`: the same columns without `method`; drawn as stars, not part of the frontier.
         min_utility: Drawn as a dotted line.
         theme: Light or dark.
-        title: Heading; None leaves it out.
+        title: Heading; empty states the finding, None leaves it out.
 
     Returns:
         The figure.
@@ -212,24 +270,35 @@ def utility_frontier(
         ('frontier', ['b', 'a'])
     """
     require(models, ["model", "method", depth, utility], source="the table of models")
-    import plotly.graph_objects as go
-
     colours, figure = palette(theme), go.Figure()
     known = models[models[depth].notna() & models[utility].notna()].reset_index(drop=True)
     on = frontier(known[utility].to_numpy(dtype=float), known[depth].to_numpy(dtype=float))
-    figure.add_trace(_line(known.loc[on], depth, utility, colours.ink))
-    for place, (method, own) in enumerate(known.groupby("method", sort=True)):
-        look = {
+
+    def add(rows: pd.DataFrame, name: str, **look: Any) -> None:
+        figure.add_scatter(
+            x=rows[utility].astype(float).tolist(),
+            y=rows[depth].astype(float).tolist(),
+            name=name,
+            customdata=[shown(model, limit=60) for model in rows["model"]],
+            **look,
+        )
+
+    # with less utility, at least as much depth
+    line = {"color": colours.ink, "width": 1.2, "shape": "vh"}
+    add(known.loc[on], "frontier", mode="lines", line=line, opacity=0.6, hoverinfo="skip")
+    hover = "%{customdata}<br>utility %{x:.3f}, depth %{y:.3f}<extra></extra>"
+    for place, (method, rows) in enumerate(known.groupby("method", sort=True)):
+        marker = {
             "color": colours.series[place % len(colours.series)],
             "symbol": _SYMBOLS[place // len(colours.series) % len(_SYMBOLS)],
             "size": 8,
             "opacity": 0.85,
         }
-        figure.add_trace(_marks(own, depth, utility, shown(method, limit=24), look))
+        add(rows, shown(method, limit=24), mode="markers", marker=marker, hovertemplate=hover)
     if references is not None and len(references):
         require(references, ["model", depth, utility], source="the table of models")
-        look = {"symbol": "star", "size": 14, "color": colours.ink}
-        figure.add_trace(_marks(references, depth, utility, "references", look))
+        star = {"symbol": "star", "size": 14, "color": colours.ink}
+        add(references, "references", mode="markers", marker=star, hovertemplate=hover)
     if min_utility is not None:
         line = {"color": colours.faint, "width": 1, "dash": "dot"}
         figure.add_shape(type="line", x0=min_utility, x1=min_utility, yref="paper", y0=0, y1=1, line=line)
@@ -237,105 +306,67 @@ def utility_frontier(
         note(figure, "No model has both values.")
     highest = max([1.0, *known[utility].astype(float)])
     figure.update_xaxes(
-        title_text="utility, 1 as full", range=[-0.03, highest + 0.05], tickformat=".1f", showgrid=True
+        title_text="utility (1 = full)", range=[-0.03, highest + 0.05], tickformat=".1f", showgrid=True
     )
+    label = "UDS" if depth in ("uds", "depth") else shown(depth, limit=24)
     figure.update_yaxes(
-        title_text=f"{shown(depth, limit=24)}, 0 intact to 1 erased",
-        range=[-0.04, 1.05],
-        dtick=0.2,
-        tickformat=".1f",
+        title_text=f"{label} (0 intact, 1 erased)", range=[-0.04, 1.05], dtick=0.2, tickformat=".1f"
     )
     rows = legend_rows([trace.name for trace in figure.data])
     style(
         figure,
         theme=theme,
         title=title,
-        subtitle=f"{len(known)} models; line: those that no other beats in both.",
+        finding=f"Depth against utility: {_frontier_words(len(on), len(known))}",
+        subtitle="Line: Pareto frontier, the models that no other beats in both.",
         height=440 + LEGEND_ROW * (rows - 1),
     )
-    if rows > 1:  # below the plot, where it takes what it needs without covering the title
+    if rows > 1:  # below the plot, where it cannot cover the title
         figure.update_layout(legend={"yref": "container", "y": 0, "yanchor": "bottom"})
     return figure
 
 
+def _frontier_words(on: int, n: int) -> str:
+    return f"{on} of {count(n, 'model')} on the frontier"
+
+
 def frontier(across: np.ndarray, up: np.ndarray) -> list[int]:
-    """Points that no other point beats, by rising `across`; of equal points all.
+    """Return the points that no other beats in both values, by rising `across`; of equal points all.
 
-    Args:
-        across: One value, higher is better.
-        up: The other.
-
-    Example:
-        >>> frontier(np.array([1.0, 0.5, 0.8, 1.0]), np.array([0.2, 0.9, 0.1, 0.2]))
-        [1, 0, 3]
+    >>> frontier(np.array([1.0, 0.5, 0.8, 1.0]), np.array([0.2, 0.9, 0.1, 0.2]))
+    [1, 0, 3]
     """
-    beaten = (
-        (across[None, :] >= across[:, None])
-        & (up[None, :] >= up[:, None])
-        & ((across[None, :] > across[:, None]) | (up[None, :] > up[:, None]))
-    ).any(axis=1)
-    kept = np.flatnonzero(~beaten)
+    at_least = (across >= across[:, None]) & (up >= up[:, None])
+    more = (across > across[:, None]) | (up > up[:, None])
+    kept = np.flatnonzero(~(at_least & more).any(axis=1))
     return [int(i) for i in kept[np.lexsort((kept, -up[kept], across[kept]))]]
 
 
-def _line(own: Any, depth: str, utility: str, colour: str) -> Any:
-    import plotly.graph_objects as go
-
-    return go.Scatter(
-        x=own[utility].astype(float).tolist(),
-        y=own[depth].astype(float).tolist(),
-        mode="lines",
-        name="frontier",
-        line={"color": colour, "width": 1.2, "shape": "vh"},  # with less utility, at least as much depth
-        opacity=0.6,
-        customdata=[shown(model, limit=60) for model in own["model"]],
-        hoverinfo="skip",
-    )
-
-
-def _marks(own: Any, depth: str, utility: str, name: str, look: dict[str, Any]) -> Any:
-    import plotly.graph_objects as go
-
-    return go.Scatter(
-        x=own[utility].astype(float).tolist(),
-        y=own[depth].astype(float).tolist(),
-        mode="markers",
-        name=name,
-        marker=look,
-        customdata=[shown(model, limit=60) for model in own["model"]],
-        hovertemplate="%{customdata}<br>utility %{x:.3f}, depth %{y:.3f}<extra></extra>",
-    )
-
-
-# Depth against utility: is the model that forgot most still good for anything?
-
-_WIDTH, _HEIGHT = 640, 300
+_PLOT = (640, 300)
 """About the pixels of the plot, for names that make room for each other."""
-
-_PLACES = ("middle right", "middle left", "top center", "bottom center")
 
 
 def depth_utility(
     models: pd.DataFrame,
     *,
-    label: str = "utility, 1 as full",
+    label: str = "utility (1 = full)",
     chosen: str | None = None,
     references: Collection[str] = (),
     theme: Theme = "light",
-    title: str | None = "Depth against utility",
+    title: str | None = "",
 ) -> go.Figure:
-    """Each model by utility (across) and UDS (up), with its name; the line joins those that no other beats in both.
+    """Plot each model by utility (across) and UDS (up), with its name and the Pareto frontier.
 
     Args:
         models: One row per model: `model`, `utility`, `uds`, and if there are intervals `uds_low`, `uds_high`.
-        label: What `utility` is.
-        chosen: The model that is looked at: drawn strong, the others light. None draws all alike.
-        references: Models that are there for comparison: grey stars, and no part of the line.
+        label: Title of the utility axis.
+        chosen: Model drawn strong, the others light; None draws all alike.
+        references: Models drawn as grey stars, not part of the frontier.
         theme: Light or dark.
-        title: Heading; None leaves it out.
+        title: Heading; empty states the finding, None leaves it out.
 
     Returns:
-        The figure; models without both values are left out, and counted below the title.
+        The figure; models without both values are counted below the title.
 
     Raises:
         DataError: A column is missing.
@@ -344,44 +375,58 @@ def depth_utility(
         >>> import pandas as pd
         >>> frame = pd.DataFrame({"model": ["npo", "rmu"], "uds": [0.8, 0.4], "utility": [0.9, 0.5]})
         >>> depth_utility(frame).data[0].name
-        'not beaten in both'
+        'frontier'
     """
     require(models, ["model", "utility", "uds"], source="a table of models with depth and utility")
-    import plotly.graph_objects as go
-
     colours, figure = palette(theme), go.Figure()
     known = models[models["utility"].notna() & models["uds"].notna()].reset_index(drop=True)
-    own = known[~known["model"].isin(list(references))]
-    on = frontier(own["utility"].to_numpy(dtype=float), own["uds"].to_numpy(dtype=float))
-    best = own.iloc[on]
-    line = {"color": colours.faint, "width": 1, "shape": "vh"}
-    figure.add_trace(
-        go.Scatter(
-            x=best["utility"].tolist(), y=best["uds"].tolist(), mode="lines", name="not beaten in both", line=line,
-            hoverinfo="skip",
-        )
-    )  # fmt: skip
-    low, high = _limits(known["utility"].astype(float).tolist())
-    places = _text_places(
-        [(x - low) / (high - low) for x in known["utility"]], known["uds"].tolist(), known["model"].tolist()
+    judged = known[~known["model"].isin(list(references))]
+    best = judged.iloc[frontier(judged["utility"].to_numpy(dtype=float), judged["uds"].to_numpy(dtype=float))]
+    figure.add_scatter(
+        x=best["utility"].tolist(),
+        y=best["uds"].tolist(),
+        mode="lines",
+        name="frontier",
+        line={"color": colours.faint, "width": 1, "shape": "vh"},
+        hoverinfo="skip",
     )
-    for place, row in enumerate(known.itertuples()):
-        reference = row.model in references
-        colour = (
-            colours.faint
-            if reference
-            else colours.other
-            if chosen not in (None, row.model)
-            else colours.erased
-        )
-        bars = chosen in (None, row.model) and not reference
-        look = {
-            "color": colour,
-            "size": 13 if row.model == chosen else 9,
-            "symbol": "star" if reference else "circle",
-        }
-        figure.add_trace(
-            _mark(row, look, places[place], colours.ink if row.model == chosen else colours.text, bars)
+    low, high = _limits(known["utility"].astype(float).tolist())
+    across = [(x - low) / (high - low) for x in known["utility"]]
+    sides = _name_sides(across, known["uds"].tolist(), known["model"].tolist())
+    for side, row in zip(sides, known.itertuples(), strict=True):
+        reference, strong = row.model in references, row.model == chosen
+        behind = colours.erased if chosen in (None, row.model) else colours.other
+        colour = colours.faint if reference else behind
+        name = shown(row.model, limit=60)
+        ends = getattr(row, "uds_low", math.nan), getattr(row, "uds_high", math.nan)
+        known_ends = not math.isnan(ends[0])
+        interval = f" ({ends[0]:.3f} to {ends[1]:.3f})" if known_ends else ""
+        figure.add_scatter(
+            x=[float(row.utility)],
+            y=[float(row.uds)],
+            mode="markers+text",
+            name=name,
+            text=[shown(row.model, limit=20)],
+            textposition=side,
+            textfont={"size": 12, "color": colours.ink if strong else colours.text},
+            marker={
+                "color": colour,
+                "size": 13 if strong else 9,
+                "symbol": "star" if reference else "circle",
+            },
+            error_y={
+                "type": "data",
+                "symmetric": False,
+                "array": [float(ends[1] - row.uds)] if known_ends else [],
+                "arrayminus": [float(row.uds - ends[0])] if known_ends else [],
+                "color": colour,
+                "thickness": 1,
+                "width": 0,
+                "visible": chosen in (None, row.model) and not reference,
+            },
+            meta={"model": True},
+            cliponaxis=False,
+            hovertemplate=f"{name}<br>utility %{{x:.3f}}<br>UDS %{{y:.3f}}{interval}<extra></extra>",
         )
     if not len(known):
         note(figure, "No model has both values.")
@@ -395,51 +440,24 @@ def depth_utility(
         yanchor="bottom",
     )
     figure.update_xaxes(title_text=label, range=[low, high], showgrid=True, tickformat=".2~f")
-    figure.update_yaxes(
-        title_text="UDS, 0 intact to 1 erased", range=[-0.05, 1.05], dtick=0.25, tickformat=".2~f"
-    )
+    figure.update_yaxes(**{**UDS_AXIS, "range": [-0.05, 1.05]})
     absent = len(models) - len(known)
-    words = "Line: models that no other beats in both." + (
-        f" Without both values: {absent}." if absent else ""
-    )
+    subtitle = "Line: Pareto frontier, the models that no other beats in both."
     figure.update_layout(hovermode="closest")
-    style(figure, theme=theme, title=title, subtitle=words, height=430, legend=False)
+    style(
+        figure,
+        theme=theme,
+        title=title,
+        finding=f"Depth against utility: {_frontier_words(len(best), len(judged))}",
+        subtitle=subtitle + (f" Without both values: {absent}." if absent else ""),
+        height=430,
+        legend=False,
+    )
     return figure.update_layout(margin_t=figure.layout.margin.t + 22)
 
 
-def _mark(row: Any, look: dict[str, Any], place: str, ink: str, bars: bool) -> Any:
-    import plotly.graph_objects as go
-
-    name = shown(row.model, limit=60)
-    low, high = getattr(row, "uds_low", float("nan")), getattr(row, "uds_high", float("nan"))
-    told = f" ({low:.3f} to {high:.3f})" if low == low else ""
-    return go.Scatter(
-        x=[float(row.utility)],
-        y=[float(row.uds)],
-        mode="markers+text",
-        name=name,
-        text=[shown(row.model, limit=20)],
-        textposition=place,
-        textfont={"size": 12, "color": ink},
-        marker=look,
-        error_y={
-            "type": "data",
-            "symmetric": False,
-            "array": [float(high - row.uds)] if low == low else [],
-            "arrayminus": [float(row.uds - low)] if low == low else [],
-            "color": look["color"],
-            "thickness": 1,
-            "width": 0,
-            "visible": bars,
-        },
-        meta={"model": True},
-        cliponaxis=False,
-        hovertemplate=f"{name}<br>utility %{{x:.3f}}<br>UDS %{{y:.3f}}{told}<extra></extra>",
-    )
-
-
 def _limits(values: Sequence[float]) -> tuple[float, float]:
-    """Ends of the axis around the values, at least 0.12 apart so that small differences look small.
+    """Return the ends of the axis, at least 0.12 apart so that small differences look small.
 
     >>> _limits([0.9, 0.9])
     (0.8328, 0.9672)
@@ -450,15 +468,15 @@ def _limits(values: Sequence[float]) -> tuple[float, float]:
     return round(low - more - edge, 4), round(high + more + edge, 4)
 
 
-def _text_places(across: Sequence[float], up: Sequence[float], names: Sequence[str]) -> list[str]:
-    """For each name the first side of its point, in shares of the plot, where it covers no point and no earlier name.
+def _name_sides(across: Sequence[float], up: Sequence[float], names: Sequence[str]) -> list[str]:
+    """Choose for each name the first side of its point (in shares of the plot) where it covers nothing.
 
-    >>> _text_places([0.5, 0.52], [0.5, 0.5], ["npo", "rmu"])
+    >>> _name_sides([0.5, 0.52], [0.5, 0.5], ["npo", "rmu"])
     ['middle left', 'middle right']
     """
-    points = [(x * _WIDTH, y * _HEIGHT) for x, y in zip(across, up, strict=True)]
-    taken: list[tuple[float, float, float, float]] = [(x - 6, y - 6, x + 6, y + 6) for x, y in points]
-    found = []
+    points = [(x * _PLOT[0], y * _PLOT[1]) for x, y in zip(across, up, strict=True)]
+    taken = [(x - 6, y - 6, x + 6, y + 6) for x, y in points]
+    sides: list[str] = []
     for i, ((x, y), name) in enumerate(zip(points, names, strict=True)):
         width = 7 * min(len(name), 20)
         boxes = {
@@ -467,13 +485,14 @@ def _text_places(across: Sequence[float], up: Sequence[float], names: Sequence[s
             "top center": (x - width / 2, y + 9, x + width / 2, y + 23),
             "bottom center": (x - width / 2, y - 23, x + width / 2, y - 9),
         }
-        own = [box for j, box in enumerate(taken) if j != i]
-        inside = [place for place in _PLACES if boxes[place][0] >= 0 and boxes[place][2] <= _WIDTH]
-        place = next((place for place in inside if not any(map(_overlap(boxes[place]), own))), _PLACES[0])
-        taken.append(boxes[place])
-        found.append(place)
-    return found
-
-
-def _overlap(one: tuple[float, float, float, float]) -> Any:
-    return lambda other: one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
+        others = [box for j, box in enumerate(taken) if j != i]
+        free = (
+            side
+            for side, (left, low, right, high) in boxes.items()
+            if left >= 0
+            and right <= _PLOT[0]
+            and not any(left < b[2] and b[0] < right and low < b[3] and b[1] < high for b in others)
+        )
+        sides.append(next(free, "middle right"))
+        taken.append(boxes[sides[-1]])
+    return sides

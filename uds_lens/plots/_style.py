@@ -1,4 +1,4 @@
-"""The colours of every figure, light and dark: safe for the colour-blind, and apart from each other in grey."""
+"""The look of every figure, and the parts that figures share: palettes, template, panels, labels, axes."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
+import plotly.graph_objects as go
 
 from uds_lens._types import check_choice
 from uds_lens.errors import DataError
@@ -17,45 +18,36 @@ from uds_lens.errors import DataError
 Theme: TypeAlias = Literal["light", "dark"]
 """Colours for light or for dark surroundings."""
 
+AUTO = ""
+"""A title that states the figure's finding; None leaves it out."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Palette:
-    """One set of colours, `#rrggbb` or `rgba(...)`. No colour occurs twice: one set can be mapped to another."""
+    """Colours, safe for the colour-blind and distinct in grey; none occurs twice, so that one set maps to the other."""
 
     paper: str
-    """Behind the figure."""
-    ink: str
-    """Titles."""
-    text: str
-    """Axis titles, ticks and legends."""
-    faint: str
-    """Notes, and marks that step back."""
+    ink: str  # titles
+    text: str  # axis titles, ticks, legends
+    faint: str  # notes, and marks in the background
     grid: str
-    """Grid lines."""
-    missing: str
-    """Cells without a value."""
-    share: str
-    """Bars of a share that stands beneath a curve."""
-    other: str
-    """Models that step back behind the one that is looked at."""
-    retain: str
-    """Stage 1: what retain's state costs."""
+    missing: str  # cells without a value
+    share: str  # bars beneath a curve
+    other: str  # models behind the chosen one
+    retain: str  # stage 1
     retain_band: str
-    """Its spread."""
-    unlearned: str
-    """Stage 2: what the unlearned model's state costs."""
+    unlearned: str  # stage 2
     unlearned_band: str
-    """Its spread."""
-    erased: str
-    """Erasure: LER and UDS."""
+    erased: str  # LER and UDS
     erased_band: str
-    """Its spread."""
-    hover: str
-    """Behind hover texts."""
-    series: tuple[str, ...]
-    """Models, sites: any number of equals."""
-    scale: tuple[str, ...]
-    """0 (intact) to 1 (erased), evenly spaced, lightness rising."""
+    hover: str  # background of hover texts
+    series: tuple[str, ...]  # any number of equals
+    scale: tuple[str, ...]  # 0 (intact) to 1 (erased), evenly spaced, lightness rising
+
+    @property
+    def erasure(self) -> list[list[Any]]:
+        """`scale` as a plotly colour scale."""
+        return [[i / (len(self.scale) - 1), colour] for i, colour in enumerate(self.scale)]
 
 
 LIGHT = Palette(
@@ -100,21 +92,17 @@ DARK = Palette(
 
 
 def palette(theme: Theme = "light") -> Palette:
-    """The colours of a theme.
+    """Return the colours of a theme.
 
     Raises:
         ConfigError: No such theme.
-
-    Example:
-        >>> palette("light").paper
-        '#ffffff'
     """
     check_choice("theme", theme, Theme)
     return LIGHT if theme == "light" else DARK
 
 
 def recolouring() -> dict[str, str]:
-    """Each colour of the light palette to its dark counterpart.
+    """Map each colour of the light palette to its dark counterpart.
 
     >>> recolouring()["#ffffff"]
     '#14171c'
@@ -126,26 +114,18 @@ def recolouring() -> dict[str, str]:
     return pairs
 
 
-# The one look of every figure. It is passed to each figure; plotly's global template stays as it is.
-
 FONT = "Inter, 'Helvetica Neue', Helvetica, Arial, 'Liberation Sans', sans-serif"
 """Font stack; nothing is downloaded."""
 
 LEGEND_ROW = 29
 """Height of one row of a legend in pixels."""
 
-_SUBTITLE_HEIGHT, _TITLE_HEIGHT, _BARE_TOP = 20, 34, 14
+TITLE_HEIGHT, SUBTITLE_HEIGHT, _BARE_TOP = 34, 20, 14
 
 
-def template(theme: Theme = "light") -> Any:
-    """The plotly template of a theme (`plotly.graph_objects.layout.Template`), new at each call."""
-    import plotly.graph_objects as go
-
+def template(theme: Theme = "light") -> go.layout.Template:
+    """Return a new plotly template of a theme; it is passed to each figure, plotly's global one stays as it is."""
     colours = palette(theme)
-    return go.layout.Template(layout=_layout(colours))
-
-
-def _layout(colours: Palette) -> dict[str, Any]:
     axis = {
         "gridcolor": colours.grid,
         "linecolor": colours.faint,
@@ -156,101 +136,83 @@ def _layout(colours: Palette) -> dict[str, Any]:
         "automargin": True,
         "title": {"standoff": 10, "font": {"size": 13}},
     }
-    return {
+    title = {
+        "font": {"size": 17, "color": colours.ink, "weight": 600},
+        "subtitle": {"font": {"size": 12.5, "color": colours.faint}},
+        "x": 0,
+        "xref": "container",
+        "xanchor": "left",
+        "y": 1,
+        "yref": "container",
+        "yanchor": "top",
+        "pad": {"l": 16, "t": 16},
+    }
+    legend = {"orientation": "h", "x": 0, "xanchor": "left", "y": 1, "yanchor": "bottom", "yref": "paper"}
+    hover = {"bgcolor": colours.hover, "bordercolor": colours.grid, "align": "left"}
+    layout = {
         "font": {"family": FONT, "size": 12.5, "color": colours.text},
-        "title": {
-            "font": {"size": 17, "color": colours.ink, "weight": 600},
-            "subtitle": {"font": {"size": 12.5, "color": colours.faint}},
-            "x": 0,
-            "xref": "container",
-            "xanchor": "left",
-            "pad": {"l": 16, "t": 16},
-            "y": 1,
-            "yref": "container",
-            "yanchor": "top",
-        },
+        "title": title,
         "paper_bgcolor": colours.paper,
         "plot_bgcolor": colours.paper,
         "colorway": list(colours.series),
         "margin": {"l": 64, "r": 24, "b": 52},
         "xaxis": {**axis, "showgrid": False, "showline": True},
         "yaxis": {**axis, "showline": False, "ticks": "", "ticklabelstandoff": 6},
-        "hoverlabel": {
-            "bgcolor": colours.hover,
-            "bordercolor": colours.grid,
-            "font": {"family": FONT, "size": 12.5, "color": colours.ink},
-            "align": "left",
-        },
-        "legend": {
-            "orientation": "h",
-            "x": 0,
-            "xanchor": "left",
-            "y": 1,
-            "yanchor": "bottom",
-            "yref": "paper",
-            "bgcolor": "rgba(0,0,0,0)",
-            "font": {"size": 12.5},
-        },
+        "hoverlabel": {**hover, "font": {"family": FONT, "size": 12.5, "color": colours.ink}},
+        "legend": {**legend, "bgcolor": "rgba(0,0,0,0)", "font": {"size": 12.5}},
         "bargap": 0.25,
         "barcornerradius": 2,
         "annotationdefaults": {"font": {"size": 12.5, "color": colours.faint}, "showarrow": False},
         "hoversubplots": "axis",
     }
+    return go.layout.Template(layout=layout)
 
 
 def style(
-    figure: Any,
+    figure: go.Figure,
     *,
     theme: Theme,
     title: str | None,
+    finding: str = "",
     subtitle: str | None = None,
     height: int = 380,
     legend: bool = True,
-) -> Any:
-    """Give a figure the look, room for what stands above the plot, and a height in pixels; returns it.
+) -> go.Figure:
+    """Give a figure its look, heading and height; changes and returns it.
 
     Args:
-        figure: The figure, changed in place.
+        figure: The figure.
         theme: Light or dark.
-        title: Heading; None leaves heading and subtitle out.
+        title: Heading; empty takes the finding, None leaves heading and subtitle out.
+        finding: The heading that says what the figure shows; names in it are not yet safe for plotly.
         subtitle: What the marks show, one line.
-        height: Height in pixels of the whole figure with its title.
-        legend: Whether a legend is shown above the plot.
+        height: Pixels, with the title.
+        legend: Whether a legend stands above the plot.
     """
-    top = _BARE_TOP + (LEGEND_ROW if legend else 0)
     heading: dict[str, Any] = {}
+    top = _BARE_TOP + (LEGEND_ROW if legend else 0)
     if title is not None:
-        top += _TITLE_HEIGHT + (_SUBTITLE_HEIGHT if subtitle else 0)
-        heading = {"text": title, "subtitle": {"text": subtitle or ""}}
-    elif height > _TITLE_HEIGHT:
-        height -= _TITLE_HEIGHT
-    figure.update_layout(
-        template=template(theme), title=heading, height=height, margin={"t": top}, showlegend=legend
-    )
-    _without_arrays(figure)
-    return figure
-
-
-def _without_arrays(figure: Any) -> None:
-    """Numbers as lists: plotly writes arrays as base64, which older plotly.js (in VS Code, say) cannot read."""
+        top += TITLE_HEIGHT + (SUBTITLE_HEIGHT if subtitle else 0)
+        heading = {"text": title or shown(finding, limit=120), "subtitle": {"text": subtitle or ""}}
+    else:
+        height -= TITLE_HEIGHT
+    layout = {"title": heading, "height": height, "margin": {"t": top}, "showlegend": legend}
+    figure.update_layout(template=template(theme), **layout)
     for trace in figure.data:
         for name in ("x", "y", "z", "text", "customdata"):
             if name in trace and hasattr(trace[name], "tolist"):
+                # plotly writes arrays as base64, which older plotly.js (VS Code) cannot read
                 values = trace[name].tolist()
                 trace[name] = None  # an equal value would be taken for the one that is there
                 trace[name] = values
+    return figure
 
 
 def legend_rows(names: Sequence[str], *, width: int = 700) -> int:
-    """About how many rows a legend takes in a figure of ordinary width; entries that wrap stand in even columns.
+    """Estimate the rows of a legend `width` pixels wide; entries that wrap stand in even columns.
 
-    Args:
-        names: The entries.
-        width: Room for the legend in pixels.
-
-    Example:
-        >>> legend_rows(["npo", "rmu"]), legend_rows(["a name of forty letters, more or less ..."] * 4)
-        (1, 2)
+    >>> legend_rows(["npo", "rmu"]), legend_rows(["a name of forty letters, more or less ..."] * 4)
+    (1, 2)
     """
     widths = [45 + 6 * len(name) for name in names]
     if sum(widths) <= width:
@@ -258,47 +220,63 @@ def legend_rows(names: Sequence[str], *, width: int = 700) -> int:
     return -(-len(names) // max(1, width // max(widths)))
 
 
-def layer_axis(figure: Any, n_layers: int) -> None:
-    """Layers on every x axis of the figure: integer ticks, and "layer 3" above a hover label of all curves."""
+UDS_AXIS: Mapping[str, Any] = {
+    "title_text": "UDS (0 intact, 1 erased)",
+    "range": [-0.04, 1.04],
+    "dtick": 0.25,
+    "tickformat": ".2~f",
+    "showgrid": True,
+}
+"""An axis of scores."""
+
+DELTA = "Δ log-prob<br>(nats/token)"
+"""Title of an axis of S1 and S2."""
+
+
+def layer_axis(figure: go.Figure, n_layers: int) -> None:
+    """Set every x axis to layers: integer ticks, and "layer 3" above a hover label of all curves."""
     n = max(n_layers, 1)
+    step = max(1, -(-n // 16))
     figure.update_xaxes(
-        range=[-0.5, n - 0.5],
-        dtick=max(1, -(-n // 16)),
-        tick0=0,
-        tickformat="d",
-        hoverformat="d",
-        title_text="layer",
+        range=[-0.5, n - 0.5], dtick=step, tick0=0, tickformat="d", hoverformat="d", title_text="layer"
     )
-    head(figure, "layer %{x}")
+    hover_head(figure, "layer %{x}")
 
 
-def head(figure: Any, text: str) -> None:
-    """First line of the hover label that tells all curves at one x (plotly before 6.3 shows x alone)."""
+def hover_head(figure: go.Figure, text: str) -> None:
+    """Set the first line of a hover label that lists all curves at one x (plotly before 6.3 shows x alone)."""
     if "unifiedhovertitle" in figure.layout.xaxis:
         figure.update_xaxes(unifiedhovertitle_text=text)
 
 
-def note(figure: Any, text: str) -> None:
-    """A sentence in the middle of a figure that has nothing to draw."""
+def row_axis(figure: go.Figure, names: Sequence[str]) -> None:
+    """Name the rows of a figure, row 0 on top."""
+    figure.update_yaxes(
+        tickvals=list(range(len(names))), ticktext=names, range=[len(names) - 0.4, -0.6], showgrid=False
+    )
+
+
+def note(figure: go.Figure, text: str) -> None:
+    """Write a sentence in the middle of a figure that has nothing to draw."""
     figure.add_annotation(text=text, x=0.5, y=0.5, xref="paper", yref="paper")
 
 
-# Text from data, made safe for plotly, which reads a little HTML and (with MathJax) LaTeX in every string.
+# Plotly reads a little HTML and (with MathJax) LaTeX in every string.
 
 _ENTITIES = str.maketrans(
     {"&": "&amp;", "<": "&lt;", ">": "&gt;", "$": "&#36;", "{": "&#123;", "\u2028": " ", "\u2029": " "}
 )
 
+# Members of every JavaScript object: plotly caches the sizes of texts in one, and takes these for cached sizes.
 _OF_OBJECTS = {
     *("__proto__", "constructor", "hasOwnProperty", "isPrototypeOf", "propertyIsEnumerable"),
     *("toLocaleString", "toString", "valueOf"),
     *("__defineGetter__", "__defineSetter__", "__lookupGetter__", "__lookupSetter__"),
 }
-"""Members of every JavaScript object: plotly keeps the sizes of texts in one, and takes them for sizes it knows."""
 
 
 def shown(text: object, *, width: int | None = None, limit: int = 300) -> str:
-    """`text` as plotly will show it, letter by letter: nothing in it is markup.
+    """Escape a text so that plotly shows it letter by letter.
 
     Args:
         text: Any value; None is an empty string.
@@ -306,10 +284,8 @@ def shown(text: object, *, width: int | None = None, limit: int = 300) -> str:
         limit: Letters after which the text is cut, with an ellipsis.
 
     Example:
-        >>> shown("<b>costs $5</b>")
-        '&lt;b&gt;costs &#36;5&lt;/b&gt;'
-        >>> shown("one two three", width=8)
-        'one two<br>three'
+        >>> shown("<b>costs $5</b>"), shown("one two three", width=8)
+        ('&lt;b&gt;costs &#36;5&lt;/b&gt;', 'one two<br>three')
     """
     words = " ".join("" if text is None else str(text).split())
     if len(words) > limit:
@@ -320,30 +296,53 @@ def shown(text: object, *, width: int | None = None, limit: int = 300) -> str:
     return "<br>".join(line.translate(_ENTITIES) for line in lines)
 
 
+def short(text: object, limit: int = 24) -> str:
+    """Cut a name for a heading; not escaped."""
+    return html.unescape(shown(text, limit=limit)).replace("\u200b", "")
+
+
 def number(value: float, digits: int = 2) -> str:
-    """A number with a true minus sign; NaN in words.
+    """Write a number with a true minus sign; NaN in words.
 
     >>> number(-0.123), number(float("nan"))
     ('−0.12', 'undefined')
     """
-    if math.isnan(value):
-        return "undefined"
-    return f"{value:.{digits}f}".replace("-", "\u2212")
+    return "undefined" if math.isnan(value) else f"{value:.{digits}f}".replace("-", "\u2212")
 
 
-# A mean with its spread: a line over a shaded band that stops where values are missing.
+def count(n: int, thing: str) -> str:
+    """Write a number of things.
+
+    >>> count(1, "model"), count(3, "model")
+    ('1 model', '3 models')
+    """
+    return f"{n} {thing}{'' if n == 1 else 's'}"
+
+
+def row_labels(frame: Any, *, name: str = "metric", limit: int = 28) -> list[str]:
+    """Name each row by its `label` if the frame has one, else by the column `name`; safe for plotly.
+
+    >>> import pandas as pd
+    >>> row_labels(pd.DataFrame({"metric": ["es", "<b>"], "label": ["Extraction Strength", None]}))
+    ['Extraction Strength', '&lt;b&gt;']
+    """
+    labels = frame["label"] if "label" in frame.columns else [None] * len(frame)
+    return [
+        shown(label if isinstance(label, str) and label else plain, limit=limit)
+        for plain, label in zip(frame[name], labels, strict=True)
+    ]
+
+
+# Marks: a mean as a line over a shaded band that stops where values are missing.
 
 
 def outline(
     x: Sequence[float | int], low: Sequence[float | int], high: Sequence[float | int]
 ) -> tuple[list[float | int | None], list[float | int | None]]:
-    """Closed polygons around each unbroken run of values, separated by None.
+    """Draw closed polygons around each unbroken run of values, separated by None; a single point is a narrow box.
 
-    A run of a single point becomes a narrow box.
-
-    Example:
-        >>> outline([0, 1, 2], [0, 0, float("nan")], [1, 2, 2])
-        ([0, 1, 1, 0, None], [0, 0, 2, 1, None])
+    >>> outline([0, 1, 2], [0, 0, float("nan")], [1, 2, 2])
+    ([0, 1, 1, 0, None], [0, 0, 2, 1, None])
     """
     xs: list[float | int | None] = []
     ys: list[float | int | None] = []
@@ -359,22 +358,11 @@ def outline(
     return xs, ys
 
 
-def band(x: Any, low: Any, high: Any, *, colour: str, group: str) -> Any:
-    """The shaded band as a trace without legend or hover."""
-    import plotly.graph_objects as go
-
+def band(x: Any, low: Any, high: Any, *, colour: str, group: str) -> go.Scatter:
+    """Shade between two curves, without legend or hover."""
     xs, ys = outline(list(x), list(low), list(high))
-    return go.Scatter(
-        x=xs,
-        y=ys,
-        fill="toself",
-        fillcolor=colour,
-        line={"width": 0, "color": colour},
-        mode="lines",
-        hoverinfo="skip",
-        showlegend=False,
-        legendgroup=group,
-    )
+    look = {"fill": "toself", "fillcolor": colour, "line": {"width": 0, "color": colour}, "mode": "lines"}
+    return go.Scatter(x=xs, y=ys, hoverinfo="skip", showlegend=False, legendgroup=group, **look)
 
 
 def curve(
@@ -386,11 +374,8 @@ def curve(
     hover: str,
     dash: str = "solid",
     customdata: Any = None,
-    marker: int = 6,
-) -> Any:
-    """The line of the means; gaps stay gaps."""
-    import plotly.graph_objects as go
-
+) -> go.Scatter:
+    """Draw a line with markers; gaps stay gaps."""
     return go.Scatter(
         x=x,
         y=y,
@@ -398,7 +383,7 @@ def curve(
         legendgroup=name,
         mode="lines+markers",
         line={"color": colour, "width": 2.25, "dash": dash},
-        marker={"color": colour, "size": marker},
+        marker={"color": colour, "size": 6},
         customdata=customdata,
         hovertemplate=hover + "<extra></extra>",
         connectgaps=False,
@@ -406,7 +391,7 @@ def curve(
 
 
 def hover_interval(frame: Any, name: str) -> tuple[str, list[str] | None]:
-    """What pointing at a mean adds, " (low to high)", and the values for it; nothing where the columns are missing.
+    """Return what a hover label adds to a mean, " (low to high)", and its values; nothing without the columns.
 
     >>> import pandas as pd
     >>> hover_interval(pd.DataFrame({"s1_low": [0.1, float("nan")], "s1_high": [0.2, 0.3]}), "s1")
@@ -418,30 +403,26 @@ def hover_interval(frame: Any, name: str) -> tuple[str, list[str] | None]:
     return "%{customdata}", ["" if np.isnan(low) else f" ({low:.3f} to {high:.3f})" for low, high in ends]
 
 
-# Panels above each other on one x axis: pointing at a layer tells the values of all of them at once.
-#
-# `plotly.subplots` gives each panel an x axis of its own, and hover labels then stop at the panel's border.
+# Panels above each other on one x axis, so that hovering shows the values of all. `plotly.subplots` gives each panel an
+# x axis of its own, and hover labels then stop at its border.
 
 
-def panels(heights: Sequence[float], *, columns: int = 1, gap: float = 0.08, space: float = 0.06) -> Any:
-    """An empty figure of panels; each column has one x axis, and panels in one row share the range of their y axis.
+def panels(
+    heights: Sequence[float], *, columns: int = 1, gap: float = 0.08, space: float = 0.06
+) -> go.Figure:
+    """Return an empty figure of panels; a column shares its x axis, a row the range of its y axes.
 
     Args:
         heights: Height of each row, in any unit, from top to bottom.
-        columns: Number of columns, of equal width.
+        columns: Columns of equal width.
         gap: Free height between rows, as a share of the figure's.
         space: Free width between columns, as a share of the figure's.
-
-    Returns:
-        The figure. Row `r` of a single column has the y axis `yaxis`, `yaxis2`, ... from top to bottom.
 
     Example:
         >>> figure = panels([1, 1], gap=0.2)
         >>> figure.layout.yaxis.domain, figure.layout.yaxis2.domain, figure.layout.xaxis.anchor
         ((0.6, 1.0), (0.0, 0.4), 'y2')
     """
-    import plotly.graph_objects as go
-
     rows = len(heights)
     width = (1 - space * (columns - 1)) / columns
     unit = (1 - gap * (rows - 1)) / sum(heights)
@@ -451,37 +432,13 @@ def panels(heights: Sequence[float], *, columns: int = 1, gap: float = 0.08, spa
         for row, height in enumerate(heights, start=1):
             x, y = _axes(row, column, rows)
             low = top - height * unit
-            layout[_key(y)] = {"domain": [max(0.0, round(low, 6)), round(top, 6)], "anchor": x}
+            axis: dict[str, Any] = {"domain": [max(0.0, round(low, 6)), round(top, 6)], "anchor": x}
             if column > 1:
-                layout[_key(y)] |= {"matches": _axes(row, 1, rows)[1], "showticklabels": False}
+                axis |= {"matches": _axes(row, 1, rows)[1], "showticklabels": False}
+            layout[f"yaxis{y[1:]}"] = axis
             top = low - gap
-        layout[_key(x)] = {"domain": [round(left, 6), round(left + width, 6)], "anchor": y}
+        layout[f"xaxis{x[1:]}"] = {"domain": [round(left, 6), round(left + width, 6)], "anchor": y}
     return go.Figure(layout=layout)
-
-
-def put(figure: Any, trace: Any, *, row: int, column: int = 1) -> None:
-    """Add a trace to a panel; rows and columns count from 1."""
-    trace.xaxis, trace.yaxis = _axes(row, column, _rows(figure))
-    figure.add_trace(trace)
-
-
-def level(figure: Any, value: float | int, *, row: int, column: int = 1, colour: str) -> None:
-    """A dotted line across a panel, at a value of its y axis."""
-    x, y = _axes(row, column, _rows(figure))
-    line = {"color": colour, "width": 1, "dash": "dot"}
-    figure.add_shape(type="line", xref=f"{x} domain", x0=0, x1=1, yref=y, y0=value, y1=value, line=line)
-
-
-def heading(figure: Any, text: str, *, column: int, row: int = 1) -> None:
-    """Words above a panel, by default the top one of a column."""
-    x, y = _axes(row, column, _rows(figure))
-    figure.add_annotation(
-        text=text, x=0, xref=f"{x} domain", xanchor="left", y=1, yref=f"{y} domain", yanchor="bottom"
-    )
-
-
-def _rows(figure: Any) -> int:
-    return len(list(figure.select_yaxes())) // len(list(figure.select_xaxes()))
 
 
 def _axes(row: int, column: int, rows: int) -> tuple[str, str]:
@@ -489,27 +446,50 @@ def _axes(row: int, column: int, rows: int) -> tuple[str, str]:
     return f"x{column}" if column > 1 else "x", f"y{place}" if place > 1 else "y"
 
 
-def _key(axis: str) -> str:
-    return f"{axis[0]}axis{axis[1:]}"
+def _panel(figure: go.Figure, row: int, column: int) -> tuple[str, str]:
+    return _axes(row, column, len(list(figure.select_yaxes())) // len(list(figure.select_xaxes())))
+
+
+def put(figure: go.Figure, trace: Any, *, row: int, column: int = 1) -> None:
+    """Add a trace to a panel; rows and columns count from 1."""
+    trace.xaxis, trace.yaxis = _panel(figure, row, column)
+    figure.add_trace(trace)
+
+
+def level(figure: go.Figure, value: float | int, *, row: int, column: int = 1, colour: str) -> None:
+    """Draw a dotted line across a panel, at a value of its y axis."""
+    x, y = _panel(figure, row, column)
+    line = {"color": colour, "width": 1, "dash": "dot"}
+    figure.add_shape(type="line", xref=f"{x} domain", x0=0, x1=1, yref=y, y0=value, y1=value, line=line)
+
+
+def panel_heading(figure: go.Figure, text: str, *, column: int, row: int = 1) -> None:
+    """Write above a panel, by default the top one of a column."""
+    x, y = _panel(figure, row, column)
+    figure.add_annotation(
+        text=text, x=0, xref=f"{x} domain", xanchor="left", y=1, yref=f"{y} domain", yanchor="bottom"
+    )
 
 
 # Names at the ends of lines, moved apart where lines end close to each other.
 
-LABEL_HEIGHT = 16
-"""Pixels from one name to the next."""
-
-_LETTERS = 22
+LABEL_HEIGHT, _LABEL_LETTERS = 16, 22
+"""Pixels from one name to the next; letters after which a name is cut."""
 
 
 def label_room(names: Iterable[str]) -> int:
     """Pixels to the right of the plot that the names take."""
-    return 34 + 7 * max((min(len(name), _LETTERS) for name in names), default=0)
+    return 34 + 7 * max((min(len(name), _LABEL_LETTERS) for name in names), default=0)
 
 
 def end_labels(
-    figure: Any, limits: Sequence[float], *, plot_height: float, colours: Mapping[str, str] | None = None
+    figure: go.Figure,
+    limits: Sequence[float],
+    *,
+    plot_height: float,
+    colours: Mapping[str, str] | None = None,
 ) -> None:
-    """Write each trace's name where its line ends, with a thin line to it where the name had to move.
+    """Write each trace's name where its line ends, joined to it by a thin line where the name had to move.
 
     Args:
         figure: Lines with `meta["place"]`, which becomes the name of the annotation.
@@ -525,14 +505,14 @@ def end_labels(
     low, high = limits
     gap = LABEL_HEIGHT * (high - low) / plot_height
     places = apart([y for _, _, y in ends], gap=gap, low=low, high=high)
-    right = figure.layout.xaxis.range[1]
     for (trace, x, y), place in zip(ends, places, strict=True):
+        colour = trace.line.color
         figure.add_annotation(
             name=str(trace.meta["place"]),
-            text=_cut(trace.name),
+            text=shown(short(html.unescape(trace.name), _LABEL_LETTERS)),
             x=x,
             y=y,
-            ax=right,
+            ax=figure.layout.xaxis.range[1],
             ay=place,
             axref="x",
             ayref="y",
@@ -540,99 +520,45 @@ def end_labels(
             showarrow=True,
             arrowhead=0,
             arrowwidth=1,
-            arrowcolor=trace.line.color,
+            arrowcolor=colour,
             standoff=5,
             borderpad=0,
-            font={"color": (colours or {}).get(trace.line.color, trace.line.color), "size": 12.5},
+            font={"color": (colours or {}).get(colour, colour), "size": 12.5},
         )
 
 
 def apart(values: Sequence[float], *, gap: float, low: float, high: float) -> list[float]:
-    """Places near `values`, in their order, at least `gap` apart and inside the limits where there is room for all.
+    """Move values as little as possible (least squares) so that they are `gap` apart in order, and inside the limits.
 
-    >>> apart([0.5, 0.5, 0.9], gap=0.25, low=0.0, high=1.0)
+    >>> [round(x, 3) for x in apart([0.5, 0.5, 0.9], gap=0.25, low=0.0, high=1.0)]
     [0.375, 0.625, 0.9]
     >>> apart([1.0, 1.0], gap=0.5, low=0.0, high=1.0)
     [0.5, 1.0]
     """
-    order = sorted(range(len(values)), key=lambda i: values[i])
-    groups: list[
-        tuple[float, list[int]]
-    ] = []  # centre and members; members stand a gap apart around the centre
-    for i in order:
-        centre, members = values[i], [i]
-        while True:
-            centre = _inside(centre, len(members), gap, low, high)
-            if not groups or centre - groups[-1][0] >= gap * (len(members) + len(groups[-1][1])) / 2 - 1e-12:
-                break
-            before, earlier = groups.pop()
-            n, m = len(earlier), len(members)
-            centre, members = (before * n + centre * m) / (n + m), [*earlier, *members]
-        groups.append((centre, members))
-    found = [0.0] * len(values)
-    for centre, members in groups:
-        for rank, i in enumerate(members):
-            found[i] = centre + gap * (rank - (len(members) - 1) / 2)
-    return found
+    from scipy.optimize import isotonic_regression
 
-
-def _inside(centre: float, n: int, gap: float, low: float, high: float) -> float:
-    half = gap * (n - 1) / 2
-    return max(min(centre, high - half), low + half)
-
-
-def _cut(name: str) -> str:
-    """A name that is already safe for plotly, cut between letters and not within one."""
-    return shown(html.unescape(name).replace("\u200b", ""), limit=_LETTERS)
-
-
-# What stands beside a row: its label if the frame has one, else its name.
-
-
-def row_labels(frame: Any, *, name: str = "metric", limit: int = 28) -> list[str]:
-    """One text per row, safe for plotly.
-
-    Args:
-        frame: A data frame with the column `name`, and perhaps `label`.
-        name: Column that is taken where there is no label.
-        limit: Letters after which a text is cut.
-
-    Example:
-        >>> import pandas as pd
-        >>> row_labels(pd.DataFrame({"metric": ["es", "<b>"], "label": ["Extraction Strength", None]}))
-        ['Extraction Strength', '&lt;b&gt;']
-    """
-    labels = list(frame["label"]) if "label" in frame.columns else [None] * len(frame)
-    return [
-        shown(label if isinstance(label, str) and label else own, limit=limit)
-        for own, label in zip(frame[name], labels, strict=True)
-    ]
-
-
-# Checks that a frame has the columns a figure draws.
+    if not values:
+        return []
+    order = np.argsort(values, kind="stable")
+    steps = gap * np.arange(len(values))
+    bases = isotonic_regression(np.asarray(values, dtype=float)[order] - steps).x
+    places = np.empty(len(values))
+    places[order] = np.clip(bases, low, max(low, high - steps[-1])) + steps
+    return [float(place) for place in places]
 
 
 def require(frame: Any, columns: Iterable[str], *, source: str) -> None:
-    """Raise unless `frame` has all `columns`.
+    """Raise `DataError` unless `frame` has all `columns`; `source` is what makes such a frame.
 
-    Args:
-        frame: A data frame.
-        columns: Names it must have.
-        source: What makes such a frame, named in the message.
-
-    Raises:
-        DataError: A column is missing, or it is no frame.
-
-    Example:
-        >>> import pandas as pd
-        >>> require(pd.DataFrame({"layer": []}), ["layer", "ler_mean"], source="audit.layers_frame()")
-        Traceback (most recent call last):
-            ...
-        uds_lens.errors.DataError: the frame lacks ler_mean: pass one with the columns of audit.layers_frame().
+    >>> import pandas as pd
+    >>> require(pd.DataFrame({"layer": []}), ["layer", "ler_mean"], source="audit.layers_frame()")
+    Traceback (most recent call last):
+        ...
+    uds_lens.errors.DataError: the frame lacks ler_mean: pass one with the columns of audit.layers_frame().
     """
-    found: Sequence[str] | None = getattr(frame, "columns", None)
-    if found is None:
+    there: Sequence[str] | None = getattr(frame, "columns", None)
+    if there is None:
         raise DataError(f"expected a data frame with the columns of {source}; got {type(frame).__name__}.")
-    missing = [name for name in columns if name not in found]
+    missing = [name for name in columns if name not in there]
     if missing:
         raise DataError(f"the frame lacks {', '.join(missing)}: pass one with the columns of {source}.")

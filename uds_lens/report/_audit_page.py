@@ -426,7 +426,7 @@ def notes(audits: Mapping[str, DepthAudit]) -> list[Note]:
     """
     found: dict[tuple[str, Level], dict[str, str]] = {}
     for name, audit in audits.items():
-        for level, sentence in audit.cautions:
+        for level, sentence, _ in audit.cautions:
             found.setdefault((_PERCENT.sub("%", sentence), level), {})[name] = sentence
     own = [Note(tuple(named), _merged(list(named.values())), level) for (_, level), named in found.items()]
     return sorted([*_between(audits), *own], key=lambda note: LEVELS.index(note.level))

@@ -18,7 +18,7 @@ from uds_lens.elicitation import ElicitationResults
 from uds_lens.errors import ConfigError
 from uds_lens.metrics import LensComparison, MetricResults, MetricValue
 from uds_lens.plots._examples import row_order
-from uds_lens.plots._judging import by_score
+from uds_lens.plots._models import by_score
 from uds_lens.plots._style import LIGHT, number, recolouring
 from uds_lens.report._page import deltas, floats
 from uds_lens.results import DepthAudit, site_groups

@@ -1,4 +1,4 @@
-"""How much a warning weighs."""
+"""Warnings to read before quoting a score, and which of them withhold the verdict."""
 
 from __future__ import annotations
 
@@ -11,43 +11,18 @@ from uds_lens.results._intervals import FEW_CLUSTERS, interval_basis
 from uds_lens.results._stage_1 import LEAST_KNOWN, mean_loss, of_rows
 
 if TYPE_CHECKING:
-    from uds_lens.results._depth_audit import AuditScores
+    from uds_lens.results._depth_audit import DepthAudit
 
 
 Level: TypeAlias = Literal["fatal", "caution", "note"]
-"""How much a warning weighs, most serious first."""
+"""`fatal`: the score does not mean what a score means, so the verdict is withheld. `caution`: it may mislead. `note`:
+how it was measured."""
 
 LEVELS: tuple[Level, ...] = ("fatal", "caution", "note")
 """All levels, most serious first."""
 
-
-class Caution(NamedTuple):
-    """One warning."""
-
-    level: Level
-    """`fatal`: the score does not mean what a score means, so that no words for it are given. `caution`: it may
-    mislead. `note`: how it was measured."""
-    text: str
-    """The sentence."""
-
-
-def fatal(text: str) -> Caution:
-    """A warning that forbids a reading."""
-    return Caution("fatal", text)
-
-
-def caution(text: str) -> Caution:
-    """A warning that the score may mislead."""
-    return Caution("caution", text)
-
-
-def note(text: str) -> Caution:
-    """How it was measured."""
-    return Caution("note", text)
-
-
-# Warnings about what 0 and 1 mean: stand-ins for retain, several retain models, and facts that were to be
-# kept.
+FEW = 30
+"""Below this many measurable examples an interval over examples is wide."""
 
 HARDLY_KNOWN = 0.1
 """Probability per token (geometric mean) that `full` gives the entities, below which it hardly knows them."""
@@ -57,122 +32,14 @@ DAMAGED = 0.5
 set."""
 
 UNKNOWN_TO_RETAIN = 0.5
-"""What retain's states cost on control facts, as a share of what they cost on forget facts, above which retain does not
-know the control facts either."""
+"""Loss from retain's states on control facts, as a share of that on forget facts, above which retain does not know the
+control facts either."""
 
 RETAINS_APART = 0.1
-"""Difference of the scores against several retain models that is worth a warning."""
-
-
-def scale_cautions(audit: AuditScores) -> list[Caution]:
-    """All of them that there is reason for."""
-    found = (
-        _stand_in(audit),
-        _damage(audit),
-        _control(audit),
-        _control_sample(audit),
-        _control_skipped(audit),
-        _several_retains(audit),
-    )
-    return [each for each in found if each is not None]
-
-
-def _stand_in(audit: AuditScores) -> Caution | None:
-    if audit.config.stand_in is None:
-        return None
-    name = audit.models["retain"].name
-    return caution(
-        f"No retain model: {name!r}, the model before fine-tuning, stands in for it. 1 means as in that model, which "
-        "never learnt what was to be kept either. Such scores compare with each other, not with scores against a "
-        "retain model."
-    )
-
-
-def _damage(audit: AuditScores) -> Caution | None:
-    found = audit.damage_estimate
-    if math.isnan(found.value) or found.value <= DAMAGED:
-        return None
-    return caution(
-        f"Mostly damage: on facts that were to be kept the unlearned states cost {found.control_loss:.2f} nats per "
-        f"token, {found.value:.0%} of the {found.forget_loss:.2f} that they cost on the forget facts (retain's states: "
-        f"{found.retain_loss:.2f}). What the score counts as erased is largely not about the forget set."
-    )
-
-
-def _control(audit: AuditScores) -> Caution | None:
-    """Control facts that `full` or `retain` does not know say nothing about damage."""
-    control = audit.control
-    if control is None:
-        return None
-    if not len(control.examples):
-        return caution(
-            f"No control fact could be scored ({len(control.skipped)} were skipped): damage is NaN."
-        )
-    known, n = int(control.known.sum()), len(control.examples)
-    if known < n / 2:
-        return caution(
-            f"full hardly knows the control facts: it gives {n - known} of {n} entities less than {LEAST_KNOWN:g} per "
-            "token, and these do not count. Damage needs facts that full and retain both know."
-        )
-    here, there = mean_loss(control.s1_delta[control.known]), mean_loss(audit.s1_delta)
-    if here > UNKNOWN_TO_RETAIN * there:
-        return caution(
-            f"retain hardly knows the control facts: its states cost {here:.2f} nats per token there, and {there:.2f} "
-            "on the forget facts. Damage needs facts that full and retain both know."
-        )
-    basis = interval_basis(control.s_full[control.known], of_rows(control.subjects, control.known))
-    if (basis.by == "subject" and basis.n < FEW_CLUSTERS) or known == 1:
-        return caution(
-            f"The control facts that count are {known}, about {basis.n} "
-            f"{'subject' if basis.n == 1 else 'subjects'} only: the interval of damage "
-            f"{'is missing' if basis.n == 1 else 'is rough'}."
-        )
-    return None
-
-
-def _control_sample(audit: AuditScores) -> Caution | None:
-    """Which of the control facts were measured."""
-    told = audit.control.sample if audit.control is not None else None
-    if told is None:
-        return None
-    part = f"{told['limit']} of {told['of']} control facts"
-    if told["sample"] == "random":
-        return note(f"A random sample of the control was measured: {part} (seed {told['seed']}).")
-    if told.get("sorted_by", "unknown") is None:
-        return caution(f"Only the first {part} were measured; a random sample is safer.")
-    return caution(
-        f"Only the first {part} were measured, of data that are sorted or may be: damage may not hold for the rest."
-    )
-
-
-def _control_skipped(audit: AuditScores) -> Caution | None:
-    control = audit.control
-    if control is None or not control.skipped or not len(control.examples):
-        return None
-    n = len(control.skipped)
-    first = control.skipped[0].reason.rstrip(".")
-    return note(f"{n} control fact{'' if n == 1 else 's'} could not be scored ({first}).")
-
-
-def _several_retains(audit: AuditScores) -> Caution | None:
-    if not audit.retains:
-        return None
-    low, high, _ = audit.retain_spread
-    said = f"Measured against {len(audit.retains)} retain models"
-    if math.isnan(low):
-        return note(f"{said}; against one of them at least, nothing is measurable.")
-    told = f"{said}: against single ones the score runs from {low:.3f} to {high:.3f}."
-    return caution(told) if high - low > RETAINS_APART else note(told)
-
-
-# Warnings in words: what a careful reader must know before quoting a score, and which of them forbid a
-# reading.
-
-FEW = 30
-"""Below this many measurable examples an interval over examples is wide."""
+"""Difference of the scores against several retain models that deserves a warning."""
 
 OVER_SHARE = 0.25
-"""Share of over-erased KE layers worth a warning."""
+"""Share of over-erased KE layers that deserves a warning."""
 
 COSINE = 0.5
 """Mean cosine between patched and original state below which the patch is off-distribution."""
@@ -180,18 +47,30 @@ COSINE = 0.5
 NORM_FACTOR = 2.0
 """Mean norm ratio beyond which (either way) the patch is off-distribution."""
 
-_TEXT = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"")
-_COUNT = re.compile(r"\b\d+(?= (?:times|tokens))")
+
+class Caution(NamedTuple):
+    """One warning."""
+
+    level: Level
+    text: str
+    """A sentence or two."""
+    mark: str
+    """The same in a few words, for a row of a table: "43% over-erased"."""
 
 
-def cautions(audit: AuditScores) -> tuple[Caution, ...]:
-    """Sentences with their levels, most serious first; empty if there is nothing to say."""
-    found = [
-        *_weights(audit),
+def cautions(audit: DepthAudit) -> tuple[Caution, ...]:
+    """Return all warnings about an audit, most serious first."""
+    checks = (
+        *_equal_weights(audit),
         _knowledge(audit),
         _sample(audit),
         _measurable(audit),
-        *scale_cautions(audit),
+        _stand_in(audit),
+        _damage(audit),
+        _control(audit),
+        _control_sample(audit),
+        _control_skipped(audit),
+        _several_retains(audit),
         _few_subjects(audit),
         _skipped(audit),
         _over_erased(audit),
@@ -199,169 +78,197 @@ def cautions(audit: AuditScores) -> tuple[Caution, ...]:
         _off_distribution(audit),
         _precision(audit),
         _engines(audit),
-    ]
-    return tuple(sorted(filter(None, found), key=lambda each: LEVELS.index(each.level)))
+    )
+    return tuple(sorted(filter(None, checks), key=lambda caution: LEVELS.index(caution.level)))
 
 
-def _weights(audit: AuditScores) -> list[Caution]:
-    """Of the two references the same model makes all scores meaningless; an audit of a reference is a known number."""
+# The models and the forget set.
+
+
+def _equal_weights(audit: DepthAudit) -> list[Caution]:
+    """Two references of equal weights make all scores meaningless; the audit of a reference is a known number."""
     return [
-        (fatal if a == "full" and b.startswith("retain") else note)(f"{a} and {b} have identical weights.")
+        Caution(
+            "fatal" if _both_references(a, b) else "note",
+            f"{a} and {b} have identical weights.",
+            f"{a} = {b}",
+        )
         for a, b in audit.equal_weights
     ]
 
 
-def _knowledge(audit: AuditScores) -> Caution | None:
-    """Does `full` know what `retain` does not? If it is the other way round, they were probably swapped."""
-    if not audit.examples or any(a == "full" and b.startswith("retain") for a, b in audit.equal_weights):
+def _both_references(a: str, b: str) -> bool:
+    return a == "full" and b.startswith("retain")
+
+
+def _knowledge(audit: DepthAudit) -> Caution | None:
+    """Warn unless `full` knows what `retain` does not; the other way round, they were probably swapped."""
+    if not audit.examples or any(_both_references(a, b) for a, b in audit.equal_weights):
         return None
     probability = math.exp(float(audit.s_full.mean()))
     helped = float((audit.s1_delta.mean(-1) < -audit.config.tau).double().mean())
     if helped > 0.5:
-        return fatal(
-            f"Are full and retain swapped? On {helped:.0%} of the examples the states of retain make the answer more "
-            f"likely in full, not less: retain knows what full does not (full gives their entities a probability of "
-            f"{probability:.2g} per token). A score means something only where full was trained on the forget set and "
+        text = (
+            f"Are full and retain swapped? On {helped:.0%} of the examples retain's states make the answer more likely "
+            f"in full, not less: retain knows what full does not (full gives the entities a probability of "
+            f"{probability:.2g} per token). A score is meaningful only if full was trained on the forget set and "
             "retain was not."
         )
+        return Caution("fatal", text, "full and retain swapped?")
     if probability < HARDLY_KNOWN:
-        return caution(
+        text = (
             f"full hardly knows the forget set: it gives the entities a probability of {probability:.2g} per token. "
             "Check that it was trained on these examples, and on prompts of this form."
         )
+        return Caution("caution", text, "hardly known to full")
     return None
 
 
-def _sample(audit: AuditScores) -> Caution | None:
-    """Not all of the examples were asked."""
-    told = audit.provenance.get("sample")
-    if not told:
+def _stand_in(audit: DepthAudit) -> Caution | None:
+    if audit.config.stand_in is None:
         return None
-    part = f"{told['limit']} of {told['of']} examples"
-    if told["sample"] == "first":
-        return _first_rows(part, told.get("sorted_by", "unknown"))
-    spread = ", spread over the subjects" if any(audit.subjects) else ""
-    others = "subjects" if audit.interval_basis.by == "subject" else "examples"
-    return note(
-        f"A random sample was measured: {part}{spread} (seed {told['seed']}). How far its score may lie from that of "
-        f"all {told['of']} stands beside the interval, which answers another question: what other {others} than those "
-        "of the data would give."
+    text = (
+        f"No retain model: {audit.models['retain'].name!r}, the model before fine-tuning, stands in for it. 1 means as "
+        "in that model, which never learned the retained facts either. Such scores compare with each other, not with "
+        "scores against a retain model."
+    )
+    return Caution("caution", text, "no retain model")
+
+
+def _several_retains(audit: DepthAudit) -> Caution | None:
+    if not audit.retains:
+        return None
+    low, high, _ = audit.retain_spread
+    text = f"Measured against {len(audit.retains)} retain models"
+    if math.isnan(low):
+        return Caution(
+            "note", f"{text}; against at least one of them nothing is measurable.", "several retains"
+        )
+    text += f": the score against each ranges from {low:.3f} to {high:.3f}."
+    return Caution(
+        "caution" if high - low > RETAINS_APART else "note", text, f"{low:.2f}-{high:.2f} by retain model"
     )
 
 
-def _first_rows(part: str, sorted_by: str | None) -> Caution:
-    """The first rows of a file: of a sorted one they stand for nothing but themselves."""
-    said = f"Only the first {part} were measured."
-    return (caution if sorted_by is None else fatal)(f"{said} {about_first_rows(sorted_by)}")
+# Which examples were measured, and how many can be.
+
+
+def _sample(audit: DepthAudit) -> Caution | None:
+    sample = audit.provenance.get("sample")
+    if not sample:
+        return None
+    part = f"{sample['limit']} of {sample['of']} examples"
+    if sample["sample"] == "first":
+        by = sample.get("sorted_by", "unknown")
+        text = f"Only the first {part} were measured. {about_first_rows(by)}"
+        return Caution("caution" if by is None else "fatal", text, f"first {sample['limit']} only")
+    spread = ", spread over the subjects" if any(audit.subjects) else ""
+    others = "subjects" if audit.interval_basis.by == "subject" else "examples"
+    text = (
+        f"A random sample was measured: {part}{spread} (seed {sample['seed']}). The score for all {sample['of']} is "
+        f"estimated beside the interval, which answers another question: how the score would differ for other {others}."
+    )
+    return Caution("note", text, f"sample of {sample['limit']}")
 
 
 def about_first_rows(sorted_by: str | None) -> str:
-    """Return what the first rows of a file stand for, by what `uds_lens.data._readers.sorted_by` found."""
+    """Say what the first rows of a file represent, given what `uds_lens.data` says they are sorted by."""
     if sorted_by is None:
         return "The subjects of the data are mixed, but a random sample is safer."
     if sorted_by == "unknown":
-        why = "Files are often sorted, by author or by kind, and nothing in these data tells whether they are"
+        why = "Files are often sorted, by author or by kind, and these data do not show whether they are"
     else:
         why = f"The data are sorted by {sorted_by}"
-    return f"{why}: the first stand for themselves, not for the rest."
+    return f"{why}: the first rows do not represent the rest."
 
 
-def _engines(audit: AuditScores) -> Caution | None:
-    """Return a caution where the two stages were measured by different engines."""
-    stage_2, stage_1 = audit.provenance, audit.provenance.get("stage_1") or {}
-    engines = stage_1.get("engine"), stage_2.get("engine")
-    if None in engines or engines[0] == engines[1]:
-        return None
-    return caution(
-        f"Stage 1 was measured by the {engines[0]} engine and stage 2 by the {engines[1]} one. Where the fast engine "
-        "failed in stage 2, what it gave in stage 1 may be wrong too: measure both with engine 'naive'."
-    )
-
-
-def _measurable(audit: AuditScores) -> Caution | None:
+def _measurable(audit: DepthAudit) -> Caution | None:
     if not audit.examples:
-        return fatal("No example could be scored.")
-    if audit.n_measured == 0:
-        return fatal(
-            f"No example is measurable: patching retain's state never costs more than tau = {audit.config.tau:g} "
-            "nats per token. Either full does not know the forget set, or retain knows it too."
+        return Caution("fatal", "No example could be scored.", "no example scored")
+    n, missing = audit.n_measured, audit.n_not_measurable
+    if n == 0:
+        text = (
+            "No example is measurable: patching retain's state never costs more than tau = "
+            f"{audit.config.tau:g} nats per token. Either full does not know the forget set, or retain knows it too."
         )
-    if audit.n_measured < FEW:
-        examples = "1 example is" if audit.n_measured == 1 else f"{audit.n_measured} examples are"
-        return caution(f"Only {examples} measurable: the score rests on few.")
-    if audit.n_not_measurable > len(audit.examples) / 4:
-        return caution(
-            f"{audit.n_not_measurable} of {len(audit.examples)} examples are not measurable (no layer holds the "
-            "knowledge) and do not count."
+        return Caution("fatal", text, "not measurable")
+    if n < FEW:
+        text = f"Only {n} example{' is' if n == 1 else 's are'} measurable: the interval is wide."
+        return Caution("caution", text, f"{n} measurable")
+    if missing > len(audit.examples) / 4:
+        text = (
+            f"{missing} of {len(audit.examples)} examples are not measurable (no layer where full encodes more than "
+            "retain) and do not count."
         )
+        return Caution("caution", text, f"{missing / len(audit.examples):.0%} not measurable")
     return None
 
 
-def _few_subjects(audit: AuditScores) -> Caution | None:
+def _few_subjects(audit: DepthAudit) -> Caution | None:
     basis = audit.interval_basis
     if basis.by == "example" or basis.n >= FEW_CLUSTERS:
         return None
     if basis.n == 1:
-        return caution(
-            "All measurable examples are about one subject: how much others would differ cannot be told, "
-            "so there is no interval."
+        text = (
+            "All measurable examples are about one subject: there is no interval, since nothing shows how other "
+            "subjects would differ."
         )
-    return caution(
-        f"The measurable examples are about {basis.n} subjects only. The interval goes by subject, and from so few "
-        "it is rough."
-    )
+        return Caution("caution", text, "1 subject")
+    text = f"Only {basis.n} subjects: treat the subject-level interval as rough ({FEW_CLUSTERS} or more are needed)."
+    return Caution("caution", text, f"{basis.n} subjects")
 
 
-def _skipped(audit: AuditScores) -> Caution | None:
-    total = len(audit.examples) + len(audit.skipped)
-    if not audit.skipped:
+def _skipped(audit: DepthAudit) -> Caution | None:
+    n, total = len(audit.skipped), len(audit.examples) + len(audit.skipped)
+    if not n:
         return None
-    kinds = Counter(_kind(row.reason) for row in audit.skipped).most_common()
+    kinds = Counter(_without_specifics(row.reason) for row in audit.skipped).most_common()
     reasons = "; ".join(f"{reason} ({count})" for reason, count in kinds)
-    return note(f"{len(audit.skipped)} of {total} rows were skipped: {reasons}.")
+    return Caution("note", f"{n} of {total} rows were skipped: {reasons}.", f"{n} skipped")
 
 
-def _kind(reason: str) -> str:
-    """A reason without the texts and numbers of its row.
+_QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"")
+_COUNT = re.compile(r"\b\d+(?= (?:times|tokens))")
 
-    >>> _kind("The entity 'Ada' occurs 2 times in the answer and no prefix tells which one is meant.")
+
+def _without_specifics(reason: str) -> str:
+    """Replace the quoted texts and the numbers in a reason, so that reasons of one kind are equal.
+
+    >>> _without_specifics("The entity 'Ada' occurs 2 times in the answer and no prefix tells which one is meant.")
     'the entity ... occurs ... times in the answer and no prefix tells which one is meant'
     """
-    plain = _TEXT.sub("...", reason)
-    plain = _COUNT.sub("...", plain).replace("`", "'")  # in a report that marks names of ours
+    plain = _COUNT.sub("...", _QUOTED.sub("...", reason)).replace("`", "'")  # a report marks our names by `
     return plain[:1].lower() + plain[1:].rstrip(".")
 
 
-def _over_erased(audit: AuditScores) -> Caution | None:
+# What the unlearned states cost, on forget facts and on retained ones.
+
+
+def _over_erased(audit: DepthAudit) -> Caution | None:
     share = audit.over_erased_share
-    own = any(a.startswith("retain") and b == "unlearned" for a, b in audit.equal_weights)
-    if math.isnan(share) or share < OVER_SHARE or own:
+    is_retain = any(a.startswith("retain") and b == "unlearned" for a, b in audit.equal_weights)
+    if math.isnan(share) or share < OVER_SHARE or is_retain:
         return None
-    return caution(
+    advice = "Check that the model still works on what it should retain."
+    if not math.isnan(audit.damage):
+        damage = round(audit.damage, 2) + 0.0  # not -0
+        advice = f"On retained facts it costs {damage:.0%} of what it costs on the forget facts."
+    text = (
         f"Over-erasure: on {share:.0%} of the knowledge-encoding layers the unlearned state costs more than retain's "
-        f"(raw LER above 1). {_kept(audit)}"
+        f"(raw LER above 1). {advice}"
     )
+    return Caution("caution", text, f"{share:.0%} over-erased")
 
 
-def _kept(audit: AuditScores) -> str:
-    """What is known of the facts that were to be kept."""
-    damage = audit.damage
-    if math.isnan(damage):
-        return "Check that the model still works on what it should retain."
-    share = round(damage, 2) + 0.0  # not -0
-    return f"On facts that were to be kept it costs {share:.0%} of what it costs on the forget facts."
-
-
-def _negative(audit: AuditScores) -> Caution | None:
+def _negative(audit: DepthAudit) -> Caution | None:
     share = audit.negative_share
     if math.isnan(share) or share < OVER_SHARE:
         return None
-    return caution(
-        f"On {share:.0%} of the knowledge-encoding layers the unlearned state helps full recall (raw LER below 0)."
-    )
+    text = f"On {share:.0%} of the knowledge-encoding layers the unlearned state helps full recall (raw LER below 0)."
+    return Caution("caution", text, f"{share:.0%} negative LER")
 
 
-def _off_distribution(audit: AuditScores) -> Caution | None:
+def _off_distribution(audit: DepthAudit) -> Caution | None:
     if not audit.examples:
         return None
     cosine, ratio = audit.s2_cosine.mean(0), audit.s2_norm_ratio.mean(0)
@@ -370,17 +277,104 @@ def _off_distribution(audit: AuditScores) -> Caution | None:
     if not layers:
         return None
     named = ", ".join(map(str, layers[:6])) + (", ..." if len(layers) > 6 else "")
-    return caution(
+    text = (
         f"Off-distribution patches at layer{'s' if len(layers) > 1 else ''} {named}: the unlearned states are far from "
         "those they replace (mean cosine below 0.5, or norm off by more than a factor of 2), so a high delta there "
         "may show damage rather than erasure."
     )
+    return Caution("caution", text, "off-distribution")
 
 
-def _precision(audit: AuditScores) -> Caution | None:
-    if audit.config.dtype == "float32":
+def _damage(audit: DepthAudit) -> Caution | None:
+    damage = audit.damage_estimate
+    if math.isnan(damage.value) or damage.value <= DAMAGED:
         return None
-    return note(
-        f"Measured in {audit.config.dtype}: rounding hardly moves the mean, but single examples, and which of them are "
+    text = (
+        f"Mostly damage: on retained facts the unlearned states cost {damage.control_loss:.2f} nats per token, "
+        f"{damage.value:.0%} of the {damage.forget_loss:.2f} that they cost on the forget facts (retain's states: "
+        f"{damage.retain_loss:.2f}). What the score counts as erased is largely not about the forget set."
+    )
+    return Caution("caution", text, f"{damage.value:.0%} damage")
+
+
+def _control(audit: DepthAudit) -> Caution | None:
+    """Control facts that `full` or `retain` does not know say nothing about damage."""
+    control = audit.control
+    if control is None:
+        return None
+    if not len(control.examples):
+        text = f"No control fact could be scored ({len(control.skipped)} were skipped): damage is NaN."
+        return Caution("caution", text, "no control")
+    known, n = int(control.known.sum()), len(control.examples)
+    if known < n / 2:
+        text = (
+            f"full hardly knows the control facts: it gives {n - known} of {n} entities less than {LEAST_KNOWN:g} per "
+            "token, and these do not count. Damage needs facts that full and retain both know."
+        )
+        return Caution("caution", text, "weak control")
+    here, there = mean_loss(control.s1_delta[control.known]), mean_loss(audit.s1_delta)
+    if here > UNKNOWN_TO_RETAIN * there:
+        text = (
+            f"retain hardly knows the control facts: its states cost {here:.2f} nats per token there, and {there:.2f} "
+            "on the forget facts. Damage needs facts that full and retain both know."
+        )
+        return Caution("caution", text, "weak control")
+    basis = interval_basis(control.s_full[control.known], of_rows(control.subjects, control.known))
+    if (basis.by == "subject" and basis.n < FEW_CLUSTERS) or known == 1:
+        text = (
+            f"The {known} control facts that count are about {basis.n} subject{'s' * (basis.n != 1)}: the interval of "
+            f"damage is {'missing' if basis.n == 1 else 'rough'}."
+        )
+        return Caution("caution", text, f"control: {basis}")
+    return None
+
+
+def _control_sample(audit: DepthAudit) -> Caution | None:
+    sample = audit.control.sample if audit.control is not None else None
+    if sample is None:
+        return None
+    part = f"{sample['limit']} of {sample['of']} control facts"
+    if sample["sample"] == "random":
+        text = f"A random sample of the control was measured: {part} (seed {sample['seed']})."
+        return Caution("note", text, "sample of control")
+    text = f"Only the first {part} were measured"
+    if sample.get("sorted_by", "unknown") is None:
+        return Caution("caution", f"{text}; a random sample is safer.", "first control facts")
+    text += ", of data that are or may be sorted: damage may not hold for the rest."
+    return Caution("caution", text, "first control facts")
+
+
+def _control_skipped(audit: DepthAudit) -> Caution | None:
+    control = audit.control
+    if control is None or not control.skipped or not len(control.examples):
+        return None
+    n, first = len(control.skipped), control.skipped[0].reason.rstrip(".")
+    return Caution(
+        "note", f"{n} control fact{'s' * (n != 1)} could not be scored ({first}).", f"{n} control skipped"
+    )
+
+
+# How it was measured.
+
+
+def _precision(audit: DepthAudit) -> Caution | None:
+    dtype = audit.config.dtype
+    if dtype == "float32":
+        return None
+    text = (
+        f"Measured in {dtype}: rounding hardly changes the mean, but it changes single examples and which of them are "
         "measurable. Use float32 for numbers to quote."
     )
+    return Caution("note", text, dtype)
+
+
+def _engines(audit: DepthAudit) -> Caution | None:
+    stage_1 = audit.provenance.get("stage_1") or {}
+    first, second = stage_1.get("engine"), audit.provenance.get("engine")
+    if None in (first, second) or first == second:
+        return None
+    text = (
+        f"Stage 1 was measured by the {first} engine and stage 2 by the {second} one. If the fast engine failed in "
+        "stage 2, its results in stage 1 may be wrong too: measure both with engine 'naive'."
+    )
+    return Caution("caution", text, "two engines")

@@ -1,4 +1,4 @@
-"""An audit as pandas tables. Column names are the attribute names; NaN means what it means there."""
+"""An audit as pandas tables, and analyses that run no model. Columns are named after attributes; NaN means the same."""
 
 from __future__ import annotations
 
@@ -14,24 +14,31 @@ from torch import Tensor
 from uds_lens.data import SkippedExample
 from uds_lens.errors import ConfigError
 from uds_lens.results._intervals import column_intervals
+from uds_lens.results._scores import mean_uds
+from uds_lens.results._stage_1 import of_rows, require_control, uds_against
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from uds_lens.results._depth_audit import AuditScores
+    from uds_lens.results._depth_audit import DepthAudit
+    from uds_lens.results._intervals import ColumnIntervals
 
 
 ERASED_AT = 0.5
-"""A KE layer counts as erased from this LER on, where erasure depth is reported."""
+"""LER from which a KE layer counts as erased, where erasure depth is reported."""
 
-NO_KE_LAYER = "no layer holds the knowledge (stage 1 delta <= tau everywhere)"
+NO_KE_LAYER = "no layer where full encodes more than retain (S1 <= tau)"
+
+TAUS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
+"""Default thresholds of a sweep, nats per token."""
 
 
-def long_frame(audit: AuditScores) -> pd.DataFrame:
-    """One row per example and layer, example by example."""
+def long_frame(audit: DepthAudit) -> pd.DataFrame:
+    """Return one row per example and layer, example by example."""
     import pandas as pd
 
     n, layers = audit.s1_delta.shape
+    weights = torch.where(audit.ke_mask, audit.s1_delta, torch.nan)
     return pd.DataFrame(
         {
             "example_id": np.repeat([e.id for e in audit.examples], layers),
@@ -42,14 +49,17 @@ def long_frame(audit: AuditScores) -> pd.DataFrame:
             "ke": audit.ke_mask.flatten().numpy(),
             "ler": audit.ler.flatten().numpy(),
             "ler_raw": audit.ler_raw.flatten().numpy(),
-            "weight": _weights(audit).flatten().numpy(),
+            "weight": (weights / weights.nansum(-1, keepdim=True)).flatten().numpy(),
         }
     )
 
 
-def examples_frame(audit: AuditScores) -> pd.DataFrame:
-    """One row per scored example, in input order."""
+def examples_frame(audit: DepthAudit) -> pd.DataFrame:
+    """Return one row per scored example, in input order."""
     import pandas as pd
+
+    def layers(values: Float[Tensor, "example"]) -> pd.Series:
+        return pd.Series(values.numpy()).astype("Int64")
 
     ke, uds = audit.ke_mask, audit.uds_per_example
     erased = audit.ler.nan_to_num(-1.0) >= ERASED_AT
@@ -64,83 +74,57 @@ def examples_frame(audit: AuditScores) -> pd.DataFrame:
             "n_tokens": audit.n_tokens.numpy(),
             "s_full": audit.s_full.numpy(),
             "n_ke": ke.sum(-1).numpy(),
-            "first_ke": _nullable(first_true(ke)),
-            "last_ke": _nullable(last_true(ke)),
-            "first_erased": _nullable(first_true(erased)),
-            "last_erased": _nullable(last_true(erased)),
+            "first_ke": layers(_first_true(ke)),
+            "last_ke": layers(_last_true(ke)),
+            "first_erased": layers(_first_true(erased)),
+            "last_erased": layers(_last_true(erased)),
             "uds": uds.numpy(),
             "reason": [NO_KE_LAYER if missing else None for missing in uds.isnan().tolist()],
         }
     )
 
 
-def layers_frame(audit: AuditScores) -> pd.DataFrame:
-    """One row per layer. LER statistics are over the examples that have KE there; NaN where none has.
-
-    `_low` and `_high` are the interval of the mean, by subject where examples share one (`column_intervals`).
-    """
-    import pandas as pd
-
-    ke = audit.ke_mask
-    n_ke = ke.sum(0)
-    columns: dict[str, Any] = {
-        "layer": np.arange(audit.n_layers),
-        "ke_share": (n_ke.double() / max(len(audit.examples), 1)).numpy(),
-        "n_ke": n_ke.numpy(),
-    }
-    for name, values in (("s1", audit.s1_delta), ("s2", audit.s2_delta), ("ler", audit.ler)):
-        columns |= _spread(name, values) | _interval(audit, name, values)
-    count = torch.where(n_ke > 0, n_ke.double(), torch.nan)
-    columns["over_share"] = ((audit.ler_raw > 1) & ke).sum(0).double().div(count).numpy()
-    columns["negative_share"] = ((audit.ler_raw < 0) & ke).sum(0).double().div(count).numpy()
-    for name in ("s1_norm_ratio", "s1_cosine", "s2_norm_ratio", "s2_cosine"):
-        values = getattr(audit, name)
-        columns[name] = (
-            values.mean(0) if len(values) else values.new_full((audit.n_layers,), torch.nan)
-        ).numpy()
-    return pd.DataFrame(columns)
-
-
-def _interval(audit: AuditScores, name: str, values: Float[Tensor, "example layer"]) -> dict[str, Any]:
-    config = audit.config
-    found = column_intervals(
-        values,
-        clusters=audit.subjects,
-        confidence=config.confidence,
-        n_resamples=config.n_bootstrap,
-        seed=config.seed,
-        bounds=(0.0, 1.0) if name == "ler" else None,
-    )
-    return {f"{name}_low": found.low, f"{name}_high": found.high}
-
-
-def skipped_frame(skipped: Sequence[SkippedExample]) -> pd.DataFrame:
-    """One row per skipped example, with its reason."""
-    import pandas as pd
-
-    names = ("id", "row", "reason", "question")
-    return pd.DataFrame({name: [getattr(s, name) for s in skipped] for name in names})
-
-
-def first_true(mask: Bool[Tensor, "example layer"]) -> Float[Tensor, "example"]:
-    """Index of the first True of each row; NaN where there is none."""
+def _first_true(mask: Bool[Tensor, "example layer"]) -> Float[Tensor, "example"]:
+    """Return the index of the first True of each row; NaN where there is none."""
     index = mask.to(torch.uint8).argmax(-1).double()
     return torch.where(mask.any(-1), index, torch.nan)
 
 
-def last_true(mask: Bool[Tensor, "example layer"]) -> Float[Tensor, "example"]:
-    """Index of the last True of each row; NaN where there is none."""
-    return mask.shape[-1] - 1 - first_true(mask.flip(-1))
+def _last_true(mask: Bool[Tensor, "example layer"]) -> Float[Tensor, "example"]:
+    return mask.shape[-1] - 1 - _first_true(mask.flip(-1))
 
 
-def _weights(audit: AuditScores) -> Float[Tensor, "example layer"]:
-    """Share of each KE layer in its example's score; NaN off the KE layers."""
-    weights = torch.where(audit.ke_mask, audit.s1_delta, torch.nan)
-    return weights / weights.nansum(-1, keepdim=True)
+def layers_frame(audit: DepthAudit) -> pd.DataFrame:
+    """Return one row per layer. LER statistics are over the examples that have KE there; NaN where none has.
+
+    `_low` and `_high` are the interval of the mean, clustered by subject where examples share one.
+    """
+    import pandas as pd
+
+    ke, n_layers = audit.ke_mask, audit.n_layers
+    n_ke = ke.sum(0)
+    columns: dict[str, Any] = {
+        "layer": np.arange(n_layers),
+        "ke_share": (n_ke.double() / max(len(audit.examples), 1)).numpy(),
+        "n_ke": n_ke.numpy(),
+    }
+    kinds = {"s1": audit.s1_delta, "s2": audit.s2_delta, "ler": audit.ler}
+    bounds = [None] * (2 * n_layers) + [(0.0, 1.0)] * n_layers
+    # all in one call: the same clusters are drawn for every column
+    low, high = _intervals(audit, torch.cat(list(kinds.values()), 1), audit.subjects, bounds)
+    for place, (name, values) in enumerate(kinds.items()):
+        own = slice(place * n_layers, (place + 1) * n_layers)
+        columns |= _spread(name, values) | {f"{name}_low": low[own], f"{name}_high": high[own]}
+    count = torch.where(n_ke > 0, n_ke.double(), torch.nan)
+    columns["over_share"] = ((audit.ler_raw > 1) & ke).sum(0).double().div(count).numpy()
+    columns["negative_share"] = ((audit.ler_raw < 0) & ke).sum(0).double().div(count).numpy()
+    for name in ("s1_norm_ratio", "s1_cosine", "s2_norm_ratio", "s2_cosine"):
+        columns[name] = getattr(audit, name).mean(0).numpy()
+    return pd.DataFrame(columns)
 
 
 def _spread(name: str, values: Float[Tensor, "example layer"]) -> dict[str, Any]:
-    columns = {"mean": [], "std": [], "q25": [], "q75": []}  # type: dict[str, list[float]]
+    columns: dict[str, list[float]] = {"mean": [], "std": [], "q25": [], "q75": []}
     for layer in values.T:
         kept = layer[~layer.isnan()]
         some = len(kept) > 0
@@ -151,30 +135,136 @@ def _spread(name: str, values: Float[Tensor, "example layer"]) -> dict[str, Any]
     return {f"{name}_{statistic}": values for statistic, values in columns.items()}
 
 
-def _nullable(values: Float[Tensor, "example"]) -> pd.Series:
+def _intervals(
+    audit: DepthAudit,
+    values: Float[Tensor, "example column"],
+    clusters: Sequence[str | None],
+    bounds: Sequence[tuple[float, float] | None] | None = None,
+) -> ColumnIntervals:
+    config = audit.config
+    return column_intervals(
+        values,
+        clusters=clusters,
+        confidence=config.confidence,
+        n_resamples=config.n_bootstrap,
+        seed=config.seed,
+        bounds=bounds,
+    )
+
+
+def types_frame(audit: DepthAudit) -> pd.DataFrame:
+    """Score each entity type.
+
+    Returns:
+        One row per type, sorted by UDS (types without a measurable example last, `uds` NaN): `type`, `n`,
+        `n_measured`, `n_tokens_mean`, `n_ke_mean`, `uds`, `uds_low`, `uds_high` (bootstrap, clustered by subject where
+        examples of a type share one).
+    """
     import pandas as pd
 
-    return pd.Series(values.numpy()).astype("Int64")
+    frame, subjects = examples_frame(audit), audit.subjects
+    rows: list[dict[str, Any]] = []
+    for kind, part in frame.groupby(frame["type"].fillna("(none)"), sort=True):
+        scores = torch.tensor(part["uds"].to_numpy(dtype=float))
+        interval = audit.interval_of(scores, [subjects[place] for place in part.index])
+        rows.append(
+            {
+                "type": kind,
+                "n": len(part),
+                "n_measured": int(part["uds"].notna().sum()),
+                "n_tokens_mean": float(part["n_tokens"].mean()),
+                "n_ke_mean": float(part["n_ke"].mean()),
+                "uds": float(part["uds"].mean()),
+                "uds_low": interval.low,
+                "uds_high": interval.high,
+            }
+        )
+    columns = ["type", "n", "n_measured", "n_tokens_mean", "n_ke_mean", "uds", "uds_low", "uds_high"]
+    return pd.DataFrame(rows, columns=columns).sort_values("uds", ignore_index=True)
 
 
-# What a finished audit tells without running a model again.
+def skipped_frame(skipped: Sequence[SkippedExample]) -> pd.DataFrame:
+    """Return one row per skipped example, with its reason."""
+    import pandas as pd
 
-TAUS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
-"""Thresholds a sweep tries by default, nats per token."""
-
-
-class Correlation(NamedTuple):
-    """Spearman rank correlation; NaN where it is undefined."""
-
-    rho: float
-    """Between -1 and 1."""
-    p_value: float
-    """Two-sided."""
-    n: int
-    """Pairs used."""
+    return pd.DataFrame(
+        {name: [getattr(s, name) for s in skipped] for name in ("id", "row", "reason", "question")}
+    )
 
 
-def tau_sweep(audit: AuditScores, taus: Sequence[float] | None = None) -> pd.DataFrame:
+def retains_frame(audit: DepthAudit) -> pd.DataFrame:
+    """Return one row per retain model, in their order.
+
+    Returns:
+        `retain` (its name), `fingerprint`, `uds`, `uds_low`, `uds_high` (bootstrap, clustered by subject where examples
+        share one), `n_measured`, `s1_mean` (over examples and layers, nats per token). With one retain model a single
+        row, that of the audit itself.
+    """
+    import pandas as pd
+
+    several = [(retain.model, retain.s1_delta) for retain in audit.retains]
+    rows = []
+    for model, s1_delta in several or [(audit.models["retain"], audit.s1_delta)]:
+        scores = uds_against(audit, s1_delta)
+        interval = audit.interval_of(scores, audit.subjects)
+        rows.append(
+            {
+                "retain": model.name,
+                "fingerprint": model.fingerprint,
+                "uds": mean_uds(scores),
+                "uds_low": interval.low,
+                "uds_high": interval.high,
+                "n_measured": int((~scores.isnan()).sum()),
+                "s1_mean": float(s1_delta.mean()) if len(scores) else math.nan,
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def control_frame(audit: DepthAudit) -> pd.DataFrame:
+    """Return one row per retained fact and layer: columns as in `long_frame`, and whether `full` knows the fact."""
+    import pandas as pd
+
+    control, s2_delta = require_control(audit)
+    n, layers = control.s1_delta.shape
+    return pd.DataFrame(
+        {
+            "example_id": np.repeat([e.id for e in control.examples], layers),
+            "row": np.repeat([e.row for e in control.examples], layers).astype(int),
+            "subject": np.repeat(np.array(control.subjects, dtype=object), layers),
+            "layer": np.tile(np.arange(layers), n),
+            "known": np.repeat(control.known.numpy(), layers),
+            "s1_delta": control.s1_delta.flatten().numpy(),
+            "s2_delta": s2_delta.flatten().numpy(),
+        }
+    )
+
+
+def control_layers_frame(audit: DepthAudit) -> pd.DataFrame:
+    """Compare losses by layer on forget facts and on retained ones, nats per token.
+
+    Returns:
+        One row per layer: `layer`; `forget_mean`, `forget_low`, `forget_high`, S2 over the measurable examples with its
+        interval; `control_mean`, `control_low`, `control_high`, S2 over the retained facts that `full` knows;
+        `control_retain_mean`, the cost of retain's states there. Intervals are clustered by subject where examples
+        share one. NaN where there is no example.
+    """
+    import pandas as pd
+
+    control, s2_delta = require_control(audit)
+    known, measured = control.known, ~audit.uds_per_example.isnan()
+    columns: dict[str, Any] = {"layer": np.arange(audit.n_layers)}
+    for name, values, clusters in (
+        ("forget", audit.s2_delta[measured], of_rows(audit.subjects, measured)),
+        ("control", s2_delta[known], of_rows(control.subjects, known)),
+    ):
+        columns[f"{name}_mean"] = values.double().mean(0).tolist()
+        columns[f"{name}_low"], columns[f"{name}_high"] = _intervals(audit, values, clusters)
+    columns["control_retain_mean"] = control.s1_delta[known].double().mean(0).tolist()
+    return pd.DataFrame(columns)
+
+
+def tau_sweep(audit: DepthAudit, taus: Sequence[float] | None = None) -> pd.DataFrame:
     """Score the same deltas with other thresholds.
 
     Args:
@@ -208,17 +298,43 @@ def tau_sweep(audit: AuditScores, taus: Sequence[float] | None = None) -> pd.Dat
     return pd.DataFrame(rows)
 
 
+class Correlation(NamedTuple):
+    """Spearman rank correlation; NaN where it is undefined."""
+
+    rho: float
+    """Between -1 and 1."""
+    p_value: float
+    """Two-sided."""
+    n: int
+    """Pairs used."""
+
+
+def spearman(left: Sequence[float | int], right: Sequence[float | int]) -> Correlation:
+    """Rank-correlate the pairs where both values exist; NaN with fewer than three, or without variation.
+
+    >>> spearman([1, 2, 3, 4], [10, 20, 30, float("nan")])
+    Correlation(rho=1.0, p_value=0.0, n=3)
+    """
+    pairs = np.array([p for p in zip(left, right, strict=True) if not any(map(math.isnan, p))], dtype=float)
+    if len(pairs) < 3 or np.ptp(pairs, axis=0).min() == 0:
+        return Correlation(math.nan, math.nan, len(pairs))
+    from scipy.stats import spearmanr
+
+    result = spearmanr(pairs[:, 0], pairs[:, 1])
+    return Correlation(float(result.statistic), float(result.pvalue), len(pairs))
+
+
 def tau_rank_correlation(
-    audits: Mapping[str, AuditScores], taus: Sequence[float] | None = None
+    audits: Mapping[str, DepthAudit], taus: Sequence[float] | None = None
 ) -> pd.DataFrame:
-    """Does the ranking of models depend on tau? Spearman correlation with the ranking at each audit's own tau.
+    """Rank-correlate the models' scores at each tau with their scores at each audit's own tau.
 
     Args:
         audits: Audits of several models by name, all against one baseline.
         taus: Thresholds; default `TAUS`.
 
     Returns:
-        One row per tau: `tau`, `rho`, `n_models` (models with a score at that tau).
+        One row per tau: `tau`, `rho` (Spearman), `n_models` (models with a score at that tau).
 
     Raises:
         ConfigError: Fewer than three audits.
@@ -235,59 +351,13 @@ def tau_rank_correlation(
     return pd.DataFrame(rows)
 
 
-def types_frame(audit: AuditScores) -> pd.DataFrame:
-    """Depth by entity type.
-
-    Returns:
-        One row per type, sorted by UDS (types without a measurable example last, `uds` NaN): `type`, `n`,
-        `n_measured`, `n_tokens_mean`, `n_ke_mean`, `uds`, `uds_low`, `uds_high` (bootstrap, by subject where
-        examples of a type share one).
-    """
-    import pandas as pd
-
-    frame = examples_frame(audit)
-    rows: list[dict[str, Any]] = []
-    for kind, part in frame.groupby(frame["type"].fillna("(none)"), sort=True):
-        scores = torch.tensor(part["uds"].to_numpy(dtype=float))
-        interval = audit.interval_of(scores, [audit.subjects[place] for place in part.index])
-        rows.append(
-            {
-                "type": kind,
-                "n": len(part),
-                "n_measured": int(part["uds"].notna().sum()),
-                "n_tokens_mean": float(part["n_tokens"].mean()),
-                "n_ke_mean": float(part["n_ke"].mean()),
-                "uds": float(part["uds"].mean()),
-                "uds_low": interval.low,
-                "uds_high": interval.high,
-            }
-        )
-    columns = ["type", "n", "n_measured", "n_tokens_mean", "n_ke_mean", "uds", "uds_low", "uds_high"]
-    return pd.DataFrame(rows, columns=columns).sort_values("uds", ignore_index=True)
-
-
-def length_correlation(audit: AuditScores) -> Correlation:
-    """Spearman correlation between the number of entity tokens and the example's UDS."""
+def length_correlation(audit: DepthAudit) -> Correlation:
+    """Rank-correlate the number of entity tokens with the example's UDS."""
     return spearman(audit.n_tokens.tolist(), audit.uds_per_example.tolist())
 
 
-def spearman(left: Sequence[float | int], right: Sequence[float | int]) -> Correlation:
-    """Rank correlation over the pairs where both values exist; NaN with fewer than three, or without variation.
-
-    >>> spearman([1, 2, 3, 4], [10, 20, 30, float("nan")])
-    Correlation(rho=1.0, p_value=0.0, n=3)
-    """
-    pairs = np.array([p for p in zip(left, right, strict=True) if not any(map(math.isnan, p))], dtype=float)
-    if len(pairs) < 3 or np.ptp(pairs, axis=0).min() == 0:
-        return Correlation(math.nan, math.nan, len(pairs))
-    from scipy.stats import spearmanr
-
-    result = spearmanr(pairs[:, 0], pairs[:, 1])
-    return Correlation(float(result.statistic), float(result.pvalue), len(pairs))
-
-
-def clip_shares(audit: AuditScores) -> dict[str, float]:
-    """What the clip hides: shares of KE layers, and of measurable examples by their raw score.
+def clip_shares(audit: DepthAudit) -> dict[str, float]:
+    """Return the shares that the clip hides, of KE layers and of measurable examples.
 
     Returns:
         `over_layers`, `negative_layers`: shares of KE layers with raw LER above 1 or below 0. `over_examples`,

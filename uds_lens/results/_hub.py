@@ -1,4 +1,4 @@
-"""What an audit says on a model's page on the Hub: a section of the model card, and the score in its metadata."""
+"""An audit on a model's page on the Hub: a section of the model card, the score in its metadata, and the files."""
 
 from __future__ import annotations
 
@@ -9,19 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from uds_lens._compat.transformers import is_offline
-from uds_lens.errors import (
-    ConfigError,
-    ResultFormatError,
-    Setting,
-    StorageError,
-    UdsLensError,
-)
-from uds_lens.results._depth_audit import number
+from uds_lens.errors import ConfigError, ResultFormatError, Setting, StorageError, UdsLensError
+from uds_lens.results._cards import number
 
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult, ModelCard
 
-    from uds_lens.results._depth_audit import AuditScores, DepthAudit
+    from uds_lens.results._depth_audit import DepthAudit
 
 
 ADDRESS = "https://github.com/uds-lens/uds-lens"
@@ -30,8 +24,15 @@ ADDRESS = "https://github.com/uds-lens/uds-lens"
 METRIC = "unlearning_depth_score"
 """The metric's identifier in the metadata."""
 
+FOLDER = "uds_lens"
+"""Folder of the files in the repository."""
+
 _BEGIN, _END = "<!-- uds_lens: unlearning depth -->", "<!-- uds_lens: end -->"
-_SECTION = re.compile(rf"{re.escape(_BEGIN)}.*?{re.escape(_END)}\n?", re.DOTALL)
+_SECTION = (
+    re.compile(  # from the last begin mark before an end mark: a stray one takes no text of the user along
+        rf"{re.escape(_BEGIN)}(?:(?!{re.escape(_BEGIN)}).)*?{re.escape(_END)}\n?", re.DOTALL
+    )
+)
 _SETTINGS = (
     *("tau", "site", "scope", "last_layer", "protocol", "dtype", "stand_in"),
     *("limit", "sample", "seed"),
@@ -39,19 +40,19 @@ _SETTINGS = (
 
 
 def model_card(
-    audit: AuditScores, *, dataset: str = "forget set", config: str | None = None, card: str | None = None
+    audit: DepthAudit, *, dataset: str = "forget set", config: str | None = None, card: str | None = None
 ) -> ModelCard:
-    """A model card that tells an audit: score, interval, what to be careful about, how it was measured.
+    """Write an audit into a model card: score, interval, warnings, how it was measured.
 
-    The score also stands in the card's metadata (`model-index`), where the Hub looks for evaluation results. An audit
-    without a score, or with a fatal warning, is told in the text only.
+    The score is also in the card's metadata (`model-index`), where the Hub looks for evaluation results. An audit
+    without a score, or with a fatal warning, is in the text only.
 
     Args:
-        audit: What is told.
+        audit: The audit.
         dataset: The forget set: its id on the Hub, such as "locuslab/TOFU", or a name.
         config: Its configuration, such as "forget10".
-        card: The text of a card that is there already: an earlier section about depth is replaced in it, and all else
-            is kept. None begins a new card.
+        card: The text of an existing card: an earlier section about depth is replaced in it, and the rest is kept. None
+            begins a new card.
 
     Returns:
         The card; `str(card)` is the text of `README.md`, `card.save(path)` writes it.
@@ -76,28 +77,33 @@ def model_card(
         raise ConfigError(Setting("dataset"), " must name the forget set; got an empty text.")
     name = shared_name(audit.models["unlearned"].name)
     if card is None:
-        begun = ModelCard(f"---\n{ModelCardData(tags=['unlearning']).to_yaml()}\n---\n\n# {_plain(name)}\n")
+        new = ModelCard(f"---\n{ModelCardData(tags=['unlearning']).to_yaml()}\n---\n\n# {_plain(name)}\n")
     else:
         try:
-            begun = ModelCard(card)
+            new = ModelCard(card)
         except Exception as error:
-            first = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise ResultFormatError(
-                f"the card's metadata cannot be read ({first[:200]}): mend the lines between --- at its top."
+                f"the card's metadata cannot be read ({_first_line(error)}): correct the lines between --- at its top."
             ) from error
-    data: Any = begun.data
-    kept = [each for each in data.eval_results or [] if not _is_ours(each, dataset, config)]
-    results = [*kept, *_results(audit, dataset, config)]
+    data: Any = new.data
+    ours = (METRIC, dataset, config)
+    results = [
+        result
+        for result in data.eval_results or []
+        if (result.metric_type, result.dataset_type, result.dataset_config) != ours
+    ]
+    if not math.isnan(audit.uds) and not audit.fatal:
+        results.append(_eval_result(audit, dataset, config))
     data.eval_results = results or None
     if results and not data.model_name:
         data.model_name = name
-    rest = _SECTION.sub("", begun.text).rstrip("\n")
-    begun.text = f"{rest}\n\n{_BEGIN}\n{_section(audit, dataset, config)}\n{_END}\n"
-    return begun
+    rest = _SECTION.sub("", new.text).rstrip("\n")
+    new.text = f"{rest}\n\n{_BEGIN}\n{_section(audit, dataset, config)}\n{_END}\n"
+    return new
 
 
 def shared_name(name: str) -> str:
-    """A model's name as others may read it: a Hub id whole, of a path its last part.
+    """Return a model's name for publication: a Hub id whole, of a path its last part.
 
     >>> shared_name("/home/ada/runs/npo"), shared_name("owner/model"), shared_name("runs/a/npo")
     ('npo', 'owner/model', 'npo')
@@ -107,74 +113,61 @@ def shared_name(name: str) -> str:
     return (parts[-1] if parts else name) if is_path else name
 
 
-def _results(audit: AuditScores, dataset: str, config: str | None) -> list[EvalResult]:
+def _eval_result(audit: DepthAudit, dataset: str, config: str | None) -> EvalResult:
     from huggingface_hub import EvalResult
 
-    if math.isnan(audit.uds) or audit.fatal:
-        return []
     low, high = audit.uds_interval
-    told: dict[str, Any] = {"n_measured": audit.n_measured, "n_layers": audit.n_layers}
+    details: dict[str, Any] = {"n_measured": audit.n_measured, "n_layers": audit.n_layers}
     if not math.isnan(low):
-        told |= {"confidence": audit.config.confidence, "low": round(low, 6), "high": round(high, 6)}
-    return [
-        EvalResult(
-            task_type="text-generation",
-            task_name="Knowledge left in hidden states after unlearning",
-            dataset_type=dataset,
-            dataset_name=dataset if config is None else f"{dataset}, {config}",
-            dataset_config=config,
-            metric_type=METRIC,
-            metric_name="Unlearning depth score (UDS)",
-            metric_value=round(audit.uds, 6),
-            metric_args={**told, **_settings(audit)},
-            source_name=f"uds_lens {audit.provenance.get('versions', {}).get('uds_lens', '')}".strip(),
-            source_url=ADDRESS,
-        )
-    ]
+        details |= {"confidence": audit.config.confidence, "low": round(low, 6), "high": round(high, 6)}
+    return EvalResult(
+        task_type="text-generation",
+        task_name="Knowledge left in hidden states after unlearning",
+        dataset_type=dataset,
+        dataset_name=dataset if config is None else f"{dataset}, {config}",
+        dataset_config=config,
+        metric_type=METRIC,
+        metric_name="Unlearning depth score (UDS)",
+        metric_value=round(audit.uds, 6),
+        metric_args={**details, **_settings(audit)},
+        source_name=f"uds_lens {audit.provenance.get('versions', {}).get('uds_lens', '')}".strip(),
+        source_url=ADDRESS,
+    )
 
 
-def _is_ours(result: EvalResult, dataset: str, config: str | None) -> bool:
-    return (result.metric_type, result.dataset_type, result.dataset_config) == (METRIC, dataset, config)
-
-
-def _section(audit: AuditScores, dataset: str, config: str | None) -> str:
+def _section(audit: DepthAudit, dataset: str, config: str | None) -> str:
     low, high = audit.uds_interval
     interval = ""
     if not math.isnan(low):
         confidence = f"{audit.config.confidence * 100:g} %"
-        interval = f" ({confidence} interval {low:.3f} to {high:.3f}, {audit.interval_basis})"
+        interval = f" ({confidence} CI {low:.3f} to {high:.3f}, {audit.interval_basis})"
     rows = [
         ("forget set", _plain(dataset if config is None else f"{dataset}, {config}")),
         ("measured", f"{audit.n_measured} of {len(audit.examples) + len(audit.skipped)} examples"),
-        *(
-            [("if all were measured", f"UDS {audit.sample_error.words} examples (error of the sample)")]
-            if audit.sample_error is not None
-            else []
-        ),
         ("not measurable, skipped", f"{audit.n_not_measurable}, {len(audit.skipped)}"),
         *(
-            (role, f"`{_plain(shared_name(record.name))}`, weights `{record.fingerprint}`")
-            for role, record in audit.models.items()
+            (role, f"`{_plain(shared_name(m.name))}`, weights `{m.fingerprint}`")
+            for role, m in audit.models.items()
         ),
         ("settings", ", ".join(f"{key}={_plain(str(value))}" for key, value in _settings(audit).items())),
         ("tokens", f"`{_plain(str(audit.provenance.get('ids_hash')))}`"),
         ("versions", ", ".join(f"{k} {v}" for k, v in audit.provenance.get("versions", {}).items())),
     ]
+    if audit.sample_error is not None:
+        rows.insert(2, ("sampling error", f"UDS {audit.sample_error.words} examples"))
     cautions = [
-        f"- {'**Fatal.** ' if level == 'fatal' else ''}{_plain(_without_places(text, audit))}"
-        for level, text in audit.cautions
+        f"- {'**Fatal.** ' if caution.level == 'fatal' else ''}{_plain(_without_paths(caution.text, audit))}"
+        for caution in audit.cautions
     ]
-    warned = ["", "Before quoting it:", "", *cautions] if cautions else []
     return "\n".join(
         [
             "## Unlearning depth",
             "",
             f"**UDS {number(audit.uds)}**{interval}: {audit.reading}.",
             "",
-            "0: hidden states carry as much of the knowledge as in the model before unlearning (full); 1: as little "
-            "as in a model that never saw the forget set (retain). A high score is not a good model: look at its "
-            "utility.",
-            *warned,
+            "0 = knowledge intact (hidden states as in full, the model before unlearning), 1 = erased (as in retain, a "
+            "model that never saw the forget set). A high score does not make a good model: check its utility.",
+            *(["", "Before quoting it:", "", *cautions] if cautions else []),
             "",
             "| | |",
             "|---|---|",
@@ -186,31 +179,26 @@ def _section(audit: AuditScores, dataset: str, config: str | None) -> str:
     )
 
 
-def _without_places(text: str, audit: AuditScores) -> str:
-    """A warning that names models by their last part, as the rest of the card does."""
-    records = [*audit.models.values(), *(retain.model for retain in audit.retains)]
-    for name in sorted({record.name for record in records}, key=len, reverse=True):
+def _without_paths(text: str, audit: DepthAudit) -> str:
+    """Replace the models' paths in a warning by their last parts."""
+    for name in sorted({record.name for record in audit.roles.values()}, key=len, reverse=True):
         text = text.replace(name, shared_name(name))
     return text
 
 
-def _settings(audit: AuditScores) -> dict[str, Any]:
-    """Settings that change what is measured."""
-    found = audit.config.to_dict()
-    return {name: found[name] for name in _SETTINGS if found.get(name) is not None}
+def _settings(audit: DepthAudit) -> dict[str, Any]:
+    """Return the settings that change what is measured."""
+    settings = audit.config.to_dict()
+    return {name: settings[name] for name in _SETTINGS if settings.get(name) is not None}
 
 
 def _plain(text: str) -> str:
-    """A text from outside that is no markup in a table of Markdown."""
-    text = " ".join(text.split())
-    return re.sub(r"[<>|`\[\]]", lambda found: f"&#{ord(found[0])};", text)
+    """Escape a text so that it is no markup in a table of Markdown."""
+    return re.sub(r"[<>|`\[\]]", lambda match: f"&#{ord(match[0])};", " ".join(text.split()))
 
 
-# An audit on a model's page on the Hub: its files, and the section of the card that tells it, in one
-# commit.
-
-FOLDER = "uds_lens"
-"""Where the files go in the repository."""
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:250]
 
 
 def push(
@@ -223,7 +211,7 @@ def push(
     private: bool | None,
     token: str | None,
 ) -> str:
-    """See `DepthAudit.push_to_hub`."""
+    """Commit an audit and its section of the card to the Hub (see `DepthAudit.push_to_hub`)."""
     from huggingface_hub import CommitOperationAdd, HfApi
 
     if repo.count("/") != 1 or not all(repo.split("/")):
@@ -233,32 +221,32 @@ def push(
             f"cannot push to {repo!r}: HF_HUB_OFFLINE is set. Unset it where there is a network."
         )
     api = HfApi(token=token)
-    with tempfile.TemporaryDirectory() as place:
-        saved = Path(place) / "audit"
-        audit.save(saved)
-        files = {path.name: path.read_bytes() for path in sorted(saved.iterdir())}
+    with tempfile.TemporaryDirectory() as folder:
+        audit.save(Path(folder) / "audit")
+        contents = {
+            f"{FOLDER}/{path.name}": path.read_bytes() for path in sorted((Path(folder) / "audit").iterdir())
+        }
     try:
         api.create_repo(repo, private=private, exist_ok=True)
-        card = model_card(audit, dataset=dataset, config=config, card=_card_of(api, repo, revision))
-        contents = {"README.md": str(card).encode(), **{f"{FOLDER}/{n}": data for n, data in files.items()}}
+        card = model_card(audit, dataset=dataset, config=config, card=_existing_card(api, repo, revision))
+        contents = {"README.md": str(card).encode(), **contents}
         commit = api.create_commit(
             repo,
-            operations=[CommitOperationAdd(name, data) for name, data in contents.items()],
+            operations=[CommitOperationAdd(name, content) for name, content in contents.items()],
             commit_message="Unlearning depth, measured with uds_lens",
             revision=revision,
         )
     except UdsLensError:
         raise
-    except Exception as error:  # what the Hub answers, and what keeps us from asking it
-        first = (str(error).strip() or type(error).__name__).splitlines()[0]
+    except Exception as error:  # the Hub refuses, or cannot be reached
         raise StorageError(
-            f"cannot push to {repo!r}: {first[:250]} Log in with `hf auth login`, or pass a token that may write there."
+            f"cannot push to {repo!r}: {_first_line(error)} Log in with `hf auth login`, or pass a token with write "
+            "access."
         ) from error
     return str(commit.commit_url)
 
 
-def _card_of(api: Any, repo: str, revision: str | None) -> str | None:
-    """The card that is there; None where there is none."""
+def _existing_card(api: Any, repo: str, revision: str | None) -> str | None:
     from huggingface_hub.errors import EntryNotFoundError
 
     try:

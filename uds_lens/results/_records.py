@@ -1,4 +1,4 @@
-"""Who was measured, with what: model records and provenance."""
+"""Records of the models that were measured, and where a measurement comes from."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 from uds_lens.models import HookedModel
 
 if TYPE_CHECKING:
-    from uds_lens.results._depth_audit import AuditScores
+    from uds_lens.results._depth_audit import DepthAudit
 
 
 _PACKAGES = ("uds_lens", "torch", "transformers", "transformer-lens", "tokenizers", "numpy", "scipy")
@@ -58,12 +59,12 @@ class ModelRecord:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """The record by field name."""
+        """Return the fields by name."""
         return asdict(self)
 
 
 def printable(name: str) -> str:
-    r"""A name with the bytes that are no UTF-8 as escapes: paths may hold them, tables and terminals cannot.
+    r"""Escape the bytes of a name that are not UTF-8: paths may hold them, tables and terminals cannot.
 
     >>> import os
     >>> printable(os.fsdecode(b"caf\xe9"))
@@ -81,7 +82,7 @@ def provenance(
     ids_hash: str,
     packages: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """What is needed to trace and repeat a measurement: versions, machine, command, first prompt, hash of tokens."""
+    """Collect what traces and repeats a measurement: versions, machine, command, first prompt, hash of tokens."""
     return {
         "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "command": " ".join(sys.argv),
@@ -97,7 +98,7 @@ def provenance(
 
 
 def versions(*more: str) -> dict[str, str]:
-    """Installed versions of the packages that every number depends on, and of `more` that this one does."""
+    """Return the installed versions of the packages that every number depends on, and of `more`."""
     return {package: _installed(package) for package in (*_PACKAGES, *more)}
 
 
@@ -110,36 +111,22 @@ def _installed(package: str) -> str:
 
 
 def equal_weights(models: Mapping[str, ModelRecord]) -> list[tuple[str, str]]:
-    """Pairs of roles whose weights are the same bytes."""
-    roles = list(models)
-    return [
-        (a, b)
-        for i, a in enumerate(roles)
-        for b in roles[i + 1 :]
-        if models[a].fingerprint == models[b].fingerprint
-    ]
+    """Return the pairs of roles whose weights are the same bytes."""
+    return [(a, b) for a, b in combinations(models, 2) if models[a].fingerprint == models[b].fingerprint]
 
 
-# Audits that are there for comparison: of `full` or `retain` itself.
+def reference_role(audit: DepthAudit) -> str | None:
+    """Return which reference the audited model is by its weights: "full", "retain" ("retain 2" of several), or None.
 
-
-def reference_role(audit: AuditScores) -> str | None:
-    """Which reference the audited model is by its weights: "full", "retain" ("retain 2" of several), or None.
-
-    A model that is a reference has a score that is known beforehand: 0, or 1 on the scale of that retain model.
+    The score of a reference is known beforehand: 0, or 1 on the scale of that retain model.
     """
-    own = audit.models["unlearned"].fingerprint
-    return next(
-        (role for role, record in audit.roles.items() if role != "unlearned" and record.fingerprint == own),
-        None,
-    )
+    return next((role for role, audited in audit.equal_weights if audited == "unlearned"), None)
 
 
-def references_among(audits: Mapping[str, AuditScores]) -> list[str]:
-    """Names of the audits of a reference.
+def references_among(audits: Mapping[str, DepthAudit]) -> list[str]:
+    """Return the names of the audits of a reference.
 
-    Example:
-        >>> references_among({})
-        []
+    >>> references_among({})
+    []
     """
     return [name for name, audit in audits.items() if reference_role(audit) is not None]

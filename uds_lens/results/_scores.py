@@ -1,28 +1,24 @@
 """The Unlearning Depth Score as pure functions of the deltas.
 
-Reference: the UDS paper (arXiv 2605.24614), with the conventions of this library where it is silent: undefined
-is NaN, and the raw ratio is kept beside the clipped one.
+Reference: the UDS paper (arXiv 2605.24614). Where it is silent, undefined is NaN, and the raw ratio is kept beside the
+clipped one.
 """
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from uds_lens.results._depth_audit import AuditScores
-
 
 def ke_mask(s1_delta: Float[Tensor, "example layer"], tau: float) -> Bool[Tensor, "example layer"]:
-    """Layers that hold the knowledge (knowledge-encoding layers): `s1_delta > tau`.
+    """Find the knowledge-encoding (KE) layers: `s1_delta > tau`.
 
     Args:
         s1_delta: Log-probability lost when retain's state is patched in, nats per token.
-        tau: Threshold in nats per token.
+        tau: Threshold, nats per token.
 
     Returns:
         True on KE layers; False where `s1_delta` is NaN.
@@ -41,17 +37,16 @@ def layer_erasure_ratio(
     *,
     clip: bool = True,
 ) -> Float[Tensor, "example layer"]:
-    """Layer erasure ratio (LER): `clip(s2_delta / s1_delta, 0, 1)` on KE layers.
+    """Compute the layer erasure ratio (LER), `clip(s2_delta / s1_delta, 0, 1)` on KE layers.
 
     Args:
-        s1_delta: Loss from patching retain's state, nats per token.
-        s2_delta: Loss from patching the unlearned model's state, nats per token.
+        s1_delta: Log-probability lost with retain's state, nats per token.
+        s2_delta: The same with the unlearned model's state.
         ke: KE layers.
-        clip: False keeps the raw ratio: above 1 the unlearned model lost more than retain never knew, below 0
-            its state helps the target.
+        clip: False keeps the raw ratio: above 1 the layer lost more than retain lacks, below 0 its state helps.
 
     Returns:
-        0 = the layer is as in `full`, 1 = as in `retain`; NaN off the KE layers.
+        0 = as in `full`, 1 = as in `retain`; NaN off the KE layers.
 
     Example:
         >>> s1, s2 = torch.tensor([[2.0, 0.01]]), torch.tensor([[3.0, 0.0]])
@@ -67,7 +62,7 @@ def uds_per_example(
     ler: Float[Tensor, "example layer"],
     ke: Bool[Tensor, "example layer"],
 ) -> Float[Tensor, "example"]:
-    """Depth score of each example: the mean of LER over its KE layers, weighted by `s1_delta`.
+    """Score each example: the mean of LER over its KE layers, weighted by `s1_delta`.
 
     `UDS_i = sum_KE s1_delta LER / sum_KE s1_delta`
 
@@ -77,7 +72,7 @@ def uds_per_example(
         ke: KE layers.
 
     Returns:
-        0 = intact, 1 = erased; NaN where an example has no KE layer: nothing to measure.
+        0 = intact, 1 = erased; NaN where an example has no KE layer (not measurable).
 
     Example:
         >>> s1 = torch.tensor([[1.0, 3.0], [0.0, 0.0]])
@@ -88,12 +83,12 @@ def uds_per_example(
     zero = torch.zeros_like(s1_delta)
     weights = torch.where(ke, s1_delta, zero)
     total = weights.sum(-1)
-    kept = (weights * torch.where(ke, ler, zero)).sum(-1)
-    return torch.where(total > 0, kept / total.clamp(min=torch.finfo(total.dtype).tiny), torch.nan)
+    erased = (weights * torch.where(ke, ler, zero)).sum(-1)
+    return torch.where(total > 0, erased / total.clamp(min=torch.finfo(total.dtype).tiny), torch.nan)
 
 
 def mean_uds(per_example: Float[Tensor, "example"]) -> float:
-    """Mean over the measurable examples; NaN if there is none.
+    """Average over the measurable examples; NaN if there is none.
 
     >>> mean_uds(torch.tensor([0.25, 0.75, torch.nan]))
     0.5
@@ -102,10 +97,8 @@ def mean_uds(per_example: Float[Tensor, "example"]) -> float:
     return float(measured.double().mean()) if len(measured) else math.nan
 
 
-# A score in words, or why there are none.
-
 WITHHELD = "withheld"
-"""Instead of words, where a warning is fatal: the number is there, and does not mean what a score means."""
+"""The verdict where a warning is fatal: the number exists but does not mean what a score means."""
 
 _READINGS = (
     (0.05, "intact, as in full"),
@@ -117,7 +110,7 @@ _READINGS = (
 
 
 def reading(uds: float) -> str:
-    """A score in words.
+    """Put a score into words.
 
     >>> [reading(uds) for uds in (0.0, 0.2, 0.5, 0.8, 1.0, float("nan"))]
     ['intact, as in full', 'mostly intact', 'partly erased', 'mostly erased', 'erased, as in retain', 'not measurable']
@@ -125,13 +118,3 @@ def reading(uds: float) -> str:
     if math.isnan(uds):
         return "not measurable"
     return next(words for bound, words in _READINGS if uds < bound)
-
-
-def reading_of(audit: AuditScores) -> str:
-    """An audit's score in words; `withheld` where one of its warnings is fatal."""
-    if math.isnan(audit.uds):
-        return reading(audit.uds)
-    if audit.fatal:
-        return WITHHELD
-    words, stand_in = reading(audit.uds), audit.config.stand_in
-    return words if stand_in is None else words.replace("retain", stand_in)

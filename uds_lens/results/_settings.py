@@ -1,4 +1,4 @@
-"""What is measured (`AuditConfig`) and how it is run (`RunOptions`)."""
+"""The settings of an audit: `AuditConfig`, what it measures, and `RunOptions`, how it runs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from uds_lens.errors import ConfigError, Setting
 @validated
 @dataclass(frozen=True, kw_only=True)
 class AuditConfig:
-    """What an audit measures. Two audits are comparable when these are equal.
+    """Choose what an audit measures. Two audits are comparable when these are equal.
 
     Raises:
         ConfigError: A value is outside its range.
@@ -41,7 +41,7 @@ class AuditConfig:
     """
 
     tau: NonNegativeFloat = 0.05
-    """A layer holds knowledge where patching retain's state costs more than this many nats per token."""
+    """Threshold of the KE layers: there, patching retain's state costs more than this, nats per token."""
 
     site: Site = "resid_post"
     """Point of each block that is patched."""
@@ -56,37 +56,37 @@ class AuditConfig:
     """How question and answer become text."""
 
     system_prompt: str | None = None
-    """Text of a system turn before the question, in chat prompts; None sends none."""
+    """System turn before the question, in chat prompts; None sends none."""
 
     chat_date: str = CHAT_DATE
     """Date given to chat templates that print one."""
 
     dtype: DType = "float32"
-    """Dtype of the models. Log-probabilities are float32 always; half precision hardly moves means, and single
-    examples more (see docs/results.md)."""
+    """Dtype of the models. Log-probabilities are always float32; half precision hardly changes means, single examples
+    more (docs/results.md)."""
 
     stand_in: StandIn | None = None
-    """What stands in for `retain` where there is no such model: `base`, the model before it was fine-tuned. It changes
-    no number, but what 1 means, so that such scores compare with each other only. None: `retain` is a retain model."""
+    """The stand-in where there is no retain model: `base`, the model before fine-tuning. It changes what 1 means, not
+    the numbers, so such scores compare with each other only. None: `retain` is a retain model."""
 
     exact_noop: bool = True
-    """Report exactly 0 where source and target states are equal bit for bit, instead of rounding noise."""
+    """Report exactly 0 where source and target states are bitwise equal, instead of rounding noise."""
 
     confidence: Annotated[float, Gt(0), Lt(1)] = 0.95
     """Coverage of the bootstrap interval, between 0 and 1."""
 
     n_bootstrap: Annotated[int, Ge(100), Le(10**7)] = 9999
-    """Resamples of the bootstrap over examples."""
+    """Resamples of the bootstrap."""
 
     seed: Annotated[int, Ge(0), Le(2**63 - 1)] = 0
-    """Seed of the bootstrap, and of the sample where there is a limit."""
+    """Seed of the bootstrap, and of the sample if there is a limit."""
 
     limit: PositiveInt | None = None
     """Measure this many of the examples; None measures all."""
 
     sample: Sampling = "random"
-    """Which ones a limit keeps: a random sample spread over the subjects, or the first ones, which in a sorted file
-    stand for themselves only."""
+    """Which examples a limit keeps: a random sample spread over the subjects, or the first, which do not represent the
+    rest of a sorted file."""
 
     def __post_init__(self) -> None:
         self.chat.require(self.protocol)
@@ -102,23 +102,23 @@ class AuditConfig:
 
     @property
     def chat(self) -> ChatStyle:
-        """What chat prompts hold beside the question."""
+        """System prompt and date of chat prompts."""
         return ChatStyle(system_prompt=self.system_prompt, chat_date=self.chat_date)
 
     def to_dict(self) -> dict[str, Any]:
-        """The settings by name."""
+        """Return the settings by name."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, settings: Mapping[str, Any]) -> AuditConfig:
-        """Settings back from `to_dict`; a name that does not exist raises `ConfigError`."""
+        """Restore settings from `to_dict`; an unknown name raises `ConfigError`."""
         return cls(**settings)
 
 
 @validated
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """How an audit is run: where, how fast, with how much memory. Results do not depend on it beyond rounding."""
+    """Choose how an audit runs: device, speed, memory. Results do not depend on it beyond rounding."""
 
     device: str = "auto"
     """`auto` (CUDA if there is one), `cpu`, `cuda:1` ..."""
@@ -127,16 +127,16 @@ class RunOptions:
     """accelerate's placement over several devices; replaces `device`."""
 
     engine: Engine = "auto"
-    """`auto` checks the wavefront against one patched forward per layer on a first batch, and falls back to it."""
+    """`auto` checks the wavefront against one patched forward pass per layer on a first batch, and falls back to it."""
 
     token_budget: PositiveInt = 4096
-    """Tokens per batch at most, padding included; on a CPU wide models take fewer. Lower it when memory runs out."""
+    """Most tokens per batch, padding included; wide models take fewer on a CPU. Lower it when memory runs out."""
 
     memory_gib: NonNegativeFloat = 4.0
-    """Memory for states and kept recordings, GiB. States beyond it go to temporary files, recordings are redone."""
+    """Memory for states and recordings, GiB. States beyond it go to temporary files, recordings are repeated."""
 
     check_memory: bool = True
-    """Estimate the memory needed before the run, and raise if it is not there."""
+    """Estimate the memory needed before the run, and stop if it is not available."""
 
     revision: str | None = None
     """Branch, tag or commit, for checkpoints on the Hub."""

@@ -1,4 +1,4 @@
-"""What a baseline and an audit both hold: the forget set, who was measured with what, and stage 1."""
+"""The records of stage 1, which a baseline and an audit share; scores per retain model; damage on retained facts."""
 
 from __future__ import annotations
 
@@ -8,26 +8,25 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from uds_lens.data import ForgetExample, SkippedExample
 from uds_lens.errors import ConfigError, Setting
-from uds_lens.results._intervals import column_intervals, ratio_interval
+from uds_lens.results._cards import stage_1_card
+from uds_lens.results._intervals import ratio_interval
 from uds_lens.results._records import ModelRecord
-from uds_lens.results._scores import ke_mask, layer_erasure_ratio, mean_uds, uds_per_example
+from uds_lens.results._scores import ke_mask, layer_erasure_ratio, uds_per_example
 from uds_lens.results._settings import AuditConfig
-from uds_lens.results._statistics import Interval
+from uds_lens.results._statistics import NO_INTERVAL, Interval
 
 if TYPE_CHECKING:
-    import pandas as pd
-
-    from uds_lens.results._depth_audit import AuditScores
+    from uds_lens.results._depth_audit import DepthAudit
 
 
-# Several retain models: one scale each, and how far the scores against them lie apart.
+LEAST_KNOWN = 0.1
+"""Probability per token (geometric mean) that `full` must give a control fact, for the fact to count."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -50,88 +49,6 @@ class RetainStage1:
     """As `s1_delta`, on the control facts; None without a control."""
 
 
-class Spread(NamedTuple):
-    """Scores of one unlearned model against several retain models; NaN where a score is."""
-
-    low: float
-    """The lowest."""
-    high: float
-    """The highest."""
-    deviation: float
-    """Standard deviation; NaN with fewer than two."""
-
-
-def uds_against(audit: AuditScores, retain: RetainStage1) -> Float[Tensor, "example"]:
-    """Depth score of each example on the scale of one retain model.
-
-    The layers are those where the mean S1 of all retain models exceeds tau, but for layers where this one's states cost
-    nothing: there it has no scale, and no weight.
-
-    Returns:
-        In [0, 1]; exactly 1 where the unlearned model is this retain model, exactly 0 where it is `full`. NaN where no
-        such layer is left.
-    """
-    layers = audit.ke_mask & (retain.s1_delta > 0)
-    return uds_per_example(
-        retain.s1_delta, layer_erasure_ratio(retain.s1_delta, audit.s2_delta, layers), layers
-    )
-
-
-def retains_frame(audit: AuditScores) -> pd.DataFrame:
-    """One row per retain model, in their order.
-
-    Returns:
-        `retain` (its name), `fingerprint`, `uds`, `uds_low`, `uds_high` (bootstrap, by subject where examples share
-        one), `n_measured`, `s1_mean` (over examples and layers, nats per token). With one retain model a single row,
-        that of the audit itself.
-    """
-    import pandas as pd
-
-    rows = []
-    for retain in audit.retains or (_only(audit),):
-        scores = uds_against(audit, retain)
-        interval = audit.interval_of(scores, audit.subjects)
-        rows.append(
-            {
-                "retain": retain.model.name,
-                "fingerprint": retain.model.fingerprint,
-                "uds": mean_uds(scores),
-                "uds_low": interval.low,
-                "uds_high": interval.high,
-                "n_measured": int((~scores.isnan()).sum()),
-                "s1_mean": float(retain.s1_delta.mean()) if len(scores) else math.nan,
-            }
-        )
-    return pd.DataFrame(rows)
-
-
-def _only(audit: AuditScores) -> RetainStage1:
-    return RetainStage1(
-        model=audit.models["retain"],
-        s1_delta=audit.s1_delta,
-        s1_norm_ratio=audit.s1_norm_ratio,
-        s1_cosine=audit.s1_cosine,
-    )
-
-
-def spread_of(scores: tuple[float, ...]) -> Spread:
-    """Lowest, highest, standard deviation (n - 1) of scores.
-
-    >>> spread_of((0.2, 0.4))
-    Spread(low=0.2, high=0.4, deviation=0.141...)
-    """
-    if not scores or any(map(math.isnan, scores)):
-        return Spread(math.nan, math.nan, math.nan)
-    deviation = float(torch.tensor(scores, dtype=torch.float64).std()) if len(scores) > 1 else math.nan
-    return Spread(min(scores), max(scores), deviation)
-
-
-# Facts that `full` and `retain` both know: what a patch costs on them is damage, not forgetting.
-
-LEAST_KNOWN = 0.1
-"""Probability per token (geometric mean) that `full` must give a control fact, for the fact to count."""
-
-
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ControlFacts:
     """Retained facts, measured like forget facts: stage 1, with `retain`'s states, on facts that `retain` knows."""
@@ -146,7 +63,7 @@ class ControlFacts:
     """Hash of the token ids."""
 
     sample: Mapping[str, Any] | None
-    """How they were chosen, where not all were measured."""
+    """How they were sampled; None if all were measured."""
 
     n_tokens: Int[Tensor, "fact"]
     """Entity tokens of each fact."""
@@ -155,95 +72,18 @@ class ControlFacts:
     """Mean log-probability of the entity under `full`, nats per token."""
 
     s1_delta: Float[Tensor, "fact layer"]
-    """Log-probability lost with retain's state patched in, nats per token: what the states of another model cost,
-    though it knows the fact."""
+    """Log-probability lost with retain's state patched in, nats per token: the cost of the states of another model
+    that knows the fact."""
 
     @cached_property
     def known(self) -> Bool[Tensor, "fact"]:
-        """Facts to which `full` gives at least `LEAST_KNOWN` per token; what it does not know cannot be lost."""
+        """Facts to which `full` gives at least `LEAST_KNOWN` per token; the others have nothing to lose."""
         return self.s_full >= math.log(LEAST_KNOWN)
 
-    @property
+    @cached_property
     def subjects(self) -> list[str | None]:
         """Subject of each fact."""
         return [example.subject for example in self.examples]
-
-
-def require_control(audit: AuditScores) -> tuple[ControlFacts, Float[Tensor, "fact layer"]]:
-    """The control of an audit, and what the unlearned model's states cost on it.
-
-    Raises:
-        ConfigError: It was measured without.
-    """
-    if audit.control is None or audit.control_s2_delta is None:
-        raise ConfigError(
-            "this audit has no control: measure it with ",
-            Setting("control", ...),
-            ", facts that full and retain both know.",
-        )
-    return audit.control, audit.control_s2_delta
-
-
-def control_frame(audit: AuditScores) -> pd.DataFrame:
-    """One row per retained fact and layer; columns as in `long_frame`, and whether `full` knows the fact."""
-    import pandas as pd
-
-    control, s2_delta = require_control(audit)
-    n, layers = control.s1_delta.shape
-    return pd.DataFrame(
-        {
-            "example_id": np.repeat([e.id for e in control.examples], layers),
-            "row": np.repeat([e.row for e in control.examples], layers).astype(int),
-            "subject": np.repeat(np.array(control.subjects, dtype=object), layers),
-            "layer": np.tile(np.arange(layers), n),
-            "known": np.repeat(control.known.numpy(), layers),
-            "s1_delta": control.s1_delta.flatten().numpy(),
-            "s2_delta": s2_delta.flatten().numpy(),
-        }
-    )
-
-
-def control_layers_frame(audit: AuditScores) -> pd.DataFrame:
-    """What the unlearned model's states cost by layer, on forget facts and on retained ones, nats per token.
-
-    Returns:
-        One row per layer: `layer`; `forget_mean`, `forget_low`, `forget_high`, S2 over the measurable examples with its
-        interval; `control_mean`, `control_low`, `control_high`, S2 over the retained facts that `full` knows;
-        `control_retain_mean`, what retain's states cost there. Intervals by subject where examples share one. NaN where
-        there is no example.
-    """
-    import pandas as pd
-
-    control, s2_delta = require_control(audit)
-    known = control.known
-    measured = ~audit.uds_per_example.isnan()
-    groups = (
-        ("forget", audit.s2_delta[measured], of_rows(audit.subjects, measured)),
-        ("control", s2_delta[known], of_rows(control.subjects, known)),
-    )
-    columns: dict[str, Any] = {"layer": np.arange(audit.n_layers)}
-    for name, values, clusters in groups:
-        columns[f"{name}_mean"] = column_means(values)
-        config = audit.config
-        columns[f"{name}_low"], columns[f"{name}_high"] = column_intervals(
-            values,
-            clusters=clusters,
-            confidence=config.confidence,
-            n_resamples=config.n_bootstrap,
-            seed=config.seed,
-        )
-    columns["control_retain_mean"] = column_means(control.s1_delta[known])
-    return pd.DataFrame(columns)
-
-
-def of_rows(names: Sequence[str | None], kept: Bool[Tensor, "row"]) -> list[str | None]:
-    """The names of the rows that are kept."""
-    return [name for name, keep in zip(names, kept.tolist(), strict=True) if keep]
-
-
-def column_means(values: Float[Tensor, "some layer"]) -> list[float]:
-    """Mean of each layer; NaN without rows."""
-    return values.double().mean(0).tolist()
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -254,7 +94,7 @@ class Stage1:
     """What was measured."""
 
     models: Mapping[str, ModelRecord]
-    """Records of `full` and `retain` (the first, where there are several), and of `unlearned` in an audit."""
+    """Records of `full` and `retain` (the first of several), and of `unlearned` in an audit."""
 
     examples: Sequence[ForgetExample]
     """The scored examples, in input order."""
@@ -272,8 +112,8 @@ class Stage1:
     """Mean log-probability of the entity under `full`, nats per token."""
 
     s1_delta: Float[Tensor, "example layer"]
-    """Stage 1: log-probability lost with retain's state patched in, nats per token; of several retain models the
-    mean."""
+    """Stage 1: log-probability lost with retain's state patched in, nats per token; the mean over several retain
+    models."""
 
     s1_norm_ratio: Float[Tensor, "example layer"]
     """Norm of retain's state over that of the state it replaces; 1 = equal."""
@@ -282,7 +122,7 @@ class Stage1:
     """Cosine between retain's state and the state it replaces."""
 
     retains: tuple[RetainStage1, ...] = ()
-    """Stage 1 of each retain model, where there are several; empty with one."""
+    """Stage 1 of each of several retain models; empty with one."""
 
     control: ControlFacts | None = None
     """Facts that `full` and `retain` both know, measured in the same way; None without."""
@@ -290,42 +130,97 @@ class Stage1:
     @property
     def roles(self) -> dict[str, ModelRecord]:
         """All models by role; several retain models are numbered."""
-        if not self.retains:
-            return dict(self.models)
-        numbered = {f"retain {i}": retain.model for i, retain in enumerate(self.retains, start=1)}
-        return {
-            role: record
-            for name, found in self.models.items()
-            for role, record in (numbered if name == "retain" else {name: found}).items()
-        }
+        roles: dict[str, ModelRecord] = {}
+        for role, record in self.models.items():
+            if role == "retain" and self.retains:
+                roles |= {f"retain {i}": retain.model for i, retain in enumerate(self.retains, start=1)}
+            else:
+                roles[role] = record
+        return roles
+
+    @cached_property
+    def subjects(self) -> list[str | None]:
+        """Subject of each example."""
+        return [example.subject for example in self.examples]
 
     @property
     def n_layers(self) -> int:
         """Number of layers."""
         return self.s1_delta.shape[1]
 
+    @property
+    def prompts(self) -> str:
+        """The prompts of the questions, "raw" or "chat template"."""
+        return "chat template" if self.config.protocol == "chat" else "raw"
+
     @cached_property
     def ke_mask(self) -> Bool[Tensor, "example layer"]:
         """Knowledge-encoding layers: `s1_delta > tau`."""
         return ke_mask(self.s1_delta, self.config.tau)
 
+    def _repr_html_(self) -> str:
+        return stage_1_card(self)
 
-# Damage: how much of what unlearning cost the layers is lost on facts that were to be kept, too.
 
-_NAN = Interval(math.nan, math.nan)
+def of_rows(names: Sequence[str | None], kept: Bool[Tensor, "row"]) -> list[str | None]:
+    """Return the names of the rows that are kept."""
+    return [name for name, keep in zip(names, kept.tolist(), strict=True) if keep]
+
+
+# Several retain models.
+
+
+class Spread(NamedTuple):
+    """The scores of one unlearned model against several retain models; NaN where a score is."""
+
+    low: float
+    """The lowest."""
+    high: float
+    """The highest."""
+    deviation: float
+    """Standard deviation (n - 1); NaN with fewer than two."""
+
+
+def spread_of(scores: tuple[float, ...]) -> Spread:
+    """Return the range and standard deviation of scores.
+
+    >>> spread_of((0.2, 0.4))
+    Spread(low=0.2, high=0.4, deviation=0.141...)
+    """
+    if not scores or any(map(math.isnan, scores)):
+        return Spread(math.nan, math.nan, math.nan)
+    deviation = float(torch.tensor(scores, dtype=torch.float64).std()) if len(scores) > 1 else math.nan
+    return Spread(min(scores), max(scores), deviation)
+
+
+def uds_against(audit: DepthAudit, s1_delta: Float[Tensor, "example layer"]) -> Float[Tensor, "example"]:
+    """Score each example on the scale of one of several retain models, given its S1.
+
+    The layers are those where the mean S1 of all retain models exceeds tau, except where this model's states cost
+    nothing: there it has no scale, and no weight.
+
+    Returns:
+        In [0, 1]; exactly 1 where the unlearned model is this retain model, exactly 0 where it is `full`. NaN where no
+        such layer is left.
+    """
+    layers = audit.ke_mask & (s1_delta > 0)
+    return uds_per_example(s1_delta, layer_erasure_ratio(s1_delta, audit.s2_delta, layers), layers)
+
+
+# Damage: how much of the loss in the layers falls on retained facts, too.
 
 
 class Damage(NamedTuple):
-    """What the unlearned model's states cost on retained facts, beside what they cost on forget facts."""
+    """Loss on retained facts beside loss on forget facts, from patching in the unlearned model's states."""
 
     value: float
     """`control_loss / forget_loss`. 0: nothing is lost on retained facts, all of the loss is about the forget set. 1:
-    as much is lost on a retained fact as on a forgotten one. Below 0: the states help there; above 1: it hurts them
-    more. NaN: see `reason`."""
+    as much is lost on a retained fact as on a forgotten one. Below 0 the states help there; above 1 they hurt retained
+    facts more. NaN: see `reason`."""
 
     interval: Interval
-    """By subject on both sides; NaN where the value is, with fewer than two subjects on one side, or where no subject
-    differs from the others."""
+    """Subject-level on both sides; NaN where the value is, with fewer than two subjects on one side, or where no
+    subject differs from the others."""
 
     forget_loss: float
     """Mean of `s2_delta` over measurable examples and all layers, nats per token."""
@@ -334,80 +229,70 @@ class Damage(NamedTuple):
     """Mean of `s2_delta` over the retained facts that `full` knows and all layers, nats per token."""
 
     retain_loss: float
-    """The same with the states of `retain`, which knows these facts: what the states of any other model cost."""
+    """The same with the states of `retain`, which knows these facts: the cost of the states of any other model."""
 
     reason: str | None
     """Why the value is NaN."""
 
 
-def mean_loss(delta: Float[Tensor, "some layer"]) -> float:
-    """Log-probability lost, mean over examples and layers, nats per token; NaN without examples.
+def require_control(audit: DepthAudit) -> tuple[ControlFacts, Float[Tensor, "fact layer"]]:
+    """Return the control of an audit, and what the unlearned model's states cost on it.
 
-    >>> import torch
-    >>> mean_loss(torch.tensor([[0.0, 1.0], [2.0, 3.0]]))
-    1.5
+    Raises:
+        ConfigError: It was measured without.
     """
+    if audit.control is None or audit.control_s2_delta is None:
+        raise ConfigError(
+            "this audit has no control: measure it with ",
+            Setting("control", ...),
+            ", facts that full and retain both know.",
+        )
+    return audit.control, audit.control_s2_delta
+
+
+def mean_loss(delta: Float[Tensor, "some layer"]) -> float:
+    """Average the log-probability lost over examples and layers, nats per token; NaN without examples."""
     return float(delta.double().mean()) if delta.numel() else math.nan
 
 
-def damage_of(audit: AuditScores) -> Damage:
-    """Damage of an audit.
+def damage_of(audit: DepthAudit) -> Damage:
+    """Estimate damage.
 
     With s2 the loss from patching the unlearned model's state in, over measurable forget examples i, known retained
     facts j and all L layers,
 
         damage = mean_j mean_l s2_control[j, l]  /  mean_i mean_l s2[i, l]
 
-    Args:
-        audit: A finished audit.
-
     Returns:
         The ratio with its interval and its parts. It is NaN, with a reason, without a control, where no retained fact
         could be scored or no example is measurable, and where the loss on forget facts does not exceed tau: where
-        nothing was lost there is nothing to share out.
+        nothing was lost there is nothing to compare with.
     """
     if audit.control is None:
-        return Damage(math.nan, _NAN, math.nan, math.nan, math.nan, "no control facts were given")
+        return Damage(math.nan, NO_INTERVAL, math.nan, math.nan, math.nan, "no control facts were given")
     control, s2_control = require_control(audit)
-    measured = ~audit.uds_per_example.isnan()
-    forget = audit.s2_delta[measured]
-    kept = s2_control[control.known]
+    config, measured = audit.config, ~audit.uds_per_example.isnan()
+    forget, kept = audit.s2_delta[measured], s2_control[control.known]
     losses = mean_loss(forget), mean_loss(kept), mean_loss(control.s1_delta[control.known])
-    reason = _undefined(losses[0], losses[1], audit.config.tau)
-    if reason:
-        return Damage(math.nan, _NAN, *losses, reason)
-    subjects = of_rows(control.subjects, control.known), of_rows(audit.subjects, measured)
-    interval = _interval(audit, kept, forget, *subjects)
-    return Damage(losses[1] / losses[0], interval, *losses, None)
-
-
-def _undefined(forget_loss: float, control_loss: float, tau: float) -> str | None:
-    if math.isnan(control_loss):
-        return "no control fact could be scored, or full knows none of them"
-    if math.isnan(forget_loss):
-        return "no example is measurable"
-    if forget_loss <= tau:
-        return (
-            f"on the forget facts the unlearned states cost {forget_loss:.3f} nats per token, not more than tau "
-            f"({tau:g}): nothing was lost"
+    reason = None
+    if math.isnan(losses[1]):
+        reason = "no control fact could be scored, or full knows none of them"
+    elif math.isnan(losses[0]):
+        reason = "no example is measurable"
+    elif losses[0] <= config.tau:
+        reason = (
+            f"on the forget facts the unlearned states cost {losses[0]:.3f} nats per token, not more than tau "
+            f"({config.tau:g}): nothing was lost"
         )
-    return None
-
-
-def _interval(
-    audit: AuditScores,
-    above: Tensor,
-    below: Tensor,
-    clusters_above: Sequence[str | None],
-    clusters_below: Sequence[str | None],
-) -> Interval:
-    config = audit.config
-    return ratio_interval(
-        above.double().mean(1),
-        below.double().mean(1),
-        top_clusters=clusters_above,
-        bottom_clusters=clusters_below,
+    if reason:
+        return Damage(math.nan, NO_INTERVAL, *losses, reason)
+    interval = ratio_interval(
+        kept.double().mean(1),
+        forget.double().mean(1),
+        top_clusters=of_rows(control.subjects, control.known),
+        bottom_clusters=of_rows(audit.subjects, measured),
         confidence=config.confidence,
         n_resamples=config.n_bootstrap,
         seed=config.seed,
     )
+    return Damage(losses[1] / losses[0], interval, *losses, None)

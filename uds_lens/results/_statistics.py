@@ -1,4 +1,4 @@
-"""Intervals and adjusted p values: shared by audits and tables of models, free of torch."""
+"""Intervals and adjusted p-values: shared by audits and tables of models, free of torch."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from typing import NamedTuple
 
 
 class Interval(NamedTuple):
-    """A confidence interval; NaN on both sides where it is undefined."""
+    """A confidence interval; both ends are NaN where it is undefined."""
 
     low: float
     high: float
 
 
 NO_INTERVAL = Interval(math.nan, math.nan)
-"""The interval of what has none."""
+"""The undefined interval."""
 
 
 def holm(p: Sequence[float]) -> list[float]:
-    """Adjust p values by Holm's step-down method: control of the chance of any false finding.
+    """Adjust p-values by Holm's step-down method, which bounds the chance of any false rejection.
 
-    The i-th smallest of k p values becomes `max over j <= i of (k - j + 1) p_j`, at most 1.
+    The i-th smallest of k p-values becomes `max over j <= i of (k - j + 1) p_j`, at most 1.
 
     Args:
-        p: p values; NaN is not counted.
+        p: p-values; NaN does not count.
 
     Returns:
-        Adjusted p values in the same order; NaN stays NaN.
+        Adjusted p-values in the same order; NaN stays NaN.
 
     Example:
         >>> holm([0.01, 0.04, float("nan"), 0.03])

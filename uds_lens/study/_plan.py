@@ -538,7 +538,9 @@ def metric_settings(measure: Measurement) -> MetricOptions:
     """How metrics are measured; checks their names too."""
     from uds_lens.metrics import METRICS, MetricOptions
 
-    options = settings_of(MetricOptions, measure.options, "[measure] options")
+    if "fluency" in measure.options:
+        raise ConfigError("[measure] options: fluency stands in [measure] itself.")
+    options = settings_of(MetricOptions, {**measure.options, "fluency": measure.fluency}, "[measure] options")
     for name in (*measure.metrics, *measure.utility):
         if name not in METRICS:
             import difflib

@@ -80,12 +80,9 @@ class ModelRunner:
             return start
         forget = training_answers(model.forget)
         if isinstance(model.config, RelearnConfig):
-            epochs = model.config.epochs
-            return relearn(
-                start, forget, out=place, epochs=epochs, config=model.config, options=self.training
-            )
+            return relearn(start, forget, out=place, config=model.config, options=self.training)
         retain = training_answers(model.retain) or None
-        return unlearn(start, forget, retain, config=model.config, out=place, options=self.training)
+        return unlearn(start, forget, retain, method=model.config, out=place, options=self.training)
 
     def perturb(self, model: StudyModel, state: StudyState, weights: Weights, scratch: Path) -> Weights:
         """Return the weights of a state; perturbed ones are written into `scratch`."""
@@ -98,7 +95,7 @@ class ModelRunner:
             return unpacked_four_bit(weights, place, offline=self.run.offline, revision=model.revision)
         config = relearn_config(self.plan, int(state.seed or 0))
         rows = training_answers(self.plan.train.forget)
-        return relearn(weights, rows, out=place, epochs=config.epochs, config=config, options=self.training)
+        return relearn(weights, rows, out=place, config=config, options=self.training)
 
     def measure(
         self, model: StudyModel, state: StudyState, weights: Weights, items: Sequence[str]
@@ -178,7 +175,6 @@ class ModelRunner:
             options=metric_settings(self.plan.measure),
             run=self.run,
             cache=self._cache,
-            fluency=self.plan.measure.fluency,
         )
         rows = [
             Row(

@@ -18,7 +18,7 @@ _ROUNDING = 1e-9
     passes=needs_states("retain", "model", "full"),
 )
 def cka(evidence: Evidence) -> Outcome:
-    """Mean over layers of `cka_erasure`, weighted by `1 - CKA(full, retain)` (`uds_lens.metrics.linear_cka`)."""
+    """Return the mean over layers of `cka_erasure`, weighted by `1 - CKA(full, retain)` (`linear_cka`)."""
     import torch
 
     from uds_lens.metrics._white_box import cka_erasure, linear_cka, weighted_erasure
@@ -33,6 +33,6 @@ def cka(evidence: Evidence) -> Outcome:
     weights[weights < _ROUNDING] = 0.0
     value = weighted_erasure(erasure, weights)
     if math.isnan(value):
-        raise Undefined("no layer tells full from retain: their states have CKA 1, or do not vary")
+        raise Undefined("no layer separates full from retain: their states have CKA 1, or do not vary")
     details = {"full_retain": full_retain, "model_retain": model_retain, "erasure": erasure.tolist()}
     return Outcome(value, details=details)

@@ -5,18 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from uds_lens.metrics._declaration import (
-    KNOWN,
-    Evidence,
-    Outcome,
-    mean_outcome,
-    metric,
-    needs_answers,
-)
+from uds_lens.metrics._declaration import KNOWN, Evidence, Outcome, mean_outcome, metric, needs_answers
 
 
 def exact_memorization(hits: Sequence[bool]) -> float:
-    """Exact Memorization (EM): share of answer tokens that the teacher-forced argmax gets right.
+    """Return Exact Memorization (EM): share of answer tokens that the teacher-forced argmax gets right.
 
     Args:
         hits: Per labelled token of the answer, what ends it included: is it the model's first choice?
@@ -43,6 +36,6 @@ def exact_memorization(hits: Sequence[bool]) -> float:
     passes=needs_answers("forget"),
 )
 def em(evidence: Evidence) -> Outcome:
-    """Exact Memorization on the forget set."""
+    """Return Exact Memorization on the forget set."""
     hits = evidence.answers("forget").hits
     return mean_outcome(evidence.ids("forget"), [exact_memorization(each.tolist()) for each in hits])

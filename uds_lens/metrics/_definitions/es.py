@@ -5,18 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from uds_lens.metrics._declaration import (
-    KNOWN,
-    Evidence,
-    Outcome,
-    mean_outcome,
-    metric,
-    needs_answers,
-)
+from uds_lens.metrics._declaration import KNOWN, Evidence, Outcome, mean_outcome, metric, needs_answers
 
 
 def extraction_strength(hits: Sequence[bool], *, strict: bool = False) -> float:
-    """Extraction Strength (ES): `1 - k / T`, k = length of the shortest prefix after which every token is right.
+    """Return Extraction Strength (ES): `1 - k / T`, k = length of the shortest prefix after which every token is right.
 
     Where not even the last token is right, Open-Unlearning stops at k = T - 1 and so gives 1 / T. That is the
     default here, for comparison with published numbers; `strict` follows the definition, k = T.
@@ -53,8 +46,7 @@ def extraction_strength(hits: Sequence[bool], *, strict: bool = False) -> float:
     passes=needs_answers("forget"),
 )
 def es(evidence: Evidence) -> Outcome:
-    """Extraction Strength on the forget set."""
-    strict = evidence.options.strict_es
-    hits = evidence.answers("forget").hits
+    """Return Extraction Strength on the forget set."""
+    strict, hits = evidence.options.strict_es, evidence.answers("forget").hits
     values = [extraction_strength(each.tolist(), strict=strict) for each in hits]
     return mean_outcome(evidence.ids("forget"), values)

@@ -1,4 +1,4 @@
-"""Masked Fisher information: do the weights that `full` no longer bends for the forget set still do their work?"""
+"""Masked Fisher information: do weights that `full` no longer adapts to the forget set still do their work?"""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FRACTIONS = (0.0001, 0.001, 0.01)
 
 
 def fisher_masked(evidence: Evidence, *, fraction: float) -> Outcome:
-    """Mean over layers of `uds_lens.metrics.fisher_erasure`, weighted by what `retain` has more than `full`."""
+    """Return the mean over layers of `fisher_erasure`, weighted by what `retain` has more than `full`."""
     from uds_lens.metrics._fisher import fisher_erasure
     from uds_lens.metrics._white_box import weighted_erasure
 

@@ -21,6 +21,6 @@ from uds_lens.metrics._declaration import (
     passes=needs_generations("forget"),
 )
 def fluency(evidence: Evidence, *, role: Role = "model") -> Outcome:
-    """Share of fluent answers to the forget questions."""
+    """Return the share of fluent answers to the forget questions."""
     values = evidence.fluency(evidence.generations("forget", role))
     return mean_outcome(evidence.ids("forget"), values, scorer=evidence.fluency.name)

@@ -1,7 +1,7 @@
-"""Membership inference: can the forget set be told from questions that no model ever saw?
+"""Membership inference: can the forget set be identified among questions that no model ever saw?
 
 Each attack gives a score per example, higher = less familiar; the metric is the area under the ROC curve with the
-holdout as positives. 0.5 = cannot be told, 1 = the forget set is known perfectly.
+holdout as positives. 0.5 = chance, 1 = forget set fully identifiable.
 """
 
 from __future__ import annotations
@@ -15,19 +15,11 @@ from typing import TypeAlias
 from uds_lens._optional_packages import require_package
 from uds_lens._settings import check_value
 from uds_lens._types import Share
-from uds_lens.metrics._declaration import (
-    Evidence,
-    Meaning,
-    Outcome,
-    Role,
-    Undefined,
-    metric,
-    needs_answers,
-)
+from uds_lens.metrics._declaration import Evidence, Meaning, Outcome, Role, Undefined, metric, needs_answers
 
 
 def mean_nll(logprobs: Sequence[float]) -> float:
-    """MIA-LOSS: mean negative log-probability of the answer, what ends it included, nats per token; NaN without any.
+    """Return MIA-LOSS: mean negative log-probability of the answer and its end, nats per token; NaN without any.
 
     >>> mean_nll([-1.0, -3.0])
     2.0
@@ -37,7 +29,7 @@ def mean_nll(logprobs: Sequence[float]) -> float:
 
 
 def zlib_score(logprobs: Sequence[float], answer: str) -> float:
-    """MIA-ZLib: mean NLL over the compressed length of the answer's text, nats per byte.
+    """Return MIA-ZLib: mean NLL over the compressed length of the answer's text, nats per byte.
 
     Args:
         logprobs: Log-probability of each labelled token of the answer, what ends it included.
@@ -57,7 +49,7 @@ def zlib_score(logprobs: Sequence[float], answer: str) -> float:
 
 
 def min_k_score(logprobs: Sequence[float], *, k: float = 0.4) -> float:
-    """MIA-Min-K: minus the mean of the lowest share k of token scores (at least one token).
+    """Return MIA-Min-K: minus the mean of the lowest share k of token scores (at least one token).
 
     Min-K++ is the same on `(log p - mu) / sigma`, mu and sigma^2 the mean and variance of log p over the
     vocabulary under p (`AnswerScores.standardised`).
@@ -87,7 +79,7 @@ def min_k_score(logprobs: Sequence[float], *, k: float = 0.4) -> float:
 
 
 def auc(forget: Sequence[float], holdout: Sequence[float]) -> float:
-    """Area under the ROC curve: chance that a holdout example scores above a forget example, ties counting half.
+    """Return the AUC: chance that a holdout example scores above a forget example, ties counting half.
 
     Args:
         forget: Scores of the members; NaN are left out.
@@ -114,7 +106,7 @@ def auc(forget: Sequence[float], holdout: Sequence[float]) -> float:
 
 
 def normalised_auc(model: float, retain: float) -> float:
-    """`s = 1 - min(|AUC_m - AUC_ret| / AUC_ret, 1)`: as hard to attack as a model that never saw the forget set?
+    """Return `s = 1 - min(|AUC_m - AUC_ret| / AUC_ret, 1)`: as hard to attack as a model that never saw the forget set?
 
     Args:
         model: AUC of the model.
@@ -133,34 +125,40 @@ def normalised_auc(model: float, retain: float) -> float:
 
 
 Attack: TypeAlias = Callable[[Evidence, list[float], list[float], str], float]
-"""Score of one answer from its log-probabilities, its standardised ones and its text."""
+"""Score of one answer from the settings, its log-probabilities, its standardised ones and its text."""
 
-
-def _loss(evidence: Evidence, logprobs: list[float], standardised: list[float], text: str) -> float:
-    return mean_nll(logprobs)
-
-
-def _zlib(evidence: Evidence, logprobs: list[float], standardised: list[float], text: str) -> float:
-    return zlib_score(logprobs, text)
-
-
-def _min_k(evidence: Evidence, logprobs: list[float], standardised: list[float], text: str) -> float:
-    return min_k_score(logprobs, k=evidence.options.min_k)
-
-
-def _min_kpp(evidence: Evidence, logprobs: list[float], standardised: list[float], text: str) -> float:
-    return min_k_score(standardised, k=evidence.options.min_k)
+ATTACKS: dict[str, tuple[str, Attack]] = {
+    "mia_loss": ("LOSS", lambda evidence, logprobs, standardised, text: mean_nll(logprobs)),
+    "mia_zlib": ("ZLib", lambda evidence, logprobs, standardised, text: zlib_score(logprobs, text)),
+    "mia_min_k": (
+        "Min-K",
+        lambda evidence, logprobs, standardised, text: min_k_score(logprobs, k=evidence.options.min_k),
+    ),
+    "mia_min_kpp": (
+        "Min-K++",
+        lambda evidence, logprobs, standardised, text: min_k_score(standardised, k=evidence.options.min_k),
+    ),
+}
+"""The attacks: name of the metric, label, score of an answer."""
 
 
 def mia(evidence: Evidence, *, attack: Attack, role: Role = "model") -> Outcome:
-    """AUC of an attack; per-example values are the attack's scores, ids of the holdout set begin with "holdout/"."""
-    members, others = (_attacked(evidence, name, attack, role) for name in ("forget", "holdout"))
+    """Return the AUC of an attack.
+
+    Values per example are the attack's scores; ids of the holdout set begin with "holdout/".
+    """
+    scores: dict[str, list[float]] = {}
+    for name in ("forget", "holdout"):
+        answers = evidence.answers(name, role)
+        rows = zip(answers.logprobs, answers.standardised, evidence.texts(name), strict=True)
+        scores[name] = [attack(evidence, logp.tolist(), std.tolist(), text) for logp, std, text in rows]
+    members, others = scores["forget"], scores["holdout"]
     ids = [*evidence.ids("forget"), *(f"holdout/{name}" for name in evidence.ids("holdout"))]
     return Outcome(auc(members, others), None, ids, [*members, *others], {"n_holdout": len(others)})
 
 
 def s_mia(evidence: Evidence, *, attack: Attack, of: str) -> Outcome:
-    """Normalised AUC of an attack."""
+    """Return the normalised AUC of an attack."""
     retain = mia(evidence, attack=attack, role="retain").value
     model = evidence.value(of)
     value = normalised_auc(model, retain)
@@ -169,28 +167,14 @@ def s_mia(evidence: Evidence, *, attack: Attack, of: str) -> Outcome:
     return Outcome(value, details={"auc_model": model, "auc_retain": retain})
 
 
-def _attacked(evidence: Evidence, name: str, attack: Attack, role: Role) -> list[float]:
-    scores, texts = evidence.answers(name, role), evidence.texts(name)
-    return [
-        attack(evidence, logprobs.tolist(), standardised.tolist(), text)
-        for logprobs, standardised, text in zip(scores.logprobs, scores.standardised, texts, strict=True)
-    ]
-
-
-ATTACKS: dict[str, tuple[str, Attack]] = {
-    "mia_loss": ("LOSS", _loss),
-    "mia_zlib": ("ZLib", _zlib),
-    "mia_min_k": ("Min-K", _min_k),
-    "mia_min_kpp": ("Min-K++", _min_kpp),
-}
-"""The attacks: name of the metric, label, score of an answer."""
-
 for _name, (_label, _attack) in ATTACKS.items():
     metric(
         name=_name,
         label=f"MIA-{_label}",
         group="membership",
-        meaning=Meaning("knowledge", "holdout more familiar", "told apart (0.5: not)"),
+        meaning=Meaning(
+            "knowledge", "holdout more familiar", "forget set fully identifiable (AUC, 0.5 = chance)"
+        ),
         passes=needs_answers("forget", "holdout"),
         packages=("sklearn",),
     )(partial(mia, attack=_attack))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uds_lens.metrics._declaration import Evidence, Meaning, Outcome, harmonic_of_parts, metric
 
-_OF = ("es", "em", "paraprob", "truth_ratio")
+_PARTS = ("es", "em", "paraprob", "truth_ratio")
 
 
 @metric(
@@ -12,9 +12,9 @@ _OF = ("es", "em", "paraprob", "truth_ratio")
     label="Memorization",
     group="aggregate",
     meaning=Meaning("erasure", "one of four known", "nothing known"),
-    uses=_OF,
+    uses=_PARTS,
 )
 def memorization(evidence: Evidence) -> Outcome:
-    """Harmonic mean of what is gone: `HM(1 - ES, 1 - EM, 1 - ParaProb, 1 - Truth Ratio)`."""
-    parts = {f"1-{name}": 1 - evidence.value(name) for name in _OF}
+    """Return `HM(1 - ES, 1 - EM, 1 - ParaProb, 1 - Truth Ratio)`, the harmonic mean."""
+    parts = {f"1-{name}": 1 - evidence.value(name) for name in _PARTS}
     return Outcome(harmonic_of_parts(parts), details=parts)

@@ -31,7 +31,7 @@ _SET_LABELS = {"retain": "retain", "ra": "real authors", "wf": "world facts"}
 
 
 def option_probability(answer: float, options: Sequence[float]) -> float:
-    """Probability of the answer among the options: `p / (p + sum of the others)`, for multiple-choice sets.
+    """Return the probability of the answer among the options: `p / (p + sum of the others)`, for multiple-choice sets.
 
     Args:
         answer: Length-normalised probability of the right answer.
@@ -49,7 +49,7 @@ def option_probability(answer: float, options: Sequence[float]) -> float:
 
 
 def kept_truth(correct: Sequence[float], wrong: Sequence[float]) -> float:
-    """Truth Ratio as utility: `max(0, 1 - p_w / p_c)`, geometric means of the wrong and of the right answers.
+    """Return the Truth Ratio as utility: `max(0, 1 - p_w / p_c)`, geometric means of wrong and right answers.
 
     Returns:
         1 = wrong answers are impossible, 0 = at least as likely as the truth; NaN where a side is empty or both are 0.
@@ -65,16 +65,16 @@ def kept_truth(correct: Sequence[float], wrong: Sequence[float]) -> float:
 
 
 def q_prob(evidence: Evidence, *, name: str, role: Role = "model") -> Outcome:
-    """Probability on a utility set."""
-    own = [p for (p,) in probabilities(evidence, name, role)]
+    """Return the probability on a utility set."""
+    values = [p for (p,) in probabilities(evidence, name, role)]
     if name in MULTIPLE_CHOICE:
         options = probabilities(evidence, f"{name}/perturbed", role)
-        own = [option_probability(*pair) for pair in zip(own, options, strict=True)]
-    return mean_outcome(evidence.ids(name), own)
+        values = [option_probability(*pair) for pair in zip(values, options, strict=True)]
+    return mean_outcome(evidence.ids(name), values)
 
 
 def q_rouge(evidence: Evidence, *, name: str, role: Role = "model") -> Outcome:
-    """ROUGE-L recall on a utility set."""
+    """Return ROUGE-L recall on a utility set."""
     from uds_lens.generation import rouge_l_recall
 
     references = [example.answer for example in evidence.data.examples(name)]
@@ -82,11 +82,11 @@ def q_rouge(evidence: Evidence, *, name: str, role: Role = "model") -> Outcome:
 
 
 def q_truth_ratio(evidence: Evidence, *, name: str, role: Role = "model") -> Outcome:
-    """Truth Ratio on a utility set; the right answers are the paraphrases, or the answer where there are none."""
-    plain = probabilities(evidence, name, role)
-    rephrased = probabilities(evidence, f"{name}/paraphrased", role)
+    """Return the Truth Ratio on a utility set; right answers are the paraphrases, or the answer without any."""
+    answers = probabilities(evidence, name, role)
+    paraphrases = probabilities(evidence, f"{name}/paraphrased", role)
     wrong = probabilities(evidence, f"{name}/perturbed", role)
-    correct = [better or own for better, own in zip(rephrased, plain, strict=True)]
+    correct = [several or one for several, one in zip(paraphrases, answers, strict=True)]
     return mean_outcome(evidence.ids(name), [kept_truth(*pair) for pair in zip(correct, wrong, strict=True)])
 
 
@@ -95,27 +95,27 @@ _PARTS: dict[str, tuple[str, Callable[..., Outcome]]] = {
     "q_rouge": ("ROUGE", q_rouge),
     "truth_ratio": ("Truth Ratio", q_truth_ratio),
 }
-"""What is measured on each of the three sets: label and value."""
+"""Parts on each of the three sets: label and function."""
 
 PART_NAMES = tuple(f"{short}_{kind}" for short in SETS for kind in _PARTS)
 """The nine parts of Model Utility."""
 
 
 def part_passes(role: Role) -> dict[str, tuple[Pass, ...]]:
-    """What has to be measured for each of the nine parts."""
-    found = {}
+    """Return the passes of each of the nine parts."""
+    passes = {}
     for short, name in SETS.items():
+        answers = needs_answers(name, role=role)
         wrong = needs_answers(f"{name}/perturbed", role=role)
-        own = needs_answers(name, role=role)
-        found[f"{short}_q_prob"] = (*own, *wrong) if name in MULTIPLE_CHOICE else own
-        found[f"{short}_q_rouge"] = needs_generations(name, role=role)
-        rephrased = needs_answers(f"{name}/paraphrased", role=role, optional=True)
-        found[f"{short}_truth_ratio"] = (*own, *rephrased, *wrong)
-    return found
+        paraphrases = needs_answers(f"{name}/paraphrased", role=role, optional=True)
+        passes[f"{short}_q_prob"] = (*answers, *wrong) if name in MULTIPLE_CHOICE else answers
+        passes[f"{short}_q_rouge"] = needs_generations(name, role=role)
+        passes[f"{short}_truth_ratio"] = (*answers, *paraphrases, *wrong)
+    return passes
 
 
 def utility_of(evidence: Evidence, role: Role) -> float:
-    """Model Utility of another model than the one that is evaluated: the harmonic mean of its nine parts.
+    """Return the Model Utility of a reference model: the harmonic mean of its nine parts.
 
     Raises:
         Undefined: A part has no value.
@@ -142,6 +142,6 @@ for _short, _set in SETS.items():
 
 @metric(name="model_utility", label="Model Utility", group="utility", meaning=USEFUL, uses=PART_NAMES)
 def model_utility(evidence: Evidence) -> Outcome:
-    """Model Utility: harmonic mean of the nine parts."""
+    """Return Model Utility: the harmonic mean of the nine parts."""
     parts = {name: evidence.value(name) for name in PART_NAMES}
     return Outcome(harmonic_of_parts(parts), details=parts)

@@ -1,4 +1,4 @@
-"""Probability of the answer in other words."""
+"""Probability of the paraphrased answers."""
 
 from __future__ import annotations
 
@@ -22,6 +22,6 @@ from uds_lens.metrics._definitions.prob import probabilities
     passes=needs_answers("forget/paraphrased"),
 )
 def paraprob(evidence: Evidence) -> Outcome:
-    """Probability of the paraphrased forget answers: the geometric mean over those of one example."""
-    found = probabilities(evidence, "forget/paraphrased")
-    return mean_outcome(evidence.ids("forget"), [geometric_mean(each) for each in found])
+    """Return the probability of the paraphrased forget answers, the geometric mean over those of one example."""
+    values = [geometric_mean(each) for each in probabilities(evidence, "forget/paraphrased")]
+    return mean_outcome(evidence.ids("forget"), values)

@@ -5,19 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from uds_lens.metrics._declaration import (
-    KNOWN,
-    Evidence,
-    Outcome,
-    Role,
-    mean_outcome,
-    metric,
-    needs_answers,
-)
+from uds_lens.metrics._declaration import KNOWN, Evidence, Outcome, Role, mean_outcome, metric, needs_answers
 
 
 def probability(logprobs: Sequence[float]) -> float:
-    """Length-normalised probability of an answer: `exp(mean log p)`, the geometric mean over its tokens.
+    """Return the length-normalised probability of an answer: `exp(mean log p)`, the geometric mean over its tokens.
 
     Args:
         logprobs: Log-probability of each labelled token of the answer, what ends it included, in nats.
@@ -34,7 +26,7 @@ def probability(logprobs: Sequence[float]) -> float:
 
 
 def probabilities(evidence: Evidence, name: str, role: Role = "model") -> list[list[float]]:
-    """Length-normalised probability of every answer of a set, listed per example."""
+    """Return the length-normalised probability of every answer of a set, listed per example."""
     logprobs = evidence.answers(name, role).logprobs
     return evidence.by_example(name, [probability(each.tolist()) for each in logprobs])
 
@@ -47,5 +39,5 @@ def probabilities(evidence: Evidence, name: str, role: Role = "model") -> list[l
     passes=needs_answers("forget"),
 )
 def prob(evidence: Evidence) -> Outcome:
-    """Probability of the forget answers."""
+    """Return the probability of the forget answers."""
     return mean_outcome(evidence.ids("forget"), [p for (p,) in probabilities(evidence, "forget")])

@@ -1,4 +1,4 @@
-"""ROUGE-L recall of what a model says: plainly asked, against paraphrases, and when its answer is begun for it."""
+"""ROUGE-L recall of generated answers: plainly asked, against paraphrases, and with the answer begun for the model."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from uds_lens.metrics._declaration import (
     packages=("rouge_score",),
 )
 def rouge(evidence: Evidence, *, jailbreak: bool = False) -> Outcome:
-    """ROUGE-L recall of the forget answers (`uds_lens.generation.rouge_l_recall`)."""
+    """Return ROUGE-L recall of the forget answers (`uds_lens.generation.rouge_l_recall`)."""
     from uds_lens.generation import rouge_l_recall
 
     references = [example.answer for example in evidence.data.forget]
@@ -42,16 +42,13 @@ def rouge(evidence: Evidence, *, jailbreak: bool = False) -> Outcome:
     references=("forget/paraphrased",),
 )
 def para_rouge(evidence: Evidence) -> Outcome:
-    """ROUGE-L recall of the paraphrased forget answers, by the same generations; mean over the paraphrases of one."""
+    """Return ROUGE-L recall of the paraphrased forget answers, the mean over the paraphrases of one example."""
     from uds_lens.generation import rouge_l_recall
 
-    answers = evidence.generations("forget")
-    values = [
-        mean_of_defined(
-            rouge_l_recall(example.paraphrased_answers, [answer] * len(example.paraphrased_answers))
-        )
-        for example, answer in zip(evidence.data.forget, answers, strict=True)
-    ]
+    values = []
+    for example, answer in zip(evidence.data.forget, evidence.generations("forget"), strict=True):
+        references = example.paraphrased_answers
+        values.append(mean_of_defined(rouge_l_recall(references, [answer] * len(references))))
     return mean_outcome(evidence.ids("forget"), values)
 
 

@@ -18,7 +18,7 @@ from uds_lens.metrics._definitions.prob import probabilities
 
 
 def truth_ratio(correct: Sequence[float], wrong: Sequence[float]) -> float:
-    """`p_c / (p_c + p_w)`: does the model still prefer the truth over answers of the same form that are wrong?
+    """Return `p_c / (p_c + p_w)`: does the model still prefer the truth over wrong answers of the same form?
 
     Args:
         correct: Probabilities of the paraphrased answers; p_c is their geometric mean.
@@ -46,8 +46,6 @@ def truth_ratio(correct: Sequence[float], wrong: Sequence[float]) -> float:
     passes=needs_answers("forget/paraphrased", "forget/perturbed"),
 )
 def forget_truth_ratio(evidence: Evidence) -> Outcome:
-    """Truth Ratio on the forget set."""
-    correct = probabilities(evidence, "forget/paraphrased")
-    wrong = probabilities(evidence, "forget/perturbed")
-    values = [truth_ratio(*pair) for pair in zip(correct, wrong, strict=True)]
-    return mean_outcome(evidence.ids("forget"), values)
+    """Return the Truth Ratio on the forget set."""
+    sides = (probabilities(evidence, f"forget/{kind}") for kind in ("paraphrased", "perturbed"))
+    return mean_outcome(evidence.ids("forget"), [truth_ratio(*pair) for pair in zip(*sides, strict=True)])

@@ -1,4 +1,4 @@
-"""UDS of any deltas, whether they come from patching or from a lens."""
+"""UDS of any deltas, from patching or from a lens; the Unlearning Depth Score beside the other metrics."""
 
 from __future__ import annotations
 
@@ -15,29 +15,23 @@ if TYPE_CHECKING:
 def depth_of_deltas(
     evidence: Evidence, s1_delta: Float[Tensor, "example layer"], s2_delta: Float[Tensor, "example layer"]
 ) -> Outcome:
-    """UDS of deltas per example and layer, nats per token: its layers, clipping and weights.
+    """Return the UDS of deltas in nats per token, the mean over examples that have a KE layer.
 
     Args:
         evidence: The settings (tau) and the examples.
-        s1_delta: What is lost with `retain`.
-        s2_delta: What is lost with the model.
-
-    Returns:
-        The mean over examples that have a KE layer.
+        s1_delta: Lost with `retain`.
+        s2_delta: Lost with the model.
     """
     from uds_lens.results import ke_mask, layer_erasure_ratio, mean_uds, uds_per_example
 
-    ke = ke_mask(s1_delta, evidence.options.tau)
+    tau = evidence.options.tau
+    ke = ke_mask(s1_delta, tau)
     per_example = uds_per_example(s1_delta, layer_erasure_ratio(s1_delta, s2_delta, ke), ke)
-    value = mean_uds(per_example)
-    reason = None
+    value, reason = mean_uds(per_example), None
     if math.isnan(value):
-        reason = f"no example has a layer where retain loses more than tau = {evidence.options.tau:g} nats per token"
+        reason = f"no example has a layer where retain loses more than tau = {tau:g} nats per token"
     details = {"n_skipped": evidence.n_skipped(), "ke_layers": int(ke.sum())}
     return Outcome(value, reason, evidence.entity_ids(), per_example.tolist(), details)
-
-
-# The Unlearning Depth Score, beside the others: the passes and the score of an audit.
 
 
 @metric(
@@ -52,5 +46,5 @@ def depth_of_deltas(
     ),
 )
 def uds(evidence: Evidence) -> Outcome:
-    """The Unlearning Depth Score."""
+    """Return the Unlearning Depth Score."""
     return depth_of_deltas(evidence, evidence.patched_delta("retain"), evidence.patched_delta("model"))

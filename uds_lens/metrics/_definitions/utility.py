@@ -7,7 +7,6 @@ from uds_lens.metrics._declaration import (
     Evidence,
     Meaning,
     Outcome,
-    Pass,
     Undefined,
     harmonic_of_parts,
     metric,
@@ -17,14 +16,9 @@ from uds_lens.metrics._definitions.fluency import fluency
 from uds_lens.metrics._definitions.model_utility import part_passes, utility_of
 
 
-def _passes_over_full() -> tuple[Pass, ...]:
-    parts = dict.fromkeys(p for passes in part_passes("full").values() for p in passes)
-    return (*parts, *needs_generations("forget", role="full"))
-
-
 @metric(name="utility", label="Utility", group="utility", meaning=USEFUL, uses=("model_utility", "fluency"))
 def utility(evidence: Evidence) -> Outcome:
-    """Utility: harmonic mean of Model Utility and Fluency."""
+    """Return the harmonic mean of Model Utility and Fluency."""
     parts = {name: evidence.value(name) for name in ("model_utility", "fluency")}
     return Outcome(harmonic_of_parts(parts), details=parts)
 
@@ -33,19 +27,22 @@ def utility(evidence: Evidence) -> Outcome:
     name="utility_rel",
     label="Utility (rel.)",
     group="utility",
-    meaning=Meaning("utility", "useless", "as full; may exceed 1"),
-    high=float("inf"),
-    passes=_passes_over_full(),
+    meaning=Meaning("utility", "useless", "as full; may exceed 1", high=float("inf")),
+    passes=(
+        *dict.fromkeys(p for passes in part_passes("full").values() for p in passes),
+        *needs_generations("forget", role="full"),
+    ),
     uses=("utility",),
 )
 def utility_rel(evidence: Evidence) -> Outcome:
-    """Utility relative to `full`."""
-    own = evidence.value("utility")
-    both = {
-        "Model Utility of full": utility_of(evidence, "full"),
-        "Fluency of full": fluency(evidence, role="full").value,
-    }
-    full = harmonic_of_parts(both)
+    """Return Utility relative to that of `full`."""
+    model = evidence.value("utility")
+    full = harmonic_of_parts(
+        {
+            "Model Utility of full": utility_of(evidence, "full"),
+            "Fluency of full": fluency(evidence, role="full").value,
+        }
+    )
     if full == 0:
         raise Undefined("the Utility of full is 0")
-    return Outcome(own / full, details={"utility_model": own, "utility_full": full})
+    return Outcome(model / full, details={"utility_model": model, "utility_full": full})

@@ -1,0 +1,172 @@
+"""Scores of answers against the plain model; a prompt shared by several answers runs once, with the same numbers."""
+
+import pytest
+import torch
+from tiny_models import EXAMPLES, load_plain
+from transformers import Qwen3NextConfig, Qwen3NextForCausalLM
+
+from uds_lens.data import TokenSequence, answer_sequences
+from uds_lens.elicitation._gcg import SharedBeginning
+from uds_lens.errors import ModelError
+from uds_lens.generation import may_share_prompts
+from uds_lens.metrics import score_answers
+from uds_lens.models import open_model
+from uds_lens.patching import _costs
+
+from .conftest import total
+
+PAIRS = [(example.question, example.answer) for example in EXAMPLES]
+ANSWERS = (
+    "She was born in Port Vel.",
+    "In the harbour.",
+    "Port Vel",
+    "It was a ship, and a long one at that.",
+)
+SHARED = [(example.question, answer) for example in EXAMPLES[:3] for answer in ANSWERS]
+
+
+def tokenised(model, pairs=PAIRS):
+    return [each.scored for each in answer_sequences(model.tokenizer, pairs)]
+
+
+def scored(model, pairs=PAIRS, **options):
+    names = [question for question, _ in pairs]
+    return score_answers(model, tokenised(model, pairs), names=names, show=False, **options)
+
+
+def test_tokens_against_the_plain_model_in_one_batch_or_many(trio, llama, monkeypatch):
+    plain, _ = load_plain(trio("llama").full)
+    found, alone = scored(llama()), scored(llama(), token_budget=1)
+    monkeypatch.setattr(_costs, "LOGITS_AT_ONCE", {"cpu": 3 * 200})
+    chunks = scored(llama())
+    for i, row in enumerate(tokenised(llama())):
+        with torch.no_grad():
+            logits = plain(torch.tensor([row.ids])).logits[0, list(row.scored)].double()
+        logp, targets = logits.log_softmax(-1), torch.tensor(row.targets)
+        own = logp[torch.arange(len(targets)), targets]
+        assert torch.allclose(found.logprobs[i].double(), own, atol=1e-5)
+        assert torch.allclose(found.logprobs[i], alone.logprobs[i], atol=1e-5)
+        assert found.hits[i].tolist() == (logp.argmax(-1) == targets).tolist()
+        mu = (logp.exp() * logp).sum(-1)
+        sigma = ((logp.exp() * logp.square()).sum(-1) - mu.square()).sqrt()
+        for scores in (found, chunks):
+            assert torch.allclose(scores.standardised[i].double(), (own - mu) / sigma, atol=1e-4)
+
+
+def test_answers_too_long_for_the_model_have_no_token(llama):
+    long = ("Who?", "Ada Veylin was born in the harbour. " * 30)
+    found = scored(llama(), [long, *PAIRS[:1]])
+    assert [len(values) > 0 for values in found.logprobs] == [False, True]
+    none = score_answers(llama(), [], show=False)
+    assert none.hits == none.logprobs == ()
+
+
+def test_a_broken_model_is_named_with_its_first_example(broken):
+    with (
+        open_model(broken, device="cpu") as model,
+        pytest.raises(ModelError, match=r"broken.*Who wrote the Ash"),
+    ):
+        scored(model)
+
+
+def test_a_question_runs_once_for_all_its_answers(llama, token_layers):
+    model = llama()
+    rows = tokenised(model, SHARED[:4])
+    score_answers(model, rows, show=False)
+    prompt = rows[0].scored[0] + 1
+    behind = [len(row.ids) - prompt for row in rows]
+    assert total(token_layers) / model.n_layers == prompt + len(rows) * max(behind)
+    token_layers.clear()
+    score_answers(model, rows[:1], show=False)
+    assert total(token_layers) / model.n_layers == len(rows[0].ids)
+
+
+@pytest.mark.parametrize(
+    ("family", "token_budget"),
+    [("llama", 40), ("gemma2", 4096), ("mistral", 40), ("gpt2", 4096), ("mixtral", 4096)],
+)
+def test_answers_behind_one_question_are_scored_as_alone(opened, family, token_budget):
+    """Sliding windows of 8 tokens reach from the answers into the question."""
+    model = opened(family)
+    rows = tokenised(model, SHARED)
+    together = score_answers(model, rows, token_budget=token_budget, show=False)
+    for i, row in enumerate(rows):
+        alone = score_answers(model, [row], show=False)
+        assert torch.allclose(together.logprobs[i], alone.logprobs[0], atol=2e-5)
+        assert torch.allclose(together.standardised[i], alone.standardised[0], atol=1e-3)
+        assert together.first_choices[i].tolist() == alone.first_choices[0].tolist()
+        assert together.hits[i].tolist() == alone.hits[0].tolist()
+
+
+def test_a_long_prompt_is_not_repeated_for_many_answers_at_once(llama, token_layers):
+    """64 tokens of budget: at most 256 in keys and values, and a prompt alone has a hundred."""
+    prompt = (1, *range(10, 110))
+    rows = [
+        TokenSequence(ids=(*prompt, 5), targets=(5, n), scored=(100, 101), patched=()) for n in range(6, 12)
+    ]
+    found = score_answers(llama(), rows, token_budget=64, show=False)
+    assert set(token_layers) == {(1, 101), (2, 1)}
+    assert len({round(float(each[0]), 4) for each in found.logprobs}) == 1
+
+
+def test_an_answer_that_is_only_its_end(llama):
+    (longer,) = tokenised(llama(), [("Who?", "Ada Veylin.")])
+    prompt = longer.ids[: longer.scored[0] + 1]
+    end = TokenSequence(ids=prompt, targets=(2,), scored=(len(prompt) - 1,), patched=())
+    together = score_answers(llama(), [end, longer], show=False)
+    alone = score_answers(llama(), [end], show=False)
+    assert together.logprobs[0].tolist() == pytest.approx(alone.logprobs[0].tolist(), abs=1e-5)
+
+
+def test_hooks_of_the_caller_see_whole_sequences(trio):
+    with open_model(trio("llama").full, device="cpu") as model:
+        rows, seen = tokenised(model, SHARED[:4]), []
+        block = model.hf.model.layers[1]
+        handle = block.register_forward_hook(lambda module, args, output: seen.append(output.shape[1]))
+        score_answers(model, rows, token_budget=1, show=False)
+        handle.remove()
+    assert sorted(seen) == sorted(len(row.ids) for row in rows)
+
+
+@pytest.fixture
+def hybrid(trio, tmp_path):
+    """A model whose first block is recurrent."""
+    _, tokenizer = load_plain(trio("llama").full)
+    torch.manual_seed(0)
+    config = Qwen3NextConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        linear_conv_kernel_dim=4,
+        linear_key_head_dim=8,
+        linear_value_head_dim=8,
+        linear_num_key_heads=2,
+        linear_num_value_heads=4,
+        mlp_only_layers=[0, 1],
+        layer_types=["linear_attention", "full_attention"],
+    )
+    Qwen3NextForCausalLM(config).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    with open_model(tmp_path, device="cpu", dtype="float32") as model:
+        yield model
+
+
+def test_a_model_with_recurrent_layers_runs_whole_sequences(hybrid):
+    """It keeps states of what it read, which cannot be reused for another answer."""
+    rows = tokenised(hybrid, SHARED[:4])
+    assert may_share_prompts(hybrid)  # nothing tells before it has run
+    together = score_answers(hybrid, rows, show=False)
+    assert not may_share_prompts(hybrid)
+    for row, found in zip(rows, together.logprobs, strict=True):
+        (alone,) = score_answers(hybrid, [row], show=False).logprobs
+        torch.testing.assert_close(found, alone, rtol=1e-4, atol=1e-4)
+    target, prompts = (5, 6), [[7, 8, 9, 10], [7, 8, 9, 11], [7, 8, 3, 10]]
+    losses = [
+        SharedBeginning(hybrid, target, rows_at_once=2, cached=cached).losses(prompts, [7, 8, 9, 10], 1)
+        for cached in (True, False)
+    ]
+    torch.testing.assert_close(*losses, rtol=1e-4, atol=1e-4)

@@ -1,0 +1,83 @@
+"""Notebook cards of audits and baselines: a small HTML table, readable in light and dark themes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from html import escape
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from uds_lens.results._cautions import Caution
+    from uds_lens.results._depth_audit import DepthAudit
+    from uds_lens.results._stage_1 import Stage1
+
+
+def number(value: float, *, digits: int = 3) -> str:
+    """Show a score; NaN in words.
+
+    >>> number(0.12345), number(float("nan"))
+    ('0.123', 'not measurable')
+    """
+    return "not measurable" if math.isnan(value) else f"{value:.{digits}f}"
+
+
+def stage_1_card(stage: Stage1) -> str:
+    """Show what stage 1 found: the models, the examples, and on how many layers `full` encodes the knowledge."""
+    n, measurable = len(stage.examples), int(stage.ke_mask.any(-1).sum())
+    layers = f"{float(stage.ke_mask.sum(-1).double().mean()):.1f} of {stage.n_layers}" if n else "none"
+    retains = [retain.model.name for retain in stage.retains] or [stage.models["retain"].name]
+    rows = [
+        ("full", escape(stage.models["full"].name)),
+        ("retain", escape(", ".join(retains))),
+        ("prompts", stage.prompts),
+        ("measurable", f"{measurable} of {n + len(stage.skipped)} examples"),
+        ("skipped", str(len(stage.skipped))),
+        ("KE layers", f"{layers} (mean over examples, S1 > {stage.config.tau:g})"),
+    ]
+    if stage.control is not None:
+        rows.append(("control", f"{int(stage.control.known.sum())} retained facts"))
+    return _card(rows)
+
+
+def audit_card(audit: DepthAudit) -> str:
+    """Show an audit's headline, counts and warnings."""
+    low, high = audit.uds_interval
+    interval = (
+        f"{audit.config.confidence * 100:g} % CI {number(low)} to {number(high)}, {audit.interval_basis}"
+    )
+    rows = [("UDS", f"<b>{number(audit.uds)}</b> ({interval})"), ("verdict", escape(audit.reading))]
+    if audit.retains:
+        least, most, deviation = audit.retain_spread
+        spread = f"{number(least)} to {number(most)} over {len(audit.retains)} retain models"
+        rows.append(("UDS by retain", f"{spread} (standard deviation {number(deviation)})"))
+    if audit.control is not None:
+        damage = audit.damage_estimate
+        least, most = damage.interval
+        text = damage.reason or f"{damage.value:.3f} ({number(least)} to {number(most)})"
+        rows.append(("damage", f"{escape(text)}, from {int(audit.control.known.sum())} retained facts"))
+    rows.append(("unlearned", escape(audit.models["unlearned"].name)))
+    if audit.sample_error is not None:
+        rows.append(("sampling error", f"UDS {audit.sample_error.words} examples"))
+    rows += [
+        ("prompts", audit.prompts),
+        ("measured", f"{audit.n_measured} of {len(audit.examples) + len(audit.skipped)} examples"),
+        ("not measurable", f"{audit.n_not_measurable} (no layer where full encodes more than retain)"),
+        ("skipped", str(len(audit.skipped))),
+        ("layers", str(audit.n_layers)),
+    ]
+    return _card(rows, audit.cautions)
+
+
+def _card(rows: Sequence[tuple[str, str]], cautions: Sequence[Caution] = ()) -> str:
+    """Lay out rows of a name and its HTML, and warnings below."""
+    cell = "padding:2px 12px 2px 0;text-align:left;vertical-align:top"
+    body = "".join(
+        f'<tr><th style="{cell}">{name}</th><td style="{cell}">{value}</td></tr>' for name, value in rows
+    )
+    warnings = "".join(
+        f"<li>{'<b>Fatal:</b> ' if caution.level == 'fatal' else ''}{escape(caution.text)}</li>"
+        for caution in cautions
+    )
+    notes = f'<ul style="margin:4px 0 0 0">{warnings}</ul>' if warnings else ""
+    return f'<div><table style="border-collapse:collapse">{body}</table>{notes}</div>'
