@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from uds_lens._settings import validated
-from uds_lens._storage import atomic_write_text, require_fresh
+from uds_lens._storage import atomic_write_text, generator, require_fresh
 from uds_lens._types import DType, Protocol
 from uds_lens.data import ForgetExample, entity_span
 from uds_lens.data._prompts import CHAT_DATE, ChatStyle
@@ -139,7 +139,7 @@ def review_page(annotations: Annotations) -> str:
     )
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="generator" content="uds_lens annotate"><title>Entities to review</title>'
+        f"{generator()}<title>Entities to review</title>"
         f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style></head><body>\n'
         f"<h1>Entities to review</h1>\n<p>{len(annotations.examples)} answers: {counts}. Highlighted: the words that "
         'an audit scores. <mark>Found</mark>, <mark class="given">given</mark>, <span class="none">none</span>.</p>\n'
