@@ -18,7 +18,7 @@ from uds_lens.elicitation._probes import PromptProbe
 from uds_lens.elicitation._prompts import Context, Prompt, Rendered, Skip, first_prompt, keyed_seed, rendered
 from uds_lens.generation import SamplingSettings, sample_continuations, way_of
 from uds_lens.models import HookedModel
-from uds_lens.patching._states import first_tensor
+from uds_lens.patching._hooks import first_tensor
 
 
 class Ask(NamedTuple):
