@@ -94,8 +94,8 @@ def _saying(monkeypatch, tokens):
     """Every prompt gets these tokens, whatever the model would have said."""
     from uds_lens.elicitation import _asking
 
-    def said(model, prompts, *, samples, **settings):
-        return Continuations([[list(tokens)] * samples for _ in prompts], sum(map(len, prompts)), 1)
+    def said(model, prompts, *, settings, **more):
+        return Continuations([[list(tokens)] * settings.samples for _ in prompts], sum(map(len, prompts)), 1)
 
     monkeypatch.setattr(_asking, "sample_continuations", said)
 

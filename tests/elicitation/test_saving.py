@@ -7,7 +7,7 @@ import pytest
 from pyarrow import parquet
 from tiny_models import EXAMPLES
 
-from uds_lens._storage import records, sealed
+from uds_lens._storage import sealed, tables
 from uds_lens.elicitation import ElicitationResults, ElicitOptions, elicit
 from uds_lens.elicitation._saving import Part, Said, read_part, write_part
 from uds_lens.errors import ResultFormatError
@@ -83,7 +83,7 @@ def test_what_a_part_unpacks_to_is_bounded(file, monkeypatch, bound, most):
     """A file of some kilobytes that unpacks to a megabyte: what is equal is stored once."""
     rewrite(file, rows=lambda rows: rows.extend([{**rows[0], "prompt": "x" * 300}] * 2_998))
     assert file.stat().st_size < 50_000
-    monkeypatch.setattr(records, bound, most)
+    monkeypatch.setattr(tables, bound, most)
     with pytest.raises(ResultFormatError, match="would unpack to more than"):
         read_part(file, key="k")
 

@@ -32,8 +32,8 @@ from uds_lens.elicitation._scoring import (
 from uds_lens.errors import DataError
 from uds_lens.results import Contrast, DepthAudit, Interval, ModelRecord, contrast, holm
 from uds_lens.results._cautions import about_first_rows
-from uds_lens.results._comparing import by_group, subject_groups
-from uds_lens.results._intervals import FEW_CLUSTERS, ROUNDING, sample_error, student
+from uds_lens.results._comparing import by_group
+from uds_lens.results._intervals import FEW_CLUSTERS, ROUNDING, cluster_codes, sample_error, student
 from uds_lens.results._statistics import NO_INTERVAL
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ class ElicitationResults:
 
     @cached_property
     def _groups(self) -> Int[np.ndarray, "example"]:
-        return subject_groups([example.subject for example in self.examples])
+        return cluster_codes([example.subject for example in self.examples])
 
     @cached_property
     def _summary(self) -> pd.DataFrame:
@@ -260,7 +260,7 @@ class ElicitationResults:
         of two sets of questions, not of two models. `p` is that of `beyond_others`, adjusted over the table (Holm).
         """
         capacity = {probe.name for probe in self.probes if probe.capacity}
-        holdout_groups = subject_groups([row.subject for row in self.holdout])
+        holdout_groups = cluster_codes([row.subject for row in self.holdout])
         rows: list[dict[str, Any]] = []
         for part in self.parts:
             if part.role != "unlearned" or part.probe in capacity:
@@ -731,7 +731,7 @@ def depth_correlation(
     rows = frame[(frame["probe"] == probe) & (frame["decoding"] == decoding)].dropna(subset=["uds", value])
     one, other = rows["uds"].to_numpy(float), rows[value].to_numpy(float)
     subjects = rows["subject"].astype(object)
-    groups = subject_groups(
+    groups = cluster_codes(
         [None if gone else str(s) for s, gone in zip(subjects, subjects.isna(), strict=True)]
     )
     rho = _spearman(one, other)

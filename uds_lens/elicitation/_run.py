@@ -16,7 +16,7 @@ from pydantic import PlainValidator
 
 from uds_lens._optional_packages import require_package
 from uds_lens._settings import as_settings, shown, validated
-from uds_lens._storage import require_fresh
+from uds_lens._storage import refuse_to_replace, require_fresh
 from uds_lens._types import PositiveInt, Protocol
 from uds_lens.data import ForgetExample, as_examples, sample_examples
 from uds_lens.data._prompts import chosen_protocol
@@ -461,12 +461,6 @@ def check_out(
     }
     differing = [name for name, equal in same.items() if not equal]
     if differing:
-        raise ConfigError(
-            f"{str(place)[-120:]!r} holds an elicitation of {earlier.models['unlearned'].name!r} with other "
-            f"{' and '.join(differing)}: choose another ",
-            Setting("out"),
-            ", or replace it with ",
-            Setting("redo", True),
-            ".",
-        )
+        name = earlier.models["unlearned"].name
+        refuse_to_replace(place, f"an elicitation of {name!r} with other {' and '.join(differing)}")
     return place

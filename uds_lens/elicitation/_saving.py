@@ -25,6 +25,7 @@ from uds_lens._storage import (
     require_fresh,
     seal_of,
     sealed,
+    settled,
     sha256_bytes,
     sha256_file,
 )
@@ -230,7 +231,7 @@ def load_members(path: str | os.PathLike[str]) -> dict[str, Any]:
     Raises:
         ResultFormatError: A file is missing, altered, or of another version.
     """
-    folder = Path(path).expanduser()
+    folder = settled(path)
     where = repr(str(folder))
     record = read_sealed(folder / _MANIFEST, format=FORMAT, versions=(VERSION,))
     members = {name: value for name, value in record.items() if name not in ("format", "version")}
