@@ -11,8 +11,8 @@ from uds_lens.audit._baseline import Baseline
 from uds_lens.audit._two_stage import closeness, lost_logprob, mean_over_tokens
 from uds_lens.data import TokenSequence, encode, make_batch
 from uds_lens.errors import UdsLensWarning, forget_warnings
-from uds_lens.patching import WavefrontTarget, capture
-from uds_lens.patching import _passes as rows_layout
+from uds_lens.patching import WavefrontTarget, _plain, _wave, capture
+from uds_lens.patching._blocks import OwnPass
 from uds_lens.patching._engines import checked_rows
 from uds_lens.results import DepthAudit, RunOptions
 
@@ -42,7 +42,7 @@ def test_packed_rows_that_fail_in_every_role(trio, audited, monkeypatch, error):
     def fails(*args, **kwargs):
         raise error("forward() got an unexpected keyword argument 'turbo'")
 
-    monkeypatch.setattr(rows_layout, "packed_pass", fails)
+    monkeypatch.setattr(OwnPass, "run", fails)
     with pytest.warns(
         UdsLensWarning, match=rf"it failed: {error.__name__}: .*unexpected keyword argument 'turbo'"
     ):
@@ -53,14 +53,15 @@ def test_packed_rows_that_fail_in_every_role(trio, audited, monkeypatch, error):
 
 def test_packed_rows_that_give_wrong_states(trio, audited, monkeypatch):
     """No error: only a plain forward can tell. The sources are read before `full` is tried."""
-    true = rows_layout.packed_pass
+    true = _wave.own_pass
 
     def wrong(*args, **kwargs):
         trace = true(*args, **kwargs)
         trace.states = trace.states.roll(1, dims=1)
         return trace
 
-    monkeypatch.setattr(rows_layout, "packed_pass", wrong)
+    for module in (_wave, _plain):
+        monkeypatch.setattr(module, "own_pass", wrong)
     with pytest.warns(UdsLensWarning, match="states differ by"):
         found = audit(trio)
     same(found, audited("llama"))
@@ -185,7 +186,7 @@ def test_an_engine_that_was_asked_for_by_name_fails_openly(trio, monkeypatch):
     def fails(*args, **kwargs):
         raise TypeError("turbo")
 
-    monkeypatch.setattr(rows_layout, "packed_pass", fails)
+    monkeypatch.setattr(OwnPass, "run", fails)
     with pytest.raises(TypeError, match="turbo"):
         DepthAudit.run(*trio("llama"), EXAMPLES, options=RunOptions(device="cpu", engine="wavefront"))
 

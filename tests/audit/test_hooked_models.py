@@ -54,7 +54,7 @@ def test_a_hook_that_changes_nothing_changes_no_number(trio, audited):
     seen = []
     full.model.layers[1].mlp.register_forward_hook(lambda m, a, out: seen.append(tuple(out.shape)))
     forget_warnings()
-    with pytest.warns(UdsLensWarning, match="has hooks or forwards of somebody's on it: it is run as it is"):
+    with pytest.warns(UdsLensWarning, match="has user hooks or a patched forward: it is run as it is"):
         audit = DepthAudit.run(full, paths.retain, paths.unlearned, EXAMPLES, options=AUTO)
     assert audit.provenance["engine"] == "naive"
     torch.testing.assert_close(audit.s2_delta, audited("llama").s2_delta, atol=1e-5, rtol=0)

@@ -66,7 +66,7 @@ def test_another_model(asked: Question, sweep: Path) -> None:
 
 
 def test_another_release(asked: Question, sweep: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("uds_lens.results._records.versions", lambda: {"uds_lens": "0.0.0"})
+    monkeypatch.setattr("uds_lens.audit._resume.versions", lambda: {"uds_lens": "0.0.0"})
     assert found(asked, sweep) == (False, False)
 
 

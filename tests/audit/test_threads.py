@@ -17,7 +17,7 @@ from uds_lens.results import AuditConfig, DepthAudit, RunOptions
 AUTO = RunOptions(device="cpu", progress=False)
 HALF = AuditConfig(dtype="bfloat16")
 
-ROUNDS = 3
+ROUNDS = 2
 
 
 def test_two_audits_in_two_threads(trio, audited):

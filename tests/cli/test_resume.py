@@ -14,7 +14,7 @@ from uds_lens.audit import _two_stage as stages
 def measured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What is measured from now on: "stage 1", and the models of stage 2."""
     noted: list[str] = []
-    finish, measure = stages.stage_2, ul.Baseline.measure.__func__
+    finish, measure = stages.measure_stage_2, ul.Baseline.measure.__func__
 
     def finishing(baseline, sources, target):
         noted.extend(Path(source.record.name).name for source in sources)
@@ -24,8 +24,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         noted.append("stage 1")
         return measure(cls, *models, **options)
 
-    monkeypatch.setattr("uds_lens.audit._two_stage.stage_2", finishing)
-    monkeypatch.setattr("uds_lens.audit._two_stage.stage_2", finishing)
+    monkeypatch.setattr(stages, "measure_stage_2", finishing)
     monkeypatch.setattr(ul.Baseline, "measure", classmethod(measuring))
     return noted
 

@@ -17,6 +17,7 @@ from uds_lens.data import (
     load_examples,
     make_batch,
     plan_batches,
+    positions_of,
 )
 from uds_lens.errors import ConfigError
 
@@ -220,14 +221,27 @@ def test_texts_with_a_run_each(words):
     ("texts", "positions", "message"),
     [
         ([], 1, "texts must be a non-empty list of texts"),
-        (["Ada Vey"], 4, r"text 0 has 3 tokens: positions must be a contiguous run within 0..2; got 4"),
-        (["Ada Vey"], 0, "must be a contiguous run"),
-        (["Ada Vey"], [[0, 2]], r"got \[0, 2\]"),
+        (["Ada Vey"], 4, r"text 0 has 3 tokens: positions must be increasing within 0..2; got 4"),
+        (["Ada Vey"], 0, "must be increasing"),
+        (["Ada Vey"], [[2, 0]], r"got \[2, 0\]"),
+        (["Ada Vey"], [[1, 1]], r"got \[1, 1\]"),
         (["Ada Vey"], [[2, 3]], r"got \[2, 3\]"),
         (["Ada Vey"], [[-4]], r"got \[-4\]"),
-        (["Ada Vey"], [[0], [0]], "one run per text: 1 texts, 2 runs"),
+        (["Ada Vey"], [[0], [0]], "one sequence per text: 1 texts, 2 sequences"),
     ],
 )
 def test_wrong_texts(words, texts, positions, message):
     with pytest.raises(ConfigError, match=message):
         batch_from_texts(words, texts, positions=positions)
+
+
+def test_positions_of_all_mentions(words):
+    text = "Ada Vey wrote Ash It was Ada"
+    assert positions_of(words, text, "Ada") == (1, 7)
+    assert positions_of(words, text, "Ada Vey") == (1, 2)
+    assert positions_of(words, words(text)["input_ids"], "Ada") == (1, 7)
+    assert positions_of(words, text, "Ad") == positions_of(words, text, "Nobody") == ()
+    batch = batch_from_texts(words, [text], positions=[positions_of(words, text, "Ada")])
+    assert batch.window.tolist() == [[1, 2, 3, 4, 5, 6, 7]]
+    assert batch.patched_mask.tolist() == [[True, *[False] * 5, True]]
+    assert batch.scored_mask.sum() == 6

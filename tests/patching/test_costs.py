@@ -7,7 +7,7 @@ from tiny_models import build_model
 
 from uds_lens.data import TokenSequence, make_batch
 from uds_lens.patching import ModelCosts
-from uds_lens.patching._wave import cut_row_groups
+from uds_lens.patching._recording import cut_row_groups
 
 
 @given(

@@ -7,9 +7,8 @@ from tiny_models import FAMILIES, build_model
 from uds_lens.data import TokenSequence, make_batch
 from uds_lens.errors import PatchError, UdsLensWarning, forget_warnings
 from uds_lens.patching import (
-    _engines as target_on_batch,
-)
-from uds_lens.patching import (
+    WavefrontTarget,
+    _plain,
     as_hooked,
     capture,
     choose_engine,
@@ -20,7 +19,6 @@ from uds_lens.patching import (
 from uds_lens.patching._states import SpanCache
 
 TOLERANCE = 1e-5
-SITES = ("resid_post", "resid_mid", "attn_out", "mlp_out")
 PARALLEL = {"neox"}
 FUSED = {"gpt2", "phi3", "neox"}
 
@@ -43,17 +41,19 @@ def gap(opened, family, batch, site="resid_post", last_layer="resid_post"):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_wavefront_equals_naive_on_every_scope_and_padding_side(opened, batch_of, family):
-    for scope in ("entity", "boundary", "answer", "all"):
-        for side in ("left", "right"):
-            assert gap(opened, family, batch_of(scope, side)) <= TOLERANCE, (scope, side)
+    for scope, side in (("entity", "left"), ("boundary", "right"), ("answer", "left"), ("all", "right")):
+        assert gap(opened, family, batch_of(scope, side)) <= TOLERANCE, (scope, side)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_wavefront_equals_naive_on_every_site(opened, batch_of, family):
-    for site in SITES[1:]:
-        if site == "resid_mid" and family in PARALLEL:
-            continue
-        for scope, side in (("entity", "left"), ("answer", "right")):
+    batches = {
+        "resid_mid": ("entity", "left"),
+        "attn_out": ("answer", "right"),
+        "mlp_out": ("entity", "right"),
+    }
+    for site, (scope, side) in batches.items():
+        if site != "resid_mid" or family not in PARALLEL:
             assert gap(opened, family, batch_of(scope, side), site=site) <= TOLERANCE, (site, scope, side)
 
 
@@ -136,12 +136,12 @@ def test_the_naive_engine_says_where_a_patch_has_no_effect(opened, batch_of, mon
         hook(torch.zeros(*batch.input_ids.shape, model.d_model))
         return unpatched
 
-    monkeypatch.setattr(target_on_batch, "run_hooks", ignores_the_hook)
+    monkeypatch.setattr(_plain, "run_with", ignores_the_hook)
     with pytest.raises(
         PatchError, match=r"blocks\.0\.hook_resid_post changed \d+ positions, but the logits stayed"
     ):
         target.patched(cache)
-    monkeypatch.setattr(target_on_batch, "run_hooks", lambda *_: unpatched)
+    monkeypatch.setattr(_plain, "run_with", lambda *_: unpatched)
     with pytest.raises(PatchError, match=r"ran 0 times, expected once"):
         target.patched(cache)
 
@@ -153,7 +153,7 @@ def test_the_check_chooses_the_wavefront_where_it_is_exact(opened, batch_of, fam
 
 def spoilt(change):
     """The wavefront with a mistake in what it returns."""
-    true = target_on_batch.resume_patched
+    true = WavefrontTarget.patched
     return lambda *args, **kwargs: change(true(*args, **kwargs))
 
 
@@ -173,7 +173,7 @@ def test_the_check_falls_back_with_a_warning_where_the_wavefront_is_wrong(
     opened, batch_of, monkeypatch, change, why
 ):
     forget_warnings()
-    monkeypatch.setattr(target_on_batch, "resume_patched", spoilt(change))
+    monkeypatch.setattr(WavefrontTarget, "patched", spoilt(change))
     with pytest.warns(UdsLensWarning, match=rf"\(LlamaForCausalLM\): the fast engine .*{why}.*naive engine"):
         assert choose_engine(opened("llama"), batch_of("entity", "left", (1, 2))) == "naive"
     forget_warnings()

@@ -10,11 +10,13 @@ from hypothesis import strategies as st
 from tiny_models import FAMILIES
 
 from uds_lens.errors import UdsLensWarning
-from uds_lens.patching import choose_engine, open_target
+from uds_lens.patching import choose_engine, open_target, target_logprobs
+from uds_lens.patching._blocks import OwnPass
 from uds_lens.patching._packing import PackedAttention, Packing
-from uds_lens.patching._passes import PACKED_FAMILIES, may_be_packable, packable, packed_pass, padded_pass
 from uds_lens.patching._plain import capture
+from uds_lens.patching._side_by_side import PACKED_FAMILIES, may_be_packable, packable
 from uds_lens.patching._states import SpanCache
+from uds_lens.patching._wave import own_pass, wave
 
 masks = st.lists(st.integers(1, 6), min_size=1, max_size=5).flatmap(
     lambda lengths: st.tuples(st.just(lengths), st.booleans(), st.integers(1, 4))
@@ -55,7 +57,9 @@ def test_packed_rows_give_the_states_of_padded_rows(opened, batch_of, family):
     for side in ("left", "right"):
         batch = batch_of(side=side)
         assert len(set(batch.attention_mask.sum(1).tolist())) > 1, "rows of one length test nothing"
-        packed, padded = (run(model, batch, keep_prefix=False).states for run in (packed_pass, padded_pass))
+        packed, padded = (
+            own_pass(model, batch, keep_prefix=False, packed=packed).states for packed in (True, False)
+        )
         torch.testing.assert_close(packed, padded, atol=2e-5, rtol=1e-5)
     assert packable(model)
     assert model.hf.config.get_text_config().model_type in PACKED_FAMILIES
@@ -196,3 +200,21 @@ def test_attention_is_as_it_was_after_an_error(opened, batch_of, monkeypatch, fa
 def probe(model, batch):
     own = capture(model, batch)
     return SpanCache(states=own.states.roll(1, dims=1) * 0.9, site="resid_post", name="probe")
+
+
+@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize("family", ["llama", "gemma2"])
+def test_one_wave_carries_the_own_pass_and_its_variants(opened, batch_of, family, packed):
+    """As where memory holds a whole chunk: nothing is recorded first."""
+    model, batch = opened(family), batch_of()
+    cache, layers = probe(model, batch), list(range(model.n_layers))
+    own = OwnPass(model, batch, keep_prefix=True, by_bridge=False, packed=packed)
+    own.recording.variants_at_once = len(layers)
+    final = wave(model, own.recording, first_pass=own, cache=cache, layers=layers)
+    targets, scored = (
+        part[:, None].expand(-1, len(layers), -1) for part in (batch.targets, batch.scored_mask)
+    )
+    with torch.no_grad():
+        found = target_logprobs(own.recording.anatomy, final, targets, scored)
+    expected = open_target(model, batch, packed=packed).patched(cache)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5, equal_nan=True)

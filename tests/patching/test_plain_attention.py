@@ -5,10 +5,9 @@ import torch
 from tiny_models import FAMILIES
 from torch import nn
 
-from uds_lens.patching import open_target
+from uds_lens.patching import open_target, record
 from uds_lens.patching._packing import is_plain, plain_attention
 from uds_lens.patching._states import SpanCache
-from uds_lens.patching._wave import record
 
 LOWEST = torch.finfo(torch.float32).min
 

@@ -1,2 +1,2 @@
 from ._baseline import Baseline as Baseline
-from ._two_stage import RecordedBaseline as RecordedBaseline
+from ._baseline import RecordedBaseline as RecordedBaseline

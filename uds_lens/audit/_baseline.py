@@ -6,17 +6,22 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from uds_lens._progress import tell
+from uds_lens._settings import as_settings
+from uds_lens.audit._inputs import AuditInputs, Plan, Source, make_plan, sources_of, where_of
+from uds_lens.audit._memory import require_memory
+from uds_lens.audit._runner import Target, read_source, read_sources
 from uds_lens.data import Encoded, ExamplesLike
-from uds_lens.errors import warn_once
-from uds_lens.models import ModelSource, RetainSource
+from uds_lens.errors import ModelError, warn_once
+from uds_lens.models import ModelSource, RetainSource, check_compatible, read_checkpoint_info
 from uds_lens.results._comparing import STAGE_1_SETTINGS
 from uds_lens.results._depth_audit import DepthAudit
 from uds_lens.results._records import ModelRecord, provenance
@@ -25,9 +30,7 @@ from uds_lens.results._settings import AuditConfig, RunOptions
 from uds_lens.results._stage_1 import ControlFacts, RetainStage1, Stage1
 
 if TYPE_CHECKING:
-    from uds_lens.audit._inputs import AuditInputs, Plan
-    from uds_lens.audit._two_stage import PatchScores, RecordedBaseline, TargetScores
-
+    from uds_lens.audit._two_stage import PatchScores, TargetScores
 
 SAVED = SavedKind(
     "Baseline",
@@ -80,23 +83,25 @@ class Baseline(Stage1):
             ModelError: A checkpoint cannot be opened, or gives NaN.
             DataError: No examples.
         """
-        from uds_lens.audit._two_stage import measure_baseline
+        from uds_lens.audit._two_stage import measure_stages
 
-        return measure_baseline(full, retain, examples, control=control, config=config, options=options)
+        baseline, _ = measure_stages(
+            full, retain, None, examples, control=control, config=config, options=options
+        )
+        return baseline
 
     @property
     def key(self) -> str:
-        """What stage 1 depends on, hashed: weights, token ids, protocol, dtype, patch site, library version.
+        """Hash of what stage 1 depends on: weights, token ids, protocol, dtype, patch site, library version.
 
         Not tau, which is applied afterwards, and neither names nor paths.
         """
-        settings = self.config
         parts: dict[str, Any] = {
             "full": self.models["full"].fingerprint,
             "retain": self.models["retain"].fingerprint,
             "ids": self.provenance.get("ids_hash"),
             "uds_lens": self.provenance.get("versions", {}).get("uds_lens"),
-            **{name: getattr(settings, name) for name in STAGE_1_SETTINGS},
+            **{name: getattr(self.config, name) for name in STAGE_1_SETTINGS},
         }
         if self.retains:
             parts["retain"] = [retain.model.fingerprint for retain in self.retains]
@@ -105,7 +110,7 @@ class Baseline(Stage1):
         return hashlib.blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=16).hexdigest()
 
     def audit(self, unlearned: ModelSource, *, options: RunOptions | None = None) -> DepthAudit:
-        """Stage 2 of one model.
+        """Measure stage 2 of one model.
 
         Args:
             unlearned: `full` after an unlearning method.
@@ -123,7 +128,7 @@ class Baseline(Stage1):
     def audit_all(
         self, models: Sequence[ModelSource], *, options: RunOptions | None = None
     ) -> list[DepthAudit]:
-        """Stage 2 of several models; `full` is opened and recorded once for all of them.
+        """Measure stage 2 of several models; `full` is opened and recorded once for all of them.
 
         One model is in memory at a time. The states of all models are kept until `full` is opened (examples x
         layers x tokens x d_model numbers each), beyond `RunOptions.memory_gib` in temporary files.
@@ -131,11 +136,19 @@ class Baseline(Stage1):
         Returns:
             One audit per model, in their order.
         """
-        from uds_lens.audit._two_stage import audit_models
+        from uds_lens.audit._two_stage import measure_stage_2
 
-        return audit_models(self, models, options=options)
+        if not models:
+            return []
+        options, full, config = self._stage_2_options(options), self._where_full(), self.config
+        sources = sources_of("unlearned", list(models))
+        plan = self._stage_2_plan(sources, options)
+        states = read_sources(full, sources, plan, config=config, options=options)
+        with Target(full, plan, config=config, options=options) as target:
+            return measure_stage_2(self, states, target)
 
-    def recorded(self, *, options: RunOptions | None = None) -> AbstractContextManager[RecordedBaseline]:
+    @contextmanager
+    def recorded(self, *, options: RunOptions | None = None) -> Iterator[RecordedBaseline]:
         """Keep `full` open and recorded, for many stage 2 in a row: two models in memory, the least work per model.
 
         Args:
@@ -153,12 +166,14 @@ class Baseline(Stage1):
             >>> scores
             [0.0, 1.0]
         """
-        from uds_lens.audit._two_stage import recorded
-
-        return recorded(self, options=options)
+        options, full, config = self._stage_2_options(options), self._where_full(), self.config
+        plan = self._stage_2_plan([], options)
+        require_memory(full, plan, n_sources=1, config=config, options=options, keep=True)
+        with Target(full, plan, config=config, options=options, keep=True) as target:
+            yield RecordedBaseline(self, plan, target, options)
 
     def with_full(self, full: ModelSource) -> Baseline:
-        """The same baseline with another place to open `full` from (its weights are checked when it is opened)."""
+        """Return the same baseline with another place to open `full` from (its weights are checked there)."""
         return dataclasses.replace(self, full=full)
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -174,15 +189,84 @@ class Baseline(Stage1):
         """
         return cls(**load_result(path, SAVED))
 
-    def _retain_note(self) -> str:
-        n = len(self.retains)
-        return f"retain={n} models" if n else f"retain={self.models['retain'].name!r}"
-
     def __repr__(self) -> str:
+        n = len(self.retains)
+        retain = f"{n} models" if n else repr(self.models["retain"].name)
         return (
             f"Baseline({len(self.examples)} examples, {len(self.skipped)} skipped, {self.s1_delta.shape[1]} layers, "
-            f"full={self.models['full'].name!r}, {self._retain_note()})"
+            f"full={self.models['full'].name!r}, retain={retain})"
         )
+
+    def _where_full(self) -> ModelSource:
+        return self.full if self.full is not None else self.models["full"].name
+
+    def _stage_2_options(self, options: RunOptions | None) -> RunOptions:
+        """Take the plain engine where stage 1 did, unless one is named."""
+        options = as_settings(RunOptions, options, name="options")
+        if options.engine == "auto" and self.provenance.get("engine") == "naive":
+            tell("stage 2 is measured by the naive engine, as stage 1 was")
+            return dataclasses.replace(options, engine="naive")
+        return options
+
+    def _stage_2_plan(self, sources: Sequence[Source], options: RunOptions) -> Plan:
+        """Tokenise and batch again, and check the tokens against those of stage 1."""
+        full = self._where_full()
+        try:
+            read_checkpoint_info(full, **where_of(options))
+        except ModelError as error:
+            if self.full is not None:
+                raise
+            raise ModelError(
+                f"the `full` this baseline was measured with, {self.models['full'].name!r}, cannot be opened from "
+                f"here: {error} Say where it is: baseline.with_full(directory)."
+            ) from error
+        plan = make_plan(
+            {"full": full, **{source.name: source.model for source in sources}},
+            self.examples,
+            control=None if self.control is None else self.control.examples,
+            config=self.config,
+            options=options,
+        )
+        hashes = plan.encoded.ids_hash, None if plan.control is None else plan.control.ids_hash
+        known = None if self.control is None else self.control.ids_hash
+        if hashes != (self.provenance.get("ids_hash"), known):
+            raise ModelError(
+                "the tokenizer of `full` no longer gives the tokens this baseline was measured on: measure it again."
+            )
+        return plan
+
+
+@dataclass(frozen=True, eq=False)
+class RecordedBaseline:
+    """A baseline whose `full` is open and recorded; made by `Baseline.recorded`."""
+
+    baseline: Baseline
+    """Stage 1."""
+
+    plan: Plan
+    """Rows and batches."""
+
+    target: Target
+    """`full`, open."""
+
+    options: RunOptions
+    """How it is run."""
+
+    def audit(self, unlearned: ModelSource) -> DepthAudit:
+        """Measure stage 2 of one model: one pass over it, and its patched variants.
+
+        Raises:
+            IncompatibleModelsError: The model does not fit `full`.
+            ModelError: The model cannot be opened, or gives NaN.
+        """
+        from uds_lens.audit._two_stage import measure_stage_2
+
+        options = self.options
+        info = read_checkpoint_info(unlearned, **where_of(options))
+        check_compatible({"full": read_checkpoint_info(self.target.model), "unlearned": info})
+        config = self.baseline.config
+        source = read_source(unlearned, self.plan, role="unlearned", config=config, options=options)
+        return measure_stage_2(self.baseline, [source], self.target)[0]
 
 
 def baseline_of(
@@ -194,16 +278,7 @@ def baseline_of(
     config: AuditConfig,
     full: ModelSource,
 ) -> Baseline:
-    """Stage 1 as a record.
-
-    Args:
-        scores: The pass over `full`; the retain models are its first sources.
-        retains: Their records.
-        plan: What was run.
-        inputs: Where samples were drawn from.
-        config: What is measured.
-        full: Where `full` is opened again.
-    """
+    """Put stage 1 into a record; the retain models are the first sources of `scores`."""
     n, rows = len(plan.encoded.rows), plan.encoded.rows
     by_retain = tuple(
         RetainStage1(
@@ -215,6 +290,17 @@ def baseline_of(
         )
         for record, patched in zip(retains, scores.sources, strict=False)
     )
+    control = None
+    if plan.control is not None:
+        control = ControlFacts(
+            examples=tuple(row.example for row in plan.control.rows),
+            skipped=tuple(plan.control.skipped),
+            ids_hash=plan.control.ids_hash,
+            sample=None if inputs.control is None else inputs.control.sample,
+            n_tokens=_n_tokens(plan.control),
+            s_full=scores.s_full[n:],
+            s1_delta=_mean([r.control_s1_delta for r in by_retain if r.control_s1_delta is not None]),
+        )
     origin = provenance(
         engine=scores.engine,
         device=scores.device,
@@ -234,25 +320,8 @@ def baseline_of(
         s1_norm_ratio=_mean([retain.s1_norm_ratio for retain in by_retain]),
         s1_cosine=_mean([retain.s1_cosine for retain in by_retain]),
         retains=by_retain if len(by_retain) > 1 else (),
-        control=_control(scores, by_retain, plan, inputs),
+        control=control,
         full=full,
-    )
-
-
-def _control(
-    scores: TargetScores, retains: Sequence[RetainStage1], plan: Plan, inputs: AuditInputs
-) -> ControlFacts | None:
-    if plan.control is None:
-        return None
-    n = len(plan.encoded.rows)
-    return ControlFacts(
-        examples=tuple(row.example for row in plan.control.rows),
-        skipped=tuple(plan.control.skipped),
-        ids_hash=plan.control.ids_hash,
-        sample=None if inputs.control is None else inputs.control.sample,
-        n_tokens=_n_tokens(plan.control),
-        s_full=scores.s_full[n:],
-        s1_delta=_mean([r.control_s1_delta for r in retains if r.control_s1_delta is not None]),
     )
 
 
@@ -273,9 +342,16 @@ def join_stages(
     origin: Mapping[str, Any],
 ) -> DepthAudit:
     """Join the stages; `scores` None means the model is a retain model itself, whose stage 2 is its stage 1."""
-    delta, ratio, cosine, control = (
-        _stage_1_of(baseline, unlearned) if scores is None else _split(scores, plan)
-    )
+    n = len(plan.encoded.rows)
+    if scores is not None:
+        delta, ratio, cosine = scores.delta[:n], scores.norm_ratio[:n], scores.cosine[:n]
+        control = None if plan.control is None else scores.delta[n:]
+    else:
+        same = [r for r in baseline.retains if r.model.fingerprint == unlearned.fingerprint]
+        stage_1: Any = same[0] if same else baseline
+        delta, ratio, cosine = stage_1.s1_delta, stage_1.s1_norm_ratio, stage_1.s1_cosine
+        control = None if baseline.control is None else baseline.control.s1_delta
+        control = same[0].control_s1_delta if same else control
     audit = DepthAudit(
         config=baseline.config,
         models={**baseline.models, "unlearned": unlearned},
@@ -298,22 +374,16 @@ def join_stages(
     return audit
 
 
-_Stage2 = tuple[Tensor, Tensor, Tensor, Tensor | None]
-"""Delta, norm ratio and cosine on the forget set; delta on the control facts."""
-
-
-def _split(scores: PatchScores, plan: Plan) -> _Stage2:
-    n = len(plan.encoded.rows)
-    control = None if plan.control is None else scores.delta[n:]
-    return scores.delta[:n], scores.norm_ratio[:n], scores.cosine[:n], control
-
-
-def _stage_1_of(baseline: Baseline, record: ModelRecord) -> _Stage2:
-    for retain in baseline.retains:
-        if retain.model.fingerprint == record.fingerprint:
-            return retain.s1_delta, retain.s1_norm_ratio, retain.s1_cosine, retain.control_s1_delta
-    control = None if baseline.control is None else baseline.control.s1_delta
-    return baseline.s1_delta, baseline.s1_norm_ratio, baseline.s1_cosine, control
+def origin_of_stage_2(baseline: Baseline, target: Target) -> dict[str, Any]:
+    """Return the provenance of audits whose stage 1 was measured before."""
+    now = provenance(
+        engine=target.engine,
+        device=str(target.model.device),
+        rows=target.rows,
+        rendered_prompt=baseline.provenance.get("first_prompt"),
+        ids_hash=baseline.provenance["ids_hash"],
+    )
+    return {**now, "sample": baseline.provenance.get("sample"), "stage_1": dict(baseline.provenance)}
 
 
 def _warn_if_unmeasurable(audit: DepthAudit, baseline: Baseline) -> None:

@@ -32,7 +32,7 @@ from uds_lens.models import (
     read_checkpoint_info,
 )
 from uds_lens.patching import ModelCosts, choose_reading, fall_back, row_layout
-from uds_lens.patching._passes import may_be_packable
+from uds_lens.patching._side_by_side import may_be_packable
 from uds_lens.results._settings import AuditConfig, RunOptions
 
 if TYPE_CHECKING:
@@ -48,31 +48,31 @@ class ForgetSet(NamedTuple):
     """In the order of the source."""
     sample: dict[str, Any] | None
     """Limit, number of all, way and seed, where not all of them are measured; for the record. With the first ones also
-    what the whole is sorted by: `subject`, `type`, None where it is mixed, or `unknown` where nothing tells."""
+    what the whole is sorted by: `subject`, `type`, None where it is mixed, or `unknown` where nothing shows it."""
 
 
 def forget_set(
     examples: ExampleSource | Iterable[ForgetExample | Mapping[str, Any]], config: AuditConfig
 ) -> ForgetSet:
-    """Read the examples, check that some have an entity, and keep as many as `config.limit` says.
+    """Read the examples, check that some have an entity, and keep as many as `config.limit` allows.
 
     Raises:
         DataError: There are none, they cannot be read, or none of them has an entity.
     """
-    found = as_examples(examples)
-    if not found:
+    rows = as_examples(examples)
+    if not rows:
         raise DataError("no examples: an audit needs at least one row with question, answer and entity.")
-    if not any((example.entity or "").strip() for example in found):
+    if not any((example.entity or "").strip() for example in rows):
         raise DataError(
-            f"none of the {len(found)} examples has an `entity`, the words of the answer that carry the knowledge, so "
+            f"none of the {len(rows)} examples has an `entity`, the words of the answer that carry the knowledge, so "
             "nothing can be measured. Use data that has them (TOFU's forget10: jaeunglee/uds-annotated-tofu on the "
             "Hub), mark them (uds-lens annotate, or ul.annotate), or add a column `entity`."
         )
-    if config.limit is None or config.limit >= len(found):
-        return ForgetSet(found, None)
-    kept = sample_examples(found, config.limit, seed=config.seed, sample=config.sample)
-    told = {"limit": config.limit, "of": len(found), "sample": config.sample, "seed": config.seed}
-    return ForgetSet(kept, told | ({"sorted_by": sorted_by(found)} if config.sample == "first" else {}))
+    if config.limit is None or config.limit >= len(rows):
+        return ForgetSet(rows, None)
+    kept = sample_examples(rows, config.limit, seed=config.seed, sample=config.sample)
+    sample = {"limit": config.limit, "of": len(rows), "sample": config.sample, "seed": config.seed}
+    return ForgetSet(kept, sample | ({"sorted_by": sorted_by(rows)} if config.sample == "first" else {}))
 
 
 class AuditInputs(NamedTuple):
@@ -95,21 +95,21 @@ def audit_inputs(examples: ExamplesLike, control: ExamplesLike | None, config: A
     Raises:
         DataError: A set is empty, cannot be read or has no entity, or the control holds examples of the forget set.
     """
-    asked = forget_set(examples, config)
+    forget = forget_set(examples, config)
     if control is None:
-        return AuditInputs(asked, None)
+        return AuditInputs(forget, None)
     try:
         kept = forget_set(control, config)
     except DataError as error:
         raise DataError(Setting("control"), ": ", *error.args) from error
-    forgotten = {(example.question, example.answer) for example in asked.examples}
+    forgotten = {(example.question, example.answer) for example in forget.examples}
     both = sum((example.question, example.answer) in forgotten for example in kept.examples)
     if both:
         raise DataError(
             Setting("control"),
             f" holds {both} of the examples to forget: it must hold facts that full and retain both know.",
         )
-    return AuditInputs(asked, kept)
+    return AuditInputs(forget, kept)
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class Source:
     """A model whose states are patched into `full`."""
 
     role: Literal["retain", "unlearned"]
-    """What it is in the audit."""
+    """Its role in the audit."""
 
     index: int
     """Its place among several of its role, from 1; 0 where it is the only one."""
@@ -145,8 +145,7 @@ def sources_of(role: Literal["retain", "unlearned"], models: ModelSource | Seque
         return [Source(role, 0, cast("ModelSource", models))]
     if not models:
         raise ConfigError(Setting(role), " must name at least one model; got an empty list.")
-    first = 0 if len(models) == 1 else 1
-    return [Source(role, i, model) for i, model in enumerate(models, start=first)]
+    return [Source(role, i, model) for i, model in enumerate(models, start=int(len(models) > 1))]
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,7 +165,7 @@ class Plan:
     """Control facts: rows, and what was skipped; None without a control."""
 
     packed: bool = False
-    """Whether all models run on packed rows (see `uds_lens.patching._passes`)."""
+    """Whether all models run on packed rows (see `uds_lens.patching._packing`)."""
 
     _made: dict[tuple[PaddingSide, tuple[int, ...]], TokenBatch] = field(default_factory=dict, repr=False)
     """Tensors made so far: every model runs on the same."""
@@ -188,36 +187,36 @@ class Plan:
         return [len(row.ids) for row in self.rows]
 
     def reading(self, model: HookedModel, *, site: Site, packed: bool, engine: Engine) -> Engine:
-        """Engine that reads the model's states; where `engine` is `auto`, tried on two rows first."""
+        """Return the engine that reads the model's states; where `engine` is `auto`, tried on two rows first."""
         if engine != "auto" or site != "resid_post" or not self.rows:
             return "naive" if engine == "naive" else "wavefront"
         kind = _kind(model, packed)
         if kind not in self._readings:
             rows = sorted({self.lengths.index(max(self.lengths)), self.lengths.index(min(self.lengths))})
-            self._readings[kind] = choose_reading(model, self.tried(model, rows), packed=packed)
+            self._readings[kind] = choose_reading(model, self.batch_to_try(model, rows), packed=packed)
         return self._readings[kind]
 
     def read_plainly(self, model: HookedModel, why: Exception, *, packed: bool) -> Engine:
-        """From now on, since the fast way failed after all; warns."""
+        """Read such models by the plain engine from now on, since the fast way failed after all; warns."""
         self._readings[_kind(model, packed)] = engine = fall_back(model, why)
         self.fallen.append(model.name)
         return engine
 
     def batches_for(self, model: HookedModel) -> list[list[int]]:
-        """Row indices of each batch, cut where rows of the model give other numbers side by side than alone."""
+        """Return the rows of each batch, split where rows of the model give other numbers together than alone."""
         return row_layout(model).split(self.batches, self.lengths)
 
-    def tried(self, model: HookedModel, rows: Sequence[int]) -> TokenBatch:
-        """Tensors of those of some rows that may stand beside the first."""
+    def batch_to_try(self, model: HookedModel, rows: Sequence[int]) -> TokenBatch:
+        """Make tensors of those of some rows that may be batched with the first."""
         layout = row_layout(model)
         return self.batch_of(layout.split([rows], self.lengths)[0], layout.padding_side)
 
     def batch(self, number: int) -> TokenBatch:
-        """Tensors of one batch."""
+        """Make tensors of one batch."""
         return self.batch_of(self.batches[number])
 
     def batch_of(self, rows: Sequence[int], side: PaddingSide = "left") -> TokenBatch:
-        """Tensors of some rows, padded on a side."""
+        """Make tensors of some rows, padded on a side."""
         key = (side, tuple(rows))
         if key not in self._made:
             self._made[key] = make_batch(
@@ -249,6 +248,15 @@ def _kind(model: HookedModel, packed: bool) -> tuple[object, ...]:
     return (type(model.hf), model.dtype, model.device.type, packed, model.is_wrapped, model.runs_hooks)
 
 
+def where_of(options: RunOptions) -> dict[str, Any]:
+    """Return the options that checkpoints are found with."""
+    return {
+        "revision": options.revision,
+        "offline": options.offline,
+        "trust_remote_code": options.trust_remote_code,
+    }
+
+
 def make_plan(
     models: Mapping[str, ModelSource],
     examples: Sequence[ForgetExample],
@@ -269,22 +277,23 @@ def make_plan(
     Raises:
         IncompatibleModelsError: The checkpoints differ where they must agree.
     """
-    where = {"offline": options.offline, "trust_remote_code": options.trust_remote_code}
-    infos = {
-        role: read_checkpoint_info(model, revision=options.revision, **where)
-        for role, model in models.items()
-    }
+    infos = {role: read_checkpoint_info(model, **where_of(options)) for role, model in models.items()}
     tokenizer: PreTrainedTokenizerFast = check_compatible(infos)
-    how: dict[str, Any] = {"protocol": config.protocol, "scope": config.scope, "chat": config.chat}
-    encoded = encode(examples, tokenizer, **how)
-    facts = None if control is None else encode(control, tokenizer, **how)
+    encoded, facts = (
+        None
+        if rows is None
+        else encode(rows, tokenizer, protocol=config.protocol, scope=config.scope, chat=config.chat)
+        for rows in (examples, control)
+    )
+    assert encoded is not None
     full = next(iter(infos.values()))
     plain = not options.trust_remote_code and options.device_map is None and options.engine != "naive"
-    packed = plain and config.site == "resid_post"
-    packed = packed and all(may_be_packable(m, full.shape["architecture"]) for m in models.values())
+    packed = (
+        plain
+        and config.site == "resid_post"
+        and all(may_be_packable(model, full.shape["architecture"]) for model in models.values())
+    )
     costs = ModelCosts.of(full.config, pick_device(options.device))
     rows = [*encoded.rows, *(facts.rows if facts else ())]
     batches = costs.batches(rows, token_budget=options.token_budget, packed=packed)
-    return Plan(
-        encoded=encoded, control=facts, batches=batches, pad_token_id=tokenizer.pad_token_id, packed=packed
-    )
+    return Plan(encoded, batches, tokenizer.pad_token_id, control=facts, packed=packed)

@@ -1,4 +1,4 @@
-"""When memory runs out: halve the batch and go on; and how much is needed, told before the run."""
+"""Halve batches when memory runs out, and estimate before a run how much it needs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 
 from uds_lens._compat.bitsandbytes import is_4bit_config
 from uds_lens._compat.torch import is_out_of_memory
-from uds_lens.audit._inputs import Plan
+from uds_lens.audit._inputs import Plan, where_of
 from uds_lens.errors import ModelError, Setting, warn_once
 from uds_lens.models import ModelSource, pick_device
 from uds_lens.models._checkpoint import LOADING, load_config
@@ -39,8 +39,8 @@ def run_halving(
     Args:
         rows: Row numbers of one batch.
         work: Does the rows given to it, and keeps nothing of an attempt that raised.
-        relieve: Gives memory back, and says whether that may be enough to try the same rows again.
-        about: What runs, and how: the warning is given once for each.
+        relieve: Gives memory back; whether that may be enough to try the same rows again.
+        about: Key of the warning, which is given once for each.
 
     Returns:
         The pieces that ran.
@@ -65,7 +65,9 @@ def run_halving(
                 Setting("device", "cpu"),
                 ".",
             ) from error
-    _free()
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
     if again:
         return run_halving(rows, work, relieve=relieve, about=about)
     warn_once(
@@ -78,15 +80,9 @@ def run_halving(
     return [piece for half in halves for piece in run_halving(half, work, relieve=relieve, about=about)]
 
 
-def _free() -> None:
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
-
-
 @dataclass(frozen=True)
 class MemoryEstimate:
-    """What an audit will hold at its largest moment, in bytes."""
+    """Memory of an audit at its largest moment, in bytes."""
 
     weights: int
     """One model, the only one in memory."""
@@ -107,8 +103,8 @@ class MemoryEstimate:
 
     def __str__(self) -> str:
         parts = (("weights", self.weights), ("states", self.states), ("batch", self.batch))
-        told = ", ".join(f"{name} {value / GIB:.2f}" for name, value in parts)
-        return f"needs about {self.total / GIB:.2f} GiB ({told}) of {self.available / GIB:.2f} GiB free"
+        shares = ", ".join(f"{name} {value / GIB:.2f}" for name, value in parts)
+        return f"needs about {self.total / GIB:.2f} GiB ({shares}) of {self.available / GIB:.2f} GiB free"
 
     def require(self) -> None:
         """Raise unless it fits.
@@ -209,14 +205,8 @@ def memory_of_audit(
     """
     if not options.check_memory or options.device_map is not None or not isinstance(full, str | os.PathLike):
         return None
-    settings = load_config(
-        full,
-        revision=options.revision,
-        offline=options.offline,
-        trust_remote_code=options.trust_remote_code,
-    )
     estimate = estimate_memory(
-        settings,
+        load_config(full, **where_of(options)),
         plan,
         n_sources=n_sources,
         dtype=config.dtype,
@@ -237,11 +227,7 @@ def require_memory(
     options: RunOptions,
     keep: bool = False,
 ) -> None:
-    """Log what `memory_of_audit` says, and raise if it is not there.
-
-    Raises:
-        ModelError: It cannot fit.
-    """
+    """Log the estimate, and raise `ModelError` if that memory is not there."""
     estimate = memory_of_audit(full, plan, n_sources=n_sources, config=config, options=options, keep=keep)
     if estimate is not None:
         logger.info("the audit %s", estimate)
@@ -249,7 +235,7 @@ def require_memory(
 
 
 def free_bytes(device: str) -> int:
-    """Free memory of a device, in bytes."""
+    """Return the free memory of a device, in bytes."""
     kind = torch.device(device)
     if kind.type == "cuda":
         return int(torch.cuda.mem_get_info(kind)[0])

@@ -1,42 +1,54 @@
-"""What an earlier run left: it is kept where it answers the same question, and measured again where not."""
+"""Audits of one model or of many in a folder: kept where they answer the same question, measured where not."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from uds_lens._progress import about
 from uds_lens._storage import atomic_write_text, require_fresh
 from uds_lens.audit._baseline import Baseline
+from uds_lens.audit._inputs import Plan, audit_inputs, make_plan, sources_of
+from uds_lens.audit._runner import opened
 from uds_lens.errors import ConfigError, ResultFormatError, warn_once
 from uds_lens.models import check_compatible, read_checkpoint_info
+from uds_lens.results._comparing import STAGE_1_SETTINGS
 from uds_lens.results._depth_audit import DepthAudit
+from uds_lens.results._records import versions
 from uds_lens.results._saving import audits_in, is_audit
 from uds_lens.results._stage_1 import ControlFacts
 
 if TYPE_CHECKING:
-    from uds_lens.audit._inputs import Plan
     from uds_lens.data import Encoded, ForgetExample
     from uds_lens.results import AuditConfig, RunOptions
 
 
+BASELINE = "baseline"
+"""Directory of stage 1, beside those of the audits."""
+
+TABLE, BEGINS = "table.csv", b"model,uds,uds_low,uds_high,"
+"""Name of the table of a folder, and how it begins."""
+
+Told = Callable[[str, DepthAudit], None]
+"""Called with the name and the audit of each model, as soon as it is saved."""
+
 Result = TypeVar("Result", DepthAudit, Baseline)
-"""What an earlier run may have left."""
+"""A result that an earlier run may have left."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked: models, examples, settings. Weights are compared by fingerprint, never by name or date."""
+    """Models, examples and settings of an audit. Weights are compared by fingerprint, never by name or date."""
 
     full: str
-    """Model that knows."""
+    """Model that was trained on everything."""
 
     retain: str | Sequence[str]
-    """Model that never did, or several."""
+    """Model that never saw the forget set, or several."""
 
     examples: Sequence[ForgetExample]
     """The forget set."""
@@ -53,34 +65,55 @@ class Question:
     _fingerprints: dict[str, str] = field(default_factory=dict)
 
     def audit_at(self, place: Path, unlearned: str) -> DepthAudit | None:
-        """The saved audit of this model in a directory; None where there is none, another, or a broken one (told)."""
+        """Load the audit of this model from a directory; None, with a warning if broken, where it is not there."""
         return self._same(_loaded(DepthAudit, place), {"unlearned": unlearned})
 
     def baseline_at(self, place: Path) -> Baseline | None:
-        """The saved stage 1 in a directory, or None, as `audit_at`; settings applied afterwards (tau) may differ."""
-        found = _loaded(Baseline, place)
-        if found is None:
+        """Load stage 1 from a directory, as `audit_at`; settings applied afterwards (tau) may differ."""
+        saved = _loaded(Baseline, place)
+        if saved is None:
             return None
-        return self._same(replace(found, config=self._after_stage_1(found.config), full=self.full), {})
+        stage_1 = {name: getattr(saved.config, name) for name in STAGE_1_SETTINGS}
+        return self._same(replace(saved, config=replace(self.config, **stage_1), full=self.full), {})
 
-    def _after_stage_1(self, saved: AuditConfig) -> AuditConfig:
-        """The settings asked for, with those that stage 1 depends on as they were saved."""
-        from uds_lens.results._comparing import STAGE_1_SETTINGS
+    def measured(self, unlearned: str) -> DepthAudit:
+        """Measure both stages of one model in one run."""
+        return DepthAudit.run(
+            self.full,
+            self.retain,
+            unlearned,
+            self.examples,
+            control=self.control,
+            config=self.config,
+            options=self.options,
+        )
 
-        return replace(self.config, **{name: getattr(saved, name) for name in STAGE_1_SETTINGS})
+    def measured_baseline(self) -> Baseline:
+        """Measure stage 1."""
+        return Baseline.measure(
+            self.full,
+            self.retain,
+            self.examples,
+            control=self.control,
+            config=self.config,
+            options=self.options,
+        )
 
     def _same(self, result: Result | None, others: Mapping[str, str]) -> Result | None:
-        """`result`, if everything it depends on is what is asked for; what is cheap to compare comes first."""
-        from uds_lens.results._records import versions
-
+        """Return `result` if all it depends on is what is asked for; what is cheap to compare comes first."""
         if result is None or result.config != self.config:
             return None
-        told = result.provenance
-        if told.get("versions", {}).get("uds_lens") != versions()["uds_lens"]:
+        origin = result.provenance
+        if origin.get("versions", {}).get("uds_lens") != versions()["uds_lens"]:
             return None
-        if self.options.engine not in ("auto", told.get("engine")):
+        if self.options.engine not in ("auto", origin.get("engine")):
             return None
-        if told.get("ids_hash") != self._plan.encoded.ids_hash or not self._same_facts(result):
+        if not _same_rows(result, origin.get("ids_hash"), self._plan.encoded):
+            return None
+        control, planned = result.control, self._plan.control
+        if (control is None) != (planned is None):
+            return None
+        if control is not None and planned is not None and not _same_rows(control, control.ids_hash, planned):
             return None
         models = {"full": self.full, **self.retains, **others}
         same = result.roles.keys() == models.keys() and all(
@@ -91,24 +124,10 @@ class Question:
     @property
     def retains(self) -> Mapping[str, str]:
         """The retain models by role."""
-        from uds_lens.audit._inputs import sources_of
-
         return {source.name: str(source.model) for source in sources_of("retain", self.retain)}
-
-    def _same_facts(self, result: DepthAudit | Baseline) -> bool:
-        """Whether forget set and control are what is asked for."""
-        if not _same_rows(result, self._plan.encoded):
-            return False
-        if result.control is None or self._plan.control is None:
-            return result.control is None and self._plan.control is None
-        return result.control.ids_hash == self._plan.control.ids_hash and _same_rows(
-            result.control, self._plan.control
-        )
 
     @cached_property
     def _plan(self) -> Plan:
-        from uds_lens.audit._inputs import audit_inputs, make_plan
-
         inputs = audit_inputs(self.examples, self.control, self.config)
         return make_plan(
             {"full": self.full},
@@ -119,21 +138,20 @@ class Question:
         )
 
     def _weights(self, model: str) -> str:
-        from uds_lens.audit._runner import opened
-
         if model not in self._fingerprints:
             with opened(model, self.config, self.options) as hooked:
                 self._fingerprints[model] = hooked.fingerprint
         return self._fingerprints[model]
 
 
-def _same_rows(found: DepthAudit | Baseline | ControlFacts, encoded: Encoded) -> bool:
+def _same_rows(saved: DepthAudit | Baseline | ControlFacts, ids_hash: object, encoded: Encoded) -> bool:
     rows = [row.example for row in encoded.rows]
-    return list(found.examples) == rows and list(found.skipped) == encoded.skipped
+    same = ids_hash == encoded.ids_hash
+    return same and list(saved.examples) == rows and list(saved.skipped) == encoded.skipped
 
 
 def _loaded(kind: type[Result], place: Path) -> Result | None:
-    """A saved result, or None where there is none; one that cannot be read is told, since it is measured again."""
+    """Load a result; None where there is none, or, with a warning, where it cannot be read."""
     if not (place / "manifest.json").is_file():
         return None
     try:
@@ -145,18 +163,8 @@ def _loaded(kind: type[Result], place: Path) -> Result | None:
         return None
 
 
-# Audits of one model or of many, each saved as soon as it is measured, and taken up where a run was
-# stopped.
-
-BASELINE = "baseline"
-"""Directory of stage 1, beside those of the audits."""
-
-Told = Callable[[str, DepthAudit], None]
-"""Is called with the name and the audit of each model, as soon as it is saved."""
-
-
 def audit_places(out: Path, names: Sequence[str]) -> dict[str, Path]:
-    """Where the audits of these models go: one in `out` itself, several in directories of it.
+    """Return where the audits of these models go: one in `out` itself, several in directories of it.
 
     Raises:
         ConfigError: `out` holds one audit and several are to go there, or the other way round.
@@ -173,14 +181,10 @@ def audit_places(out: Path, names: Sequence[str]) -> dict[str, Path]:
 
 
 def require_places(places: Iterable[Path], *, baseline: Path | None = None) -> None:
-    """Find out before the work, not after it, that results cannot be saved there.
-
-    Args:
-        places: Where audits go.
-        baseline: Where stage 1 goes, if it is saved.
+    """Check before the work that audits, and stage 1 if it is saved, can be written there.
 
     Raises:
-        ResultFormatError: A place holds something else than what goes there.
+        ResultFormatError: A place holds something else.
         StorageError: A place cannot be written to.
     """
     for place in places:
@@ -206,7 +210,7 @@ def check_models(question: Question, models: Mapping[str, str]) -> None:
 def found_in(
     question: Question, models: Mapping[str, str], places: Mapping[str, Path]
 ) -> dict[str, DepthAudit]:
-    """Finished audits of the same weights, examples and settings, by name."""
+    """Load the finished audits of the same weights, examples and settings, by name."""
     tried = {name: question.audit_at(places[name], model) for name, model in models.items()}
     return {name: audit for name, audit in tried.items() if audit is not None}
 
@@ -214,23 +218,11 @@ def found_in(
 def audit_alone(
     question: Question, models: Mapping[str, str], place: Path, *, told: Told | None = None
 ) -> dict[str, DepthAudit]:
-    """Both stages of one model in one run, saved in `place` itself; nothing where `models` has none."""
-    found = {}
-    for name, model in models.items():
-        with about(name):
-            found[name] = DepthAudit.run(
-                question.full,
-                question.retain,
-                model,
-                question.examples,
-                control=question.control,
-                config=question.config,
-                options=question.options,
-            )
-        found[name].save(place)
-        if told is not None:
-            told(name, found[name])
-    return found
+    """Measure both stages of one model in one run, saved in `place` itself; nothing where `models` has none."""
+    return {
+        name: _saved(name, name, partial(question.measured, model), place, told)
+        for name, model in models.items()
+    }
 
 
 def audit_many(
@@ -242,7 +234,7 @@ def audit_many(
     keep_full: bool = False,
     told: Told | None = None,
 ) -> dict[str, DepthAudit]:
-    """Stage 1 once, then one model after the other, each saved in a directory of `out` as soon as it is measured.
+    """Measure stage 1 once, then one model after the other, each saved in a directory of `out` at once.
 
     Args:
         question: What is measured.
@@ -258,52 +250,41 @@ def audit_many(
     baseline = None if redo else question.baseline_at(out / BASELINE)
     if baseline is None:
         with about("stage 1"):
-            baseline = Baseline.measure(
-                question.full,
-                question.retain,
-                question.examples,
-                control=question.control,
-                config=question.config,
-                options=question.options,
-            )
+            baseline = question.measured_baseline()
         baseline.save(out / BASELINE)
-    found = {}
-    with _stage_2(baseline, question, keep_full) as measure:
-        for number, (name, model) in enumerate(models.items(), start=1):
-            with about(f"{name} ({number} of {len(models)})"):
-                found[name] = measure(model)
-            found[name].save(out / name)
-            if told is not None:
-                told(name, found[name])
-    return found
+    with baseline.recorded(options=question.options) if keep_full else nullcontext() as recorded:
+
+        def measure(model: str) -> DepthAudit:
+            return recorded.audit(model) if recorded else baseline.audit(model, options=question.options)
+
+        return {
+            name: _saved(
+                name,
+                f"{name} ({number} of {len(models)})",
+                partial(measure, model),
+                out / name,
+                told,
+            )
+            for number, (name, model) in enumerate(models.items(), start=1)
+        }
 
 
-@contextmanager
-def _stage_2(
-    baseline: Baseline, question: Question, keep_full: bool
-) -> Iterator[Callable[[str], DepthAudit]]:
-    """What measures one model: with `full` kept open and recorded, or opened for each."""
-    if keep_full:
-        with baseline.recorded(options=question.options) as recorded:
-            yield recorded.audit
-    else:
-        yield lambda model: baseline.audit(model, options=question.options)
-
-
-# `table.csv`: one row per audit of a folder.
-
-TABLE = "table.csv"
-"""Name of the file."""
-
-BEGINS = b"model,uds,uds_low,uds_high,"
-"""How such a table begins."""
+def _saved(
+    name: str, label: str, measure: Callable[[], DepthAudit], place: Path, told: Told | None
+) -> DepthAudit:
+    with about(label):
+        audit = measure()
+    audit.save(place)
+    if told is not None:
+        told(name, audit)
+    return audit
 
 
 def require_table(folder: Path) -> None:
-    """Find out before the work that the table can be written.
+    """Check before the work that the table of a folder can be written.
 
     Raises:
-        ResultFormatError: Another file of its name stands there.
+        ResultFormatError: Another file of its name is there.
         StorageError: Nothing can be written there.
     """
     require_fresh(folder / TABLE, directory=False, begins=BEGINS)
@@ -321,24 +302,15 @@ def write_folder_table(folder: Path, audits: Mapping[str, DepthAudit]) -> Path:
     """
     import pandas as pd
 
-    rows = [_row(name, audit) for name, audit in {**audits, **_others(folder, audits)}.items()]
+    known = dict(audits)
+    for place in audits_in(folder, depth=1):
+        if place.name not in audits:
+            with suppress(ResultFormatError):  # a warning is given where they are loaded to be used
+                known[place.name] = DepthAudit.load(place)
+    rows = [
+        {"model": name, **{k: v for k, v in audit.summary().items() if isinstance(v, int | float)}}
+        for name, audit in known.items()
+    ]
     require_table(folder)
     atomic_write_text(folder / TABLE, pd.DataFrame(rows).to_csv(index=False))
     return folder / TABLE
-
-
-def _others(folder: Path, audits: Mapping[str, DepthAudit]) -> dict[str, DepthAudit]:
-    """Audits in the folder that are not at hand; those that cannot be read are told when they are loaded, not here."""
-    found: dict[str, DepthAudit] = {}
-    for place in audits_in(folder, depth=1):
-        if place.name not in audits:
-            try:
-                found[place.name] = DepthAudit.load(place)
-            except ResultFormatError:
-                continue
-    return found
-
-
-def _row(name: str, audit: DepthAudit) -> dict[str, object]:
-    numbers = {key: value for key, value in audit.summary().items() if isinstance(value, int | float)}
-    return {"model": name, **numbers}

@@ -1,7 +1,7 @@
 """Run an audit's passes: batches, spilling to disk, halving when memory runs out, falling back to the plain engine.
 
-What is measured is in `_two_stage.py`. Here stand the states of sources (`SourceStates`, on the CPU, above a budget on
-disk), `read_sources`, and `Target`, which keeps `full` open.
+The measurement itself is in `_two_stage.py`. Here are the states of sources (`SourceStates`, on the CPU, above a budget
+on disk), `read_sources`, and `Target`, which keeps `full` open.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from uds_lens._compat.torch import is_out_of_memory
 from uds_lens._progress import about, progress
 from uds_lens._storage import IN_TEMPORARY, SpillFolder, writing
 from uds_lens._types import Engine, LastLayer, Site
-from uds_lens.audit._inputs import Plan, Source
+from uds_lens.audit._inputs import Plan, Source, where_of
 from uds_lens.audit._memory import GIB, require_memory, run_halving
 from uds_lens.data import TokenBatch
 from uds_lens.errors import DataError, ModelBusyError, ModelError, warn_once
@@ -36,8 +36,9 @@ from uds_lens.patching import (
     row_layout,
 )
 from uds_lens.patching._costs import SCORES_AT_ONCE
-from uds_lens.patching._engines import PatchEngine, checked_rows
-from uds_lens.patching._passes import packable
+from uds_lens.patching._engines import checked_rows
+from uds_lens.patching._side_by_side import packable
+from uds_lens.patching._states import PatchEngine
 from uds_lens.results._records import ModelRecord
 from uds_lens.results._settings import AuditConfig, RunOptions
 
@@ -75,11 +76,17 @@ class StateStore:
             self._left -= size
             self._rows.update(parts)
             return
+        from safetensors.torch import save_file
+
         self._left = 0
-        self._write(parts)
+        self._folder = self._folder or SpillFolder()
+        file = self._folder.path / f"{len(self._files)}.safetensors"
+        with writing(self._folder.path, advice=IN_TEMPORARY):
+            save_file({str(row): part for row, part in parts.items()}, file)
+        self._files.update(dict.fromkeys(parts, file))
 
     def get(self, row: int) -> Float[Tensor, "layer win d_model"]:
-        """States of one row.
+        """Return the states of one row.
 
         Raises:
             DataError: The row was never put.
@@ -92,16 +99,6 @@ class StateStore:
 
         with safe_open(self._files[row], framework="pt") as file:
             return file.get_tensor(str(row))
-
-    def _write(self, parts: dict[int, Tensor]) -> None:
-        from safetensors.torch import save_file
-
-        if self._folder is None:
-            self._folder = SpillFolder()
-        file = self._folder.path / f"{len(self._files)}.safetensors"
-        with writing(self._folder.path, advice=IN_TEMPORARY):
-            save_file({str(row): part for row, part in parts.items()}, file)
-        self._files.update(dict.fromkeys(parts, file))
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,12 +115,15 @@ class SourceStates:
     """Point of the block they were read at."""
 
     last_layer: LastLayer = "resid_post"
-    """What stands for the last layer."""
+    """State that is taken for the last layer."""
 
     def cache(self, batch: TokenBatch) -> SpanCache:
-        """The states of a batch's rows, padded to its window by repeating each row's last position."""
-        width = batch.window.shape[1]
-        parts = [_padded(self.store.get(row), width) for row in batch.rows]
+        """Return the states of a batch's rows, padded to its window by repeating each row's last position."""
+        width, parts = batch.window.shape[1], []
+        for row in batch.rows:
+            states = self.store.get(row)
+            filler = states[:, -1:].expand(-1, width - states.shape[1], -1)
+            parts.append(torch.cat([states, filler], dim=1) if filler.shape[1] else states)
         return SpanCache(torch.stack(parts), self.site, self.last_layer, self.record.name)
 
 
@@ -139,12 +139,9 @@ def read_sources(
     while True:
         n_fallen, states = len(plan.fallen), []
         for number, source in enumerate(sources, start=1):
-            # One of several unlearned models is reported by the last part of its path or Hub id.
-            several = (
-                source.role == "unlearned" and source.index and isinstance(source.model, str | os.PathLike)
-            )
-            label = f"{PurePath(source.model).name} ({number} of {len(sources)})" if several else ""  # type: ignore[arg-type]
-            role = source.role if label else source.name
+            role, label = source.name, ""
+            if source.role == "unlearned" and source.index and isinstance(source.model, str | os.PathLike):
+                role, label = source.role, f"{PurePath(source.model).name} ({number} of {len(sources)})"
             with about(label) if label else nullcontext():
                 states.append(
                     read_source(
@@ -163,7 +160,7 @@ def read_source(
     Args:
         source: The model.
         plan: Rows and batches.
-        role: What the progress bar calls it.
+        role: Its name in the progress bar.
         config: What is measured.
         options: How it is run.
         share: How many sources share the memory for states.
@@ -178,12 +175,28 @@ def read_source(
         # Before the first pass: on a CPU, bitsandbytes repacks 4-bit weights then.
         record = ModelRecord.of(model)
         require_finite_head(model)
-        read_states = _reader(model, plan, config, options)
+        packed = runs_packed(model, plan)
+        engine = plan.reading(model, site=config.site, packed=packed, engine=options.engine)
         batches, side = plan.batches_for(model), row_layout(model).padding_side
 
         def read(rows: Sequence[int]) -> None:
+            nonlocal engine
             batch = plan.batch_of(rows, side)
-            states = read_states(batch)
+            try:
+                states = capture(
+                    model,
+                    batch,
+                    site=config.site,
+                    last_layer=config.last_layer,
+                    packed=packed and engine != "naive",
+                    engine=engine,
+                ).states
+            except Exception as error:
+                may_fall_back = options.engine == "auto" and engine != "naive" and config.site == "resid_post"
+                if not may_fall_back or is_out_of_memory(error) or isinstance(error, ModelBusyError):
+                    raise
+                engine = plan.read_plainly(model, error, packed=packed)
+                raise _MeasureAgain from error
             plan.require_finite(states.isfinite().all(-1).all(-1).all(-1), rows, model.name, "hidden states")
             store.put(batch, states)
 
@@ -197,34 +210,6 @@ def read_source(
             return SourceStates(record, store, config.site, config.last_layer)
 
 
-def _reader(
-    model: HookedModel, plan: Plan, config: AuditConfig, options: RunOptions
-) -> Callable[[TokenBatch], Float[Tensor, "batch layer win d_model"]]:
-    """Return a function that reads a batch; where the fast way fails, it raises `_MeasureAgain` and reads plainly."""
-    packed = runs_packed(model, plan)
-    engine = plan.reading(model, site=config.site, packed=packed, engine=options.engine)
-
-    def read(batch: TokenBatch) -> Float[Tensor, "batch layer win d_model"]:
-        nonlocal engine
-        try:
-            return read_by(batch, packed and engine != "naive")
-        except Exception as error:
-            if engine == "naive" or options.engine != "auto" or config.site != "resid_post":
-                raise
-            if is_out_of_memory(error) or isinstance(error, ModelBusyError):
-                raise
-            engine = plan.read_plainly(model, error, packed=packed)
-            raise _MeasureAgain from error
-
-    def read_by(batch: TokenBatch, packed: bool) -> Float[Tensor, "batch layer win d_model"]:
-        cache = capture(
-            model, batch, site=config.site, last_layer=config.last_layer, packed=packed, engine=engine
-        )
-        return cache.states
-
-    return read
-
-
 def require_finite_head(model: HookedModel) -> None:
     """Raise unless final norm and head hold numbers: states are read before them, and would not show it.
 
@@ -232,10 +217,12 @@ def require_finite_head(model: HookedModel) -> None:
         ModelError: Naming the part.
     """
     for what, part in (("final norm", model.anatomy.final_norm), ("head", model.hf.get_output_embeddings())):
-        weights = (
-            [] if part is None else [w for w in part.parameters() if w.is_floating_point() and not w.is_meta]
-        )
-        if not all(bool(weight.sum(dtype=torch.float32).isfinite()) for weight in weights):
+        weights = [] if part is None else part.parameters()
+        if not all(
+            bool(weight.sum(dtype=torch.float32).isfinite())
+            for weight in weights
+            if weight.is_floating_point() and not weight.is_meta
+        ):
             raise ModelError(
                 f"the {what} of {model.name!r} holds NaN or infinite weights: the model is broken, whatever its inner "
                 "states are. Check the checkpoint."
@@ -243,12 +230,12 @@ def require_finite_head(model: HookedModel) -> None:
 
 
 def runs_packed(model: HookedModel, plan: Plan) -> bool:
-    """Whether a model runs on packed rows, as the plan says it does; where it cannot after all, warn."""
+    """Whether a model runs on packed rows, as the plan has it; where it cannot after all, warn."""
     if plan.packed and not packable(model):
         warn_once(
             f"{model.name!r} runs on padded rows, since it has hooks or is a Bridge, and the other models of this "
             "audit on packed ones: where its weights are those of `full`, deltas may be of the size of rounding "
-            "instead of exactly 0. Hand it to the same call as the other models.",
+            "instead of exactly 0. Pass it in the same call as the other models.",
             key=f"padded {model.name} {model.fingerprint}",
         )
         return False
@@ -265,19 +252,10 @@ def opened(
         dtype=config.dtype,
         device=options.device,
         device_map=options.device_map,
-        revision=options.revision,
-        offline=options.offline,
-        trust_remote_code=options.trust_remote_code,
+        **where_of(options),
     )
     model.keeps_weights = model.keeps_weights or own
     return model.held() if model is source else model  # another thread's hooks would be seen on it
-
-
-def _padded(states: Float[Tensor, "layer win d_model"], width: int) -> Float[Tensor, "layer wider d_model"]:
-    missing = width - states.shape[1]
-    if not missing:
-        return states
-    return torch.cat([states, states[:, -1:].expand(-1, missing, -1)], dim=1)
 
 
 class Target:
@@ -315,6 +293,11 @@ class Target:
         """Fingerprint of the weights as they are now: the caller may have trained a live model since it was opened."""
         return self.model.fingerprint if self._live else self.record.fingerprint
 
+    @property
+    def rows(self) -> str:
+        """How its rows are batched, for the record."""
+        return self.layout.described(packed=self.packed)
+
     def __enter__(self) -> Target:
         return self
 
@@ -325,7 +308,7 @@ class Target:
         self._stack.close()
 
     def run_batches(self, work: Callable[[PatchEngine, list[int]], None]) -> None:
-        """Call `work(engine, rows)` on every batch, recorded or ready to run, and again on all where the engine fails.
+        """Call `work(engine, rows)` on every batch, recorded or ready to run.
 
         Where memory runs out, batches are halved; where the fast engine fails, all are run again by the plain one, so
         that one engine measures all of it.
@@ -346,33 +329,26 @@ class Target:
                 self._kept.clear()
                 raise _MeasureAgain from error
 
-        what = f"patch {self.model.name} {self.options.token_budget}"
+        label, show = f"patch {self.model.name} {self.options.token_budget}", self.options.progress
         while True:
-            show = self.options.progress
             batches = progress(self._batches, desc="patch into full", unit="batch", enabled=show)
             try:
                 self._batches = [
                     piece
                     for rows in batches
-                    for piece in run_halving(rows, work_or_fall_back, relieve=self._give_back, about=what)
+                    for piece in run_halving(rows, work_or_fall_back, relieve=self._give_back, about=label)
                 ]
                 return
             except _MeasureAgain:
                 continue
 
-    @property
-    def rows(self) -> str:
-        """How rows stood side by side, for the record."""
-        return self.layout.described(packed=self.packed)
-
     def _engine_on(self, rows: list[int]) -> PatchEngine:
         key = tuple(rows)
         if key in self._kept:
             return self._kept[key]
-        batch = self.plan.batch_of(rows, self.layout.padding_side).to(self.model.device)
         engine = open_target(
             self.model,
-            batch,
+            self.plan.batch_of(rows, self.layout.padding_side).to(self.model.device),
             site=self.config.site,
             engine=self.engine,
             packed=self.packed,
@@ -394,11 +370,10 @@ class Target:
         return kept
 
     def _choose(self) -> Engine:
-        """The engine that passes the self-check on two rows."""
+        """Return the engine that passes the self-check on two rows."""
         if not self.plan.rows:
             return "wavefront"
         if self.reading == "naive" and not self.model.runs_hooks:
-            return "naive"  # it was said when the first model of this kind was read
-        rows = checked_rows(self.plan.rows)
-        batch = self.plan.tried(self.model, rows)
+            return "naive"  # a warning was given when the first model of this kind was read
+        batch = self.plan.batch_to_try(self.model, checked_rows(self.plan.rows))
         return choose_engine(self.model, batch, site=self.config.site, packed=self.packed)

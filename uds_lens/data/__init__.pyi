@@ -19,6 +19,9 @@ from ._batches import (
 from ._batches import (
     plan_batches as plan_batches,
 )
+from ._batches import (
+    positions_of as positions_of,
+)
 from ._benchmarks import (
     BENCHMARKS as BENCHMARKS,
 )

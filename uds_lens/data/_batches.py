@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
@@ -216,7 +217,7 @@ IGNORED = -100
 """Target of a window position that is not scored."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TokenBatch:
     """Rows padded to one length, each with a window from its first patched or scored position to its end."""
 
@@ -240,6 +241,14 @@ class TokenBatch:
     """Index of each row in the list the batch was made from."""
     padding_side: PaddingSide = "left"
     """Where the padding stands."""
+
+    def __repr__(self) -> str:
+        n, length = self.input_ids.shape
+        patched, scored = int(self.patched_mask.sum()), int(self.scored_mask.sum())
+        return (
+            f"TokenBatch({n} rows of {length} tokens, padded on the {self.padding_side}, window of "
+            f"{self.window.shape[1]}, {patched} patched, {scored} scored)"
+        )
 
     def to(self, device: torch.device | str) -> TokenBatch:
         """The same batch with its tensors on `device`."""
@@ -320,7 +329,7 @@ def batch_from_texts(
     add_special_tokens: bool = True,
     padding_side: PaddingSide = "left",
 ) -> TokenBatch:
-    """A batch over arbitrary texts, for patching outside an audit.
+    """Make a batch of arbitrary texts, for patching outside an audit.
 
     The window runs from the first chosen position to the end of each text. Every window position but the last
     is scored: its target is the next token of the text.
@@ -329,7 +338,7 @@ def batch_from_texts(
         tokenizer: Any tokenizer.
         texts: Texts to run, whole.
         positions: Token positions to patch: a number n for the last n tokens of every text, or per text a
-            contiguous increasing run; negative ones count from the end.
+            increasing sequence (`positions_of` makes one); negative ones count from the end.
         add_special_tokens: False where the texts already hold them.
         padding_side: "left" or "right".
 
@@ -337,7 +346,17 @@ def batch_from_texts(
         The batch; `rows` counts the texts.
 
     Raises:
-        ConfigError: No text, or positions that are outside a text, not contiguous, or not one run per text.
+        ConfigError: No text, or positions that are outside a text, not increasing, or not one sequence per text.
+
+    Example:
+        >>> import uds_lens as ul
+        >>> world = ul.toy.load()
+        >>> with ul.open_model(world.full, device="cpu") as full:
+        ...     texts = [f"{example.question} {example.answer}" for example in world.examples[:2]]
+        ...     names = [ul.data.positions_of(full.tokenizer, text, "Varnet Coppeling") for text in texts]
+        ...     batch = ul.data.batch_from_texts(full.tokenizer, texts, positions=names)
+        >>> len(batch), batch.patched_mask.any(1).tolist()
+        (2, [True, True])
     """
     if isinstance(texts, str) or not texts:
         raise ConfigError(f"texts must be a non-empty list of texts; got {texts!r}.")
@@ -347,7 +366,9 @@ def batch_from_texts(
     chosen: list[int | Sequence[int]]
     chosen = [positions] * len(texts) if isinstance(positions, int) else list(positions)
     if len(chosen) != len(texts):
-        raise ConfigError(f"positions must hold one run per text: {len(texts)} texts, {len(chosen)} runs.")
+        raise ConfigError(
+            f"positions must hold one sequence per text: {len(texts)} texts, {len(chosen)} sequences."
+        )
     rows = [
         _free_row(ids, run, index)
         for index, (ids, run) in enumerate(zip(coded["input_ids"], chosen, strict=True))
@@ -355,17 +376,35 @@ def batch_from_texts(
     return make_batch(rows, pad_token_id=tokenizer.pad_token_id, padding_side=padding_side)
 
 
+def positions_of(
+    tokenizer: PreTrainedTokenizerBase, text: str | Sequence[int], words: str
+) -> tuple[int, ...]:
+    """Find the tokens of every mention of some words, as whole words with that spelling.
+
+    Args:
+        tokenizer: Any tokenizer.
+        text: A text, with the special tokens that the tokenizer adds, or token ids (`row.ids`).
+        words: What is mentioned, for example a subject.
+
+    Returns:
+        Positions in increasing order, of every token that holds a part of a mention; none where there is no mention.
+    """
+    ids = tokenizer(text)["input_ids"] if isinstance(text, str) else list(text)
+    ends = [len(tokenizer.decode(ids[: i + 1])) for i in range(len(ids))]
+    mentions = list(re.finditer(rf"(?<!\w){re.escape(words)}(?!\w)", tokenizer.decode(ids)))
+    return tuple(
+        position
+        for position, (start, end) in enumerate(zip([0, *ends], ends, strict=False))
+        if any(start < mention.end() and end > mention.start() for mention in mentions)
+    )
+
+
 def _free_row(ids: list[int], run: int | Sequence[int], index: int) -> TokenSequence:
     n = len(ids)
     asked = range(n - run, n) if isinstance(run, int) else [p + n if p < 0 else p for p in run]
-    if (
-        not asked
-        or list(asked) != list(range(asked[0], asked[0] + len(asked)))
-        or asked[0] < 0
-        or asked[-1] >= n
-    ):
+    if not asked or list(asked) != sorted(set(asked)) or asked[0] < 0 or asked[-1] >= n:
         raise ConfigError(
-            f"text {index} has {n} tokens: positions must be a contiguous run within 0..{n - 1}; got {run!r}."
+            f"text {index} has {n} tokens: positions must be increasing within 0..{n - 1}; got {run!r}."
         )
     scored = range(asked[0], n - 1)
     return TokenSequence(

@@ -56,13 +56,19 @@ class TokenSequence:
     scored: tuple[int, ...]
     """Scored positions, contiguous."""
     patched: tuple[int, ...]
-    """Patched positions, contiguous."""
+    """Patched positions, increasing."""
 
     def __post_init__(self) -> None:
         for name, run in (("scored", self.scored), ("patched", self.patched)):
-            if run and (run[0] < 0 or run[-1] >= len(self.ids) or run != tuple(range(run[0], run[-1] + 1))):
+            contiguous = name == "patched" or run == tuple(range(run[0], run[0] + len(run)) if run else ())
+            if (
+                list(run) != sorted({*run})
+                or not contiguous
+                or (run and not 0 <= run[0] <= run[-1] < len(self.ids))
+            ):
+                kind = "increasing" if name == "patched" else "a contiguous run"
                 raise ConfigError(
-                    f"{name} positions must be a contiguous run within 0..{len(self.ids) - 1}; got {run}."
+                    f"{name} positions must be {kind} within 0..{len(self.ids) - 1}; got {run}."
                 )
         if len(self.targets) != len(self.scored) or not (self.scored or self.patched):
             raise ConfigError(

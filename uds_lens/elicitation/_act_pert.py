@@ -27,7 +27,7 @@ from uds_lens.elicitation._prompts import Context, Prompt, Skip, keyed_seed
 from uds_lens.errors import ConfigError, Setting
 from uds_lens.models import HookedModel
 from uds_lens.patching import row_layout
-from uds_lens.patching._states import first_tensor
+from uds_lens.patching._hooks import first_tensor
 
 
 @validated

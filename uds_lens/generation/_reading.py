@@ -18,9 +18,9 @@ from uds_lens.errors import ModelBusyError, ModelError, Setting, warn_once
 from uds_lens.models import Anatomy, HookedModel
 from uds_lens.patching import row_layout
 from uds_lens.patching._costs import logits_at_once
-from uds_lens.patching._passes import is_tested_family
-from uds_lens.patching._side_by_side import ROUNDING
-from uds_lens.patching._states import at_window, run_decoder
+from uds_lens.patching._hooks import run_decoder
+from uds_lens.patching._side_by_side import ROUNDING, is_tested_family
+from uds_lens.patching._states import at_window
 
 
 def padded(

@@ -26,7 +26,7 @@ from uds_lens.generation import normed_at_window, raise_not_finite
 from uds_lens.metrics._definitions.fisher_masked import FRACTIONS
 from uds_lens.models import HookedModel, clone_sharing_weights
 from uds_lens.patching import ModelCosts
-from uds_lens.patching._states import split_call
+from uds_lens.patching._hooks import split_call
 
 logger = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""What running a model costs, and how much of it is held at once: every number that was tuned, in one place.
+"""Costs of running a model, and how much of it is held at once: every number that was tuned, in one place.
 
 Costs are counted in tokens that pass one block. A pass over n rows costs their tokens; where every layer is patched and
 resumed at the window, block l of L also sees the windows of the l variants that were patched before it.
@@ -45,21 +45,21 @@ VARIANT_STATES = {"cpu": 1 << 20, "cuda": 1 << 26}
 """Tokens x d_model of all variants that are resumed together, at the last block."""
 
 CALL = {"cpu": (64, 4_000_000), "cuda": (2048, 0)}
-"""What one more call of a block costs, in tokens: a + b / d_model squared."""
+"""Cost of one more call of a block, in tokens: a + b / d_model squared."""
 
 PAIR = 25
-"""What one query and key cost in attention, in tokens, times d_model squared, by head. More than their multiplications:
+"""Cost of one query and key in attention, in tokens, times d_model squared, by head. More than their multiplications:
 scores are written and read several times."""
 
 
 def logits_at_once(device: torch.device) -> int:
-    """How many logits are held at one time on a device."""
+    """Return how many logits are held at one time on a device."""
     return LOGITS_AT_ONCE.get(device.type, LOGITS_AT_ONCE["cpu"])
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelCosts:
-    """What one model costs on one device."""
+    """Costs of one model on one device."""
 
     n_layers: int
     """Number of blocks."""
@@ -75,7 +75,7 @@ class ModelCosts:
 
     @classmethod
     def of(cls, config: Any, device: torch.device | str) -> ModelCosts:
-        """Those of a model with this transformers configuration; where it is silent, of a common size."""
+        """Read them from a transformers configuration; where it is silent, those of a common size."""
         text = config.get_text_config()
         d_model = int(getattr(text, "hidden_size", None) or 1024)
         return cls(
@@ -87,13 +87,13 @@ class ModelCosts:
 
     @property
     def call(self) -> float:
-        """What one more call of a block costs, in tokens."""
+        """Cost of one more call of a block, in tokens."""
         fixed, small = CALL.get(self.device, CALL["cpu"])
         return fixed + small / self.d_model**2
 
     @property
     def pair(self) -> float:
-        """What one query and one key cost in attention, in tokens."""
+        """Cost of one query and one key in attention, in tokens."""
         return PAIR * self.n_heads / self.d_model**2
 
     @property
@@ -107,10 +107,10 @@ class ModelCosts:
         return (self.n_layers - 1) * (2 * self.n_layers - 1) / 6
 
     def tokens_at_once(self, budget: int) -> int:
-        """Tokens of one batch, at most `budget`."""
-        return (
-            budget if self.device == "cuda" else min(budget, max(BATCH_TOKENS, BATCH_STATES // self.d_model))
-        )
+        """Return the tokens of one batch, at most `budget`."""
+        if self.device == "cuda":
+            return budget
+        return min(budget, max(BATCH_TOKENS, BATCH_STATES // self.d_model))
 
     def batches(
         self, rows: Sequence[TokenSequence], *, token_budget: int, packed: bool = False
@@ -160,7 +160,7 @@ class ModelCosts:
         return cost
 
     def row_group(self, *, packed: bool) -> BatchCost:
-        """What resuming rows together costs at all blocks, from their number, longest prefix and widest window.
+        """Cost of resuming rows together at all blocks, from their number, longest prefix and widest window.
 
         Windows see each other's widths only in attention, or in everything where rows stay padded.
         """
@@ -183,13 +183,13 @@ class ModelCosts:
         return VARIANT_STATES.get(self.device, VARIANT_STATES["cpu"]) / self.d_model
 
     def variants_at_once(self, *, rows: int, prefix: int, width: int, scores_at_once: int) -> int:
-        """How many variants may be resumed together before their attention scores pass a bound.
+        """Return how many variants may be resumed together before their attention scores pass a bound.
 
         Args:
             rows: Rows of the batch.
             prefix: Keys before the windows.
             width: Width of the windows.
-            scores_at_once: Attention scores of one block held at one time.
+            scores_at_once: The bound, for one block.
 
         Returns:
             At least 1, at most one per layer.

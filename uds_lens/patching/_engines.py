@@ -1,165 +1,27 @@
-"""The target on one batch, ready to be patched: recorded once, or run anew for each layer by the reference."""
+"""Open a target with either engine, and check the fast one against the plain one before it is trusted."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from uds_lens._compat.torch import is_out_of_memory
-from uds_lens._types import Engine, Site, check_choice
+from uds_lens._types import Engine, HookSite, check_choice
 from uds_lens.data import TokenBatch, TokenSequence
-from uds_lens.errors import ModelBusyError, PatchError, warn_once
+from uds_lens.errors import ModelBusyError, PatchError, Setting, warn_once
 from uds_lens.models import HookedModel
-from uds_lens.patching._plain import (
-    SpanPatch,
-    as_hooked,
-    capture,
-    run_hooks,
-    run_unhooked,
-    scored_logprobs,
-)
+from uds_lens.patching._hooks import as_hooked
+from uds_lens.patching._plain import NaiveTarget, capture
+from uds_lens.patching._readout import target_logprobs
+from uds_lens.patching._recording import Recording
 from uds_lens.patching._side_by_side import require_fitting
-from uds_lens.patching._states import SpanCache, chosen_layers, hook_name, patch_hooks
-from uds_lens.patching._wave import Recording, record, resume_patched
-
-
-class PatchEngine(ABC):
-    """The target on one batch, ready to be patched."""
-
-    model: HookedModel
-    """The target."""
-
-    batch: TokenBatch
-    """The tokens, on the target's device."""
-
-    @property
-    @abstractmethod
-    def logprobs(self) -> Float[Tensor, "batch win"]:
-        """Unpatched log-probabilities of the scored tokens."""
-
-    @property
-    @abstractmethod
-    def states(self) -> Float[Tensor, "batch layer win d_model"]:
-        """The target's own `resid_post` at the window."""
-
-    @abstractmethod
-    def patched(
-        self, cache: SpanCache, *, layers: list[int] | None = None
-    ) -> Float[Tensor, "batch layer win"]:
-        """Log-probabilities with each of `layers` patched (None: all); NaN for the others."""
-
-
-@dataclass(eq=False)
-class WavefrontTarget(PatchEngine):
-    """The target on one batch, recorded; every patched layer resumes from the recording."""
-
-    model: HookedModel
-    recording: Recording
-
-    def __post_init__(self) -> None:
-        self.batch = self.recording.batch
-
-    @property
-    def logprobs(self) -> Float[Tensor, "batch win"]:
-        """Unpatched log-probabilities of the scored tokens."""
-        return self.recording.logprobs
-
-    @property
-    def states(self) -> Float[Tensor, "batch layer win d_model"]:
-        """The target's own `resid_post` at the window."""
-        return self.recording.states
-
-    def patched(
-        self, cache: SpanCache, *, layers: list[int] | None = None
-    ) -> Float[Tensor, "batch layer win"]:
-        """Log-probabilities with each of `layers` patched (None: all); NaN for the others."""
-        return resume_patched(self.model, self.recording, cache, layers=layers)
-
-
-@dataclass(eq=False)
-class NaiveTarget(PatchEngine):
-    """The target on one batch; every patched layer is a full forward with a TransformerLens hook."""
-
-    model: HookedModel
-    batch: TokenBatch
-    packed: bool = False
-    """How `states` are read; patched forwards run on padded rows."""
-
-    reading: Engine = "wavefront"
-    """Engine that reads `states`: the one that reads those of the sources."""
-
-    @cached_property
-    def _logits(self) -> Float[Tensor, "batch pos d_vocab"]:
-        with torch.no_grad():
-            return run_unhooked(self.model, self.batch)
-
-    @cached_property
-    def logprobs(self) -> Float[Tensor, "batch win"]:
-        """Unpatched log-probabilities of the scored tokens."""
-        return scored_logprobs(self._logits, self.batch)
-
-    @cached_property
-    def states(self) -> Float[Tensor, "batch layer win d_model"]:
-        """The target's own `resid_post` at the window."""
-        return capture(self.model, self.batch, packed=self.packed, engine=self.reading).states
-
-    @torch.no_grad()
-    def patched(
-        self, cache: SpanCache, *, layers: list[int] | None = None
-    ) -> Float[Tensor, "batch layer win"]:
-        """Log-probabilities with each of `layers` patched (None: all); NaN for the others.
-
-        Raises:
-            PatchError: A hook did not run exactly once, or it changed states and the logits stayed the same.
-        """
-        cache.check_fits(self.batch, n_layers=self.model.n_layers, d_model=self.model.d_model)
-        shape = (len(self.batch), self.model.n_layers, self.batch.window.shape[1])
-        result = torch.full(shape, torch.nan, dtype=torch.float32, device=self.batch.window.device)
-        for layer in chosen_layers(layers, self.model.n_layers):
-            patch = SpanPatch(self.batch, cache[layer])
-            name = hook_name(cache.site, layer)
-            logits = run_hooks(self.model, self.batch, patch_hooks(cache.site, layer, patch))
-            if patch.fired != 1:
-                raise PatchError(f"the hook at {name} ran {patch.fired} times, expected once.")
-            # In half precision the smallest changes may honestly round away, and hooks may drop what a block is given.
-            precise = self.model.dtype == torch.float32 and not self.model.runs_hooks
-            if precise and patch.changed and torch.equal(logits, self._logits):
-                raise PatchError(
-                    f"the hook at {name} changed {patch.changed} positions, but the logits stayed the same: the "
-                    "model ignores the hooked value. This architecture cannot be patched here."
-                )
-            result[:, layer] = scored_logprobs(logits, self.batch)
-        return result
-
-
-def open_target(
-    model: HookedModel,
-    batch: TokenBatch,
-    *,
-    site: Site = "resid_post",
-    engine: Engine = "wavefront",
-    packed: bool = False,
-    scores_at_once: int | None = None,
-    reading: Engine = "wavefront",
-) -> WavefrontTarget | NaiveTarget:
-    """The target on one batch, ready to be patched from any number of sources; see `record`."""
-    require_fitting(model, batch)
-    batch = batch.to(model.device)
-    if engine == "naive":
-        return NaiveTarget(model, batch, packed, reading)
-    recording = record(
-        model, batch, by_bridge=site != "resid_post", packed=packed, scores_at_once=scores_at_once
-    )
-    return WavefrontTarget(model, recording)
-
-
-# Patched layers scored by either engine, and the check that chooses between the two.
+from uds_lens.patching._states import PatchEngine, Score, SpanCache, chosen_layers
+from uds_lens.patching._wave import own_pass, wave
 
 _TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.5, torch.float16: 0.1}
 """Largest difference between the engines, in nats, that rounding explains. Errors of a wrong mask or position are
@@ -171,17 +33,171 @@ _READING_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.05, torch.float16: 
 _CHECKED_LAYERS = 4
 """Layers that the self-check patches one forward at a time."""
 
+_Made = TypeVar("_Made")
+
+
+@torch.no_grad()
+def record(
+    model: HookedModel,
+    batch: TokenBatch,
+    *,
+    by_bridge: bool = False,
+    packed: bool = False,
+    scores_at_once: int | None = None,
+    score: Score | None = None,
+) -> Recording:
+    """Run the target once over the batch and keep what its patched variants share.
+
+    Args:
+        model: The target.
+        batch: The tokens.
+        by_bridge: Run TransformerLens's blocks instead of the plain ones, so that hooks inside a block apply when
+            variants are resumed (needed for sites other than `resid_post`).
+        packed: Run rows end to end, without padding between them. Source and target must agree in it.
+        scores_at_once: Attention scores of one block held at one time, which bounds how many variants are resumed
+            together; None: 256 MiB of them in float32.
+        score: Measured instead of log-probabilities.
+
+    Returns:
+        The recording; it holds keys and values of every position.
+
+    Raises:
+        PatchError: The model did not run each block exactly once, keeps no key-value cache, or has user hooks.
+    """
+    why = None
+    if model.runs_hooks:
+        why = "has user hooks or a patched forward, which need whole sequences, so that its blocks cannot run alone"
+    elif model.anatomy.keeps_masks:
+        why = (
+            "has blocks that keep causal masks of their own, which resumed tokens would read at wrong places"
+        )
+    if why is None:
+        with model.running():
+            own = own_pass(model, batch, keep_prefix=True, by_bridge=by_bridge, packed=packed)
+            if all(count == 1 for count in own.kept.writes):
+                batch = own.batch
+                own.logprobs = target_logprobs(
+                    own.anatomy, own.states[:, -1], batch.targets, batch.scored_mask, score=score
+                )
+                own.scores_at_once = scores_at_once
+                return own.ready()
+        why = "has a block that did not write its keys and values to the cache exactly once"
+    raise PatchError(f"{model.name!r} {why}. Use ", Setting("engine", "naive"), ".")
+
+
+@dataclass(eq=False, repr=False)
+class WavefrontTarget(PatchEngine):
+    """The target on one batch, recorded; every patched layer resumes from the recording."""
+
+    model: HookedModel
+    recording: Recording
+    score: Score | None = None
+    """Measured instead of log-probabilities."""
+
+    def __post_init__(self) -> None:
+        self.batch = self.recording.batch
+
+    @property
+    def logprobs(self) -> Float[Tensor, "batch win"]:
+        """Unpatched log-probabilities of the scored tokens."""
+        assert self.recording.logprobs is not None
+        return self.recording.logprobs
+
+    @property
+    def states(self) -> Float[Tensor, "batch layer win d_model"]:
+        """The target's own `resid_post` at the window."""
+        return self.recording.states
+
+    @torch.no_grad()
+    def patched(
+        self, cache: SpanCache, *, layers: list[int] | None = None
+    ) -> Float[Tensor, "batch layer win"]:
+        """Log-probabilities with each of `layers` patched in turn (None: all); NaN for the others.
+
+        Equal to one patched forward per layer, up to rounding (tested to 1e-5 in float32).
+
+        Raises:
+            PatchError: The cache does not fit, a layer does not exist, or a block takes something that cannot be cut
+                to the window.
+        """
+        n_layers, d_model = self.states.shape[1], self.states.shape[-1]
+        cache.check_fits(self.batch, n_layers=n_layers, d_model=d_model)
+        chosen = chosen_layers(layers, n_layers)
+        shape = (len(self.batch), n_layers, self.batch.window.shape[1])
+        result = torch.full(shape, torch.nan, dtype=torch.float32, device=self.batch.window.device)
+        with self.model.running():
+            for start, stop, own in self.recording.row_groups if chosen else ():
+                width, size = own.batch.window.shape[1], own.variants_at_once
+                states = replace(cache, states=cache.states[start:stop, :, :width])
+                for together in (chosen[i : i + size] for i in range(0, len(chosen), size)):
+                    final = wave(self.model, own, cache=states, layers=together)
+                    assert final is not None
+                    targets, scored = (
+                        part[:, None].expand(-1, len(together), -1)
+                        for part in (own.batch.targets, own.batch.scored_mask)
+                    )
+                    result[start:stop, together, :width] = target_logprobs(
+                        own.anatomy, final, targets, scored, score=self.score
+                    )
+        return result
+
+
+def open_target(
+    model: HookedModel | nn.Module,
+    batch: TokenBatch,
+    *,
+    site: HookSite = "resid_post",
+    engine: Engine = "wavefront",
+    packed: bool = False,
+    scores_at_once: int | None = None,
+    reading: Engine = "wavefront",
+    score: Score | None = None,
+) -> WavefrontTarget | NaiveTarget:
+    """Open the target on one batch, ready to be patched from any number of sources.
+
+    Args:
+        model: The target.
+        batch: The tokens.
+        site: Where it will be patched.
+        engine: `wavefront` records the target and resumes all patched layers together; `naive` is one forward per
+            layer.
+        packed: See `record`.
+        scores_at_once: See `record`.
+        reading: Engine that reads the naive target's own states.
+        score: Takes float32 logits `[n, d_vocab]` and target tokens `[n]`, returns `[n]` numbers to measure instead of
+            log-probabilities.
+
+    Raises:
+        PatchError: The model cannot be patched there, or rows of the batch would give other numbers than alone.
+    """
+    model = as_hooked(model)
+    require_fitting(model, batch)
+    batch = batch.to(model.device)
+    if engine == "naive":
+        return NaiveTarget(model, batch, packed, reading, score)
+    by_bridge = site != "resid_post"
+    recording = record(
+        model, batch, by_bridge=by_bridge, packed=packed, scores_at_once=scores_at_once, score=score
+    )
+    return WavefrontTarget(model, recording, score)
+
 
 def patched_logprobs(
-    model: HookedModel | nn.Module, batch: TokenBatch, cache: SpanCache, *, engine: Engine = "wavefront"
+    model: HookedModel | nn.Module,
+    batch: TokenBatch,
+    cache: SpanCache,
+    *,
+    engine: Engine = "wavefront",
+    score: Score | None = None,
 ) -> Float[Tensor, "batch layer win"]:
-    """Log-probabilities of the scored tokens with each layer patched in turn.
+    """Return the log-probabilities of the scored tokens with each layer patched in turn.
 
     Args:
         model: The target.
         batch: The tokens that `cache` was captured on.
         cache: The source's states.
         engine: `wavefront`, `naive` (one forward per layer), or `auto` (the first that passes `choose_engine`).
+        score: See `open_target`.
 
     Returns:
         Float32 nats, at most 0; NaN where `batch.scored_mask` is False.
@@ -193,11 +209,11 @@ def patched_logprobs(
     model = as_hooked(model)
     if engine == "auto":
         engine = choose_engine(model, batch, site=cache.site)
-    return open_target(model, batch, site=cache.site, engine=engine).patched(cache)
+    return open_target(model, batch, site=cache.site, engine=engine, score=score).patched(cache)
 
 
 def choose_engine(
-    model: HookedModel, batch: TokenBatch, *, site: Site = "resid_post", packed: bool = False
+    model: HookedModel, batch: TokenBatch, *, site: HookSite = "resid_post", packed: bool = False
 ) -> Engine:
     """Try the wavefront against the reference on a batch; fall back with a warning where they differ.
 
@@ -217,25 +233,28 @@ def choose_engine(
     """
     if model.runs_hooks:
         warn_once(
-            f"{model.name!r} has hooks or forwards of somebody's on it: it is run as it is, by the naive engine, which "
-            "is slower.",
+            f"{model.name!r} has user hooks or a patched forward: it is run as it is, by the naive engine, which is "
+            "slower.",
             key=f"hooked {model.name} {model.fingerprint}",
         )
         return "naive"
     require_fitting(model, batch)
-    try:
+
+    def fast() -> tuple[SpanCache, Tensor, Tensor]:
         own = capture(model, batch, site=site, packed=packed)
-        probe = SpanCache(states=own.states.roll(1, dims=1) * 0.9, site=site, name=own.name)
-        wavefront = open_target(model, batch, site=site, packed=packed)
-        fast, unpatched = wavefront.patched(probe), wavefront.logprobs
-    except Exception as error:
-        if is_out_of_memory(error) or isinstance(error, ModelBusyError):
-            raise
-        return fall_back(model, error)
+        probe = SpanCache(own.states.roll(1, dims=1) * 0.9, site, name=own.name, n_heads=own.n_heads)
+        target = open_target(model, batch, site=site, packed=packed)
+        return probe, target.patched(probe), target.logprobs
+
+    measured = _tried(model, fast)
+    if measured is None:
+        return "naive"
+    probe, patched, unpatched = measured
     naive = open_target(model, batch, site=site, engine="naive")
-    some = _spread(model.n_layers, _CHECKED_LAYERS)
-    slow = naive.patched(probe, layers=some)
-    gap = max(_gap(fast[:, some], slow[:, some]), _gap(unpatched, naive.logprobs))
+    some = sorted({round(i * (model.n_layers - 1) / (_CHECKED_LAYERS - 1)) for i in range(_CHECKED_LAYERS)})
+    gap = max(
+        _gap(patched[:, some], naive.patched(probe, layers=some)[:, some]), _gap(unpatched, naive.logprobs)
+    )
     tolerance = _TOLERANCE.get(model.dtype, 1e-3)
     if gap <= tolerance:
         return "wavefront"
@@ -244,8 +263,56 @@ def choose_engine(
     return fall_back(model, f"log-probabilities differ by {gap:.2g} nats (allowed {tolerance:g})")
 
 
+def choose_reading(model: HookedModel, batch: TokenBatch, *, packed: bool = False) -> Engine:
+    """Try the fast way of reading states against a plain forward; fall back with a warning where they differ.
+
+    Args:
+        model: The source.
+        batch: A small batch, ragged.
+        packed: Try packed rows.
+
+    Returns:
+        The `engine` for `capture`.
+    """
+    if model.runs_hooks:
+        return "naive"
+    fast = _tried(model, lambda: capture(model, batch, packed=packed).states.float())
+    if fast is None:
+        return "naive"
+    slow = capture(model, batch, engine="naive").states.float()
+    real = batch.window_mask[:, None, :, None].to(slow.device).expand_as(slow)
+    gap, largest = _gap(fast[real], slow[real]), float(slow[real].abs().nan_to_num(0.0).max())
+    if gap <= _READING_TOLERANCE.get(model.dtype, 1e-3) * largest:
+        return "wavefront"
+    return fall_back(model, f"states differ by {gap:.2g} (the largest is {largest:.2g})")
+
+
+def _tried(model: HookedModel, work: Callable[[], _Made]) -> _Made | None:
+    """Return what the fast way gives; None, with a warning, where it fails for another reason than memory."""
+    try:
+        return work()
+    except Exception as error:
+        if is_out_of_memory(error) or isinstance(error, ModelBusyError):
+            raise
+        fall_back(model, error)
+        return None
+
+
+def fall_back(model: HookedModel, why: str | Exception) -> Engine:
+    """Warn that the fast engine failed on a model and how, and name the engine to use instead."""
+    if isinstance(why, Exception):
+        first = str(why).splitlines()[0] if str(why) else "no message"
+        why = f"it failed: {type(why).__name__}: {first[:200]}"
+    warn_once(
+        f"{model.name!r} ({model.architecture}): the fast engine does not reproduce plain forwards ({why}); using the "
+        "naive engine, which is slower.",
+        key=f"fall back {model.name} {model.fingerprint}: {why}",
+    )
+    return "naive"
+
+
 def checked_rows(rows: Sequence[TokenSequence]) -> list[int]:
-    """Two rows for `choose_engine`: the longest, and a shorter one, which is padded.
+    """Choose two rows for `choose_engine`: the longest, and a shorter one, which is padded.
 
     That is the one with the widest window, or where this is among the longest, the shortest of all. Where all rows are
     of one length, any other.
@@ -262,54 +329,8 @@ def checked_rows(rows: Sequence[TokenSequence]) -> list[int]:
     return sorted({longest, *others[:1]})
 
 
-def _spread(n_layers: int, n: int) -> list[int]:
-    """At most `n` layers, evenly from the first to the last."""
-    return sorted({round(i * (n_layers - 1) / (n - 1)) for i in range(n)})
-
-
 def _gap(left: Tensor, right: Tensor) -> float:
     """Largest difference where both are numbers; infinite where one is NaN and the other is not."""
     if not torch.equal(left.isnan(), right.isnan()):
         return float("inf")
     return float((left - right).abs().nan_to_num(0.0).max())
-
-
-def choose_reading(model: HookedModel, batch: TokenBatch, *, packed: bool = False) -> Engine:
-    """Try the fast way of reading states against a plain forward; fall back with a warning where they differ.
-
-    Args:
-        model: The source.
-        batch: A small batch, ragged.
-        packed: Try packed rows.
-
-    Returns:
-        The `engine` for `capture`.
-    """
-    if model.runs_hooks:
-        return "naive"
-    try:
-        fast = capture(model, batch, packed=packed).states.float()
-    except Exception as error:
-        if is_out_of_memory(error) or isinstance(error, ModelBusyError):
-            raise
-        return fall_back(model, error)
-    slow = capture(model, batch, engine="naive").states.float()
-    real = batch.window_mask[:, None, :, None].to(slow.device).expand_as(slow)
-    gap, largest = _gap(fast[real], slow[real]), float(slow[real].abs().nan_to_num(0.0).max())
-    allowed = _READING_TOLERANCE.get(model.dtype, 1e-3)
-    if gap <= allowed * largest:
-        return "wavefront"
-    return fall_back(model, f"states differ by {gap:.2g} (the largest is {largest:.2g})")
-
-
-def fall_back(model: HookedModel, why: str | Exception) -> Engine:
-    """Warn that the fast engine failed on a model and how, and name the engine to use instead."""
-    if isinstance(why, Exception):
-        first = str(why).splitlines()[0] if str(why) else "no message"
-        why = f"it failed: {type(why).__name__}: {first[:200]}"
-    warn_once(
-        f"{model.name!r} ({model.architecture}): the fast engine does not reproduce plain forwards ({why}); using the "
-        "naive engine, which is slower.",
-        key=f"fall back {model.name} {model.fingerprint}: {why}",
-    )
-    return "naive"

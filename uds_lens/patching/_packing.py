@@ -1,4 +1,4 @@
-"""Ragged rows end to end in one long row, without padding between them, and the way back.
+"""Ragged rows end to end in one long row, without padding between them, and attention for them.
 
 Everything in a decoder but attention works token by token, so that it may run on packed rows; attention runs on the
 padded ones.
@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -19,12 +18,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from uds_lens._compat.transformers import (
-    attention_replaced,
-    eager_attention,
-    key_value_cache,
-    register_attention,
-)
+from uds_lens._compat.transformers import attention_replaced, eager_attention, register_attention
 from uds_lens.errors import PatchError, Setting
 
 _INT = torch.iinfo(torch.int32).max
@@ -50,13 +44,7 @@ class Packing:
 
     @classmethod
     def of(cls, real: Bool[Tensor, "batch pos"]) -> Packing:
-        """Pack the entries that are True.
-
-        Args:
-            real: Which entries of the padded rows are tokens; at least one in each row.
-
-        Returns:
-            The packing, row after row.
+        """Pack the entries that are True (at least one in each row), row after row.
 
         Example:
             >>> packing = Packing.of(torch.tensor([[False, True], [True, True]]))
@@ -67,15 +55,14 @@ class Packing:
         """
         places = real.flatten().nonzero()[:, 0]
         count = (real.flatten().cumsum(0) - 1).unflatten(0, real.shape)
-        last = count.amax(1, keepdim=True)
-        return cls(torch.where(real, count, last), places)
+        return cls(torch.where(real, count, count.amax(1, keepdim=True)), places)
 
     def __len__(self) -> int:
         """Number of packed tokens."""
         return len(self.places)
 
     def repeated(self, n: int) -> Packing:
-        """The packing of n copies of every row: side by side in the padded rows, one after the other when packed."""
+        """Return the packing of n copies of every row: side by side when padded, one after the other when packed."""
         if n not in self._repeated:
             width, tokens = self.order.shape[1], len(self)
             copies = torch.arange(n, device=self.order.device)
@@ -97,8 +84,8 @@ class Packing:
     def pad_heads(self, packed: Tensor) -> Tensor:
         """`[1, head, token, d_head]` to `[batch, head, pos, d_head]`, contiguous."""
         heads = packed.shape[1]
-        index = self._index("pad heads", heads, 1)
         tokens = packed[0].transpose(0, 1).flatten(0, 1)
+        index = self._index("pad heads", heads, 1)
         return tokens.index_select(0, index).unflatten(0, (len(self.order), heads, -1))
 
     def pad_groups(self, packed: Tensor, groups: int) -> Tensor:
@@ -116,47 +103,39 @@ class Packing:
 
     @staticmethod
     def bytes_to_move(heads: int, groups: int) -> int:
-        """What is held for each token and copy of it once heads were moved in all ways, in bytes."""
+        """Bytes held for each token and copy of it once heads were moved in all ways."""
         places, entries = 2 * 8, 2 * heads + groups
         return places + 4 * entries
 
     def _index(self, way: str, heads: int, groups: int) -> Int[Tensor, "entry"]:
-        """Found once for each way and number of heads."""
+        """Return where entries come from; made once for each way and number of heads."""
         key = (way, heads, groups)
-        if key not in self._indices:
-            made = {"pad heads": self._padded, "pad groups": self._padded_groups, "pack groups": self._packed}
-            index = made[way](heads, groups).flatten()
-            rows = max(self.order.numel(), len(self)) * heads
-            self._indices[key] = index.int() if rows <= _INT else index  # read at every block: half the bytes
+        if key in self._indices:
+            return self._indices[key]
+        device = self.order.device
+        if way == "pad heads":  # [batch, head, pos]
+            index = self.order[:, None] * heads + torch.arange(heads, device=device)[:, None]
+        elif way == "pad groups":  # [batch, group, copy, head, pos]
+            head = torch.arange(heads, device=device).view(groups, 1, -1, 1)
+            index = self.order.unflatten(1, (self.copies, -1))[:, None, :, None] * heads + head
+        else:  # [token, head]
+            width, in_group = self.order.shape[1] // self.copies, heads // groups
+            copy_of_row, pos = self.places.div(width, rounding_mode="floor"), self.places.remainder(width)
+            row = copy_of_row.div(self.copies, rounding_mode="floor")
+            first = (row * (groups - 1) * self.copies + copy_of_row) * in_group * width + pos
+            group = torch.arange(groups, device=device)[:, None] * (self.copies * in_group * width)
+            index = first[:, None] + (group + torch.arange(in_group, device=device) * width).flatten()
+        index = index.flatten()
+        rows = max(self.order.numel(), len(self)) * heads
+        self._indices[key] = index.int() if rows <= _INT else index  # read at every block: half the bytes
         return self._indices[key]
 
-    def _padded(self, heads: int, groups: int) -> Int[Tensor, "batch head pos"]:
-        each = torch.arange(heads, device=self.order.device)[:, None]
-        return self.order[:, None] * heads + each
 
-    def _padded_groups(self, heads: int, groups: int) -> Int[Tensor, "batch group copy head pos"]:
-        each = torch.arange(heads, device=self.order.device).view(groups, 1, -1, 1)
-        return self.order.unflatten(1, (self.copies, -1))[:, None, :, None] * heads + each
-
-    def _packed(self, heads: int, groups: int) -> Int[Tensor, "token head"]:
-        width, in_group = self.order.shape[1] // self.copies, heads // groups
-        copy_of_row, pos = self.places.div(width, rounding_mode="floor"), self.places.remainder(width)
-        row = copy_of_row.div(self.copies, rounding_mode="floor")
-        first = (row * (groups - 1) * self.copies + copy_of_row) * in_group * width + pos
-        group = torch.arange(groups, device=first.device)[:, None] * (self.copies * in_group * width)
-        each = (group + torch.arange(in_group, device=first.device) * width).flatten()
-        return first[:, None] + each
-
-
-# Attention as nearly every family writes it, softmax(scaling Q K^T + mask) V, with few passes over its
-# scores.
-#
-# A family's eager attention copies keys and values for every query head, writes the scores anew for the
-# scale and for the mask, and knows nothing of variants: those of one row would be scored against each
-# other, only to be masked. Here query heads that share keys meet them in one product; variants meet the
-# prefix together, and each its own tokens alone.
-#
-# Whether a family's attention is this one is tried, once for every block.
+# A family's eager attention copies keys and values for every query head, rewrites the scores for the scale and for the
+# mask, and knows nothing of variants: those of one row would be scored against each other, only to be masked. Where a
+# family's attention is the plain formula (tried once for every block), the same is done here with few passes over the
+# scores: query heads that share keys meet them in one product; variants meet the prefix together, and each its own
+# tokens alone.
 
 _tried: WeakKeyDictionary[nn.Module, tuple[object, bool]] = WeakKeyDictionary()
 """Whether a module's eager attention is the plain one, with the settings that this was tried under."""
@@ -171,7 +150,7 @@ def plain_attention(
     past: tuple[Tensor, Tensor] | None = None,
     scaling: float,
 ) -> Float[Tensor, "batch group copy head pos d_value"]:
-    """Attention of copies of every row, each to the keys before all of them and to its own.
+    """Attend `softmax(scaling Q K^T + mask) V` for copies of every row, each to the keys before all and to its own.
 
     Args:
         query: Queries; `group` are the heads of keys, `head` the query heads that share one.
@@ -179,7 +158,7 @@ def plain_attention(
         value: Values of the same tokens.
         mask: Added to the scores of each copy: `keys` are the earlier ones, then its own `pos`.
         past: Earlier keys and values `[batch, group, before, d]`.
-        scaling: What products are multiplied by.
+        scaling: Factor of the products.
 
     Returns:
         Weighted values.
@@ -216,7 +195,7 @@ def is_plain(
     args: tuple[Any, ...],
     options: dict[str, Any],
 ) -> bool:
-    """Whether `eager(module, query, key, value, mask, ...)` is `plain_attention`, up to rounding.
+    """Whether `eager(module, query, key, value, mask, ...)` is `plain_attention`, up to rounding; tried once.
 
     Only in float32: in half precision, an attention rounds its scores where it writes them, and others would differ.
 
@@ -235,9 +214,9 @@ def is_plain(
     alike = all(part.dtype == torch.float32 for part in (*heads, mask) if part is not None)
     if args or not alike or mask is None or mask.ndim != 4 or mask.shape[1] != 1:
         return False
-    told = sorted((k, v) for k, v in options.items() if isinstance(v, int | float))
+    numbers = sorted((k, v) for k, v in options.items() if isinstance(v, int | float))
     shapes = [(part.shape[1], part.shape[3]) for part in heads]
-    settings = (eager, query.device, module.training, repr(told), shapes)
+    settings = (eager, query.device, module.training, repr(numbers), shapes)
     if _tried.get(module, (None, False))[0] != settings:
         _tried[module] = (settings, _agree(module, eager, shapes, query.device, options))
     return _tried[module][1]
@@ -251,14 +230,14 @@ def _agree(
     options: dict[str, Any],
 ) -> bool:
     """Try both on a few random tokens, with products from small to so large that a cap would show."""
+    groups = shapes[1][0]
+    if shapes[0][0] % groups or shapes[2][0] != groups:
+        return False
     random = torch.Generator().manual_seed(0)
     exact = torch.float32  # whatever default another thread has set while it opens a model
     query, key, value = (torch.randn(1, n, 4, d, generator=random, dtype=exact).to(device) for n, d in shapes)
     query = query * torch.tensor([1.0, 4.0, 16.0, 64.0], device=device, dtype=exact)[:, None]
     mask = torch.full((1, 1, 4, 4), torch.finfo(torch.float32).min, device=device, dtype=exact).triu(1)
-    groups = shapes[1][0]
-    if shapes[0][0] % groups or shapes[2][0] != groups:
-        return False
     theirs = eager(module, query, key, value, mask, **options)[0]
     by_group = query.unflatten(1, (groups, 1, -1))
     ours = plain_attention(by_group, key, value, mask, scaling=scaling_of(query, options))
@@ -267,99 +246,25 @@ def _agree(
 
 
 def scaling_of(query: Tensor, options: dict[str, Any]) -> float:
-    """What an attention multiplies its products by: what it is told, or one over the root of the head's width."""
-    told = options.get("scaling")
-    return float(query.shape[-1] ** -0.5 if told is None else told)
+    """Return the factor of an attention's products: as given, or one over the root of the head's width."""
+    given = options.get("scaling")
+    return float(query.shape[-1] ** -0.5 if given is None else given)
 
 
-# Keys and values of a pass: remembered while it runs, and put before those of resumed tokens.
+# transformers lets a model take its attention from a registry by name. While a block runs here, that name is ours: the
+# queries, keys and values of the packed row are padded, the eager attention of the model's own file runs on them (so
+# that a family's soft-capping, sinks and scaling apply), and its output is packed.
+
+_NAME = "uds_lens_packed"
 
 
 class PrefixKept(Exception):  # noqa: N818 - a signal, not an error
     """Raised inside the last block once its keys and values are kept: nothing after them is needed."""
 
 
-class KeptKeys:
-    """Keys and values `[batch, head, pos, d_head]` of every layer, padded; None where they were not kept."""
-
-    def __init__(self, keys: list[Tensor | None], values: list[Tensor | None]) -> None:
-        self.keys, self.values = keys, values
-        self.writes = [0] * len(keys)
-        """How often each block gave its keys and values."""
-
-    @classmethod
-    def nothing(cls, n_layers: int) -> KeptKeys:
-        """Of that many layers, none yet."""
-        return cls([None] * n_layers, [None] * n_layers)
-
-    @property
-    def complete(self) -> bool:
-        """Whether every block gave its keys and values exactly once."""
-        return all(count == 1 for count in self.writes)
-
-    def write(self, layer: int, keys: Tensor | None, values: Tensor | None, *, keep: bool = True) -> None:
-        """What a block attends with, to be kept or only counted."""
-        self.writes[layer] += 1
-        if keep:
-            self.keys[layer], self.values[layer] = keys, values
-
-
-def recording_cache(kept: KeptKeys, *, keep: bool, stop_at_last: bool) -> object:
-    """A cache that hands keys and values through unchanged and remembers them in `kept`.
-
-    Args:
-        kept: Where they go.
-        keep: Remember every layer; False remembers the last one only.
-        stop_at_last: Raise `PrefixKept` once the last layer's are remembered.
-
-    Returns:
-        What a model takes as `past_key_values`.
-    """
-    last = len(kept.keys) - 1
-
-    def remember(layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        kept.write(layer, keys, values, keep=keep or layer == last)
-        if layer == last and stop_at_last:
-            raise PrefixKept
-        return keys, values
-
-    return key_value_cache([partial(remember, layer) for layer in range(last + 1)])
-
-
-def prefix_cache(kept: KeptKeys, columns: int) -> object:
-    """A cache that prepends the first `columns` kept keys and values to new ones, and stores nothing."""
-
-    def prepend(before: Tensor, after: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        return torch.cat([before, keys], dim=2), torch.cat([after, values], dim=2)
-
-    return key_value_cache(
-        [
-            partial(prepend, keys[:, :, :columns], values[:, :, :columns])
-            if keys is not None and values is not None
-            else _nothing_kept
-            for keys, values in zip(kept.keys, kept.values, strict=True)
-        ],
-        length=columns,
-    )
-
-
-def _nothing_kept(keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-    raise AssertionError("a block was resumed whose keys and values were not kept")
-
-
-# Attention for packed rows: a family's own eager attention, run on the rows padded again.
-#
-# transformers lets a model take its attention from a registry by name. While a block runs here, that name
-# is ours: the queries, keys and values of the packed row are padded, the eager attention of the model's own
-# file runs on them, and its output is packed. So soft-capping, sinks and scaling of a family apply as they
-# are written there. Where it is the plain attention, `plain_attention.py` does the same in less time.
-
-_NAME = "uds_lens_packed"
-
-
 @dataclass(eq=False)
 class PackedAttention:
-    """What the attention of one block does while it runs on packed rows."""
+    """The attention of one block while it runs on packed rows."""
 
     packing: Packing
     """Of the tokens that enter the block."""
@@ -374,10 +279,10 @@ class PackedAttention:
     """Whether the block's attention is the plain one, and masks are for one copy; None: tried, and set when it ran."""
 
     keys: Tensor | None = None
-    """Set when it ran: keys of those tokens, padded."""
+    """Keys of those tokens, padded; set when it ran."""
 
     values: Tensor | None = None
-    """Set when it ran: values of those tokens, padded."""
+    """Values of those tokens, padded; set when it ran."""
 
     runs: int = 0
     """How often attention ran."""
@@ -417,9 +322,9 @@ def attending(attention: PackedAttention) -> Iterator[None]:
 
 
 def configs_of(layers: nn.ModuleList) -> list[Any]:
-    """The configuration objects that the modules of the blocks hold, each once."""
-    found = {id(config): config for m in layers.modules() if (config := vars(m).get("config")) is not None}
-    return list(found.values())
+    """Return the configuration objects that the modules of the blocks hold, each once."""
+    configs = (vars(module).get("config") for module in layers.modules())
+    return list({id(config): config for config in configs if config is not None}.values())
 
 
 def _attend(

@@ -1,36 +1,37 @@
-"""Read a model's states at the windows of a batch, in one forward pass without logits."""
+"""The plain engine: states read by hooks, and one full forward per patched layer. Slow, and the reference."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
+from functools import cached_property
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
-from uds_lens._types import Engine, LastLayer, Site, check_choice
+from uds_lens._types import Engine, HookSite, LastLayer, check_choice
 from uds_lens.data import TokenBatch
 from uds_lens.errors import PatchError
-from uds_lens.models import HookedModel, open_model
-from uds_lens.patching._passes import forward_pass
-from uds_lens.patching._side_by_side import require_fitting
-from uds_lens.patching._states import (
-    SpanCache,
-    at_window,
-    chosen_layers,
+from uds_lens.models import HookedModel
+from uds_lens.patching._hooks import (
+    HEADS,
+    as_hooked,
     first_tensor,
     hook_name,
     patch_hooks,
-    read_window_states,
-    require_each_once,
     require_site,
+    run_decoder,
+    run_unhooked,
+    run_with,
 )
+from uds_lens.patching._side_by_side import require_fitting
+from uds_lens.patching._states import PatchEngine, Score, SpanCache, at_window, chosen_layers
+from uds_lens.patching._wave import own_pass
+
+logger = logging.getLogger(__name__)
 
 
 @torch.no_grad()
@@ -38,7 +39,7 @@ def capture(
     model: HookedModel | nn.Module,
     batch: TokenBatch,
     *,
-    site: Site = "resid_post",
+    site: HookSite = "resid_post",
     last_layer: LastLayer = "resid_post",
     packed: bool = False,
     engine: Engine = "wavefront",
@@ -53,10 +54,9 @@ def capture(
         site: Point of each block to read.
         last_layer: `post_norm` replaces the last layer's residual stream by that after the model's final norm,
             as the `hidden_states` of transformers have it (reproduces the UDS paper's released script).
-        packed: Run rows end to end, without padding between them (see `patching.wavefront.rows_layout`). Source and
-            target must agree in it.
+        packed: Run rows end to end, without padding between them. Source and target must agree in it.
         engine: `wavefront` (or `auto`) runs the last block at the window only, where the model's blocks can be run
-            alone; `naive` is one whole forward with hooks, and how a model with hooks of its own is read in any case.
+            alone; `naive` is one whole forward with hooks, as for any model that has user hooks.
 
     Returns:
         The states, `[batch, layer, win, d_model]`, on the model's device.
@@ -78,55 +78,66 @@ def capture(
     check_choice("last_layer", last_layer, LastLayer)
     model = as_hooked(model)
     with model.running():
-        return _capture(model, batch, site, last_layer, packed, engine)
+        require_site(model, site)
+        require_fitting(model, batch)
+        batch = batch.to(model.device)
+        if site != "resid_post" or engine == "naive" or model.runs_hooks:
+            return _read_by_hooks(model, batch, site, last_layer)
+        try:
+            states = own_pass(model, batch, keep_prefix=False, packed=packed).states
+        except PatchError as error:
+            if packed:
+                raise
+            logger.info("%r: states are read by a whole forward, because %s", model.name, error)
+            return _read_by_hooks(model, batch, site, last_layer)
+        return _cache_of(model, states, site, last_layer)
 
 
-def as_hooked(model: HookedModel | nn.Module) -> HookedModel:
-    """The model as a `HookedModel`; a live transformers model or Bridge is adopted in its own dtype."""
-    if isinstance(model, HookedModel):
-        return model
-    dtype: Any = next(p.dtype for p in model.parameters() if p.is_floating_point())
-    return open_model(model, dtype=str(dtype).removeprefix("torch."))  # type: ignore[arg-type]
+def _read_by_hooks(model: HookedModel, batch: TokenBatch, site: HookSite, last_layer: LastLayer) -> SpanCache:
+    """Read states by one whole forward: through the Bridge inside a block, else with plain hooks on the blocks."""
+    states: list[Tensor] = []
+    heads = 0
 
+    def keep(activation: Tensor) -> None:
+        nonlocal heads
+        heads = activation.shape[2] if site in HEADS else 0
+        states.append(at_window(activation.flatten(2), batch.window).to(model.device))
 
-def _capture(
-    model: HookedModel, batch: TokenBatch, site: Site, last_layer: LastLayer, packed: bool, engine: Engine
-) -> SpanCache:
-    require_site(model, site)
-    require_fitting(model, batch)
-    batch = batch.to(model.device)
-    if site == "resid_post" and (engine == "naive" or model.runs_hooks):
-        states = read_window_states(model, batch)
-    elif site == "resid_post":
-        states = forward_pass(model, batch, keep_prefix=False, packed=packed).states
+    if site == "resid_post":
+        handles = [
+            block.register_forward_hook(lambda module, args, output: keep(first_tensor(output)))
+            for block in model.anatomy.layers
+        ]
+        try:
+            run_decoder(model.anatomy, batch, use_cache=False)
+        finally:
+            for handle in handles:
+                handle.remove()
     else:
-        states = _capture_by_bridge(model, batch, site)
+        model.bridge.run_with_hooks(
+            batch.input_ids,
+            fwd_hooks=[
+                (hook_name(site, layer), lambda activation, hook: keep(activation))
+                for layer in range(model.n_layers)
+            ],
+            attention_mask=batch.attention_mask,
+            position_ids=batch.position_ids,
+            return_type=None,
+        )
+    if len(states) != model.n_layers:
+        raise PatchError(
+            f"{model.name!r}: {len(states)} layers were read in one forward, expected {model.n_layers}. The model "
+            "skips or repeats blocks, which patching by layer cannot describe."
+        )
+    return _cache_of(model, torch.stack(states, dim=1), site, last_layer, heads)
+
+
+def _cache_of(
+    model: HookedModel, states: Tensor, site: HookSite, last_layer: LastLayer, heads: int = 0
+) -> SpanCache:
     if last_layer == "post_norm" and site == "resid_post":
         states[:, -1] = model.anatomy.final_norm(states[:, -1])
-    return SpanCache(states=states, site=site, last_layer=last_layer, name=model.name)
-
-
-def _capture_by_bridge(
-    model: HookedModel, batch: TokenBatch, site: Site
-) -> Float[Tensor, "batch layer win d_model"]:
-    states: list[Tensor] = []
-
-    def keep(activation: Tensor, *, hook: Any) -> None:
-        states.append(at_window(activation, batch.window).to(model.device))
-
-    names = [(hook_name(site, layer), keep) for layer in range(model.n_layers)]
-    model.bridge.run_with_hooks(
-        batch.input_ids,
-        fwd_hooks=names,
-        attention_mask=batch.attention_mask,
-        position_ids=batch.position_ids,
-        return_type=None,
-    )
-    require_each_once(model, states)
-    return torch.stack(states, dim=1)
-
-
-# The reference: one full `run_with_hooks` forward per patched layer. Slow and plain.
+    return SpanCache(states, site, last_layer, model.name, heads)
 
 
 @dataclass(eq=False, repr=False)  # TransformerLens prints every hook it adds: no tensors in its repr
@@ -162,168 +173,110 @@ class SpanPatch:
 
 @torch.no_grad()
 def run_patched(
-    model: HookedModel | nn.Module, batch: TokenBatch, cache: SpanCache, *, layer: int
+    model: HookedModel | nn.Module, batch: TokenBatch, cache: SpanCache, *, layer: int | Sequence[int]
 ) -> Float[Tensor, "batch pos d_vocab"]:
-    """Logits of the target with one layer's states replaced at the patched positions.
+    """Run the target once, with the states of one layer, or of several at once, replaced at the patched positions.
 
     Args:
         model: The target.
         batch: The tokens that `cache` was captured on.
         cache: The source's states.
-        layer: Which layer to patch.
+        layer: Which layer to patch; several (`[3, 5]`, `range(i, j + 1)`) are patched together in one forward.
 
     Returns:
         Logits at every position, in the model's dtype.
 
     Raises:
-        PatchError: The cache does not fit the batch, there is no such layer, or the hook did not run exactly once.
+        PatchError: The cache does not fit the batch, there is no such layer, or a hook did not run exactly once.
     """
     model = as_hooked(model)
     require_site(model, cache.site)
     require_fitting(model, batch)
-    batch = batch.to(model.device)
+    return _patched(model, batch.to(model.device), cache, [layer] if isinstance(layer, int) else layer)[0]
+
+
+def _patched(
+    model: HookedModel, batch: TokenBatch, cache: SpanCache, layers: Sequence[int]
+) -> tuple[Float[Tensor, "batch pos d_vocab"], int]:
+    """Return the logits, and how many positions were changed."""
     cache.check_fits(batch, n_layers=model.n_layers, d_model=model.d_model)
-    (layer,) = chosen_layers([layer], model.n_layers)
-    patch = SpanPatch(batch, cache[layer])
-    logits = run_hooks(model, batch, patch_hooks(cache.site, layer, patch))
-    if patch.fired != 1:
-        raise PatchError(
-            f"the hook at {hook_name(cache.site, layer)} ran {patch.fired} times, expected once."
-        )
-    return logits
-
-
-def run_unhooked(model: HookedModel, batch: TokenBatch) -> Float[Tensor, "batch pos d_vocab"]:
-    """One plain forward over the whole batch, by the same route as `run_hooked`."""
-    with model.running():
-        return _forward(model.bridge if model.has_bridge else model.anatomy.causal_lm, batch)
-
-
-def run_hooked(
-    model: HookedModel, batch: TokenBatch, name: str, hook: Callable[..., Tensor | None]
-) -> Float[Tensor, "batch pos d_vocab"]:
-    """Run one forward over the whole batch with one TransformerLens hook.
-
-    A model that TransformerLens cannot wrap gets a plain forward hook on its block instead (`resid_post` only),
-    with a warning.
-
-    Args:
-        model: The model.
-        batch: The tokens.
-        name: TransformerLens's name of the point, for example `blocks.3.hook_resid_post`.
-        hook: Takes the activation and `hook=`, returns the one to use, of the same shape. Returning None, or what it
-            was given, leaves the model alone: that is how a hook only looks.
-
-    Returns:
-        Logits at every position, in the model's dtype.
-
-    Raises:
-        PatchError: There is no such point, the hook never ran, it returned something of another shape, or the point is
-            inside a block of a model that TransformerLens cannot wrap.
-    """
-    return run_hooks(model, batch, [(name, hook)])
-
-
-def run_hooks(
-    model: HookedModel, batch: TokenBatch, hooks: Sequence[tuple[str, Callable[..., Tensor | None]]]
-) -> Float[Tensor, "batch pos d_vocab"]:
-    """Run one forward over the whole batch with several hooks; see `run_hooked`."""
-    watched = [(name, _Watched(name, hook)) for name, hook in hooks]
-    with model.running():
-        _require_points(model, [name for name, _ in hooks])
-        logits = _run_hooks(model, batch, watched)
-    for name, hook in watched:
-        if not hook.fired:
+    patches = {layer: SpanPatch(batch, cache[layer]) for layer in chosen_layers(layers, model.n_layers)}
+    hooks = [pair for layer, patch in patches.items() for pair in patch_hooks(cache.site, layer, patch)]
+    logits = run_with(model, batch, hooks)
+    for layer, patch in patches.items():
+        if patch.fired != 1:
             raise PatchError(
-                f"the hook at {name!r} never ran: the forward pass of {model.name!r} does not come by there, although "
-                "the point has a name."
+                f"the hook at {hook_name(cache.site, layer)} ran {patch.fired} times, expected once."
             )
-    return logits
+    return logits, sum(patch.changed for patch in patches.values())
 
 
 @dataclass(eq=False, repr=False)
-class _Watched:
-    """A hook that counts how often it ran, and whose value must fit: a shorter one would be spread over positions."""
+class NaiveTarget(PatchEngine):
+    """The target on one batch; every patched layer is a full forward with a TransformerLens hook."""
 
-    name: str
-    hook: Callable[..., Tensor | None]
-    fired: int = field(default=0, init=False)
+    model: HookedModel
+    batch: TokenBatch
+    packed: bool = False
+    """How `states` are read; patched forwards run on padded rows."""
 
-    def __call__(self, activation: Any, *, hook: Any = None) -> Tensor | None:
-        self.fired += 1
-        found = self.hook(activation, hook=hook)
-        if found is None or not isinstance(activation, Tensor):
-            return found
-        if not isinstance(found, Tensor) or found.shape != activation.shape:
-            got = f"shape {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
-            raise PatchError(
-                f"the hook at {self.name!r} must return a tensor of shape {tuple(activation.shape)}, or None to leave "
-                f"the activation as it is; got {got}."
-            )
-        return found
+    reading: Engine = "wavefront"
+    """Engine that reads `states`: the one that reads those of the sources."""
 
+    score: Score | None = None
+    """Measured instead of log-probabilities."""
 
-def _require_points(model: HookedModel, names: Sequence[str]) -> None:
-    """Raise unless the model has these points, with the nearest names of those it has."""
-    for name in names:
-        block = re.match(r"blocks\.(\d+)\.", name)
-        if block is not None and int(block[1]) >= model.n_layers:
-            raise PatchError(
-                f"no point {name!r}: the blocks of {model.name!r} are 0 to {model.n_layers - 1}."
-            )
-        if model.has_bridge and model.bridge.get_hook_point(name) is None:
-            near = get_close_matches(name, list(model.bridge.hook_dict), n=3)
-            meant = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
-            raise PatchError(
-                f"{model.name!r} has no point {name!r}.{meant} `model.bridge.hook_dict` has the names of all points."
-            )
+    @cached_property
+    def _logits(self) -> Float[Tensor, "batch pos d_vocab"]:
+        with torch.no_grad():
+            return run_unhooked(self.model, self.batch)
 
+    @cached_property
+    def logprobs(self) -> Float[Tensor, "batch win"]:
+        """Unpatched log-probabilities of the scored tokens."""
+        return scored_logprobs(self._logits, self.batch, score=self.score)
 
-def _run_hooks(
-    model: HookedModel, batch: TokenBatch, hooks: Sequence[tuple[str, Callable[..., Tensor | None]]]
-) -> Float[Tensor, "batch pos d_vocab"]:
-    if model.has_bridge:
-        return model.bridge.run_with_hooks(
-            batch.input_ids,
-            fwd_hooks=list(hooks),
-            attention_mask=batch.attention_mask,
-            position_ids=batch.position_ids,
-            return_type="logits",
-        )
-    with ExitStack() as stack:
-        for name, hook in hooks:
-            stack.callback(_hook_block(model, name, hook).remove)
-        return _forward(model.anatomy.causal_lm, batch)
+    @cached_property
+    def states(self) -> Float[Tensor, "batch layer win d_model"]:
+        """The target's own `resid_post` at the window."""
+        return capture(self.model, self.batch, packed=self.packed, engine=self.reading).states
 
+    @torch.no_grad()
+    def patched(
+        self, cache: SpanCache, *, layers: list[int] | None = None
+    ) -> Float[Tensor, "batch layer win"]:
+        """Log-probabilities with each of `layers` patched in turn (None: all); NaN for the others.
 
-def _hook_block(model: HookedModel, name: str, hook: Callable[..., Tensor | None]) -> RemovableHandle:
-    """A plain forward hook on a block, where TransformerLens has none."""
-    point = re.fullmatch(r"blocks\.(\d+)\.hook_resid_post", name)
-    if point is None:
-        raise PatchError(
-            f"TransformerLens cannot wrap {model.architecture}, so that {name!r} is out of reach: use "
-            "'blocks.N.hook_resid_post'."
-        )
-
-    def replace(module: nn.Module, args: Any, output: Any) -> Any:
-        patched = hook(first_tensor(output), hook=None)
-        if patched is None:
-            return None
-        return patched if isinstance(output, Tensor) else (patched, *output[1:])
-
-    return model.anatomy.layers[int(point[1])].register_forward_hook(replace)
-
-
-def _forward(run: nn.Module, batch: TokenBatch) -> Float[Tensor, "batch pos d_vocab"]:
-    output = run(batch.input_ids, attention_mask=batch.attention_mask, position_ids=batch.position_ids)
-    return output if isinstance(output, Tensor) else output.logits
+        Raises:
+            PatchError: A hook did not run exactly once, or it changed states and the logits stayed the same.
+        """
+        shape = (len(self.batch), self.model.n_layers, self.batch.window.shape[1])
+        result = torch.full(shape, torch.nan, dtype=torch.float32, device=self.batch.window.device)
+        cache.check_fits(self.batch, n_layers=self.model.n_layers, d_model=self.model.d_model)
+        for layer in chosen_layers(layers, self.model.n_layers):
+            logits, changed = _patched(self.model, self.batch, cache, [layer])
+            # In half precision the smallest changes may honestly round away, and hooks may drop what a block is given.
+            precise = self.model.dtype == torch.float32 and not self.model.runs_hooks
+            if precise and changed and torch.equal(logits, self._logits):
+                raise PatchError(
+                    f"the hook at {hook_name(cache.site, layer)} changed {changed} positions, but the logits stayed "
+                    "the same: the model ignores the hooked value. This architecture cannot be patched here."
+                )
+            result[:, layer] = scored_logprobs(logits, self.batch, score=self.score)
+        return result
 
 
 def scored_logprobs(
-    logits: Float[Tensor, "batch pos d_vocab"], batch: TokenBatch
+    logits: Float[Tensor, "batch pos d_vocab"],
+    batch: TokenBatch,
+    *,
+    score: Score | None = None,
 ) -> Float[Tensor, "batch win"]:
-    """Log-probabilities of the scored targets from full logits: float32 nats, NaN where not scored."""
+    """Return the log-probabilities of the scored targets, float32 nats, or what `score` gives; NaN where not scored."""
     rows = torch.arange(batch.window.shape[0], device=logits.device)[:, None]
-    logprobs = logits[rows, batch.window].float().log_softmax(-1)
-    picked = logprobs.gather(-1, batch.targets.clamp(min=0)[..., None])[..., 0]
-    return picked.masked_fill(~batch.scored_mask, torch.nan)
+    at, targets = logits[rows, batch.window].float(), batch.targets.clamp(min=0)
+    if score is None:
+        values = at.log_softmax(-1).gather(-1, targets[..., None])[..., 0]
+    else:
+        values = score(at.flatten(0, 1), targets.flatten()).view_as(targets).float()
+    return values.masked_fill(~batch.scored_mask, torch.nan)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from uds_lens._compat.torch import forward_hooks_of
 from uds_lens.models import Anatomy
 from uds_lens.patching import _costs as costs
+from uds_lens.patching._states import Score
 
 _linear: WeakKeyDictionary[nn.Module, tuple[object, bool]] = WeakKeyDictionary()
 """Whether the head of a model is a linear map and nothing else, with the settings that this was tried under."""
@@ -22,8 +23,10 @@ def target_logprobs(
     states: Float[Tensor, "*rows win d_model"],
     targets: Int[Tensor, "*rows win"],
     scored: Bool[Tensor, "*rows win"],
+    *,
+    score: Score | None = None,
 ) -> Float[Tensor, "*rows win"]:
-    """Log-probability of each scored target, read out of the last layer's states.
+    """Return the log-probability of each scored target, read out of the last layer's states.
 
     `log_softmax(head(norm(state)))[target]` in float32, in pieces, only where `scored`. The vocabulary is cut too where
     the head is one plain linear map, so that many rows share each piece of a large one.
@@ -33,6 +36,7 @@ def target_logprobs(
         states: Last-layer residual stream.
         targets: Next-token ids; ignored where not scored.
         scored: Which entries to score.
+        score: Takes float32 logits `[n, d_vocab]` and targets `[n]`, returns `[n]` numbers to use instead.
 
     Returns:
         Natural logarithms in float32 (nats), at most 0; NaN where not scored.
@@ -43,7 +47,7 @@ def target_logprobs(
     if head is not None:
         held = min(held, costs.LOGITS_IN_CACHE.get(states.device.type, held))
     chunk = max(1, held // anatomy.d_vocab)
-    cut = head is not None and chunk < min(costs.READOUT_ROWS_AT_LEAST, len(rows))
+    cut = head is not None and score is None and chunk < min(costs.READOUT_ROWS_AT_LEAST, len(rows))
     if cut:
         chunk = min(costs.READOUT_ROWS_AT_ONCE, len(rows))
     values = torch.empty(len(rows), dtype=torch.float32, device=states.device)
@@ -51,13 +55,14 @@ def target_logprobs(
         part = slice(start, start + chunk)
         normed = anatomy.final_norm(rows[part])
         if cut:
-            found = _in_tiles(head, normed, wanted[part], tile=max(1, held // chunk))
+            scores = _in_tiles(head, normed, wanted[part], tile=max(1, held // chunk))
         else:
-            logits = anatomy.unembed(normed) if head is None else head(normed)
-            found = -nn.functional.cross_entropy(
-                logits.float(), wanted[part].to(logits.device), reduction="none"
+            logits = (anatomy.unembed(normed) if head is None else head(normed)).float()
+            ids = wanted[part].to(logits.device)
+            scores = (
+                score(logits, ids) if score else -nn.functional.cross_entropy(logits, ids, reduction="none")
             )
-        values[part] = found.to(values.device)
+        values[part] = scores.to(values.device)
     result = torch.full(scored.shape, torch.nan, dtype=torch.float32, device=states.device)
     result[scored] = values
     return result
@@ -68,38 +73,37 @@ def _in_tiles(
 ) -> Float[Tensor, "row"]:
     """Log-probabilities with a piece of the vocabulary at a time."""
     targets = targets.to(normed.device)
-    own = torch.zeros(targets.shape, dtype=torch.float32, device=normed.device)
+    of_target = torch.zeros(targets.shape, dtype=torch.float32, device=normed.device)
     totals = []
     for start in range(0, len(head.weight), tile):
         bias = None if head.bias is None else head.bias[start : start + tile]
         logits = nn.functional.linear(normed, head.weight[start : start + tile], bias).float()
         inside = (targets >= start) & (targets < start + logits.shape[1])
         place = (targets - start).clamp(0, logits.shape[1] - 1)
-        own = torch.where(inside, logits.gather(1, place[:, None])[:, 0], own)
+        of_target = torch.where(inside, logits.gather(1, place[:, None])[:, 0], of_target)
         totals.append(logits.logsumexp(1))
-    return own - torch.stack(totals).logsumexp(0)
+    return of_target - torch.stack(totals).logsumexp(0)
 
 
 def _plain_head(anatomy: Anatomy, rows: Tensor) -> Any | None:
-    """The head, if the model's logits are its linear map and nothing else; tried once per model, on a few rows.
+    """Return the head if the model's logits are its linear map and nothing else; tried once per model, on a few rows.
 
     Soft-capping, scaling, hooks, accelerate and quantised or adapted heads make it something else.
     """
-    head: Any = getattr(anatomy.causal_lm, "get_output_embeddings", lambda: None)()
-    if type(head) is not nn.Linear or "forward" in vars(head):
-        return None
-    if "forward" in vars(anatomy.causal_lm):  # somebody has put another in its place
-        return None
-    if any(hook for module in (head, anatomy.causal_lm) for hook in forward_hooks_of(module)):
+    model = anatomy.causal_lm
+    head: Any = getattr(model, "get_output_embeddings", lambda: None)()
+    if type(head) is not nn.Linear or any(
+        "forward" in vars(module) or any(forward_hooks_of(module)) for module in (head, model)
+    ):
         return None
     few = anatomy.final_norm(rows[:2])
     if head.weight.dtype != few.dtype or head.weight.device != few.device:
         return None
     settings = [(k, v) for k, v in vars(anatomy.text_config).items() if "logit" in k or "scal" in k]
     tried = (id(head), repr(settings))
-    if _linear.get(anatomy.causal_lm, (None, False))[0] != tried:
+    if _linear.get(model, (None, False))[0] != tried:
         few = torch.cat([few, 64 * few])  # large enough for a cap to show in half precision
         by_model, by_head = anatomy.unembed(few), nn.functional.linear(few, head.weight, head.bias)
         same = by_model.shape == by_head.shape and torch.equal(by_model, by_head)
-        _linear[anatomy.causal_lm] = (tried, same)
-    return head if _linear[anatomy.causal_lm][1] else None
+        _linear[model] = (tried, same)
+    return head if _linear[model][1] else None

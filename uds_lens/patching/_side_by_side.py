@@ -1,4 +1,4 @@
-"""Whether rows give the same numbers side by side as alone: decided once for each open model, by trying.
+"""How rows of a model may run together: packed, padded, or alone; decided once for each open model, by trying.
 
 Rows of different lengths are padded to one. Most families ignore padding; some run it through a recurrent layer, and
 some take their rotary frequencies from the longest row of the batch. Every pass over a batch asks here first.
@@ -6,6 +6,7 @@ some take their rotary frequencies from the longest row of the batch. Every pass
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
@@ -15,13 +16,66 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from uds_lens._compat.transformers import RopeLimit, rope_limit
+from uds_lens._compat.accelerate import is_placed
+from uds_lens._compat.transformers import RopeLimit, attention_of, is_plain_decoder, rope_limit
 from uds_lens._types import PaddingSide
 from uds_lens.data import TokenBatch, TokenSequence, make_batch
 from uds_lens.errors import ModelError, PatchError, warn_once
-from uds_lens.models import HookedModel
-from uds_lens.patching._passes import is_tested_family
-from uds_lens.patching._states import run_decoder
+from uds_lens.models import HookedModel, ModelSource
+from uds_lens.models._hooked import behaviour_changes
+from uds_lens.patching._hooks import run_decoder
+from uds_lens.patching._packing import configs_of
+
+PACKED_FAMILIES = {
+    "gemma2",
+    "gemma3_text",
+    "gpt2",
+    "gpt_neox",
+    "llama",
+    "mistral",
+    "mixtral",
+    "olmo2",
+    "phi3",
+}
+PACKED_FAMILIES |= {"qwen2", "qwen3", "qwen3_moe"}
+"""Values of `model_type` whose blocks run on packed rows. With its tiny model in `tests/tiny_models.py`, a family is
+added to the tests that compare packed rows with padded ones, and both with rows alone."""
+
+
+def is_tested_family(model: Any) -> bool:
+    """Whether a transformers model is of a family whose rows, padded and packed, the tests compare with rows alone."""
+    return is_plain_decoder(model) and model.config.get_text_config().model_type in PACKED_FAMILIES
+
+
+def runs_plainly(model: HookedModel) -> bool:
+    """Whether blocks may be run apart from the model's forward.
+
+    Not through accelerate's hooks, which have work to do after a block; not through TransformerLens's or a user's; and
+    not where blocks keep a causal mask of their own, indexed by the layout of keys, which resumed tokens do not have.
+    """
+    wrapped = is_placed(model.hf) or model.is_wrapped or model.runs_hooks
+    return not wrapped and not model.anatomy.keeps_masks
+
+
+def packable(model: HookedModel) -> bool:
+    """Whether an open model may run on packed rows: a tested family, eager attention, no user hooks."""
+    eager = all(attention_of(config) == "eager" for config in configs_of(model.anatomy.layers))
+    return eager and runs_plainly(model) and _is_plain(model.hf)
+
+
+def may_be_packable(source: ModelSource, model_type: object) -> bool:
+    """Whether a model that need not be open yet may run on packed rows; of a checkpoint, by its family alone."""
+    if model_type not in PACKED_FAMILIES:
+        return False
+    if isinstance(source, str | os.PathLike):
+        return True
+    return packable(source) if isinstance(source, HookedModel) else _is_plain(source)
+
+
+def _is_plain(model: Any) -> bool:
+    """Whether it is not a Bridge, an adapter around a model, or a checkpoint's own code."""
+    return is_tested_family(model) and not is_placed(model) and not behaviour_changes(model)
+
 
 ROUNDING = {torch.float32: 1e-3, torch.bfloat16: 0.05, torch.float16: 0.01}
 """Largest difference between a row in a batch and the same row alone that rounding explains: the norm of the difference
@@ -37,7 +91,7 @@ length, or not at all."""
 
 @dataclass(frozen=True)
 class RowLayout:
-    """How rows of a model may stand side by side, so that each gives the numbers that it gives alone."""
+    """How rows of a model may be batched, so that each gives the numbers that it gives alone."""
 
     side: PaddingSide | None = "left"
     """Where shorter rows are padded; None: one row at a time."""
@@ -64,7 +118,7 @@ class RowLayout:
         return how if self.limit is None else f"{how}; rows longer than {self.limit} tokens apart"
 
     def kind(self, length: int) -> int:
-        """Number of the frequencies that a text of some tokens is read with: texts of one kind may be batched.
+        """Number the rotary frequencies that a text of some tokens is read with: texts of one kind may be batched.
 
         >>> layout = RowLayout(limit=8, long_rows="by length")
         >>> [layout.kind(length) for length in (3, 8, 9, 20)]
@@ -84,7 +138,7 @@ class RowLayout:
             lengths: Tokens of every row, by its index.
 
         Returns:
-            The same indices in the same order, in batches of rows that may stand side by side.
+            The same indices in the same order, in batches of rows that may run together.
 
         Raises:
             ModelError: A row is beyond a limit after which the model cannot be run reproducibly.
@@ -97,7 +151,7 @@ class RowLayout:
         """
         if self.limit is None and self.side is not None:
             return [list(batch) for batch in batches]
-        found: list[list[int]] = []
+        split: list[list[int]] = []
         for batch in batches:
             kinds: dict[int, list[int]] = {}
             for index in batch:
@@ -108,13 +162,12 @@ class RowLayout:
                     "which this model's rotary frequencies are fixed. Beyond that it gives other numbers for the same "
                     "text after another one was read. Shorten the texts, or open the model without its own code."
                 )
-            pieces = kinds.values()
-            found += [[i] for piece in pieces for i in piece] if self.side is None else map(list, pieces)
-        return found
+            split += [[i] for i in batch] if self.side is None else kinds.values()
+        return split
 
 
 _layouts: WeakKeyDictionary[nn.Module, RowLayout] = WeakKeyDictionary()
-"""What was found, by the model."""
+"""Layouts that were decided, by the model."""
 
 
 def row_layout(model: HookedModel) -> RowLayout:
@@ -128,23 +181,21 @@ def row_layout(model: HookedModel) -> RowLayout:
     Raises:
         ModelError: A row alone does not give the same numbers twice.
     """
-    found = _layouts.get(model.hf)
-    if found is None:
+    if model.hf not in _layouts:
         limit = rope_limit(model.hf.config)
         if limit is None and is_tested_family(model.hf):
-            found = RowLayout()
+            _layouts[model.hf] = RowLayout()
         else:
             with torch.no_grad(), model.running():
-                found = _try(model, limit)
-        _layouts[model.hf] = found
-    return found
+                _layouts[model.hf] = _try(model, limit)
+    return _layouts[model.hf]
 
 
 def require_fitting(model: HookedModel, batch: TokenBatch) -> None:
     """Raise unless the rows of a batch give the numbers that they give alone; see `row_layout`.
 
     Raises:
-        PatchError: They are padded on the wrong side, or may not stand side by side.
+        PatchError: They are padded on the wrong side, or may not run together.
     """
     layout = row_layout(model)
     if layout == RowLayout():
@@ -183,31 +234,29 @@ def _side(
     model: HookedModel, short: TokenSequence, long: TokenSequence, alone: Float[Tensor, "pos d_model"]
 ) -> PaddingSide | None:
     """The side on which padding changes nothing; None where it does on both."""
-    allowed = _rounding(model)
-    left = _gap(model, _states(model, [short, long], "left")[0], alone)
+    allowed = ROUNDING.get(model.dtype, 1e-3)
+    left = _gap(_states(model, [short, long], "left")[0], alone)
     if left <= allowed:
         return "left"
-    right = _gap(model, _states(model, [short, long], "right")[0], alone)
-    found: PaddingSide | None = "right" if right <= allowed else None
-    if found is None:
-        again = _gap(model, _alone(model, short), alone)
-        if again > allowed:
-            raise ModelError(
-                f"{model.name!r} ({model.architecture}) gives other states when the same row is run again (they "
-                f"differ by {again:.1%}), so that none of its numbers can be reproduced: it draws random numbers, or "
-                "remembers what it read before. Run it in evaluation mode, without code of its own."
-            )
+    right = _gap(_states(model, [short, long], "right")[0], alone)
+    side: PaddingSide | None = "right" if right <= allowed else None
+    if side is None and (again := _gap(_alone(model, short), alone)) > allowed:
+        raise ModelError(
+            f"{model.name!r} ({model.architecture}) gives other states when the same row is run again (they "
+            f"differ by {again:.1%}), so that none of its numbers can be reproduced: it draws random numbers, or "
+            "remembers what it read before. Run it in evaluation mode, without code of its own."
+        )
     instead = (
         "Rows are padded on the right, which changes nothing and costs nothing."
-        if found
+        if side
         else f"So does padding on the right ({right:.1%}). Rows run one at a time, which is slower."
     )
     warn_once(
         f"{model.name!r} ({model.architecture}): padding a row on the left changes its states by {left:.1%} (rounding "
         f"explains {allowed:.1%}). {instead}",
-        key=f"rows {model.architecture} {model.dtype} {found}",
+        key=f"rows {model.architecture} {model.dtype} {side}",
     )
-    return found
+    return side
 
 
 def _beyond(
@@ -218,13 +267,13 @@ def _beyond(
     alone: Float[Tensor, "pos d_model"],
 ) -> LongRows:
     """How rows beyond the limit run: tried with few tokens at positions beyond it."""
-    allowed, first = _rounding(model), limit.length
+    allowed, first = ROUNDING.get(model.dtype, 1e-3), limit.length
     far = _alone(model, short, first=first)
     beside = _states(model, [short, _row(model, _LONGEST)], side or "left", first=first)[0]
     far_again, again = _alone(model, short, first=first), _alone(model, short)
-    if max(_gap(model, again, alone), _gap(model, far_again, far)) > allowed:
+    if max(_gap(again, alone), _gap(far_again, far)) > allowed:
         return "refused"  # what was read before changes what is read now
-    together = not limit.by_length and side is not None and _gap(model, beside, far) <= allowed
+    together = not limit.by_length and side is not None and _gap(beside, far) <= allowed
     return "together" if together else "by length"
 
 
@@ -249,10 +298,6 @@ def _states(
     return [own[mask.to(own.device).bool()] for own, mask in zip(states, batch.attention_mask, strict=True)]
 
 
-def _gap(model: HookedModel, found: Tensor, wanted: Tensor) -> float:
-    found, wanted = found.float(), wanted.float().to(found.device)
-    return float(((found - wanted).norm(dim=-1) / wanted.norm(dim=-1).clamp(min=1e-12)).mean())
-
-
-def _rounding(model: HookedModel) -> float:
-    return ROUNDING.get(model.dtype, 1e-3)
+def _gap(states: Tensor, expected: Tensor) -> float:
+    states, expected = states.float(), expected.float().to(states.device)
+    return float(((states - expected).norm(dim=-1) / expected.norm(dim=-1).clamp(min=1e-12)).mean())

@@ -1,34 +1,38 @@
-"""What was read from one model at the windows of one batch."""
+"""States at the window: what is read from one model and patched into another."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
-from uds_lens._types import LastLayer, Site, check_choice
+from uds_lens._types import HookSite, LastLayer
 from uds_lens.data import TokenBatch
-from uds_lens.errors import ModelError, PatchError, Setting
-from uds_lens.models import Anatomy, HookedModel
+from uds_lens.errors import PatchError
+from uds_lens.models import HookedModel
+
+Score: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+"""Takes float32 logits `[n, d_vocab]` and targets `[n]`, returns a number for each: measured instead of their
+log-probability."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class SpanCache:
     """States of every layer at the window positions of a `TokenBatch`.
 
-    The window of a row runs from its first patched to its last scored position, left-aligned; entries beyond a
-    row's own window repeat its last position and mean nothing (`batch.window_mask` is False there).
+    The window of a row runs from its first patched or scored position to its end, left-aligned; entries beyond a row's
+    own window repeat its last position and mean nothing (`batch.window_mask` is False there).
     """
 
     states: Float[Tensor, "batch layer win d_model"]
-    """Activations in the model's dtype."""
+    """Activations in the model's dtype; of `z`, `q`, `k` and `v` all heads, concatenated."""
 
-    site: Site
+    site: HookSite
     """Point of the block they were read at."""
 
     last_layer: LastLayer = "resid_post"
@@ -37,9 +41,16 @@ class SpanCache:
     name: str = ""
     """Name of the model they come from."""
 
+    n_heads: int = 0
+    """Heads in the last axis; 0 at sites that have none."""
+
     def __getitem__(self, layer: int) -> Float[Tensor, "batch win d_model"]:
         """States of one layer."""
         return self.states[:, layer]
+
+    def __repr__(self) -> str:
+        heads = f", {self.n_heads} heads" if self.n_heads else ""
+        return f"SpanCache({self.site}{heads} of {self.name!r}, [batch, layer, win, d] = {list(self.states.shape)})"
 
     @property
     def n_layers(self) -> int:
@@ -53,13 +64,44 @@ class SpanCache:
         differs = (self.states != other).any(-1) & patched[:, None, :]
         return ~differs.any(-1)
 
+    def only(
+        self,
+        own: SpanCache,
+        *,
+        positions: Bool[Tensor, "batch win"] | None = None,
+        heads: Sequence[int] | None = None,
+    ) -> SpanCache:
+        """Keep these states at some window positions or heads, and the target's own everywhere else.
+
+        Args:
+            own: The target's states on the same batch, at the same site.
+            positions: True where these states are kept; None: everywhere.
+            heads: Which heads are kept (of `z`, `q`, `k`, `v`); None: all.
+
+        Raises:
+            PatchError: The caches do not match, or there is no such head.
+        """
+        if own.states.shape != self.states.shape or own.site != self.site:
+            raise PatchError(f"{own!r} does not match {self!r}: capture both on one TokenBatch, at one site.")
+        chosen = torch.ones(self.states.shape[-1], dtype=torch.bool, device=self.states.device)
+        if heads is not None:
+            if not set(heads) <= set(range(self.n_heads)):
+                raise PatchError(f"heads must be numbers from 0 to {self.n_heads - 1}; got {list(heads)}.")
+            of_head = torch.arange(self.n_heads, device=chosen.device)
+            of_head = of_head.repeat_interleave(len(chosen) // self.n_heads)
+            chosen = torch.isin(of_head, torch.tensor(list(heads), device=chosen.device))
+        if positions is not None:
+            chosen = chosen & positions.to(chosen.device)[:, None, :, None]
+        return replace(self, states=torch.where(chosen, self.states, own.states.to(self.states)))
+
     def check_fits(self, batch: TokenBatch, *, n_layers: int, d_model: int) -> None:
         """Raise unless the states have the shape of `batch` and of the target model.
 
         Raises:
             PatchError: Naming both shapes.
         """
-        expected = (batch.window.shape[0], n_layers, batch.window.shape[1], d_model)
+        width = self.states.shape[-1] if self.n_heads else d_model
+        expected = (batch.window.shape[0], n_layers, batch.window.shape[1], width)
         if tuple(self.states.shape) != expected:
             raise PatchError(
                 f"the cache has states of shape {tuple(self.states.shape)} (batch, layer, win, d_model), but this "
@@ -67,92 +109,40 @@ class SpanCache:
             )
 
 
-# Where in a block a state is read or replaced, by TransformerLens hook name.
+class PatchEngine(ABC):
+    """The target on one batch, ready to be patched."""
 
+    model: HookedModel
+    """The target."""
 
-def hook_name(site: Site, layer: int) -> str:
-    """TransformerLens's name of a site.
+    batch: TokenBatch
+    """The tokens, on the target's device."""
 
-    >>> hook_name("resid_post", 3)
-    'blocks.3.hook_resid_post'
-    """
-    check_choice("site", site, Site)
-    return f"blocks.{layer}.hook_{site}"
+    @property
+    @abstractmethod
+    def logprobs(self) -> Float[Tensor, "batch win"]:
+        """Unpatched log-probabilities of the scored tokens."""
 
+    @property
+    @abstractmethod
+    def states(self) -> Float[Tensor, "batch layer win d_model"]:
+        """The target's own `resid_post` at the window."""
 
-def require_site(model: HookedModel, site: Site) -> None:
-    """Raise unless the model's blocks have the site.
+    @abstractmethod
+    def patched(
+        self, cache: SpanCache, *, layers: list[int] | None = None
+    ) -> Float[Tensor, "batch layer win"]:
+        """Log-probabilities with each of `layers` patched in turn (None: all); NaN for the others."""
 
-    Raises:
-        PatchError: The family has no such point (GPT-NeoX runs attention and MLP in parallel, so there is no
-            `resid_mid`).
-    """
-    check_choice("site", site, Site)
-    if site == "resid_post":
-        return
-    if not model.has_bridge:
-        raise PatchError(
-            f"{_why_no_bridge(model)} So {site!r} is out of reach: use ",
-            Setting("site", "resid_post"),
-            ".",
-        )
-    if model.bridge.get_hook_point(hook_name(site, 0)) is None:
-        raise PatchError(
-            f"{model.architecture} has no {site!r}: its blocks do not have that point (parallel attention and MLP "
-            "have no state between them). Use ",
-            Setting("site", "resid_post"),
-            ", 'attn_out' or 'mlp_out'.",
-        )
-
-
-def _why_no_bridge(model: HookedModel) -> str:
-    try:
-        return f"{model.name!r} has a Bridge: {model.bridge.cfg.n_layers} layers."
-    except ModelError as error:
-        return str(error)
-
-
-def patch_hooks(
-    site: Site, layer: int, write: Callable[[Tensor], Tensor]
-) -> list[tuple[str, Callable[..., Tensor]]]:
-    """TransformerLens hooks that replace a site's activation by `write(activation)` for all that reads it.
-
-    `hook_resid_mid` stands at the input of the MLP's norm: what it returns reaches the MLP, but not the residual
-    connection around it. So for that site a second hook adds the change to the block's output, where the residual
-    stream would have carried it.
-
-    Args:
-        site: Point of the block.
-        layer: Which block.
-        write: Takes the activation, returns the one to use instead; called once per forward.
-
-    Returns:
-        Pairs of hook name and hook.
-    """
-    if site != "resid_mid":
-        return [(hook_name(site, layer), lambda activation, *, hook=None: write(activation))]
-    moved: list[Tensor] = []
-
-    def before_mlp(activation: Tensor, *, hook: Any = None) -> Tensor:
-        patched = write(activation)
-        moved.append(patched - activation)
-        return patched
-
-    def after_block(activation: Tensor, *, hook: Any = None) -> Tensor:
-        return activation + moved.pop()
-
-    return [(hook_name("resid_mid", layer), before_mlp), (hook_name("resid_post", layer), after_block)]
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.model.name!r}, {self.batch!r})"
 
 
 def chosen_layers(layers: Sequence[int] | None, n_layers: int) -> list[int]:
-    """The layers to patch in increasing order; None takes all.
+    """Return the layers to patch in increasing order; None takes all.
 
     Raises:
         PatchError: A layer does not exist, or is named twice.
-
-    Example:
-        >>> chosen_layers([2, 0], 4), chosen_layers(None, 2)
-        ([0, 2], [0, 1])
     """
     chosen = list(range(n_layers)) if layers is None else sorted(layers)
     if len(set(chosen)) < len(chosen) or not set(chosen) <= set(range(n_layers)):
@@ -162,9 +152,6 @@ def chosen_layers(layers: Sequence[int] | None, n_layers: int) -> list[int]:
     return chosen
 
 
-# Small pieces that every pass through a model is made of: hooks on its blocks, cuts to the window.
-
-
 def at_window(
     states: Float[Tensor, "batch pos d_model"], window: Int[Tensor, "batch win"]
 ) -> Float[Tensor, "batch win d_model"]:
@@ -172,77 +159,3 @@ def at_window(
     starts = torch.arange(0, states.shape[0] * states.shape[1], states.shape[1], device=states.device)
     places = window.to(states.device) + starts[:, None]
     return states.flatten(0, 1).index_select(0, places.flatten()).unflatten(0, window.shape)
-
-
-def first_tensor(output: Any) -> Tensor:
-    """A block's hidden state, whether it returns a tensor or a tuple that starts with it."""
-    return output if isinstance(output, Tensor) else output[0]
-
-
-@contextmanager
-def forward_hooks(modules: nn.ModuleList, hook: Any, *, pre: bool = False) -> Iterator[None]:
-    """Register `hook(layer, ...)` on every block for the length of the `with` block."""
-    handles = []
-    try:
-        for layer, module in enumerate(modules):
-            if pre:
-                handles.append(
-                    module.register_forward_pre_hook(
-                        lambda m, args, kwargs, layer=layer: hook(layer, args, kwargs), with_kwargs=True
-                    )
-                )
-            else:
-                handles.append(
-                    module.register_forward_hook(lambda m, args, output, layer=layer: hook(layer, output))
-                )
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def run_decoder(anatomy: Anatomy, batch: TokenBatch, **options: Any) -> Any:
-    """One forward of the decoder without the head."""
-    return anatomy.base(
-        input_ids=batch.input_ids,
-        attention_mask=batch.attention_mask,
-        position_ids=batch.position_ids,
-        **options,
-    )
-
-
-def split_call(
-    args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Tensor, tuple[Any, ...], dict[str, Any]]:
-    """The hidden states that a block is called with, and its other arguments."""
-    if args:
-        return args[0], args[1:], kwargs
-    options = dict(kwargs)
-    return options.pop("hidden_states"), (), options
-
-
-@torch.no_grad()
-def read_window_states(model: HookedModel, batch: TokenBatch) -> Float[Tensor, "batch layer win d_model"]:
-    """Window states of each layer, by one whole forward of the decoder and hooks on its blocks: the reference.
-
-    Raises:
-        PatchError: A layer did not run exactly once.
-    """
-    states: list[Tensor] = []
-
-    def keep(layer: int, output: Any) -> None:
-        states.append(at_window(first_tensor(output), batch.window).to(model.device))
-
-    with forward_hooks(model.anatomy.layers, keep):
-        run_decoder(model.anatomy, batch, use_cache=False)
-    require_each_once(model, states)
-    return torch.stack(states, dim=1)
-
-
-def require_each_once(model: HookedModel, states: list[Tensor]) -> None:
-    """Raise `PatchError` unless there is one state per layer."""
-    if len(states) != model.n_layers:
-        raise PatchError(
-            f"{model.name!r}: {len(states)} layers were read in one forward, expected {model.n_layers}. The model "
-            "skips or repeats blocks, which patching by layer cannot describe."
-        )

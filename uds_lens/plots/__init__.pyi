@@ -80,6 +80,7 @@ from ._models import (
 from ._models import (
     utility_frontier as utility_frontier,
 )
+from ._patches import patch_heatmap as patch_heatmap
 from ._style import (
     Theme as Theme,
 )

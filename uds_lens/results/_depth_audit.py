@@ -109,11 +109,13 @@ class DepthAudit(Stage1):
             >>> audit.uds
             1.0
         """
-        from uds_lens.audit._two_stage import audit_from_scratch  # the one import from a room above
+        from uds_lens.audit._two_stage import measure_stages  # the one import from a room above
 
-        return audit_from_scratch(
+        _, audit = measure_stages(
             full, retain, unlearned, examples, control=control, config=config, options=options
         )
+        assert audit is not None
+        return audit
 
     # Scores.
 

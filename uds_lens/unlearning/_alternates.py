@@ -16,7 +16,7 @@ from uds_lens.data import ForgetExample, answer_ends, answer_prompt, chosen_prot
 from uds_lens.errors import DataError
 from uds_lens.generation import growing_way
 from uds_lens.patching import as_hooked, row_layout
-from uds_lens.patching._passes import is_tested_family
+from uds_lens.patching._side_by_side import is_tested_family
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
