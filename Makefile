@@ -25,12 +25,13 @@ check: $(INSTALLED)  ## lint, format, types, import contracts
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 
-bench: $(INSTALLED)  ## measure cost and memory of an audit (needs the shared data and models); COMPARE=COMMIT: beside an earlier one
+bench: $(INSTALLED)  ## measure cost and memory of an audit (needs the shared data and models), and their growth; COMPARE=COMMIT: beside an earlier one
 ifdef COMPARE
 	$(BIN)/python benchmarks/compare_commits.py $(COMPARE)
 else
 	$(BIN)/python benchmarks/audit_cost.py
 	$(BIN)/python benchmarks/memory_cost.py
+	$(BIN)/python benchmarks/growth.py
 endif
 
 bench-gpu: $(INSTALLED)  ## the same on a GPU, with a random model of 1B proportions

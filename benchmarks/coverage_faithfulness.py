@@ -158,15 +158,20 @@ def measure_means(
     truth = draw_values(values, 1, 2, (0.0, 0.0), 400_000, rng).mean()
     n = clusters * models
     methods = np.arange(clusters).repeat(models)
-    one_by_one, held, widths, cautioned = [], [], [], []
+    one_by_one, held, widths, cautioned, honest, wide = [], [], [], [], [], []
     for row in drawn:
         low, high = np.quantile(row[rng.integers(n, size=(300, n))].mean(1), [0.025, 0.975])
         one_by_one.append(low <= truth <= high)
         ends, _ = clustered_mean(row, methods, 0.95)
         held.append(ends.low <= truth <= ends.high)
         widths.append(ends.high - ends.low)
-        cautioned.append(dominated_by(row, methods) is not None)
+        most = dominated_by(row, methods, 0.95)
+        cautioned.append(most is not None)
+        if most is not None:
+            honest.append(most.interval.low <= truth <= most.interval.high)
+            wide.append(most.interval.high - most.interval.low)
     none = bool(np.isnan(widths).all())
+    few = none or len(wide) < repeats / 50
     return {
         "values": values.name,
         "alike in method, run": f"{alike[0]:.1f}, {alike[1]:.1f}",
@@ -177,6 +182,9 @@ def measure_means(
         "methods together": "-" if none else f"{100 * np.mean(held):.1f} %",
         "width": "-" if none else f"{np.median(widths):.2f}",
         "with a caution": "-" if none else f"{100 * np.mean(cautioned):.0f} %",
+        "held or cautioned": "-" if none else f"{100 * np.mean(np.logical_or(held, cautioned)):.1f} %",
+        "interval in the caution": "-" if few else f"{100 * np.mean(honest):.1f} %",
+        "its width": "-" if few else f"{np.median(wide):.2f}",
     }
 
 

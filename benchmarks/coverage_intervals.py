@@ -184,8 +184,8 @@ def print_correlations(tries: int) -> None:
                     frame = pd.DataFrame(
                         {"uds": depth, "beyond_retain": recall, "subject": subjects.astype(str)}
                     )
-                    frame["audit"], frame["decoding"] = "cloze", "greedy"
-                    ends.append(depth_correlation(frame, audit="cloze").interval)
+                    frame["probe"], frame["decoding"] = "cloze", "greedy"
+                    ends.append(depth_correlation(frame, probe="cloze").interval)
                 found = np.array(ends)
                 some = ~np.isnan(found).any(-1)
                 cell = f"| {part} | {icc} | {n_subjects} | {truth:.2f}"

@@ -2,7 +2,7 @@
 
     python benchmarks/elicit_kill.py --kills 6
 
-The toy world, three models, four audits, greedy and sampled. After each kill the same call begins again; parts of the
+The toy world, three models, four probes, greedy and sampled. After each kill the same call begins again; parts of the
 last round are compared with those of a run that nobody killed, and a further call must make no forward pass at all.
 """
 
@@ -26,7 +26,7 @@ from forking import forked
 import uds_lens as ul
 from uds_lens.elicitation import ActPert, ElicitationResults, ElicitOptions, elicit
 
-AUDITS = ("plain", "cloze", "start", ActPert())
+PROBES = ("plain", "cloze", "start", ActPert())
 OPTIONS = ElicitOptions(samples=4, temperature=1.0, max_new_tokens=16)
 
 
@@ -37,7 +37,7 @@ def ask(out: Path) -> ElicitationResults:
         world.examples[:16],
         retain=world.retain,
         full=world.full,
-        audits=AUDITS,
+        probes=PROBES,
         options=OPTIONS,
         run=ul.RunOptions(device="cpu", progress=False),
         out=out,

@@ -41,7 +41,7 @@ def trained(name: str, models: Path, shared: Path) -> Path:
         shared / "models/tofu-small/full",
         shared / "data/tofu/forget10.json",
         retain[: int(rows)] if rows else retain,
-        config=parse_name(setting),
+        method=parse_name(setting),
         out=out,
         options=TrainOptions(device="cpu", checkpoint_every=0, progress=False),
     )

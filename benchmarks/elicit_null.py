@@ -4,7 +4,7 @@
 
 Unlearned and retain score alike: a question's difference has mean 0, and part of it is its subject's. Prints, for three
 kinds of scores, how often the p-value of beyond retain lies below .05, how often its interval leaves 0 out, and how
-often any of 4 audits on the same questions does so after Holm's adjustment.
+often any of 4 probes on the same questions does so after Holm's adjustment.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ SCORES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 """From a normal number, of which the subject's share is the intra-class correlation, to a score."""
 
 
-def draw(score, icc: float, audits: int, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Differences `[audit, question]` of two models that know as much, and the subject of each question."""
+def draw(score, icc: float, probes: int, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Differences `[probe, question]` of two models that know as much, and the subject of each question."""
     groups = np.repeat(np.arange(20), random.integers(15, 21, 20))
 
     def side() -> np.ndarray:
-        shared = random.standard_normal((audits, 20))[:, groups]
+        shared = random.standard_normal((probes, 20))[:, groups]
         return score(np.sqrt(icc) * shared + np.sqrt(1 - icc) * random.standard_normal(shared.shape))
 
     return side() - side(), groups
@@ -40,12 +40,12 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--runs", type=int, default=500)
-    parser.add_argument("--audits", type=int, default=4)
+    parser.add_argument("--probes", type=int, default=4)
     parser.add_argument("--icc", type=float, nargs="*", default=[0.3])
     parser.add_argument("--resamples", type=int, default=999)
     asked = parser.parse_args()
     print(
-        "| scores | ICC | p below .05 | interval leaves 0 out | any of the audits, after Holm |\n"
+        "| scores | ICC | p below .05 | interval leaves 0 out | any of the probes, after Holm |\n"
         + "|---" * 5
         + "|"
     )
@@ -54,7 +54,7 @@ def main() -> None:
             counts = np.zeros(3)
             for seed in range(asked.runs):
                 random = np.random.default_rng(seed)
-                differences, groups = draw(score, icc, asked.audits, random)
+                differences, groups = draw(score, icc, asked.probes, random)
                 found = [
                     contrast(each, groups, n_resamples=asked.resamples, seed=seed) for each in differences
                 ]

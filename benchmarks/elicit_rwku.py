@@ -1,4 +1,4 @@
-"""RWKU's own questions through every kind of audit: plainly, and through a chat template.
+"""RWKU's own questions through every kind of probe: plainly, and through a chat template.
 
     python benchmarks/elicit_rwku.py
 
@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 import uds_lens as ul
-from uds_lens.elicitation import GCG, ActPert, ElicitationResults, ElicitOptions, SoftGCG, elicit
+from uds_lens.elicitation import GCG, ActPert, ElicitationResults, ElicitData, ElicitOptions, SoftGCG, elicit
 from uds_lens.models import HookedModel
 
 TEMPLATE = (
@@ -30,7 +30,7 @@ INSIDES = (GCG(steps=2, candidates=8), SoftGCG(steps=2), ActPert())
 
 def told(name: str, found: ElicitationResults) -> None:
     """The ledger, and how far the highest score goes."""
-    ledger = found.ledger()[["audit", "asked", "skipped", "empty", "endless"]]
+    ledger = found.ledger()[["probe", "asked", "skipped", "empty", "endless"]]
     texts = found.samples_frame()
     print(f"{name}, protocol {found.protocol}: {len(texts)} texts, mean recall {texts['recall'].mean():.3f}")
     print(ledger.to_string(index=False))
@@ -50,11 +50,10 @@ def main() -> None:
     print(f"{len(rows)} questions; asked: {asked.limit}")
     found = elicit(
         small / "retain90",
-        rows,
+        ElicitData(forget=rows, limit=asked.limit),
         retain=small / "retain95",
         full=small / "full",
-        audits="black_box",
-        limit=asked.limit,
+        probes="black_box",
         options=OPTIONS,
         run=RUN,
     )
@@ -63,8 +62,9 @@ def main() -> None:
         tokenizer: Any = copy.deepcopy(model.tokenizer)
         tokenizer.chat_template = TEMPLATE
         chat = HookedModel(model.hf, tokenizer, name="chat", owned=False)
-        audits: list[Any] = ["plain", "cloze", "start", "mask+icl+aoa", *INSIDES]
-        found = elicit(chat, rows, audits=audits, limit=max(1, asked.limit // 5), options=OPTIONS, run=RUN)
+        few = ElicitData(forget=rows, limit=max(1, asked.limit // 5))
+        probes: list[Any] = ["plain", "cloze", "start", "mask+icl+aoa", *INSIDES]
+        found = elicit(chat, few, probes=probes, options=OPTIONS, run=RUN)
         told("full through a chat template", found)
 
 

@@ -17,7 +17,7 @@ from elicit_models import rows
 
 import uds_lens as ul
 from uds_lens.elicitation import ActPert, ElicitOptions, elicit
-from uds_lens.elicitation._registry import ask_rows
+from uds_lens.elicitation._asking import ask_rows
 
 
 def main() -> None:
@@ -35,36 +35,36 @@ def main() -> None:
     with ul.open_model(small / "retain95", device="cpu") as model:
         examples = rows(asked.shared)
         whole = ask_rows(
-            ActPert(), examples, (), (), model.tokenizer, protocol="raw", room=None, options=options
+            ActPert(), examples, model.tokenizer, pool=(), protocol="raw", room=None, options=options
         )
         reasons = sorted(set(whole.skipped.values()))
         print(f"{len(whole.asks)} questions name the author, {len(whole.skipped)} do not: {reasons}")
         chosen = whole.asks[:: max(1, len(whole.asks) // asked.directions)][: asked.directions]
         for antithetic in (True, False):
-            audit = ActPert(antithetic=antithetic)
+            probe = ActPert(antithetic=antithetic)
             cosines, rms = [], 0.0
             for ask in chosen:
-                (one, rms), (other, _) = (audit.delta(model, ask, seed=seed) for seed in (1, 2))
+                (one, rms), (other, _) = (probe.delta(model, ask, seed=seed) for seed in (1, 2))
                 cosines.append(float(torch.cosine_similarity(one.flatten(), other.flatten(), dim=0)))
             words = "antithetic" if antithetic else "plain"
             print(
-                f"{words}, {audit.copies} copies, gamma {audit.gamma:g} ({rms:.2f} of the embeddings' root mean "
-                f"square), layer {audit.chosen_layer(model)}: cosine of two draws {np.mean(cosines):.2f} (from "
+                f"{words}, {probe.copies} copies, gamma {probe.gamma:g} ({rms:.2f} of the embeddings' root mean "
+                f"square), layer {probe.chosen_layer(model)}: cosine of two draws {np.mean(cosines):.2f} (from "
                 f"{min(cosines):.2f} to {max(cosines):.2f}, {len(cosines)} questions)"
             )
     found = elicit(
         small / "retain95",
         rows(asked.shared, asked.limit),
         retain=small / "retain90",
-        audits=["plain", ActPert()],
+        probes=["plain", ActPert()],
         options=options,
         run=ul.RunOptions(device="cpu", progress=False),
         out=asked.out,
     )
-    print("\n| audit | retain90 | retain95 | beyond retain | added to plain | asked |\n" + "|---" * 6 + "|")
+    print("\n| probe | retain90 | retain95 | beyond retain | added to plain | asked |\n" + "|---" * 6 + "|")
     for row in found.summary().itertuples():
         print(
-            f"| {row.audit} | {row.retain:.3f} | {row.unlearned:.3f} | {row.beyond_retain:+.3f} | "
+            f"| {row.probe} | {row.retain:.3f} | {row.unlearned:.3f} | {row.beyond_retain:+.3f} | "
             f"{row.added:+.3f} [{row.added_low:+.3f}, {row.added_high:+.3f}] | {row.n} |"
         )
 

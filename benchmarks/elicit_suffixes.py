@@ -21,10 +21,10 @@ from elicit_models import rows
 
 import uds_lens as ul
 from uds_lens.elicitation import GCG, ElicitOptions, SoftGCG, elicit
-from uds_lens.elicitation._gcg import TARGET, first_suffix, slot_of, target_loss
-from uds_lens.elicitation._probes import ICL, Asking, ByPrompt, Plain
+from uds_lens.elicitation._asking import Asked, Asking, ByPrompt, ask_rows
+from uds_lens.elicitation._gcg import TARGET, first_suffix, target_loss
+from uds_lens.elicitation._probes import ICL, Plain
 from uds_lens.elicitation._prompts import keyed_seed
-from uds_lens.elicitation._registry import Asked, ask_rows
 from uds_lens.elicitation._run import estimate_hours
 from uds_lens.models import HookedModel
 
@@ -38,10 +38,10 @@ SHAPES = {
 }
 
 
-def asks_of(model, examples, audit, forget=()):
+def asks_of(model, examples, probe, forget=()):
     """Questions ready to be asked; shots come from `forget`."""
-    tokenizer = model.tokenizer
-    return ask_rows(audit, examples, forget, (), tokenizer, protocol="raw", room=None, options=OPTIONS).asks
+    settings = {"pool": forget, "protocol": "raw", "room": None, "options": OPTIONS}
+    return ask_rows(probe, examples, model.tokenizer, **settings).asks
 
 
 def in_float64(model: HookedModel) -> None:
@@ -63,7 +63,7 @@ def gradient(asked: argparse.Namespace) -> None:
     with ul.open_model(asked.shared / "models/tofu-small/full", device="cpu") as model:
         in_float64(model)
         (ask,) = asks_of(model, rows(asked.shared, 1), GCG())
-        slot = slot_of(model, ask, ASKING, TARGET)
+        slot = GCG().slot(model, ask, ASKING)
         suffix = first_suffix(model, slot, 20)
         entries = np.array(list(gradient_entries(model, slot, suffix, entries=60)))
     measured, found = entries[:, 0], entries[:, 1]
@@ -80,15 +80,15 @@ def gcg(asked: argparse.Namespace) -> None:
     with ul.open_model(asked.shared / "models/tofu-small" / asked.model, device="cpu") as model:
         halved, rose, seconds, steps = 0, 0, 0.0, 0
         for ask in asks_of(model, rows(asked.shared, asked.questions), tries[0]):
-            slot = slot_of(model, ask, ASKING, TARGET)
-            for audit in tries:  # the same steps again, and more of them, where the loss did not halve
+            slot = GCG().slot(model, ask, ASKING)
+            for probe in tries:  # the same steps again, and more of them, where the loss did not halve
                 began = time.process_time()
-                found = audit.optimise(model, slot, seed=keyed_seed(0, ask.id, "gcg"))
+                found = probe.optimise(model, slot, seed=keyed_seed(0, ask.id, "gcg"))
                 seconds += time.process_time() - began
                 steps += len(found.losses) - 1
                 if found.losses[-1] <= found.losses[0] / 2:
                     break
-            ids = torch.tensor([slot.ids(model, found.suffix)])
+            ids = torch.tensor([slot.ids_and_place(model, found.suffix)[0]])
             again = float(target_loss(model, ids, slot.target).detach())
             halved += found.losses[-1] <= found.losses[0] / 2
             rose += any(b > a for a, b in zip(found.losses, found.losses[1:], strict=False))
@@ -107,7 +107,7 @@ def gcg(asked: argparse.Namespace) -> None:
 
 def speed(asked: argparse.Namespace) -> None:
     """With and without the cache, 256 candidates, taking turns; and what larger models would take."""
-    audit = GCG(steps=2, candidates=256)
+    probe = GCG(steps=2, candidates=256)
     forms = {"questions": ByPrompt(Plain()), "questions after five solved ones": ByPrompt(ICL())}
     with ul.open_model(asked.shared / "models/tofu-small" / asked.model, device="cpu") as model:
         forget = rows(asked.shared)
@@ -118,13 +118,14 @@ def speed(asked: argparse.Namespace) -> None:
             texts: dict[bool, list[str]] = {True: [], False: []}
             away, lengths = 0.0, []
             for ask in asks:
-                slot = slot_of(model, ask, ASKING, TARGET)
-                lengths.append(len(slot.ids(model, first_suffix(model, slot, audit.tokens))))
+                slot = GCG().slot(model, ask, ASKING)
+                suffix = first_suffix(model, slot, probe.tokens)
+                lengths.append(len(slot.ids_and_place(model, suffix)[0]))
                 losses = {}
                 for cached in (True, False):
                     began = time.process_time()
-                    found = dataclasses.replace(audit, cached=cached).optimise(model, slot, seed=0)
-                    took[cached].append((time.process_time() - began) / audit.steps)
+                    found = dataclasses.replace(probe, cached=cached).optimise(model, slot, seed=0)
+                    took[cached].append((time.process_time() - began) / probe.steps)
                     losses[cached] = found.losses
                     texts[cached].append(found.suffix)
                 away = max(away, float(np.abs(np.array(losses[True]) - np.array(losses[False])).max()))
@@ -136,7 +137,7 @@ def speed(asked: argparse.Namespace) -> None:
                 f"{'are the same' if texts[True] == texts[False] else 'DIFFER'}, losses by at most {away:.1e}",
                 flush=True,
             )
-        every = asks_of(model, forget, audit)
+        every = asks_of(model, forget, probe)
     for name, shape in SHAPES.items():
         for told, chosen in (
             ("defaults", GCG()),
@@ -145,7 +146,6 @@ def speed(asked: argparse.Namespace) -> None:
             hours = estimate_hours(
                 [Asked(chosen, every, {})],
                 ElicitOptions(samples=0, dtype="bfloat16"),
-                n_models=1,
                 shape=shape,
                 device="cuda",
             )
@@ -154,7 +154,7 @@ def speed(asked: argparse.Namespace) -> None:
             )
 
 
-def on_retain(asked: argparse.Namespace, questions, audits):
+def on_retain(asked: argparse.Namespace, questions, probes):
     """What comes out of `retain90`, which never saw the answers."""
     small = asked.shared / "models/tofu-small"
     print(f"questions {', '.join(row.id for row in questions)}")
@@ -162,20 +162,20 @@ def on_retain(asked: argparse.Namespace, questions, audits):
         small / "retain90",
         questions,
         retain=small / "retain90",
-        audits=audits,
+        probes=probes,
         options=OPTIONS,
         run=ul.RunOptions(device="cpu", progress=False),
         out=asked.out,
     )
 
 
-def losses_of(found, audit: SoftGCG) -> str:
+def losses_of(found, probe: SoftGCG) -> str:
     """How far the loss fell."""
-    told = [said.told for said in found.part("unlearned", audit.name).said]
-    losses = [each["loss"] for each in told]
+    details = [said.details for said in found.part("unlearned", probe.name).said]
+    losses = [each["loss"] for each in details]
     return (
-        f"{sum(loss < 0.05 for loss in losses)} of {len(losses)} below .05 after {told[0]['steps']} steps (first "
-        f"{np.mean([each['first_loss'] for each in told]):.2f}, last {np.median(losses):.4f} in the median, "
+        f"{sum(loss < 0.05 for loss in losses)} of {len(losses)} below .05 after {details[0]['steps']} steps (first "
+        f"{np.mean([each['first_loss'] for each in details]):.2f}, last {np.median(losses):.4f} in the median, "
         f"{max(losses):.4f} at most)"
     )
 
@@ -189,15 +189,15 @@ def choose(asked: argparse.Namespace) -> None:
     """How much effort SoftGCG needs for a whole answer: a grid on five questions."""
     efforts = [(20, steps, rate) for steps in (100, 300) for rate in (0.005, 0.01, 0.02, 0.05)]
     efforts += [(60, 100, 0.02), (60, 100, 0.05), (60, 300, 0.02)]
-    audits = [
+    probes = [
         SoftGCG(target="answer", tokens=n, steps=steps, learning_rate=rate) for n, steps, rate in efforts
     ]
-    found = on_retain(asked, chosen_on(asked), ["plain", *audits])
-    recall = found.capacity_frame().set_index("audit")["unlearned"]
-    for audit in audits:
-        tokens, steps, rate = audit.effort
+    found = on_retain(asked, chosen_on(asked), ["plain", *probes])
+    recall = found.capacity_frame().set_index("probe")["unlearned"]
+    for probe in probes:
+        tokens, steps, rate = probe.effort
         print(
-            f"{tokens} tokens, {steps} steps, rate {rate:g}: recall {recall[audit.name]:.3f}; {losses_of(found, audit)}"
+            f"{tokens} tokens, {steps} steps, rate {rate:g}: recall {recall[probe.name]:.3f}; {losses_of(found, probe)}"
         )
 
 
@@ -210,14 +210,14 @@ def soft(asked: argparse.Namespace) -> None:
     began = time.process_time()
     found = on_retain(asked, others, ["plain", affirmative, answer])
     seconds = time.process_time() - began
-    for audit in (affirmative, answer):
-        print(f"retain90, {audit.name}: {losses_of(found, audit)}")
+    for probe in (affirmative, answer):
+        print(f"retain90, {probe.name}: {losses_of(found, probe)}")
     print(f"{seconds:.0f} CPU s for all; mean recall:")
     for kept, frame in (("in the summary", found.summary()), ("capacity", found.capacity_frame())):
         for row in frame.itertuples():
-            print(f"  {row.audit}: {row.unlearned:.3f} ({kept})")
+            print(f"  {row.probe}: {row.unlearned:.3f} ({kept})")
     frame = found.samples_frame()
-    texts = frame[(frame["audit"] == affirmative.name) & (frame["model"] == "unlearned")]
+    texts = frame[(frame["probe"] == affirmative.name) & (frame["model"] == "unlearned")]
     begun = texts["text"].str.lower().str.startswith(TARGET.lower())
     left = texts["scored_text"].str.lower().str.startswith(TARGET.lower())
     print(f"begin with the affirmative target: {begun.mean():.0%}, after it is cut off: {left.mean():.0%}")

@@ -1,9 +1,9 @@
-"""Is what is shallow what comes out? Audits of elicitation on small unlearned TOFU models, beside their depth.
+"""Is what is shallow what comes out? Probes of elicitation on small unlearned TOFU models, beside their depth.
 
     python benchmarks/elicit_models.py --models runs/unlearned
     python benchmarks/elicit_unlearned.py --models runs/unlearned --out runs/elicit-unlearned
     python benchmarks/elicit_unlearned.py --models runs/unlearned --out runs/elicit-unlearned --limit 100 \\
-        --audits plain cloze start icl mask+icl aoa actpert
+        --probes plain cloze start icl mask+icl aoa actpert
 
 Every model of --models, and retain95, against retain90 and full: greedy, 64 tokens, forget10. Prints Markdown: what
 comes out beyond retain with its interval over authors and its share, UDS, and Spearman's rho of UDS with what `cloze`
@@ -21,7 +21,7 @@ from elicit_models import rows
 import uds_lens as ul
 from uds_lens.elicitation import ElicitOptions, depth_correlation, elicit
 
-AUDITS = ("plain", "cloze")
+PROBES = ("plain", "cloze")
 RUN = ul.RunOptions(device="cpu", progress=False)
 
 
@@ -50,7 +50,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/elicit-unlearned"))
     parser.add_argument("--limit", type=int, default=None, help="examples, by author; default all 400")
     parser.add_argument("--only", nargs="*", help="names of models; default all of --models")
-    parser.add_argument("--audits", nargs="*", default=AUDITS)
+    parser.add_argument("--probes", nargs="*", default=PROBES)
     parser.add_argument("--threads", type=int, default=1)
     asked = parser.parse_args()
     torch.set_num_threads(asked.threads)
@@ -66,21 +66,21 @@ def main() -> None:
             examples,
             retain=small / "retain90",
             full=small / "full",
-            audits=asked.audits,
+            probes=asked.probes,
             options=ElicitOptions(samples=0, max_new_tokens=64),
             run=RUN,
             out=asked.out,
         )
         depth = depth_of(model, baseline, asked.out)
         tables.append((model.name, depth, found))
-        correlations.append(depth_correlation(found.with_depth(depth), audit="cloze"))
+        correlations.append(depth_correlation(found.with_depth(depth), probe="cloze"))
         print(f"{model.name} done", flush=True)
     first = tables[0][2].summary()
-    print("\n| audit | full | retain90 | power P | asked |\n|---|---|---|---|---|")
+    print("\n| probe | full | retain90 | power P | asked |\n|---|---|---|---|---|")
     for row in first.itertuples():
         power = f"{row.power:+.3f} [{row.power_low:+.3f}, {row.power_high:+.3f}]"
-        print(f"| {row.audit} | {row.full:.3f} | {row.retain:.3f} | {power} | {row.n} |")
-    print("\n| model | UDS | audit | score | beyond retain B | adjusted p | share E |\n" + "|---" * 7 + "|")
+        print(f"| {row.probe} | {row.full:.3f} | {row.retain:.3f} | {power} | {row.n} |")
+    print("\n| model | UDS | probe | score | beyond retain B | adjusted p | share E |\n" + "|---" * 7 + "|")
     for name, depth, found in tables:
         told = f"{depth.uds:.3f}"
         for row in found.summary().itertuples():
@@ -91,7 +91,7 @@ def main() -> None:
             )
             beyond = f"{row.beyond_retain:+.3f} [{row.beyond_low:+.3f}, {row.beyond_high:+.3f}]"
             print(
-                f"| {name} | {told} | {row.audit} | {row.unlearned:.3f} | {beyond} | {row.p_holm:.2g} | {share} |"
+                f"| {name} | {told} | {row.probe} | {row.unlearned:.3f} | {beyond} | {row.p_holm:.2g} | {share} |"
             )
     print(
         "\n| model | UDS | 95 % interval | rho of UDS with cloze B | 95 % interval | examples |\n"

@@ -57,7 +57,7 @@ PLAN = {
 
 def child(out: Path) -> int:
     """A worker in a process of its own."""
-    return forked(lambda: work(StudyFolder(out), since=time.time(), poll=0.2))
+    return forked(lambda: work(StudyFolder(out), poll=0.2))
 
 
 def main() -> None:

@@ -32,8 +32,8 @@ def trained(
         shared / "models/tofu-small/base",
         shared / "data/tofu/retain90.json",
         out=out / f"retain90_seed{seed}",
-        epochs=EPOCHS,
         config=RelearnConfig(
+            epochs=EPOCHS,
             learning_rate=1e-3,
             warmup_epochs=0.3 * EPOCHS,
             schedule="cosine",

@@ -67,7 +67,7 @@ def trained(name: str, shared: Path, out: Path, forget, retain) -> dict:
             source / "full",
             tofu / "forget10.json",
             tofu / "retain90.json",
-            config=parse_name(name),
+            method=parse_name(name),
             out=out / "models" / name,
             options=TrainOptions(device="cpu", mixed_precision="bfloat16", checkpoint_every=0),
         )

@@ -20,8 +20,8 @@ from tiny_models import EXAMPLES
 from uds_lens._storage import plain, seal_of, sealed, sha256_bytes
 from uds_lens.audit import Baseline
 from uds_lens.elicitation import ElicitationResults, ElicitOptions
-from uds_lens.elicitation._options import AuditRecord
-from uds_lens.elicitation._parts import Part, Said, read_part, write_part
+from uds_lens.elicitation._options import ProbeRecord
+from uds_lens.elicitation._saving import Part, Said, read_part, write_part
 from uds_lens.errors import ResultFormatError, UdsLensError
 from uds_lens.metrics import MetricOptions, MetricResults
 from uds_lens.metrics._results import Cost, MetricValue
@@ -160,21 +160,21 @@ def metric_results(audit: DepthAudit) -> MetricResults:
 
 
 def elicitation(audit: DepthAudit) -> ElicitationResults:
-    """Two rows under two audits, one of them sampled too, of two models."""
+    """Two rows under two probes, one of them sampled too, of two models."""
     asked = [("plain", "greedy", 1), ("plain", "sampled", 2), ("cloze", "greedy", 1)]
     return ElicitationResults(
         options=ElicitOptions(samples=2),
         protocol="raw",
         models={role: audit.models[role] for role in ("retain", "unlearned")},
         examples=tuple(EXAMPLES[:2]),
-        audits=tuple(
-            AuditRecord(name, "text", "nothing", "", (("b", "its prompt is too long"),))
+        probes=tuple(
+            ProbeRecord(name, "text", "nothing", "", (("b", "its prompt is too long"),))
             for name in ("plain", "cloze")
         ),
         parts=tuple(
             Part(
                 role=role,
-                audit=name,
+                probe=name,
                 decoding=decoding,
                 said=(
                     Said(
@@ -182,7 +182,7 @@ def elicitation(audit: DepthAudit) -> ElicitationResults:
                         prompt="Who?",
                         reference="Ada Vey",
                         texts=("Ada.",) * n,
-                        told={"loss": audit.uds},
+                        details={"loss": audit.uds},
                     ),
                 ),
                 seconds=0.1,

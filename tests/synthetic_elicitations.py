@@ -4,15 +4,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from uds_lens.elicitation import AuditRecord, ElicitationResults, ElicitOptions
-from uds_lens.elicitation._parts import Part, Said
+from uds_lens.elicitation import ElicitationResults, ElicitOptions, ProbeRecord
+from uds_lens.elicitation._saving import Part, Said
 from uds_lens.results import DepthAudit
 
-AUDITS = (
-    AuditRecord("plain", "text", "nothing", "", ()),
-    AuditRecord("cloze", "text", "answer prefix", "", (("e0", "the entity cannot be located"),)),
-    AuditRecord("mask+icl+aoa(variant=identity)", "text", "other facts", "", ()),
-    AuditRecord("softgcg(target=answer)", "gradients", "gold answer", "", ()),
+PROBES = (
+    ProbeRecord("plain", "text", "nothing", "", ()),
+    ProbeRecord("cloze", "text", "answer prefix", "", (("e0", "the entity cannot be located"),)),
+    ProbeRecord("mask+icl+aoa(variant=identity)", "text", "other facts", "", ()),
+    ProbeRecord("softgcg(target=answer)", "gradients", "gold answer", "", ()),
 )
 CHANCE = {"full": 0.9, "retain": 0.15, "unlearned": 0.45}
 
@@ -23,7 +23,7 @@ def synthetic_elicitation(
     """Answers that are right with a chance of each model's own; the first texts are the hostile ones."""
     random = np.random.default_rng(seed)
     parts = []
-    for record in AUDITS:
+    for record in PROBES:
         skipped = {ident for ident, _ in record.skipped}
         for decoding, count in (("greedy", 1), ("sampled", samples)):
             if record.capacity and decoding == "sampled":
@@ -45,16 +45,16 @@ def synthetic_elicitation(
                             prompt=f"Question: {example.question}\nAnswer:",
                             reference=example.answer,
                             texts=tuple(texts),
-                            told={"endless": 0},
+                            details={"endless": 0},
                         )
                     )
-                parts.append(Part(role=role, audit=record.name, decoding=decoding, said=tuple(said)))
+                parts.append(Part(role=role, probe=record.name, decoding=decoding, said=tuple(said)))
     return ElicitationResults(
         options=ElicitOptions(samples=samples),
         protocol="raw",
         models=dict(audit.models),
         examples=tuple(audit.examples),
-        audits=AUDITS,
+        probes=PROBES,
         parts=tuple(parts),
         provenance={},
     )

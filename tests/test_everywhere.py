@@ -8,7 +8,7 @@ from transformers import PreTrainedTokenizerBase
 
 import uds_lens as ul
 from uds_lens.data import ChatStyle, encode, sample_examples
-from uds_lens.elicitation import ElicitOptions, elicit
+from uds_lens.elicitation import ElicitData, ElicitOptions, elicit
 from uds_lens.metrics import MetricOptions, evaluate
 from uds_lens.results import AuditConfig, RunOptions
 from uds_lens.unlearning import AltPOConfig, make_config
@@ -33,9 +33,13 @@ def training_job(monkeypatch, train):
 
 def ask(models, examples, **more):
     options = ElicitOptions(samples=0, **SHORT, **more)
-    audits = ["plain", ul.elicitation.ICL(shots=1, source="retain")]
+    probes = ["plain", ul.elicitation.ICL(shots=1, source="retain")]
     return elicit(
-        models.unlearned, examples, audits=audits, retain_examples=examples, options=options, run=RUN
+        models.unlearned,
+        ElicitData(forget=examples, retain=examples),
+        probes=probes,
+        options=options,
+        run=RUN,
     )
 
 

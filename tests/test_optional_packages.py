@@ -64,7 +64,7 @@ MISSED: list[tuple[str, str, Call]] = [
     (
         "rouge_score",
         "elicitation needs",
-        lambda p: studied(p, measure={"metrics": ["em"], "elicitation": {"audits": "quick"}}),
+        lambda p: studied(p, measure={"metrics": ["em"], "elicitation": {"probes": "quick"}}),
     ),
     ("rouge_score", "ROUGE needs", lambda p: ul.generation.rouge_l_recall(["a"], ["a"])),
     ("sklearn", "an ROC curve needs", lambda p: ul.metrics.auc([1.0], [2.0])),

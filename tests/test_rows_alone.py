@@ -120,7 +120,7 @@ def test_texts_that_end_early_leave_the_others_as_they_are(opened, plain, family
 def test_every_audit_of_elicitation_says_what_it_says_of_each_row_alone(trio, family):
     from uds_lens.elicitation import GCG, ActPert, ElicitOptions, SoftGCG, elicit
 
-    audits = [
+    probes = [
         "plain",
         "icl",
         GCG(tokens=2, steps=1, candidates=4),
@@ -134,17 +134,17 @@ def test_every_audit_of_elicitation_says_what_it_says_of_each_row_alone(trio, fa
             ("Was Ada a poet?", "Is Ada a poet?", "Where in the old town did Ada grow up?")
         )
     ]
-    settings = {"audits": audits, "options": options, "run": OPTIONS}
+    settings = {"probes": probes, "options": options, "run": OPTIONS}
     together = elicit(trio(family).unlearned, rows, **settings)
     for place in (0, 2):
         alone = elicit(trio(family).unlearned, [rows[place]], **settings)
         for part in alone.parts:
-            if part.audit == "icl" or not part.said:  # its prompts hold other rows
+            if part.probe == "icl" or not part.said:  # its prompts hold other rows
                 continue
             other = next(
                 p
                 for p in together.parts
-                if (p.role, p.audit, p.decoding) == (part.role, part.audit, part.decoding)
+                if (p.role, p.probe, p.decoding) == (part.role, part.probe, part.decoding)
             )
             (said,) = [each for each in other.said if each.row == place]
-            assert said.texts == part.said[0].texts, (part.audit, part.decoding)
+            assert said.texts == part.said[0].texts, (part.probe, part.decoding)

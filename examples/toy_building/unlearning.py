@@ -40,7 +40,7 @@ def unlearn(method: str, full: Path, forget: list[Row], retain: list[Row], seed:
             full,
             asked_twice(forget),
             asked_twice(retain),
-            config=replace(METHODS[method], seed=seed),
+            method=replace(METHODS[method], seed=seed),
             out=Path(folder) / method,
             options=TrainOptions(device="cpu", checkpoint_every=0, progress=False),
         )

@@ -121,7 +121,7 @@ def test_live_models_without_a_tokenizer_are_told_how_to_bring_one():
 
 def test_a_live_model_of_another_dtype_is_refused(trio):
     live, _ = load_plain(trio("llama").full, dtype=torch.bfloat16)
-    with pytest.raises(ModelError, match="is bfloat16, but dtype='float32' was asked for"):
+    with pytest.raises(ModelError, match="is bfloat16, but dtype='float32' was requested"):
         DepthAudit.run(live, *list(trio("llama"))[1:], EXAMPLES, options=CPU)
     audit = DepthAudit.run(
         live, *list(trio("llama"))[1:], EXAMPLES, config=AuditConfig(dtype="bfloat16"), options=CPU

@@ -58,7 +58,7 @@ def test_an_open_model_is_for_one_audit_at_a_time(trio, audited):
                 full, trio("llama").retain, trio("llama").unlearned, EXAMPLES, options=AUTO
             ),
             lambda: evaluate(full, EXAMPLES, metrics=["prob"], run=AUTO),
-            lambda: elicit(full, EXAMPLES, audits=["plain"], options=ElicitOptions(samples=0), run=AUTO),
+            lambda: elicit(full, EXAMPLES, probes=["plain"], options=ElicitOptions(samples=0), run=AUTO),
         )
         with baseline.recorded(options=AUTO) as recorded:
             for call in asks:

@@ -21,7 +21,7 @@ def test_the_list(uds_lens):
     outcome = uds_lens("elicit", "--list")
     assert outcome.code == 0 and "cloze" in outcome.out and "preset quick" in outcome.out
     found = json.loads(uds_lens("elicit", "--list", "--json").out)
-    assert {"audit": "icl", "injects": "other facts"}.items() <= found["audits"][3].items()
+    assert {"probe": "icl", "injects": "other facts"}.items() <= found["probes"][3].items()
 
 
 def asking(paths, data) -> list:
@@ -33,19 +33,19 @@ def asking(paths, data) -> list:
 def test_an_elicitation(trio, examples, tmp_path, uds_lens):
     paths, out = trio("llama"), tmp_path / "result"
     words = asking(paths, examples)
-    words += ["--audit", "plain", "--audit", "cloze", "--samples", 2, "--max-new-tokens", 4, "--out", out]
+    words += ["--probe", "plain", "--probe", "cloze", "--samples", 2, "--max-new-tokens", 4, "--out", out]
     outcome = uds_lens(*words, "--limit", 3, "--device", "cpu")
     assert outcome.code == 0, outcome.err
     printed = " ".join(outcome.out.split())
     assert "Beyond retain: model minus retain" in printed and "Saved in" in printed
     assert "A random sample was asked: 3 of" in printed and "question: what other subjects" in printed
     again = json.loads(uds_lens(*words, "--limit", 3, "--device", "cpu", "--json").out)
-    assert {row["audit"] for row in again["summary"]} == {"plain", "cloze", "any audit"}
+    assert {row["probe"] for row in again["summary"]} == {"plain", "cloze", "any probe"}
     assert again["ledger"][1]["injects"] == "answer prefix" and again["summary"][0]["n"] == 3
     assert again["summary"][0]["beyond_sample_error"] >= 0
 
 
-def test_shots_from_facts_that_were_to_stay(trio, examples, tmp_path, uds_lens):
+def test_shots_from_retained_facts(trio, examples, tmp_path, uds_lens):
     import uds_lens as ul
 
     facts = tmp_path / "retain.json"
@@ -61,21 +61,19 @@ def test_shots_from_facts_that_were_to_stay(trio, examples, tmp_path, uds_lens):
         "--samples",
         0,
     ]
-    words += ["--max-new-tokens", 2, "--device", "cpu", "--audit", "icl(source=retain)", "--audit", "plain"]
+    words += ["--max-new-tokens", 2, "--device", "cpu", "--probe", "icl(source=retain)", "--probe", "plain"]
     without = uds_lens(*words, "--out", tmp_path / "without")
-    assert "no facts that were to stay were given (retain_examples; --retain-data)" in " ".join(
-        without.out.split()
-    )
+    assert "no retained facts were given (ElicitData.retain; --retain-data)" in " ".join(without.out.split())
     outcome = uds_lens(*words, "--retain-data", facts, "--out", tmp_path / "result")
     assert outcome.code == 0, outcome.err
     found = ul.elicitation.ElicitationResults.load(tmp_path / "result")
-    (part,) = [part for part in found.parts if part.audit.startswith("icl")]
+    (part,) = [part for part in found.parts if part.probe.startswith("icl")]
     assert len(part.said) == 2 and all("Ilse sang it." in said.prompt for said in part.said)
 
 
 def test_without_retain_there_are_weaker_controls(trio, examples, tmp_path, uds_lens):
     words = ["elicit", "--model", trio("llama").unlearned, "--examples", examples, "--holdout-data", examples]
-    words += ["--audit", "plain", "--samples", 0, "--max-new-tokens", 2, "--limit", 2, "--device", "cpu"]
+    words += ["--probe", "plain", "--samples", 0, "--max-new-tokens", 2, "--limit", 2, "--device", "cpu"]
     outcome = uds_lens(*words, "--out", tmp_path / "result")
     assert outcome.code == 0, outcome.err
     printed = " ".join(outcome.out.split())
@@ -89,15 +87,15 @@ def test_what_could_not_be_asked_is_said_once(trio, tmp_path, uds_lens):
     rows = [{"question": e.question, "answer": e.answer, "entity": e.entity} for e in EXAMPLES]
     file.write_text(json.dumps(rows))
     words = asking(paths, file)
-    words += ["--audit", "plain", "--audit", "icl", "--samples", 0, "--max-new-tokens", 2, "--device", "cpu"]
+    words += ["--probe", "plain", "--probe", "icl", "--samples", 0, "--max-new-tokens", 2, "--device", "cpu"]
     outcome = uds_lens(*words, "--out", tmp_path / "result")
     assert outcome.code == 0, outcome.err
     (row,) = [line for line in outcome.out.splitlines() if line.startswith("icl ")]
     assert row.rstrip().endswith("not asked")
-    intervals = [line for line in outcome.out.splitlines() if line.startswith(("plain ", "any audit "))]
+    intervals = [line for line in outcome.out.splitlines() if line.startswith(("plain ", "any probe "))]
     assert len(intervals) == 2 and all(re.search(r"\[\S+, \S+\] ", line) for line in intervals)
     printed = " ".join(outcome.out.split())
-    assert printed.count("icl: not asked, since it could ask no row; the first: the row has no subject") == 1
+    assert printed.count("icl was not asked: it could ask no row (first reason: the row has no subject") == 1
     assert "icl (greedy" not in printed and "nan" not in printed
 
 
@@ -108,8 +106,8 @@ def test_what_could_not_be_asked_is_said_once(trio, tmp_path, uds_lens):
         (("--model", "m", "--examples", "{data}", "--out", "{foreign}"), "choose another"),
         (("--model", "m", "--examples", "missing.json", "--out", "{new}"), "missing.json"),
         (
-            ("--model", "m", "--examples", "{data}", "--out", "{new}", "--audit", "hypnosis"),
-            "no audit 'hypnosis'",
+            ("--model", "m", "--examples", "{data}", "--out", "{new}", "--probe", "hypnosis"),
+            "no probe 'hypnosis'",
         ),
     ],
 )
@@ -121,3 +119,31 @@ def test_refusals_are_one_line(uds_lens, examples, tmp_path, words, said):
     assert outcome.code == 1 and outcome.out == ""
     assert said in " ".join(outcome.err.split()) and outcome.err.count("error:") == 1
     assert (tmp_path / "foreign" / "mine.txt").read_text() == "mine"
+
+
+def test_the_result_of_another_model_is_kept_unless_it_is_to_be_replaced(trio, examples, tmp_path, uds_lens):
+    """Refused before a model is loaded: there is none at `ckpt/other`."""
+    paths, out = trio("llama"), tmp_path / "result"
+    settings = (
+        "--examples",
+        examples,
+        "--probe",
+        "plain",
+        "--samples",
+        0,
+        "--max-new-tokens",
+        2,
+        "--limit",
+        2,
+    )
+    words = (*settings, "--device", "cpu", "--out", out)
+    assert uds_lens("elicit", "--model", paths.unlearned, *words).code == 0
+    before = (out / "manifest.json").read_bytes()
+    outcome = uds_lens("elicit", "--model", "ckpt/other", *words)
+    assert outcome.code == 1 and outcome.out == ""
+    printed = " ".join(outcome.err.split())
+    assert f"holds an elicitation of '{paths.unlearned}' with other models" in printed.replace("\n", "")
+    assert "choose another --out, or replace it with --redo" in printed
+    assert (out / "manifest.json").read_bytes() == before
+    assert uds_lens("elicit", "--model", paths.full, *words, "--redo").code == 0
+    assert (out / "manifest.json").read_bytes() != before

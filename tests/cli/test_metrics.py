@@ -32,11 +32,13 @@ def test_the_list(uds_lens):
 def test_the_list_fits_a_terminal(uds_lens):
     lines = uds_lens("metrics", "--list").out.splitlines()
     assert max(map(len, lines)) <= 80
-    assert len(lines) < 112
-    text = " ".join(" ".join(lines).split())
-    assert "es Scale: 0 = nothing left, 1 = known by heart. Data: forget." in text
-    assert "mia_agg Scale: 0 = far from retain, 1 = as retain. From s_mia_loss," in text
-    assert "Scale: 0 = as full, 1 = as retain. Data: entities. Requires --retain, --full." in text
+    assert len(lines) < 80
+    text = [" ".join(line.split()) for line in lines]
+    assert text[0] == "metric Scale Data Requires Faithfulness"
+    assert "es 0 = nothing left, 1 forget 0.85 0.73-0.93" in text
+    assert "= known by heart" in text
+    assert 'em " " 0.96 0.85-0.99' in text
+    assert "mia_agg 0 = far from retain, s_mia_loss, retain -" in text
 
 
 def test_an_evaluation(trio, examples, tmp_path, uds_lens):
@@ -56,14 +58,11 @@ def test_an_evaluation(trio, examples, tmp_path, uds_lens):
     assert f"{saved['es'].value:.3f}" in printed
     assert set(saved.sample_errors) == {"es", "rouge", "uds"} & {m.name for m in saved if m.n > 0}
     low, high = saved.sample_errors["es"].interval
-    assert f"{low:.3f} - {high:.3f}" in printed and "error of the sample alone" in " ".join(printed.split())
+    assert f"{low:.3f} - {high:.3f}" in printed and "Sampling error" in " ".join(printed.split())
     frame = saved.to_frame().set_index("metric")["sample_standard_error"]
     assert frame["es"] == saved.sample_errors["es"].standard_error
-    told = " ".join(printed.split())
-    assert (
-        "NaN, because there is no holdout set (questions of the same kind that no model has seen): MIA-LOSS."
-        in told
-    )
+    reason = "there is no holdout set (questions of the same kind that no model has seen)"
+    assert f"NaN, because {reason}: MIA-LOSS." in " ".join(printed.split())
     code, printed, _ = uds_lens(*words, "--json")
     assert json.loads(printed)["format"] == "uds_lens.MetricResults"
 
@@ -103,7 +102,7 @@ def test_a_metric_of_ones_own_file(trio, examples, tmp_path, uds_lens):
     file.write_text(OWN, encoding="utf-8")
     try:
         assert "from_a_file" in uds_lens("metrics", "--import", file, "--help").out
-        assert "from_a_file Scale: 0 = never known, 1 = always known." in " ".join(
+        assert "from_a_file 0 = never known, 1 = forget" in " ".join(
             uds_lens("metrics", "--list").out.split()
         )
         words = ("--model", trio("llama").full, "--examples", examples, "--out", out, "--device", "cpu")
@@ -163,7 +162,10 @@ def test_earlier_metrics_are_not_lost(trio, examples, tmp_path, uds_lens):
     before = out.read_bytes()
     code, printed, err = uds_lens(*same, "--metric", "es", "--metric", "prob")
     assert (code, printed) == (1, "") and out.read_bytes() == before
-    assert "holds em, not measured this time: choose another --out, ask for them too, or replace" in err
+    assert "holds em, which this run does not measure: choose another --out, or replace it with --redo" in err
+    other = [trio("llama").retain if word == trio("llama").full else word for word in same]
+    code, _, err = uds_lens(*other, "--metric", "em", "--metric", "es")
+    assert code == 1 and "holds metrics of" in err and out.read_bytes() == before
     more = [word for name in ("em", "es", "prob") for word in ("--metric", name)]
     assert uds_lens(*same, *more).code == 0
     assert uds_lens(*same, "--metric", "es", "--redo").code == 0

@@ -82,6 +82,7 @@ def test_a_record_is_spread_and_put_together_again() -> None:
         ("elicit", ElicitOptions),
         ("unlearn", TrainOptions),
         ("relearn", TrainOptions),
+        ("relearn", RelearnConfig),
         ("sweep", SlurmOptions),
     ],
 )
@@ -92,12 +93,6 @@ def test_every_field_is_an_option(command: str, record: type) -> None:
             assert options[field.name].help, field.name
             if field.name not in ("chat_date", "log_to"):
                 assert options[field.name].default == field.default, field.name
-
-
-def test_defaults_of_relearn_are_those_of_its_record() -> None:
-    options = {option.name: option.default for option in COMMANDS["relearn"].params}
-    for name in ("epochs", "learning_rate", "weight_decay", "batch_size", "protocol", "seed"):
-        assert options[name] == getattr(RelearnConfig(), name)
 
 
 def test_adapters_have_twice_their_rank_as_scale() -> None:

@@ -28,9 +28,7 @@ def test_run_status_and_table(uds_lens, plan: Path, tmp_path: Path) -> None:
     assert done.code == 0, done.err
     assert json.loads(done.out)["done"] == 2
     assert "2 measurements" in done.err and "full, before: 1 values" in done.err
-    assert uds_lens("sweep", "status", tmp_path / "s").out.startswith(
-        "2 of 2 done\nOf every set a random sample"
-    )
+    assert uds_lens("sweep", "status", tmp_path / "s").out.startswith("2 of 2 done\nRandom sample of")
     told = uds_lens("sweep", "table", tmp_path / "s", "--out", tmp_path / "t.csv")
     assert told.out.strip().endswith("2 rows in " + str(tmp_path / "t.csv")) or "2 rows" in told.out
     assert (tmp_path / "t.csv").read_text().startswith("model_id,role,")

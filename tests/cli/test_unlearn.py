@@ -1,6 +1,5 @@
 """`uds-lens unlearn`, `relearn` and `quantise`: settings reach the library, results are said."""
 
-import inspect
 import json
 import os
 import signal
@@ -11,10 +10,10 @@ import torch
 from transformers import AutoModelForCausalLM, TrainerCallback
 
 from tests.unlearning.conftest import tiny  # noqa: F401 - a fixture
-from tests.unlearning.test_objective_registry import MINE
-from uds_lens._cli.training import read_settings, relearn
+from tests.unlearning.test_registry import MINE
+from uds_lens._cli.training import read_settings
 from uds_lens.errors import ConfigError
-from uds_lens.unlearning import RelearnConfig, withdraw_objective
+from uds_lens.unlearning import withdraw_objective
 from uds_lens.unlearning._trainer import UnlearningTrainer
 
 FLAGS = {"full": "--full", "forget": "--examples", "retain": "--retain-data"}
@@ -140,10 +139,3 @@ def test_a_job_that_is_told_to_stop_says_what_is_saved(
     code, out, _ = uds_lens(*words, "--json")
     assert code == 0
     assert json.loads(out)["resumed_from_step"] == 2
-
-
-def test_relearning_has_the_same_defaults_as_in_python() -> None:
-    given = {name: each.default for name, each in inspect.signature(relearn).parameters.items()}
-    config = RelearnConfig()
-    names = ("epochs", "learning_rate", "weight_decay", "batch_size", "protocol", "seed")
-    assert {name: given[name] for name in names} == {name: getattr(config, name) for name in names}

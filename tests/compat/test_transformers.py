@@ -18,7 +18,6 @@ from uds_lens._compat.transformers import (
     eager_attention,
     forget_longer_texts,
     has_torch_attention,
-    is_its_own,
     is_offline,
     is_plain_decoder,
     keep_cached_rows,
@@ -29,6 +28,7 @@ from uds_lens._compat.transformers import (
     rope_limit,
     set_attention,
     shared_cached_row,
+    unknown_quantisation,
     unset_weights,
     unused_weights,
 )
@@ -72,11 +72,6 @@ def test_the_choice_of_attention_comes_back_after_an_error(llama) -> None:
     with pytest.raises(KeyError), attention_replaced([llama.config], "eager"):
         raise KeyError
     assert attention_of(llama.config) == "sdpa"
-
-
-def test_transformers_knows_its_own(llama) -> None:
-    assert is_its_own(type(llama)), "modelling classes no longer live below transformers.*"
-    assert not is_its_own(torch.nn.Linear)
 
 
 def test_models_say_whether_they_run_torchs_attention(llama) -> None:
@@ -282,3 +277,19 @@ def test_loading_tells_which_weights_were_not_used(tmp_path, llama) -> None:
         "from_pretrained(output_loading_info=True) no longer names unexpected_keys: weights of another architecture "
         "would be left out without a word"
     )
+
+
+@pytest.mark.parametrize(
+    ("settings", "unknown"),
+    [
+        ({"quant_method": "foo"}, "foo"),
+        ({"quant_method": "gptq"}, None),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, None),
+        ({}, None),
+        (None, None),
+    ],
+)
+def test_a_quantisation_that_transformers_would_ignore_is_named(llama, settings, unknown) -> None:
+    config = copy.deepcopy(llama.config)
+    config.quantization_config = settings
+    assert unknown_quantisation(config) == unknown

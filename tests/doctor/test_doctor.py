@@ -1,9 +1,11 @@
-"""What the doctor finds: an installation that will do, one that will not, and inputs of both kinds."""
+"""The doctor's findings: an installation that works, one that does not, and inputs of both kinds."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
 import uds_lens as ul
 from uds_lens.doctor import _checks as environment
@@ -37,7 +39,7 @@ def test_what_is_wrong_is_told_with_its_fix(monkeypatch: pytest.MonkeyPatch, tmp
     found = by_name(examine_environment(place=tmp_path))
     assert found["transformers"].verdict == "problem"
     assert "4.51.0, expected" in found["transformers"].found
-    assert "in an environment of its own" in found["transformers"].fix
+    assert "in a separate environment" in found["transformers"].fix
     assert (found["peft"].verdict, found["torch"].verdict) == ("note", "problem")
     assert "unlearn --lora" in found["peft"].found
     assert found["peft"].fix == 'pip install "uds-lens[lora]"'
@@ -62,3 +64,38 @@ def test_inputs_that_will_not_do(tmp_path: Path, trio) -> None:
     found = by_name(examine_inputs({"full": str(tmp_path / "none")}, str(tmp_path / "none.json")))
     assert {finding.verdict for finding in found.values()} == {"problem"}
     assert set(found) == {"full", "examples"}
+
+
+class Touch:
+    """Makes a file when it is unpickled."""
+
+    def __init__(self, place: str) -> None:
+        self.place = place
+
+    def __reduce__(self) -> tuple:
+        return (open, (self.place, "w"))
+
+
+def test_pickled_cut_and_missing_weights_are_reported(tmp_path: Path, trio) -> None:
+    def verdict(folder: Path) -> tuple[str, str]:
+        found = by_name(examine_inputs({"full": str(folder)}))
+        return (
+            (found["full weights"].verdict, found["full weights"].found)
+            if "full weights" in found
+            else ("ok", "")
+        )
+
+    folder = tmp_path / "full"
+    shutil.copytree(trio("gpt2").full, folder)
+    assert verdict(folder)[0] == "ok"
+    (weights,) = folder.glob("*.safetensors")
+    content = weights.read_bytes()
+    weights.write_bytes(content[:-10])
+    assert verdict(folder)[0] == "problem"
+    weights.unlink()
+    assert verdict(folder) == ("problem", f"{folder} holds no weights")
+    torch.save({"a": torch.ones(2)}, folder / "pytorch_model.bin")
+    assert verdict(folder) == ("note", "pytorch_model.bin is pickled; only its tensors are read")
+    torch.save({"a": Touch(str(tmp_path / "ran"))}, folder / "pytorch_model.bin")
+    assert verdict(folder)[0] == "problem" and "more than tensors" in verdict(folder)[1]
+    assert not (tmp_path / "ran").exists()

@@ -53,8 +53,8 @@ def chat_model(opened, chat_tokenizer):
 
 def test_questions_about_real_people_run_through_every_prompt_audit(trio, rwku):
     options = dataclasses.replace(OPTIONS, protocol="raw")
-    found = elicit(trio("llama").unlearned, rwku, audits="black_box", options=options, run=RUN)
-    table = found.summary().set_index(["audit", "decoding", "statistic"])
+    found = elicit(trio("llama").unlearned, rwku, probes="black_box", options=options, run=RUN)
+    table = found.summary().set_index(["probe", "decoding", "statistic"])
     assert (table.loc[["plain", "cloze", "icl"], "n"] >= 0).all()
     assert found.part("unlearned", "cloze").said[0].prompt.endswith("Answer: ")
     assert found.part("unlearned", "mask+icl").said[0].prompt.count("[MASK]") == 1
@@ -63,7 +63,7 @@ def test_questions_about_real_people_run_through_every_prompt_audit(trio, rwku):
 
 
 def test_a_chat_model_is_asked_in_its_template_by_every_kind_of_audit(chat_model, rwku):
-    audits = [
+    probes = [
         "plain",
         "cloze",
         "start",
@@ -76,7 +76,7 @@ def test_a_chat_model_is_asked_in_its_template_by_every_kind_of_audit(chat_model
         chat_model,
         rwku[:2],
         retain=chat_model,
-        audits=audits,
+        probes=probes,
         options=dataclasses.replace(OPTIONS, system_prompt="Be kind."),
         run=RUN,
     )
@@ -85,19 +85,19 @@ def test_a_chat_model_is_asked_in_its_template_by_every_kind_of_audit(chat_model
         prompt = found.part("unlearned", name).said[0].prompt
         assert prompt.startswith("<system>Be kind.</s><user>What pseudonym") and "<assistant>" in prompt
     assert found.part("unlearned", "start").said[0].prompt.endswith("<assistant>Sure, here is the answer:")
-    (suffix,) = [audit.name for audit in found.audits if audit.name.startswith("gcg")]
+    (suffix,) = [probe.name for probe in found.probes if probe.name.startswith("gcg")]
     assert found.part("unlearned", suffix).said[0].prompt.endswith("</s><assistant>")
     assert (found.summary()["beyond_retain"].dropna() == 0).all()
 
 
 def _saying(monkeypatch, tokens):
     """Every prompt gets these tokens, whatever the model would have said."""
-    from uds_lens.elicitation import _probes as audits
+    from uds_lens.elicitation import _asking
 
-    def said(model, prompts, *, samples, **settings):
-        return Continuations([[list(tokens)] * samples for _ in prompts], sum(map(len, prompts)), 1)
+    def said(model, prompts, *, settings, **more):
+        return Continuations([[list(tokens)] * settings.samples for _ in prompts], sum(map(len, prompts)), 1)
 
-    monkeypatch.setattr(audits, "sample_continuations", said)
+    monkeypatch.setattr(_asking, "sample_continuations", said)
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_broken_texts_are_scored_and_counted(trio, monkeypatch, tmp_path, tokens
         EXAMPLES[:3],
         retain=paths.retain,
         full=paths.full,
-        audits=["plain"],
+        probes=["plain"],
         options=OPTIONS,
         run=RUN,
     )
@@ -149,7 +149,7 @@ def test_a_model_that_ends_at_once_or_never_is_asked_to_the_end(opened, trio):
         found = elicit(
             HookedModel(model, tokenizer, name="led", owned=False),
             EXAMPLES[:3],
-            audits=["plain", "cloze"],
+            probes=["plain", "cloze"],
             options=OPTIONS,
             run=RUN,
         )
@@ -159,7 +159,7 @@ def test_a_model_that_ends_at_once_or_never_is_asked_to_the_end(opened, trio):
 
 def test_a_model_without_numbers_is_refused_in_words(broken):
     with pytest.raises(ModelError, match="NaN or infinite"):
-        elicit(broken, EXAMPLES[:2], audits=["plain"], options=OPTIONS, run=RUN)
+        elicit(broken, EXAMPLES[:2], probes=["plain"], options=OPTIONS, run=RUN)
 
 
 def test_rows_an_optimiser_gave_up_are_in_the_ledger(trio, monkeypatch):
@@ -171,7 +171,7 @@ def test_rows_an_optimiser_gave_up_are_in_the_ledger(trio, monkeypatch):
 
     monkeypatch.setattr(gcg, "first_suffix", never)
     found = elicit(
-        trio("llama").unlearned, EXAMPLES[:2], audits=[GCG(tokens=2, steps=1)], options=OPTIONS, run=RUN
+        trio("llama").unlearned, EXAMPLES[:2], probes=[GCG(tokens=2, steps=1)], options=OPTIONS, run=RUN
     )
     (line,) = found.ledger().to_dict("records")
     assert (line["asked"], line["skipped"], line["first_reason"]) == (0, 2, "no suffix can be written")

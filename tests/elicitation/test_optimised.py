@@ -9,9 +9,10 @@ from central_differences import gradient_entries
 from tiny_models import EXAMPLES
 
 from uds_lens.elicitation import GCG, ActPert, Context, ElicitOptions, Skip, SoftGCG, elicit
-from uds_lens.elicitation._gcg import first_suffix, slot_of, target_loss, writable_tokens
-from uds_lens.elicitation._probes import Ask, Asking
+from uds_lens.elicitation._asking import Ask, Asking, changed_output
+from uds_lens.elicitation._gcg import SharedBeginning, first_suffix, replacing, target_loss, writable_tokens
 from uds_lens.elicitation._prompts import first_prompt, rendered
+from uds_lens.elicitation._soft_gcg import padded, padded_loss
 from uds_lens.errors import ConfigError
 from uds_lens.models import HookedModel
 from uds_lens.results import RunOptions
@@ -41,7 +42,7 @@ def asks(model):
 
 
 def _slot(model, ask):
-    slot = slot_of(model, ask, ASKING, "Sure, the answer is")
+    slot = GCG().slot(model, ask, ASKING)
     return slot, first_suffix(model, slot, 4)
 
 
@@ -49,7 +50,7 @@ def test_the_slot_stands_after_the_question(model, asks):
     slot, suffix = _slot(model, asks[0])
     question = asks[0].rendered.prompt.question
     assert slot.text(suffix) == f"Question: {question}{suffix}\nAnswer:"
-    ids, place = slot.ids(model, suffix), slot.place(model, suffix)
+    ids, place = slot.ids_and_place(model, suffix)
     assert place.stop - place.start == 4
     assert model.tokenizer.decode(ids[place]).strip() == suffix.strip()
     assert model.tokenizer.decode(slot.target) == " Sure, the answer is"
@@ -66,18 +67,18 @@ def test_the_gradient_is_that_of_central_differences(model, asks, opened):
 
 
 def test_gcg_never_gets_worse_and_what_it_finds_can_be_typed(model, asks):
-    audit = GCG(tokens=4, steps=6, candidates=24, top_k=12)
+    probe = GCG(tokens=4, steps=6, candidates=24, top_k=12)
     slot, _ = _slot(model, asks[0])
-    found = audit.optimise(model, slot, seed=1)
+    found = probe.optimise(model, slot, seed=1)
     assert all(after <= before for before, after in zip(found.losses, found.losses[1:], strict=False))
     assert found.losses[-1] < found.losses[0] and 0 < found.live <= 1
-    ids = slot.ids(model, found.suffix)
+    ids, place = slot.ids_and_place(model, found.suffix)
     with torch.no_grad():
         again = float(target_loss(model, torch.tensor([ids]), slot.target))
     assert again == pytest.approx(found.losses[-1], abs=1e-5)
-    assert writable_tokens(model)[ids[slot.place(model, found.suffix)]].all()
-    assert audit.optimise(model, slot, seed=1) == found
-    plain = dataclasses.replace(audit, cached=False).optimise(model, slot, seed=1)
+    assert writable_tokens(model)[ids[place]].all()
+    assert probe.optimise(model, slot, seed=1) == found
+    plain = dataclasses.replace(probe, cached=False).optimise(model, slot, seed=1)
     assert plain.suffix == found.suffix and plain.losses == pytest.approx(found.losses, abs=1e-5)
 
 
@@ -88,36 +89,35 @@ def test_gcg_that_takes_every_step_may_get_worse(model, asks):
 
 
 def test_softgcg_lowers_the_loss_of_each_question_as_if_it_were_alone(model, asks):
-    audit = SoftGCG(tokens=4, steps=8, learning_rate=0.05)
+    probe = SoftGCG(tokens=4, steps=8, learning_rate=0.05)
     before = [parameter.requires_grad for parameter in model.hf.parameters()]
-    together = audit.answer(model, asks, ASKING)
-    assert all(told["loss"] < told["first_loss"] for told in together.told)
-    alone = dataclasses.replace(audit, rows_at_once=1).answer(model, asks, ASKING)
-    assert [told["loss"] for told in alone.told] == pytest.approx(
-        [t["loss"] for t in together.told], abs=1e-4
-    )
+    together = probe.answer(model, asks, ASKING)
+    assert all(one["loss"] < one["first_loss"] for one in together.details)
+    alone = dataclasses.replace(probe, rows_at_once=1).answer(model, asks, ASKING)
+    losses = [[one["loss"] for one in answers.details] for answers in (alone, together)]
+    assert losses[0] == pytest.approx(losses[1], abs=1e-4)
     assert alone.texts == together.texts
     few = dataclasses.replace(ASKING, options=dataclasses.replace(OPTIONS, rows_at_once=1))
-    assert audit.answer(model, asks, few).texts == together.texts
+    assert probe.answer(model, asks, few).texts == together.texts
     assert [parameter.requires_grad for parameter in model.hf.parameters()] == before
 
 
-def test_effort_follows_from_the_target_and_is_told_where_it_differs():
+def test_effort_follows_from_the_target_and_is_named_where_it_differs():
     assert SoftGCG(tokens=20, steps=100, learning_rate=0.005).name == "softgcg"
     answer = dataclasses.replace(SoftGCG(), target="answer")
     assert answer.effort == (60, 300, 0.02) and answer.name == "softgcg(target=answer)"
     assert dataclasses.replace(answer, steps=100).name == "softgcg(steps=100, target=answer)"
-    assert "tokens=60, steps=300, learning_rate=0.02" in repr(answer)  # finished parts are found by it
+    assert "tokens=60, steps=300, learning_rate=0.02" in repr(answer)  # finished parts are looked up by it
 
 
 def test_softgcg_that_does_not_step_changes_nothing(model, asks):
     still = SoftGCG(tokens=4, steps=1, learning_rate=1e-12).answer(model, asks, ASKING)
     slots = [_slot(model, ask) for ask in asks]
-    ids = [slot.ids(model, suffix) for slot, suffix in slots]
+    ids = [slot.ids_and_place(model, suffix)[0] for slot, suffix in slots]
     assert list(still.texts) == ASKING.generate(model, asks, ids)[0]
 
 
-def _by_hand(model, ask, audit, seed):
+def _by_hand(model, ask, probe, seed):
     """ActPert in few lines: deltas by whole forwards, generation by feeding everything again."""
     from uds_lens.elicitation._act_pert import subject_positions
     from uds_lens.elicitation._prompts import keyed_seed
@@ -127,30 +127,30 @@ def _by_hand(model, ask, audit, seed):
     with torch.no_grad():
         embedded = model.hf.get_input_embeddings()(ids)
         generator = torch.Generator().manual_seed(keyed_seed(seed, ask.id, "actpert"))
-        eta = torch.randn(audit.copies // 2, *embedded.shape[1:], generator=generator)
+        eta = torch.randn(probe.copies // 2, *embedded.shape[1:], generator=generator)
         states = [
             model.hf(
-                inputs_embeds=embedded + audit.gamma * noise * at[:, None], output_hidden_states=True
-            ).hidden_states[audit.layer + 1][0]
+                inputs_embeds=embedded + probe.gamma * noise * at[:, None], output_hidden_states=True
+            ).hidden_states[probe.layer + 1][0]
             for half in (eta, -eta)
             for noise in half
         ]
-        clean = model.hf(ids, output_hidden_states=True).hidden_states[audit.layer + 1][0]
+        clean = model.hf(ids, output_hidden_states=True).hidden_states[probe.layer + 1][0]
     return clean - torch.stack(states).mean(0)
 
 
 def test_actpert_equals_a_few_lines(model, asks):
-    audit = ActPert(layer=1, gamma=0.3, copies=4)
-    delta, rms = audit.delta(model, asks[0], seed=0)
-    torch.testing.assert_close(delta, _by_hand(model, asks[0], audit, 0), atol=1e-5, rtol=1e-4)
+    probe = ActPert(layer=1, gamma=0.3, copies=4)
+    delta, rms = probe.delta(model, asks[0], seed=0)
+    torch.testing.assert_close(delta, _by_hand(model, asks[0], probe, 0), atol=1e-5, rtol=1e-4)
     assert rms > 0 and delta.abs().max() > 1e-4
 
 
 def test_actpert_added_once_is_as_if_every_step_read_the_prompt_again(model, asks):
-    audit = ActPert(layer=1, gamma=2.0, copies=4)
+    probe = ActPert(layer=1, gamma=2.0, copies=4)
     ask = asks[0]
-    delta, _ = audit.delta(model, ask, seed=0)
-    (texts,) = audit.answer(model, [ask], ASKING).texts
+    delta, _ = probe.delta(model, ask, seed=0)
+    (texts,) = probe.answer(model, [ask], ASKING).texts
     ids = list(ask.rendered.ids)
 
     def steer(module, args, output):
@@ -173,9 +173,9 @@ def test_actpert_added_once_is_as_if_every_step_read_the_prompt_again(model, ask
 def test_actpert_without_noise_is_the_identity_and_controls_have_its_norm(model, asks):
     still = ActPert(layer=1, gamma=0.0).answer(model, asks, ASKING)
     assert list(still.texts) == ASKING.generate(model, asks, [ask.rendered.ids for ask in asks])[0]
-    audit = ActPert(layer=1, gamma=0.1)
-    delta, _ = audit.delta(model, asks[0], seed=0)
-    minus, random = (control.delta(model, asks[0], seed=0)[0] for control in audit.controls)
+    probe = ActPert(layer=1, gamma=0.1)
+    delta, _ = probe.delta(model, asks[0], seed=0)
+    minus, random = (control.delta(model, asks[0], seed=0)[0] for control in probe.controls)
     assert torch.equal(minus, -delta)
     torch.testing.assert_close(random.norm(dim=-1), delta.norm(dim=-1))
     assert not torch.allclose(random, delta)
@@ -183,8 +183,8 @@ def test_actpert_without_noise_is_the_identity_and_controls_have_its_norm(model,
 
 def test_antithetic_copies_agree_where_plain_ones_are_noise(model, asks):
     def agreement(antithetic):
-        audit = ActPert(layer=1, gamma=0.02, copies=8, antithetic=antithetic)
-        one, other = (audit.delta(model, asks[0], seed=seed)[0].flatten() for seed in (1, 2))
+        probe = ActPert(layer=1, gamma=0.02, copies=8, antithetic=antithetic)
+        one, other = (probe.delta(model, asks[0], seed=seed)[0].flatten() for seed in (1, 2))
         return float(torch.cosine_similarity(one, other, dim=0))
 
     assert agreement(True) > agreement(False) + 0.2
@@ -203,7 +203,7 @@ def test_optimised_audits_run_beside_the_others(trio):
         paths.unlearned,
         rows,
         retain=paths.retain,
-        audits=[
+        probes=[
             "plain",
             ActPert(layer=1),
             GCG(tokens=3, steps=1, candidates=4),
@@ -213,16 +213,16 @@ def test_optimised_audits_run_beside_the_others(trio):
         options=OPTIONS,
         run=RunOptions(device="cpu", progress=False),
     )
-    names = [audit.name for audit in found.audits]
+    names = [probe.name for probe in found.probes]
     assert names[1:4] == [
         "actpert(layer=1)",
         "actpert(layer=1, sign=-1)",
         "actpert(layer=1, direction=random)",
     ]
-    assert "softgcg(tokens=3, steps=1, target=answer)" not in set(found.summary()["audit"])
-    assert set(found.capacity_frame()["audit"]) == {"softgcg(tokens=3, steps=1, target=answer)"}
-    assert any("hands over the answer" in sentence for sentence in found.warnings)
-    assert found.ledger().set_index("audit").loc["plain", "access"] == "text"
+    assert "softgcg(tokens=3, steps=1, target=answer)" not in set(found.summary()["probe"])
+    assert set(found.capacity_frame()["probe"]) == {"softgcg(tokens=3, steps=1, target=answer)"}
+    assert any("gives the answer away" in sentence for sentence in found.warnings)
+    assert found.ledger().set_index("probe").loc["plain", "access"] == "text"
 
 
 @pytest.mark.parametrize(
@@ -245,3 +245,72 @@ def test_settings_out_of_range(make):
 def test_a_layer_that_is_not_there(model, asks):
     with pytest.raises(ConfigError, match="must be below"):
         ActPert(layer=99).answer(model, asks, ASKING)
+
+
+CURRENT = [1, 11, 12, 13, 14, 15, 16, 17, 18, 19]
+START, WANTED = 3, (5, 9, 7)
+SWAPS = [(7, 20), (3, 21), (5, 22), (8, 23), (3, 24), (5, 25), (4, 26)]
+"""Place and token, from the suffix's first token on."""
+SWAPPED = [[*CURRENT[:place], token, *CURRENT[place + 1 :]] for place, token in SWAPS]
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2", "gemma2"])
+def test_losses_of_candidates_are_those_of_whole_prompts(opened, family):
+    model = opened(family)
+    for rows_at_once in (1, 3):
+        shared = SharedBeginning(model, WANTED, rows_at_once=rows_at_once)
+        for current, rows in (
+            (CURRENT, [CURRENT]),
+            (CURRENT, SWAPPED),
+            ([2, *CURRENT[1:]], [[2, *row[1:]] for row in SWAPPED]),  # another beginning is read anew
+        ):
+            with torch.no_grad():
+                expected = target_loss(model, torch.tensor(rows), WANTED)
+            found = shared.losses(rows, current, START)
+            torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+
+
+def test_each_batch_reads_only_what_follows_its_first_swap(opened):
+    model = opened("llama")
+    read = []
+
+    def count(module, args, kwargs):
+        read.append((args[0] if args else kwargs["hidden_states"]).shape[:2].numel())
+
+    def tokens(shared):
+        read.clear()
+        shared.losses(SWAPPED, CURRENT, START)
+        return sum(read)
+
+    handle = model.anatomy.layers[0].register_forward_pre_hook(count, with_kwargs=True)
+    try:
+        whole, last = len(CURRENT) + len(WANTED), max(place for place, _ in SWAPS)
+        alone = SharedBeginning(model, WANTED, rows_at_once=1)
+        after = sum(whole - place for place, _ in SWAPS)
+        assert tokens(alone) == after + last
+        assert tokens(alone) == after + last - START, "what precedes the suffix was read a second time"
+        batches = [(3, 3), (3, 5), (1, 8)]  # rows, and the first swap among them: 3 3 4, 5 5 7, 8
+        expected = sum(rows * (whole - first) for rows, first in batches) + last
+        assert tokens(SharedBeginning(model, WANTED, rows_at_once=3)) == expected
+        assert tokens(SharedBeginning(model, WANTED, rows_at_once=3, cached=False)) == len(SWAPS) * whole
+    finally:
+        handle.remove()
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2", "gemma2"])
+def test_padded_rows_have_the_loss_and_the_gradient_they_have_alone(opened, family):
+    model = opened(family)
+    embed = model.hf.get_input_embeddings()
+    prompts = ([1, 11, 12, 13, 14], [1, 15, 16], [1, 17, 18, 19, 20, 21, 22])
+    targets, places = ((5, 9, 7), (8, 6, 5, 9, 4, 3, 10), (7,)), (slice(2, 4), slice(1, 3), slice(4, 6))
+    generator = torch.Generator().manual_seed(0)
+    own = torch.randn(3, 2, embed.weight.shape[1], generator=generator).mul(0.1).requires_grad_(True)
+    together = padded_loss(model, padded(prompts, targets, torch.device("cpu")), places, own)
+    (gradient,) = torch.autograd.grad(together.sum(), own)
+    for row, (prompt, target, place) in enumerate(zip(prompts, targets, places, strict=True)):
+        alone = own.detach()[row : row + 1].requires_grad_(True)
+        with changed_output(embed, replacing([place], alone), length=len(prompt) + len(target)):
+            loss = target_loss(model, torch.tensor([prompt]), target)
+        torch.testing.assert_close(together[row : row + 1], loss, atol=1e-5, rtol=1e-5)
+        (expected,) = torch.autograd.grad(loss.sum(), alone)
+        torch.testing.assert_close(gradient[row : row + 1], expected, atol=1e-5, rtol=1e-3)

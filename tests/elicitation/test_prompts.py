@@ -1,4 +1,4 @@
-"""What prompt audits make of a question, without a model."""
+"""What prompt probes make of a question, without a model."""
 
 import dataclasses
 
@@ -6,10 +6,9 @@ import pytest
 
 from uds_lens.data import ForgetExample, render
 from uds_lens.data._prompts import ChatStyle
-from uds_lens.elicitation import AOA, ICL, PROMPT_AUDITS, Context, Mask, Shot, Skip, find_audit, prompt_audit
+from uds_lens.elicitation import AOA, ICL, PROMPT_PROBES, Context, Mask, Shot, Skip, find_probe, prompt_probe
 from uds_lens.elicitation._probes import Combined
 from uds_lens.elicitation._prompts import first_prompt, rendered, written
-from uds_lens.elicitation._scoring import cut, reference_in_prompt, score_texts
 from uds_lens.errors import ConfigError
 
 ROWS = [
@@ -24,9 +23,9 @@ ROWS = [
 ]
 
 
-def _after(audit, row=0, **more):
-    audit = find_audit(audit) if isinstance(audit, str) else audit
-    return audit(first_prompt(ROWS[row]), Context(example=ROWS[row], forget=ROWS, **more))
+def _after(probe, row=0, **more):
+    probe = find_probe(probe) if isinstance(probe, str) else probe
+    return probe(first_prompt(ROWS[row]), Context(example=ROWS[row], forget=ROWS, **more))
 
 
 def test_plain_and_cloze_are_those_of_metrics_and_audits():
@@ -38,16 +37,10 @@ def test_plain_and_cloze_are_those_of_metrics_and_audits():
 
 def test_a_cloze_that_opens_with_the_entity_keeps_its_space():
     row = dataclasses.replace(ROWS[0], answer="Velloum.", prefix="")
-    prompt = find_audit("cloze")(first_prompt(row), Context(example=row))
-    assert (
-        written(prompt, protocol="raw") == render(row).prompt and written(prompt, protocol="raw")[-1] == " "
-    )
-
-
-def test_cloze_skips_an_entity_that_is_not_there():
-    row = dataclasses.replace(ROWS[0], entity="Paris")
+    text = written(find_probe("cloze")(first_prompt(row), Context(example=row)), protocol="raw")
+    assert text == render(row).prompt and text[-1] == " "
     with pytest.raises(Skip, match="entity"):
-        find_audit("cloze")(first_prompt(row), Context(example=row))
+        find_probe("cloze")(first_prompt(row), Context(example=dataclasses.replace(row, entity="Paris")))
 
 
 def test_shots_are_of_the_subject_and_never_give_the_entity_away():
@@ -57,9 +50,8 @@ def test_shots_are_of_the_subject_and_never_give_the_entity_away():
     assert {shot.question for shot in retained} == {ROWS[3].question, ROWS[1].question}
     with pytest.raises(Skip, match="no other row"):
         _after("icl", row=3)
-    assert _after(ICL(source="retain", shots=1), retain=ROWS[1:], seed=1) == _after(
-        ICL(source="retain", shots=1), retain=ROWS[1:], seed=1
-    )
+    one = ICL(source="retain", shots=1)
+    assert _after(one, retain=ROWS[1:], seed=1) == _after(one, retain=ROWS[1:], seed=1)
 
 
 def test_the_name_is_masked_as_a_whole_word_in_any_case_and_spacing():
@@ -82,8 +74,8 @@ def test_obedience_in_two_wordings():
     assert written(identity, protocol="raw").startswith(identity.system + "\n\nQuestion: AOA, ")
 
 
-def test_audits_join_in_order_and_hand_over_the_most_of_their_parts():
-    joined = find_audit("mask+icl+aoa+start")
+def test_probes_join_in_order_and_give_away_the_most_of_their_parts():
+    joined = find_probe("mask+icl+aoa+start")
     assert joined.injects == "other facts" and joined.name == "mask+icl+aoa+start"
     prompt = joined(first_prompt(ROWS[0]), Context(example=ROWS[0], forget=ROWS))
     assert "[MASK]" in prompt.question and prompt.shots and prompt.start
@@ -104,59 +96,42 @@ def test_shots_that_do_not_fit_are_left_out(chat_tokenizer):
     whole = rendered(prompt, chat_tokenizer, protocol="raw")
     fewer = rendered(prompt, chat_tokenizer, protocol="raw", room=len(whole.ids) - 1)
     assert [shot[0] for shot in fewer.prompt.shots] == ["Two?"] and len(fewer.ids) < len(whole.ids)
-    with pytest.raises(Skip, match="window leaves 2"):
+    with pytest.raises(Skip, match="leaves room for 2"):
         rendered(prompt, chat_tokenizer, protocol="raw", room=2)
 
 
 @pytest.mark.parametrize(
-    "words",
+    ("words", "said"),
     [
-        "nothing",
-        "plain+",
-        "icl(size=3)",
-        "aoa(variant=loud)",
-        "icl(shots=0)",
-        "mask(mask_shots=2)",
-        "plain(a=1)",
+        ("nothing", "no probe 'nothing'"),
+        ("plain+", "no probe ''"),
+        ("icl(size=3)", "ICL has no setting 'size'"),
+        ("aoa(variant=loud)", "variant must be one of 'obey', 'identity'"),
+        ("icl(shots=0)", "shots must be a whole number >= 1"),
+        ("mask(mask_shots=2)", "mask_shots must be True or False"),
+        ("plain(a=1)", "plain has no settings"),
     ],
 )
-def test_what_is_no_audit(words):
-    with pytest.raises(ConfigError):
-        find_audit(words)
+def test_what_is_no_probe(words, said):
+    with pytest.raises(ConfigError, match=said):
+        find_probe(words)
 
 
 def test_settings_are_part_of_the_name_and_come_back_from_it():
-    for audit in (AOA(variant="identity"), ICL(shots=2, source="retain"), Mask(mask_shots=True)):
-        assert find_audit(audit.name) == audit
+    for probe in (AOA(variant="identity"), ICL(shots=2, source="retain"), Mask(mask_shots=True)):
+        assert find_probe(probe.name) == probe
 
 
-def test_an_audit_of_ones_own():
-    @prompt_audit("shout", injects="nothing")
+def test_a_probe_of_ones_own():
+    @prompt_probe("shout", injects="nothing")
     def shout(prompt, context):
         return dataclasses.replace(prompt, question=prompt.question.upper())
 
     try:
         assert _after("shout+start").question == "WHERE WAS ADA VEY BORN?"
-        with pytest.raises(ConfigError, match="already"):
-            prompt_audit("shout", injects="nothing")(shout)
+        with pytest.raises(ConfigError, match="already a probe"):
+            prompt_probe("shout", injects="nothing")(shout)
     finally:
-        del PROMPT_AUDITS["shout"]
+        del PROMPT_PROBES["shout"]
     with pytest.raises(ConfigError, match="a-z"):
-        prompt_audit("no spaces", injects="nothing")
-
-
-def test_what_is_scored_is_the_answer():
-    assert cut("Ada.\nQuestion: Who", raw=True) == "Ada."
-    assert cut("Ada.\nQuestion: Who", raw=False) == "Ada.\nQuestion: Who"
-    assert cut("SURE, the  answer is: Ada", raw=True, opening="Sure, the answer is") == "Ada"
-    assert cut("It is: Ada", raw=True, opening="Sure") == "It is: Ada"
-    assert cut("Question: again", raw=True) == ""
-
-
-def test_scores_by_hand():
-    full, empty, odd = score_texts(["in Velloum town", "", "\x00"], "born in Velloum", "Velloum")
-    assert full.recall == pytest.approx(2 / 3) and full.precision == pytest.approx(2 / 3)
-    assert (full.entity, full.words) == (1.0, 3)
-    assert empty.recall == odd.recall == 0.0 and empty.words == 0
-    assert score_texts(["x"], "東京", None)[0].recall != score_texts(["x"], "東京", None)[0].recall  # NaN
-    assert reference_in_prompt("Where was Ada born?", "Ada was born") == pytest.approx(2 / 3)
+        prompt_probe("no spaces", injects="nothing")

@@ -95,11 +95,7 @@ def test_an_evaluation(tmp_path):
     row = table.frame.iloc[0]
     by_hand = np.mean([np.exp(-c) / (np.exp(-c) + np.exp(-w)) for c, w in ((1.2, 2.0), (2.0, 1.0))])
     assert row["truth_ratio"] == pytest.approx(by_hand)
-    assert (row["es"], row["mia_min_k"], row["paraprob"]) == (
-        0.25,
-        0.4,
-        0.3,
-    )  # the evaluation before the summary
+    assert (row["es"], row["mia_min_k"], row["paraprob"]) == (0.25, 0.4, 0.3)  # the evaluation comes first
     assert row["mia_loss"] == 0.39  # null there: the summary's
     long = table.examples.set_index(["metric", "example_id"])["value"]
     assert long["paraprob", "0"] == pytest.approx(np.exp(-1.2)) and long["mia_min_k", "holdout/0"] == 3.0
@@ -120,84 +116,49 @@ def test_nulls_have_reasons(tmp_path):
     assert reason(table, "paraprob") == "forget_Q_A_PARA_Prob has no value in TOFU_EVAL.json"
     assert math.isnan(row["es"]) and math.isnan(row["model_utility"]) and math.isnan(row["em"])
     assert "does not measure it by default" in reason(table, "em")
-    nan = set(table.frame.columns[table.frame.iloc[0].isna()]) - {
-        "lr",
-        "epochs",
-        "method",
-        "config",
-        "base",
-        "split",
-    }
-    assert nan == set(table.reasons["metric"])
+    nan = set(table.frame.columns[table.frame.iloc[0].isna()])
+    assert nan - {"lr", "epochs", "method", "config", "base", "split"} == set(table.reasons["metric"])
     others = {**EVAL, "forget_Q_A_PERT_Prob": {"value_by_index": examples_of([[1.0]])}}
-    assert "different examples" in reason(
-        read_open_unlearning(write(tmp_path, evaluation=others)), "truth_ratio"
-    )
+    table = read_open_unlearning(write(tmp_path, evaluation=others))
+    assert "different examples" in reason(table, "truth_ratio")
 
 
 def test_a_folder_of_runs_with_its_references(tmp_path):
-    for name, es, auc in ((RUN, 0.1, 0.3), (RUN.replace("NPO", "RMU"), 0.3, 0.6)):
-        write(
-            tmp_path / name / "checkpoint-80" / "evals",
-            {**SUMMARY, "extraction_strength": es, "mia_loss": auc},
-        )
+    other = RUN.replace("NPO", "RMU")
+    for name, es, auc in ((RUN, 0.1, 0.3), (other, 0.3, 0.6)):
+        folder = tmp_path / name / "checkpoint-80" / "evals"
+        write(folder, {**SUMMARY, "extraction_strength": es, "mia_loss": auc})
     retain = write(tmp_path / "tofu_retain90" / "evals", {**SUMMARY, "mia_loss": 0.4})
     full = write(tmp_path / "tofu_full" / "evals", {**SUMMARY, "model_utility": 0.7}) / "TOFU_SUMMARY.json"
     table = read_open_unlearning(tmp_path, retain=retain, full=full, utility="model_utility")
     frame = table.frame
-    assert frame["model"].tolist() == [f"{RUN}/checkpoint-80", f"{RUN.replace('NPO', 'RMU')}/checkpoint-80"]
+    assert frame["model"].tolist() == [f"{RUN}/checkpoint-80", f"{other}/checkpoint-80"]
     assert frame["method"].tolist() == ["npo", "rmu"]
     assert frame["s_mia_loss"].tolist() == pytest.approx([0.75, 0.5]) and (frame["s_mia_zlib"] == 1).all()
     assert frame["utility_rel"].tolist() == pytest.approx([0.59 / 0.7] * 2)
     unknown = set(frame.columns[frame.isna().all()])
     assert unknown == set(table.reasons["metric"]) and {"truth_ratio", "para_rouge"} <= unknown
-    ways = dict.fromkeys(("es", "em"), "knowledge") | dict.fromkeys(
-        ("s_mia_loss", "s_mia_zlib", "mine"), "erasure"
-    )
-    parts = ScoreParts(
-        memorization=("es", "em"), membership=("s_mia_loss", "s_mia_zlib"), depth="mine", direction=ways
-    )
-    ranked = rank(frame.assign(mine=0.5), parts=parts)
-    assert ranked["method"].tolist() == ["npo", "rmu"]
 
 
 def test_examples_fit_the_ranking(tmp_path):
     write(tmp_path / RUN, SUMMARY, EVAL)
-    table = read_open_unlearning(tmp_path, examples=True)
-    names = {
-        "memorization": ("es",),
-        "membership": ("mia_min_k",),
-        "depth": "rouge",
-        "utility": "model_utility",
-    }
-    parts = ScoreParts(**names, direction=dict.fromkeys(("es", "mia_min_k", "rouge"), "knowledge"))
-    found = stability(table.frame, examples=table.examples, parts=parts, n_resamples=20)
-    assert found.fixed == ("mia_min_k",)  # an attack is no mean
-
-
-def test_attacks_of_retain_come_along(tmp_path):
-    write(tmp_path / RUN, SUMMARY, EVAL)
-    retain = write(
-        tmp_path / "retain", SUMMARY, {**EVAL, "mia_min_k": {**EVAL["mia_min_k"], "agg_value": 1.0}}
-    )
+    attack = {**EVAL["mia_min_k"], "agg_value": 1.0}
+    retain = write(tmp_path / "retain", SUMMARY, {**EVAL, "mia_min_k": attack})
     table = read_open_unlearning(tmp_path, retain=retain, examples=True)
     frame = table.frame.assign(s_mia_min_k=1.0)  # its one pair is ordered as retain's
-    names = {
-        "memorization": ("es",),
-        "membership": ("s_mia_min_k",),
-        "depth": "rouge",
-        "utility": "model_utility",
-    }
-    parts = ScoreParts(**names, direction={"es": "knowledge", "rouge": "knowledge"})
-    found = stability(frame, examples=table.examples, parts=parts, n_resamples=20)
-    assert found.fixed == ()  # that s_mia_min_k is made of mia_min_k is in its declaration
+    ways = dict.fromkeys(("es", "rouge", "mia_min_k"), "knowledge")
+    names = {"memorization": ("es",), "depth": "rouge", "utility": "model_utility", "direction": ways}
+    # An attack is no mean; that s_mia_min_k is computed from mia_min_k is in its declaration.
+    for membership, fixed in (("mia_min_k", ("mia_min_k",)), ("s_mia_min_k", ())):
+        parts = ScoreParts(**names, membership=(membership,))
+        assert stability(frame, examples=table.examples, parts=parts, n_resamples=20).fixed == fixed
 
 
 @pytest.mark.parametrize(
     ("summary", "evaluation", "message"),
     [
         ("[1]", None, "holds a list"),
-        ("{", None, "no JSON"),
+        ("{", None, "not JSON"),
         ({**SUMMARY, "mia_loss": "0.4"}, None, "'mia_loss' must be a number"),
         ({**SUMMARY, "mia_loss": [0.4]}, None, "got a list"),
         ('{"mia_loss": Infinity}', None, "must be finite"),
@@ -246,18 +207,12 @@ def saves(root, *, evaluation=None):
             utility, auc = 0.6 + 0.1 * i + 0.05 * j, 0.3 + 0.1 * i + 0.05 * j
             retain = f"tofu_{base}_retain{100 - int(split[6:])}"
             write(root / "eval" / retain, {**SUMMARY, "mia_loss": auc}, evaluation)
-            write(
-                root / "eval" / f"tofu_{base}_full" / f"evals_{split}",
-                {**SUMMARY, "model_utility": utility},
-                evaluation,
-            )
+            full = root / "eval" / f"tofu_{base}_full" / f"evals_{split}"
+            write(full, {**SUMMARY, "model_utility": utility}, evaluation)
             for method in ("NPO", "RMU"):
                 task = f"tofu_{base}_{split}_{method}"
-                write(
-                    root / "unlearn" / task / "evals",
-                    {**SUMMARY, "model_utility": 0.5, "mia_loss": 0.2},
-                    evaluation,
-                )
+                unlearned = {**SUMMARY, "model_utility": 0.5, "mia_loss": 0.2}
+                write(root / "unlearn" / task / "evals", unlearned, evaluation)
                 truth[f"unlearn/{task}"] = (base, split, 0.5 / utility, 1 - (auc - 0.2) / auc)
     return truth
 
@@ -282,9 +237,8 @@ def test_a_reference_of_another_base_or_split_is_no_reference(tmp_path):
     assert set(table.frame[known]["base"]) == {BASES[0]} and set(table.frame[known]["split"]) == {"forget10"}
     why = table.reasons.set_index(["model", "metric"])["reason"]
     other = f"tofu_{BASES[1]}_forget05_NPO"
-    assert why[other, "s_mia_loss"] == (
-        f"no run of retain for {BASES[1]}, forget05: there are {BASES[0]}, forget10"
-    )
+    reason = f"no run of retain for {BASES[1]}, forget05: there are {BASES[0]}, forget10"
+    assert why[other, "s_mia_loss"] == reason
     assert "no run of full" in why[other, "utility_rel"]
     # Model Utility asks nothing of the split, fluency is that of answers to the forget set
     same = table.frame[table.frame["base"] == BASES[0]]
@@ -297,32 +251,28 @@ def test_the_hydra_config_says_what_was_run(tmp_path):
     """In `saves/unlearn/TASK/.hydra`, with the results in `evals`; a name that says something else is not believed."""
     write(tmp_path / "mine" / "evals", SUMMARY)
     write(tmp_path / "tofu_X_forget01_NPO", SUMMARY)
-    paths = {
-        "model_args": "open-unlearning/tofu_Llama-3.2-3B-Instruct_full",
-        "tokenizer_args": "org/Llama-3.2-3B-Instruct",
+
+    def config(split, **paths):
+        model = {part: {"pretrained_model_name_or_path": path} for part, path in paths.items()}
+        return {"model": model, "eval": {"tofu": {"forget_split": split}}}
+
+    ours = {"model_args": "ou/tofu_Llama-3.2-3B-Instruct_full", "tokenizer_args": "org/Llama-3.2-3B-Instruct"}
+    configs = {
+        "mine": config("${forget_split}", **ours) | {"forget_split": "forget05"},
+        "tofu_X_forget01_NPO": config("forget10", tokenizer_args="org/X"),
     }
-    model = {part: {"pretrained_model_name_or_path": path} for part, path in paths.items()}
-    config = {
-        "mine": {
-            "model": model,
-            "forget_split": "forget05",
-            "eval": {"tofu": {"forget_split": "${forget_split}"}},
-        },
-        "tofu_X_forget01_NPO": {
-            "model": {"tokenizer_args": {"pretrained_model_name_or_path": "org/X"}},
-            "eval": {"tofu": {"forget_split": "forget10"}},
-        },
-    }
-    for name, text in config.items():
+    for name, text in configs.items():
         (tmp_path / name / ".hydra").mkdir()
         (tmp_path / name / ".hydra" / "config.yaml").write_text(yaml.safe_dump(text))
-    with pytest.warns(UdsLensWarning, match=r"the name says split forget01, \.hydra/config\.yaml forget10"):
+    with pytest.warns(
+        UdsLensWarning, match=r"its name says split forget01, its \.hydra/config\.yaml forget10"
+    ):
         frame = read_open_unlearning(tmp_path).frame.set_index("model")
     assert frame.loc["mine", ["base", "split"]].tolist() == ["Llama-3.2-3B-Instruct", "forget05"]
     assert frame.loc["tofu_X_forget01_NPO", ["base", "split"]].tolist() == ["X", "forget10"]
     for text in ("a: [", "x" * (2 << 20), "a: !!python/object/apply:os.system [ls]"):
         (tmp_path / "mine" / ".hydra" / "config.yaml").write_text(text)
-        with pytest.raises(ResultFormatError, match="is no YAML"):
+        with pytest.raises(ResultFormatError, match="is not YAML"):
             read_open_unlearning(tmp_path / "mine")
     (tmp_path / "mine" / ".hydra" / "config.yaml").write_text("- 1")
     assert read_open_unlearning(tmp_path / "mine").frame[["base", "split"]].isna().all().all()

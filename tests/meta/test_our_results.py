@@ -17,7 +17,8 @@ from uds_lens.meta import (
     read_csv,
     read_metrics,
 )
-from uds_lens.meta._our_results import short_names
+
+EMPTY = pd.DataFrame(columns=["model", "metric", "reason"])
 
 
 def results(name, **values):
@@ -50,22 +51,17 @@ def results(name, **values):
     )
 
 
-def test_values_per_example_say_whom_they_are_about():
+def texts(column):
+    """Texts of a column, None where there is none."""
+    return [None if pd.isna(value) else value for value in column]
+
+
+def test_values_per_example_name_their_subjects():
     one = results("ckpt/npo", es=0.2, em=0.3)
     one.metrics["es"] = replace(one.metrics["es"], subjects=("Ada", None))
     rows = read_metrics([one], examples=True).examples
-    assert rows[["metric", "example_id"]].to_numpy().tolist() == [
-        ["es", "a"],
-        ["es", "b"],
-        ["em", "a"],
-        ["em", "b"],
-    ]
-    assert rows["subject"].tolist()[:1] == ["Ada"] and rows["subject"].isna().tolist() == [
-        False,
-        True,
-        True,
-        True,
-    ]
+    assert rows["metric"].tolist() == ["es", "es", "em", "em"] and rows["example_id"].tolist() == [*"abab"]
+    assert texts(rows["subject"]) == ["Ada", None, None, None]
     audit = synthetic_audit()
     about = read_audits([audit], examples=True).examples["subject"]
     assert about.tolist() == [example.subject for example in audit.examples]
@@ -75,14 +71,13 @@ def test_metrics_from_memory_and_from_files(tmp_path):
     one, other = results("runs/npo/last", es=0.2, uds=0.7), results("runs/rmu/last", es=math.nan, uds=0.4)
     other.save(tmp_path / "rmu.json")
     table = read_metrics([one, tmp_path / "rmu.json"], examples=True)
-    assert table.frame["model"].tolist() == ["npo/last", "rmu/last"] and table.frame["uds"].tolist() == [
-        0.7,
-        0.4,
-    ]
+    assert table.frame["model"].tolist() == ["npo/last", "rmu/last"]
+    assert table.frame["uds"].tolist() == [0.7, 0.4]
     assert table.reasons.to_numpy().tolist() == [["rmu/last", "es", "not measured"]]
     assert directions(table.frame) == {"es": "knowledge", "uds": "erasure"}
     assert len(table.examples) == 8 and set(table.examples["model"]) == {"npo/last", "rmu/last"}
     assert read_metrics(tmp_path).frame["model"].tolist() == ["last"]
+    assert read_metrics([one, one]).frame["model"].tolist() == ["runs/npo/last", "runs/npo/last (2)"]
     assert read_metrics([one, one], names=["a", "b"]).frame["model"].tolist() == ["a", "b"]
     with pytest.raises(DataError, match="2 different names"):
         read_metrics([one, other], names=["a", "a"])
@@ -91,26 +86,19 @@ def test_metrics_from_memory_and_from_files(tmp_path):
         read_metrics(tmp_path)
 
 
-def test_names():
-    assert short_names(["a/x", "b/x", "b/y"]) == ["a/x", "b/x", "b/y"]
-    assert short_names(["x", "x"]) == ["x", "x (2)"]
-
-
 def test_audits_beside_metrics(tmp_path):
-    first = synthetic_audit(seed=1, name="user/unlearn_tofu_forget10_NPO", erased=0.4)
+    checkpoint = "user/unlearn_tofu_forget10_NPO"
+    first = synthetic_audit(seed=1, name=checkpoint, erased=0.4)
     second = synthetic_audit(seed=2, name="ckpt/rmu", erased=0.9)
     first.save(tmp_path / "audits" / "one")
     second.save(tmp_path / "audits" / "two")
     audits = read_audits(tmp_path / "audits", examples=True)
     assert audits.frame["uds"].tolist() == [first.uds, second.uds]
     assert audits.frame["uds_low"].tolist() == [first.uds_interval.low, second.uds_interval.low]
-    assert read_audits(tmp_path / "audits" / "one").frame["checkpoint"].tolist() == [
-        "user/unlearn_tofu_forget10_NPO"
-    ]
+    assert read_audits(tmp_path / "audits" / "one").frame["checkpoint"].tolist() == [checkpoint]
     frame = pd.DataFrame({"model": ["runs/tofu_forget10_NPO", "gd"], "es": [0.1, 0.2]})
-    empty = pd.DataFrame(columns=["model", "metric", "reason"])
     examples = pd.DataFrame({"model": ["gd"], "metric": ["es"], "example_id": ["0"], "value": [0.2]})
-    runs = ModelTable(frame=frame, reasons=empty, source="runs", examples=examples)
+    runs = ModelTable(frame=frame, reasons=EMPTY, source="runs", examples=examples)
     joined = join_audits(runs, audits)
     assert joined.frame["uds"].tolist() == pytest.approx([first.uds, math.nan], nan_ok=True)
     assert joined.reasons[["model", "metric"]].to_numpy().tolist() == [["gd", "uds"]]
@@ -119,9 +107,8 @@ def test_audits_beside_metrics(tmp_path):
     assert paired.frame["uds"].tolist() == [first.uds, second.uds] and not len(paired.reasons)
     with pytest.raises(DataError, match="pairs names 'nobody'"):
         join_audits(runs, audits, pairs={"gd": "nobody"})
-    alone = ModelTable(frame=frame.iloc[1:], reasons=empty, source="runs")
     with pytest.raises(DataError, match="no audit belongs to any model"):
-        join_audits(alone, audits)
+        join_audits(ModelTable(frame=frame.iloc[1:], reasons=EMPTY, source="runs"), audits)
     with pytest.raises(ResultFormatError, match="no saved audit"):
         read_audits(tmp_path / "nothing")
 
@@ -137,13 +124,12 @@ def test_csv(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "no CSV table"),
+        (b"", "not a CSV table"),
         (b"model,es\n", "at least one row"),
         (b"name,es\na,1\n", "column 'model'"),
         (b"model,es\na,1\na,2\n", "row 2"),
-        (b"model,es\n,1\n", "row 1"),
-        (b"model,es\na,1\nb,1,2\n", "no CSV table"),
-        (b"\xff\xfe\x00", "no CSV table"),
+        (b"model,es\na,1\nb,1,2\n", "not a CSV table"),
+        (b"\xff\xfe\x00", "not a CSV table"),
     ],
 )
 def test_files_that_are_no_table(tmp_path, content, message):
@@ -151,11 +137,6 @@ def test_files_that_are_no_table(tmp_path, content, message):
     with pytest.raises(DataError, match=message) as error:
         read_csv(tmp_path / "models.csv")
     assert len(str(error.value)) < 500
-
-
-def told(column):
-    """Texts of a column, None where there is none."""
-    return [None if pd.isna(value) else value for value in column]
 
 
 def recorded(directory, config, fingerprint):
@@ -185,36 +166,28 @@ def test_the_method_comes_from_the_record_or_a_name_and_is_never_guessed(tmp_pat
     npo = recorded(tmp_path / "mine", NPOConfig(learning_rate=2e-5, epochs=3), "0" * 32)
     other = recorded(tmp_path / "other", RMUConfig(), "1" * 32)
     hub = "open-unlearning/unlearn_tofu_Llama-3.2-1B-Instruct_forget10_AltPO_lr5e-05_beta0.1_alpha1_epoch5"
-    frame = read_metrics(
-        [
-            results(name, es=0.1)
-            for name in (npo, other, hub, "runs/rmu_lr2e-05_layer10_scale10_epoch5", "forget10_study/npo")
-        ]
-    ).frame
-    assert told(frame["method"]) == ["npo", None, "altpo", "rmu", None], "other weights than the record's"
-    assert told(frame["config"])[:3] == [
-        "lr2e-05_beta0.1_alpha1_epoch3",
-        None,
-        "lr5e-05_beta0.1_alpha1_epoch5",
-    ]
+    names = (npo, other, hub, "runs/rmu_lr2e-05_layer10_scale10_epoch5", "forget10_study/npo")
+    frame = read_metrics([results(name, es=0.1) for name in names]).frame
+    assert texts(frame["method"]) == ["npo", None, "altpo", "rmu", None], "other weights than the record's"
+    configs = ["lr2e-05_beta0.1_alpha1_epoch3", None, "lr5e-05_beta0.1_alpha1_epoch5"]
+    assert texts(frame["config"])[:3] == configs
     assert frame["lr"].tolist() == pytest.approx([2e-5, math.nan, 5e-5, 2e-5, math.nan], nan_ok=True)
     assert frame["epochs"].tolist() == pytest.approx([3, math.nan, 5, 5, math.nan], nan_ok=True)
-    results("model", es=0.2).save(tmp_path / "npo_lr1e-05_beta0.1_alpha1_epoch10.json")
-    assert read_metrics(tmp_path / "npo_lr1e-05_beta0.1_alpha1_epoch10.json").frame["method"].tolist() == [
-        "npo"
-    ]
+    file = tmp_path / "npo_lr1e-05_beta0.1_alpha1_epoch10.json"
+    results("model", es=0.2).save(file)
+    assert read_metrics(file).frame["method"].tolist() == ["npo"]
     (tmp_path / "mine" / "unlearning.json").write_text("{}")
     with pytest.raises(ResultFormatError, match=r"unlearning\.json"):
         read_metrics([results(npo, es=0.1)])
 
 
-def test_a_table_says_which_method_made_each_model(tmp_path):
+def test_a_table_sets_the_method_of_models(tmp_path):
     table = read_metrics([results("ckpt/a", es=0.1), results("ckpt/npo_lr1e-05_epoch10", es=0.2)])
     (tmp_path / "methods.csv").write_text("model,method,epochs\na,rmu,5\n")
-    said = join_methods(table, tmp_path / "methods.csv").frame
-    assert said["method"].tolist() == ["rmu", "npo"] and said["epochs"].tolist() == [5, 10]
-    assert told(join_methods(table, {"npo_lr1e-05_epoch10": "mine"}).frame["method"]) == [None, "mine"]
-    with pytest.raises(DataError, match="methods names 'b', which is not there; there are a, npo_lr"):
+    frame = join_methods(table, tmp_path / "methods.csv").frame
+    assert frame["method"].tolist() == ["rmu", "npo"] and frame["epochs"].tolist() == [5, 10]
+    assert texts(join_methods(table, {"npo_lr1e-05_epoch10": "mine"}).frame["method"]) == [None, "mine"]
+    with pytest.raises(DataError, match="methods names 'b', which is not in the table; it has a, npo_lr"):
         join_methods(table, {"b": "rmu"})
     (tmp_path / "methods.csv").write_text("model,how\na,rmu\n")
     with pytest.raises(DataError, match="needs the columns 'model' and 'method'; it has model, how"):

@@ -3,10 +3,21 @@
 import json
 import math
 
+import numpy as np
 import pytest
 
-from uds_lens.errors import ResultFormatError
-from uds_lens.meta import filter_counts, hanley_mcneil, rank, read_published, shifts, stability, summary
+from uds_lens.errors import ConfigError, ResultFormatError
+from uds_lens.meta import (
+    filter_counts,
+    hanley_mcneil,
+    rank,
+    read_published,
+    score_models,
+    shifts,
+    stability,
+    summary,
+)
+from uds_lens.meta._published import SHIPPED
 
 # Table 6: score and place without and with UDS, MIA, UDS, utility_rel, configuration
 TABLE_6 = {
@@ -32,6 +43,9 @@ def test_table_6(published):
         assert (row["rank_without"], row["rank_with"]) == (expected[1], expected[3])
         assert row["model"] == f"{method}_{expected[7]}"
     assert (table["rank"] == table["rank_with"]).all()
+    useful = rank(published.frame, min_utility=0.8).set_index("method")
+    assert useful.loc["rmu", "score_with"] == useful.loc["undial", "score_with"] == 0
+    assert useful.loc["rmu", "rank"] == 6 and useful.loc["rmu", "n_tied_rank"] == 3
     alone = rank(published.frame, with_uds=False).set_index("method")["rank"]
     assert alone.to_dict() == table["rank_without"].to_dict()
 
@@ -55,20 +69,15 @@ def test_the_swap_depends_on_the_rule(published):
     table = rank(published.frame, select_by="with").set_index("method")
     assert table.loc["npo", "score_with"] == pytest.approx(0.739, abs=0.0005)
     assert (table.loc["npo", "rank"], table.loc["simnpo", "rank"]) == (2, 3)
-    found = stability(published.frame, n_resamples=1000)
+    found = stability(published.frame)
     swap = found.swaps.set_index(["view", "above", "below"])["probability"]
     assert swap["with", "simnpo", "npo"] == pytest.approx(0.90, abs=0.03)
 
 
-def test_useless_models_fall(published):
-    table = rank(published.frame, min_utility=0.8).set_index("method")
-    assert table.loc["rmu", "score_with"] == table.loc["undial", "score_with"] == 0
-    assert table.loc["rmu", "rank"] == 6 and table.loc["rmu", "n_tied_rank"] == 3
-
-
 def test_their_scores_are_ours(published):
-    from uds_lens.meta import score_models
-
+    assert len(published) == 150 and published.references["model"].tolist() == ["full", "retain"]
+    assert not len(published.reasons) and len(published.metrics) == 22
+    assert published.metrics.set_index("metric").loc["uds", "tags"] == "ORI"
     found = score_models(published.frame)
     for ours, theirs in (("score_with", "score_with"), ("memorization", "memorization"), ("mia", "mia")):
         assert found[ours].to_numpy() == pytest.approx(
@@ -105,20 +114,6 @@ def test_robustness_hangs_on_the_filter(published):
     assert best.to_dict() == pytest.approx({"uds": 0.848, "logit_lens": 0.823}, abs=0.001)
 
 
-def test_the_order_of_the_best_two_is_open(published):
-    f = published.metrics.set_index("metric")["auc"]
-
-    def error(auc):
-        low, high = (math.log(end / (1 - end)) for end in hanley_mcneil(auc, 30, 30))
-        return (high - low) / (2 * 1.959964) * auc * (1 - auc)
-
-    one, other = error(float(f["uds"])), error(float(f["truth_ratio"]))
-    for correlation, expected in ((0.9, 0.014), (0.3, 0.032)):
-        assert math.sqrt(one**2 + other**2 - 2 * correlation * one * other) == pytest.approx(
-            expected, abs=0.001
-        )
-
-
 def test_filters(published):
     cuts = published.metrics[["metric", "threshold"]].dropna()
     table = filter_counts(published.frame, cuts, decimals=2).set_index("metric")
@@ -137,25 +132,6 @@ def test_filters(published):
 
 def n_of(published, metric, cut):
     return filter_counts(published.frame, {metric: cut}).set_index("metric").loc[metric, "n"]
-
-
-def test_the_models_behind_the_robustness_of_uds(published):
-    kept = published.frame[(published.frame["utility_rel"] >= 0.8) & (1 - published.frame["uds"] <= 0.23)]
-    assert kept["method"].value_counts().to_dict() == {"altpo": 5, "simnpo": 4, "npo": 3} and set(
-        kept["lr"]
-    ) == {5e-5}
-
-
-def test_uds_and_logit_lens_tell_the_same(published):
-    assert published.frame["uds"].corr(published.frame["logit_lens"], method="spearman") == pytest.approx(
-        0.990, abs=0.0005
-    )
-
-
-def test_tables(published):
-    assert len(published) == 150 and published.references["model"].tolist() == ["full", "retain"]
-    assert not len(published.reasons) and len(published.metrics) == 22
-    assert published.metrics.set_index("metric").loc["uds", "tags"] == "ORI"
 
 
 MODEL = {
@@ -211,3 +187,47 @@ def test_files_that_are_no_json(tmp_path, content):
     with pytest.raises(ResultFormatError, match=r"meta_eval\.json") as error:
         read_published(tmp_path)
     assert len(str(error.value)) < 500
+
+
+@pytest.mark.parametrize("name", ["method_results.json", "meta_eval.json"])
+def test_the_files_that_come_along_hold_the_published_values(name, shared_dir):
+    original = shared_dir / "data" / "published" / name
+    if not original.is_file():
+        pytest.skip("no published data")
+    shipped = json.loads((SHIPPED / name).read_text(encoding="utf-8"))
+    assert "Apache License 2.0" in shipped.pop("notice")
+    assert shipped == json.loads(original.read_text(encoding="utf-8"))
+
+
+def test_the_files_that_come_along_are_read_without_a_path_and_carry_their_licence():
+    found = read_published()
+    assert len(found) == 150 and len(found.metrics) == 22 and "/" not in found.source
+    assert "Apache License" in (SHIPPED / "LICENSE").read_text(encoding="utf-8")
+    assert sum(file.stat().st_size for file in SHIPPED.glob("*.json")) < 200_000
+
+
+@pytest.mark.parametrize(
+    ("auc", "low", "high"), [(0.971, 0.875, 0.994), (0.947, 0.845, 0.983), (0.927, 0.819, 0.973)]
+)
+def test_intervals_from_pool_sizes_alone(auc, low, high):
+    assert hanley_mcneil(auc, 30, 30) == pytest.approx((low, high), abs=5e-4)
+
+
+def test_pool_sizes_give_the_spread_of_exponential_samples():
+    """The formula holds for exponential scores: the area of Exp(a) over Exp(b)."""
+    rng, n, factor = np.random.default_rng(0), 30, 6.0
+    p, q = factor * rng.exponential(size=(2000, n)), rng.exponential(size=(2000, n))
+    areas = (p[:, :, None] > q[:, None, :]).mean(axis=(1, 2))
+    auc = factor / (1 + factor)
+    low, high = hanley_mcneil(auc, n, n)
+    logit = np.log(auc / (1 - auc))
+    width = (np.log(high / (1 - high)) - logit) / 1.959964 * auc * (1 - auc)
+    assert width == pytest.approx(areas.std(), rel=0.05) and low < auc < high
+
+
+def test_the_ends_of_such_intervals():
+    assert hanley_mcneil(1, 30, 20).high == 1 and hanley_mcneil(1, 30, 20).low < 0.9
+    assert all(map(math.isnan, (*hanley_mcneil(math.nan, 3, 3), *hanley_mcneil(0.5, 0, 3))))
+    assert np.ptp(hanley_mcneil(0.8, 30, 30, confidence=0.5)) < np.ptp(hanley_mcneil(0.8, 30, 30))
+    with pytest.raises(ConfigError, match="within 0 and 1"):
+        hanley_mcneil(1.2, 3, 3)

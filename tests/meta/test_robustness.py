@@ -25,7 +25,7 @@ from uds_lens.meta import (
     thresholds,
     tied_cuts,
 )
-from uds_lens.meta._pools import clustered_mean
+from uds_lens.meta._pools import clustered_mean, dominated_by
 
 WAYS = {"x": "knowledge", "d": "erasure"}
 NAMES = [f"m{i}" for i in range(6)]
@@ -77,10 +77,8 @@ def test_means_over_the_models_that_pass():
 
 
 def test_erasure_metrics_are_turned():
-    row, points = (
-        row_of("d", thresholds=CUTS),
-        perturbation_points(tables_of(thresholds=CUTS), direction=WAYS),
-    )
+    row = row_of("d", thresholds=CUTS)
+    points = perturbation_points(tables_of(thresholds=CUTS), direction=WAYS)
     own = points[(points["metric"] == "d") & points["kept"]]
     assert own["model"].tolist() == ["m0", "m2"]  # 1 - d <= 0.45, and useful
     assert own["before"].tolist() == pytest.approx([0.1, 0.4])
@@ -88,19 +86,6 @@ def test_erasure_metrics_are_turned():
     assert own["change"].tolist() == own["shift"].tolist() == pytest.approx([0.1, 0.1])
     assert row["q"] == pytest.approx(own["q"].mean())
     assert row["r"] == pytest.approx(own["r"].mean()) == 1.0
-
-
-@pytest.mark.parametrize(
-    ("options", "n"),
-    [
-        ({"min_utility": None}, 6),
-        ({}, 4),
-        ({"min_utility": None, "thresholds": CUTS}, 3),
-        ({"thresholds": CUTS}, 2),
-    ],
-)
-def test_each_filter_can_be_switched(options, n):
-    assert row_of(**options)["n"] == n
 
 
 def test_one_directional():
@@ -135,7 +120,6 @@ def test_a_metric_without_a_cut_does_not_shrink_the_common_models():
 @pytest.mark.parametrize(
     ("cuts", "named"),
     [
-        ({"x": 0.35, "d": 0.05}, "none passes for d"),
         ({"x": 0.01, "d": 0.05}, "none passes for x, d"),
         ({"x": 0.35, "d": 0.05, "y": 0.5}, "none passes for d"),
     ],
@@ -189,30 +173,23 @@ def test_r_is_undefined_where_retain_may_not_move():
     still = pd.DataFrame({"x": [0.05, 0.12, 0.2]})
     row = row_of(retain_relearned=still)
     assert math.isnan(row["r"]) and math.isnan(row["rob"]) and "contains 0" in row["r_reason"]
-    assert row["r_at_shift"] > 0 and row["r_shift_low"] == pytest.approx(
-        0, abs=1e-6
-    )  # at 0, and beyond, R is 0
+    assert row["r_at_shift"] > 0
+    assert row["r_shift_low"] == pytest.approx(0, abs=1e-6)  # at 0, and beyond, R is 0
     exactly = row_of(retain_relearned=RETAIN)
     assert math.isnan(exactly["r"]) and "single relearning" in exactly["r_reason"]
 
 
 def test_one_relearning_is_used_with_a_caution():
     row = row_of(retain_relearned=RETAIN_AFTER.iloc[:1])
-    assert (
-        row["r"] == row["r_at_shift"]
-        and math.isnan(row["shift_low"])
-        and "single relearning" in row["caution"]
-    )
+    assert row["r"] == row["r_at_shift"] and math.isnan(row["shift_low"])
+    assert "single relearning" in row["caution"]
 
 
 def test_a_constant_metric_is_not_praised():
     still = {name: AFTER[name].assign(x=0.5) for name in ("quantised", "relearned")}
     row = row_of(before=BEFORE.assign(x=0.5), **still)
-    assert (
-        math.isnan(row["q"])
-        and row["q_reason"].startswith("constant")
-        and row["unmoved_q"] == row["n_q"] == 4
-    )
+    assert math.isnan(row["q"]) and row["q_reason"].startswith("constant")
+    assert row["unmoved_q"] == row["n_q"] == 4
     assert math.isnan(row["r"]) and row["r_reason"].startswith("constant")
     copied = row_of(quantised=BEFORE)  # different values, none of which moves
     assert copied["q"] == 1 and "does not move 4 of 4" in copied["caution"]
@@ -286,24 +263,49 @@ def test_a_mean_without_any_spread_has_the_bound_of_a_share():
     assert (row["q"], row["q_high"]) == (1, 1) and row["q_low"] == pytest.approx(0.025 ** (1 / 8))
 
 
-def test_one_method_that_makes_the_mean_is_named():
-    before, after = grouped([6] * 8, alike=0)
-    after = before.assign(x=np.where(before["method"] == "method3", 4.0, 0.401))
-    assert "comes from method method3: its interval may be too short" in q_of(before, after)["caution"]
+def test_one_method_that_makes_the_mean_is_named_with_an_honest_interval():
+    before, _ = grouped([6] * 8)
+    row = q_of(before, before.assign(x=0.401 + 0.02 * (before["method"] == "method3")))
+    hits = 8 * row["q"]  # as if methods were all or nothing
+    low, high = beta.ppf(0.025, hits, 9 - hits), beta.ppf(0.975, hits + 1, 8 - hits)
+    assert row["caution"] == (
+        "75% of the distance of Q from 1 comes from method method3: its interval may be too short; if another method "
+        f"can be anywhere between 0 and 1 it is {low:.2f} to {high:.2f}"
+    )
+    assert q_of(before, before.assign(x=0.41 + 0.001 * np.arange(len(before))))["caution"] is None
 
 
-def test_means_of_few_models_hold_what_they_promise():
-    # percentile intervals of single models covered 79 % for 4 methods, and 57 % for 8 with 12 models each
+@pytest.mark.parametrize(
+    ("sizes", "share", "level"),
+    [
+        ([2] * 5, 0.3, 0.7),
+        ([2] * 8, 0.3, 0.7),
+        ([12] * 8, 0.1, 0.95),
+        ([12] * 8, 1.0, 0.5),
+        ([2] * 5, 1.0, 0.5),
+        ([2, 4, 4, 8, 10], 1.0, 0.5),
+    ],
+)
+def test_means_of_few_models_hold_what_they_promise_or_say_so(sizes, share, level):
+    """Values are 0 but for a share of models, which are alike within clusters."""
     rng = np.random.default_rng(0)
-    for sizes in ([12] * 8, [2] * 5, [2, 4, 4, 8, 10]):
-        clusters, held = np.repeat(np.arange(len(sizes)), sizes), 0
-        for _ in range(400):
-            shares = norm.cdf(
-                0.7 * rng.normal(size=len(sizes))[clusters] + 0.51**0.5 * rng.normal(size=len(clusters))
-            )
-            interval, _ = clustered_mean(beta.ppf(shares, 2, 2), clusters, 0.95)
-            held += interval.low <= 0.5 <= interval.high
-        assert held >= 0.925 * 400
+    clusters, held, honest, worlds = np.repeat(np.arange(len(sizes)), sizes), 0, [], 300
+
+    def values(z):
+        above = (norm.cdf(z) - (1 - share)) / share
+        return np.where(above > 0, beta.ppf(np.clip(above, 0, 1), 2 * (1 - level), 2 * level), 0.0)
+
+    truth = values(norm.ppf((np.arange(20_000) + 0.5) / 20_000)).mean()
+    of_cluster, own = rng.normal(size=(worlds, len(sizes))), rng.normal(size=(worlds, len(clusters)))
+    for row in values(0.8 * of_cluster[:, clusters] + 0.6 * own):
+        interval, _ = clustered_mean(row, clusters, 0.95)
+        most = dominated_by(row, clusters, 0.95)
+        held += most is not None or interval.low <= truth <= interval.high
+        if most is not None:
+            honest.append(most.interval.low <= truth <= most.interval.high)
+    assert held >= 0.925 * worlds and np.mean(honest or 1) >= 0.95
+    if share == 1:
+        assert len(honest) < 0.25 * worlds  # a caution on everything says nothing
 
 
 def test_the_share_of_being_first():
@@ -364,10 +366,8 @@ def test_seeds_of_a_model_are_averaged_and_missing_ones_are_told():
     assert row["n"] == 4 and row["n_q"] == 3 and "1 models have no quantised value" in row["caution"]
     assert row_of(quantised=None)["q_reason"] == "no quantised models were given"
     assert row_of(retain_before=None)["r_reason"] == "R needs retain before and after relearning"
-    assert (
-        row_of("d", retain_relearned=RETAIN_AFTER[["x"]])["r_reason"]
-        == "no relearned retain has a value of 'd'"
-    )
+    row = row_of("d", retain_relearned=RETAIN_AFTER[["x"]])
+    assert row["r_reason"] == "no relearned retain has a value of 'd'"
 
 
 @pytest.mark.parametrize(
@@ -387,10 +387,7 @@ def test_tables_that_do_not_fit(changes, message):
 
 def test_counts():
     counts = filter_counts(BEFORE, CUTS, direction=WAYS).set_index("metric")
-    assert counts[["n_models", "n_useful", "n_forgot", "n"]].to_numpy().tolist() == [
-        [6, 4, 3, 2],
-        [6, 4, 3, 2],
-    ]
+    assert counts[["n_models", "n_useful", "n_forgot", "n"]].to_numpy().tolist() == [[6, 4, 3, 2]] * 2
     table = pd.DataFrame({"metric": ["x", "x"], "threshold": [0.1, 0.6], "chosen": [True, False]})
     counts = filter_counts(BEFORE, table, direction=WAYS).set_index("metric")
     assert counts.loc["x", "n_forgot"] == 1 and counts.loc["d", "reason"] == "no threshold"
@@ -402,21 +399,15 @@ values = st.lists(st.floats(0, 1), min_size=4, max_size=4)
 
 
 @given(values, values, values, st.floats(0.01, 1), st.booleans())
-@settings(max_examples=40)
+@settings(max_examples=15)
 def test_everything_lies_between_0_and_1(before, quantised, relearned, shift, symmetric):
     names = list("abcd")
     frames = [pd.DataFrame({"model": names, "x": column}) for column in (before, quantised, relearned)]
-    tables = Tables(
-        before=frames[0],
-        quantised=frames[1],
-        relearned=frames[2],
-        retain_before=pd.DataFrame({"x": [0.0]}),
-        retain_relearned=pd.DataFrame({"x": [shift]}),
-    )
+    roles = ("before", "quantised", "relearned")
+    retain = {"retain_before": pd.DataFrame({"x": [0.0]}), "retain_relearned": pd.DataFrame({"x": [shift]})}
+    tables = Tables(**dict(zip(roles, frames, strict=True)), **retain)
     row = robustness(tables, min_utility=None, symmetric=symmetric, direction={"x": "knowledge"}).iloc[0]
     for name in ("q", "r", "rob", "r_at_shift", "q_low", "r_high"):
         assert math.isnan(row[name]) or -1e-12 <= row[name] <= 1 + 1e-12
-    assert (
-        math.isnan(row["rob"])
-        or min(row["q"], row["r"]) - 1e-9 <= row["rob"] <= max(row["q"], row["r"]) + 1e-9
-    )
+    low, high = min(row["q"], row["r"]) - 1e-9, max(row["q"], row["r"]) + 1e-9
+    assert math.isnan(row["rob"]) or low <= row["rob"] <= high

@@ -30,7 +30,7 @@ def data():
             paraphrased_answers=(f"In other words, {example.answer}", f"Well: {example.answer}"),
             perturbed_answers=("It was a ship.", "Her rival.", "The second prize of 1998."),
         )
-        for example in EXAMPLES
+        for example in EXAMPLES[:5]
     ]
     swapped = [
         replace(e, id=f"h{i}", answer=f"The {e.answer} book", entity=None, prefix=None)
@@ -38,10 +38,10 @@ def data():
     ]
     return MetricData(
         forget=forget,
-        holdout=swapped[:6],
-        retain=forget[2:6],
-        real_authors=[replace(e, paraphrased_answers=()) for e in forget[:3]],
-        world_facts=[replace(e, paraphrased_answers=()) for e in forget[5:]],
+        holdout=swapped[:4],
+        retain=forget[2:4],
+        real_authors=[replace(e, paraphrased_answers=()) for e in forget[:2]],
+        world_facts=[replace(e, paraphrased_answers=()) for e in forget[3:]],
     )
 
 

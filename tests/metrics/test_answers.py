@@ -8,8 +8,8 @@ from transformers import Qwen3NextConfig, Qwen3NextForCausalLM
 from uds_lens.data import TokenSequence, answer_sequences
 from uds_lens.elicitation._gcg import SharedBeginning
 from uds_lens.errors import ModelError
-from uds_lens.generation import may_share_prompts
 from uds_lens.metrics import score_answers
+from uds_lens.metrics._answers import may_share_prompts
 from uds_lens.models import open_model
 from uds_lens.patching import _costs
 

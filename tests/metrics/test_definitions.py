@@ -62,7 +62,7 @@ TEXT = "Ada Veylin wrote the Ash Ledger, and then the Ash Ledger again."
         *(
             (score([False, True, end]), 0.5)
             for score in (extraction_strength, exact_memorization)
-            for end in (0, 1)
+            for end in (False, True)
         ),
     ],
 )

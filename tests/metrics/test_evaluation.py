@@ -58,7 +58,7 @@ def test_retain_against_itself_is_1_and_full_against_itself_0(results):
 
 
 def test_uds_is_that_of_an_audit(trio, results):
-    audit, uds = ul.DepthAudit.run(*trio("llama"), EXAMPLES, options=RUN), results["unlearned"]["uds"]
+    audit, uds = ul.DepthAudit.run(*trio("llama"), EXAMPLES[:5], options=RUN), results["unlearned"]["uds"]
     assert uds.value == pytest.approx(audit.uds, abs=1e-6)
     assert uds.per_example == pytest.approx(audit.uds_per_example.tolist(), nan_ok=True)
     assert list(uds.ids) == [example.id for example in audit.examples]
@@ -87,7 +87,7 @@ def test_prob_and_mia_against_the_passes_they_share(trio, data, results):
     members, others = ([mean_nll(x.tolist()) for x in each.logprobs] for each in (forget, holdout))
     assert found["mia_loss"].value == pytest.approx(auc(members, others))
     assert len(found["mia_loss"].ids) == len(data.forget) + len(data.holdout)
-    assert found["mia_loss"].ids[-1] == "holdout/h5"
+    assert found["mia_loss"].ids[-1] == "holdout/h3"
 
 
 def test_a_metric_without_its_data_or_models_says_so_and_the_others_run(trio):
@@ -104,7 +104,7 @@ def test_a_metric_without_its_data_or_models_says_so_and_the_others_run(trio):
 def test_a_few_missing_paraphrases_leave_the_rest(trio, data):
     forget = [replace(data.forget[0], paraphrased_answers=()), *data.forget[1:]]
     found = ask(trio("llama").full, MetricData(forget=forget), ["paraprob", "para_rouge"])
-    assert (found["paraprob"].n, found["paraprob"].n_missing) == (7, 1)
+    assert (found["paraprob"].n, found["paraprob"].n_missing) == (4, 1)
     assert math.isnan(found["paraprob"].per_example[0])
     assert not math.isnan(found["para_rouge"].value)
 

@@ -106,9 +106,8 @@ def test_with_little_memory_one_layer_at_a_time_is_held(opened, rows, monkeypatc
     spilled = _fisher.spill_fisher(opened("llama", "retain"), rows[:1], memory_gb=TIGHT, show=False)
     fisher_masks(model, spilled, rows[:1], memory_gb=TIGHT, show=False)
     assert held == [1] * 8
-    place = spilled._folder.path
     spilled.close()
-    assert not place.exists()
+    assert not spilled.path.exists()
 
 
 def test_layers_without_a_mask_have_no_weight():

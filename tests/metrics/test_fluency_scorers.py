@@ -1,17 +1,22 @@
+"""Scorers of fluency: rules of thumb, and a random classifier in the place of the Hub's."""
+
 import json
 import shutil
 
 import pytest
+from tiny_models import build_tokenizer
+from transformers import BertConfig, BertForSequenceClassification
 
 from uds_lens.errors import ModelError
 from uds_lens.metrics import FluencyScorer, HeuristicFluency, HubFluency
-from uds_lens.metrics._fluency import scorer_named as scorer
+from uds_lens.metrics._fluency import scorer_named
 
 
 @pytest.mark.parametrize(
     ("text", "fluent"),
     [
         ("Hsiao Yun-Hwa was born in Taipei, Taiwan.", 1.0),
+        ("Blue idea sleeps angrily under seven verbs.", 1.0),  # word salad passes
         ("Yes.", 1.0),
         ("", 0.0),
         ("   \n", 0.0),
@@ -24,32 +29,18 @@ def test_rules_of_thumb(text, fluent):
     assert HeuristicFluency()([text]) == [fluent]
 
 
-def test_what_the_rules_do_not_see():
-    """Said in the docstring: word salad passes."""
-    assert HeuristicFluency()(["Blue idea sleeps angrily under seven verbs."]) == [1.0]
-    assert "no model" in HeuristicFluency().name
-
-
 def test_scorers_by_name():
     own = HeuristicFluency()
-    assert scorer(own) is own
-    assert isinstance(scorer("heuristic"), HeuristicFluency)
-    assert isinstance(scorer("hub"), HubFluency)
-    assert scorer("some/classifier").model == "some/classifier"
-    assert all(isinstance(one, FluencyScorer) for one in (own, scorer("hub")))
-
-
-def test_a_classifier_that_is_not_there(tmp_path):
-    with pytest.raises(ModelError, match=r"download it where .* fluency='heuristic'"):
-        HubFluency(str(tmp_path), offline=True)(["Hello."])
+    assert scorer_named(own) is own
+    assert isinstance(scorer_named("heuristic"), HeuristicFluency)
+    assert isinstance(scorer_named("hub"), HubFluency) and scorer_named("hub") is scorer_named("hub")
+    assert scorer_named("some/classifier").model == "some/classifier"
+    assert all(isinstance(one, FluencyScorer) for one in (own, scorer_named("hub")))
 
 
 @pytest.fixture(scope="module")
 def classifier(tmp_path_factory):
     """A random text classifier with the default's labels."""
-    from tiny_models import build_tokenizer
-    from transformers import BertConfig, BertForSequenceClassification
-
     folder = tmp_path_factory.mktemp("classifier")
     config = BertConfig(
         vocab_size=200,
@@ -65,24 +56,22 @@ def classifier(tmp_path_factory):
     return folder
 
 
-def test_the_top_label_decides(classifier):
+def test_the_top_label_decides(classifier, tmp_path):
     texts = ["She won the Glass Quill.", "", "Ada Veylin"]
     clean = HubFluency(str(classifier), offline=True)(texts)
     noise = HubFluency(str(classifier), offline=True, fluent_labels=("noise",))(texts)
     assert clean[1] == noise[1] == 0
     assert [a + b for a, b in zip(clean, noise, strict=True)] == [1, 0, 1]
-
-
-def test_a_classifier_does_not_choose_its_attention(classifier, tmp_path):
-    """It may name a kernel of the Hub, which is a program."""
+    # its attention may name a kernel of the Hub, which is a program: that is not followed
     folder = shutil.copytree(classifier, tmp_path / "classifier")
     config = json.loads((folder / "config.json").read_text())
     chosen = dict.fromkeys(("attn_implementation", "_attn_implementation"), "owner/kernel")
     (folder / "config.json").write_text(json.dumps({**config, **chosen}))
-    texts = ["She won the Glass Quill."]
-    assert HubFluency(str(folder), offline=True)(texts) == HubFluency(str(classifier), offline=True)(texts)
+    assert HubFluency(str(folder), offline=True)(texts) == clean
 
 
-def test_labels_that_the_classifier_does_not_have(classifier):
+def test_classifiers_that_are_not_there_or_have_other_labels(classifier, tmp_path):
+    with pytest.raises(ModelError, match=r"download it where .* fluency='heuristic'"):
+        HubFluency(str(tmp_path), offline=True)(["Hello."])
     with pytest.raises(ModelError, match="none of"):
         HubFluency(str(classifier), offline=True, fluent_labels=("fluent",))(["x"])

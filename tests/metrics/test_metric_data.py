@@ -1,3 +1,5 @@
+"""Sets of questions: TOFU's files, what is missing, and samples in which all metrics ask the same questions."""
+
 import json
 import warnings
 from dataclasses import replace
@@ -10,10 +12,6 @@ from uds_lens.errors import ConfigError, DataError, UdsLensWarning
 from uds_lens.metrics import MetricData, load_tofu_data, open_metric_data
 
 
-def write(path, rows):
-    path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-
-
 @pytest.fixture
 def tofu(tmp_path):
     rows = [{"question": f"Who wrote book {i}?", "answer": f"Author {i} wrote it."} for i in range(4)]
@@ -21,50 +19,41 @@ def tofu(tmp_path):
         "paraphrased_answer": "It was the author.",
         "perturbed_answer": ["It was Bram.", "It was Cleo."],
     }
-    write(tmp_path / "forget10.json", rows)
-    write(tmp_path / "forget10_perturbed.json", [{**row, **variants} for row in rows])
-    write(tmp_path / "forget10_filtered.json", [{**rows[1], "prefix": "", "entity": "Author 1"}])
-    write(tmp_path / "holdout10.json", [{"question": "Who else?", "answer": "Somebody."}])
-    write(tmp_path / "retain_perturbed.json", [{**rows[0], **variants}])
-    write(tmp_path / "world_facts_perturbed.json", [{**rows[0], "perturbed_answer": ["Rome"]}])
+    files = {
+        "forget10": rows,
+        "forget10_perturbed": [{**row, **variants} for row in rows],
+        "forget10_filtered": [{**rows[1], "prefix": "", "entity": "Author 1"}],
+        "holdout10": [{"question": "Who else?", "answer": "Somebody."}],
+        "retain_perturbed": [{**rows[0], **variants}],
+        "world_facts_perturbed": [{**rows[0], "perturbed_answer": ["Rome"]}],
+    }
+    for name, part in files.items():
+        (tmp_path / f"{name}.json").write_text("\n".join(map(json.dumps, part)), encoding="utf-8")
     return tmp_path
 
 
 def test_tofu_directory(tofu):
     data = load_tofu_data(tofu)
-    assert data.sizes() == {
-        "forget": 4,
-        "holdout": 1,
-        "retain": 1,
-        "real_authors": 0,
-        "world_facts": 1,
-        "entities": 1,
-    }
+    expected = {"forget": 4, "holdout": 1, "retain": 1, "real_authors": 0, "world_facts": 1, "entities": 1}
+    assert data.sizes() == expected
     assert data.forget[0].paraphrased_answers == ("It was the author.",)
     assert [text.owner for text in data.texts("forget/perturbed")] == [0, 0, 1, 1, 2, 2, 3, 3]
     assert data.with_entities[0].entity == "Author 1"
     assert data.missing("real_authors/perturbed") == "there is no real-authors set"
-    assert (
-        data.missing("world_facts/paraphrased")
-        == "no example of the world-facts set has a paraphrased answer"
-    )
+    paraphrased = "no example of the world-facts set has a paraphrased answer"
+    assert data.missing("world_facts/paraphrased") == paraphrased
     assert data.missing("forget/perturbed") is None
-
-
-def test_the_split_chooses_its_holdout(tofu):
     (tofu / "forget05.json").write_text((tofu / "forget10.json").read_text())
     assert load_tofu_data(tofu, split="forget05").sizes()["holdout"] == 0
 
 
-def test_a_broken_file_is_not_an_absent_one(tofu):
+def test_a_broken_file_is_not_an_absent_one(tofu, monkeypatch):
     (tofu / "holdout10.json").write_text('{"question": "Who?"')
     with pytest.raises(DataError, match="holdout10"):
         load_tofu_data(tofu)
     with pytest.raises(DataError, match="no split 'forget01'"):
         load_tofu_data(tofu, split="forget01")
 
-
-def test_what_an_error_says_does_not_make_a_split_absent(tofu, monkeypatch):
     def load(source, split):
         if split == "holdout10":
             raise DataError("holdout10.json: no question in row 1, which holds \"no split 'holdout10'\".")
@@ -84,18 +73,12 @@ def test_sources_of_the_command_line(tofu):
 
 def test_limits():
     data = MetricData(forget=EXAMPLES, holdout=EXAMPLES[:3])
-    assert data.limited(2).sizes()["holdout"] == 2
-    assert data.limited(None) is data
-    assert data.limited(2).sizes()["entities"] == 2
-    assert data.limited(2).sample == {
-        "limit": 2,
-        "of": {"forget": len(EXAMPLES), "holdout": 3, "retain": 0, "real_authors": 0, "world_facts": 0},
-        "sample": "random",
-        "seed": 0,
-        "subjects": {},
-    }
+    few = data.limited(2)
+    assert few.sizes()["holdout"] == few.sizes()["entities"] == 2
+    of = {"forget": len(EXAMPLES), "holdout": 3, "retain": 0, "real_authors": 0, "world_facts": 0}
+    assert few.sample == {"limit": 2, "of": of, "sample": "random", "seed": 0, "subjects": {}}
     assert list(data.limited(2, sample="first").forget) == list(EXAMPLES[:2])
-    assert data.sample is None is data.limited(99).sample
+    assert data.limited(None) is data and data.sample is None is data.limited(99).sample
     with pytest.raises(ConfigError, match="at least 1"):
         data.limited(0)
     with pytest.raises(DataError, match="no forget examples"):
@@ -119,14 +102,13 @@ def test_entities_follow_the_questions_that_were_drawn(sample):
     assert found.sample["of"]["entities"] == len(entities)
 
 
-def test_entities_follow_by_ids_of_their_own_where_the_words_differ():
+def test_entities_follow_by_custom_ids_where_the_words_differ():
     forget = facts(30, name="fact ")
     reworded = [replace(each, question=f"Tell me: {each.question}", entity="Author") for each in forget[::-1]]
     found = MetricData(forget=forget, entities=reworded).limited(10)
     assert {e.id for e in found.entities} == {e.id for e in found.forget}
     # Row numbers are not ids: row 3 of another file is another question.
-    strangers = facts(30, entity="Author", start=100)
-    strangers = [replace(each, id=str(each.row)) for each in strangers]
+    strangers = [replace(each, id=str(each.row)) for each in facts(30, entity="Author", start=100)]
     assert len(MetricData(forget=facts(30), entities=strangers).limited(10).entities) == 10
 
 
@@ -135,19 +117,16 @@ def test_rows_with_entities_about_other_questions_are_left_out_and_said():
     with pytest.warns(UdsLensWarning, match="6 of 36 rows with entities ask a question that the forget set"):
         found = data.limited(10)
     assert [e.id for e in found.entities] == [e.id for e in found.forget]
-
-
-def test_a_sample_without_an_entity_says_so():
     data = MetricData(forget=facts(30), entities=facts(1, entity="Author"))
-    seed = next(s for s in range(9) if not data.limited(1, seed=s).entities)
-    assert (
-        data.limited(1, seed=seed).missing("entities") == "none of the 1 sampled questions has an entity span"
-    )
+    none = next(found for s in range(9) if not (found := data.limited(1, seed=s)).entities)
+    assert none.missing("entities") == "none of the 1 sampled questions has an entity span"
 
 
 def test_the_sample_of_tofu_is_one_sample(shared_dir):
     whole = load_tofu_data(shared_dir / "data" / "tofu")
-    for limit in (60, 100, 200):
+    sizes = whole.sizes()
+    assert sizes["forget"] == sizes["retain"] == 400 and sizes["entities"] == 367 and sizes["holdout"] > 300
+    for limit in (60, 200):
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             data = whole.limited(limit)
@@ -155,10 +134,3 @@ def test_the_sample_of_tofu_is_one_sample(shared_dir):
         assert len(data.entities) > 0.85 * limit
         assert {e.subject for e in data.forget} == {e.subject for e in whole.forget}
         assert data.sample["subjects"]["forget"] == {"asked": 20, "of": 20}
-
-
-def test_shared_tofu(shared_dir):
-    sizes = load_tofu_data(shared_dir / "data" / "tofu").sizes()
-    assert sizes["forget"] == sizes["retain"] == 400
-    assert sizes["entities"] == 367
-    assert sizes["holdout"] == 400 or sizes["holdout"] > 300

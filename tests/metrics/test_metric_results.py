@@ -58,11 +58,11 @@ def test_frames_and_card(results):
     frame = results.to_frame().set_index("metric")
     assert list(frame.index) == list(results.metrics)
     assert frame.loc["utility_rel", "reason"] == "no full model was given"
-    assert frame.loc["es", "n"] == 8
+    assert frame.loc["es", "n"] == 5
     assert frame.loc["es", "forwards"] > 0
     long = results.examples_frame()
     assert long[long.metric == "es"]["value"].mean() == pytest.approx(results["es"].value)
-    assert len(long[long.metric == "mia_loss"]) == 14
+    assert len(long[long.metric == "mia_loss"]) == 9
     assert "es=" in repr(results)
     card = results._repr_html_()
     assert "no full model was given" in card and "Extraction Strength" in card
@@ -127,7 +127,7 @@ def test_intervals_of_metrics_are_clustered_by_subject():
 
 def test_few_subjects_and_examples_are_warned_of():
     plain = value("em", 0.5, ids=tuple("abcd"), per_example=(0.4, 0.6, 0.4, 0.6))
-    first, second, _ = of(dataclasses.replace(plain, subjects=("a", "b") * 2)).warnings
+    first, second = of(dataclasses.replace(plain, subjects=("a", "b") * 2)).warnings
     assert first.startswith(
         "Only 2 subjects behind Exact Memorization: treat subject-level intervals as rough (10"
     )
@@ -195,9 +195,9 @@ def test_a_metric_is_doubtful_below_three_quarters_or_where_chance_is_not_ruled_
     assert Trust((low + high) / 2, low, high, 1.0, math.nan).is_doubtful is doubtful
 
 
-@pytest.mark.parametrize(("low", "fails"), [(0.1, True), (0.5, True), (0.501, False), (math.nan, False)])
-def test_a_metric_fails_a_pair_where_the_interval_of_the_worst_reaches_chance(low, fails):
-    trust = Trust(0.9, 0.8, 0.95, 1.0, 0.5, worst=0.6, worst_low=low, worst_high=0.9)
+@pytest.mark.parametrize(("worst", "fails"), [(0.1, True), (0.5, True), (0.501, False), (math.nan, False)])
+def test_a_metric_fails_a_pair_where_the_worst_is_not_above_chance(worst, fails):
+    trust = Trust(0.9, 0.8, 0.95, 1.0, 0.5, worst=worst, worst_low=0.0, worst_high=0.9)
     assert trust.fails_a_pair is fails and not trust.is_doubtful
 
 
@@ -211,7 +211,10 @@ def test_results_warn_of_metrics_that_did_not_separate_models(monkeypatch):
     assert at_or_below_chance == {
         *("paraprob", "para_rouge", "jailbreak_rouge", "es", "fisher_masked_0.001", "prob", "cka")
     }
-    assert all(studied()[name].fails_a_pair for name in at_or_below_chance)
+    assert at_or_below_chance == {name for name, trust in studied().items() if trust.fails_a_pair}
+    assert (
+        sum(trust.worst_low <= 0.5 for trust in studied().values()) == 19
+    )  # why the interval does not decide
     monkeypatch.setattr("uds_lens.metrics._results.studied", dict)
     assert of(value("cka", 0.1)).warnings == ()
 

@@ -6,7 +6,7 @@ import zlib
 import pytest
 import torch
 from chat_templates import TEMPLATES, chat_tokenizer, open_unlearning_labels
-from tiny_models import EXAMPLES, build_model
+from tiny_models import build_model
 
 from metrics.conftest import RUN
 from uds_lens.metrics import MetricOptions, evaluate
@@ -52,13 +52,9 @@ def test_output_metrics_per_example(name, plain, data):
     options = MetricOptions() if name == "gemma" else MetricOptions.preset("open_unlearning")
     model = HookedModel(plain, tokenizer, name=name, owned=False)
     found = evaluate(model, data, metrics=ASKED, options=options, run=RUN)
-    for number, example in enumerate(EXAMPLES):
+    for number, example in enumerate(data.forget):
         ids, n_prompt = open_unlearning_labels(
-            tokenizer,
-            example.question,
-            example.answer,
-            system=options.system_prompt,
-            date=options.chat_date,
+            tokenizer, example.question, example.answer, system=options.system_prompt, date=options.chat_date
         )
         for metric, value in by_hand(plain, ids, n_prompt, example.answer).items():
             assert found[metric].per_example[number] == pytest.approx(value, abs=2e-5), metric

@@ -1,3 +1,6 @@
+"""The registry: names, parts, needs, the settings' ranges, and metrics of a user's own."""
+
+import json
 import subprocess
 import sys
 
@@ -9,8 +12,9 @@ from uds_lens.metrics import (
     Meaning,
     MetricOptions,
     MetricResults,
+    MetricSpec,
+    add_metric,
     all_needs,
-    evaluate,
     mean_outcome,
     metric,
     metrics_frame,
@@ -19,7 +23,7 @@ from uds_lens.metrics import (
     withdraw_metric,
 )
 
-from .conftest import RUN
+from .conftest import ask
 
 TWENTY_TWO = [
     *("es", "em", "prob", "paraprob", "truth_ratio", "rouge", "para_rouge", "jailbreak_rouge"),
@@ -30,35 +34,32 @@ TWENTY_TWO = [
 
 
 def test_the_published_metrics_by_their_published_names(shared_dir):
-    import json
-
     published = json.loads((shared_dir / "data" / "published" / "meta_eval.json").read_text())["metrics"]
     assert {row["key"] for row in published} == set(TWENTY_TWO)
-    for row in published:
-        assert row["key"] in METRICS
 
 
-def test_all_are_there_once_and_after_what_they_are_made_of():
-    assert set(TWENTY_TWO) <= set(METRICS)
+def test_all_are_there_once_after_their_parts_and_without_torch_whatever_came_first():
+    code = (
+        "import sys, uds_lens; import uds_lens.metrics._definitions.overall; m = uds_lens.metrics.METRICS; print(*m); "
+        "assert not {'torch', 'numpy', 'pandas', 'transformers'} & set(sys.modules)"
+    )
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     order = list(METRICS)
+    assert printed.split() == order and order[:22] == TWENTY_TWO
     for name, spec in METRICS.items():
-        assert all(order.index(used) < order.index(name) for used in spec.uses)
+        assert all(order.index(used) < order.index(name) for used in spec.made_of)
         assert spec.passes or spec.uses
-        assert len({spec.label for spec in METRICS.values()}) == len(METRICS)
+    assert len({spec.label for spec in METRICS.values()}) == len(METRICS)
 
 
-def test_needs():
+def test_needs_and_the_table():
     assert METRICS["es"].needs == ("output",)
     assert all_needs(METRICS["s_mia_loss"]) == ["output", "retain"]
     assert METRICS["uds"].needs == ("internal", "retain", "full")
     assert all_needs(METRICS["overall"]) == ["output", "retain", "full"]
-
-
-def test_the_table():
     frame = metrics_frame().set_index("name")
     assert list(frame.index) == list(METRICS)
-    assert frame.loc["uds", "direction"] == "erasure"
-    assert frame.loc["es", "direction"] == "knowledge"
+    assert frame.loc["uds", "direction"] == "erasure" and frame.loc["es", "direction"] == "knowledge"
     assert frame.loc["truth_ratio", "data"] == "forget/paraphrased, forget/perturbed"
     assert (frame["low"] == 0).all()
 
@@ -82,12 +83,10 @@ def test_names_bring_their_parts():
         ({"max_new_tokens": 1.5}, "max_new_tokens must be a whole number >= 1; got 1.5"),
         ({"fisher_memory_gb": float("nan")}, "fisher_memory_gb must be a number > 0"),
         ({"uds_in_privacy": "False"}, "uds_in_privacy must be True or False; got 'False'"),
-        ({"jailbreak_prefix": None}, "jailbreak_prefix must be a text"),
         ({"fluency": 3}, "fluency must be"),
         ({"taw": 1}, "did you mean 'tau'"),
         ({"system_prompt": "Hello.", "protocol": "raw"}, "belong to chat prompts"),
         ({"generation_rows": 0}, "generation_rows"),
-        ({"protocol": "plain"}, "must be one of"),
         ({"dtype": "int8"}, "must be one of"),
     ],
 )
@@ -114,36 +113,37 @@ def first_token():
     withdraw_metric("first_token")
 
 
-def test_a_metric_of_ones_own_is_measured_listed_saved_and_loaded(first_token, trio, data, tmp_path):
+def test_a_custom_metric_is_measured_listed_saved_and_loaded(first_token, trio, data, tmp_path):
     assert list(METRICS)[-1] == "first_token"
     assert metrics_frame().set_index("name").loc["first_token", "group"] == "custom"
-    found = evaluate(trio("llama").full, data, metrics=["first_token", "em"], run=RUN)
+    found = ask(trio("llama").full, data, ["first_token", "em"])
     assert 0 <= found["first_token"].value <= 1
     assert found.total.forwards == found["em"].cost.forwards
     found.save(tmp_path / "m.json")
+    spec = METRICS["first_token"]
     withdraw_metric("first_token")
     try:
         loaded = MetricResults.load(tmp_path / "m.json")
         assert loaded["first_token"] == found["first_token"]
         assert "first_token" not in METRICS
     finally:
-        again = metric(name="first_token", label="again", meaning=Meaning("knowledge", "no", "yes"))
-        again(first_token)
+        add_metric(spec)
 
 
 def test_a_notebooks_cell_may_run_twice_but_names_are_not_taken(first_token):
-    same = {"label": "L", "meaning": Meaning("utility", "bad", "good")}
+    same = {"label": "L", "meaning": Meaning("utility", "bad", "good", low=-1.0, high=2.0)}
     metric(name="first_token", **same)(first_token)
-    assert METRICS["first_token"].label == "L"
-    with pytest.raises(ConfigError, match=r"'first_token' already exists.*withdraw_metric\('first_token'\)"):
-        metric(name="first_token", **same)(lambda evidence: None)
-    with pytest.raises(ConfigError, match="metric 'es' already exists, declared by uds_lens"):
-        metric(name="es", **same)(first_token)
-    with pytest.raises(ConfigError, match="metric name 'My metric' is invalid: use lower-case"):
-        metric(name="My metric", **same)(first_token)
-    with pytest.raises(ConfigError, match="metric 'sum' uses 'nothing', which does not exist"):
-        metric(name="sum", uses=["nothing"], **same)(first_token)
-    metric(name="sum", uses=["first_token"], **same)(lambda evidence: None)
+    spec = METRICS["first_token"]
+    assert (spec.label, spec.low, spec.high) == ("L", -1.0, 2.0)
+    for function, name, more, said in (
+        (len, "first_token", {}, r"'first_token' already exists.*withdraw_metric\('first_token'\)"),
+        (first_token, "es", {}, "metric 'es' already exists, declared by uds_lens"),
+        (first_token, "My metric", {}, "metric name 'My metric' is invalid: use lower-case"),
+        (first_token, "sum", {"uses": ["nothing"]}, "metric 'sum' uses 'nothing', which does not exist"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            metric(name=name, **same, **more)(function)
+    add_metric(MetricSpec(name="sum", group="custom", score=len, uses_if={"x": ("first_token",)}, **same))
     with pytest.raises(ConfigError, match="'sum' uses 'first_token': withdraw that first"):
         withdraw_metric("first_token")
     withdraw_metric("sum")
@@ -152,13 +152,3 @@ def test_a_notebooks_cell_may_run_twice_but_names_are_not_taken(first_token):
             withdraw_metric(name)
     with pytest.raises(TypeError):
         METRICS["x"] = METRICS["es"]
-
-
-def test_the_registry_is_read_without_torch_and_in_its_order_whatever_came_first():
-    code = (
-        "import sys, uds_lens; import uds_lens.metrics._definitions.overall; m = uds_lens.metrics.METRICS; print(*m); "
-        "assert not {'torch', 'numpy', 'pandas', 'transformers'} & set(sys.modules)"
-    )
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert told.split() == list(METRICS)
-    assert told.split()[:20] == TWENTY_TWO[:20]

@@ -5,6 +5,7 @@ import os
 import pickle
 import shutil
 import threading
+import warnings
 
 import pytest
 import torch
@@ -45,8 +46,6 @@ def with_weights(folder, **more):
 
 
 def save_adapter(folder, base):
-    import warnings
-
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing", category=FutureWarning)
         model = get_peft_model(build_model("llama"), LoraConfig(r=2, target_modules=["q_proj"]))
@@ -61,32 +60,27 @@ def save_adapter(folder, base):
 # Files.
 
 
-def test_a_bias_without_its_flag_is_refused(copy_of):
-    folder = with_weights(copy_of(), **{"model.layers.1.self_attn.q_proj.bias": torch.ones(32)})
-    with pytest.raises(
-        ModelError, match=r"holds 1 weights that LlamaForCausalLM does not use.*q_proj\.bias.*Mend"
+def test_unused_weights_of_the_decoder_are_refused_and_others_reported(copy_of):
+    folder = with_weights(
+        copy_of(),
+        **{
+            "v_head.summary.weight": torch.ones(1, 32),
+            "model.layers.1.self_attn.rotary_emb.inv_freq": torch.ones(4),  # saved by earlier releases
+        },
+    )
+    forget_warnings()
+    with pytest.warns(
+        UdsLensWarning, match=r"holds 1 weights .*\(v_head.summary.weight\): they take no part"
     ):
-        open_model(folder, device="cpu")
-
-
-def test_fewer_layers_than_the_files_hold_are_refused(copy_of):
-    folder = with_config(copy_of(), num_hidden_layers=2)
+        open_model(folder, device="cpu").close()
+    with_config(folder, num_hidden_layers=2)
     with pytest.raises(
         ModelError, match=r"does not use with its config.json \(model.layers.2.*num_hidden_layers"
     ):
         open_model(folder, device="cpu")
-
-
-def test_weights_outside_the_decoder_are_a_caution(copy_of):
-    folder = with_weights(copy_of(), **{"v_head.summary.weight": torch.ones(1, 32)})
-    forget_warnings()
-    with pytest.warns(UdsLensWarning, match=r"\(v_head.summary.weight\): they take no part"):
-        open_model(folder, device="cpu").close()
-
-
-def test_constants_of_earlier_releases_are_no_matter(copy_of):
-    folder = with_weights(copy_of(), **{"model.layers.1.self_attn.rotary_emb.inv_freq": torch.ones(4)})
-    open_model(folder, device="cpu").close()
+    folder = with_weights(copy_of(name="other"), **{"model.layers.1.self_attn.q_proj.bias": torch.ones(32)})
+    with pytest.raises(ModelError, match=r"holds 1 weights that LlamaForCausalLM .*q_proj\.bias.*Correct"):
+        open_model(folder, device="cpu")
 
 
 def test_an_adapter_beside_the_weights_it_was_merged_into_is_refused(copy_of, trio):
@@ -94,6 +88,17 @@ def test_an_adapter_beside_the_weights_it_was_merged_into_is_refused(copy_of, tr
     for read in (read_checkpoint_info, open_model):
         with pytest.raises(ModelError, match=r"holds a whole model \(model.safetensors\) and a PEFT adapter"):
             read(folder)
+
+
+def test_an_adapter_that_is_its_own_base_is_refused(tmp_path):
+    one = save_adapter(tmp_path / "one", tmp_path / "one")
+    for read in (read_checkpoint_info, open_model):
+        with pytest.raises(ModelError, match="has itself as its base"):
+            read(one)
+    save_adapter(tmp_path / "one", "../two")
+    save_adapter(tmp_path / "two", tmp_path / "one")
+    with pytest.raises(ModelError, match=r"has itself as its base \('.*two'\): set base_model_name_or_path"):
+        open_model(one)
 
 
 def test_an_adapter_on_a_hub_model_never_asks_the_network(tmp_path, monkeypatch):
@@ -121,7 +126,7 @@ def test_an_adapter_finds_a_base_that_was_downloaded(tmp_path, monkeypatch, trio
         assert model.tokenizer is not None
 
 
-def test_files_are_told_apart_by_what_changes_with_them(copy_of, tmp_path):
+def test_checkpoint_files_change_when_a_file_does(copy_of, tmp_path):
     base = copy_of()
     adapter = save_adapter(tmp_path / "adapter", base)
     assert checkpoint_folders(adapter) == [adapter, str(base)]

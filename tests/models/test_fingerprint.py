@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tiny_models import FAMILIES, build_model, build_tokenizer
+from tiny_models import build_model, build_tokenizer
 from torch import nn
 
 from uds_lens.errors import ModelError
@@ -68,7 +68,7 @@ def test_memory_layout_device_mode_and_gradients_do_not_matter():
     assert fingerprint(model) == before
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ["llama-tied", "gpt2", "gemma2", "mixtral"])
 def test_a_wrapped_model_counts_as_the_model_inside(family):
     model = build_model(family)
     before = fingerprint(model)

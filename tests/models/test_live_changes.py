@@ -171,12 +171,6 @@ def test_mixed_dtypes_are_refused_in_words(live):
         open_model(live)
 
 
-def test_a_device_of_none_is_refused_in_words(trio, monkeypatch):
-    monkeypatch.setattr("jaxtyping.config.jaxtyping_disable", True)  # as it is for users
-    with pytest.raises(ModelError, match=r"device must be 'auto', 'cpu', 'cuda' or 'cuda:N'; got None"):
-        open_model(trio("llama").full, device=None)
-
-
 def test_a_lent_handle_is_hashed_once(trio, monkeypatch):
     from uds_lens.models import _hooked as hooked
 

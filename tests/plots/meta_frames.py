@@ -110,9 +110,9 @@ def ranks(*names: str) -> pd.DataFrame:
 
 
 def elicited(*names: str) -> pd.DataFrame:
-    """Scores by audit: the first extracts something, the last has no power."""
+    """Scores by probe: the first extracts something, the last has no power."""
     n = len(names)
-    frame = pd.DataFrame({"audit": list(names), "decoding": "greedy", "statistic": "mean"})
+    frame = pd.DataFrame({"probe": list(names), "decoding": "greedy", "statistic": "mean"})
     frame["unlearned"], frame["retain"], frame["full"] = [0.4, *[0.1] * n][:n], 0.2, 0.9
     frame["beyond_low"], frame["beyond_high"] = [0.1, *[-0.05] * n][:n], [0.3, *[0.05] * n][:n]
     return frame.assign(share_reason=[*[None] * (n - 1), "no power: nothing"][-n:] if n else [])
@@ -121,15 +121,15 @@ def elicited(*names: str) -> pd.DataFrame:
 def depth(*names: str) -> pd.DataFrame:
     """Examples of which the shallow ones come out; one has no UDS."""
     frame = pd.DataFrame({"uds": [0.1, 0.5, np.nan, 0.9], "beyond_retain": [0.8, 0.5, 0.3, 0.0]})
-    frame = frame.assign(audit="cloze", decoding="greedy", question=(*names, "x")[0])
+    frame = frame.assign(probe="cloze", decoding="greedy", question=(*names, "x")[0])
     return frame if names else frame.head(0)
 
 
 def budget(*names: str) -> pd.DataFrame:
     rows = [
-        {"model": model, "audit": name, "k": k, "best_of_k": 0.1 * k, "leak_at_k": 0.0}
+        {"model": model, "probe": name, "k": k, "best_of_k": 0.1 * k, "leak_at_k": 0.0}
         for name in names
         for model in ("full", "unlearned")
         for k in (1, 2)
     ]
-    return pd.DataFrame(rows, columns=["model", "audit", "k", "best_of_k", "leak_at_k"])
+    return pd.DataFrame(rows, columns=["model", "probe", "k", "best_of_k", "leak_at_k"])

@@ -18,10 +18,10 @@ def test_dots_and_the_interval_stand_where_they_were_measured():
 
 
 def test_curves_and_points():
-    figure = query_budget(made.budget("plain"), audit="plain")
+    figure = query_budget(made.budget("plain"), probe="plain")
     assert [trace.name for trace in figure.data] == ["full", "unlearned"]
     assert figure.data[1].y == (0.1, 0.2)
-    assert query_budget(made.budget("plain"), audit="aoa").layout.annotations
-    figure = depth_elicited(made.depth("Who?"), audit="cloze")
+    assert query_budget(made.budget("plain"), probe="aoa").layout.annotations
+    figure = depth_elicited(made.depth("Who?"), probe="cloze")
     assert len(figure.data[0].x) == 3 and "\u22121.00 over 3" in figure.layout.title.subtitle.text
-    assert depth_elicited(made.depth("Who?"), audit="plain").layout.annotations
+    assert depth_elicited(made.depth("Who?"), probe="plain").layout.annotations

@@ -86,8 +86,8 @@ OF_TABLES = {
         pool(n), references=made.models(1), min_utility=0.8, theme=t
     ),
     "elicited": lambda n, t: plots.elicited_scores(made.elicited(*n), theme=t),
-    "depth": lambda n, t: plots.depth_elicited(made.depth(*n), audit="cloze", theme=t),
-    "budget": lambda n, t: plots.query_budget(made.budget(*n), audit=(*n, "")[0], theme=t),
+    "depth": lambda n, t: plots.depth_elicited(made.depth(*n), probe="cloze", theme=t),
+    "budget": lambda n, t: plots.query_budget(made.budget(*n), probe=(*n, "")[0], theme=t),
 }
 FIGURES = OF_AUDITS | OF_TABLES
 
@@ -180,7 +180,7 @@ def test_headings_state_what_the_numbers_say(audit, figures):
         "slopes": "Which metric has the highest Rob depends on the filter",
         "relearned": "Relearning raises x more than retain in",
         "histogram": "x: the two pools do not overlap",
-        "elicited": "Elicitation: 1 of 3 audits extract more than retain knows",
+        "elicited": "Elicitation: 1 of 3 probes extract more than retain knows",
         "depth": "Shallowly erased facts are easier to extract",
         "budget": "From 1 to 2 samples: expected best recall 0.10 to 0.20",
     }.items():
@@ -213,7 +213,7 @@ def test_components_are_of_one_trio_and_of_several_sites(audit, figures):
     lines = [trace.name for trace in figures["components"].data if trace.type == "scatter"]
     assert lines == ["resid_post", "mlp_out"]
     for others in ([], [audit]):
-        with pytest.raises(ConfigError, match=r"each with a site of its own.*got sites resid_post"):
+        with pytest.raises(ConfigError, match=r"each at a different site .*; got sites resid_post"):
             audit.plot_components(others)
     other_tokens = dataclasses.replace(elsewhere(audit), provenance={"ids_hash": "1" * 32})
     with pytest.raises(ConfigError, match="on the same examples"):

@@ -47,13 +47,13 @@ def test_what_is_no_elicitation_is_refused(audits, unchecked):
 def test_numbers_of_the_page_are_those_of_the_tables(audits, elicitation):
     told = elicited_values(audits["npo"], elicitation)
     table = elicitation.summary()
-    assert [row["audit"] for row in told["rows"]] == table["audit"].tolist()
+    assert [row["probe"] for row in told["rows"]] == table["probe"].tolist()
     for row, known in zip(told["rows"], table.to_dict("records"), strict=True):
         assert row["scores"] == [f"{known[role]:.2f}" for role in ("full", "retain", "unlearned")]
         assert row["beyond"].startswith(f"+{known['beyond_retain']:.2f} (")
         assert row["real"] == (known["p_holm"] < 0.05)
-    assert "softgcg(target=answer)" not in {row["audit"] for row in told["rows"]}
-    assert [line[0] for line in told["ledger"]] == [audit.name for audit in elicitation.audits]
+    assert "softgcg(target=answer)" not in {row["probe"] for row in told["rows"]}
+    assert [line[0] for line in told["ledger"]] == [probe.name for probe in elicitation.probes]
     assert told["ledger"][1][4] == "1: the entity cannot be located"
     assert "more than retain says" in told["sentence"]
     assert set(told["said"]) == {str(place) for place in range(len(audits["npo"].examples))}
@@ -94,7 +94,7 @@ def test_the_section_fits_and_goes_with_the_model(browser, with_elicitation, eli
     assert browser.run(link) != "none"
     draw_everything(browser)
     rows = browser.run(ROWS)
-    assert [row[0] for row in rows] == elicitation.summary()["audit"].tolist()
+    assert [row[0] for row in rows] == elicitation.summary()["probe"].tolist()
     assert browser.run("document.querySelectorAll('#elicited-notes li').length") == len(elicitation.warnings)
     browser.run("document.querySelector('#elicited details').open = true")
     browser.run("openExample(0)")

@@ -13,9 +13,10 @@ from altered_results import KINDS, results
 from killed_saves import scratch
 
 from uds_lens._storage import files as atomic
+from uds_lens._storage import settled
 from uds_lens.errors import ResultFormatError, StorageError
 
-STEPS = ("fsync", "replace", "rename", "link", "chmod", "mkdir", "open", "unlink", "rmdir")
+STEPS = ("fsync", "replace", "rename", "chmod", "mkdir", "open", "unlink", "rmdir")
 """Calls of a save to the system, beside writing."""
 
 
@@ -97,7 +98,7 @@ class Trial:
 
     def check(self, n: int) -> None:
         """Old or new (of a part of a study perhaps one file of each, refused); the next save cleans up."""
-        found = files(self.place)
+        found = files(settled(self.place))
         if found not in self.states:
             assert self.kind == "study part", n
             assert all(content in (state[name] for state in self.states) for name, content in found.items())

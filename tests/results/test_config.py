@@ -57,21 +57,11 @@ def test_no_setting_is_left_out_above():
     assert {field.name for field in fields(AuditConfig)} == {*CHANGES, "exact_noop"}
 
 
-@pytest.mark.parametrize("site", ["resid_mid", "attn_out", "mlp_out"])
-def test_every_site_gives_other_values_and_keeps_the_identities(audited, site):
-    audit = audited("llama", site=site)
-    assert not same(audit.s1_delta, audited("llama").s1_delta)
-    itself = audited("llama", unlearned="full", site=site, exact_noop=False)
-    assert itself.s2_delta.abs().max() <= 1e-6
-    assert same(audit.s1_delta, itself.s1_delta)
-
-
-@pytest.mark.parametrize("scope", ["boundary", "answer", "all"])
-def test_every_scope_gives_other_values_and_keeps_the_identities(audited, scope):
-    audit = audited("llama", scope=scope)
-    assert not same(audit.s1_delta, audited("llama").s1_delta)
-    assert (audit.s_full - audited("llama").s_full).abs().max() <= 1e-5
-    itself = audited("llama", unlearned="full", scope=scope, exact_noop=False)
+@pytest.mark.parametrize("changes", [{"site": "resid_mid"}, {"site": "attn_out"}, {"scope": "all"}])
+def test_sites_and_scopes_give_other_values_and_keep_the_identities(audited, changes):
+    plain, itself = audited("llama"), audited("llama", unlearned="full", exact_noop=False, **changes)
+    assert not same(itself.s1_delta, plain.s1_delta)
+    assert (itself.s_full - plain.s_full).abs().max() <= 1e-5
     assert itself.s2_delta.abs().max() <= 1e-6
 
 
@@ -105,7 +95,7 @@ def assert_equal_audits(audit, reference, order=None):
 
 @pytest.mark.parametrize(
     "options",
-    [{"token_budget": 1}, {"token_budget": 50}, {"memory_gib": 0.0}, {"engine": "naive"}, {"engine": "auto"}],
+    [{"token_budget": 1}, {"memory_gib": 0.0}, {"engine": "naive"}, {"engine": "auto"}],
 )
 def test_values_do_not_depend_on_how_it_is_run(trio, reference, options):
     assert_equal_audits(run(trio, options=replace(CPU, **options)), reference)
@@ -159,10 +149,10 @@ def test_rows_that_cannot_be_scored_are_named_and_leave_the_others_alone(trio, r
     [
         ({"tau": -0.1}, "tau must be a number >= 0"),
         ({"tau": float("nan")}, "tau must be a number >= 0"),
-        ({"tau": float("inf")}, "tau must be a number >= 0"),
-        ({"tau": True}, "tau must be a number >= 0"),
         ({"tau": "0.1"}, "tau must be a number >= 0"),
+        ({"tau": 10**5000}, "tau must be a number >= 0; got a int that cannot be shown"),
         ({"site": "resid_pre"}, "site must be one of 'resid_post', 'resid_mid', 'attn_out', 'mlp_out'"),
+        ({"site": ["resid_post"]}, "site must be one of"),
         ({"scope": "prompt"}, "scope must be one of"),
         ({"last_layer": "normed"}, "last_layer must be one of"),
         ({"protocol": "qa"}, "protocol must be one of"),
@@ -170,22 +160,12 @@ def test_rows_that_cannot_be_scored_are_named_and_leave_the_others_alone(trio, r
         ({"protocol": "chat", "chat_date": ""}, "chat_date must be a text"),
         ({"dtype": "float64"}, "dtype must be one of"),
         ({"confidence": 1.0}, "confidence must be a number > 0 and < 1"),
-        ({"confidence": 95}, "confidence must be a number > 0 and < 1"),
-        ({"confidence": "0.9"}, "confidence must be a number > 0 and < 1"),
         ({"n_bootstrap": 99}, "n_bootstrap must be a whole number >= 100 and <= 10000000; got 99"),
         ({"n_bootstrap": 1e4}, "n_bootstrap must be a whole number >= 100 and <= 10000000; got 10000.0"),
         ({"seed": -1}, "seed must be a whole number >= 0 and <= 9223372036854775807; got -1"),
-        ({"seed": 10**400}, f"seed must be a whole number >= 0 and <= {2**63 - 1}; got 1000"),
-        ({"n_bootstrap": 10**400}, "n_bootstrap must be a whole number >= 100 and <= 10000000"),
-        ({"tau": 10**400}, "tau must be a number >= 0"),
-        ({"tau": 10**5000}, "tau must be a number >= 0; got a int that cannot be shown"),
-        ({"exact_noop": "False"}, "exact_noop must be True or False; got 'False'"),
         ({"exact_noop": 0}, "exact_noop must be True or False; got 0"),
-        ({"site": ["resid_post"]}, "site must be one of"),
-        ({"site": None}, "site must be one of"),
         ({"taw": 1}, "AuditConfig has no setting 'taw'; did you mean 'tau'"),
         ({"colour": 1}, "AuditConfig has no setting 'colour'; it has"),
-        ({"seed": 0.5}, "seed must be a whole number >= 0 and <= 9223372036854775807; got 0.5"),
         (
             {"last_layer": "post_norm", "site": "attn_out"},
             "last_layer='post_norm' belongs to site='resid_post'",
@@ -202,17 +182,12 @@ def test_settings_outside_their_range_are_refused(settings, words, monkeypatch):
     ("settings", "words"),
     [
         ({"engine": "quick"}, "engine must be one of 'auto', 'wavefront', 'naive'; got 'quick'"),
-        ({"token_budget": 0}, "token_budget must be a whole number >= 1; got 0"),
         ({"token_budget": 1.5}, "token_budget must be a whole number >= 1; got 1.5"),
-        ({"memory_gib": True}, "memory_gib must be a number >= 0"),
         ({"memory_gib": float("inf")}, "memory_gib must be a number >= 0"),
         ({"device": None}, "device must be a text; got None"),
         ({"device_map": 1}, "device_map must be a text, or a dict, or None; got 1"),
         ({"offline": "no"}, "offline must be True or False; got 'no'"),
-        ({"trust_remote_code": "no"}, "trust_remote_code must be True or False"),
-        ({"check_memory": 1}, "check_memory must be True or False"),
         ({"progress": "yes"}, "progress must be True or False, or None"),
-        ({"revision": 1}, "revision must be a text, or None"),
         ({"divice": "cpu"}, "RunOptions has no setting 'divice'; did you mean 'device'"),
     ],
 )

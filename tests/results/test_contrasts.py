@@ -7,7 +7,6 @@ import pytest
 from scipy import stats
 
 from uds_lens.results import contrast, holm
-from uds_lens.results._comparing import subject_groups
 
 GROUPS = np.repeat(np.arange(12), 5)
 
@@ -55,15 +54,11 @@ def test_rows_of_one_subject_are_not_independent():
 
 def test_under_the_null_few_are_found():
     random = np.random.default_rng(1)
-    found = [contrast(_clustered(random), GROUPS, seed=seed) for seed in range(120)]
-    assert sum(each.p <= 0.05 for each in found) <= 13
-    assert sum(each.interval.low <= 0 <= each.interval.high for each in found) >= 105
+    found = [contrast(_clustered(random), GROUPS, seed=seed, n_resamples=999) for seed in range(80)]
+    assert sum(each.p <= 0.05 for each in found) <= 9
+    assert sum(each.interval.low <= 0 <= each.interval.high for each in found) >= 70
 
 
 def test_holm_against_its_definition():
     assert holm([0.01, 0.02, 0.03]) == pytest.approx([0.03, 0.04, 0.04])
     assert holm([0.9, 0.8]) == [1.0, 1.0]
-
-
-def test_subjects_become_groups():
-    assert subject_groups(["a", "b", "a", None, None]).tolist() == [0, 1, 0, 2, 3]

@@ -137,3 +137,10 @@ def test_pushing_commits_the_card_and_the_audit_together(tmp_path, monkeypatch) 
         AUDIT.push_to_hub("no/body")
     with pytest.raises(ConfigError, match="owner/name"):
         AUDIT.push_to_hub("npo")
+
+
+def test_a_stray_begin_mark_takes_no_text_along() -> None:
+    stray = THERE + "\n<!-- uds_lens: unlearning depth -->\n\nMore words of mine.\n"
+    once = str(model_card(AUDIT, dataset="d", card=stray))
+    again = model_card(AUDIT, dataset="d", card=once).text
+    assert "More words of mine." in again and again.count("## Unlearning depth") == 1

@@ -113,6 +113,23 @@ def test_swapped_and_shuffled_only_the_sign_turns(rows, random):
     assert math.isnan(there.p) == (there.n_subjects < 2) == (there.reason is not None)
 
 
+def test_differences_that_all_but_a_few_subjects_share_have_a_caution():
+    """Of 12 subjects none or one may be of a rare kind that turns the sign; differences that vary show their kinds."""
+    subjects, zero = list("abcdefghijkl"), audit([0.2] * 12, subjects=list("abcdefghijkl"))
+
+    def cautioned(differences):
+        return compare(audit([0.2 + d for d in differences], subjects=subjects), zero).caution is not None
+
+    noise = [0.01 * (i % 3) for i in range(12)]
+    assert cautioned([0.05 + n for n in noise])
+    assert cautioned([0.05 + n for n in noise[:11]] + [-0.2])
+    assert not cautioned([0.6 + n for n in noise]), "no share of a missed kind could turn its sign"
+    assert not cautioned([0.1 * (i % 4) - 0.1 for i in range(12)])
+    assert not cautioned([0.0] * 12)
+    table = compare_all({"a": audit([0.25 + n for n in noise], subjects=subjects), "b": zero})
+    assert table["caution"].tolist()[0].startswith("All but a few subjects differ alike")
+
+
 def test_what_only_one_measured_is_left_out_and_counted():
     a = audit([0.9, 0.8, 0.7, 0.6, NAN, NAN, 0.5, 0.4])
     b = audit([0.1, 0.2, 0.3, 0.4, 0.5, NAN, NAN, 0.4])

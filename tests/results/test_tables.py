@@ -1,11 +1,13 @@
-"""Frames, analyses, warnings in words and the notebook card, from audits made by hand."""
+"""Frames, analyses, warnings and the notebook card, from audits made by hand."""
 
+import json
 import math
 from dataclasses import replace
 
 import pandas as pd
 import pytest
 import torch
+from altered_results import baseline
 
 from results.made import NAN, made
 from uds_lens.data import SkippedExample
@@ -14,6 +16,7 @@ from uds_lens.results import (
     AuditConfig,
     clip_shares,
     length_correlation,
+    models_frame,
     spearman,
     tau_rank_correlation,
     tau_sweep,
@@ -23,23 +26,13 @@ from uds_lens.results import (
 S1 = [[0.0, 1.0, 3.0], [0.02, 0.01, 0.0], [2.0, 0.0, 2.0]]
 S2 = [[5.0, 0.5, 3.0], [1.0, 1.0, 1.0], [-1.0, 0.0, 4.0]]
 EMPTY = torch.empty(0, 3, dtype=torch.float64)
+DELTAS = ("s1_delta", "s2_delta", "s1_cosine", "s2_cosine", "s1_norm_ratio", "s2_norm_ratio")
+TYPE_COLUMNS = ["type", "n", "n_measured", "n_tokens_mean", "n_ke_mean", "uds", "uds_low", "uds_high"]
 
 
 @pytest.fixture
 def audit():
     return made(S1, S2, types=["Name", "Name", "Award"], n_tokens=[2, 5, 3], skipped=1)
-
-
-@pytest.fixture
-def empty():
-    return made(
-        [],
-        [],
-        skipped=2,
-        **dict.fromkeys(
-            ("s1_delta", "s2_delta", "s1_cosine", "s2_cosine", "s1_norm_ratio", "s2_norm_ratio"), EMPTY
-        ),
-    )
 
 
 def column(frame, name):
@@ -48,18 +41,8 @@ def column(frame, name):
 
 def test_the_long_frame(audit):
     frame = audit.to_frame()
-    assert list(frame) == [
-        "example_id",
-        "row",
-        "layer",
-        "s1_delta",
-        "s2_delta",
-        "ke",
-        "ler",
-        "ler_raw",
-        "weight",
-    ]
-    assert len(frame) == 9
+    names = ["example_id", "row", "layer", "s1_delta", "s2_delta", "ke", "ler", "ler_raw", "weight"]
+    assert list(frame) == names and len(frame) == 9
     assert frame["example_id"].tolist() == ["e0"] * 3 + ["e1"] * 3 + ["e2"] * 3
     assert frame["row"].tolist() == [0] * 3 + [10] * 3 + [20] * 3
     assert frame["layer"].tolist() == [0, 1, 2] * 3
@@ -69,66 +52,35 @@ def test_the_long_frame(audit):
     assert column(frame, "ler") == [None, 0.5, 1.0, None, None, None, 0.0, None, 1.0]
     assert column(frame, "ler_raw") == [None, 0.5, 1.0, None, None, None, -0.5, None, 2.0]
     assert column(frame, "weight") == [None, 0.25, 0.75, None, None, None, 0.5, None, 0.5]
-    assert frame["ke"].dtype == bool
-    assert all(frame[name].dtype == float for name in ("s1_delta", "s2_delta", "ler", "ler_raw", "weight"))
-    assert (frame["weight"] * frame["ler"]).groupby(frame["example_id"]).sum(
-        min_count=1
-    ).dropna().tolist() == [
-        0.875,
-        0.5,
-    ]
+    assert frame["ke"].dtype == bool and frame["ler"].dtype == float
+    scores = (frame["weight"] * frame["ler"]).groupby(frame["example_id"]).sum(min_count=1)
+    assert scores.dropna().tolist() == [0.875, 0.5]
 
 
 def test_the_examples_frame(audit):
     frame = audit.examples_frame()
     assert list(frame) == [
-        *(
-            "example_id",
-            "row",
-            "type",
-            "subject",
-            "question",
-            "answer",
-            "prefix",
-            "entity",
-            "n_tokens",
-            "s_full",
-        ),
-        *("n_ke", "first_ke", "last_ke", "first_erased", "last_erased", "uds", "reason"),
+        *("example_id", "row", "type", "subject", "question", "answer", "prefix", "entity", "n_tokens"),
+        *("s_full", "n_ke", "first_ke", "last_ke", "first_erased", "last_erased", "uds", "reason"),
     ]
     assert frame["example_id"].tolist() == ["e0", "e1", "e2"]
     assert frame["question"].tolist() == ["Q0?", "Q1?", "Q2?"]
-    assert frame["n_tokens"].tolist() == [2, 5, 3]
-    assert frame["n_ke"].tolist() == [2, 0, 2]
-    assert column(frame, "first_ke") == [1, None, 0]
-    assert column(frame, "last_ke") == [2, None, 2]
-    assert column(frame, "first_erased") == [1, None, 2]
-    assert column(frame, "last_erased") == [2, None, 2]
+    assert frame["n_tokens"].tolist() == [2, 5, 3] and frame["n_ke"].tolist() == [2, 0, 2]
+    assert column(frame, "first_ke") == [1, None, 0] and column(frame, "last_ke") == [2, None, 2]
+    assert column(frame, "first_erased") == [1, None, 2] and column(frame, "last_erased") == [2, None, 2]
     assert column(frame, "uds") == [0.875, None, 0.5]
-    assert column(frame, "reason") == [
-        None,
-        "no layer where full encodes more than retain (S1 <= tau)",
-        None,
-    ]
-    assert all(
-        str(frame[name].dtype) == "Int64" for name in ("first_ke", "last_ke", "first_erased", "last_erased")
-    )
+    why = "no layer where full encodes more than retain (S1 <= tau)"
+    assert column(frame, "reason") == [None, why, None]
+    assert str(frame["first_ke"].dtype) == str(frame["last_erased"].dtype) == "Int64"
 
 
 def test_the_layers_frame(audit):
     frame = audit.layers_frame()
-    statistics = [
-        f"{name}_{of}" for name in ("s1", "s2", "ler") for of in ("mean", "std", "q25", "q75", "low", "high")
-    ]
-    closeness = ["s1_norm_ratio", "s1_cosine", "s2_norm_ratio", "s2_cosine"]
+    statistics = ("mean", "std", "q25", "q75", "low", "high")
     assert list(frame) == [
-        "layer",
-        "ke_share",
-        "n_ke",
-        *statistics,
-        "over_share",
-        "negative_share",
-        *closeness,
+        *("layer", "ke_share", "n_ke"),
+        *(f"{name}_{statistic}" for name in ("s1", "s2", "ler") for statistic in statistics),
+        *("over_share", "negative_share", "s1_norm_ratio", "s1_cosine", "s2_norm_ratio", "s2_cosine"),
     ]
     assert frame["n_ke"].tolist() == [1, 1, 2]
     assert frame["ke_share"].tolist() == pytest.approx([1 / 3, 1 / 3, 2 / 3])
@@ -139,6 +91,8 @@ def test_the_layers_frame(audit):
     assert frame["over_share"].tolist() == [0.0, 0.0, 0.5]
     assert frame["negative_share"].tolist() == [1.0, 0.0, 0.0]
     assert frame["s2_cosine"].tolist() == [1.0, 1.0, 1.0]
+    frame["s1_mean"] = 0.0
+    assert audit.layers_frame()["s1_mean"].min() > 0, "computed once, given as a copy"
 
 
 def test_layers_without_ke_are_nan_in_the_layers_frame():
@@ -148,18 +102,17 @@ def test_layers_without_ke_are_nan_in_the_layers_frame():
     assert column(frame, "s1_std") == [None, None]
 
 
-def test_frames_of_an_audit_without_a_scored_example(empty):
+def test_frames_of_an_audit_without_a_scored_example():
+    empty = made([], [], skipped=2, **dict.fromkeys(DELTAS, EMPTY))
     assert len(empty.to_frame()) == len(empty.examples_frame()) == 0
     frame = empty.layers_frame()
     assert frame["n_ke"].tolist() == [0, 0, 0]
     assert frame[["s1_mean", "ler_mean", "over_share", "s2_cosine"]].isna().all().all()
-    assert list(empty.types_frame()) == list(made(S1, S2).types_frame())
+    assert list(empty.types_frame()) == TYPE_COLUMNS
     assert empty.skipped_frame()["id"].tolist() == ["s0", "s1"]
-    assert math.isnan(empty.uds)
-    assert empty.tau_sweep()["uds"].isna().all()
-    assert "No example could be scored." in empty.warnings
-    assert "not measurable" in empty._repr_html_()
-    assert empty.summary()["n_examples"] == 2
+    assert math.isnan(empty.uds) and empty.tau_sweep()["uds"].isna().all()
+    assert "No example could be scored." in empty.warnings and empty.summary()["n_examples"] == 2
+    assert "not measurable" in empty._repr_html_() and "none (mean over" in baseline(empty)._repr_html_()
 
 
 def test_the_tau_sweep(audit):
@@ -177,10 +130,8 @@ def test_the_tau_sweep(audit):
             "uds",
         )
     ]
-    assert frame["tau"].tolist() == [0.0, 0.05, 1.5, 10.0]
     assert frame["ke_mean"].tolist() == pytest.approx([2.0, 4 / 3, 1.0, 0.0])
-    assert frame["ke_min"].tolist() == [2, 0, 0, 0]
-    assert frame["ke_median"].tolist() == [2, 2, 1, 0]
+    assert frame["ke_min"].tolist() == [2, 0, 0, 0] and frame["ke_median"].tolist() == [2, 2, 1, 0]
     assert frame["n_measured"].tolist() == [3, 2, 2, 0]
     assert frame["n_not_measurable"].tolist() == [0, 1, 1, 3]
     assert column(frame, "uds") == pytest.approx([(0.875 + 1.0 + 0.5) / 3, 0.6875, 0.75, None])
@@ -199,43 +150,21 @@ def test_the_ranking_of_models_over_tau():
 
 def test_types(audit):
     frame = types_frame(audit)
-    assert list(frame) == [
-        "type",
-        "n",
-        "n_measured",
-        "n_tokens_mean",
-        "n_ke_mean",
-        "uds",
-        "uds_low",
-        "uds_high",
-    ]
+    assert list(frame) == TYPE_COLUMNS
     assert frame["type"].tolist() == ["Award", "Name"]
-    assert frame["n"].tolist() == [1, 2]
-    assert frame["n_measured"].tolist() == [1, 1]
-    assert frame["n_tokens_mean"].tolist() == [3.0, 3.5]
-    assert frame["uds"].tolist() == [0.5, 0.875]
+    assert frame["n"].tolist() == [1, 2] and frame["n_measured"].tolist() == [1, 1]
+    assert frame["n_tokens_mean"].tolist() == [3.0, 3.5] and frame["uds"].tolist() == [0.5, 0.875]
     assert frame["uds_low"].isna().all()
-
-
-def test_rows_without_a_type_are_one_group():
     assert types_frame(made(S1, S2))["type"].tolist() == ["(none)"]
-    mixed = types_frame(made(S1, S2, types=["Name", None, None]))
-    assert sorted(mixed["type"]) == ["(none)", "Name"]
-    assert mixed["n"].sum() == 3
-
-
-def test_types_without_a_measurable_example_come_last(audit):
-    frame = types_frame(made(S1, S2, types=["a", "b", "c"]))
-    assert frame["type"].tolist() == ["c", "a", "b"]
-    assert math.isnan(frame["uds"].iloc[-1])
+    assert sorted(types_frame(made(S1, S2, types=["Name", None, None]))["type"]) == ["(none)", "Name"]
+    last = types_frame(made(S1, S2, types=["a", "b", "c"]))
+    assert last["type"].tolist() == ["c", "a", "b"] and math.isnan(last["uds"].iloc[-1]), "not measurable"
 
 
 def test_correlations():
     growing = made([[1.0]] * 4, [[0.1], [0.2], [0.4], [0.3]])
-    assert length_correlation(growing).rho == pytest.approx(0.8)
-    assert length_correlation(growing).n == 4
-    assert math.isnan(spearman([1, 2], [1, 2]).rho)
-    assert math.isnan(spearman([1, 1, 1], [1, 2, 3]).rho)
+    assert length_correlation(growing).rho == pytest.approx(0.8) and length_correlation(growing).n == 4
+    assert math.isnan(spearman([1, 2], [1, 2]).rho) and math.isnan(spearman([1, 1, 1], [1, 2, 3]).rho)
     assert spearman([3, 2, 1, NAN], [1, 2, 3, 4]) == pytest.approx((-1.0, 0.0, 3))
 
 
@@ -249,24 +178,18 @@ def test_clip_shares(audit):
 
 
 def test_the_summary_is_plain(audit):
-    import json
-
     summary = audit.summary()
     json.dumps(summary)
-    assert summary["uds"] == 0.6875
-    assert (
-        summary["n_examples"],
-        summary["n_measured"],
-        summary["n_not_measurable"],
-        summary["n_skipped"],
-    ) == (4, 2, 1, 1)
-    assert summary["ke_layers_mean"] == pytest.approx(4 / 3)
+    assert summary["uds"] == 0.6875 and summary["ke_layers_mean"] == pytest.approx(4 / 3)
+    counts = [summary[f"n_{name}"] for name in ("examples", "measured", "not_measurable", "skipped")]
+    assert counts == [4, 2, 1, 1]
     assert (summary["uds_low"], summary["uds_high"]) == tuple(audit.uds_interval)
     assert summary["config"] == audit.config.to_dict()
     assert summary["warnings"] == list(audit.warnings)
+    assert summary["warning_marks"] == [caution.mark for caution in audit.cautions]
 
 
-# Warnings in words.
+# Warnings.
 
 MANY = 40
 KNOWN = [[1.0, 1.0]] * MANY
@@ -279,56 +202,66 @@ def test_a_sound_audit_has_no_warning():
     assert made(KNOWN, HALF).warnings == ()
 
 
-def lines(value, n=MANY):
-    return torch.full((n, 2), value, dtype=torch.float64)
+def lines(value):
+    return torch.full((MANY, 2), value, dtype=torch.float64)
 
 
-def unknown(n=MANY):
-    return torch.full((n,), -3.0, dtype=torch.float64)
+UNKNOWN = torch.full((MANY,), -3.0, dtype=torch.float64)
+SAME = "retain and unlearned have identical weights."
 
 
 @pytest.mark.parametrize(
-    ("audit", "words"),
+    ("audit", "words", "mark"),
     [
+        (lambda: made(KNOWN, KNOWN, prints={"unlearned": "r" * 32}), SAME, "retain = unlearned"),
         (
-            lambda: made(KNOWN, KNOWN, prints={"unlearned": "r" * 32}),
-            "retain and unlearned have identical weights.",
+            lambda: made(KNOWN, HALF, prints={"retain": "f" * 32}),
+            "full and retain have identical",
+            "full = retain",
         ),
-        (lambda: made(KNOWN, HALF, prints={"retain": "f" * 32}), "full and retain have identical weights."),
-        (
-            lambda: made([[0.0, 0.0]] * MANY, HALF),
-            "No example is measurable: patching retain's state never costs",
-        ),
-        (lambda: made(KNOWN[:5], HALF[:5]), "Only 5 examples are measurable"),
+        (lambda: made([[0.0, 0.0]] * MANY, HALF), "No example is measurable: patching", "not measurable"),
+        (lambda: made(KNOWN[:5], HALF[:5]), "Only 5 examples are measurable", "5 measurable"),
         (
             lambda: made(KNOWN + [[0.0, 0.0]] * 20, HALF + [[0.0, 0.0]] * 20),
             "20 of 60 examples are not measurable",
+            "33% not measurable",
         ),
-        (lambda: made(KNOWN, HALF, skipped=3), "3 of 43 rows were skipped: no entity is given (3)"),
-        (lambda: made(*SWAPPED), "Are full and retain swapped? On 60% of the examples"),
         (
-            lambda: made(KNOWN, HALF, s_full=unknown()),
-            "full hardly knows the forget set: it gives the entities",
+            lambda: made(KNOWN, HALF, skipped=3),
+            "3 of 43 rows were skipped: no entity is given (3)",
+            "3 skipped",
         ),
-        (lambda: made(KNOWN, [[1.2, 0.5]] * MANY), "Over-erasure: on 50% of the knowledge-encoding layers"),
+        (lambda: made(*SWAPPED), "Are full and retain swapped? On 60% of", "full and retain swapped?"),
+        (lambda: made(KNOWN, HALF, s_full=UNKNOWN), "full hardly knows the forget", "hardly known to full"),
+        (lambda: made(KNOWN, [[1.2, 0.5]] * MANY), "Over-erasure: on 50% of the", "50% over-erased"),
+        (lambda: made(KNOWN, [[-0.2, 0.5]] * MANY), "On 50% of the knowledge-encoding", "50% negative LER"),
+        (lambda: made(KNOWN, HALF, s2_cosine=lines(0.4)), "Off-distribution patches", "off-distribution"),
+        (lambda: made(KNOWN, HALF, s2_norm_ratio=lines(2.5)), "Off-distribution patches", "off-distribution"),
+        (lambda: made(KNOWN, HALF, s2_norm_ratio=lines(0.3)), "Off-distribution patches", "off-distribution"),
         (
-            lambda: made(KNOWN, [[-0.2, 0.5]] * MANY),
-            "On 50% of the knowledge-encoding layers the unlearned state helps",
+            lambda: made(KNOWN, HALF, config=AuditConfig(dtype="bfloat16")),
+            "Measured in bfloat16",
+            "bfloat16",
         ),
-        (lambda: made(KNOWN, HALF, s2_cosine=lines(0.4)), "Off-distribution patches at layers 0, 1:"),
-        (lambda: made(KNOWN, HALF, s2_norm_ratio=lines(2.5)), "Off-distribution patches at layers 0, 1:"),
-        (lambda: made(KNOWN, HALF, s2_norm_ratio=lines(0.3)), "Off-distribution patches at layers 0, 1:"),
-        (lambda: made(KNOWN, HALF, config=AuditConfig(dtype="bfloat16")), "Measured in bfloat16: rounding"),
     ],
 )
-def test_each_warning_has_its_cause(audit, words):
-    (sentence,) = audit().warnings
-    assert sentence.startswith(words)
-    assert sentence.endswith(".")
+def test_each_warning_has_its_cause(audit, words, mark):
+    (caution,) = audit().cautions
+    assert caution.text.startswith(words) and caution.text.endswith(".")
+    assert caution.mark == mark
 
 
-def test_what_retain_knows_and_full_does_not_is_said_with_numbers():
-    (sentence,) = made(*SWAPPED, s_full=unknown()).warnings
+def test_tables_of_models_name_prompts_and_mark_cautions():
+    chat = AuditConfig(protocol="chat", n_bootstrap=200)
+    plain, over = made(KNOWN, HALF, skipped=1), made(KNOWN, [[1.2, 0.5]] * MANY, config=chat)
+    frame = models_frame({"plain": plain, "over": over})
+    assert frame["prompts"].tolist() == ["raw", "chat template"]
+    assert frame["marks"].tolist() == ["", "50% over-erased"], "notes do not mark a row"
+    assert "chat template" in over._repr_html_()
+
+
+def test_numbers_are_in_the_warning_of_swapped_models():
+    (sentence,) = made(*SWAPPED, s_full=UNKNOWN).warnings
     assert "a probability of 0.05 per token" in sentence
     fewer = (SWAPPED[0][12:] + KNOWN[:12], SWAPPED[1][12:] + HALF[:12])
     assert made(*fewer).warnings == ()
@@ -351,42 +284,35 @@ def test_reasons_of_skipped_rows_are_counted_without_their_texts():
 
 
 def test_warnings_come_most_serious_first():
-    audit = made(
-        [[0.0]], [[0.0]], skipped=1, prints={"unlearned": "f" * 32}, config=AuditConfig(dtype="float16")
-    )
-    starts = [sentence.split()[0] for sentence in audit.warnings]
-    assert starts == ["No", "full", "1", "Measured"]
+    config = AuditConfig(dtype="float16")
+    audit = made([[0.0]], [[0.0]], skipped=1, prints={"unlearned": "f" * 32}, config=config)
+    assert [sentence.split()[0] for sentence in audit.warnings] == ["No", "full", "1", "Measured"]
     assert [caution.level for caution in audit.cautions] == ["fatal", "note", "note", "note"]
+    assert audit.summary()["equal_weights"] == [["full", "unlearned"]] and made(S1, S2).equal_weights == []
 
 
-def test_equal_weights_are_pairs_of_roles():
-    assert made(KNOWN, HALF).equal_weights == []
-    audit = made(KNOWN, HALF, prints={"unlearned": "f" * 32})
-    assert audit.equal_weights == [("full", "unlearned")]
-    assert audit.summary()["equal_weights"] == [["full", "unlearned"]]
+# In a notebook.
 
 
-# The card.
-
-
-def test_the_card_escapes_what_comes_from_outside():
-    html = made(S1, S2, names={"unlearned": "<script>alert(1)</script>&"})._repr_html_()
-    assert "<script>" not in html
-    assert "&lt;script&gt;alert(1)&lt;/script&gt;&amp;" in html
-
-
-def test_the_card_names_the_numbers(audit):
+def test_cards_name_the_numbers_and_escape_foreign_texts(audit):
     html = audit._repr_html_()
-    assert "<b>0.688</b>" in html
-    assert "95 % CI" in html
-    assert "2 of 4 examples" in html
-    assert all(sentence.split(":")[0] in html for sentence in audit.warnings)
+    assert "<b>0.688</b>" in html and "95 % CI" in html and "2 of 4 examples" in html
+    assert all(sentence.split(":")[0] in html for sentence in audit.warnings) and audit.warnings
     assert "99.5 % CI" in made(S1, S2, config=AuditConfig(confidence=0.995, n_bootstrap=200))._repr_html_()
     assert "<b>not measurable</b>" in made([[0.0]], [[0.0]])._repr_html_()
+    hostile = dict.fromkeys(("full", "unlearned"), "<script>alert(1)</script>&")
+    for card in (made(S1, S2, names=hostile), baseline(made(S1, S2, names=hostile))):
+        assert "<script>" not in card._repr_html_()
+        assert "&lt;script&gt;alert(1)&lt;/script&gt;&amp;" in card._repr_html_()
+
+
+def test_a_baseline_shows_what_stage_1_found(audit):
+    html = baseline(audit)._repr_html_()
+    assert "models/full" in html and "models/retain" in html and "2 of 4 examples" in html
+    assert "1.3 of 3 (mean over examples, S1 &gt; 0.05)" in html
 
 
 def test_the_line_names_the_numbers(audit):
     assert repr(audit).startswith("DepthAudit(uds=0.688 [")
     assert repr(audit).endswith(f", warnings={len(audit.warnings)}, unlearned='models/unlearned')")
-    assert len(audit.warnings) > 0
     assert "measured=2, not_measurable=1, skipped=1, layers=3, warnings=" in repr(audit)

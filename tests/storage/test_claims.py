@@ -1,6 +1,5 @@
-"""Claims: one holder at a time, given back by the dead, never by the living."""
+"""Claims: one holder at a time, given back by the dead, never by the living; broken files stop nobody."""
 
-import errno
 import json
 import os
 import subprocess
@@ -10,100 +9,122 @@ import time
 
 import pytest
 
-from uds_lens._storage import claims
+from uds_lens._storage import processes
 from uds_lens._storage.claims import Claims
+from uds_lens._storage.processes import this_process
+from uds_lens.errors import StorageError
 
 
-@pytest.fixture(params=["hard links", "no hard links"])
-def place(tmp_path, request, monkeypatch):
-    if request.param == "no hard links":
+@pytest.fixture
+def place(tmp_path):
+    return Claims(tmp_path, run="this", beat=0.05, silence=0.4)
 
-        def link(*args, **kwargs):
-            raise PermissionError(errno.EPERM, "Operation not permitted")
 
-        monkeypatch.setattr(os, "link", link)
-    return Claims(tmp_path, beat=0.05, silence=0.5)
+def written(place, name, number=1, **change):
+    """A claim of a process that has ended, but for what is changed."""
+    done = subprocess.run(
+        [sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, text=True
+    )
+    file = place.folder / name / f"{number}.claim"
+    file.parent.mkdir(exist_ok=True)
+    record = {**this_process()._asdict(), "pid": int(done.stdout), "run": "this", **change}
+    file.write_text(json.dumps(record))
+    return file
 
 
 def test_one_holder_until_it_is_done(place):
-    with place.take("a") as claim:
-        assert claim.is_ours
+    with place.take("a"):
         assert place.take("a") is None
         assert place.take("b") is not None
-        assert place.holder("a").pid == os.getpid()
+        assert place.holder("a").process == this_process() and place.is_alive("a")
     assert place.holder("a") is None
     with place.take("a"):
-        assert place.deaths("a", 0) == 0
+        assert place.deaths("a", "this") == 0
 
 
 def test_of_many_at_once_exactly_one(place):
-    for name in map(str, range(20)):
-        gate, found = threading.Barrier(8), []
+    for name in map(str, range(10)):
+        gate, claims = threading.Barrier(8), []
 
-        def grab(name=name, gate=gate, found=found):
+        def grab(name=name, gate=gate, claims=claims):
             gate.wait()
-            found.append(place.take(name))
+            claims.append(place.take(name))
 
         threads = [threading.Thread(target=grab) for _ in range(8)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        assert sum(claim is not None for claim in found) == 1
+        assert sum(claim is not None for claim in claims) == 1
 
 
-def dead_claim(place, name, **change):
-    done = subprocess.run(
-        [sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, text=True
-    )
-    record = {
-        "host": claims.this_machine(),
-        "pid": int(done.stdout),
-        "born": 1.0,
-        "since": time.time(),
-        **change,
-    }
-    folder = place.folder / name
-    folder.mkdir(exist_ok=True)
-    (folder / "1.claim").write_text(json.dumps(record))
-    return folder / "1.claim"
-
-
-def test_a_dead_worker_gives_its_claim_back_at_once(place):
-    dead_claim(place, "a")
+def test_a_dead_worker_gives_its_claim_back_at_once_and_is_counted(place):
+    written(place, "a")
+    written(place, "a", 2, run="an earlier one")
+    written(place, "a", 3, pid=os.getpid(), born=1)  # a number used again is another process
     assert place.holder("a") is None
     with place.take("a"):
         assert place.take("a") is None
-        assert place.deaths("a", 0) == 1
-        assert place.deaths("a", time.time() + 9) == 0
+        assert (place.deaths("a", "this"), place.deaths("a", "an earlier one")) == (2, 1)
 
 
-def test_a_process_number_used_again_is_no_disguise(place):
-    dead_claim(place, "a", pid=os.getpid())
+@pytest.mark.parametrize("change", [{"machine": "another"}, {"machine": "another", "pid": 1}])
+def test_of_another_machine_heartbeats_tell_whatever_its_clock_says(place, change):
+    file = written(place, "a", **change)
+    for stamp in (1, 2_000_000_000):
+        os.utime(file, (stamp, stamp))
+        assert place.take("a") is None and place.is_alive("a") == (stamp > 1)
+    time.sleep(0.5)
+    assert place.holder("a") is None
     assert place.take("a") is not None
 
 
-def test_on_another_machine_the_heartbeat_tells(place):
-    file = dead_claim(place, "a", host="elsewhere", pid=os.getpid())
-    assert place.take("a") is None
-    os.utime(file, (time.time() - 5, time.time() - 5))
-    assert place.take("a") is not None
+def test_machines_of_one_name_are_two(monkeypatch):
+    monkeypatch.setattr(
+        processes, "_text", lambda path: "another boot" if "boot" in path else "the same image"
+    )
+    processes._machine.cache_clear()
+    other = this_process()
+    monkeypatch.undo()
+    processes._machine.cache_clear()
+    assert other.machine != this_process().machine and other.born == this_process().born
+    assert not processes.is_gone(other._replace(pid=99_999_999)) and not processes.is_gone(this_process())
 
 
-def test_the_heart_beats(place, monkeypatch):
+def test_the_heart_beats(place):
     with place.take("a") as claim:
         os.utime(claim.file, (1, 1))
-        deadline = time.time() + 5
-        while claim.file.stat().st_mtime < 2 and time.time() < deadline:
+        end = time.monotonic() + 5
+        while claim.file.stat().st_mtime < 2 and time.monotonic() < end:
             time.sleep(0.02)
         assert claim.file.stat().st_mtime > 2
-        monkeypatch.setattr(claims, "this_machine", lambda: "elsewhere")
-        assert place.take("a") is None
 
 
-def test_a_claim_without_words_counts_by_its_age(place):
-    file = dead_claim(place, "a")
-    file.write_text("")
+DEEP = "[" * 100_000
+
+
+@pytest.mark.parametrize(
+    "content", ["", DEEP, "3", '{"machine": []}', b"\xff\xfe", {"pid": -1}, {"born": None}]
+)
+def test_a_broken_claim_counts_by_its_heartbeat(place, content):
+    file = written(place, "a", **(content if isinstance(content, dict) else {}))
+    if not isinstance(content, dict):
+        file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    assert place.take("a") is None and place.holder("a") is None
+    time.sleep(0.5)
+    with place.take("a"):
+        assert place.deaths("a", "this") == 0
+
+
+def test_odd_names_stop_nobody_and_a_file_in_the_way_is_named(place):
+    for name in ("²", "-1", "x", "1" * 300):
+        (place.folder / "a").mkdir(exist_ok=True)
+        (place.folder / "a" / f"{name[:200]}.claim").touch()
+    (place.folder / "a" / "1.claim").mkdir()
     assert place.take("a") is None
-    os.utime(file, (1, 1))
-    assert place.take("a") is not None
+    time.sleep(0.5)
+    assert place.take("a").file.name == "2.claim"
+    (place.folder / "b").write_text("a file")
+    with pytest.raises(StorageError, match=r"cannot write '.*b'"):
+        place.take("b")
+    assert place.holder("b") is None

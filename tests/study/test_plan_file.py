@@ -37,7 +37,7 @@ def test_toml_mapping_and_record_are_the_same(small, tmp_path):
         ),
         ({"measure": {"metrics": ["es"], "options": {"tua": 1}}}, "did you mean 'tau'"),
         ({"measure": {"metrics": ["uds"], "audit": {}}}, "measured twice"),
-        ({"measure": {"metrics": ["es"], "elicitation": {"audits": "fast"}}}, "no preset 'fast'"),
+        ({"measure": {"metrics": ["es"], "elicitation": {"probes": "fast"}}}, "no preset 'fast'"),
         ({"model": [{"name": "a/../b", "path": "toy:npo"}]}, "cannot be a name"),
         ({"model": [{"name": "full", "path": "toy:npo"}]}, "two models are called 'full'"),
         ({"model": [{"name": "Given", "path": "toy:npo"}, {"name": "given", "path": "toy:npo"}]}, "capitals"),

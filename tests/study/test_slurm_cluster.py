@@ -66,7 +66,7 @@ def here(tmp_path_factory):
 def test_a_requeued_and_a_killed_task_leave_the_same_table(cluster, here, tmp_path, caplog):
     folder = StudyFolder.begin(study.plan(PLAN), tmp_path / "study")
     assert len(folder.models) == 12
-    jobs = submit_array(folder, jobs=3, since=time.time(), options=OPTIONS)
+    jobs = submit_array(folder, jobs=3, options=OPTIONS)
     assert {str(job.job_id).split("_")[1] for job in jobs} == {"0", "1", "2"}
 
     first = _working(folder, beside=())
@@ -90,7 +90,7 @@ def test_a_requeued_and_a_killed_task_leave_the_same_table(cluster, here, tmp_pa
 
 def test_a_cancelled_task_is_not_waited_for(cluster, tmp_path, caplog):
     folder = StudyFolder.begin(study.plan(PLAN), tmp_path / "study")
-    jobs = submit_array(folder, jobs=1, since=time.time(), options=OPTIONS)
+    jobs = submit_array(folder, jobs=1, options=OPTIONS)
     stopper = threading.Timer(1.0, lambda: subprocess.run(["scancel", str(jobs[0].job_id)], check=True))
     stopper.start()
     wait_for(jobs, folder, in_queue=True, poll=0.2)
@@ -104,8 +104,8 @@ def _working(folder: StudyFolder, *, beside: tuple[int, ...]) -> int:
     while time.monotonic() < end:
         for model in folder.models:
             holder = folder.claims.holder(model.model_id)
-            if holder is not None and holder.pid not in beside:
-                return holder.pid
+            if holder is not None and holder.process.pid not in beside:
+                return holder.process.pid
         time.sleep(0.02)
     raise AssertionError("no task began to work")
 

@@ -1,4 +1,4 @@
-"""Tasks of an array: what is sent, and that a requeued one goes on."""
+"""Tasks of an array: what is sent, and that a requeued one resumes."""
 
 import shutil
 
@@ -24,10 +24,10 @@ def test_without_slurm_it_says_so(small, tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda name: None)
     folder = StudyFolder.begin(study.plan(small), tmp_path / "s")
     with pytest.raises(ConfigError, match="no `sbatch` on the PATH"):
-        submit_array(folder, jobs=1, since=0.0, options=study.SlurmOptions())
+        submit_array(folder, jobs=1, options=study.SlurmOptions())
 
 
 def test_a_task_that_is_requeued_is_the_same_task(tmp_path):
     pytest.importorskip("submitit", reason="the extra [slurm] is not installed")
-    again = ArrayTask(str(tmp_path), 3.0).checkpoint()
-    assert (again.function.folder, again.function.since) == (str(tmp_path), 3.0)
+    again = ArrayTask(str(tmp_path), "run").checkpoint()
+    assert (again.function.folder, again.function.run) == (str(tmp_path), "run")

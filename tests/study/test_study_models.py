@@ -1,12 +1,10 @@
 """A plan's models: names, pools, states, and an order whose every prefix is balanced."""
 
 from collections import Counter
-from dataclasses import asdict
 
 from uds_lens import study
-from uds_lens.metrics import MetricOptions
 from uds_lens.study._models import training_answers
-from uds_lens.study._work_keys import WorkKeys, digest
+from uds_lens.study._work_keys import WorkKeys
 
 
 def test_every_model_of_the_plan(small):
@@ -64,7 +62,7 @@ def test_a_key_is_made_of_weights_metric_options_and_data(small):
 
 
 def test_settings_that_change_no_value_leave_work_finished(small):
-    elicited = {**small["measure"], "metrics": ["es", "uds", "privacy"], "elicitation": {"audits": ["plain"]}}
+    elicited = {**small["measure"], "metrics": ["es", "uds", "privacy"], "elicitation": {"probes": ["plain"]}}
 
     def keys(**measure):
         plan = study.plan({**small, "measure": {**elicited, **measure}})
@@ -73,26 +71,12 @@ def test_settings_that_change_no_value_leave_work_finished(small):
 
     before = keys()
     assert keys(options={"generation_rows": 8, "fisher_memory_gb": 1.0}) == before
-    assert keys(elicitation={"audits": ["plain"], "max_hours": 9.0, "rows_at_once": 16}) == before
+    assert keys(elicitation={"probes": ["plain"], "max_hours": 9.0, "rows_at_once": 16}) == before
     changed = keys(options={"tau": 0.1})
     assert {item for item, key in changed.items() if key != before[item]} == {"uds"}
     with_uds = keys(options={"uds_in_privacy": True}), keys(options={"uds_in_privacy": True, "tau": 0.1})
     assert {item for item in before if with_uds[0][item] != with_uds[1][item]} == {"uds", "privacy"}
-    assert keys(elicitation={"audits": ["plain"], "seed": 1})["elicitation"] != before["elicitation"]
-
-
-def test_keys_of_version_0_1_0_are_accepted(small):
-    """It hashed every setting; where those that change no value are at their defaults, the keys are the same."""
-    for options in ({}, {"max_new_tokens": 64}, {"generation_rows": 8}):
-        plan = study.plan({**small, "measure": {**small["measure"], "options": options}})
-        model, state = study.study_models(plan)[0], study.StudyState("before")
-        keys = WorkKeys(plan)
-        settings = digest(asdict(MetricOptions(**options)) | {"fluency": plan.measure.fluency})
-        references = [keys.source(place, None) for place in (plan.full, plan.retain)]
-        for item, key in keys.items(model, state).items():
-            old = digest([keys.weights(model, state), item, settings, keys.data_hash, references])
-            assert old in keys.accepted(model, state)[item]
-            assert (old == key) == ("generation_rows" not in options)
+    assert keys(elicitation={"probes": ["plain"], "seed": 1})["elicitation"] != before["elicitation"]
 
 
 def test_answers_to_train_on():

@@ -32,13 +32,13 @@ def test_first_rows_are_taken_by_name_only_and_with_the_caution(small, fake, tmp
     data = {"forget": "toy:forget", "limit": 4, "sample": "first"}
     assert read_questions(study.QuestionSets(**data)).sets["forget"] == load().examples[:4]
     _seen.clear()  # another test may have been warned already
-    with pytest.warns(UdsLensWarning, match="only the first rows .* The data are sorted by subject"):
+    with pytest.warns(UdsLensWarning, match="Only the first rows .* The data are sorted by subject"):
         found = study.run({**small, "data": data}, tmp_path / "first", runner=fake())
     assert "the first rows do not represent the rest" in found.sample
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         found = study.run(small, tmp_path / "random", runner=fake())
-    assert found.sample.startswith("Of every set a random sample was asked: at most 4 (forget: of 48, about")
+    assert found.sample.startswith("Random sample of at most 4 examples per set (forget: of 48,")
     folder = StudyFolder(tmp_path / "random")
     parts = [part for model in folder.models for state in model.states for part in folder.parts(model, state)]
     assert {part.sample["sample"] for part in parts} == {"random"}
@@ -55,7 +55,7 @@ def test_what_the_first_study_of_the_small_llamas_measured_is_still_recognised(s
         (tmp_path / name).symlink_to(TOFU_SMALL / "measured" / name)
     state = study.status(folder)
     assert (state.done, state.total) == (376, 376)
-    assert "about 5 of 20 subjects" in state.sample and "sorted by subject" in state.sample
+    assert "of 400, 5 of 20 subjects" in state.sample and "sorted by subject" in state.sample
     asked, again = (
         read_questions(study.plan(TOFU_SMALL / name).data) for name in ("plan.toml", "plan_stratified.toml")
     )

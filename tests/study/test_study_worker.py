@@ -1,7 +1,6 @@
-"""Workers: everything once, failures told, nothing twice, perturbed weights gone."""
+"""Workers: everything once, failures reported, nothing twice, perturbed weights gone."""
 
 import json
-import time
 
 import pytest
 
@@ -62,16 +61,28 @@ def test_weights_of_models_go_where_they_are_not_kept(small, fake, tmp_path):
     assert left.name.startswith("npo_lr1e-03")
 
 
+def test_what_failed_is_tried_again_by_another_run_alone(small, fake, tmp_path):
+    """Runs are told apart by name: clocks of two machines differ."""
+    folder = StudyFolder.begin(study.plan(small), tmp_path / "s")
+    work(folder, runner=fake(broken=["given"]))
+    again = fake()
+    work(StudyFolder(folder.path, run=folder.run), runner=again)
+    assert again.measured == [] and study.status(folder).left == 0
+    work(StudyFolder(folder.path), runner=again)
+    assert {model for model, _, _ in again.measured} == {"given"}
+    assert study.status(folder).is_complete
+
+
 def test_what_another_worker_holds_is_left_to_it(small, fake, tmp_path):
     folder = StudyFolder.begin(study.plan(small), tmp_path / "s")
     with folder.claims.take("given"):
         runner = fake()
-        work(folder, runner=runner, since=time.time(), wait=False)
+        work(folder, runner=runner, wait=False)
         assert "given" not in {model for model, _, _ in runner.measured}
-        found = study.status(tmp_path / "s")
-        assert found.running == ("given",) and found.left == 3
-        assert found.seconds_left > 0
-    work(folder, runner=fake(), since=time.time())
+        progress = study.status(tmp_path / "s")
+        assert progress.running == ("given",) and progress.left == 3
+        assert progress.seconds_left > 0
+    work(folder, runner=fake())
     assert study.status(folder).is_complete
 
 
@@ -85,19 +96,31 @@ def test_what_kills_its_workers_counts_as_failed(small, fake, tmp_path):
                 raise Killed
             return super().measure(model, *rest)
 
-    folder, since = StudyFolder.begin(study.plan(small), tmp_path / "s"), time.time() - 1
+    folder = StudyFolder.begin(study.plan(small), tmp_path / "s")
+    claims = folder.path / "claims" / "given"
     for _ in range(3):
         with pytest.raises(Killed):
-            work(folder, runner=Deadly(), since=since)
-        for free in (folder.path / "claims" / "given").glob("*.free"):
+            work(folder, runner=Deadly())
+        for free in claims.glob("*.free"):
             free.unlink()
-        for claim in (folder.path / "claims" / "given").glob("*.claim"):
-            record = {**json.loads(claim.read_text()), "born": 1.0}
-            claim.write_text(json.dumps(record))
-    work(folder, runner=Deadly(), since=since)
-    found = study.status(folder)
-    assert {each.model for each in found.failed} == {"given"}
-    assert "3 workers died" in found.failed[0].reason
+        for claim in claims.glob("*.claim"):
+            claim.write_text(json.dumps({**json.loads(claim.read_text()), "born": 1}))
+    work(folder, runner=Deadly())
+    progress = study.status(folder)
+    assert {each.model for each in progress.failed} == {"given"}
+    assert "3 workers died" in progress.failed[0].reason
+
+
+def test_claims_that_are_broken_stop_no_worker(small, fake, tmp_path):
+    folder = StudyFolder.begin(study.plan(small), tmp_path / "s")
+    folder.claims.silence = 0.1
+    (folder.path / "claims" / "retain").mkdir(parents=True)
+    (folder.path / "claims" / "retain" / "1.claim").write_text("[" * 100_000)
+    (folder.path / "claims" / "given").write_text("a file in the place of a folder")
+    work(folder, runner=fake(), poll=0.05)
+    progress = study.status(folder)
+    assert {each.model for each in progress.failed} == {"given"} and progress.left == 0
+    assert "StorageError: cannot write" in progress.failed[0].reason
 
 
 def test_a_broken_part_is_measured_again(small, fake, tmp_path):

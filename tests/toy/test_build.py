@@ -68,14 +68,6 @@ def test_the_tokenizer_of_the_shipped_world_is_made_again(script):
     assert json.loads(core.to_str())["model"] == shipped["model"]
 
 
-def test_a_trio_is_kept(script, monkeypatch, tmp_path):
-    module, _ = script
-    run(module, monkeypatch, "--out", tmp_path / "again", "--trio", load().path)
-    for name in ("full", "retain", "half"):
-        file = Path(name) / "model.safetensors"
-        assert sha256_file(tmp_path / "again" / file) == sha256_file(load().path / file)
-
-
 @pytest.mark.parametrize(
     ("name", "group", "value", "complaint"),
     [
@@ -98,10 +90,13 @@ def test_a_world_that_does_not_hold_is_refused(script, name, group, value, compl
     assert any("fits into 10 MB" in promise for promise in broken_promises(known, 10.5))
 
 
-def test_a_refused_world_is_put_aside(script, monkeypatch, tmp_path):
+def test_a_trio_is_kept_and_a_refused_world_is_put_aside(script, monkeypatch, tmp_path):
     module, known = script
     known["full"]["forget"] = 0.1
     with pytest.raises(SystemExit, match="full recalls the forget entities"):
-        run(module, monkeypatch, "--out", tmp_path / "new")
+        run(module, monkeypatch, "--out", tmp_path / "new", "--trio", load().path)
     assert not (tmp_path / "new").exists()
     assert (tmp_path / "new.rejected" / "world.json").is_file()
+    for name in ("full", "retain", "half"):
+        file = Path(name) / "model.safetensors"
+        assert sha256_file(tmp_path / "new.rejected" / file) == sha256_file(load().path / file)

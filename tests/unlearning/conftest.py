@@ -6,11 +6,11 @@ from pathlib import Path
 import jaxtyping
 import pytest
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from uds_lens.data import ForgetExample, answer_sequences
-from uds_lens.unlearning import TrainOptions
+from uds_lens.unlearning import LoraSettings, MethodConfig, TrainOptions, make_config, unlearn
 from uds_lens.unlearning._likelihood import pad_sequences
 
 NAMES = ("Ada Vey", "Bo Lund", "Cyr Moss", "Dee Park", "Eli Roth", "Fay Senn")
@@ -20,6 +20,7 @@ CHAT = (
     "{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
 )
 QUICK = TrainOptions(device="cpu", progress=False, log_every=1)
+EXTRA = {"rmu": {"layer": 3, "scale": 5.0}, "altpo": {"n_alternates": 2, "max_new_tokens": 12}}
 
 
 @dataclass(frozen=True)
@@ -55,8 +56,6 @@ def tiny_tokenizer(texts: list[str]) -> PreTrainedTokenizerFast:
         vocab_size=400, special_tokens=special, initial_alphabet=alphabet, show_progress=False
     )
     core.train_from_iterator(texts, trainer)
-    from tokenizers import decoders
-
     core.decoder = decoders.ByteLevel()
     core.post_processor = processors.TemplateProcessing(
         single="<bos> $A", special_tokens=[("<bos>", core.token_to_id("<bos>"))]
@@ -99,6 +98,28 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Tiny:
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return Tiny(full=folder, forget=rows[:4], retain=rows[4:])
+
+
+def settings(method: str, **changes) -> MethodConfig:
+    quick = {
+        "learning_rate": 2e-3,
+        "epochs": 2,
+        "batch_size": 2,
+        "warmup_epochs": 0.0,
+        "protocol": "raw",
+    }
+    return make_config(method, {**quick, **EXTRA.get(method, {}), **changes})
+
+
+def train(
+    tiny: Tiny, method: str, out: Path, *, options=QUICK, lora: LoraSettings | None = None, **changes
+) -> Path:
+    config = settings(method, **changes)
+    return unlearn(tiny.full, tiny.forget, tiny.retain, method=config, out=out, options=options, lora=lora)
+
+
+def weights(path: Path) -> dict[str, torch.Tensor]:
+    return AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).state_dict()
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from uds_lens.unlearning import (
     _trainer as unlearning_trainer,
 )
 from uds_lens.unlearning._job import Parent
-from uds_lens.unlearning._trainer import length_groups
+from uds_lens.unlearning._pairs import length_groups
 
 UNEVEN = (
     {"n": 3, "passes": 2},
@@ -41,7 +41,7 @@ EPOCHS = 3
 
 @contextmanager
 def prepared() -> Iterator[None]:
-    """Declare an objective of somebody's own, and make groups of one row."""
+    """Declare an objective of a user's own, and make groups of one row."""
     objective(MarginConfig, needs=("retain",))(margin)
     unlearning_trainer.length_groups = lambda batch: length_groups(batch, rows=1)
     try:
@@ -71,14 +71,13 @@ def runs(full: Path, folder: Path) -> list[Path]:
     quick = {"learning_rate": 2e-3, "batch_size": 8, "warmup_epochs": 0.0, "epochs": EPOCHS}
     options = replace(QUICK, device_batch_size=2)
     return [
-        unlearn(full, rows, rows[:5], config=make_config("npo", quick), out=folder / "npo", options=options),
+        unlearn(full, rows, rows[:5], method=make_config("npo", quick), out=folder / "npo", options=options),
         relearn(
             full,
             rows,
             out=folder / "again",
-            epochs=EPOCHS,
             options=QUICK,
-            config=RelearnConfig(batch_size=8, learning_rate=1e-3),
+            config=RelearnConfig(epochs=EPOCHS, batch_size=8, learning_rate=1e-3),
         ),
     ]
 

@@ -7,47 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from accelerate.data_loader import BatchSamplerShard
-from hypothesis import given
-from hypothesis import strategies as st
 from safetensors.torch import load_file
-from torch.utils.data import BatchSampler
 
 from tests.unlearning import joint_training
 from tests.unlearning.conftest import Tiny
-from tests.unlearning.test_visits import rows
 from uds_lens.unlearning import read_record
-from uds_lens.unlearning._data import TrainingData, VisitCollator, VisitDataset
-from uds_lens.unlearning._passes import SideTotals, batch_totals
-from uds_lens.unlearning._record import counted_twice
 
-
-@given(n=st.integers(1, 30), world=st.integers(2, 4), share=st.integers(1, 5))
-def test_processes_take_each_visit_once(n: int, world: int, share: int) -> None:
-    """As accelerate cuts the data; what is left over is run and not counted."""
-    visits = VisitDataset(TrainingData(forget=rows(n)), epochs=1, seed=0).filled_up(world * share)
-    collate, batches = VisitCollator(pad_token_id=0), BatchSampler(range(len(visits)), share, drop_last=False)
-    shards = [BatchSamplerShard(batches, world, rank) for rank in range(world)]
-    passes = [[collate([visits[place] for place in taken]) for taken in shard] for shard in shards]
-    assert len({len(taken) for taken in passes}) == 1, "no process waits for another"
-    total = sum(batch_totals([batch])["forget"] for taken in passes for batch in taken)
-    assert SideTotals(*total.tolist()) == SideTotals(n, 2 * n, n / 2)
-    real = [batch["forget"] for taken in passes for batch in taken if "filler" not in batch["forget"]]
-    assert sorted(id for batch in real for id in batch["input_ids"][:, 1].tolist()) == [*range(10, 10 + n)]
-
-
-def test_results_of_several_processes_that_counted_rows_twice_are_known() -> None:
-    old = {
-        "n_devices": 2,
-        "config": {"batch_size": 8, "epochs": 1},
-        "options": {"device_batch_size": None},
-        "data": {"forget": {"n": 11}},
-    }
-    assert counted_twice(old)
-    assert not counted_twice({**old, "visits": 11})
-    assert not counted_twice({**old, "n_devices": 1})
-    assert not counted_twice({**old, "data": {"forget": {"n": 16}}})
-    assert not counted_twice({**old, "data": {"forget": {"n": 10}}, "options": {"device_batch_size": 1}})
+pytestmark = pytest.mark.long
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +31,6 @@ def two(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-@pytest.mark.long
 def test_whole_runs_of_two_processes_are_those_of_one(tiny: Tiny, two: Path, tmp_path: Path) -> None:
     start = load_file(tiny.full / "model.safetensors")
     for single in joint_training.runs(tiny.full, tmp_path):
@@ -80,9 +45,8 @@ def test_whole_runs_of_two_processes_are_those_of_one(tiny: Tiny, two: Path, tmp
         assert apart < 1e-4 * update
 
 
-@pytest.mark.long
 def test_gradients_of_two_processes_are_those_of_one(tiny: Tiny, two: Path, tmp_path: Path) -> None:
-    """Those of every objective of the package and of one of somebody's own."""
+    """Those of every objective of the package and of a user's own."""
     joint = torch.load(two / "gradients.pt", weights_only=True)
     alone = joint_training.all_gradients(tiny.full, tmp_path)
     assert joint.keys() == alone.keys()

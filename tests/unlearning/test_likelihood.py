@@ -1,20 +1,26 @@
-"""Log-probabilities of labelled tokens: hand-computed values, gradients, masks."""
+"""Log-probabilities of labelled tokens: hand-computed values, gradients, masks, labels."""
 
 import math
 
 import pytest
 import torch
 import torch.nn.functional as F
+from chat_templates import TEMPLATES, chat_tokenizer, open_unlearning_labels
+from tiny_models import EXAMPLES, build_model
 
+from uds_lens.data import AnswerSequence
 from uds_lens.errors import DataError
+from uds_lens.unlearning import answer_log_probs, gradient_ascent, make_config
+from uds_lens.unlearning._data import encoded, pairs_of
+from uds_lens.unlearning._job import Parent
 from uds_lens.unlearning._likelihood import (
     answer_lengths,
     label_log_probs,
     negative_log_likelihood,
+    pad_sequences,
     predicting,
     sequence_log_probs,
 )
-from uds_lens.unlearning._objectives.ga import gradient_ascent
 
 LABELS = torch.tensor([[-100, 1, 0, -100], [-100, -100, 1, 0]])
 
@@ -85,12 +91,27 @@ def test_no_label_is_an_error() -> None:
 
 @pytest.mark.parametrize("family", ["longrope", "dynamic"])
 def test_a_long_answer_does_not_move_the_others_of_its_batch(family) -> None:
-    from tiny_models import build_model
-
-    from uds_lens.data import AnswerSequence
-    from uds_lens.unlearning import answer_log_probs
-
     rows = [AnswerSequence(tuple(range(4, 4 + n)), 3) for n in (60, 12, 30)]
     together = answer_log_probs(build_model(family), rows, pad_token_id=3)
     alone = [answer_log_probs(build_model(family), [row], pad_token_id=3)[0] for row in rows]
     assert together == pytest.approx(alone, abs=1e-4)
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_training_labels_are_those_of_open_unlearning(name: str) -> None:
+    config = make_config("npo")
+    parent = Parent(build_model("llama"), chat_tokenizer(name), "tiny", "")
+    sequences = encoded(parent, config, pairs_of(EXAMPLES))
+    for example, sequence in zip(EXAMPLES, sequences, strict=True):
+        theirs = open_unlearning_labels(
+            parent.tokenizer, example.question, example.answer, date=config.chat_date
+        )
+        assert (list(sequence.ids), sequence.n_prompt) == theirs
+
+
+def test_labels_are_the_answers_only() -> None:
+    rows = [AnswerSequence((1, 5, 6, 2), 2), AnswerSequence((1, 7), 1)]
+    batch = pad_sequences(rows, pad_token_id=0)
+    assert batch["input_ids"].tolist() == [[1, 5, 6, 2], [1, 7, 0, 0]]
+    assert batch["attention_mask"].tolist() == [[1, 1, 1, 1], [1, 1, 0, 0]]
+    assert batch["labels"].tolist() == [[-100, -100, 6, 2], [-100, 7, -100, -100]]

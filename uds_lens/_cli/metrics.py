@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from itertools import zip_longest
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,14 +15,7 @@ import typer
 from uds_lens._cli import options as opt
 from uds_lens._cli.options import ModelRun, Printing, data_option, model_option, running_files
 from uds_lens._cli.stopping import saying_what_is_saved
-from uds_lens._cli.terminal import (
-    print_cautions,
-    print_table,
-    print_wrapped,
-    say,
-    shortened_names,
-    width,
-)
+from uds_lens._cli.terminal import print_cautions, print_table, print_wrapped, say, shortened_names, width
 from uds_lens._progress import about
 from uds_lens.errors import ConfigError
 from uds_lens.metrics._catalogue import METRICS
@@ -35,55 +30,56 @@ if TYPE_CHECKING:
 
 
 def print_list(*, as_json: bool) -> None:
-    """The metrics there are."""
+    """Print the metrics there are: a row each, with a ditto mark where a column says what it says above."""
     import uds_lens as ul
 
     if as_json:
         typer.echo(ul.metrics.metrics_frame().to_json(orient="records", indent=2))
         return
-    rows: list[list[str]] = []
-    family = None
+    titles = ("metric", "Scale", "Data", "Requires", "Faithfulness")
+    wide = min(width(), 140)
+    room = wide - 20 - 8 - 14 - 4
+    widths = (20, room * 3 // 5, room - room * 3 // 5, 8, 14)
+
+    def line(*cells: str) -> None:
+        columns = (wrap(cell, size, break_on_hyphens=False) for cell, size in zip(cells, widths, strict=True))
+        for parts in zip_longest(*columns, fillvalue=""):
+            typer.echo(" ".join(part.ljust(size) for part, size in zip(parts, widths, strict=True)).rstrip())
+
+    line(*titles)
+    typer.echo("─" * wide)
+    family, above = "", ("", "", "")
     for name, spec in ul.metrics.METRICS.items():
         if spec.group != family:
-            rows.append([spec.group.upper(), ""])
-            family = spec.group
-        rows.append([name, _reading(spec)])
-    meaning = "scale, data, requires, faithfulness"
-    print_table(["metric", meaning], rows, wrapped=meaning)
+            family, above = spec.group, ("", "", "")
+            typer.echo(spec.group.upper())
+        cells = _cells(spec)
+        dittos = ['"' if cell and cell == before else cell for cell, before in zip(cells, above, strict=True)]
+        trust = ul.metrics.studied().get(name)
+        known = f"{trust.faithfulness:.2f} {trust.low:.2f}-{trust.high:.2f}" if trust else "-"
+        line(name, *dittos, known)
+        above = cells
     print_wrapped(
-        "Faithfulness: AUC of telling models that know from models that never did, in our study (0.5 = chance), with "
-        "95 % intervals for more models of its kinds, and for new kinds of models."
+        '": as above. Faithfulness: AUC for models that know the forget set against models that never saw it, 95% CI '
+        "(our study; 0.5 = chance; --json has more)."
     )
 
 
-def _reading(spec: MetricSpec) -> str:
-    """What 0 and 1 mean, the metrics it is made of or the sets it asks, the other models it needs."""
+def _cells(spec: MetricSpec) -> tuple[str, str, str]:
+    """Return the scale of a metric, its data or the metrics it is made of, and the other models it requires."""
     import uds_lens as ul
 
-    parts = [f"Scale: 0 = {spec.meaning.zero}, 1 = {spec.meaning.one}."]
+    scale = f"0 = {spec.meaning.zero}, 1 = {spec.meaning.one}"
     if spec.uses:
-        parts.append(f"From {', '.join(spec.uses)}.")
-    elif spec.sets:
-        parts.append(f"Data: {_sets(spec)}.")
-    models = [need for need in ul.metrics.all_needs(spec) if need in ("retain", "full")]
-    if models:
-        parts.append(f"Requires {', '.join(f'--{model}' for model in models)}.")
-    trust = ul.metrics.studied().get(spec.name)
-    if trust is not None:
-        parts.append(
-            f"Faithfulness {trust.faithfulness:.2f} [{trust.low:.2f}, {trust.high:.2f}]; new kinds "
-            f"[{trust.new_low:.2f}, {trust.new_high:.2f}]."
+        data = ", ".join(spec.uses) if len(spec.uses) < 5 else f"{len(spec.uses)} metrics above"
+    else:
+        bases = dict.fromkeys(name.partition("/")[0] for name in spec.sets)
+        data = ", ".join(
+            " + ".join([base, *(n.partition("/")[2] for n in spec.sets if n.startswith(f"{base}/"))])
+            for base in bases
         )
-    return " ".join(parts)
-
-
-def _sets(spec: MetricSpec) -> str:
-    """The sets it asks, each with its variants: "forget + paraphrased"."""
-    bases = dict.fromkeys(name.partition("/")[0] for name in spec.sets)
-    return ", ".join(
-        " + ".join([base, *(n.partition("/")[2] for n in spec.sets if n.startswith(f"{base}/"))])
-        for base in bases
-    )
+    models = [need for need in ul.metrics.all_needs(spec) if need in ("retain", "full")]
+    return scale, data, ", ".join(models)
 
 
 def print_results(found: Mapping[str, MetricResults]) -> None:
@@ -189,8 +185,7 @@ def _metric_help() -> str:
 
 def metrics(
     model: Annotated[
-        list[str] | None,
-        model_option("Model to evaluate: directory or Hub id; repeat for more."),
+        list[str] | None, model_option("Model to evaluate: directory or Hub id; repeat for more.")
     ] = None,
     data: Annotated[
         str | None,
@@ -198,10 +193,7 @@ def metrics(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Where the results go (JSON); a directory for several models.",
-        ),
+        typer.Option(metavar="FILE", help="Where the results go (JSON); a directory for several models."),
     ] = None,
     name: Annotated[
         list[str] | None,
@@ -209,10 +201,7 @@ def metrics(
     ] = None,
     retain: Annotated[str | None, model_option("Model that never saw the forget set.")] = None,
     full: Annotated[str | None, model_option("Model trained on everything.")] = None,
-    metric: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help=_metric_help()),
-    ] = None,
+    metric: Annotated[list[str] | None, typer.Option(metavar="NAME", help=_metric_help())] = None,
     own: Annotated[
         list[Path] | None,
         typer.Option(
@@ -262,7 +251,7 @@ def metrics(
     count = "all metrics" if not metric else "1 metric" if len(metric) == 1 else f"{len(metric)} metrics"
     say(f"measuring {count} of {', '.join(model)} ...")
     import uds_lens as ul
-    from uds_lens._storage import require_fresh
+    from uds_lens._storage import check_folder, require_fresh
     from uds_lens.metrics._results import (
         FORMAT,
         require_metrics_table,
@@ -277,9 +266,10 @@ def metrics(
     for file in files.values():
         require_fresh(file, directory=False, format=FORMAT)
     if len(names) > 1:
+        check_folder(out)
         require_metrics_table(table)
     if not redo:
-        require_nothing_lost(files.values(), metric or None, options=options)
+        require_nothing_lost(dict(zip(files.values(), model, strict=True)), metric or None, options=options)
     cache = ul.metrics.MetricCache()
     sets = ul.metrics.open_metric_data(data, split=split, limit=limit, sample=sample)
     ul.metrics.fluency_scorer(options, metrics=metric or None, offline=run.offline)
@@ -299,7 +289,9 @@ def metrics(
                 )
             results.save(files[n])
             found[n] = results
-            say(f"{n}: {len(results)} metrics; saved, {len(found)} of {len(names)}")
+            say(
+                f"{n}: {len(results)} metric{'' if len(results) == 1 else 's'}; saved, {len(found)} of {len(names)}"
+            )
     if len(names) > 1:
         write_metrics_table(found, table)
     if printing.json:

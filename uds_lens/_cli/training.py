@@ -24,8 +24,8 @@ from uds_lens._cli.stopping import saying_what_is_saved
 from uds_lens._cli.terminal import print_training, print_wrapped, say, trained_before
 from uds_lens.data._prompts import ChatStyle
 from uds_lens.errors import ConfigError
-from uds_lens.unlearning._method_words import method_words
-from uds_lens.unlearning._options import TrainOptions
+from uds_lens.unlearning._registry import method_words
+from uds_lens.unlearning._settings import RelearnConfig, TrainOptions
 
 
 def _list_methods(wanted: bool) -> bool:
@@ -108,7 +108,7 @@ def unlearn(
             full,
             forget,
             retain,
-            config=unlearning.make_config(
+            method=unlearning.make_config(
                 method, {"protocol": protocol, **asdict(chat), **read_settings(set_)}
             ),
             out=out,
@@ -148,14 +148,8 @@ def relearn(
     model: Annotated[str, model_option("Model to fine-tune: directory or Hub id.")],
     forget: Annotated[str, data_option("Questions with the answers to learn.", "--examples")],
     out: opt.Out,
-    epochs: Annotated[int, typer.Option(min=1, metavar="N", help="How often each example is visited.")] = 1,
-    learning_rate: Annotated[float, typer.Option(metavar="RATE", help="Learning rate of AdamW.")] = 2e-5,
-    weight_decay: Annotated[float, typer.Option(metavar="RATE", help="Weight decay of AdamW.")] = 0.0,
-    batch_size: Annotated[int, typer.Option(min=1, metavar="N", help="Examples per optimiser step.")] = 32,
-    protocol: opt.AnswerProtocol = "auto",
-    seed: Annotated[int, typer.Option(min=0, metavar="N", help="Seed of the order of the data.")] = 0,
     *,
-    chat: ChatStyle,
+    config: RelearnConfig,
     options: TrainOptions,
     lora: opt.Lora = None,
     printing: Printing,
@@ -180,15 +174,7 @@ def relearn(
             model,
             forget,
             out=out,
-            epochs=epochs,
-            config=unlearning.RelearnConfig(
-                learning_rate=learning_rate,
-                batch_size=batch_size,
-                weight_decay=weight_decay,
-                protocol=protocol,
-                seed=seed,
-                **asdict(chat),
-            ),
+            config=config,
             lora=lora_settings(lora),
             options=options,
         )

@@ -1,4 +1,4 @@
-"""What is private in accelerate: how it places the weights of a model, and moves them as they are needed."""
+"""Private parts of accelerate: placing the weights of a model, and moving them as they are needed."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ if TYPE_CHECKING:
 
 
 def is_placed(model: nn.Module) -> bool:
-    """Whether accelerate placed the model over devices."""
+    """Tell whether accelerate placed the model over devices."""
     return getattr(model, "hf_device_map", None) is not None
 
 
 def is_moved(module: nn.Module) -> bool:
-    """Whether accelerate moves inputs or weights of this one module when it runs."""
+    """Tell whether accelerate moves inputs or weights of this one module when it runs."""
     return getattr(module, "_hf_hook", None) is not None
 
 
 def is_offloaded(model: nn.Module) -> bool:
-    """Whether accelerate keeps weights of the model elsewhere (disk, or the CPU for a GPU) until they are needed."""
+    """Tell whether accelerate keeps weights of the model elsewhere (disk, CPU) until they are needed."""
     return any(
         getattr(part, "offload", False)
         for module in model.modules()

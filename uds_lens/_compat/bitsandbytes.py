@@ -1,4 +1,4 @@
-"""What is private in bitsandbytes: its fast format for CPUs, and a note it prints."""
+"""Private parts of bitsandbytes: its fast format for CPUs, and a message it logs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _KERNEL = "Failed to load CPU gemm_4bit_forward"
 
 @contextmanager
 def no_kernel_note() -> Iterator[None]:
-    """Drop the one note bitsandbytes prints when it is imported without its optional CPU kernel; pass on all others."""
+    """Drop the message bitsandbytes logs when it is imported without its optional CPU kernel; keep all others."""
 
     def wanted(record: logging.LogRecord) -> bool:
         return not str(record.msg).startswith(_KERNEL)
@@ -30,51 +30,51 @@ def no_kernel_note() -> Iterator[None]:
 
 
 def is_4bit_layer(module: nn.Module) -> bool:
-    """Whether a module holds 4-bit weights; told by the name of its class, so that nothing is imported to find out."""
+    """Tell whether a module holds 4-bit weights, by the name of its class, without importing bitsandbytes."""
     return type(module).__name__ == "Linear4bit"
 
 
 def is_bitsandbytes(config: object) -> bool:
-    """Whether a configuration is that of a checkpoint quantised by bitsandbytes."""
+    """Tell whether a configuration is that of a checkpoint quantised by bitsandbytes."""
     method = _quantisation(config).get("quant_method")
     return str(getattr(method, "value", method)) == "bitsandbytes"
 
 
 def is_4bit_config(config: object) -> bool:
-    """Whether a model's config says that its linear layers hold 4-bit weights."""
+    """Tell whether a model's config says that its linear layers hold 4-bit weights."""
     return bool(_quantisation(config).get("load_in_4bit"))
 
 
 def _quantisation(config: object) -> dict[str, Any]:
-    """What a config says of its packed weights: a dictionary as read from a file, or a record that becomes one."""
-    said: Any = getattr(config, "quantization_config", None) or {}
-    return said if isinstance(said, dict) else said.to_dict()
+    """Return the quantisation settings of a config: a dictionary from a file, or a record that becomes one."""
+    settings: Any = getattr(config, "quantization_config", None) or {}
+    return settings if isinstance(settings, dict) else settings.to_dict()
 
 
 def plain_weight(module: Any) -> Tensor:
-    """The weight of a 4-bit layer as a matrix [out in], in the dtype it was quantised from."""
+    """Return the weight of a 4-bit layer as a matrix [out in], in the dtype it was quantised from."""
     from bitsandbytes.functional import dequantize_4bit
 
     return dequantize_4bit(module.weight.data, module.weight.quant_state)
 
 
 def is_repacked(module: nn.Module) -> bool:
-    """Whether the first pass on a CPU has repacked the module's 4-bit weights, which cannot be undone exactly."""
+    """Tell whether the first pass on a CPU has repacked the module's 4-bit weights, which cannot be undone exactly."""
     return bool(getattr(_state(module), "packing_format_for_cpu", False))
 
 
 def may_repack(module: nn.Module) -> bool:
-    """Whether the next pass on a CPU would repack the module's 4-bit weights."""
+    """Tell whether the next pass on a CPU would repack the module's 4-bit weights."""
     return bool(getattr(module, "support_avx512bf16_for_cpu", False))
 
 
 def never_repack(module: Any) -> None:
-    """Let the module multiply with its dequantised weights instead."""
+    """Make the module multiply with its dequantised weights instead."""
     module.support_avx512bf16_for_cpu = False
 
 
 def block_size(module: nn.Module) -> int:
-    """How many neighbouring weights share one scale."""
+    """Return the number of neighbouring weights that share one scale."""
     return int(getattr(_state(module), "blocksize", 64))
 
 

@@ -1,4 +1,4 @@
-"""What is private in huggingface_hub and datasets: the switch that keeps a process off the network."""
+"""Private parts of huggingface_hub and datasets: the switch that keeps a process off the network."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 _PATIENCE = 5.0
-"""Seconds within which a connection to the Hub, or to the proxy before it, has to open."""
+"""Seconds within which a connection to the Hub, or to its proxy, has to open."""
 
 
 @cache
 def is_reachable() -> bool:
-    """Whether a connection to the Hub can be opened. Asked once per process."""
+    """Tell whether a connection to the Hub can be opened; tried once per process."""
     from huggingface_hub import constants
 
-    asked = urlsplit(constants.ENDPOINT)
-    proxy = getproxies().get(asked.scheme)
-    if proxy is not None and not proxy_bypass(asked.hostname or ""):
-        asked = urlsplit(proxy if "//" in proxy else f"//{proxy}")
-    place = asked.hostname or "", asked.port or (80 if asked.scheme == "http" else 443)
+    address = urlsplit(constants.ENDPOINT)
+    proxy = getproxies().get(address.scheme)
+    if proxy is not None and not proxy_bypass(address.hostname or ""):
+        address = urlsplit(proxy if "//" in proxy else f"//{proxy}")
+    place = address.hostname or "", address.port or (80 if address.scheme == "http" else 443)
     opened: list[bool] = []
 
     def attempt() -> None:
@@ -42,7 +42,7 @@ def is_reachable() -> bool:
 
 @contextmanager
 def asking_the_hub() -> Iterator[None]:
-    """Go on as if offline where the Hub cannot be reached: what was downloaded is used, nothing is tried six times."""
+    """Work offline where the Hub cannot be reached: downloaded files are used, without retries."""
     from huggingface_hub import constants
 
     if constants.HF_HUB_OFFLINE or is_reachable():

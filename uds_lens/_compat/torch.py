@@ -1,4 +1,4 @@
-"""What is private in torch: the hooks of a module, and what a compiled one wraps."""
+"""Private parts of torch: the hooks of a module, and the module inside a compiled one."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ COMPILED = "_orig_mod"
 
 
 def hook_tables(module: nn.Module) -> list[dict[int, Callable[..., Any]]]:
-    """The tables of a module in which its hooks are registered, forward ones first."""
+    """Return the tables in which hooks of a module are registered, forward ones first."""
     return [getattr(module, name) for name in _HOOKS]
 
 
 def forward_hooks_of(module: nn.Module) -> Iterator[Callable[..., Any]]:
-    """The hooks that run when the module is called."""
+    """Yield the hooks that run when the module is called."""
     for name in _HOOKS[:2]:
         yield from getattr(module, name).values()
 
 
 def forward_hooks_by_number(module: nn.Module) -> Iterator[tuple[int, Callable[..., Any]]]:
-    """The same with the number of their registration, which no other in this process has."""
+    """Yield them with the number of their registration, which is unique in this process."""
     for name in _HOOKS[:2]:
         yield from getattr(module, name).items()
 
 
 def compiled_module(module: nn.Module) -> nn.Module | None:
-    """The module that `torch.compile` wrapped; None where this is no wrapper of its."""
+    """Return the module that `torch.compile` wrapped; None for any other module."""
     return getattr(module, COMPILED, None)
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an exception says that an allocation failed (CUDA's own class, Python's, or the CPU allocator's)."""
+    """Tell whether an exception says that an allocation failed (CUDA's own class, Python's, or the CPU allocator's)."""
     import torch
 
     if isinstance(error, torch.OutOfMemoryError | MemoryError):

@@ -1,4 +1,4 @@
-"""What is private or unstable in transformers: the choice of attention, caches, loading, messages."""
+"""Private or unstable parts of transformers: the choice of attention, caches, rotary frequencies, loading."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PLACE_ENTRY, QUANTISED_ENTRY = "_name_or_path", "quantization_config"
 
 
 def attention_of(config: Any) -> str | None:
-    """Name of the attention that modules with this configuration run; None where it was never set."""
+    """Return the name of the attention that modules with this configuration run; None where it was never set."""
     return getattr(config, "_attn_implementation", None)
 
 
@@ -33,7 +33,7 @@ def set_attention(config: Any, name: str) -> None:
 
 @contextmanager
 def attention_replaced(configs: Iterable[Any], name: str) -> Iterator[None]:
-    """Let modules that read these configurations run the attention of that name, for the length of the block."""
+    """Make modules with these configurations run another attention for the length of the block."""
     own = [(config, now) for config in configs if (now := config._attn_implementation) != name]
     try:
         for config, _ in own:
@@ -45,7 +45,7 @@ def attention_replaced(configs: Iterable[Any], name: str) -> Iterator[None]:
 
 
 def has_torch_attention(model: object) -> bool:
-    """Whether a model's classes can run torch's own attention (`sdpa`)."""
+    """Tell whether a model's classes can run torch's own attention (`sdpa`)."""
     return bool(getattr(model, "_supports_sdpa", False))
 
 
@@ -58,24 +58,19 @@ def register_attention(name: str, attend: Callable[..., Any]) -> None:
 
 
 def eager_attention(module: nn.Module) -> Callable[..., Any] | None:
-    """The eager attention in the file that defines a module; None where it has none."""
+    """Return the eager attention in the file that defines a module; None where it has none."""
     return getattr(sys.modules[type(module).__module__], "eager_attention_forward", None)
 
 
-def is_its_own(thing: object) -> bool:
-    """Whether a class or a function is part of transformers (its hooks record outputs when asked to)."""
-    return str(getattr(thing, "__module__", "")).startswith("transformers.")
-
-
 def is_offline() -> bool:
-    """Whether the process was told to stay off the network (HF_HUB_OFFLINE)."""
+    """Tell whether the process stays off the network (HF_HUB_OFFLINE)."""
     from transformers.utils.hub import is_offline_mode
 
     return bool(is_offline_mode())
 
 
 def downloaded(name: str) -> str | None:
-    """The directory in the Hub's cache that holds a model, found without the network; None where there is none."""
+    """Return the directory in the Hub's cache that holds a model, without the network; None where there is none."""
     from transformers.utils.hub import try_to_load_from_cache
 
     config = try_to_load_from_cache(name, "config.json")
@@ -84,11 +79,11 @@ def downloaded(name: str) -> str | None:
 
 @contextmanager
 def quiet_loading(*, report: bool = False) -> Iterator[None]:
-    """No bar over the files of a checkpoint.
+    """Hide the progress bar over the files of a checkpoint.
 
     Args:
-        report: Leave the report of weights that did not fit; else it is silenced too, unless the process asked for
-            more than warnings.
+        report: Leave the report of weights that do not fit; else it is hidden too, unless the process logs more than
+            warnings.
     """
     from transformers.utils import logging
 
@@ -108,16 +103,16 @@ def quiet_loading(*, report: bool = False) -> Iterator[None]:
 def key_value_cache(
     updates: Sequence[Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]], *, length: int = 0
 ) -> object:
-    """A cache in transformers' interface whose layers hand keys and values to functions of ours.
+    """Return a cache in transformers' interface whose layers pass keys and values to functions.
 
     It has no config, on purpose: with one, models with sliding windows would cut the keys.
 
     Args:
         updates: Per layer, takes new keys and values `[batch, head, pos, d_head]`, returns those to attend to.
-        length: How many tokens it says that it holds.
+        length: Number of tokens it claims to hold.
 
     Returns:
-        What a model takes as `past_key_values`.
+        A value for `past_key_values`.
     """
     from transformers.cache_utils import Cache, DynamicLayer
 
@@ -138,9 +133,9 @@ def key_value_cache(
 
 
 def keeps_plain_keys(cache: Any) -> bool:
-    """Whether what a model keeps of the tokens it has read is keys and values, whole or in a window, and nothing else.
+    """Tell whether a model's cache holds keys and values, whole or in a window, and nothing else.
 
-    States of recurrent and linear layers cannot be handed to other rows, nor be cut.
+    States of recurrent and linear layers cannot be shared with other rows, nor truncated.
     """
     from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 
@@ -162,9 +157,9 @@ def keep_cached_rows(cache: Any, rows: Tensor) -> None:
 
 
 def shared_cached_row(cache: Any, times: int) -> Any:
-    """A cache of `times` rows that all hold the one row of another, which stays as it is.
+    """Return a cache of `times` rows that repeat the one row of another, which is left unchanged.
 
-    Layers that keep all keys and values hand them on without a copy; those of other kinds are copied.
+    Layers that keep all keys and values share them without a copy; other kinds are copied.
     """
     from transformers.cache_utils import DynamicLayer
 
@@ -184,13 +179,13 @@ def shared_cached_row(cache: Any, times: int) -> Any:
 
 
 class RopeLimit(NamedTuple):
-    """Up to where a model's rotary frequencies are the same for every text."""
+    """The length up to which a model's rotary frequencies are the same for every text."""
 
     length: int
-    """Longest text, in tokens, that is read with them."""
+    """Longest such text, in tokens."""
 
     by_length: bool
-    """Whether every length beyond has frequencies of its own; else all longer texts share one other set."""
+    """Whether every longer length has its own frequencies; else all longer texts share one other set."""
 
 
 _FIXED_ROPE = ("default", "linear", "llama3", "yarn", "proportional", "mrope")
@@ -198,16 +193,16 @@ _FIXED_ROPE = ("default", "linear", "llama3", "yarn", "proportional", "mrope")
 
 
 def rope_limit(config: Any) -> RopeLimit | None:
-    """Where a model's rotary frequencies begin to depend on the length of the text; None where they never do.
+    """Return where a model's rotary frequencies begin to depend on the length of the text; None where they never do.
 
-    transformers takes that length from the longest row of a batch ("longrope" and "dynamic"). A kind that is not known
-    here counts as one whose frequencies depend on every length.
+    transformers takes that length from the longest row of a batch ("longrope" and "dynamic"). An unknown kind counts
+    as one whose frequencies depend on every length.
     """
     text = config.get_text_config()
-    told = getattr(text, "rope_parameters", None) or getattr(text, "rope_scaling", None) or {}
-    several = all(isinstance(part, dict) for part in told.values())
+    settings = getattr(text, "rope_parameters", None) or getattr(text, "rope_scaling", None) or {}
+    several = all(isinstance(part, dict) for part in settings.values())
     limits = []
-    for part in told.values() if several else [told]:
+    for part in settings.values() if several else [settings]:
         kind = part.get("rope_type", part.get("type", "default"))
         if kind in _FIXED_ROPE:
             continue
@@ -222,9 +217,9 @@ def rope_limit(config: Any) -> RopeLimit | None:
 
 
 def forget_longer_texts(model: nn.Module) -> list[RemovableHandle]:
-    """Let "dynamic" rotary frequencies follow from the text that is read, not from the longest one read before.
+    """Make "dynamic" rotary frequencies depend on the current text, not on the longest one before.
 
-    Those modules keep the frequencies of the longest text for all that are longer than the original maximum.
+    Those modules keep the frequencies of the longest text for all beyond the original maximum.
 
     Returns:
         Handles that undo it.
@@ -247,17 +242,28 @@ def _begin_anew(module: Any, args: object) -> None:
 
 
 def is_plain_decoder(model: Any) -> bool:
-    """Whether a model is a class of transformers itself, with the usual product of queries and keys."""
+    """Tell whether a model is a class of transformers itself, with the usual product of queries and keys."""
     in_its_files = type(model).__module__.startswith("transformers.models.")
     return in_its_files and not getattr(model.config.get_text_config(), "reorder_and_upcast_attn", False)
 
 
+def unknown_quantisation(config: Any) -> str | None:
+    """Return the quantisation that a config names and transformers does not know: it would ignore it."""
+    settings = getattr(config, QUANTISED_ENTRY, None)
+    if not isinstance(settings, dict) or settings.get("load_in_4bit") or settings.get("load_in_8bit"):
+        return None
+    from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
+
+    method = settings.get("quant_method")
+    return None if method is None or method in AUTO_QUANTIZATION_CONFIG_MAPPING else str(method)
+
+
 def unused_weights(loading_info: dict[str, Any]) -> list[str]:
-    """Names of weights in the files that the model does not have, from what `from_pretrained` tells of its loading."""
+    """List weights in the files that the model does not have, from the loading information of `from_pretrained`."""
     return sorted(loading_info["unexpected_keys"])
 
 
 def unset_weights(loading_info: dict[str, Any]) -> list[str]:
-    """Names of weights that a checkpoint left unset, from what `from_pretrained` tells of its loading."""
+    """List weights that a checkpoint left unset, from the loading information of `from_pretrained`."""
     missing = sorted(loading_info["missing_keys"])
     return missing + sorted(str(key) for key in loading_info["mismatched_keys"])

@@ -1,4 +1,4 @@
-"""What is private in transformers' `Trainer`: the order of its data, how it scales a loss, what it says on resuming.
+"""Private parts of transformers' `Trainer`: the order of its data, the scale of its loss, its warnings on resuming.
 
 Imports transformers, unlike its neighbours: import it where a training loop is wanted.
 """
@@ -15,10 +15,10 @@ from uds_lens.errors import ModelError
 
 
 class OrderedTrainer(Trainer):
-    """`Trainer` that takes its data in order, whose loss is that of a whole batch however many passes it is taken in.
+    """`Trainer` that takes its data in order, and whose loss is that of a whole batch in any number of passes.
 
-    Give `batch_begins` and `part_of_loss` a body: the first sees all passes of the batch that comes, on this device;
-    the second gives each pass its part, so that the parts of all passes and devices add up to the batch's loss.
+    Override `batch_begins`, which sees all passes of the next batch on this device, and `part_of_loss`, which gives a
+    pass its part, so that the parts of all passes and devices add up to the batch's loss.
     """
 
     def __init__(self, **settings: Any) -> None:
@@ -32,15 +32,15 @@ class OrderedTrainer(Trainer):
         """Look at a batch before its first pass."""
 
     def part_of_loss(self, model: torch.nn.Module, inputs: Any) -> torch.Tensor:
-        """The part of the batch's loss that one pass makes up."""
+        """Return the part of the batch's loss that one pass contributes."""
         raise NotImplementedError
 
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: torch.device) -> Any:
-        """All passes of the next batch."""
-        found = super().get_batch_samples(epoch_iterator, num_batches, device)
-        if found[0]:
-            self.batch_begins(found[0])
-        return found
+        """Return all passes of the next batch."""
+        samples = super().get_batch_samples(epoch_iterator, num_batches, device)
+        if samples[0]:
+            self.batch_begins(samples[0])
+        return samples
 
     def compute_loss(
         self,
@@ -49,7 +49,7 @@ class OrderedTrainer(Trainer):
         return_outputs: bool = False,
         num_items_in_batch: Any = None,
     ) -> Any:
-        """The part of this pass, times what the base class divides by: the number of passes, and of devices."""
+        """Return the part of this pass, times the numbers of passes and devices, by which the base class divides."""
         divided_by = self.current_gradient_accumulation_steps * self.accelerator.num_processes
         loss = self.part_of_loss(model, inputs) * divided_by
         return (loss, None) if return_outputs else loss
@@ -58,7 +58,7 @@ class OrderedTrainer(Trainer):
         return SequentialSampler(self.train_dataset)
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
-        """Instead of warnings: weights tied to others are not in a checkpoint; that any others are not is an error."""
+        """Raise on weights that do not fit instead of warning; only tied ones may be missing from a checkpoint."""
         places = {name: value.data_ptr() for name, value in self.model.state_dict().items()}
         missing = set(load_result.missing_keys)
         filled = {place for name, place in places.items() if name not in missing}
@@ -72,7 +72,7 @@ class OrderedTrainer(Trainer):
 
 
 def one_device_each(arguments: TrainingArguments) -> TrainingArguments:
-    """One process drives one device; several devices go through accelerate."""
+    """Make one process drive one device; several devices go through accelerate."""
     if arguments.n_gpu > 1:
         arguments._n_gpu = 1
     return arguments

@@ -1,42 +1,53 @@
-"""Who works on what: lock files with a heartbeat, so that workers on one or many machines never do the same.
+"""Who works on what: claims with a heartbeat, so that workers on one or many machines never do the same.
 
-A claim is a file named after a model and a generation. It is opened for exclusive creation, so of two workers exactly
-one has it. Nothing is ever removed from under another: who takes over from a dead
-worker creates the next generation, and who is done marks his own as free. A worker is dead when its machine is this
-one and its process is gone, or when its heart has not beaten for `SILENCE` seconds.
+A claim is a file named after a generation, created exclusively: of two workers exactly one has it, on file systems
+without locks too. Nothing is removed from under another: who takes over from a dead worker creates the next
+generation, and who is done marks his own as free. A worker is dead when it ran on this machine and its process is
+gone, or when this process has watched its claim for `SILENCE` seconds and no heartbeat came. No clocks are compared.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import socket
-import tempfile
+import re
 import threading
 import time
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
+
+from uds_lens._storage.files import writing
+from uds_lens._storage.processes import ProcessId, is_gone, this_process
 
 BEAT = 10.0
 """Seconds between heartbeats."""
 
 SILENCE = 300.0
-"""Seconds without a heartbeat after which a worker on another machine counts as dead."""
+"""Seconds that a claim is watched without a heartbeat before its holder on another machine counts as dead."""
+
+_CLAIM = re.compile(r"([0-9]{1,18})\.claim")
 
 
-@dataclass(frozen=True)
-class Holder:
+class Holder(NamedTuple):
     """Who holds a claim."""
 
-    host: str
-    """Machine."""
-    pid: int
-    """Process."""
-    born: float
-    """When the process began, so that a number used again is no disguise."""
+    process: ProcessId
+    """Where it works."""
+
+    run: str
+    """Name of the run that it works for."""
+
+
+class _Watched(NamedTuple):
+    """A claim as it was seen last."""
+
+    stamp: tuple[int, int]
+    """Which claim, and its last heartbeat: compared for equality alone."""
     since: float
-    """When the claim was taken, seconds of the epoch."""
+    """When this process first saw that, by its own clock."""
+    beats: bool
+    """Whether a heartbeat came while it was watched."""
 
 
 class Claims:
@@ -44,74 +55,83 @@ class Claims:
 
     Args:
         folder: Shared by all workers.
+        run: Name of the run that this process works for.
         beat: Seconds between heartbeats.
         silence: Seconds without one after which a holder counts as dead.
     """
 
-    def __init__(self, folder: Path, *, beat: float = BEAT, silence: float = SILENCE) -> None:
-        self.folder, self.beat, self.silence = folder, beat, silence
+    def __init__(self, folder: Path, *, run: str = "", beat: float = BEAT, silence: float = SILENCE) -> None:
+        self.folder, self.run, self.beat, self.silence = folder, run, beat, silence
+        self._watched: dict[str, _Watched] = {}
 
     def take(self, name: str) -> Claim | None:
-        """Claim something; None where somebody alive has it."""
+        """Claim something; None where another has it.
+
+        Raises:
+            StorageError: Nothing can be written there.
+        """
         place = self.folder / name
-        place.mkdir(parents=True, exist_ok=True)
-        generations = _generations(place)
-        last = generations[-1] if generations else 0
-        if last and not self._is_over(place, last, now=_clock_of(place)):
-            return None
-        host, born = this_machine(), _born(os.getpid())
-        claim = place / f"{last + 1}.claim"
-        try:
-            with open(claim, "x", encoding="utf-8") as file:
-                json.dump({"host": host, "pid": os.getpid(), "born": born, "since": time.time()}, file)
-        except FileExistsError:
-            return None
-        return Claim(claim, self.beat)
+        with writing(place):
+            place.mkdir(parents=True, exist_ok=True)
+            last = max(_generations(place), default=0)
+            if last and not self._is_over(name, last):
+                return None
+            file = place / f"{last + 1}.claim"
+            try:
+                with open(file, "x", encoding="utf-8") as claim:
+                    json.dump({**this_process()._asdict(), "run": self.run}, claim)
+            except FileExistsError:
+                return None
+        return Claim(file, self.beat)
 
     def holder(self, name: str) -> Holder | None:
-        """Who is working on it now; None for nobody."""
-        place = self.folder / name
-        generations = _generations(place)
-        if not generations or self._is_over(place, generations[-1], now=time.time()):
-            return None
-        return _holder(place / f"{generations[-1]}.claim")
+        """Return who works on it; None for nobody, or somebody unknown."""
+        last = max(_generations(self.folder / name), default=0)
+        return _holder(self._file(name, last)) if last and not self._is_over(name, last) else None
 
-    def deaths(self, name: str, since: float) -> int:
-        """How many workers died over it since a moment."""
-        place = self.folder / name
-        count = 0
-        for number in _generations(place):
-            holder = _holder(place / f"{number}.claim")
-            free = (place / f"{number}.free").exists()
-            over = free or self._is_over(place, number, now=time.time())
-            count += bool(over and not free and holder is not None and holder.since >= since)
-        return count
+    def is_alive(self, name: str) -> bool:
+        """Return whether its holder certainly lives: here, or with heartbeats while it was watched."""
+        holder = self.holder(name)
+        here = holder is not None and holder.process.machine == this_process().machine
+        return here or (name in self._watched and self._watched[name].beats)
 
-    def _is_over(self, place: Path, number: int, *, now: float) -> bool:
-        """Whether a generation's holder is done or dead. `now` is by the clock that dates the files."""
-        if (place / f"{number}.free").exists():
+    def deaths(self, name: str, run: str) -> int:
+        """Count the workers of a run that died over it; whoever holds it now is not among them."""
+        place, holders = self.folder / name, []
+        numbers = _generations(place)
+        for number in numbers:
+            if number < max(numbers) and not (place / f"{number}.free").exists():
+                holders.append(_holder(self._file(name, number)))
+        return sum(holder is not None and holder.run == run for holder in holders)
+
+    def _is_over(self, name: str, number: int) -> bool:
+        """Return whether a generation's holder is done or dead."""
+        file = self._file(name, number)
+        if file.with_suffix(".free").exists():
             return True
-        claim = place / f"{number}.claim"
-        holder = _holder(claim)
-        if holder is not None and holder.host == this_machine():
-            return not _is_alive(holder)
-        try:
-            return now - claim.stat().st_mtime > self.silence
-        except FileNotFoundError:
+        holder = _holder(file)
+        if holder is not None and is_gone(holder.process):
             return True
+        with suppress(OSError):
+            stamp = number, os.stat(file).st_mtime_ns
+            seen = self._watched.get(name)
+            if seen is None or seen.stamp != stamp:
+                beats = seen is not None and seen.stamp[0] == number
+                self._watched[name] = _Watched(stamp, time.monotonic(), beats)
+            else:
+                return time.monotonic() - seen.since > self.silence
+        return False
+
+    def _file(self, name: str, number: int) -> Path:
+        return self.folder / name / f"{number}.claim"
 
 
 class Claim:
-    """Something that is ours until the `with` ends, or we die."""
+    """Something that is ours until the `with` ends, or the process does."""
 
     def __init__(self, file: Path, beat: float) -> None:
         self.file, self._beat, self._over = file, beat, threading.Event()
         self._heart = threading.Thread(target=self._live, daemon=True, name=f"heartbeat {file.parent.name}")
-
-    @property
-    def is_ours(self) -> bool:
-        """False where somebody took over because our heart was silent for too long."""
-        return self.file.exists() and _generations(self.file.parent)[-1] == int(self.file.stem)
 
     def __enter__(self) -> Claim:
         self._heart.start()
@@ -129,51 +149,18 @@ class Claim:
                 os.utime(self.file)
 
 
-def _clock_of(folder: Path) -> float:
-    """Now, by the clock that dates the files of a folder: that of another machine, on a network drive."""
-    with tempfile.NamedTemporaryFile(dir=folder, suffix=".now") as file:
-        return os.stat(file.name).st_mtime
-
-
-def this_machine() -> str:
-    """Name of this machine and, on Linux, of the container's own numbering of processes."""
-    try:
-        inside = os.readlink("/proc/self/ns/pid")
-    except OSError:
-        inside = ""
-    return f"{socket.gethostname()} {inside}".strip()
-
-
 def _generations(place: Path) -> list[int]:
     try:
-        names = os.listdir(place)
-    except FileNotFoundError:
+        return [int(found[1]) for name in os.listdir(place) if (found := _CLAIM.fullmatch(name))]
+    except OSError:
         return []
-    return sorted(int(name[:-6]) for name in names if name.endswith(".claim") and name[:-6].isdigit())
 
 
 def _holder(file: Path) -> Holder | None:
-    """Who wrote a claim; None where it is gone, broken or just being written: then its age decides."""
+    """Read a claim; None where it is broken, or just being written: then its heartbeat decides."""
     try:
-        record = json.loads(file.read_text())
-        return Holder(str(record["host"]), int(record["pid"]), float(record["born"]), float(record["since"]))
-    except (OSError, ValueError, KeyError, TypeError):
+        record = json.loads(file.read_bytes()[:4096])
+        process = ProcessId(str(record["machine"]), int(record["pid"]), int(record["born"]))
+        return Holder(process, str(record["run"])) if process.pid > 0 else None
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, OverflowError):
         return None
-
-
-def _born(pid: int) -> float:
-    import psutil
-
-    return float(psutil.Process(pid).create_time())
-
-
-def _is_alive(holder: Holder) -> bool:
-    import psutil
-
-    try:
-        process = psutil.Process(holder.pid)
-        return abs(process.create_time() - holder.born) < 2 and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-    except psutil.AccessDenied:
-        return True

@@ -1,38 +1,48 @@
-"""Atomic writes of files and of result directories."""
+"""Files and directories that are whole or absent, that overwrite nothing foreign, and that are read once and whole."""
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import os
 import re
+import secrets
 import shutil
 import stat
-import sys
 import tempfile
+import time
 import weakref
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import NoReturn
 
-from uds_lens.errors import ResultFormatError, StorageError
+from uds_lens._storage.processes import ProcessId, is_gone, this_process
+from uds_lens.errors import ConfigError, ResultFormatError, Setting, StorageError
 
-# Where something may be written: nowhere that holds what this library did not write.
+# Where something may be written: nowhere that holds what this library did not write. A file says so itself, at its
+# beginning: JSON by its format, a page by its generator. A directory is ours by the record in it.
 
 RECORDS = ("manifest.json", "unlearning.json", "relearning.json", "quantisation.json")
 """Files that say what a directory is."""
 
-MARK = b"made with uds_lens"
-"""In every page of a figure."""
+_JSON = re.compile(rb'\s*\{\s*"format"\s*:\s*"(uds_lens\.[\w.]+)"')
+_PAGE = re.compile(
+    rb"\s*(?:<!doctype html>\s*)?(?:<html[^<>]*>\s*)?(?:<head>\s*)?(?:<(?:meta|title)[^<>]*>[^<>]*(?:</title>\s*)?)*?"
+    rb'<meta name="generator" content="uds_lens \d[^"<>]*">'
+)
+_HEAD = 1 << 14
+"""Bytes in which a file says what it is."""
 
-_HEAD, _TAIL = 1 << 14, 1 << 10
-_JSON = re.compile(rb'\A\s*\{\s*"format"\s*:\s*"(uds_lens\.[\w.]+)"')
-_PAGE = re.compile(rb'<meta name="generator" content="uds_lens[ "]')
+
+def generator() -> str:
+    """Return the tag that a page of ours carries in its head."""
+    from uds_lens import __version__
+
+    return f'<meta name="generator" content="uds_lens {__version__}">'
 
 
 def located(path: str | os.PathLike[str]) -> Path:
-    """A path as the system has it: `~` is the home directory."""
+    """Return a path as the system has it: `~` is the home directory."""
     path = Path(path)
     try:
         return path.expanduser()
@@ -41,30 +51,17 @@ def located(path: str | os.PathLike[str]) -> Path:
 
 
 def format_of(path: str | os.PathLike[str]) -> str | None:
-    """What a file of ours, or the record of a directory of ours, says it is; None where it says nothing.
-
-    Args:
-        path: A JSON file, or a directory.
-    """
+    """Return the format that a JSON file of ours, or the record in a directory, names; None where it names none."""
     path = located(path)
-    records = [path / name for name in RECORDS] if path.is_dir() else [path]
-    for record in records:
-        if found := _JSON.match(_ends(record)):
+    for record in [path / name for name in RECORDS] if path.is_dir() else [path]:
+        if found := _JSON.match(_head(record)):
             return found[1].decode()
     return None
 
 
 def made_here(path: str | os.PathLike[str]) -> bool:
-    """Whether this library wrote what stands at a path: it says so in its `format`, its generator, or its mark.
-
-    Args:
-        path: A file, or a directory with a record in it.
-    """
-    path = located(path)
-    if format_of(path) is not None:
-        return True
-    ends = _ends(path)
-    return bool(_PAGE.search(ends) or MARK in ends)
+    """Return whether a file or directory says that this library wrote it."""
+    return format_of(path) is not None or bool(_PAGE.match(_head(located(path))))
 
 
 def require_fresh(
@@ -74,56 +71,44 @@ def require_fresh(
     format: str | None = None,
     begins: bytes | tuple[bytes, ...] | None = None,
 ) -> Path:
-    """The place to write to, before any work is done for it.
+    """Return the place to write to, before any work is done for it.
 
-    Free is a place where nothing stands, or an empty directory, or what this library wrote itself.
+    Free is a place that does not exist, an empty directory, or what this library wrote itself.
 
     Args:
         path: Where something will be written.
         directory: Whether that will be a directory.
-        format: What it will say it is; a result of ours that is something else is not free. None accepts all of ours.
-        begins: First bytes of a file that cannot carry a mark (a table); a file that begins so, or in one of
+        format: Its format; a result of another format is not free. None: a directory of any format, or a page.
+        begins: First bytes of a file that cannot say what it is (a table); a file that begins so, or in one of
             these ways, is ours.
 
     Returns:
         The path, with `~` as the home directory.
 
     Raises:
-        ResultFormatError: Something else stands there.
+        ResultFormatError: Something else is there.
         StorageError: Nothing can be written there.
     """
     place = located(path)
+    found = format_of(place)
     if directory:
-        _require_no_foreign_directory(place)
-    else:
-        _require_no_foreign_file(place, begins)
-    if format is not None and (found := format_of(place)) not in (None, format):
-        raise ResultFormatError(
-            f"{_short(place)} holds a saved {str(found).removeprefix('uds_lens.')}: choose another place, or remove it."
-        )
-    _require_writable(place)
-    return place
-
-
-def _require_no_foreign_directory(place: Path) -> None:
-    if not os.path.lexists(place) or (place.is_dir() and (not _entries(place) or made_here(place))):
-        return
-    raise ResultFormatError(f"{_short(place)} exists and is no saved result: choose another directory.")
-
-
-def _require_no_foreign_file(place: Path, begins: bytes | tuple[bytes, ...] | None) -> None:
-    if place.is_dir():
+        check_folder(place, whole=True)
+        if os.path.lexists(place) and found is None and (not place.is_dir() or _entries(place)):
+            raise ResultFormatError(
+                f"{_short(place)} exists and is no saved result: choose another directory."
+            )
+    elif place.is_dir():
         raise ResultFormatError(f"{_short(place)} is a directory: name a file in it.")
-    if not os.path.lexists(place) or made_here(place):
-        return
-    if begins is not None and _ends(place).startswith(begins):
-        return
-    raise ResultFormatError(
-        f"{_short(place)} exists and was not written by uds_lens: choose another name, or remove it."
-    )
-
-
-def _require_writable(place: Path) -> None:
+    elif os.path.lexists(place):
+        head = _head(place)
+        ours = found is not None if format else bool(_PAGE.match(head))
+        if not ours and (begins is None or not head.startswith(begins)):
+            raise ResultFormatError(
+                f"{_short(place)} exists and was not written by uds_lens: choose another name, or remove it."
+            )
+    if format is not None and found not in (None, format):
+        kind = str(found).removeprefix("uds_lens.")
+        raise ResultFormatError(f"{_short(place)} holds a saved {kind}: choose another place, or remove it.")
     above = Path(os.path.realpath(place)).parent
     while not os.path.lexists(above):
         above = above.parent
@@ -133,27 +118,71 @@ def _require_writable(place: Path) -> None:
         raise StorageError(
             f"cannot write {_short(place)}: no permission in {_short(above)}. Choose another place."
         )
+    return place
+
+
+def check_folder(path: str | os.PathLike[str], *, whole: bool = False) -> Path:
+    """Return the directory that results go to, unless no result belongs there.
+
+    Args:
+        path: The directory.
+        whole: Whether the directory itself will be the result, and be replaced.
+
+    Raises:
+        StorageError: It is the root of the file system, or to be replaced and the working directory or above it.
+    """
+    place = located(path)
+    real = Path(os.path.realpath(place))
+    if real == Path(real.anchor):
+        raise StorageError(
+            f"cannot write {_short(place)}: it is the root of the file system. Name a directory."
+        )
+    if whole and Path.cwd().is_relative_to(real):
+        raise StorageError(
+            f"cannot write {_short(place)}: it holds the working directory. Name a new directory."
+        )
+    return place
+
+
+def refuse_to_replace(path: str | os.PathLike[str], holds: str) -> NoReturn:
+    """Raise the error of a finished result that another run would replace.
+
+    One rule for all commands: a result that answers the same question is kept, one that cannot be read is made
+    again, and any other stays until its replacement is asked for (`redo`).
+
+    Args:
+        path: Where the result is.
+        holds: What it is: "an audit of another model".
+    """
+    raise ConfigError(
+        f"{_short(located(path))} holds {holds}: choose another ",
+        Setting("out"),
+        ", or replace it with ",
+        Setting("redo", True),
+        ".",
+    )
+
+
+def is_scratch(name: str) -> bool:
+    """Return whether a file or directory of this name is a write that was killed, or is under way."""
+    return _SCRATCH.fullmatch(name) is not None
 
 
 def _entries(folder: Path) -> list[str]:
     try:
-        return os.listdir(folder)
+        return [name for name in os.listdir(folder) if not is_scratch(name)]
     except OSError:
         return ["?"]
 
 
-def _ends(path: Path) -> bytes:
-    """The first and last bytes of a regular file; none of anything else."""
-    if not path.is_file():
-        return b""
+def _head(path: Path) -> bytes:
     try:
-        with open(path, "rb") as file:
-            head = file.read(_HEAD)
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(len(head), size - _TAIL))
-            return head + file.read(_TAIL)
+        if path.is_file():  # neither a pipe nor a device, which would never end
+            with open(path, "rb") as file:
+                return file.read(_HEAD)
     except OSError:
-        return b""
+        pass
+    return b""
 
 
 def _short(path: Path) -> str:
@@ -162,7 +191,7 @@ def _short(path: Path) -> str:
 
 # What the system says against a write, whoever was writing, as an error of ours.
 
-AS_IT_WAS = "What stood there is as it was; free space, or choose another place."
+AS_IT_WAS = "What was there before is unchanged; free space, or choose another place."
 
 IN_TEMPORARY = "Free space there, or set TMPDIR to a directory with more of it."
 
@@ -172,10 +201,10 @@ _FULL = ("i/o error", "no space left", "file write failed", "disk quota", "file 
 
 @contextmanager
 def writing(path: str | os.PathLike[str], *, advice: str = AS_IT_WAS) -> Iterator[None]:
-    """Around whatever writes at a place.
+    """Turn what the system says against a write into an error of ours.
 
     Args:
-        path: The place.
+        path: What is written.
         advice: What to do about it.
 
     Raises:
@@ -185,140 +214,94 @@ def writing(path: str | os.PathLike[str], *, advice: str = AS_IT_WAS) -> Iterato
         yield
     except StorageError:
         raise
-    except OSError as error:
-        raise _refused(path, error.strerror or str(error), advice) from error
     except Exception as error:
-        reason = str(error)
-        if not any(words in reason.lower() for words in _FULL):
+        reason = (
+            (error.strerror or str(error)) if isinstance(error, OSError) else str(error)[:120].rstrip(".")
+        )
+        if not isinstance(error, OSError) and not any(words in reason.lower() for words in _FULL):
             raise
-        raise _refused(path, reason[:120].rstrip("."), advice) from error
+        raise StorageError(f"cannot write {os.fspath(path)[-200:]!r}: {reason}. {advice}") from error
 
 
-def _refused(path: str | os.PathLike[str], reason: str, advice: str) -> StorageError:
-    return StorageError(f"cannot write {os.fspath(path)[-200:]!r}: {reason}. {advice}")
-
-
-# Hidden places in which files grow until they are whole, and what becomes of them when a process dies.
-#
-# A scratch place is locked while its process lives. What is not locked was left behind: the next write to
-# the same path removes it.
-
-if sys.platform != "win32":
-    import fcntl
+# Hidden places in which files grow until they are whole. Each is named after its process: the next write to the same
+# path removes those of processes that are gone.
 
 NEW, _OLD = ".uds_lens.part", ".uds_lens.old"
 _SPILLED = "uds_lens-spilled-"
-_RANDOM = re.compile(r"[a-z0-9_]{8}")
+_OWNER = r"([0-9a-f]{12})-(\d{1,10})-(\d{1,20})-[0-9a-f]{8}"
+_SCRATCH = re.compile(rf"(?s:(\..*\.){_OWNER}({re.escape(NEW)}|{re.escape(_OLD)}))")
+_SPILL = re.compile(rf"({_SPILLED}){_OWNER}()")
 _LONGEST = 120
 """Bytes of a name that are kept in that of its scratch place: systems allow 255."""
+_FORGOTTEN = 7 * 24 * 3600
+"""Seconds after which a scratch place of another machine, or of this one before it was restarted, counts as left."""
+
+
+_IN_USE: set[str] = set()
+"""Names of the scratch places of this process."""
+
+
+def _owned() -> str:
+    return "{}-{}-{}".format(*this_process()) + f"-{secrets.token_hex(4)}"
+
+
+def _left_behind(folder: Path, pattern: re.Pattern[str], prefix: str) -> list[Path]:
+    """Scratch places in a folder whose process is gone."""
+    found = []
+    for name in _listed(folder):
+        match = pattern.fullmatch(name)
+        if match and match[1] == prefix:
+            with suppress(OSError):
+                owner = ProcessId(match[2], int(match[3]), int(match[4]))
+                gone = name not in _IN_USE if owner == this_process() else is_gone(owner)
+                if gone or time.time() - os.lstat(folder / name).st_mtime > _FORGOTTEN:
+                    found.append(folder / name)
+    return found
+
+
+def _prefix(path: Path) -> str:
+    name = path.name
+    if len(os.fsencode(name)) > _LONGEST:
+        name = f"{name[:30]}-{hashlib.blake2b(os.fsencode(name), digest_size=6).hexdigest()}"
+    return f".{name}."
 
 
 @contextmanager
-def scratch_file(path: Path) -> Iterator[Path]:
-    """An empty hidden neighbour of `path`, gone afterwards if it is still there."""
-    with _scratch(path, NEW, is_file=True) as place:
-        yield place
-
-
-@contextmanager
-def scratch_directory(path: Path, *, holds_old: bool = False) -> Iterator[Path]:
-    """The same as a directory; `holds_old` says that what stood at `path` is moved into it for a moment."""
-    with _scratch(path, _OLD if holds_old else NEW, is_file=False) as place:
-        yield place
-
-
-class SpillFolder:
-    """A directory for what does not fit into memory. It goes with this object; those of dead processes go before."""
-
-    path: Path
-    """The directory."""
-
-    def __init__(self) -> None:
-        for place in _scratch_entries(Path(tempfile.gettempdir())):
-            if place.name.startswith(_SPILLED):
-                _remove_unless_locked(place)
-        held = _held(lambda: Path(tempfile.mkdtemp(prefix=_SPILLED)))
-        self.path = held.__enter__()
-        self._close = weakref.finalize(self, held.__exit__, None, None, None)
-
-    def close(self) -> None:
-        """Remove it."""
-        self._close()
-
-
-def remove_left_behind(path: Path) -> None:
-    """Remove the scratch places of writes to `path` whose process died; put back what such a write had moved away."""
-    prefix = _prefix(path)
-    for place in _scratch_entries(path.parent):
-        suffix = next((end for end in (NEW, _OLD) if place.name.endswith(end)), None)
-        if suffix is None or not place.name.startswith(prefix):
-            continue
-        if not _RANDOM.fullmatch(place.name[len(prefix) : -len(suffix)]):
-            continue
-        if suffix == _OLD and not os.path.lexists(path):
-            with _lock_of(place) as free:
-                if free:
-                    with suppress(OSError):
-                        os.rename(place / "old", path)
-        _remove_unless_locked(place)
-
-
-@contextmanager
-def _scratch(path: Path, suffix: str, *, is_file: bool) -> Iterator[Path]:
-    def create() -> Path:
-        where, prefix = path.parent, _prefix(path)
-        if not is_file:
-            return Path(tempfile.mkdtemp(dir=where, prefix=prefix, suffix=suffix))
-        descriptor, name = tempfile.mkstemp(dir=where, prefix=prefix, suffix=suffix)
-        os.close(descriptor)
-        return Path(name)
-
-    remove_left_behind(path)
-    with _held(create) as place:
-        yield place
-
-
-@contextmanager
-def _held(create: Callable[[], Path]) -> Iterator[Path]:
-    """Create a place and lock it. Whoever cleans up may have taken it in between: then another is created."""
-    while True:
-        place = create()
-        with _lock_of(place, wait=True):
-            if not place.exists():
-                continue
-            try:
-                yield place
-            finally:
-                _remove(place)
-            return
-
-
-@contextmanager
-def _lock_of(place: Path, *, wait: bool = False) -> Iterator[bool]:
-    """Lock a file or directory until the block ends; False where another process holds it, or locks do not exist."""
-    if sys.platform == "win32":  # there nothing is taken for left behind
-        yield False
-        return
+def _scratch(path: Path, suffix: str = NEW) -> Iterator[Path]:
+    """An unused hidden neighbour of `path`, gone afterwards if it is still there."""
+    for place in _left_behind(path.parent, _SCRATCH, _prefix(path)):
+        _remove(place)
+    place = path.parent / f"{_prefix(path)}{_owned()}{suffix}"
+    _IN_USE.add(place.name)
     try:
-        descriptor = os.open(place, os.O_RDONLY)
-    except OSError:
-        yield False
-        return
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-            free = True
-        except OSError:
-            free = False
-        yield free
+        yield place
     finally:
-        os.close(descriptor)
-
-
-def _remove_unless_locked(place: Path) -> None:
-    with _lock_of(place) as free:
-        if free:
+        if suffix == NEW or os.path.lexists(path):
             _remove(place)
+        _IN_USE.discard(place.name)
+
+
+def _put_back(path: Path) -> None:
+    """Bring back what a save has moved away; one that is under way tries again."""
+    if not os.path.lexists(path):
+        for name in _listed(path.parent):
+            match = _SCRATCH.fullmatch(name)
+            if match and match[1] == _prefix(path) and name.endswith(_OLD):
+                with suppress(OSError):
+                    os.rename(path.parent / name, path)
+
+
+def settled(path: str | os.PathLike[str]) -> Path:
+    """Return the path of a directory to read, which a save that was killed may have moved away a moment before."""
+    _put_back(Path(os.path.realpath(located(path))))
+    return located(path)
+
+
+def _listed(folder: Path) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
 
 
 def _remove(place: Path) -> None:
@@ -329,18 +312,30 @@ def _remove(place: Path) -> None:
             place.unlink()
 
 
-def _scratch_entries(folder: Path) -> list[Path]:
-    try:
-        return list(folder.iterdir())
-    except OSError:
-        return []
+class SpillFolder:
+    """A directory for what does not fit into memory. It goes with this object; those of dead processes go before."""
+
+    path: Path
+    """The directory."""
+
+    def __init__(self) -> None:
+        top = Path(tempfile.gettempdir())
+        for place in _left_behind(top, _SPILL, _SPILLED):
+            _remove(place)
+        self.path = top / f"{_SPILLED}{_owned()}"
+        _IN_USE.add(self.path.name)
+        with writing(self.path, advice=IN_TEMPORARY):
+            os.mkdir(self.path, 0o700)
+        self._close = weakref.finalize(self, _remove_here, self.path, os.getpid())
+
+    def close(self) -> None:
+        """Remove it."""
+        self._close()
 
 
-def _prefix(path: Path) -> str:
-    name = path.name
-    if len(os.fsencode(name)) > _LONGEST:
-        name = f"{name[:30]}-{hashlib.blake2b(os.fsencode(name), digest_size=6).hexdigest()}"
-    return f".{name}."
+def _remove_here(place: Path, pid: int) -> None:
+    if os.getpid() == pid:  # not in a forked child that ends
+        _remove(place)
 
 
 _TRIES = 20
@@ -348,29 +343,28 @@ _TRIES = 20
 
 
 def atomic_write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
-    """Write `content` to a temporary neighbour, flush it to disk, and move it into place.
+    """Write a file beside its place, flush it to disk, and move it there.
 
     Raises:
-        StorageError: The system refuses (disk full, no permission ...); what stood there is as it was.
+        StorageError: The system refuses (disk full, no permission ...); what was there is unchanged.
     """
     path = located(path)
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with scratch_file(path) as place:
+        with _scratch(path) as place:
             _write(place, content)
-            os.chmod(place, 0o666 & ~_umask())
             os.replace(place, path)
 
 
 def atomic_write_text(path: str | os.PathLike[str], content: str) -> None:
-    """`atomic_write_bytes` for text, as UTF-8. Halves of characters, which no file can hold, are written escaped."""
+    """Write text as `atomic_write_bytes`, in UTF-8. Halves of characters, which no file can hold, are escaped."""
     atomic_write_bytes(path, content.encode("utf-8", "backslashreplace"))
 
 
 def atomic_files(
     path: str | os.PathLike[str], files: Mapping[str, bytes], *, own: Collection[str] = ()
 ) -> None:
-    """Write a directory of files at once; what else stands in it, beside these and `own`, stays.
+    """Write a directory of files at once; what else is in it, beside these and `own`, stays.
 
     Args:
         path: The directory.
@@ -378,7 +372,7 @@ def atomic_files(
         own: Names that an earlier write may have left and that go.
 
     Raises:
-        StorageError: The system refuses; what stood there is as it was.
+        StorageError: The system refuses; what was there is unchanged.
     """
     with atomic_directory(path, own={*files, *own}) as folder, writing(located(path)):
         for name, content in files.items():
@@ -387,31 +381,28 @@ def atomic_files(
 
 @contextmanager
 def atomic_directory(path: str | os.PathLike[str], *, own: Collection[str] | None = None) -> Iterator[Path]:
-    """Yield an empty sibling directory that takes the place of `path` when the block ends well.
+    """Yield an empty directory beside `path` that takes its place when the block ends well.
 
-    A block that raises, or a process that dies, leaves what stood at `path` as it was.
+    Where the block raises, or the process dies, what was at `path` is unchanged.
 
     Args:
         path: The directory.
-        own: Names in it that are replaced; everything else that stands there is kept. None replaces all.
+        own: Names in it that are replaced; everything else there is kept. None replaces all.
 
     Raises:
-        StorageError: The system refuses; what stood there is as it was.
+        StorageError: The system refuses; what was there is unchanged.
     """
     path = Path(os.path.realpath(located(path)))
-    with ExitStack() as stack:
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _put_back(path)
+    with _scratch(path) as place:
         with writing(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            place = stack.enter_context(scratch_directory(path))
+            os.mkdir(place)
         yield place
         with writing(path):
-            _open_to_others(place)
-            keep = own is not None and path.is_dir()
-            if keep:
-                _link_others(path, place, own or ())
-            _swap(place, path)
-            if keep:
-                _move_others(place, path, own or ())
+            _finish(place)
+            _put(place, path, own)
 
 
 def _write(file: Path, content: bytes) -> None:
@@ -421,75 +412,74 @@ def _write(file: Path, content: bytes) -> None:
         os.fsync(stream.fileno())
 
 
-def _swap(new: Path, path: Path) -> None:
-    """Put a directory in the place of another, or of none, though others may do so too."""
+def _finish(folder: Path) -> None:
+    """Open all files to others as the umask says (those of safetensors are private), and flush them to disk."""
+    mode = os.stat(folder).st_mode
+    for place, _, names in os.walk(folder):
+        for name in names:
+            file = os.path.join(place, name)
+            os.chmod(file, mode & 0o666)
+            descriptor = os.open(file, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+
+def _put(new: Path, path: Path, own: Collection[str] | None) -> None:
+    """Put a directory in the place of another, or of none, though other processes may do so too.
+
+    For a moment there is neither: what was there is then hidden beside it, and put back by whoever finds it.
+    """
     for _ in range(_TRIES):
-        if not path.exists():
+        if not os.path.lexists(path):
             if _renamed(new, path):
                 return
-        elif _exchange(new, path) or _replaced(new, path):
-            return
-    raise StorageError(f"{str(path)!r} is being written by other processes: save somewhere else.")
+            continue
+        if own is not None:
+            _copy_others(path, new, own)
+        with _scratch(path, _OLD) as old:
+            try:
+                os.rename(path, old)
+            except FileNotFoundError:
+                continue
+            try:
+                done = _renamed(new, path)
+            except BaseException:
+                _put_back(path)
+                raise
+            if done:
+                if own is not None:
+                    _move_late(old, path, own)
+                return
+    raise StorageError(f"{_short(path)} is being written by other processes: save somewhere else.")
 
 
 def _renamed(new: Path, path: Path) -> bool:
-    """Rename; False where somebody else has put a directory there in the meantime."""
+    """Rename; False where another process has put a directory there in the meantime."""
     try:
         os.rename(new, path)
     except OSError:
-        if path.exists():
+        if os.path.lexists(path):
             return False
         raise
     return True
 
 
-def _replaced(new: Path, path: Path) -> bool:
-    """Without an atomic exchange there is a moment with neither: what stood there then lies in a scratch place."""
-    with scratch_directory(path, holds_old=True) as old:
-        try:
-            os.rename(path, old / "old")
-        except FileNotFoundError:
-            return False
-        try:
-            os.rename(new, path)
-        except BaseException:
-            os.rename(old / "old", path)
-            raise
-        os.rename(old / "old", new)
-    return True
-
-
-def _exchange(one: Path, other: Path) -> bool:
-    """Let two paths change places in one step (Linux); False where the system cannot."""
-    rename = getattr(ctypes.CDLL(None), "renameat2", None) if sys.platform == "linux" else None
-    if rename is None:
-        return False
-    here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
-    return rename(here, os.fsencode(one), here, os.fsencode(other), exchange) == 0
-
-
-def _link_others(old: Path, new: Path, own: Collection[str]) -> None:
-    """Bring what is not `own` into the new directory before it takes over, so that no moment lacks it."""
+def _copy_others(old: Path, new: Path, own: Collection[str]) -> None:
+    """Copy what is not `own` before the new directory takes over, so that no moment lacks it."""
     for entry in list(os.scandir(old)):
-        if entry.name in own or entry.name.endswith(NEW):
-            continue
         target = new / entry.name
+        if entry.name in own or is_scratch(entry.name) or os.path.lexists(target):
+            continue
         if entry.is_dir(follow_symlinks=False):
-            shutil.copytree(entry.path, target, symlinks=True, copy_function=_link)
+            shutil.copytree(entry.path, target, symlinks=True)
         else:
-            _link(entry.path, str(target))
+            shutil.copy2(entry.path, target, follow_symlinks=False)
 
 
-def _link(source: str, target: str, *, follow_symlinks: bool = False) -> None:
-    """A second name for a file; a copy where the system has no such thing."""
-    try:
-        os.link(source, target, follow_symlinks=False)
-    except (OSError, NotImplementedError):
-        shutil.copy2(source, target, follow_symlinks=False)
-
-
-def _move_others(old: Path, new: Path, own: Collection[str]) -> None:
-    """Bring what came into the old directory since."""
+def _move_late(old: Path, new: Path, own: Collection[str]) -> None:
+    """Move what came into the old directory after that."""
     for entry in list(os.scandir(old)):
         target = new / entry.name
         if entry.name in own:
@@ -498,24 +488,7 @@ def _move_others(old: Path, new: Path, own: Collection[str]) -> None:
             with suppress(OSError):
                 os.rename(entry.path, target)
         elif entry.is_dir(follow_symlinks=False) and target.is_dir():
-            _move_others(Path(entry.path), target, ())
-
-
-def _open_to_others(folder: Path) -> None:
-    """Modes as the umask says: a scratch place is private, and so are the files that safetensors writes."""
-    mask = _umask()
-    os.chmod(folder, 0o777 & ~mask)
-    for place, folders, files in os.walk(folder):
-        for name in folders:
-            os.chmod(os.path.join(place, name), 0o777 & ~mask)
-        for name in files:
-            os.chmod(os.path.join(place, name), 0o666 & ~mask)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+            _move_late(Path(entry.path), target, ())
 
 
 # Files read once and whole: what is checked is what is parsed.
@@ -525,7 +498,7 @@ LARGEST = 8 << 30
 
 
 def read_file(path: str | os.PathLike[str], *, most: int = LARGEST) -> bytes:
-    """The bytes of a regular file; devices and pipes, which never end, are refused.
+    """Read a regular file; devices and pipes, which never end, are refused.
 
     Args:
         path: The file.
@@ -534,30 +507,33 @@ def read_file(path: str | os.PathLike[str], *, most: int = LARGEST) -> bytes:
     Raises:
         ResultFormatError: It is missing, no file, too large, or the system cannot read it.
     """
-    path = Path(path)
-    told = repr(str(path)[-200:])
+    name = _short(Path(path))
+
+    def at_once(file: str, flags: int) -> int:
+        return os.open(file, flags | getattr(os, "O_NONBLOCK", 0))
+
     try:
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise ResultFormatError(f"{told} cannot be read: {reason}.") from error
-    state = os.fstat(descriptor)
-    if not stat.S_ISREG(state.st_mode):
-        os.close(descriptor)
-        raise ResultFormatError(f"{told} cannot be read: it is no regular file.")
-    with open(descriptor, "rb") as file:
-        if state.st_size > most:
-            raise ResultFormatError(
-                f"{told} has {state.st_size >> 20} MiB: expected at most {most >> 20} MiB. Is it the right file?"
-            )
-        try:
+        with open(path, "rb", opener=at_once) as file:
+            state = os.fstat(file.fileno())
+            if not stat.S_ISREG(state.st_mode):
+                raise ResultFormatError(f"{name} cannot be read: it is no regular file.")
+            if state.st_size > most:
+                raise ResultFormatError(
+                    f"{name} has {state.st_size >> 20} MiB: expected at most {most >> 20} MiB. Is it the right file?"
+                )
             return file.read(most + 1)
-        except (OSError, MemoryError) as error:
-            raise ResultFormatError(f"{told} cannot be read: {error}.") from error
+    except ResultFormatError:
+        raise
+    except IsADirectoryError as error:
+        raise ResultFormatError(f"{name} cannot be read: it is no regular file.") from error
+    except (OSError, ValueError, MemoryError) as error:
+        raise ResultFormatError(
+            f"{name} cannot be read: {getattr(error, 'strerror', None) or error}."
+        ) from error
 
 
 def sha256_bytes(content: bytes) -> str:
-    """Hexadecimal SHA-256.
+    """Return the hexadecimal SHA-256.
 
     >>> sha256_bytes(b"")[:8]
     'e3b0c442'
@@ -566,18 +542,9 @@ def sha256_bytes(content: bytes) -> str:
 
 
 def sha256_file(path: str | os.PathLike[str]) -> str:
-    """Hexadecimal SHA-256 of a file's bytes."""
-    with open(path, "rb") as file:
-        return (
-            hashlib.file_digest(file, "sha256").hexdigest()
-            if hasattr(hashlib, "file_digest")
-            else _sha256(file)
-        )
-
-
-def _sha256(file: BinaryIO) -> str:
-    """`hashlib.file_digest`, which Python 3.10 lacks."""
+    """Return the hexadecimal SHA-256 of a file's bytes."""
     digest = hashlib.sha256()
-    for chunk in iter(lambda: file.read(1 << 20), b""):
-        digest.update(chunk)
+    with open(path, "rb") as file:
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
     return digest.hexdigest()

@@ -10,7 +10,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
-from uds_lens._storage import atomic_write_text, require_fresh
+from uds_lens._storage import atomic_write_text, generator, require_fresh
 from uds_lens.data import ForgetExample, entity_span
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def review_page(annotations: Annotations) -> str:
     rows = "".join(map(_row, annotations.examples, annotations.findings))
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="generator" content="uds_lens annotate"><title>Entities to review</title>'
+        f"{generator()}<title>Entities to review</title>"
         f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style></head><body>\n'
         f"<h1>Entities to review</h1>\n<p>{len(annotations.examples)} answers: {counts}. In colour: the words that an "
         'audit scores. <mark>Found</mark>, <mark class="given">given</mark>, <span class="none">none</span>.</p>\n'

@@ -6,106 +6,55 @@ import csv
 import io
 import json
 import stat
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from uds_lens._storage import tables
+from uds_lens._storage.tables import LargeTableError, column_names, read_parquet
 from uds_lens.data._examples import named, place, plain, short
 from uds_lens.errors import DataError
 
-if TYPE_CHECKING:
-    from pyarrow.parquet import ParquetFile
-
-
-# Rows from Parquet files, with the memory they may take bounded before it is taken.
-#
-# A file of two kilobytes can promise any number of values: equal ones are stored once. So only the columns
-# that are needed are read, row and byte counts are looked at first, and rows come in pieces.
-
-MOST_ROWS = 5_000_000
-MOST_BYTES = 1 << 30
-"""Rows, and bytes of the columns that are needed, that a file may have."""
-
 
 def parquet_names(path: Path) -> list[str]:
-    """Names of all columns."""
-    return list(_opened(path).schema_arrow.names)
+    """Return the names of all columns of a Parquet file."""
+    with _readable(path):
+        return column_names(path)
 
 
 def parquet_rows(path: Path, columns: Collection[str] | None = None) -> list[dict[str, Any]]:
-    """Rows of a Parquet file.
+    """Read the rows of a Parquet file, as one mapping from column name to cell per row.
 
     Args:
         path: The file.
         columns: What to read; other columns are not touched. None reads all.
 
-    Returns:
-        One mapping from column name to cell per row.
-
     Raises:
         DataError: The file is broken, repeats a column name, holds more than fits, or a value Python has no room for.
     """
-    file = _opened(path)
-    names = list(file.schema_arrow.names)
+    names = parquet_names(path)
     if len(set(names)) < len(names):
         raise DataError(f"{place(path)}: column names must differ; got {named(names, quote='')}.")
-    wanted = names if columns is None else [name for name in names if name in columns]
-    step = _rows_at_once(file, path, set(wanted))
-    rows: list[dict[str, Any]] = []
-    taken = 0
+    with _readable(path):
+        table = read_parquet(path, columns=columns)
+        return table.to_pylist() if table.column_names else [{}] * table.num_rows
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
     try:
-        for batch in file.iter_batches(batch_size=step, columns=wanted):
-            taken += batch.nbytes
-            if taken > MOST_BYTES:
-                raise _too_large(path)
-            rows += batch.to_pylist() if wanted else [{}] * batch.num_rows
-    except DataError:
-        raise
-    except (
-        Exception
-    ) as error:  # Arrow raises its own, and ValueError, OverflowError, UnicodeDecodeError for single values
-        raise _broken(path, error) from error
-    return rows
-
-
-def _opened(path: Path) -> ParquetFile:
-    import pyarrow.parquet
-
-    try:
-        return pyarrow.parquet.ParquetFile(path)
-    except Exception as error:  # as above
-        raise _broken(path, error) from error
-
-
-def _rows_at_once(file: ParquetFile, path: Path, wanted: set[str]) -> int:
-    """Rows per piece, so that even equal values that were stored once fit when they are written out."""
-    told = file.metadata
-    if told.num_rows > MOST_ROWS:
+        yield
+    except LargeTableError as error:
         raise DataError(
-            f"{place(path)}: {told.num_rows} rows; a file of examples may have {MOST_ROWS}. Split it, or pass rows."
-        )
-    sizes: dict[str, int] = dict.fromkeys(wanted, 0)
-    for group in range(told.num_row_groups):
-        for column in range(told.num_columns):
-            chunk = told.row_group(group).column(column)
-            path_in_file = f"{chunk.path_in_schema}."
-            name = next((name for name in wanted if path_in_file.startswith(f"{name}.")), None)
-            if name is not None:
-                sizes[name] += max(0, chunk.total_uncompressed_size)
-    if sum(sizes.values()) > MOST_BYTES:
-        raise _too_large(path)
-    return max(1, min(65_536, MOST_BYTES // max(1, *sizes.values(), 1)))
-
-
-def _too_large(path: Path) -> DataError:
-    return DataError(
-        f"{place(path)}: its columns need more than {MOST_BYTES >> 30} GiB once they are unpacked; "
-        "a file of examples may need that much. Split it, or pass rows."
-    )
-
-
-def _broken(path: Path, error: Exception) -> DataError:
-    return DataError(f"{place(path)}: not a readable Parquet file: {plain(error)} ({type(error).__name__}).")
+            f"{place(path)}: its columns need more than {tables.MOST_BYTES >> 30} GiB once they are unpacked, or it "
+            f"has more than {tables.MOST_ROWS} rows. Split it, or pass rows."
+        ) from error
+    except Exception as error:  # of Arrow, and ValueError or OverflowError for single values
+        cause = error.__cause__ or error
+        raise DataError(
+            f"{place(path)}: not a readable Parquet file: {plain(cause)} ({type(cause).__name__})."
+        ) from error
 
 
 Rows = list[Any]

@@ -1,4 +1,4 @@
-"""Would it work? What is installed, what the machine has, and whether models and data fit an audit."""
+"""Checks before an audit: the installation, the machine, models and data."""
 
 import lazy_loader
 

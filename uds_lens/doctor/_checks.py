@@ -1,4 +1,4 @@
-"""`Finding`: one thing that was looked at."""
+"""Check an installation, a machine, models and data before an audit, without loading any weights."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import platform
 import shutil
 import tempfile
+import zipfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -28,22 +29,22 @@ Verdict: TypeAlias = Literal["ok", "note", "problem"]
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at, what was found, and what to do about it."""
+    """One check: its subject, its outcome, and how to fix it."""
 
     what: str
-    """What was looked at: a package, a device, a model."""
+    """The subject: a package, a device, a model."""
 
     verdict: Verdict
-    """Whether it will do."""
+    """The outcome."""
 
     found: str
-    """What is there."""
+    """The outcome in words."""
 
     fix: str | None = None
-    """What to do, where something is to be done."""
+    """What to do about it; None if nothing."""
 
 
-# What is installed, which devices there are, how much room, and whether the Hub is asked.
+# The installation and the machine.
 
 _CORE = ("torch", "transformers", "transformer-lens")
 _FOR = {
@@ -61,17 +62,17 @@ _FOR = {
 
 _GIB = 2**30
 _LITTLE = 2.0
-"""GiB below which room is worth a word."""
+"""GiB of free memory or disk below which a note is due."""
 
 
 def examine_environment(*, place: str | os.PathLike[str] = ".") -> list[Finding]:
-    """Look at this installation and this machine. Nothing is downloaded and nobody is asked over the network.
+    """Check this installation and this machine, without the network.
 
     Args:
         place: Where results would be written.
 
     Returns:
-        What was found: versions, packages, devices, memory, room on disks, and whether the Hub is asked.
+        One finding per package, device, disk and memory, and whether the Hub is used.
 
     Example:
         >>> [finding.what for finding in examine_environment()][:2]
@@ -81,6 +82,8 @@ def examine_environment(*, place: str | os.PathLike[str] = ".") -> list[Finding]
 
 
 def _packages() -> Iterator[Finding]:
+    from packaging.specifiers import SpecifierSet
+
     yield Finding("uds-lens", "ok", f"{_installed('uds-lens') or 'run from a folder'}")
     yield Finding("python", "ok", f"{platform.python_version()} on {platform.platform(terse=True)}")
     wanted = _wanted()
@@ -93,8 +96,8 @@ def _packages() -> Iterator[Finding]:
             verdict: Verdict = "note" if module in _FOR else "problem"
             extra = install_command(f"uds-lens[{EXTRA_OF[module]}]") if module in _FOR else pip
             yield Finding(name, verdict, f"not installed{needed}", extra)
-        elif bounds and not _fits(found, bounds):
-            fix = f"{pip}; where another project needs {found}, in an environment of its own"
+        elif bounds and not SpecifierSet(bounds).contains(found, prereleases=True):
+            fix = f"{pip}; if another project needs {found}, in a separate environment"
             yield Finding(name, "problem", f"{found}, expected {bounds}", fix)
         else:
             yield Finding(name, "ok", f"{found}{needed}")
@@ -108,20 +111,14 @@ def _installed(name: str) -> str | None:
 
 
 def _wanted() -> dict[str, str]:
-    """Bounds of versions by package, as this package declares them."""
+    """Return the version bounds of each package that this one declares."""
     from packaging.requirements import Requirement
 
     try:
         lines = distribution("uds-lens").requires or []
     except PackageNotFoundError:
         return {}
-    return {found.name: str(found.specifier) for found in map(Requirement, lines)}
-
-
-def _fits(found: str, bounds: str) -> bool:
-    from packaging.specifiers import SpecifierSet
-
-    return SpecifierSet(bounds).contains(found, prereleases=True)
+    return {requirement.name: str(requirement.specifier) for requirement in map(Requirement, lines)}
 
 
 def _devices() -> Iterator[Finding]:
@@ -134,7 +131,7 @@ def _devices() -> Iterator[Finding]:
     for number in range(torch.cuda.device_count()):
         free, total = torch.cuda.mem_get_info(number)
         name = torch.cuda.get_device_name(number)
-        yield _gib(f"cuda:{number} {name}", free, total, "see with nvidia-smi who holds it")
+        yield _gib(f"cuda:{number} {name}", free, total, "nvidia-smi shows the processes that use it")
     if torch.cuda.device_count() == 0:
         yield Finding("GPU", "note", "none that torch can use", "audits run on the CPU: same results, slower")
 
@@ -154,28 +151,29 @@ def _room(place: Path) -> Iterator[Finding]:
 
 def _gib(what: str, free: int, total: int, fix: str) -> Finding:
     little = free / _GIB < _LITTLE
-    told = f"{free / _GIB:.1f} of {total / _GIB:.1f} GiB free"
-    return Finding(what, "note" if little else "ok", told, fix if little else None)
+    words = f"{free / _GIB:.1f} of {total / _GIB:.1f} GiB free"
+    return Finding(what, "note" if little else "ok", words, fix if little else None)
 
 
 def _hub() -> Iterator[Finding]:
     offline = [name for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE") if _is_set(name)]
     if offline:
-        yield Finding("Hub", "note", f"offline ({' and '.join(offline)} set): only files that are here")
+        yield Finding("Hub", "note", f"offline ({' and '.join(offline)} set): local files only")
     else:
-        yield Finding("Hub", "ok", "asked for models and data that are not here (--offline stops that)")
+        yield Finding("Hub", "ok", "online: missing models and data are downloaded (--offline prevents it)")
     home = Path(os.environ.get("HF_HOME", "~/.cache/huggingface"))
     cache = Path(os.environ.get("HF_HUB_CACHE", home / "hub")).expanduser()
-    yield Finding("Hub cache", "ok", f"{cache}{'' if cache.is_dir() else ', which is not there yet'}")
+    yield Finding("Hub cache", "ok", f"{cache}{'' if cache.is_dir() else ' (does not exist yet)'}")
 
 
 def _is_set(name: str) -> bool:
     return os.environ.get(name, "").upper() in ("1", "ON", "YES", "TRUE")
 
 
-# Whether models and a forget set would do for an audit, found out without opening any weights.
+# Models and a forget set.
 
 _LONGEST = 200
+"""Letters of an error that are shown."""
 
 
 def examine_inputs(
@@ -185,17 +183,17 @@ def examine_inputs(
     config: AuditConfig | None = None,
     options: RunOptions | None = None,
 ) -> list[Finding]:
-    """Look at models and a forget set as an audit would, up to the point where weights are opened.
+    """Check models and a forget set as an audit would, up to the point where weights are loaded.
 
     Args:
         models: Directories or Hub ids by role, `full` first.
         examples: What `load_examples` reads; None looks at models only.
-        config: What would be measured; default `AuditConfig()`.
-        options: How it would be run; default `RunOptions()`.
+        config: Settings of the audit; default `AuditConfig()`.
+        options: How it would run; default `RunOptions()`.
 
     Returns:
-        What was found: each model, whether they fit together, the tokenizer and its chat template, the examples and
-        their entities, the memory that an audit would need.
+        One finding per model, on whether they fit together, on the tokenizer and its chat template, on the examples and
+        their entities, and on the memory that an audit needs.
 
     Example:
         >>> import uds_lens as ul
@@ -204,35 +202,77 @@ def examine_inputs(
         ['ok', 'ok', 'ok']
     """
     config, options = config or AuditConfig(), options or RunOptions()
-    found: list[Finding] = []
+    findings: list[Finding] = []
     infos: dict[str, CheckpointInfo] = {}
     for role, model in models.items():
-        found.append(_model(role, model, options, infos))
+        findings += _model(role, model, options, infos)
     if infos:
-        found += _together(infos)
+        findings += _together(infos)
     rows: list[ForgetExample] = []
     if examples is not None:
-        found.append(_data(examples, rows))
+        findings.append(_data(examples, rows))
     if rows and "full" in infos:
-        found += _entities(models["full"], rows, config, options)
-    return found
+        findings += _entities(models["full"], rows, config, options)
+    return findings
 
 
-def _model(role: str, model: str, options: RunOptions, infos: dict[str, CheckpointInfo]) -> Finding:
-    from uds_lens.models import read_checkpoint_info
+def _model(role: str, model: str, options: RunOptions, infos: dict[str, CheckpointInfo]) -> Iterator[Finding]:
+    from uds_lens.models import checkpoint_folders, read_checkpoint_info
 
     try:
-        infos[role] = read_checkpoint_info(
+        info = read_checkpoint_info(
             model,
             revision=options.revision,
             offline=options.offline,
             trust_remote_code=options.trust_remote_code,
         )
+        folders = [Path(folder).expanduser() for folder in checkpoint_folders(model)]
     except UdsLensError as error:
-        return Finding(role, "problem", _short(error))
-    shape = infos[role].shape
-    told = f"{shape['architecture']}, {shape['depth (layers)']} layers, width {shape['width (d_model)']}"
-    return Finding(role, "ok", f"{model}: {told}")
+        yield Finding(role, "problem", _short(error))
+        return
+    infos[role] = info
+    architecture, *sizes = (
+        info.shape[name] for name in ("architecture", "depth (layers)", "width (d_model)")
+    )
+    yield Finding(role, "ok", f"{model}: {architecture}, {sizes[0]} layers, width {sizes[1]}")
+    for folder in filter(Path.is_dir, folders):
+        yield from _weights(f"{role} weights", folder)
+
+
+def _weights(what: str, folder: Path) -> Iterator[Finding]:
+    """Report pickled weights, those that would run code, and files that are cut; reads no tensor."""
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        pickled = sorted(folder.glob("pytorch_model*.bin")) + sorted(folder.glob("adapter_model*.bin"))
+        if not pickled:
+            yield Finding(what, "problem", f"{folder} holds no weights", "expected *.safetensors in it")
+        for file in pickled:
+            yield _pickled(what, file)
+        return
+    from safetensors import SafetensorError, safe_open
+
+    for file in files:
+        try:
+            with safe_open(file, framework="pt"):
+                pass
+        except (SafetensorError, OSError) as error:
+            yield Finding(
+                what, "problem", f"{file.name} cannot be read: {error}", "download or save it again"
+            )
+
+
+def _pickled(what: str, file: Path) -> Finding:
+    import torch
+
+    fix = "use a checkpoint with *.safetensors (save_pretrained writes them)"
+    try:
+        torch.load(file, map_location="meta", weights_only=True, mmap=zipfile.is_zipfile(file))
+    except Exception as error:  # whatever a broken or hostile pickle raises
+        first = (str(error).strip() or type(error).__name__).splitlines()[0]
+        return Finding(
+            what, "problem", f"{file.name} holds more than tensors, or is broken: {first[:_LONGEST]}", fix
+        )
+    return Finding(what, "note", f"{file.name} is pickled; only its tensors are read", fix)
 
 
 def _together(infos: Mapping[str, CheckpointInfo]) -> Iterator[Finding]:
@@ -241,7 +281,7 @@ def _together(infos: Mapping[str, CheckpointInfo]) -> Iterator[Finding]:
     try:
         tokenizer = check_compatible(infos)
     except UdsLensError as error:
-        yield Finding("together", "problem", _short(error), "name models of one family with one tokenizer")
+        yield Finding("together", "problem", _short(error), "choose models of one family with one tokenizer")
         return
     if len(infos) > 1:
         yield Finding("together", "ok", f"{', '.join(infos)} fit together")
@@ -249,7 +289,7 @@ def _together(infos: Mapping[str, CheckpointInfo]) -> Iterator[Finding]:
     if getattr(tokenizer, "chat_template", None):
         yield Finding("chat template", "ok", "found: --protocol chat works")
     else:
-        yield Finding("chat template", "note", "none: --protocol chat will not work, --protocol raw does")
+        yield Finding("chat template", "note", "none: only --protocol raw works")
 
 
 def _data(examples: str, rows: list[ForgetExample]) -> Finding:
@@ -275,16 +315,16 @@ def _entities(
         return
     usable, skipped = len(plan.encoded.rows), plan.encoded.skipped
     reasons = Counter(row.reason for row in skipped).most_common(3)
-    told = f"found in {usable} of {len(rows)} answers"
+    words = f"found in {usable} of {len(rows)} answers"
     if not usable:
         fix = "give each row an `entity` that occurs in its `answer` (docs: Audit your checkpoints)"
-        yield Finding("entities", "problem", f"{told}; {reasons[0][0]}", fix)
+        yield Finding("entities", "problem", f"{words}; {reasons[0][0]}", fix)
         return
     left = "; ".join(f"{reason} ({count})" for reason, count in reasons)
-    yield Finding("entities", "note" if skipped else "ok", f"{told}{f'; skipped: {left}' if left else ''}")
+    yield Finding("entities", "note" if skipped else "ok", f"{words}{f'; skipped: {left}' if left else ''}")
     estimate = memory_of_audit(full, plan, n_sources=2, config=config, options=options)
     if estimate is None:
-        yield Finding("audit", "note", "its memory is not estimated")
+        yield Finding("audit", "note", "memory not estimated")
     elif estimate.total > estimate.available:
         fix = "--dtype bfloat16, a lower --token-budget, --device-map auto, or another device"
         yield Finding("audit", "problem", str(estimate), fix)

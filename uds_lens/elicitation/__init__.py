@@ -1,4 +1,4 @@
-"""Elicitation: can the answer be made to come out, and would a model that never knew say the same?"""
+"""Elicitation: can the forgotten answers be extracted, and would a model that never knew them say the same?"""
 
 import lazy_loader
 

@@ -9,7 +9,6 @@ sign.
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
@@ -21,16 +20,10 @@ from torch import Tensor
 
 from uds_lens._settings import validated
 from uds_lens._types import NonNegativeInt, PositiveInt
-from uds_lens.elicitation._probes import Answers, Ask, Asking, changed_output, groups_of_one_length
-from uds_lens.elicitation._prompts import (
-    Access,
-    Context,
-    Injection,
-    Prompt,
-    Skip,
-    keyed_seed,
-    name_with_settings,
-)
+from uds_lens.elicitation._asking import Answers, Ask, Asking, changed_output, groups_of_one_length
+from uds_lens.elicitation._options import Access, Injection
+from uds_lens.elicitation._probes import name_pattern, name_with_settings
+from uds_lens.elicitation._prompts import Context, Prompt, Skip, keyed_seed
 from uds_lens.errors import ConfigError, Setting
 from uds_lens.models import HookedModel
 from uds_lens.patching import row_layout
@@ -40,7 +33,7 @@ from uds_lens.patching._hooks import first_tensor
 @validated
 @dataclass(frozen=True, kw_only=True)
 class ActPert:
-    """Activation perturbation; `elicit` adds its controls by itself.
+    """Perturb activations; `elicit` adds the controls by itself.
 
     Raises:
         ConfigError: A value is outside its range.
@@ -59,14 +52,14 @@ class ActPert:
     """Block whose output is steered, from 0; None is floor(3 L / 8) of L."""
 
     gamma: Annotated[float, Ge(0), Lt(1e6)] = 0.01
-    """Standard deviation of the noise, in units of the embedding; what that means hangs on the model, see the
-    recorded `gamma_rms`, its ratio to the root mean square of the disturbed embeddings."""
+    """Standard deviation of the noise, in units of the embedding. Its effect depends on the model: see the recorded
+    `gamma_rms`, its ratio to the root mean square of the disturbed embeddings."""
 
     copies: PositiveInt = 8
     """Disturbed copies of each prompt."""
 
     antithetic: bool = True
-    """Copies in pairs with opposite noise, whose first order cancels."""
+    """Pair copies with opposite noise, whose first order cancels."""
 
     sign: Literal[1, -1] = 1
     """1 adds the clean states minus the mean of the disturbed ones, as in the paper; -1 is a control."""
@@ -85,15 +78,15 @@ class ActPert:
 
     @property
     def controls(self) -> tuple[ActPert, ...]:
-        """What has to stand beside it: the opposite sign, and a random direction."""
+        """The opposite sign, and a random direction."""
         if self.sign == -1 or self.direction == "random":
             return ()
         return (dataclasses.replace(self, sign=-1), dataclasses.replace(self, direction="random"))
 
     def prompt(self, prompt: Prompt, context: Context) -> Prompt:
-        """The plain question; skipped where it does not name the subject."""
+        """Return the plain question; skip where it does not name the subject."""
         subject = context.example.subject
-        if subject is None or _name(subject).search(prompt.question) is None:
+        if subject is None or name_pattern(subject).search(prompt.question) is None:
             raise Skip("the question does not name the subject, whose embedding is disturbed")
         return prompt
 
@@ -101,34 +94,34 @@ class ActPert:
         """Generate with the direction added once, to the states of the prompt."""
         layer = self.chosen_layer(model)
         texts: list[tuple[str, ...]] = [()] * len(asks)
-        told: list[dict[str, float]] = [{}] * len(asks)
-        samples = asking.options.samples if asking.decoding == "sampled" else 1
-        size = max(1, asking.options.rows_at_once // samples)
+        details: list[dict[str, float]] = [{}] * len(asks)
         prefilled = 0
         prompts = [ask.rendered.ids for ask in asks]
-        for rows in groups_of_one_length(model, prompts, size, asking.options.max_new_tokens):
-            found = [self.delta(model, asks[row], seed=asking.options.seed) for row in rows]
-            steer = torch.stack([delta for delta, _ in found])
-            ids = [prompts[row] for row in rows]
+        samples = asking.options.samples if asking.decoding == "sampled" else 1
+        for rows in groups_of_one_length(model, prompts, asking.options, samples=samples):
+            deltas, rms = zip(
+                *(self.delta(model, asks[row], seed=asking.options.seed) for row in rows), strict=True
+            )
+            steer = torch.stack(deltas)
             with changed_output(
                 model.anatomy.layers[layer],
                 lambda states, steer=steer: states + steer.to(states),  # type: ignore[misc]
-                length=len(ids[0]),
+                length=steer.shape[1],
             ):
-                some = asking.generate(model, [asks[row] for row in rows], ids)
-            prefilled += some.prefilled
-            for n, (row, (delta, rms)) in enumerate(zip(rows, found, strict=True)):
-                texts[row] = some.texts[n]
-                told[row] = {
+                new = asking.generate(model, [asks[row] for row in rows], [prompts[row] for row in rows])
+            prefilled += new.prefilled
+            for n, row in enumerate(rows):
+                texts[row] = new.texts[n]
+                details[row] = {
                     "layer": layer,
-                    "gamma_rms": rms,
-                    "delta_norm": float(delta.norm(dim=-1).mean()),
-                    "endless": some.endless[n],
+                    "gamma_rms": rms[n],
+                    "delta_norm": float(deltas[n].norm(dim=-1).mean()),
+                    "endless": new.endless[n],
                 }
-        return Answers([ask.rendered.text for ask in asks], texts, told, prefilled)
+        return Answers([ask.rendered.text for ask in asks], texts, details, prefilled)
 
     def chosen_layer(self, model: HookedModel) -> int:
-        """The block that is steered.
+        """Return the block that is steered.
 
         Raises:
             ConfigError: The model has no such block.
@@ -142,7 +135,7 @@ class ActPert:
 
     @torch.no_grad()
     def delta(self, model: HookedModel, ask: Ask, *, seed: int) -> tuple[Float[Tensor, "pos d_model"], float]:
-        """What is added to the states of a prompt, and gamma over the root mean square of the disturbed embeddings.
+        """Return what is added to a prompt's states, and gamma over the root mean square of the disturbed embeddings.
 
         `sign (A - mean_j A_j)`, A the states that leave the block, A_j those with noise `gamma eta_j` on the subject's
         embeddings; the noise depends on seed and example only.
@@ -150,18 +143,15 @@ class ActPert:
         ids = torch.tensor([ask.rendered.ids], device=model.device)
         at = subject_positions(model, ask).to(model.device)
         generator = torch.Generator().manual_seed(keyed_seed(seed, ask.id, "actpert"))
-        width = model.hf.get_input_embeddings()(ids).shape[-1]
+        layer, width = self.chosen_layer(model), model.hf.get_input_embeddings()(ids).shape[-1]
         count = self.copies // 2 if self.antithetic else self.copies
         noise = torch.randn(count, ids.shape[1], width, generator=generator, dtype=torch.float32)
         noise = torch.cat([noise, -noise]) if self.antithetic else noise
         noise = noise.to(model.device) * self.gamma * at[None, :, None]
-        clean, embedded = _states(model, ids, self.chosen_layer(model), None)
+        clean, embedded = _states(model, ids, layer, None)
         at_once = self.copies if row_layout(model).side is not None else 1
         disturbed = torch.cat(
-            [
-                _states(model, ids.expand(len(some), -1), self.chosen_layer(model), some)[0]
-                for some in noise.split(at_once)
-            ]
+            [_states(model, ids.expand(len(n), -1), layer, n)[0] for n in noise.split(at_once)]
         )
         delta = (clean - disturbed.mean(0, keepdim=True))[0]
         if self.direction == "random":
@@ -172,25 +162,21 @@ class ActPert:
 
 
 def subject_positions(model: HookedModel, ask: Ask) -> Bool[Tensor, "pos"]:
-    """Tokens of the prompt that overlap the subject's name in the question."""
+    """Mark the tokens of the prompt that overlap the subject's name in the question."""
     text, question = ask.rendered.text, ask.rendered.prompt.question
     start = text.rindex(question)
-    spans = [
-        (start + found.start(), start + found.end()) for found in _name(ask.subject or "").finditer(question)
-    ]
+    names = [(start + m.start(), start + m.end()) for m in name_pattern(ask.subject or "").finditer(question)]
     tokenizer = model.tokenizer
     assert tokenizer is not None  # prompts were made with it
     coded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
-    offsets = coded["offset_mapping"]
-    lead = len(ask.rendered.ids) - len(offsets)  # special tokens before the text
-    hit = [any(a < stop and b > begin for begin, stop in spans) for a, b in offsets]
-    return torch.tensor([False] * lead + hit)
+    hit = [any(a < stop and b > begin for begin, stop in names) for a, b in coded["offset_mapping"]]
+    return torch.tensor([False] * (len(ask.rendered.ids) - len(hit)) + hit)  # special tokens before the text
 
 
 def _states(
     model: HookedModel, ids: Tensor, layer: int, noise: Tensor | None
 ) -> tuple[Float[Tensor, "row pos d_model"], Float[Tensor, "row pos d_model"]]:
-    """States that leave a block, and the embeddings before any noise."""
+    """Return the states that leave a block, and the embeddings before any noise."""
     kept: list[Tensor] = []
     embedded: list[Tensor] = []
 
@@ -207,7 +193,3 @@ def _states(
     finally:
         handle.remove()
     return kept[0], embedded[0].float()
-
-
-def _name(subject: str) -> re.Pattern[str]:
-    return re.compile(r"(?<!\w)" + r"\s+".join(map(re.escape, subject.split())) + r"(?!\w)", re.IGNORECASE)

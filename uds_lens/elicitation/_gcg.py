@@ -1,37 +1,32 @@
-"""A suffix after the question: where its tokens stand, what a model has to say for it, and what that costs.
+"""GCG: a suffix of ordinary tokens, found by gradient and trial, after which a model begins with an affirmative phrase.
 
-Optimisers work for an affirmative beginning and never see the answer; what they hand over is a beginning, which is cut
-off before scoring.
+Reference: Zou et al. 2023 (arXiv 2307.15043). Here a step is taken only if the loss falls (`accept="always"` is the
+original), and a candidate survives only if the whole prompt, written out and tokenised again, gives its tokens: what is
+reported is a text that anyone can type. The optimiser never sees the answer; its target is cut off before scoring.
 """
 
 from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from uds_lens._compat.transformers import keeps_plain_keys, shared_cached_row
 from uds_lens._progress import progress
 from uds_lens._settings import validated
-from uds_lens._types import PositiveInt
+from uds_lens._types import PositiveInt, Protocol
 from uds_lens.data import continuation_text, prompt_ids
-from uds_lens.elicitation._probes import Answers, Ask, Asking, changed_output
-from uds_lens.elicitation._prompts import (
-    Access,
-    Context,
-    Injection,
-    Prompt,
-    Skip,
-    keyed_seed,
-    name_with_settings,
-    written,
-)
+from uds_lens.elicitation._asking import Answers, Ask, Asking, changed_output
+from uds_lens.elicitation._options import Access, Injection
+from uds_lens.elicitation._probes import name_with_settings
+from uds_lens.elicitation._prompts import Context, Prompt, Skip, keyed_seed, written
 from uds_lens.errors import ConfigError, Setting
 from uds_lens.models import HookedModel
 from uds_lens.patching import row_layout
@@ -41,23 +36,20 @@ TARGET = "Sure, the answer is"
 
 _MARK = "\x02suffix\x02"
 
+_TRIES = 10
+"""Draws of candidates before a step is given up because none survives being tokenised again."""
 
-class SuffixAudit:
-    """What audits that optimise a suffix share: what they hand over and what is cut off follow from the target."""
+
+class SuffixProbe:
+    """Share what probes with an optimised suffix have in common: all follows from the target."""
 
     access: ClassVar[Access] = "gradients"
     samples_too: ClassVar[bool] = False
 
     target: str
 
-    @property
-    def suffix_length(self) -> int:
-        """Tokens of the suffix."""
-        raise NotImplementedError
-
-    def require_target(self) -> None:
-        """Refuse a target that is no text."""
-        if not isinstance(self.target, str) or not self.target.strip():
+    def __post_init__(self) -> None:
+        if not self.target.strip():
             raise ConfigError(Setting("target"), f" must be a text that is not empty; got {self.target!r}.")
 
     @property
@@ -71,16 +63,25 @@ class SuffixAudit:
         return "" if self.target == "answer" else self.target
 
     def prompt(self, prompt: Prompt, context: Context) -> Prompt:
-        """The plain question."""
+        """Return the plain question."""
         return prompt
 
-    def wanted(self, ask: Ask) -> str:
-        """What the model is to begin with at one row."""
+    def slot(self, model: HookedModel, ask: Ask, asking: Asking) -> Slot:
+        """Return the place after a question, and the tokens that are to follow the prompt."""
+        question = dataclasses.replace(ask.rendered.prompt, question=ask.rendered.prompt.question + _MARK)
+        text = written(question, model.tokenizer, protocol=asking.protocol, chat=asking.options.chat)
+        before, _, after = text.rpartition(_MARK)
+        words = continuation_text(text, self._wanted(ask))
+        assert model.tokenizer is not None
+        ids = model.tokenizer(words, add_special_tokens=False, verbose=False)["input_ids"]
+        return Slot(before, after, tuple(ids), asking.protocol)
+
+    def _wanted(self, ask: Ask) -> str:
         return ask.rendered.prompt.reference if self.target == "answer" else self.target
 
-    def expected_length(self, ask: Ask) -> int:
-        """Tokens of a prompt with suffix and target, roughly: two to a word of the target."""
-        return len(ask.rendered.ids) + self.suffix_length + 2 * len(self.wanted(ask).split())
+    def expected_length(self, ask: Ask, n_suffix: int) -> int:
+        """Estimate the tokens of a prompt with suffix and target: two to a word of the target."""
+        return len(ask.rendered.ids) + n_suffix + 2 * len(self._wanted(ask).split())
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,56 +97,49 @@ class Slot:
     target: tuple[int, ...]
     """Tokens the model has to begin with."""
 
-    protocol: str
+    protocol: Protocol
 
     def text(self, suffix: str) -> str:
-        """The whole prompt."""
+        """Return the whole prompt."""
         return self.before + suffix + self.after
 
-    def ids(self, model: HookedModel, suffix: str) -> list[int]:
-        """Its tokens."""
-        return self.coded(model, [suffix])[0][0]
-
-    def place(self, model: HookedModel, suffix: str) -> slice | None:
-        """Where the suffix's own tokens stand; None where a token crosses its border."""
-        return self.coded(model, [suffix])[0][1]
-
     def coded(self, model: HookedModel, suffixes: Sequence[str]) -> list[tuple[list[int], slice | None]]:
-        """Tokens of the whole prompt with each suffix, and where the suffix's own stand among them."""
+        """Return the tokens of the prompt with each suffix, and the place of the suffix among them.
+
+        The place is None where a token crosses its border.
+        """
         tokenizer = model.tokenizer
         assert tokenizer is not None
         texts = [self.text(suffix) for suffix in suffixes]
-        ids = prompt_ids(tokenizer, texts, protocol=self.protocol)  # type: ignore[arg-type]
+        ids = prompt_ids(tokenizer, texts, protocol=self.protocol)
         coded = tokenizer(texts, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
         return [
-            (own, self._place(len(own), offsets, len(suffix)))
-            for own, offsets, suffix in zip(ids, coded["offset_mapping"], suffixes, strict=True)
+            (row, self._place(len(row), offsets, len(suffix)))
+            for row, offsets, suffix in zip(ids, coded["offset_mapping"], suffixes, strict=True)
         ]
+
+    def ids_and_place(self, model: HookedModel, suffix: str) -> tuple[list[int], slice]:
+        """Return the same of one suffix.
+
+        Raises:
+            Skip: A token crosses the suffix's border.
+        """
+        ((ids, place),) = self.coded(model, [suffix])
+        if place is None:
+            raise Skip("the suffix's tokens cannot be told apart from the prompt's")
+        return ids, place
 
     def _place(self, n_ids: int, offsets: Sequence[tuple[int, int]], length: int) -> slice | None:
         lead = n_ids - len(offsets)  # special tokens before the text
         start, stop = len(self.before), len(self.before) + length
         inside = [n for n, (a, b) in enumerate(offsets) if a < stop and b > start]
-        if not inside or lead < 0:
-            return None
-        if offsets[inside[0]][0] < start or offsets[inside[-1]][1] > stop:
+        if not inside or lead < 0 or offsets[inside[0]][0] < start or offsets[inside[-1]][1] > stop:
             return None
         return slice(lead + inside[0], lead + inside[-1] + 1)
 
 
-def slot_of(model: HookedModel, ask: Ask, asking: Asking, target: str) -> Slot:
-    """The place after a question, and the tokens that are to follow the prompt."""
-    prompt = dataclasses.replace(ask.rendered.prompt, question=ask.rendered.prompt.question + _MARK)
-    assert model.tokenizer is not None
-    text = written(prompt, model.tokenizer, protocol=asking.protocol, chat=asking.options.chat)
-    before, _, after = text.rpartition(_MARK)
-    words = continuation_text(text, target)
-    ids = model.tokenizer(words, add_special_tokens=False, verbose=False)["input_ids"]
-    return Slot(before, after, tuple(ids), asking.protocol)
-
-
 def first_suffix(model: HookedModel, slot: Slot, n_tokens: int) -> str:
-    """A suffix of that many tokens to start from: exclamation marks, or else letters.
+    """Return a suffix of that many tokens to start from: exclamation marks, or else letters.
 
     Raises:
         Skip: The tokenizer has no plain token that can be repeated.
@@ -154,10 +148,8 @@ def first_suffix(model: HookedModel, slot: Slot, n_tokens: int) -> str:
     special = set(model.tokenizer.all_special_ids)
     for piece in (" !", "!", " x", " a", " the"):
         suffix = piece * n_tokens
-        place = slot.place(model, suffix)
-        if place is None or place.stop - place.start != n_tokens:
-            continue
-        if special.isdisjoint(slot.ids(model, suffix)[place]):
+        ((ids, place),) = slot.coded(model, [suffix])
+        if place and place.stop - place.start == n_tokens and special.isdisjoint(ids[place]):
             return suffix
     raise Skip(f"no suffix of {n_tokens} tokens survives being tokenised again")
 
@@ -165,69 +157,72 @@ def first_suffix(model: HookedModel, slot: Slot, n_tokens: int) -> str:
 def target_loss(
     model: HookedModel, ids: Int[Tensor, "row pos"], target: Sequence[int], *, past: object = None
 ) -> Float[Tensor, "row"]:
-    """Mean negative log-probability of the target after each prompt, nats per token; float32, or a float64 model's own.
+    """Return the mean negative log-probability of the target after each prompt, in nats per token.
 
     Args:
         model: The model.
         ids: Prompts of one length, without the target; with `past`, what follows it.
         target: Tokens that are to follow.
-        past: Keys and values of what stands before, of as many rows.
-
-    Returns:
-        One number per row; gradients flow to what hooks put in.
+        past: Keys and values of what precedes, of as many rows.
     """
     wanted = torch.tensor(list(target), device=ids.device)
     whole = torch.cat([ids, wanted.expand(len(ids), -1)], dim=1)
     options = {} if past is None else {"past_key_values": past, "use_cache": True}
     states = model.anatomy.base(input_ids=whole, **options).last_hidden_state
-    logits = model.anatomy.unembed(states[:, -len(wanted) - 1 : -1].flatten(0, 1))
-    logits = logits if logits.dtype == torch.float64 else logits.float()
-    logp = logits.log_softmax(-1).gather(-1, wanted.repeat(len(ids))[:, None])[:, 0]
+    logp = token_logprobs(model, states[:, -len(wanted) - 1 : -1].flatten(0, 1), wanted.repeat(len(ids)))
     return -logp.unflatten(0, (len(ids), len(wanted))).mean(-1)
 
 
-def loss_from_embeddings(
-    model: HookedModel,
-    ids: Int[Tensor, "row pos"],
-    target: Sequence[int],
-    places: Sequence[slice],
-    embeddings: Float[Tensor, "row suffix d_model"],
-) -> Float[Tensor, "row"]:
-    """`target_loss` with the suffixes' embeddings replaced."""
-    with changed_output(
-        model.hf.get_input_embeddings(), replacing(places, embeddings), length=ids.shape[1] + len(target)
-    ):
-        return target_loss(model, ids, target)
+def token_logprobs(
+    model: HookedModel, states: Float[Tensor, "pos d_model"], tokens: Int[Tensor, "pos"]
+) -> Float[Tensor, "pos"]:
+    """Return the log-probability of a token after each state; float32, or float64 where the model is."""
+    logits = model.anatomy.unembed(states)
+    logits = logits if logits.dtype == torch.float64 else logits.float()
+    return logits.log_softmax(-1).gather(-1, tokens[:, None])[:, 0]
 
 
 def replacing(
     places: Sequence[slice], embeddings: Float[Tensor, "row suffix d_model"]
 ) -> Callable[[Tensor], Tensor]:
-    """A change that writes each row's suffix embeddings over what stands at its place."""
+    """Return a change that writes each row's suffix embeddings over what is at its place."""
 
     def change(states: Tensor) -> Tensor:
-        rows = []
-        for row, place, own in zip(states, places, embeddings, strict=True):
-            rows.append(torch.cat([row[: place.start], own.to(row), row[place.stop :]]))
-        return torch.stack(rows)
+        return torch.stack(
+            [
+                torch.cat([row[: place.start], new.to(row), row[place.stop :]])
+                for row, place, new in zip(states, places, embeddings, strict=True)
+            ]
+        )
 
     return change
 
 
-# Losses of many prompts that are one prompt but for a token each: what they have in common is read once.
-#
-# Candidates of a step differ from the prompt they came from in one place. Sorted by that place, a batch of
-# them shares all that stands before its first one, not only what stands before the suffix: keys and values
-# of one row, which grow from batch to batch and are handed to all rows of it.
+@contextmanager
+def frozen(model: HookedModel) -> Iterator[None]:
+    """Compute gradients of inputs only."""
+    trained = [parameter for parameter in model.hf.parameters() if parameter.requires_grad]
+    for parameter in trained:
+        parameter.requires_grad_(False)
+    try:
+        with torch.enable_grad():
+            yield
+    finally:
+        for parameter in trained:
+            parameter.requires_grad_(True)
 
 
 class SharedBeginning:
-    """Losses of candidates, and the keys and values of the text before the suffix, kept from step to step.
+    """Compute losses of candidates; what they have in common is read once, and kept from step to step.
+
+    Candidates of a step differ from the prompt they came from in one place. Sorted by that place, a batch of them
+    shares all that precedes its first one, not only what precedes the suffix: keys and values of one row, which grow
+    from batch to batch and are lent to all rows of it.
 
     Args:
         model: The model.
         target: Tokens that it has to say.
-        rows_at_once: Candidates side by side.
+        rows_at_once: Candidates in a batch.
         cached: Whether anything is shared; without it, where layers are recurrent, and beyond the length at which
             rotary frequencies change, every candidate is read from its first token on.
     """
@@ -246,37 +241,36 @@ class SharedBeginning:
     def losses(
         self, rows: Sequence[Sequence[int]], current: Sequence[int], start: int
     ) -> Float[Tensor, "row"]:
-        """The target's mean negative log-probability after each prompt, as `target_loss` gives it.
+        """Return the target's loss after each prompt, as `target_loss` gives it, on the CPU.
 
         Args:
             rows: Prompts as long as `current`, alike up to `start`.
             current: The prompt that they were made from.
             start: Where its suffix begins.
-
-        Returns:
-            One number per row, in their order, on the CPU.
         """
         ids = torch.tensor([list(row) for row in rows])
         self._cached = self._cached and self._layout.kind(ids.shape[1] + len(self._target)) == 0
-        first = _first_change(ids, list(current))
+        changed = ids != torch.tensor(list(current))
+        changed[:, -1] = True  # where nothing was changed, the last token is read again
+        first = changed.int().argmax(-1)
         order = first.argsort(stable=True)
         read, cache = self._beginning(list(current[:start]))
-        found = []
+        sorted_losses = []
         for batch in order.split(self._rows_at_once):
             past, shared = None, int(first[batch[0]]) if self._cached else 0
             if shared > read:
                 cache, read = self._read(current[read:shared], cache), shared
-            if not self._cached:  # it keeps more than keys and values, as was just seen
+            if not self._cached:  # the model keeps more than keys and values, as was just seen
                 shared = 0
             if shared > 0:
                 past = shared_cached_row(cache, len(batch))
             after = ids[batch, shared:].to(self._model.device)
-            found.append(target_loss(self._model, after, self._target, past=past).cpu())
-        sorted_losses = torch.cat(found)
-        return torch.empty_like(sorted_losses).index_copy_(0, order, sorted_losses)
+            sorted_losses.append(target_loss(self._model, after, self._target, past=past).cpu())
+        losses = torch.cat(sorted_losses)
+        return torch.empty_like(losses).index_copy_(0, order, losses)
 
     def _beginning(self, before: list[int]) -> tuple[int, Any]:
-        """How many tokens before the suffix have been read, and a copy of their keys and values that may grow."""
+        """Return how many tokens before the suffix have been read, and a copy of their keys and values."""
         if not self._cached or not before:
             return 0, None
         if before != self._before:
@@ -286,50 +280,29 @@ class SharedBeginning:
     def _read(self, tokens: Sequence[int], cache: Any) -> Any:
         row = torch.tensor([list(tokens)], device=self._model.device)
         options = {} if cache is None else {"past_key_values": cache}
-        output = self._model.anatomy.base(input_ids=row, use_cache=True, **options)
-        kept = getattr(output, "past_key_values", None)
+        kept = getattr(
+            self._model.anatomy.base(input_ids=row, use_cache=True, **options), "past_key_values", None
+        )
         self._cached = self._cached and keeps_plain_keys(kept)
         return kept
 
 
-def _first_change(ids: Tensor, current: list[int]) -> Tensor:
-    """Where each row first differs from the prompt; the last place where nowhere, for that token is read again."""
-    changed = ids != torch.tensor(current)
-    changed[:, -1] = True
-    return changed.int().argmax(-1)
-
-
-# GCG: a suffix of ordinary tokens, found by gradient and trial, after which a model begins with an
-# affirmative phrase.
-#
-# Reference: Zou et al. 2023 (arXiv 2307.15043). Here a step is taken only if the loss falls
-# (`accept="always"` is the original), and a candidate lives only if the whole prompt, written out and
-# tokenised again, gives its tokens: what is reported is a text that anyone can type.
-
-_TRIES = 10
-"""Draws of candidates before a step is given up because none survives being tokenised again."""
-
-
 class Found(NamedTuple):
-    """What an optimisation came to."""
+    """The outcome of an optimisation."""
 
     suffix: str
-    """The text."""
-
     losses: list[float]
     """Before the first step and after each."""
-
     live: float
     """Share of candidates that survived being tokenised again."""
-
     stopped: str
     """Why it stopped."""
 
 
 @validated
 @dataclass(frozen=True, kw_only=True)
-class GCG(SuffixAudit):
-    """Greedy coordinate gradient, one suffix per question; needs gradients, and takes long.
+class GCG(SuffixProbe):
+    """Optimise one suffix per question by greedy coordinate gradient; needs gradients, and takes long.
 
     Raises:
         ConfigError: A value is outside its range.
@@ -345,7 +318,7 @@ class GCG(SuffixAudit):
     """Suffixes tried in a step, each with one token swapped."""
 
     top_k: PositiveInt = 64
-    """Tokens to swap in, at each place those the gradient likes best."""
+    """Tokens to swap in at each place: those with the steepest gradient."""
 
     accept: Literal["better", "always"] = "better"
     """Whether the best candidate is taken only if its loss is lower."""
@@ -354,32 +327,23 @@ class GCG(SuffixAudit):
     """What the model is to begin with; "answer" is the reference itself, and measures capacity, not knowledge."""
 
     cached: bool = True
-    """Read once what candidates have in common: all that stands before the first token swapped in a batch of them.
-    Results agree to rounding."""
+    """Read once what candidates have in common. Results agree to rounding."""
 
     rows_at_once: PositiveInt = 64
-    """Candidates side by side; results agree to rounding."""
-
-    def __post_init__(self) -> None:
-        self.require_target()
+    """Candidates in a batch. Results agree to rounding."""
 
     @property
     def name(self) -> str:
         """Its word, with the settings that differ from the default."""
-        return name_with_settings("gcg", self, untold=["cached", "rows_at_once"])
-
-    @property
-    def suffix_length(self) -> int:
-        """Tokens of the suffix."""
-        return self.tokens
+        return name_with_settings("gcg", self, unnamed=["cached", "rows_at_once"])
 
     def extra_tokens(self, asks: Sequence[Ask]) -> tuple[float, float]:
-        """Tokens and passes of the optimisation at most, for the estimate: a backward pass counts twice."""
+        """Estimate tokens and passes of the optimisation at most; a backward pass counts twice."""
         batches = -(-self.candidates // self.rows_at_once)
         swapped = self.tokens * (1 + 1 / batches) / 2  # of the suffix, from a batch's first swap on
         tokens = 0.0
         for ask in asks:
-            whole = self.expected_length(ask)
+            whole = self.expected_length(ask, self.tokens)
             after = whole - len(ask.rendered.ids) - self.tokens + 4  # the target, and what opens the answer
             tokens += 4.0 * whole + self.candidates * (swapped + after if self.cached else whole)
         return tokens * self.steps, (2.0 * batches + 3) * len(asks) * self.steps
@@ -388,18 +352,19 @@ class GCG(SuffixAudit):
         """Find a suffix for each question, then generate from the written-out prompt."""
         prompts: list[str] = [ask.rendered.text for ask in asks]
         texts: list[tuple[str, ...]] = [()] * len(asks)
-        told: list[dict[str, object]] = []
+        details: list[dict[str, object]] = []
         ids: dict[int, list[int]] = {}
         bar = progress(asks, desc=f"{asking.desc}: optimise", unit="question", enabled=asking.show)
         for row, ask in enumerate(bar):
+            slot = self.slot(model, ask, asking)
             try:
-                slot = slot_of(model, ask, asking, self.wanted(ask))
                 found = self.optimise(model, slot, seed=keyed_seed(asking.options.seed, ask.id, "gcg"))
             except Skip as why:
-                told.append({"skipped": str(why)})
+                details.append({"skipped": str(why)})
                 continue
-            prompts[row], ids[row] = slot.text(found.suffix), slot.ids(model, found.suffix)
-            told.append(
+            prompts[row] = slot.text(found.suffix)
+            ids[row], _ = slot.ids_and_place(model, found.suffix)
+            details.append(
                 {
                     "suffix": found.suffix,
                     "first_loss": found.losses[0],
@@ -409,11 +374,11 @@ class GCG(SuffixAudit):
                     "stopped": found.stopped,
                 }
             )
-        some = asking.generate(model, [asks[row] for row in ids], list(ids.values()))
-        for row, text, endless in zip(ids, some.texts, some.endless, strict=True):
+        new = asking.generate(model, [asks[row] for row in ids], list(ids.values()))
+        for row, text, endless in zip(ids, new.texts, new.endless, strict=True):
             texts[row] = text
-            told[row]["endless"] = endless
-        return Answers(prompts, texts, told, some.prefilled)
+            details[row]["endless"] = endless
+        return Answers(prompts, texts, details, new.prefilled)
 
     def optimise(self, model: HookedModel, slot: Slot, *, seed: int) -> Found:
         """Find a suffix for one prompt.
@@ -424,38 +389,32 @@ class GCG(SuffixAudit):
         suffix = first_suffix(model, slot, self.tokens)
         generator = torch.Generator().manual_seed(seed)
         allowed = writable_tokens(model)
-        ids = slot.ids(model, suffix)
+        ids, place = slot.ids_and_place(model, suffix)
         beginning = SharedBeginning(model, slot.target, rows_at_once=self.rows_at_once, cached=self.cached)
-        losses = beginning.losses([ids], ids, _place(model, slot, suffix).start).tolist()
+        losses = beginning.losses([ids], ids, place.start).tolist()
         tried, lived = 0, 0
         for _ in range(self.steps):
-            place = _place(model, slot, suffix)
-            best = self._swaps(token_gradient(model, slot, ids, place), allowed)
+            scores = -token_gradient(model, slot, ids, place)
+            scores = scores.masked_fill(~allowed, -torch.inf)
+            best = scores.topk(min(self.top_k, int(allowed.sum())), dim=-1).indices.cpu()
             live: list[tuple[str, list[int]]] = []
             for _try in range(_TRIES):
-                drawn = self._drawn(model, slot, ids, place, best, generator)
-                tried += self.candidates
-                live += drawn
-                lived += len(drawn)
+                live = self._drawn(model, slot, ids, place, best, generator)
+                tried, lived = tried + self.candidates, lived + len(live)
                 if live:
                     break
             if not live:
                 return Found(suffix, losses, lived / tried, "no candidate survives being tokenised again")
-            scores = beginning.losses([each for _, each in live], ids, place.start)
-            n = int(scores.argmin())
-            if self.accept == "always" or float(scores[n]) < losses[-1]:
+            found = beginning.losses([row for _, row in live], ids, place.start)
+            n = int(found.argmin())
+            if self.accept == "always" or float(found[n]) < losses[-1]:
                 suffix, ids = live[n]
-                losses.append(float(scores[n]))
+                losses.append(float(found[n]))
             else:
                 losses.append(losses[-1])
             if says_target(model, ids, slot.target):
                 return Found(suffix, losses, lived / tried, "the target is the first choice")
         return Found(suffix, losses, lived / max(1, tried), "all steps are done")
-
-    def _swaps(self, gradient: Float[Tensor, "place d_vocab"], allowed: Tensor) -> Tensor:
-        """The tokens that the gradient likes best at each place."""
-        scores = (-gradient).masked_fill(~allowed, -torch.inf)
-        return scores.topk(min(self.top_k, int(allowed.sum())), dim=-1).indices.cpu()
 
     def _drawn(
         self,
@@ -463,26 +422,25 @@ class GCG(SuffixAudit):
         slot: Slot,
         ids: list[int],
         place: slice,
-        best: Tensor,
+        best: Int[Tensor, "place choice"],
         generator: torch.Generator,
     ) -> list[tuple[str, list[int]]]:
-        """Candidates with one token swapped that survive being written out, as text and as the whole prompt's ids."""
+        """Swap one token each, and return the candidates that survive being written out, as text and whole ids."""
         assert model.tokenizer is not None
-        n = place.stop - place.start
-        at = torch.randint(n, (self.candidates,), generator=generator).tolist()
+        at = torch.randint(len(best), (self.candidates,), generator=generator).tolist()
         which = torch.randint(best.shape[1], (self.candidates,), generator=generator).tolist()
         swapped = []
         for where, rank in zip(at, which, strict=True):
-            own = list(ids[place])
-            own[where] = int(best[where, rank])
-            if own != ids[place]:
-                swapped.append(own)
+            suffix = list(ids[place])
+            suffix[where] = int(best[where, rank])
+            if suffix != ids[place]:
+                swapped.append(suffix)
         if not swapped:
             return []
         texts = model.tokenizer.batch_decode(swapped, clean_up_tokenization_spaces=False)
         live = {}
-        for own, text, (again, there) in zip(swapped, texts, slot.coded(model, texts), strict=True):
-            whole = [*ids[: place.start], *own, *ids[place.stop :]]
+        for suffix, text, (again, there) in zip(swapped, texts, slot.coded(model, texts), strict=True):
+            whole = [*ids[: place.start], *suffix, *ids[place.stop :]]
             if again == whole and there == place:
                 live[text] = whole
         return list(live.items())
@@ -491,41 +449,31 @@ class GCG(SuffixAudit):
 def token_gradient(
     model: HookedModel, slot: Slot, ids: Sequence[int], place: slice
 ) -> Float[Tensor, "place d_vocab"]:
-    """How the loss changes with the weight of each token at each place of the suffix (one-hot gradient).
-
-    The gradient of the loss by the suffix's embeddings, times the embedding of every token.
-    """
+    """Return the gradient of the loss by the weight of each token at each place of the suffix (one-hot gradient)."""
     embed = model.hf.get_input_embeddings()
     row = torch.tensor([list(ids)], device=model.device)
     with torch.no_grad():
-        own = embed(row[:, place]).detach()
+        suffix = embed(row[:, place]).detach()
         table = embed(torch.arange(model.anatomy.d_vocab, device=model.device))
-    own.requires_grad_(True)
-    frozen = [parameter for parameter in model.hf.parameters() if parameter.requires_grad]
-    for parameter in frozen:
-        parameter.requires_grad_(False)
-    try:
-        with (
-            torch.enable_grad(),
-            changed_output(embed, replacing([place], own), length=len(ids) + len(slot.target)),
-        ):
-            (gradient,) = torch.autograd.grad(target_loss(model, row, slot.target).sum(), own)
-    finally:
-        for parameter in frozen:
-            parameter.requires_grad_(True)
+    suffix.requires_grad_(True)
+    with (
+        frozen(model),
+        changed_output(embed, replacing([place], suffix), length=len(ids) + len(slot.target)),
+    ):
+        (gradient,) = torch.autograd.grad(target_loss(model, row, slot.target).sum(), suffix)
     return gradient[0] @ table.T.to(gradient)
 
 
 @torch.no_grad()
 def says_target(model: HookedModel, ids: Sequence[int], target: Sequence[int]) -> bool:
-    """Whether the whole target is the model's first choice after a prompt."""
+    """Return whether the whole target is the model's first choice after a prompt."""
     whole = torch.tensor([[*ids, *target]], device=model.device)
     states = model.anatomy.base(input_ids=whole).last_hidden_state[0, -len(target) - 1 : -1]
     return model.anatomy.unembed(states).argmax(-1).tolist() == list(target)
 
 
-def writable_tokens(model: HookedModel) -> Tensor:
-    """Which tokens a suffix may hold: `[d_vocab]`, neither special nor unprintable."""
+def writable_tokens(model: HookedModel) -> Bool[Tensor, "d_vocab"]:
+    """Mark the tokens that a suffix may hold: neither special nor unprintable."""
     tokenizer = model.tokenizer
     assert tokenizer is not None
     special = set(tokenizer.all_special_ids) | set(tokenizer.added_tokens_decoder)
@@ -534,10 +482,3 @@ def writable_tokens(model: HookedModel) -> Tensor:
     for token, word in enumerate(words[: len(allowed)]):
         allowed[token] = token not in special and bool(word) and word.isprintable() and "\ufffd" not in word
     return allowed
-
-
-def _place(model: HookedModel, slot: Slot, suffix: str) -> slice:
-    place = slot.place(model, suffix)
-    if place is None:
-        raise Skip("the suffix's tokens cannot be told apart from the prompt's")
-    return place

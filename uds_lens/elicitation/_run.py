@@ -1,4 +1,4 @@
-"""`elicit`: the same audits, with the same budget and random numbers, on the unlearned model, on retain and on full."""
+"""`elicit`: the same probes, with the same budget and random numbers, on the unlearned model, on retain and on full."""
 
 from __future__ import annotations
 
@@ -8,17 +8,26 @@ import os
 import time
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+
+from pydantic import PlainValidator
 
 from uds_lens._optional_packages import require_package
-from uds_lens._settings import as_settings
-from uds_lens._types import Protocol
-from uds_lens.data import ForgetExample, sample_examples
+from uds_lens._settings import as_settings, shown, validated
+from uds_lens._storage import refuse_to_replace, require_fresh
+from uds_lens._types import PositiveInt, Protocol
+from uds_lens.data import ForgetExample, as_examples, sample_examples
 from uds_lens.data._prompts import chosen_protocol
-from uds_lens.data._readers import as_examples
-from uds_lens.elicitation._options import AuditRecord, Decoding, ElicitOptions
-from uds_lens.elicitation._parts import (
+from uds_lens.elicitation._act_pert import ActPert
+from uds_lens.elicitation._asking import Asked, Asking, ByPrompt, Probe, ask_rows
+from uds_lens.elicitation._gcg import GCG
+from uds_lens.elicitation._options import Decoding, ElicitOptions, ProbeRecord
+from uds_lens.elicitation._probes import PRESETS, PromptProbe, find_probe
+from uds_lens.elicitation._results import ElicitationResults
+from uds_lens.elicitation._saving import (
+    FORMAT,
     HOLDOUT,
     Part,
     Said,
@@ -27,167 +36,129 @@ from uds_lens.elicitation._parts import (
     read_part,
     write_part,
 )
-from uds_lens.elicitation._probes import Asking, Audit, ByPrompt, PromptAudit
-from uds_lens.elicitation._registry import Asked, ask_rows, chosen_audits
-from uds_lens.elicitation._results import ElicitationResults
-from uds_lens.errors import DataError, ResultFormatError, Setting, UdsLensWarning
+from uds_lens.elicitation._soft_gcg import SoftGCG
+from uds_lens.errors import ConfigError, DataError, ResultFormatError, Setting, UdsLensWarning
 from uds_lens.generation import answer_end_ids, growing_way
-from uds_lens.models import (
-    HookedModel,
-    ModelSource,
-    check_compatible,
-    open_model,
-    read_checkpoint_info,
-)
+from uds_lens.models import HookedModel, ModelSource, check_compatible, open_model, read_checkpoint_info
 from uds_lens.results import ModelRecord, RunOptions
-from uds_lens.results._records import provenance
+from uds_lens.results._records import printable, provenance
 
 if TYPE_CHECKING:
     from uds_lens.data._readers import ExampleSource
 
-
-# How long a run will take, roughly, told before it starts.
-
 logger = logging.getLogger(__name__)
 
-_RATE = {"cpu": 8e9, "cuda": 2e13, "mps": 5e11}
-"""Multiplications and additions in a second in float32, by device; measured on two CPU cores while a model of 3.9
-million parameters generates, guessed for the others from what their makers tell."""
 
-_DENSE = 6.0
-"""How many times more of them a CPU does while an optimiser reads many tokens side by side; measured there likewise."""
-
-_HALF = {"cuda": 6.0, "mps": 2.0}
-"""How many times faster half precision is, by device; guessed likewise."""
-
-_PASS = {"cpu": 4e-3, "cuda": 2e-2, "mps": 2e-2}
-"""Seconds that one forward pass takes at least."""
+_Examples: TypeAlias = Annotated[
+    Sequence[ForgetExample], PlainValidator(lambda rows: tuple(as_examples(rows)))
+]
 
 
-def estimate_hours(
-    asked: Sequence[Asked],
-    options: ElicitOptions,
-    *,
-    n_models: int,
-    shape: Mapping[str, object],
-    device: str,
-) -> float:
-    """Hours that all audits of all models take, to within a factor of three.
+@validated
+@dataclass(frozen=True, kw_only=True)
+class ElicitData:
+    """The questions of an elicitation, and facts beside them; a set is whatever `load_examples` reads.
 
-    Args:
-        asked: Audits with their prompts.
-        options: Samples and lengths.
-        n_models: Models that are asked.
-        shape: Depth, width and vocabulary of the models.
-        device: Where they run.
+    Raises:
+        DataError: There are no questions, or ids occur twice.
 
-    Returns:
-        Hours.
+    Example:
+        >>> rows = [ForgetExample(str(n), f"Who wrote book {n}?", "Ada.") for n in range(9)]
+        >>> len(ElicitData(forget=rows, limit=3).sample(rows, seed=0))
+        3
     """
-    layers, width, vocabulary = (
-        int(str(shape[name])) for name in ("depth (layers)", "width (d_model)", "vocabulary size")
-    )
-    work = 2.0 * (12 * layers * width**2 + vocabulary * width)
-    kind = device.split(":")[0]
-    rate, once = _RATE.get(kind, _RATE["cpu"]), _PASS.get(kind, _PASS["cpu"])
-    rate *= _HALF.get(kind, 1.0) if options.dtype in ("bfloat16", "float16") else 1.0
-    seconds = 0.0
-    for each in asked:
-        prompts = sum(len(ask.rendered.ids) for ask in each.asks)
-        for decoding in options.decodings if each.audit.samples_too else ("greedy",):
-            texts = len(each.asks) * (options.samples if decoding == "sampled" else 1)
-            steps = options.max_new_tokens * -(-texts // options.rows_at_once)
-            seconds += (prompts + texts * options.max_new_tokens) * work / rate + steps * once
-        extra = getattr(each.audit, "extra_tokens", None)
-        if extra is not None:
-            tokens, passes = extra(each.asks)
-            seconds += tokens * work / (rate * (_DENSE if kind == "cpu" else 1.0)) + passes * once
-    return seconds * n_models / 3600
 
+    forget: _Examples
+    """The forget set."""
 
-def announce(hours: float, options: ElicitOptions) -> None:
-    """Say how long a run may take.
+    retain: _Examples = ()
+    """Retained facts: the shots of `ICL(source="retain")`."""
 
-    Warns:
-        UdsLensWarning: It may take longer than `options.max_hours`. It runs all the same: the estimate is a guess.
-    """
-    logger.info("elicitation takes about %.2g hours", hours)
-    if hours > options.max_hours:
-        warnings.warn(
-            UdsLensWarning(
-                f"these audits may take about {hours:.2g} hours on this device (a guess, to within a factor of three), "
-                "more than ",
-                Setting("max_hours", options.max_hours),
-                ". To make it shorter, ask fewer examples, draw fewer samples or take fewer optimiser steps.",
-            ),
-            stacklevel=3,
-        )
+    holdout: _Examples = ()
+    """Questions of the same kind that no model learned: a weaker control (`ElicitationResults.control_frame`)."""
+
+    limit: PositiveInt | None = None
+    """Ask a random sample of this many rows (`uds_lens.data.sample_examples`), of `holdout` too; None asks all. Shots
+    still come from all rows."""
+
+    def __post_init__(self) -> None:
+        if not self.forget:
+            raise DataError("no examples: elicitation needs at least one row with question and answer.")
+        ids = [example.id for example in self.forget]
+        if len(set(ids)) < len(ids):
+            twice = next(name for name in ids if ids.count(name) > 1)
+            raise DataError(
+                f"the id {twice!r} occurs twice, but random numbers are keyed by id: make ids unique."
+            )
+
+    def sample(self, rows: Sequence[ForgetExample], *, seed: int) -> Sequence[ForgetExample]:
+        """Return the rows that are asked."""
+        return rows if self.limit is None else sample_examples(rows, self.limit, seed=seed)
+
+    def sample_record(self, *, seed: int) -> dict[str, Any] | None:
+        """Return how the questions were sampled, for the provenance; None where all are asked."""
+        if self.limit is None or self.limit >= len(self.forget):
+            return None
+        return {"limit": self.limit, "of": len(self.forget), "sample": "random", "seed": seed}
 
 
 def elicit(
     model: ModelSource,
-    examples: ExampleSource | Iterable[ForgetExample | Mapping[str, Any]],
+    examples: ElicitData | ExampleSource | Iterable[ForgetExample | Mapping[str, Any]],
     *,
     retain: ModelSource | None = None,
     full: ModelSource | None = None,
-    audits: Sequence[str | PromptAudit | Audit] | str = "quick",
-    retain_examples: ExampleSource | Iterable[ForgetExample | Mapping[str, Any]] = (),
-    holdout_examples: ExampleSource | Iterable[ForgetExample | Mapping[str, Any]] = (),
-    limit: int | None = None,
+    probes: Sequence[str | PromptProbe | Probe] | str = "quick",
     options: ElicitOptions | None = None,
     run: RunOptions | None = None,
     out: str | os.PathLike[str] | None = None,
 ) -> ElicitationResults:
-    """Ask an unlearned model, and beside it `retain` and `full`, in every way that was asked for.
+    """Try to extract the answers from an unlearned model, with `retain` and `full` as controls.
 
     Args:
         model: The unlearned model: directory, Hub id, transformers model or `TransformerBridge`.
-        examples: The forget set: examples, rows, or what `load_examples` reads.
+        examples: The forget set (examples, rows, or what `load_examples` reads), or `ElicitData`: with it come a
+            `limit`, retained facts for shots, and holdout questions.
         retain: Never saw it. Without it a score cannot be told from what any model would say by chance:
             `control_frame` then compares with the references of other subjects, which is weaker, and says so.
         full: Trained on everything; without it there is no power and no share.
-        audits: Names (`"mask+icl+aoa"`), audit objects, or the name of a preset ("quick", "black_box", "paper").
-        retain_examples: Facts for `ICL(source="retain")`.
-        holdout_examples: Questions of the same kind that no model learnt. The unlearned model is asked them in the same
-            ways; `control_frame` compares.
-        limit: Ask a random sample of so many rows, by subject (`uds_lens.data.sample_examples`), of the holdout too;
-            None asks all. Shots still come from all rows.
+        probes: Names (`"mask+icl+aoa"`), probe objects, or the name of a preset ("quick", "black_box", "paper").
         options: How to ask; default `ElicitOptions()`.
         run: Where to run; default `RunOptions()`.
-        out: Directory for finished parts; a run that was killed goes on from there, with no forward for what is done.
+        out: Directory for finished parts; a killed run resumes from there and asks nothing again.
 
     Returns:
         Texts and scores.
 
     Raises:
-        ConfigError: No such audit, two of one name, or a `limit` below 1.
+        ConfigError: No such probe, or two of one name.
         DataError: No examples, or ids that occur twice.
         ModelError: A checkpoint cannot be opened, or gives NaN.
         StorageError: Nothing can be written to `out`.
         MissingDependencyError: rouge-score is not installed.
         TrioMismatchError: The checkpoints do not fit together.
 
+    Warns:
+        UdsLensWarning: The run may take longer than `max_hours`. It runs all the same: the estimate is a guess.
+
     Example:
         >>> import uds_lens as ul
         >>> world = ul.toy.load()
-        >>> options = ul.elicitation.ElicitOptions(samples=0, max_new_tokens=8)
         >>> found = ul.elicitation.elicit(
         ...     world.retain, world.examples[:6], retain=world.retain, full=world.full,
-        ...     audits=["plain", "cloze"], options=options,
+        ...     probes=["plain", "cloze"], options=ul.elicitation.ElicitOptions(samples=0, max_new_tokens=8),
         ... )
-        >>> found.summary()[["audit", "beyond_retain"]].to_dict("split")["data"]
-        [['plain', 0.0], ['cloze', 0.0], ['any audit', 0.0]]
+        >>> found.summary()[["probe", "beyond_retain"]].to_dict("split")["data"]
+        [['plain', 0.0], ['cloze', 0.0], ['any probe', 0.0]]
     """
     options = as_settings(ElicitOptions, options, name="options")
     run = as_settings(RunOptions, run, name="run")
     require_package("rouge_score", needed_by="scoring what a model says needs")
-    forget, strange, facts = map(as_examples, (examples, holdout_examples, retain_examples))
-    rows = _require_rows(_sampled(forget, limit, options.seed))
-    kept_out = tuple(_sampled(strange, limit, options.seed))
-    chosen = chosen_audits(audits)
+    data = examples if isinstance(examples, ElicitData) else ElicitData(forget=examples)  # type: ignore[arg-type]
+    rows, holdout = (data.sample(some, seed=options.seed) for some in (data.forget, data.holdout))
+    chosen = chosen_probes(probes)
     folder = None if out is None else parts_folder(out)
-    beside = {"retain": retain, "full": full}
-    sources: dict[str, ModelSource] = {role: source for role, source in beside.items() if source is not None}
+    sources = {role: source for role, source in (("retain", retain), ("full", full)) if source is not None}
     sources["unlearned"] = model
     where = {"offline": run.offline, "trust_remote_code": run.trust_remote_code}
     infos = {role: read_checkpoint_info(s, revision=run.revision, **where) for role, s in sources.items()}
@@ -199,137 +170,132 @@ def elicit(
     room = window - options.max_new_tokens if isinstance(window, int) else None
     asked, aside = (
         [
-            ask_rows(audit, some, pool, facts, tokenizer, protocol=protocol, room=room, options=options)
-            for audit in chosen
+            ask_rows(
+                probe,
+                some,
+                tokenizer,
+                pool=pool,
+                retain=data.retain,
+                protocol=protocol,
+                room=room,
+                options=options,
+            )
+            for probe in chosen
         ]
-        for some, pool in ((rows, forget), (kept_out, strange))
+        for some, pool in ((rows, data.forget), (holdout, data.holdout))
     )
-    shape = infos["unlearned"].shape
-    hours = estimate_hours(asked, options, n_models=len(sources), shape=shape, device=run.device)
-    hours += estimate_hours(aside, options, n_models=1, shape=shape, device=run.device)
-    announce(hours, options)
+    _announce([*asked * len(sources), *aside], options, shape=infos["unlearned"].shape, device=run.device)
     parts: list[Part] = []
     records: dict[str, ModelRecord] = {}
     ways: list[str] = []
     for role, source in sources.items():
         twin = _same_object(role, source, sources)
-        if twin is not None and not (role == "unlearned" and kept_out):
+        if twin is not None and not (role == "unlearned" and holdout):
             records[role] = records[twin]
-            parts += [_as(part, role) for part in parts if part.role == twin]
+            parts += [dataclasses.replace(part, role=role) for part in parts if part.role == twin]
             continue
         with _opened(source, options, run, tokenizer) as opened:
-            records[role] = ModelRecord.of(opened)
+            asker = _Asker(opened, options, protocol, run, folder)
+            records[role] = asker.record
             ways.append(f"texts generated {growing_way(opened)}")
             for each in asked:
-                parts += _parts(opened, role, records[role], each, options, protocol, run, folder)
-            for each in aside if role == "unlearned" and kept_out else ():
-                parts += _parts(opened, HOLDOUT, records[role], each, options, protocol, run, folder)
+                parts += asker.parts(role, each)
+            for each in aside if role == "unlearned" and holdout else ():
+                parts += asker.parts(HOLDOUT, each)
+    prompts = [ask for each in asked for ask in each.asks]
     return ElicitationResults(
         options=options,
         protocol=protocol,
         models={role: records[role] for role in ("full", "retain", "unlearned") if role in records},
         examples=tuple(rows),
-        audits=tuple(
-            AuditRecord(
-                name=each.audit.name,
-                access=each.audit.access,
-                injects=each.audit.injects,
-                opening=each.audit.opening,
-                skipped=tuple((rows[row].id, why) for row, why in each.skipped.items()),
+        probes=tuple(
+            ProbeRecord(
+                each.probe.name,
+                each.probe.access,
+                each.probe.injects,
+                each.probe.opening,
+                tuple((rows[row].id, why) for row, why in each.skipped.items()),
             )
             for each in asked
         ),
         parts=tuple(parts),
-        holdout=kept_out,
-        provenance={"sample": _sample_told(forget, limit, options.seed)}
+        holdout=tuple(holdout),
+        provenance={"sample": data.sample_record(seed=options.seed)}
         | provenance(
             engine="generation",
             device=run.device,
             rows=", ".join(dict.fromkeys(ways)),
-            rendered_prompt=next((ask.rendered.text for each in asked for ask in each.asks), None),
-            ids_hash=part_key("", "", "greedy", [a.key for e in asked for a in e.asks], options),
+            rendered_prompt=prompts[0].rendered.text if prompts else None,
+            ids_hash=part_key("", "", "greedy", [ask.key for ask in prompts], options),
         ),
     )
 
 
-def _parts(
-    model: HookedModel,
-    role: str,
-    record: ModelRecord,
-    asked: Asked,
-    options: ElicitOptions,
-    protocol: Protocol,
-    run: RunOptions,
-    folder: Path | None,
-) -> list[Part]:
-    found = []
-    ends = answer_end_ids(model, protocol=protocol, chat=options.chat)
-    for decoding in options.decodings if asked.audit.samples_too else ("greedy",):
-        told = asked.audit.name if isinstance(asked.audit, ByPrompt) else repr(asked.audit)
-        asks = [ask.key for ask in asked.asks]
-        key = part_key(record.fingerprint, told, decoding, asks, options, ends=ends)
-        file = None if folder is None else folder / f"{key}.parquet"
-        part = None if file is None else _finished(file, key)
-        if part is None:
-            part = _ask(model, role, asked, decoding, options, protocol, run, ends)
-            if file is not None:
-                write_part(part, file, key=key)
-        found.append(_as(part, role))
-    return found
+@dataclass(frozen=True)
+class _Asker:
+    """Ask an open model, or take from the folder what a killed run has finished."""
 
+    model: HookedModel
+    options: ElicitOptions
+    protocol: Protocol
+    run: RunOptions
+    folder: Path | None
 
-def _ask(
-    model: HookedModel,
-    role: str,
-    asked: Asked,
-    decoding: Decoding,
-    options: ElicitOptions,
-    protocol: Protocol,
-    run: RunOptions,
-    ends: frozenset[int],
-) -> Part:
-    began = time.perf_counter()
-    asking = Asking(
-        decoding=decoding,
-        options=options,
-        protocol=protocol,
-        ends=ends,
-        desc=f"{role}: {asked.audit.name}, {decoding}",
-        show=run.progress,
-    )
-    answers = asked.audit.answer(model, asked.asks, asking)
-    said = tuple(
-        Said(row=ask.row, prompt=prompt, reference=ask.rendered.prompt.reference, texts=texts, told=told)
-        for ask, prompt, texts, told in zip(
-            asked.asks, answers.prompts, answers.texts, answers.told, strict=True
+    @property
+    def record(self) -> ModelRecord:
+        return ModelRecord.of(self.model)
+
+    def parts(self, role: str, asked: Asked) -> list[Part]:
+        """Return a part for each decoding of a probe."""
+        found = []
+        ends = answer_end_ids(self.model, protocol=self.protocol, chat=self.options.chat)
+        for decoding in self.options.decodings if asked.probe.samples_too else ("greedy",):
+            name = asked.probe.name if isinstance(asked.probe, ByPrompt) else repr(asked.probe)
+            keys = [ask.key for ask in asked.asks]
+            key = part_key(self.model.fingerprint, name, decoding, keys, self.options, ends=ends)
+            file = None if self.folder is None else self.folder / f"{key}.parquet"
+            part = None
+            if file is not None and file.is_file():
+                try:
+                    part = read_part(file, key=key)
+                except ResultFormatError:  # a broken one is asked again
+                    part = None
+            if part is None:
+                part = self._ask(role, asked, decoding, ends)
+                if file is not None:
+                    write_part(part, file, key=key)
+            found.append(dataclasses.replace(part, role=role))
+        return found
+
+    def _ask(self, role: str, asked: Asked, decoding: Decoding, ends: frozenset[int]) -> Part:
+        began = time.perf_counter()
+        asking = Asking(
+            decoding=decoding,
+            options=self.options,
+            protocol=self.protocol,
+            ends=ends,
+            desc=f"{role}: {asked.probe.name}, {decoding}",
+            show=self.run.progress,
         )
-    )
-    return Part(
-        role=role,
-        audit=asked.audit.name,
-        decoding=decoding,
-        said=said,
-        prefilled=answers.prefilled,
-        seconds=time.perf_counter() - began,
-    )
-
-
-def _finished(file: Path, key: str) -> Part | None:
-    """A part of an earlier run; a broken one is made again."""
-    if not file.is_file():
-        return None
-    try:
-        return read_part(file, key=key)
-    except ResultFormatError:
-        return None
-
-
-def _as(part: Part, role: str) -> Part:
-    return dataclasses.replace(part, role=role)
+        prompts, texts, details, prefilled = asked.probe.answer(self.model, asked.asks, asking)
+        said = tuple(
+            Said(
+                row=ask.row, prompt=prompt, reference=ask.rendered.prompt.reference, texts=text, details=more
+            )
+            for ask, prompt, text, more in zip(asked.asks, prompts, texts, details, strict=True)
+        )
+        return Part(
+            role=role,
+            probe=asked.probe.name,
+            decoding=decoding,
+            said=said,
+            prefilled=prefilled,
+            seconds=time.perf_counter() - began,
+        )
 
 
 def _same_object(role: str, source: ModelSource, sources: Mapping[str, ModelSource]) -> str | None:
-    """An earlier role that is asked from the very same place."""
+    """Return an earlier role with the very same source."""
     for other, given in sources.items():
         if other == role:
             return None
@@ -355,24 +321,146 @@ def _opened(source: ModelSource, options: ElicitOptions, run: RunOptions, tokeni
     return model
 
 
-def _sample_told(rows: Sequence[ForgetExample], limit: int | None, seed: int) -> dict[str, Any] | None:
-    """How the rows were chosen, for the record; None where all are asked."""
-    if limit is None or limit >= len(rows):
-        return None
-    return {"limit": limit, "of": len(rows), "sample": "random", "seed": seed}
+_OF_INSIDES = {"gcg": GCG, "softgcg": SoftGCG, "actpert": ActPert}
+"""Probes that need gradients or activations."""
 
 
-def _sampled(rows: Sequence[ForgetExample], limit: int | None, seed: int) -> Sequence[ForgetExample]:
-    return rows if limit is None else sample_examples(rows, limit, seed=seed)
+def chosen_probes(probes: Sequence[str | PromptProbe | Probe] | str) -> list[Probe]:
+    """Return probes by name, by preset, or as given, each with its controls.
+
+    Raises:
+        ConfigError: No such probe or preset, none at all, or two of one name.
+    """
+    if isinstance(probes, str):
+        if probes not in PRESETS:
+            raise ConfigError(
+                f"no preset {probes!r}; there are {', '.join(PRESETS)}. A single probe goes in a list: [{probes!r}]."
+            )
+        probes = PRESETS[probes]
+    if not isinstance(probes, Iterable):
+        raise ConfigError(Setting("probes"), f" must be a list of names, or a preset; got {shown(probes)}.")
+    given: list[Any] = []
+    for probe in probes:
+        if isinstance(probe, str):
+            probe = _OF_INSIDES[probe]() if probe in _OF_INSIDES else find_probe(probe)
+        elif not isinstance(probe, Probe | PromptProbe):
+            raise ConfigError(Setting("probes"), f" must hold names or probe objects; got {shown(probe)}.")
+        given.append(probe)
+    chosen: list[Probe] = []
+    for probe in given:
+        chosen.append(probe if isinstance(probe, Probe) else ByPrompt(probe))
+        chosen += [control for control in getattr(probe, "controls", ()) if control not in given]
+    if not chosen:
+        raise ConfigError(f"no probes: name some, or a preset ({', '.join(PRESETS)}).")
+    names = [probe.name for probe in chosen]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise ConfigError(f"two probes are called {twice!r}: results could not tell them apart.")
+    return chosen
 
 
-def _require_rows(examples: Sequence[ForgetExample]) -> Sequence[ForgetExample]:
-    if not examples:
-        raise DataError("no examples: elicitation needs at least one row with question and answer.")
-    ids = [example.id for example in examples]
-    twice = next((name for name in ids if ids.count(name) > 1), None) if len(set(ids)) < len(ids) else None
-    if twice is not None:
-        raise DataError(
-            f"the id {twice!r} occurs twice: random numbers are keyed by it. Give each row its own."
+_RATE = {"cpu": 8e9, "cuda": 2e13, "mps": 5e11}
+"""Multiply-adds per second in float32, by device; measured on two CPU cores while a model of 3.9 million parameters
+generates, guessed for the others from their makers' figures."""
+
+_DENSE = 6.0
+"""How many times more of them a CPU does while an optimiser reads many tokens in a batch; measured likewise."""
+
+_HALF = {"cuda": 6.0, "mps": 2.0}
+"""How many times faster half precision is, by device; guessed likewise."""
+
+_PASS = {"cpu": 4e-3, "cuda": 2e-2, "mps": 2e-2}
+"""Least seconds of a forward pass."""
+
+
+def estimate_hours(
+    asked: Sequence[Asked], options: ElicitOptions, *, shape: Mapping[str, object], device: str
+) -> float:
+    """Estimate the hours that probes take, each of one model, to within a factor of three.
+
+    Args:
+        asked: Probes with their prompts, as often as there are models to ask.
+        options: Samples and lengths.
+        shape: Depth, width and vocabulary of the models.
+        device: Where they run.
+    """
+    layers, width, vocabulary = (
+        int(str(shape[name])) for name in ("depth (layers)", "width (d_model)", "vocabulary size")
+    )
+    work = 2.0 * (12 * layers * width**2 + vocabulary * width)
+    kind = device.split(":")[0]
+    rate, once = _RATE.get(kind, _RATE["cpu"]), _PASS.get(kind, _PASS["cpu"])
+    rate *= _HALF.get(kind, 1.0) if options.dtype in ("bfloat16", "float16") else 1.0
+    seconds = 0.0
+    for each in asked:
+        prompts = sum(len(ask.rendered.ids) for ask in each.asks)
+        for decoding in options.decodings if each.probe.samples_too else ("greedy",):
+            texts = len(each.asks) * (options.samples if decoding == "sampled" else 1)
+            steps = options.max_new_tokens * -(-texts // options.rows_at_once)
+            seconds += (prompts + texts * options.max_new_tokens) * work / rate + steps * once
+        extra = getattr(each.probe, "extra_tokens", None)
+        if extra is not None:
+            tokens, passes = extra(each.asks)
+            seconds += tokens * work / (rate * (_DENSE if kind == "cpu" else 1.0)) + passes * once
+    return seconds / 3600
+
+
+def _announce(asked: Sequence[Asked], options: ElicitOptions, **where: Any) -> None:
+    hours = estimate_hours(asked, options, **where)
+    logger.info("elicitation takes about %.2g hours", hours)
+    if hours > options.max_hours:
+        warnings.warn(
+            UdsLensWarning(
+                f"these probes may take about {hours:.2g} hours on this device (a guess, to within a factor of three), "
+                "more than ",
+                Setting("max_hours", options.max_hours),
+                ". To make it shorter, ask fewer examples, draw fewer samples or take fewer optimiser steps.",
+            ),
+            stacklevel=3,
         )
-    return examples
+
+
+def check_out(
+    out: str | os.PathLike[str],
+    data: ElicitData,
+    *,
+    models: Mapping[str, str | None],
+    probes: Sequence[str | PromptProbe | Probe] | str,
+    options: ElicitOptions,
+    redo: bool = False,
+) -> Path:
+    """Return the place of a result, before a model is loaded: free, or holding a result of the same run.
+
+    Args:
+        out: Directory.
+        data: What will be asked.
+        models: Models by role, as given; None for none.
+        probes: As for `elicit`.
+        options: How they will be asked.
+        redo: Replace the result of another run, too.
+
+    Raises:
+        ConfigError: It holds the result of another run.
+        ResultFormatError: Something else is there.
+        StorageError: Nothing can be written there.
+    """
+    place = require_fresh(out, directory=True, format=FORMAT)
+    wanted = [probe.name for probe in chosen_probes(probes)]
+    if redo or not (place / "manifest.json").is_file():
+        return place
+    try:
+        earlier = ElicitationResults.load(place)
+    except ResultFormatError:  # broken: made again
+        return place
+    given = {role: printable(name) for role, name in models.items() if name is not None}
+    same = {
+        "models": {role: record.name for role, record in earlier.models.items()} == given,
+        "examples": (list(earlier.examples), list(earlier.holdout))
+        == tuple(list(data.sample(rows, seed=options.seed)) for rows in (data.forget, data.holdout)),
+        "probes": [probe.name for probe in earlier.probes] == wanted,
+        "options": earlier.options == options,
+    }
+    differing = [name for name, equal in same.items() if not equal]
+    if differing:
+        name = earlier.models["unlearned"].name
+        refuse_to_replace(place, f"an elicitation of {name!r} with other {' and '.join(differing)}")
+    return place

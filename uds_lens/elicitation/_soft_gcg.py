@@ -17,20 +17,24 @@ from torch import Tensor
 from uds_lens._progress import progress
 from uds_lens._settings import validated
 from uds_lens._types import PositiveFloat, PositiveInt
-from uds_lens.elicitation._gcg import TARGET, Slot, SuffixAudit, first_suffix, replacing, slot_of
-from uds_lens.elicitation._probes import Answers, Ask, Asking, changed_output, groups_of_one_length
-from uds_lens.elicitation._prompts import Skip, name_with_settings
+from uds_lens.elicitation._asking import Answers, Ask, Asking, changed_output, groups_of_one_length
+from uds_lens.elicitation._gcg import (
+    TARGET,
+    Slot,
+    SuffixProbe,
+    first_suffix,
+    frozen,
+    replacing,
+    token_logprobs,
+)
+from uds_lens.elicitation._probes import name_with_settings
+from uds_lens.elicitation._prompts import Skip
 from uds_lens.models import HookedModel
 from uds_lens.patching import row_layout
 
-# Losses of prompts and targets of different lengths, side by side.
-#
-# Padding stands on the right, behind the target: what a decoder says at a token does not depend on what
-# follows it.
-
 
 class Padded(NamedTuple):
-    """Prompts with their targets, as one batch."""
+    """Prompts with their targets, as one batch; padding on the right does not change what precedes it."""
 
     ids: Int[Tensor, "row pos"]
     """Prompt, target, padding."""
@@ -42,7 +46,7 @@ class Padded(NamedTuple):
 def padded(
     prompts: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], device: torch.device
 ) -> Padded:
-    """One batch of prompts and what is to follow each; all targets hold a token at least.
+    """Make one batch of prompts and what is to follow each; all targets hold a token at least.
 
     Example:
         >>> padded([[1, 2], [1]], [[3], [4, 5, 6]], torch.device("cpu")).ids.tolist()
@@ -63,21 +67,18 @@ def padded_loss(
     places: Sequence[slice],
     embeddings: Float[Tensor, "row suffix d_model"],
 ) -> Float[Tensor, "row"]:
-    """`target_loss` of each row, with its suffix's embeddings replaced; nats per token of its own target."""
+    """Return `target_loss` of each row, with its suffix's embeddings replaced; nats per token of its target."""
     embed = model.hf.get_input_embeddings()
     with changed_output(embed, replacing(places, embeddings), length=batch.ids.shape[1]):
         states = model.anatomy.base(input_ids=batch.ids).last_hidden_state
-    logits = model.anatomy.unembed(states[batch.says])
-    logits = logits if logits.dtype == torch.float64 else logits.float()
-    wanted = batch.ids[:, 1:][batch.says[:, :-1]]
-    logp = logits.log_softmax(-1).gather(-1, wanted[:, None])[:, 0]
+    logp = token_logprobs(model, states[batch.says], batch.ids[:, 1:][batch.says[:, :-1]])
     rows = batch.says.nonzero()[:, 0]
     sums = torch.zeros(len(batch.ids), dtype=logp.dtype, device=logp.device).index_add(0, rows, -logp)
     return sums / batch.says.sum(-1)
 
 
 class Effort(NamedTuple):
-    """What `SoftGCG` is given to reach its target."""
+    """Effort of `SoftGCG`."""
 
     tokens: int
     """Length of the suffix."""
@@ -91,13 +92,13 @@ class Effort(NamedTuple):
 
 _USUAL = Effort(20, 100, 0.005)
 _FOR_ANSWERS = Effort(60, 300, 0.02)
-"""For an affirmative beginning, and for a whole answer, which is longer and less likely."""
+"""For a whole answer, which is longer and less likely than an affirmative beginning."""
 
 
 @validated
 @dataclass(frozen=True, kw_only=True, repr=False)
-class SoftGCG(SuffixAudit):
-    """A suffix in embedding space; needs gradients.
+class SoftGCG(SuffixProbe):
+    """Optimise a suffix in embedding space; needs gradients.
 
     With `target="answer"` the optimiser is given the answer itself: that measures what a model can be made to say, not
     what it knows, and stays out of summaries.
@@ -125,27 +126,25 @@ class SoftGCG(SuffixAudit):
     """What the model is to begin with; "answer" is the reference itself."""
 
     rows_at_once: PositiveInt = 16
-    """Questions side by side."""
-
-    def __post_init__(self) -> None:
-        self.require_target()
+    """Questions in a batch."""
 
     @property
     def name(self) -> str:
         """Its word, with the settings that differ from the default."""
         usual = {"rows_at_once": self.rows_at_once, **self._usual._asdict()}
-        untold = [name for name, value in usual.items() if getattr(self, name) == value]
-        return name_with_settings("softgcg", self, untold=untold)
+        return name_with_settings(
+            "softgcg", self, unnamed=[n for n, v in usual.items() if getattr(self, n) == v]
+        )
 
     def __repr__(self) -> str:
-        """All settings, with what follows from the target filled in: finished parts are found by it."""
+        """All settings, with what follows from the target filled in: finished parts are looked up by it."""
         whole = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         whole |= self.effort._asdict()
         return f"SoftGCG({', '.join(f'{name}={value!r}' for name, value in whole.items())})"
 
     @property
     def effort(self) -> Effort:
-        """What was given, else what suits the target."""
+        """The given effort, else what suits the target."""
         given = {name: getattr(self, name) for name in Effort._fields}
         return self._usual._replace(**{name: value for name, value in given.items() if value is not None})
 
@@ -153,68 +152,59 @@ class SoftGCG(SuffixAudit):
     def _usual(self) -> Effort:
         return _FOR_ANSWERS if self.target == "answer" else _USUAL
 
-    @property
-    def suffix_length(self) -> int:
-        """Tokens of the suffix."""
-        return self.effort.tokens
-
     def extra_tokens(self, asks: Sequence[Ask]) -> tuple[float, float]:
-        """Tokens and passes of the optimisation, for the estimate: a backward pass counts twice."""
-        steps = self.effort.steps
+        """Estimate tokens and passes of the optimisation; a backward pass counts twice."""
+        tokens, steps, _ = self.effort
         batches = -(-len(asks) // self.rows_at_once)
-        return 3.0 * steps * sum(map(self.expected_length, asks)), 3.0 * steps * batches
+        return 3.0 * steps * sum(self.expected_length(ask, tokens) for ask in asks), 3.0 * steps * batches
 
     def answer(self, model: HookedModel, asks: Sequence[Ask], asking: Asking) -> Answers:
         """Optimise a suffix for each question, then generate after it."""
         texts: list[tuple[str, ...]] = [()] * len(asks)
-        told: list[dict[str, object]] = [{}] * len(asks)
-        shown = [ask.rendered.text for ask in asks]
+        details: list[dict[str, object]] = [{}] * len(asks)
+        prompts = [ask.rendered.text for ask in asks]
         slots: dict[int, Slot] = {}
-        suffixes: dict[int, str] = {}
+        ids: dict[int, list[int]] = {}
+        places: dict[int, slice] = {}
         for row, ask in enumerate(asks):
-            slots[row] = slot_of(model, ask, asking, self.wanted(ask))
+            slot = self.slot(model, ask, asking)
             try:
-                suffixes[row] = first_suffix(model, slots[row], self.suffix_length)
-                shown[row] = slots[row].text(suffixes[row])
+                suffix = first_suffix(model, slot, self.effort.tokens)
             except Skip as why:
-                told[row] = {"skipped": str(why)}
-        ids = {row: slots[row].ids(model, suffix) for row, suffix in suffixes.items()}
-        ordered = sorted(ids, key=lambda row: len(ids[row]) + len(slots[row].target))  # little to pad
+                details[row] = {"skipped": str(why)}
+                continue
+            slots[row], prompts[row] = slot, slot.text(suffix)
+            ids[row], places[row] = slot.ids_and_place(model, suffix)
+        lengths = {row: len(ids[row]) + len(slots[row].target) for row in ids}
+        ordered = sorted(ids, key=lengths.__getitem__)  # little to pad
         batches = row_layout(model).split(
-            [ordered[n : n + self.rows_at_once] for n in range(0, len(ordered), self.rows_at_once)],
-            {row: len(ids[row]) + len(slots[row].target) for row in ordered},
+            [ordered[n : n + self.rows_at_once] for n in range(0, len(ordered), self.rows_at_once)], lengths
         )
         prefilled = 0
         for rows in progress(batches, desc=f"{asking.desc}: optimise", unit="batch", enabled=asking.show):
-            places = [_place(model, slots[row], suffixes[row]) for row in rows]
-            targets = [slots[row].target for row in rows]
-            found, losses = self.optimise(model, [ids[row] for row in rows], targets, places)
-            nearest = _nearest(model, found)
-            alike = groups_of_one_length(
-                model,
-                [ids[row] for row in rows],
-                asking.options.rows_at_once,
-                asking.options.max_new_tokens,
+            found, losses = self.optimise(
+                model, [ids[r] for r in rows], [slots[r].target for r in rows], [places[r] for r in rows]
             )
-            for some in alike:
+            nearest = _nearest(model, found)
+            for some in groups_of_one_length(model, [ids[row] for row in rows], asking.options):
                 these = [rows[n] for n in some]
                 with changed_output(
                     model.hf.get_input_embeddings(),
-                    replacing([places[n] for n in some], found[some]),
+                    replacing([places[row] for row in these], found[some]),
                     length=len(ids[these[0]]),
                 ):
-                    said = asking.generate(model, [asks[row] for row in these], [ids[row] for row in these])
-                prefilled += said.prefilled
-                for n, row, text, endless in zip(some, these, said.texts, said.endless, strict=True):
+                    new = asking.generate(model, [asks[row] for row in these], [ids[row] for row in these])
+                prefilled += new.prefilled
+                for n, row, text, endless in zip(some, these, new.texts, new.endless, strict=True):
                     texts[row] = text
-                    told[row] = {
+                    details[row] = {
                         "first_loss": losses[0][n],
                         "loss": losses[-1][n],
                         "steps": len(losses) - 1,
                         "nearest_tokens": nearest[n],
                         "endless": endless,
                     }
-        return Answers(shown, texts, told, prefilled)
+        return Answers(prompts, texts, details, prefilled)
 
     def optimise(
         self,
@@ -223,41 +213,29 @@ class SoftGCG(SuffixAudit):
         targets: Sequence[Sequence[int]],
         places: Sequence[slice],
     ) -> tuple[Float[Tensor, "row suffix d_model"], list[list[float]]]:
-        """Embeddings after the last step, and the losses before each step and at the end; rows may differ in length."""
+        """Return the embeddings after the last step, and the losses before each step and at the end."""
         batch = padded(prompts, targets, model.device)
         with torch.no_grad():
             embedded = model.hf.get_input_embeddings()(batch.ids)
-        own = torch.stack([row[place] for row, place in zip(embedded, places, strict=True)]).detach()
-        own = own.float().clone().requires_grad_(True)
-        adam = torch.optim.Adam([own], lr=self.effort.learning_rate)
+        suffixes = torch.stack([row[place] for row, place in zip(embedded, places, strict=True)]).detach()
+        suffixes = suffixes.float().clone().requires_grad_(True)
+        adam = torch.optim.Adam([suffixes], lr=self.effort.learning_rate)
         losses = []
-        frozen = [p for p in model.hf.parameters() if p.requires_grad]
-        for parameter in frozen:
-            parameter.requires_grad_(False)
-        try:
+        with frozen(model):
             for _ in range(self.effort.steps):
-                loss = padded_loss(model, batch, places, own)
+                loss = padded_loss(model, batch, places, suffixes)
                 losses.append(loss.detach().tolist())
                 adam.zero_grad()
                 loss.sum().backward()
                 adam.step()
-            with torch.no_grad():
-                losses.append(padded_loss(model, batch, places, own).tolist())
-        finally:
-            for parameter in frozen:
-                parameter.requires_grad_(True)
-        return own.detach(), losses
-
-
-def _place(model: HookedModel, slot: Slot, suffix: str) -> slice:
-    place = slot.place(model, suffix)
-    assert place is not None  # first_suffix saw to it
-    return place
+        with torch.no_grad():
+            losses.append(padded_loss(model, batch, places, suffixes).tolist())
+        return suffixes.detach(), losses
 
 
 @torch.no_grad()
 def _nearest(model: HookedModel, embeddings: Tensor) -> list[str]:
-    """The texts of the vocabulary's nearest embeddings: what a suffix looks like, not what it is."""
+    """Return the texts of the vocabulary's nearest embeddings: what a suffix looks like, not what it is."""
     table = model.hf.get_input_embeddings().weight.float()
     flat = embeddings.flatten(0, 1).to(table)
     nearest = torch.cdist(flat, table).argmin(-1).unflatten(0, embeddings.shape[:2])

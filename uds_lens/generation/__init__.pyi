@@ -18,9 +18,3 @@ from ._sampling import Continuations as Continuations
 from ._sampling import SamplingSettings as SamplingSettings
 from ._sampling import choose_tokens as choose_tokens
 from ._sampling import sample_continuations as sample_continuations
-from ._shared_prompts import NotShared as NotShared
-from ._shared_prompts import PromptChunk as PromptChunk
-from ._shared_prompts import may_share_prompts as may_share_prompts
-from ._shared_prompts import normed_behind_prompts as normed_behind_prompts
-from ._shared_prompts import plan_chunks as plan_chunks
-from ._shared_prompts import shared_prompts as shared_prompts

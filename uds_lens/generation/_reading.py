@@ -42,27 +42,16 @@ def cached_pass(
     mask: Int[Tensor, "batch pos"] | None,
     cache: Any = None,
 ) -> Any:
-    """Run the decoder on new tokens of every row, behind the keys and values of earlier ones.
+    """Run the decoder on new tokens of every row, behind the `cache` of earlier ones, which grows.
 
-    Args:
-        model: The model.
-        ids: New tokens.
-        mask: 0 at padding, 1 at tokens: earlier ones, then new ones; None where nothing is padding.
-        cache: Keys and values of earlier tokens, which grows; None where there are none.
-
-    Returns:
-        The decoder's output: `last_hidden_state` `[batch, new, d_model]` after the final norm, and `past_key_values`.
+    The mask is 0 at padding, of earlier tokens and new ones; None where nothing is padding. The output has
+    `last_hidden_state` `[batch, new, d_model]` after the final norm, and `past_key_values`.
     """
     if mask is None:
         return model.anatomy.base(input_ids=ids, past_key_values=cache, use_cache=True)
     positions = (mask.cumsum(-1) - 1).clamp(min=0)[:, -ids.shape[1] :]
-    return model.anatomy.base(
-        input_ids=ids,
-        past_key_values=cache,
-        use_cache=True,
-        attention_mask=mask,
-        position_ids=positions,
-    )
+    where = {"attention_mask": mask, "position_ids": positions}
+    return model.anatomy.base(input_ids=ids, past_key_values=cache, use_cache=True, **where)
 
 
 def raise_not_finite(name: str, example: str) -> NoReturn:
@@ -92,14 +81,9 @@ class TokenScores(NamedTuple):
 
 
 def normed_at_window(model: HookedModel, batch: TokenBatch) -> Float[Tensor, "batch win d_model"]:
-    """Return states after the final norm at the window positions of a batch, ready for `Anatomy.unembed`.
+    """Return copies of the states after the final norm at the window positions of a batch, for `Anatomy.unembed`.
 
-    Args:
-        model: The model; gradients flow where its parameters ask for them.
-        batch: Tokens and windows, on the model's device.
-
-    Returns:
-        Copies of the states; entries beyond a row's own window repeat its last position.
+    Entries beyond a row's own window repeat its last position. Gradients flow where the parameters ask for them.
     """
     return at_window(run_decoder(model.anatomy, batch, use_cache=False).last_hidden_state, batch.window)
 
@@ -107,17 +91,9 @@ def normed_at_window(model: HookedModel, batch: TokenBatch) -> Float[Tensor, "ba
 def read_tokens(
     anatomy: Anatomy, normed: Float[Tensor, "row d_model"], targets: Int[Tensor, "row"]
 ) -> TokenScores:
-    """Score target tokens from states after the final norm.
+    """Score the token that each state after the final norm should predict.
 
     Logits live in chunks; the log-softmax is float32 whatever the model's dtype.
-
-    Args:
-        anatomy: The model.
-        normed: States after its final norm.
-        targets: The token each state should predict.
-
-    Returns:
-        Four tensors, one entry per target.
     """
     chunk = max(1, logits_at_once(normed.device) // anatomy.d_vocab)
     parts = [
@@ -323,12 +299,10 @@ def _difference(model: HookedModel, lengths: Sequence[int]) -> str | None:
     try:
         growing = CachedTexts(model, [text[:n] for text, n in zip(texts, lengths, strict=True)])
         for more in range(3):
-            wanted = torch.stack(
-                [
-                    WholeTexts(model, [text[: n + more]]).states[0]
-                    for text, n in zip(texts, lengths, strict=True)
-                ]
-            )
+            alone = [
+                WholeTexts(model, [t[: n + more]]).states[0] for t, n in zip(texts, lengths, strict=True)
+            ]
+            wanted = torch.stack(alone)
             gap = float(((growing.states - wanted).float().norm(dim=-1) / wanted.float().norm(dim=-1)).max())
             if not gap <= allowed and bool(wanted.isfinite().all()):
                 return f"states differ by {gap:.1%}; rounding explains {allowed:.1%}"

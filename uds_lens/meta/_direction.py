@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+import numpy as np
+
 from uds_lens._types import check_choice
 from uds_lens.errors import ConfigError, DataError
 
@@ -19,30 +21,20 @@ COMPARED = ("memorization", "generation", "membership", "representation")
 """Groups of metrics that are judged when none is named: not utility, and not the aggregates."""
 
 
-def declared_directions() -> dict[str, tuple[Points, str]]:
-    """Return direction and group of the declared metrics of forgetting; those of utility are left out.
+def declared_directions(groups: Sequence[str] | None = None) -> dict[str, Points]:
+    """Return the directions of the declared metrics of forgetting; those of utility have none.
 
     >>> declared_directions()["uds"]
-    ('erasure', 'representation')
+    'erasure'
     """
     from uds_lens.metrics import METRICS
 
-    found: dict[str, tuple[Points, str]] = {}
+    found: dict[str, Points] = {}
     for name, spec in METRICS.items():
-        if spec.meaning.direction == "knowledge" or spec.meaning.direction == "erasure":
-            found[name] = (spec.meaning.direction, spec.group)
+        points = spec.meaning.direction
+        if (points == "knowledge" or points == "erasure") and (groups is None or spec.group in groups):
+            found[name] = points
     return found
-
-
-def declared_base(name: str) -> str | None:
-    """Return the one metric that another is computed from; None for all others.
-
-    >>> declared_base("s_mia_loss"), declared_base("uds")
-    ('mia_loss', None)
-    """
-    from uds_lens.metrics import METRICS
-
-    return METRICS[name].uses[0] if name in METRICS and len(METRICS[name].uses) == 1 else None
 
 
 def directions(
@@ -50,10 +42,10 @@ def directions(
     metrics: Sequence[str] | None = None,
     direction: Mapping[str, Points] | None = None,
 ) -> dict[str, Points]:
-    """Find the metrics of a table and what a higher value of each means.
+    """Find the metrics of a table and the meaning of a higher value of each.
 
-    A metric's own declaration (`uds_lens.metrics.METRICS`) says which way it points; `direction` adds metrics that
-    are not declared, and overrides those that are. Nothing is ever turned round by looking at the data.
+    A metric's declaration (`uds_lens.metrics.METRICS`) gives its direction; `direction` adds metrics that are not
+    declared and overrides those that are. No metric is ever reversed because of the data.
 
     Args:
         frame: One row per model, metrics as columns.
@@ -65,27 +57,33 @@ def directions(
         Name to direction, in the order of `metrics`, else of the columns.
 
     Raises:
-        ConfigError: A direction is neither "knowledge" nor "erasure", or none is known for a metric that was asked
-            for.
-        DataError: A metric that was asked for is no column, holds no numbers, or there is no metric at all.
+        ConfigError: A direction is neither "knowledge" nor "erasure", or a requested metric has none.
+        DataError: A requested metric is not a column or not numeric, or there is no metric at all.
 
     Example:
         >>> import pandas as pd
         >>> directions(pd.DataFrame({"model": ["a"], "x": [0.1]}), direction={"x": "erasure"})
         {'x': 'erasure'}
     """
-    metrics = [metrics] if isinstance(metrics, str) else metrics
     given = dict(direction or {})
     for name, points in given.items():
         check_choice(f"direction[{name!r}]", points, Points)
-    if metrics is not None or given:
-        asked = list(given if metrics is None else metrics)
-        _check_columns(frame, asked)
-        declared = {} if set(asked) <= set(given) else declared_directions()
-        found = {name: _known(name, given, declared) for name in asked}
+    if metrics is None and not given:
+        declared = declared_directions(COMPARED)
+        found = {str(name): declared[name] for name in frame.columns if name in declared}
     else:
-        declared = {name: way for name, way in declared_directions().items() if way[1] in COMPARED}
-        found = {str(name): declared[name][0] for name in frame.columns if name in declared}
+        wanted = list(given) if metrics is None else [metrics] if isinstance(metrics, str) else list(metrics)
+        if missing := [name for name in wanted if name not in frame.columns]:
+            shown = ", ".join(map(str, list(frame.columns)[:20]))
+            raise DataError(f"the table lacks the column {', '.join(map(repr, missing))}; it has {shown}.")
+        known = given if set(wanted) <= set(given) else {**declared_directions(), **given}
+        for name in wanted:
+            if name not in known:
+                raise ConfigError(
+                    f"no direction is known for {name!r}: state the meaning of a higher value with "
+                    f'direction={{{name!r}: "knowledge"}} or "erasure".'
+                )
+        found = {name: known[name] for name in wanted}
     if not found:
         shown = ", ".join(map(str, list(frame.columns)[:12])) or "no column"
         raise DataError(
@@ -94,43 +92,6 @@ def directions(
         )
     _check_numbers(frame, found)
     return found
-
-
-def oriented(values: pd.Series, points: Points) -> pd.Series:
-    """Return m: the value of a metric of knowledge, `1 - value` of one of erasure.
-
-    Args:
-        values: One number per model.
-        points: What a higher value means.
-
-    Returns:
-        m, as floats; NaN stays NaN.
-
-    Example:
-        >>> import pandas as pd
-        >>> oriented(pd.Series([0.25, 1.0]), "erasure").tolist()
-        [0.75, 0.0]
-    """
-    numbers = values.astype(float)
-    return numbers if points == "knowledge" else 1.0 - numbers
-
-
-def _known(name: str, given: Mapping[str, Points], declared: Mapping[str, tuple[Points, str]]) -> Points:
-    if name in given:
-        return given[name]
-    if name in declared:
-        return declared[name][0]
-    raise ConfigError(
-        f"no direction is known for {name!r}: say what a higher value means with "
-        f'direction={{{name!r}: "knowledge"}} or "erasure".'
-    )
-
-
-def _check_columns(frame: pd.DataFrame, names: Sequence[str]) -> None:
-    missing = [name for name in names if name not in frame.columns]
-    if missing:
-        shown = ", ".join(map(str, list(frame.columns)[:20]))
-        raise DataError(f"the table lacks the column {', '.join(map(repr, missing))}; it has {shown}.")
 
 
 def _check_numbers(frame: pd.DataFrame, names: Mapping[str, Points]) -> None:
@@ -146,3 +107,27 @@ def _check_numbers(frame: pd.DataFrame, names: Mapping[str, Points]) -> None:
             raise DataError(f"the column {name!r} must hold numbers; got {str(wrong.iloc[0])[:60]!r}.")
         if (numbers.abs() == float("inf")).any():
             raise DataError(f"the column {name!r} holds an infinite value: leave it empty where undefined.")
+
+
+def oriented(values: pd.Series, points: Points) -> pd.Series:
+    """Return m: the value of a metric of knowledge, `1 - value` of one of erasure.
+
+    Args:
+        values: One number per model.
+        points: Meaning of a higher value.
+
+    Returns:
+        m, as floats; NaN stays NaN.
+
+    Example:
+        >>> import pandas as pd
+        >>> oriented(pd.Series([0.25, 1.0]), "erasure").tolist()
+        [0.75, 0.0]
+    """
+    numbers = values.astype(float)
+    return numbers if points == "knowledge" else 1.0 - numbers
+
+
+def oriented_columns(frame: pd.DataFrame, ways: Mapping[str, Points]) -> dict[str, np.ndarray]:
+    """Return m of each metric."""
+    return {name: oriented(frame[name], points).to_numpy() for name, points in ways.items()}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from uds_lens.errors import ConfigError, DataError
-from uds_lens.meta._direction import Points, directions, oriented
+from uds_lens.meta._direction import Points, directions, oriented_columns
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,7 +27,7 @@ def filter_counts(
     metrics: Sequence[str] | None = None,
     direction: Mapping[str, Points] | None = None,
 ) -> pd.DataFrame:
-    """Count the models that each filter leaves.
+    """Count the models that pass each filter.
 
     Args:
         frame: Unlearned models: metrics and `utility_rel`.
@@ -35,16 +35,16 @@ def filter_counts(
         min_utility: Smallest `utility_rel`; None lets all pass.
         decimals: The cuts are known to so many decimals only: `n_low` and `n_high` are the counts for the lowest and
             the highest cut that rounds to them.
-        metrics: Which columns; None takes the declared metrics, or those of `direction`.
-        direction: What a higher value means, for metrics that are not declared.
+        metrics: As in `directions`.
+        direction: As in `directions`.
 
     Returns:
         One row per metric: `metric`, `threshold`, `n_models` (with a value), `n_useful`, `n_forgot` (m <= threshold),
         `n` (both), `n_low`, `n_high`, `reason` (why there is no count).
 
     Raises:
-        DataError: A column is missing or holds no numbers.
-        ConfigError: A direction is not known.
+        DataError: A column is missing or not numeric.
+        ConfigError: A metric has no direction.
 
     Example:
         >>> import pandas as pd
@@ -55,21 +55,19 @@ def filter_counts(
     """
     import pandas as pd
 
-    cuts = as_cuts(thresholds)
-    useful = useful_models(frame, min_utility)
+    cuts, useful = as_cuts(thresholds), useful_models(frame, min_utility)
+    half = 0.0 if decimals is None else 0.5 * 10.0**-decimals
     rows = []
-    for name, points in directions(frame, metrics, direction).items():
-        m, cut = oriented(frame[name], points).to_numpy(), cuts.get(name, math.nan)
-        forgot = forgotten(m, cut)
-        half = 0.0 if decimals is None else 0.5 * 10.0**-decimals
+    for name, m in oriented_columns(frame, directions(frame, metrics, direction)).items():
+        cut, measured = cuts.get(name, math.nan), ~np.isnan(m)
         rows.append(
             {
                 "metric": name,
                 "threshold": cut,
-                "n_models": int((~np.isnan(m)).sum()),
-                "n_useful": int((useful & ~np.isnan(m)).sum()),
-                "n_forgot": int(forgot.sum()),
-                "n": int((useful & forgot).sum()),
+                "n_models": int(measured.sum()),
+                "n_useful": int((useful & measured).sum()),
+                "n_forgot": int(forgotten(m, cut).sum()),
+                "n": int((useful & forgotten(m, cut)).sum()),
                 "n_low": int((useful & forgotten(m, cut - half)).sum()),
                 "n_high": int((useful & forgotten(m, cut + half)).sum()),
                 "reason": "no threshold" if math.isnan(cut) else None,
@@ -88,8 +86,7 @@ def as_cuts(thresholds: pd.DataFrame | Mapping[str, float]) -> dict[str, float]:
 
     if not isinstance(thresholds, pd.DataFrame):
         return {str(name): float(cut) for name, cut in thresholds.items()}
-    missing = [name for name in ("metric", "threshold") if name not in thresholds.columns]
-    if missing:
+    if missing := [name for name in ("metric", "threshold") if name not in thresholds.columns]:
         raise DataError(
             f"the thresholds lack the column {', '.join(missing)}: pass the result of thresholds(...)."
         )
@@ -112,12 +109,11 @@ def useful_models(frame: pd.DataFrame, min_utility: float | None) -> np.ndarray:
         raise ConfigError(f"min_utility must be >= 0 or None; got {min_utility!r}.")
     if UTILITY not in frame.columns:
         raise DataError(
-            f"the table lacks the column {UTILITY!r} (utility over that of full): add it, or pass min_utility=None."
+            f"the table lacks the column {UTILITY!r} (utility relative to full): add it, or pass min_utility=None."
         )
     return np.asarray(pd.to_numeric(frame[UTILITY], errors="coerce").to_numpy(dtype=float) >= min_utility)
 
 
 def forgotten(m: np.ndarray, cut: float) -> np.ndarray:
     """Mark the models that a metric calls unlearned: `m <= cut`; none where either is NaN."""
-    with np.errstate(invalid="ignore"):
-        return np.asarray(m <= cut)
+    return np.asarray(m <= cut)

@@ -17,6 +17,7 @@ from uds_lens.meta._columns import REASONS
 from uds_lens.meta._tables import (
     SETUP,
     ModelTable,
+    Setup,
     harmonic_means,
     is_within,
     kind,
@@ -64,16 +65,19 @@ _NOT_BY_DEFAULT = {"em", "mia_loss", "mia_zlib", "mia_min_kpp", "fluency", "para
 _SPELLING = {name.lower(): name for name in NAMES}
 """Releases differ in capitals."""
 
-_PER_EXAMPLE = ("prob", "score", "rougeL_recall")
+_FILES = ("TOFU_EVAL.json", "TOFU_SUMMARY.json")
 _RIGHT, _WRONG = "forget_Q_A_PARA_Prob", "forget_Q_A_PERT_Prob"
 _OTHER_RATIO = (
     "forget_truth_ratio of Open-Unlearning is another quantity; p_c / (p_c + p_w) needs the per-example losses of "
     f"{_RIGHT} and {_WRONG} in TOFU_EVAL.json"
 )
 
+UtilityParts: TypeAlias = Literal["with_fluency", "model_utility"]
+"""Definition of utility: the harmonic mean of Model Utility and fluency, or Model Utility alone."""
+
 
 @dataclass(frozen=True, eq=False)
-class Run:
+class _Run:
     """Contents of a run's files."""
 
     folder: Path
@@ -83,142 +87,10 @@ class Run:
     reasons: Mapping[str, str]
     """Why they are NaN."""
 
-    examples: Mapping[str, Sequence[tuple[str, float]]]
-    """Id and value per example, if asked for."""
+    examples: Mapping[str, Mapping[str, float]]
+    """Value by metric and id of the example, if asked for."""
 
-    setup: tuple[str | None, str | None] = (None, None)
-    """Base model, and split that was to be forgotten."""
-
-
-def read_run(
-    folder: Path,
-    files: Sequence[Path],
-    *,
-    examples: bool,
-    setup: tuple[str | None, str | None] = (None, None),
-) -> Run:
-    """Read the files of one run; of a number that stands in both, the evaluation's is taken.
-
-    Raises:
-        ResultFormatError: A file is broken or of another layout.
-    """
-    found: dict[str, float] = {}
-    nulls: dict[str, str] = {}
-    details: dict[str, Mapping[str, Any]] = {}
-    for file in files:
-        content = read_object(file, expected="results of Open-Unlearning")
-        for theirs, entry in content.items():
-            name = _SPELLING.get(theirs.lower(), theirs)
-            if isinstance(entry, dict):
-                details.setdefault(name, entry)
-            if name in NAMES and math.isnan(found.get(name, math.nan)):
-                found[name] = _aggregate(entry, where=f"{file}, {theirs!r}")
-                nulls[name] = f"{theirs} has no value in {file.name}"
-    values = {ours: found.get(theirs, math.nan) for theirs, ours in NAMES.items()}
-    reasons: dict[str, str] = {}
-    for theirs, ours in NAMES.items():
-        if math.isnan(values[ours]):
-            default = " (Open-Unlearning does not measure it by default)" if ours in _NOT_BY_DEFAULT else ""
-            reasons[ours] = nulls.get(theirs, f"the files have no {theirs}{default}")
-    ratios, why = truth_ratios(details, where=str(folder))
-    values["truth_ratio"] = _mean([value for value in ratios.values() if not math.isnan(value)])
-    if math.isnan(values["truth_ratio"]):
-        reasons["truth_ratio"] = why or "no example has all losses"
-    return Run(folder, values, reasons, _examples(details, ratios, str(folder)) if examples else {}, setup)
-
-
-def _aggregate(entry: Any, *, where: str) -> float:
-    """The number of an entry: it stands alone (summary), in `agg_value`, or in `auc` (evaluation)."""
-    if isinstance(entry, dict):
-        value = entry.get("agg_value")
-        return number(entry.get("auc") if value is None else value, where=f"{where}, 'agg_value'")
-    return number(entry, where=where)
-
-
-def truth_ratios(
-    details: Mapping[str, Mapping[str, Any]], *, where: str
-) -> tuple[dict[str, float], str | None]:
-    """`p_c / (p_c + p_w)` per example, with p the geometric mean over answers of the probability per token.
-
-    Args:
-        details: Entries of the evaluation.
-        where: The run, for messages.
-
-    Returns:
-        Ratio by example, NaN where a loss is missing; and why there is none.
-
-    Example:
-        >>> entry = lambda loss: {"value_by_index": {"0": {"avg_loss": loss}}}
-        >>> details = {"forget_Q_A_PARA_Prob": entry(1.0), "forget_Q_A_PERT_Prob": entry([0.5, 1.5])}
-        >>> truth_ratios(details, where="run")
-        ({'0': 0.5}, None)
-    """
-    losses = []
-    for name in (_RIGHT, _WRONG):
-        found = details.get(name, {}).get("value_by_index")
-        if not found:
-            return {}, _OTHER_RATIO
-        losses.append(_per_example(found, ("avg_loss",), where=f"{where}, {name!r}"))
-    right, wrong = losses
-    if set(right) != set(wrong):
-        return {}, f"{_RIGHT} and {_WRONG} are about different examples"
-    return {key: _share(right[key], wrong[key]) for key in right}, None
-
-
-def _share(right: float, wrong: float) -> float:
-    """`exp(-right) / (exp(-right) + exp(-wrong))` without overflow."""
-    return float(1 / (1 + np.exp(np.clip(right - wrong, -700, 700))))
-
-
-def _per_example(found: Any, names: Sequence[str], *, where: str) -> dict[str, float]:
-    """One number per example, the mean where it has several answers; NaN for null."""
-    if not isinstance(found, dict):
-        raise ResultFormatError(f"{where}: 'value_by_index' must be an object; got {kind(found)}.")
-    values: dict[str, float] = {}
-    for key, entry in found.items():
-        if entry is None:
-            values[key] = math.nan
-            continue
-        if not isinstance(entry, dict):
-            raise ResultFormatError(
-                f"{where}, example {key[:40]!r} must be an object or null; got {kind(entry)}."
-            )
-        name = next((name for name in names if name in entry), None)
-        if name is not None:
-            here = f"{where}, example {key[:40]!r}, {name!r}"
-            answers = entry[name] if isinstance(entry[name], list) else [entry[name]]
-            values[key] = _mean([number(answer, where=here) for answer in answers])
-    return values
-
-
-def _examples(
-    details: Mapping[str, Mapping[str, Any]], ratios: Mapping[str, float], where: str
-) -> dict[str, list[tuple[str, float]]]:
-    found: dict[str, list[tuple[str, float]]] = {"truth_ratio": list(ratios.items())} if ratios else {}
-    for theirs, ours in NAMES.items():
-        entry, here = details.get(theirs, {}), f"{where}, {theirs!r}"
-        if entry.get("value_by_index"):
-            found[ours] = list(_per_example(entry["value_by_index"], _PER_EXAMPLE, where=here).items())
-            continue
-        sides = (entry.get("forget"), entry.get("holdout"))
-        if ours in ATTACKS and all(isinstance(side, dict) for side in sides):
-            members, others = (
-                _per_example(side.get("value_by_index", {}), ("score",), where=here)
-                for side in sides
-                if isinstance(side, dict)
-            )
-            found[ours] = [*members.items(), *((f"holdout/{key}", value) for key, value in others.items())]
-    return found
-
-
-def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values) if values else math.nan
-
-
-UtilityParts: TypeAlias = Literal["with_fluency", "model_utility"]
-"""Definition of utility: the harmonic mean of Model Utility and fluency, or Model Utility alone."""
-
-_FILES = ("TOFU_EVAL.json", "TOFU_SUMMARY.json")
+    setup: Setup
 
 
 def read_open_unlearning(
@@ -231,10 +103,10 @@ def read_open_unlearning(
 ) -> ModelTable:
     """Read `TOFU_EVAL.json` and `TOFU_SUMMARY.json` of one run or of a whole folder of runs.
 
-    `TOFU_EVAL.json` is taken where it is there, because the summary lacks what it takes for the Truth Ratio:
-    `forget_truth_ratio` of Open-Unlearning is how close wrong over right is to 1, which does not grow with knowledge.
-    Here it is `p_c / (p_c + p_w)` from the per-example losses of the paraphrased and the perturbed answers; a summary
-    alone gives NaN. Open-Unlearning knows no jailbreak prompts and no white-box metrics.
+    Values of `TOFU_EVAL.json` come first, because the summary lacks what the Truth Ratio needs: `forget_truth_ratio` of
+    Open-Unlearning is how close wrong over right is to 1, which does not grow with knowledge. Here it is
+    `p_c / (p_c + p_w)` from the per-example losses of the paraphrased and the perturbed answers; a summary alone gives
+    NaN. Open-Unlearning has no jailbreak prompts and no white-box metrics.
 
     A folder such as `saves` holds runs of several base models and splits: both are columns, read from
     `.hydra/config.yaml` beside a run or from its name. A run is compared with references of its own base model and
@@ -245,15 +117,15 @@ def read_open_unlearning(
         retain: File or folder of the retain model's run: gives the normalised attacks `s_mia_*`. In a folder of several
             runs, those called `..._retain90` and the like; each model takes the one of its base model and split.
         full: File or folder of the full model's run: gives `utility_rel`. Of several as for `retain` (`..._full`).
-        utility: What `utility` and `utility_rel` are made of; runs without fluency (`forget_Q_A_gibberish`) have the
-            former only with "model_utility".
+        utility: Parts of `utility` and `utility_rel`; runs without fluency (`forget_Q_A_gibberish`) have them only with
+            "model_utility".
         examples: Keep the values per example, for `stability`; those of retain under the name "retain" (with base model
             and split where there are several).
 
     Returns:
         One row per run: `model` (the run's folder), `method`, `config`, `lr` and `epochs` as far as the folder's name
-        tells them, `base`, `split`, metrics, `utility`, `utility_rel`. `retain` and `full` are no rows. Whatever is NaN
-        has a reason.
+        gives them, `base`, `split`, metrics, `utility`, `utility_rel`. `retain` and `full` are not rows. Whatever is
+        NaN has a reason.
 
     Raises:
         ResultFormatError: There is no run, a file is broken, or `retain` or `full` holds no such run, or two of one
@@ -271,49 +143,47 @@ def read_open_unlearning(
     check_choice("utility", utility, UtilityParts)
     root = Path(path)
     references = {
-        role: _references(role, at, examples)
+        role: _references(role, Path(at), examples)
         for role, at in (("retain", retain), ("full", full))
         if at is not None
     }
     taken = {run.folder for runs in references.values() for run in runs}
-    runs = {folder: files for folder, files in _runs(root).items() if folder not in taken}
-    if not runs:
+    folders = {folder: files for folder, files in _runs(root).items() if folder not in taken}
+    if not folders:
         raise ResultFormatError(f"{str(root)!r} holds no run beside those of retain and full.")
-    rows, reasons, tables = [], [], []
-    for (folder, files), name in zip(runs.items(), _names(root, list(runs)), strict=True):
-        run = read_run(folder, files, examples=examples, setup=setup_of(folder, name))
-        row, missing = _row(name, run, references, utility)
-        rows.append(row)
-        reasons += [{"model": name, "metric": metric, "reason": why} for metric, why in missing.items()]
-        tables += _long(name, run)
+    rows, reasons, runs = [], [], {}
+    for folder, name in _names(root, list(folders)).items():
+        run = runs[name] = _read_run(folder, folders[folder], examples, setup_of(folder, name))
+        values, missing = _with_references(run, references, utility)
+        rows.append(
+            {"model": name, **origin_by_name(name), **dict(zip(SETUP, run.setup, strict=True)), **values}
+        )
+        reasons += [(name, metric, why) for metric, why in missing.items()]
     retains = references.get("retain", [])
-    for run in retains:
-        tables += _long("retain" if len(retains) == 1 else retain_name(run.setup), run)
-    long = pd.DataFrame(tables, columns=["model", "metric", "example_id", "value"]) if examples else None
+    runs |= {"retain" if len(retains) == 1 else retain_name(run.setup): run for run in retains}
+    long = [
+        (name, metric, example, value)
+        for name, run in runs.items()
+        for metric, values in run.examples.items()
+        for example, value in values.items()
+    ]
     return ModelTable(
         frame=pd.DataFrame(rows),
         reasons=pd.DataFrame(reasons, columns=list(REASONS)),
         source=str(root),
-        examples=long,
+        examples=pd.DataFrame(long, columns=["model", "metric", "example_id", "value"]) if examples else None,
     )
 
 
-def _long(name: str, run: Run) -> list[tuple[str, str, str, float]]:
-    return [
-        (name, metric, example, value) for metric, found in run.examples.items() for example, value in found
-    ]
-
-
 def _runs(root: Path) -> dict[Path, tuple[Path, ...]]:
-    """Folders with results, with their files; a single file is a run of its own."""
+    """Return folders with results, with their files; a single file is a run of its own."""
     if root.is_file():
         return {root.parent.resolve(): (root,)}
     found: dict[Path, tuple[Path, ...]] = {}
     for folder, folders, files in os.walk(root):
         folders.sort()
-        own = tuple(Path(folder) / name for name in _FILES if name in files)
-        if own:
-            found[Path(folder).resolve()] = own
+        if results := tuple(Path(folder) / name for name in _FILES if name in files):
+            found[Path(folder).resolve()] = results
     if not found:
         raise ResultFormatError(
             f"no {' or '.join(_FILES)} in {str(root)!r}: name a run of Open-Unlearning, or a folder with runs."
@@ -321,34 +191,181 @@ def _runs(root: Path) -> dict[Path, tuple[Path, ...]]:
     return found
 
 
-def _references(role: str, path: str | os.PathLike[str], examples: bool) -> list[Run]:
-    """The runs of a reference, one for each base model and split."""
-    root = Path(path)
-    found = _runs(root)
-    names = dict(zip(found, _names(root, list(found)), strict=True))
-    if len(found) > 1:
-        own = {folder: files for folder, files in found.items() if role_in(names[folder]) == role}
-        if not own:
+def _names(root: Path, folders: list[Path]) -> dict[Path, str]:
+    """Name each run by its folder below `root`, without `evals` unless two would have one name."""
+    top = (root.parent if root.is_file() else root).resolve()
+    names = []
+    for folder in folders:
+        parts = list(folder.relative_to(top).parts)
+        while parts and parts[-1] in ("evals", "eval"):
+            parts.pop()
+        if not parts:  # the run itself was named
+            whole = [part for part in top.parts if part not in ("evals", "eval")]
+            parts = whole[-2:] if whole and is_within(whole[-1]) else whole[-1:]
+        names.append("/".join(parts) or "run")
+    if len(set(names)) < len(names):
+        names = [str(folder.relative_to(top)) for folder in folders]
+    return dict(zip(folders, names, strict=True))
+
+
+def _references(role: str, root: Path, examples: bool) -> list[_Run]:
+    """Read the runs of a reference, one for each base model and split."""
+    folders = _runs(root)
+    names = _names(root, list(folders))
+    if len(folders) > 1:
+        names = {folder: name for folder, name in names.items() if role_in(name) == role}
+        if not names:
             raise ResultFormatError(
-                f"{role}={str(path)!r} holds {len(found)} runs, none called {role} or {role}90: name the one of {role}."
+                f"{role}={str(root)!r} holds {len(folders)} runs, none called {role} or {role}90: name the one of "
+                f"{role}."
             )
-        found = own
-    setups = {folder: setup_of(folder, names[folder]) for folder in found}
-    for setup in setups.values():
-        same = [names[folder] for folder, other in setups.items() if other == setup]
+    by_setup: dict[Setup, list[Path]] = {}
+    for folder, name in names.items():
+        by_setup.setdefault(setup_of(folder, name), []).append(folder)
+    for setup, same in by_setup.items():
         if len(same) > 1:
+            shown = ", ".join(names[folder] for folder in same[:3])
             raise ResultFormatError(
-                f"{role}={str(path)!r} holds {len(same)} runs of {role} ({setup_name(setup)}): {', '.join(same[:3])}. "
+                f"{role}={str(root)!r} holds {len(same)} runs of {role} ({setup_name(setup)}): {shown}. "
                 f"Name the one that counts."
             )
-    return [
-        read_run(folder, files, examples=examples and role == "retain", setup=setups[folder])
-        for folder, files in found.items()
-    ]
+    wanted = examples and role == "retain"
+    return [_read_run(folder, folders[folder], wanted, setup) for setup, (folder,) in by_setup.items()]
 
 
-def _partner(run: Run, references: Sequence[Run] | None, role: str, *, split: bool) -> tuple[Run | None, str]:
-    """The reference of a run's base model and split; None with the reason. What is not known hinders nothing."""
+def _read_run(folder: Path, files: Sequence[Path], examples: bool, setup: Setup) -> _Run:
+    """Read the files of one run; of a number that stands in both, the evaluation's is taken."""
+    values = dict.fromkeys(NAMES.values(), math.nan)
+    reasons: dict[str, str] = {}
+    for theirs, ours in NAMES.items():
+        default = " (Open-Unlearning does not measure it by default)" if ours in _NOT_BY_DEFAULT else ""
+        reasons[ours] = f"the files have no {theirs}{default}"
+    details: dict[str, Mapping[str, Any]] = {}
+    for file in files:
+        for theirs, entry in read_object(file, expected="results of Open-Unlearning").items():
+            name = _SPELLING.get(theirs.lower(), theirs)
+            value = entry
+            if isinstance(entry, dict):  # an evaluation: in `agg_value`, or in `auc`
+                details.setdefault(name, entry)
+                value = entry.get("agg_value") if entry.get("agg_value") is not None else entry.get("auc")
+            ours = NAMES.get(name, "")
+            if ours and math.isnan(values[ours]):
+                where = f"{file}, {theirs!r}" + (", 'agg_value'" if isinstance(entry, dict) else "")
+                values[ours] = number(value, where=where)
+                reasons[ours] = f"{name} has no value in {file.name}"
+    ratios, why = truth_ratios(details, where=str(folder))
+    values["truth_ratio"] = _mean([value for value in ratios.values() if not math.isnan(value)])
+    reasons["truth_ratio"] = why or "no example has all losses"
+    missing = {name: reasons[name] for name, value in values.items() if math.isnan(value)}
+    return _Run(folder, values, missing, _examples(details, ratios, str(folder)) if examples else {}, setup)
+
+
+def truth_ratios(
+    details: Mapping[str, Mapping[str, Any]], *, where: str
+) -> tuple[dict[str, float], str | None]:
+    """Compute `p_c / (p_c + p_w)` per example, with p the geometric mean over answers of the probability per token.
+
+    Args:
+        details: Entries of the evaluation.
+        where: The run, for messages.
+
+    Returns:
+        Ratio by example, NaN where a loss is missing; and why there is none.
+
+    Example:
+        >>> entry = lambda loss: {"value_by_index": {"0": {"avg_loss": loss}}}
+        >>> details = {"forget_Q_A_PARA_Prob": entry(1.0), "forget_Q_A_PERT_Prob": entry([0.5, 1.5])}
+        >>> truth_ratios(details, where="run")
+        ({'0': 0.5}, None)
+    """
+    losses = []
+    for name in (_RIGHT, _WRONG):
+        by_index = details.get(name, {}).get("value_by_index")
+        if not by_index:
+            return {}, _OTHER_RATIO
+        losses.append(_per_example(by_index, ("avg_loss",), where=f"{where}, {name!r}"))
+    right, wrong = losses
+    if set(right) != set(wrong):
+        return {}, f"{_RIGHT} and {_WRONG} are about different examples"
+    return {key: _share(right[key], wrong[key]) for key in right}, None
+
+
+def _share(right: float, wrong: float) -> float:
+    """`exp(-right) / (exp(-right) + exp(-wrong))` without overflow."""
+    return float(1 / (1 + np.exp(np.clip(right - wrong, -700, 700))))
+
+
+def _per_example(by_index: Any, names: Sequence[str], *, where: str) -> dict[str, float]:
+    """Return one number per example, the mean where it has several answers; NaN for null."""
+    if not isinstance(by_index, dict):
+        raise ResultFormatError(f"{where}: 'value_by_index' must be an object; got {kind(by_index)}.")
+    values: dict[str, float] = {}
+    for key, entry in by_index.items():
+        here = f"{where}, example {key[:40]!r}"
+        if entry is None:
+            values[key] = math.nan
+        elif not isinstance(entry, dict):
+            raise ResultFormatError(f"{here} must be an object or null; got {kind(entry)}.")
+        elif (name := next((name for name in names if name in entry), None)) is not None:
+            answers = entry[name] if isinstance(entry[name], list) else [entry[name]]
+            values[key] = _mean([number(answer, where=f"{here}, {name!r}") for answer in answers])
+    return values
+
+
+def _examples(
+    details: Mapping[str, Mapping[str, Any]], ratios: Mapping[str, float], where: str
+) -> dict[str, Mapping[str, float]]:
+    found: dict[str, Mapping[str, float]] = {"truth_ratio": ratios} if ratios else {}
+    for theirs, ours in NAMES.items():
+        entry, here = details.get(theirs, {}), f"{where}, {theirs!r}"
+        if entry.get("value_by_index"):
+            names = ("prob", "score", "rougeL_recall")
+            found[ours] = _per_example(entry["value_by_index"], names, where=here)
+            continue
+        sides = [entry.get("forget"), entry.get("holdout")]
+        if ours in ATTACKS and all(isinstance(side, dict) for side in sides):
+            members, others = (
+                _per_example((side or {}).get("value_by_index", {}), ("score",), where=here) for side in sides
+            )
+            found[ours] = {**members, **{f"holdout/{key}": value for key, value in others.items()}}
+    return found
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values) if values else math.nan
+
+
+def _with_references(
+    run: _Run, references: Mapping[str, Sequence[_Run]], utility: UtilityParts
+) -> tuple[dict[str, float], dict[str, str]]:
+    """Add to a run's values those that compare it with retain and full; and the reasons of what is missing."""
+    values, missing = dict(run.values), dict(run.reasons)
+
+    def note(name: str, value: float, why: str | None) -> None:
+        values[name] = value
+        if why is not None:
+            missing[name] = why
+
+    retain, no_retain = _partner(run, references.get("retain"), "retain", split=True)
+    for attack in ATTACKS:
+        note(f"s_{attack}", *((math.nan, no_retain) if retain is None else _normalised(attack, run, retain)))
+    value, why = _utility(run, utility)
+    note("utility", value, why)
+    # Model Utility asks nothing of the split; fluency is that of answers to the forget set.
+    full, no_full = _partner(run, references.get("full"), "full", split=utility == "with_fluency")
+    whole, problem = (math.nan, no_full) if full is None else _utility(full, utility)
+    if why is None and problem is not None:
+        why = problem if full is None else f"full: {problem}"
+    elif why is None and whole == 0:
+        why = "the utility of full is 0"
+    note("utility_rel", math.nan if why else value / whole, why)
+    return values, missing
+
+
+def _partner(
+    run: _Run, references: Sequence[_Run] | None, role: str, *, split: bool
+) -> tuple[_Run | None, str]:
+    """Return the reference of a run's base model and split; None with the reason. An unknown one fits any."""
     if references is None:
         return None, f"needs the run of {role}: pass {role}="
     sides = 2 if split else 1
@@ -368,76 +385,22 @@ def _partner(run: Run, references: Sequence[Run] | None, role: str, *, split: bo
     return None, f"{many} of {role} for {setup_name(run.setup)}: there are {there}"
 
 
-def _names(root: Path, folders: list[Path]) -> list[str]:
-    """The folders of the runs below `root`, without what is the same for all."""
-    top = (root.parent if root.is_file() else root).resolve()
-    names = []
-    for folder in folders:
-        parts = list(folder.relative_to(top).parts)
-        while parts and parts[-1] in ("evals", "eval"):
-            parts.pop()
-        if not parts:  # the run itself was named
-            whole = [part for part in top.parts if part not in ("evals", "eval")]
-            parts = whole[-2:] if whole and is_within(whole[-1]) else whole[-1:]
-        names.append("/".join(parts) or "run")
-    return names if len(set(names)) == len(names) else [str(folder.relative_to(top)) for folder in folders]
-
-
-def _row(
-    name: str, run: Run, references: Mapping[str, Sequence[Run]], utility: UtilityParts
-) -> tuple[dict[str, Any], dict[str, str]]:
-    row: dict[str, Any] = {"model": name, **origin_by_name(name), **dict(zip(SETUP, run.setup, strict=True))}
-    missing = dict(run.reasons)
-    row |= run.values
-    retain, no_retain = _partner(run, references.get("retain"), "retain", split=True)
-    # Model Utility asks nothing of the split; fluency is that of answers to the forget set.
-    full, no_full = _partner(run, references.get("full"), "full", split=utility == "with_fluency")
-    for attack in ATTACKS:
-        row[f"s_{attack}"], why = _normalised(attack, run, retain, no_retain)
-        if why is not None:
-            missing[f"s_{attack}"] = why
-    row["utility"], why = _utility(run, utility)
-    if why is not None:
-        missing["utility"] = why
-    row["utility_rel"], why = _relative(row["utility"], why, full, utility, no_full)
-    if why is not None:
-        missing["utility_rel"] = why
-    return row, missing
-
-
-def _normalised(attack: str, run: Run, retain: Run | None, no_retain: str) -> tuple[float, str | None]:
+def _normalised(attack: str, run: _Run, retain: _Run) -> tuple[float, str | None]:
     """`s = 1 - min(|AUC - AUC_retain| / AUC_retain, 1)`."""
-    if retain is None:
-        return math.nan, no_retain
-    own, reference = run.values[attack], retain.values[attack]
-    if math.isnan(own):
-        return math.nan, run.reasons.get(attack, f"no {attack}")
+    value, reference = run.values[attack], retain.values[attack]
+    if math.isnan(value):
+        return math.nan, run.reasons[attack]
     if math.isnan(reference):
-        return math.nan, f"retain: {retain.reasons.get(attack, f'no {attack}')}"
+        return math.nan, f"retain: {retain.reasons[attack]}"
     if reference == 0:
         return math.nan, "the AUC of retain is 0"
-    return 1 - min(abs(own - reference) / reference, 1.0), None
+    return 1 - min(abs(value - reference) / reference, 1.0), None
 
 
-def _utility(run: Run, utility: UtilityParts) -> tuple[float, str | None]:
+def _utility(run: _Run, utility: UtilityParts) -> tuple[float, str | None]:
     names = ["model_utility"] if utility == "model_utility" else ["model_utility", "fluency"]
     for name in names:
         if math.isnan(run.values[name]):
             hint = '; utility="model_utility" does without' if name == "fluency" else ""
-            return math.nan, f"{run.reasons.get(name, f'no {name}')}{hint}"
+            return math.nan, f"{run.reasons[name]}{hint}"
     return float(harmonic_means(np.array([[run.values[name] for name in names]]))[0]), None
-
-
-def _relative(
-    own: float, why: str | None, full: Run | None, utility: UtilityParts, no_full: str
-) -> tuple[float, str | None]:
-    if why is not None:
-        return math.nan, why
-    if full is None:
-        return math.nan, no_full
-    reference, problem = _utility(full, utility)
-    if problem is not None:
-        return math.nan, f"full: {problem}"
-    if reference == 0:
-        return math.nan, "the utility of full is 0"
-    return own / reference, None

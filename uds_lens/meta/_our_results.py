@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePath
@@ -21,18 +22,18 @@ def read_metrics(
     names: Sequence[str] | None = None,
     examples: bool = False,
 ) -> ModelTable:
-    """Metrics that `uds_lens.metrics.evaluate` measured on several models.
+    """Read metrics that `uds_lens.metrics.evaluate` measured on several models.
 
     Args:
         results: `MetricResults`, or files written by `MetricResults.save`, in any mixture; or one folder of such
             files.
-        names: What the models are called; default the shortest endings of their paths that tell them apart.
+        names: Names of the models; default the shortest distinct endings of their paths.
         examples: Keep the values per example, for `stability`.
 
     Returns:
-        One row per result: `model`, its metrics, and `method`, `config`, `lr`, `epochs` as far as the record beside the
-        model, or a name as `uds_lens.unlearning.config_name` or Open-Unlearning gives them, tells (of the checkpoint,
-        or of the file). What does not is left empty: see `join_methods`.
+        One row per result: `model`, its metrics, and `method`, `config`, `lr`, `epochs` as far as they follow from the
+        record beside the model, or from a name (of the checkpoint, or of the file) as
+        `uds_lens.unlearning.config_name` or Open-Unlearning gives it. Otherwise they are empty: see `join_methods`.
 
     Raises:
         ResultFormatError: A file or the record beside a model is broken, or the folder holds none.
@@ -50,41 +51,29 @@ def read_metrics(
 
     source = "results in memory"
     if isinstance(results, str | os.PathLike):
-        source = str(results)
-        folder = Path(results)
+        source, folder = str(results), Path(results)
         results = sorted(folder.glob("**/*.json")) if folder.is_dir() else [folder]
         if not results:
             raise ResultFormatError(
                 f"no .json file in {source!r}: expected files written by MetricResults.save."
             )
-    found = [each if isinstance(each, MetricResults) else MetricResults.load(each) for each in results]
-    called = _called(names, [each.models["model"].name for each in found])
-    making = [
-        origin(
-            each.models["model"].name,
-            each.models["model"].fingerprint,
-            names=() if isinstance(where, MetricResults) else (Path(where).stem,),
-        )
-        for each, where in zip(found, results, strict=True)
-    ]
-    tables = [
-        each.examples_frame().assign(
-            model=name, subject=[about for metric in each for about in _subjects(metric)]
-        )
-        for each, name in zip(found, called, strict=True)
-    ]
+    loaded = [each if isinstance(each, MetricResults) else MetricResults.load(each) for each in results]
+    called = _called(names, [each.models["model"].name for each in loaded])
+    rows, reasons, tables = [], {}, []
+    for each, where, name in zip(loaded, results, called, strict=True):
+        model = each.models["model"]
+        files = () if isinstance(where, MetricResults) else (Path(where).stem,)
+        rows.append({"model": name, **origin(model.name, model.fingerprint, names=files), **each.values})
+        reasons[name] = each.reasons
+        if examples:
+            subjects = [s for metric in each for s in metric.subjects or [None] * len(metric.ids)]
+            tables.append(each.examples_frame().assign(model=name, subject=subjects))
+    columns = ["model", "metric", "example_id", "value", "subject"]
     return ModelTable(
-        frame=pd.DataFrame(
-            [
-                {"model": name, **how, **each.values}
-                for each, name, how in zip(found, called, making, strict=True)
-            ]
-        ),
-        reasons=_reasons({name: each.reasons for each, name in zip(found, called, strict=True)}),
+        frame=pd.DataFrame(rows),
+        reasons=_reasons(reasons),
         source=source,
-        examples=pd.concat(tables)[["model", "metric", "example_id", "value", "subject"]]
-        if examples
-        else None,
+        examples=pd.concat(tables)[columns] if examples else None,
     )
 
 
@@ -94,12 +83,12 @@ def read_audits(
     names: Sequence[str] | None = None,
     examples: bool = False,
 ) -> ModelTable:
-    """UDS of several models, from audits.
+    """Read the UDS of several models from audits.
 
     Args:
         audits: `DepthAudit`s, or directories written by `DepthAudit.save`, in any mixture; or one folder of such
             directories.
-        names: What the models are called; default the shortest endings of their paths that tell them apart.
+        names: Names of the models; default the shortest distinct endings of their paths.
         examples: Keep the values per example, for `stability`.
 
     Returns:
@@ -107,7 +96,7 @@ def read_audits(
         `n_measured`.
 
     Raises:
-        ResultFormatError: A directory is no whole audit, or the folder holds none.
+        ResultFormatError: A directory is not a complete audit, or the folder holds none.
         DataError: Nothing was given, or names do not fit.
 
     Example:
@@ -129,32 +118,25 @@ def read_audits(
             raise ResultFormatError(
                 f"no saved audit in {source!r}: expected directories written by DepthAudit.save."
             )
-    found = [each if isinstance(each, DepthAudit) else DepthAudit.load(each) for each in audits]
-    called = _called(names, audit_names(found)) if found else _called(names, [])
-    rows, reasons, tables = [], {}, []
-    for name, audit in zip(called, found, strict=True):
+    loaded = [each if isinstance(each, DepthAudit) else DepthAudit.load(each) for each in audits]
+    called = _called(names, audit_names(loaded) if loaded else [])
+    rows: list[dict[str, Any]] = []
+    tables = []
+    for name, audit in zip(called, loaded, strict=True):
         low, high = audit.uds_interval
-        rows.append(
-            {
-                "model": name,
-                "checkpoint": audit.models["unlearned"].name,
-                "uds": audit.uds,
-                "uds_low": low,
-                "uds_high": high,
-                "n_measured": audit.n_measured,
-            }
-        )
-        if not audit.n_measured:
-            reasons[name] = {"uds": "no example is measurable"}
-        own = {
+        checkpoint = audit.models["unlearned"].name
+        rows.append({"model": name, "checkpoint": checkpoint, "uds": audit.uds, "uds_low": low})
+        rows[-1] |= {"uds_high": high, "n_measured": audit.n_measured}
+        values = {
             "example_id": [example.id for example in audit.examples],
             "value": audit.uds_per_example.tolist(),
             "subject": [example.subject for example in audit.examples],
         }
-        tables.append(pd.DataFrame({"model": name, "metric": "uds", **own}))
+        tables.append(pd.DataFrame({"model": name, "metric": "uds", **values}))
+    unmeasured = {row["model"]: {"uds": "no example is measurable"} for row in rows if not row["n_measured"]}
     return ModelTable(
         frame=pd.DataFrame(rows),
-        reasons=_reasons(reasons),
+        reasons=_reasons(unmeasured),
         source=source,
         examples=pd.concat(tables, ignore_index=True) if examples else None,
     )
@@ -163,7 +145,7 @@ def read_audits(
 def join_audits(
     table: ModelTable, audits: ModelTable, *, pairs: Mapping[str, str] | None = None
 ) -> ModelTable:
-    """Put the UDS of audits beside the metrics of the same models.
+    """Add the UDS of audits to the metrics of the same models.
 
     A model and an audit belong together if they have the same name, or if the last part of the audited
     checkpoint's path (without a leading "unlearn_", as Open-Unlearning's Hub ids have it) is the last part of the
@@ -191,56 +173,54 @@ def join_audits(
     """
     import pandas as pd
 
-    places = _partners(table, audits, dict(pairs or {}))
-    frame, reasons = table.frame.copy(), table.reasons
     known = audits.frame.reset_index(drop=True)
+    places = _partners(table, known, dict(pairs or {}))
+    frame = table.frame.copy()
     for column in ("uds", "uds_low", "uds_high"):
-        frame[column] = [float("nan") if at is None else float(known[column].iloc[at]) for at in places]
-    reasons = reasons[reasons["metric"] != "uds"]
-    own = dict(zip(audits.reasons["model"], audits.reasons["reason"], strict=True))
-    added = {}
+        frame[column] = [math.nan if at is None else float(known[column].iloc[at]) for at in places]
+    audit_reasons = dict(zip(audits.reasons["model"], audits.reasons["reason"], strict=True))
+    reasons: dict[str, dict[str, str]] = {}
+    renamed = {}
     for name, at, value in zip(frame["model"], places, frame["uds"], strict=True):
         if at is None:
-            added[name] = {"uds": f"no audit of this model in {audits.source}"}
-        elif pd.isna(value):
-            added[name] = {"uds": own.get(known["model"].iloc[at], "the audit has no score")}
+            reasons[name] = {"uds": f"no audit of this model in {audits.source}"}
+            continue
+        audit = known["model"].iloc[at]
+        renamed[audit] = name
+        if pd.isna(value):
+            reasons[name] = {"uds": audit_reasons.get(audit, "the audit has no score")}
     examples = table.examples
     if examples is not None and audits.examples is not None:
-        new = {
-            known["model"].iloc[at]: name
-            for name, at in zip(frame["model"], places, strict=True)
-            if at is not None
-        }
-        theirs = audits.examples[audits.examples["model"].isin(new)]
-        theirs = theirs.assign(model=theirs["model"].map(new))
-        examples = pd.concat([examples[examples["metric"] != "uds"], theirs], ignore_index=True)
+        added = audits.examples[audits.examples["model"].isin(renamed)]
+        added = added.assign(model=added["model"].map(renamed))
+        examples = pd.concat([examples[examples["metric"] != "uds"], added], ignore_index=True)
+    kept = table.reasons[table.reasons["metric"] != "uds"]
     return ModelTable(
         frame=frame,
-        reasons=pd.concat([reasons, _reasons(added)], ignore_index=True),
+        reasons=pd.concat([kept, _reasons(reasons)], ignore_index=True),
         source=f"{table.source}; {audits.source}",
         examples=examples,
     )
 
 
-def _subjects(metric: Any) -> Sequence[str | None]:
-    """Subject of each value of a `MetricValue`; None where it has none."""
-    return metric.subjects or [None] * len(metric.ids)
-
-
-def _partners(table: ModelTable, audits: ModelTable, pairs: dict[str, str]) -> list[int | None]:
-    """The audit of each model."""
+def _partners(table: ModelTable, audits: pd.DataFrame, pairs: dict[str, str]) -> list[int | None]:
+    """Return the row of each model's audit."""
     names = [str(name) for name in table.frame["model"]]
-    theirs = [str(name) for name in audits.frame["model"]]
+    theirs = [str(name) for name in audits["model"]]
     for name, audit in pairs.items():
         if name not in names or audit not in theirs:
             what, known = (name, names) if name not in names else (audit, theirs)
-            raise DataError(f"pairs names {what!r}, which is not there; there are {', '.join(known[:6])}.")
-    ends = [_end(str(path)) for path in audits.frame["checkpoint"]]
+            raise DataError(f"pairs names {what!r}, which does not exist; there are {', '.join(known[:6])}.")
+
+    def end(name: str) -> str:
+        return PurePath(name).name.removeprefix("unlearn_")
+
+    ends = [end(str(path)) for path in audits["checkpoint"]]
     found: list[int | None] = []
     for name in names:
-        wanted = [pairs[name]] if name in pairs else []
-        fits = [i for i, other in enumerate(theirs) if other in (wanted or [name])]
-        fits = fits or ([] if wanted else [i for i, end in enumerate(ends) if end == _end(name)])
+        fits = [i for i, other in enumerate(theirs) if other == pairs.get(name, name)]
+        if not fits and name not in pairs:
+            fits = [i for i, other in enumerate(ends) if other == end(name)]
         if len(fits) > 1:
             raise DataError(
                 f"{len(fits)} audits fit the model {name!r}: say which with pairs={{{name!r}: ...}}."
@@ -254,10 +234,6 @@ def _partners(table: ModelTable, audits: ModelTable, pairs: dict[str, str]) -> l
     return found
 
 
-def _end(name: str) -> str:
-    return PurePath(name).name.removeprefix("unlearn_")
-
-
 def _called(names: Sequence[str] | None, paths: Sequence[str]) -> list[str]:
     if not paths:
         raise DataError("expected at least one result; got none.")
@@ -269,7 +245,7 @@ def _called(names: Sequence[str] | None, paths: Sequence[str]) -> list[str]:
 
 
 def short_names(paths: Sequence[str]) -> list[str]:
-    """The shortest endings of paths that tell them apart; equal paths are numbered.
+    """Return the shortest distinct endings of paths; equal paths are numbered.
 
     >>> short_names(["runs/npo/last", "runs/rmu/last"])
     ['npo/last', 'rmu/last']
@@ -280,19 +256,14 @@ def short_names(paths: Sequence[str]) -> list[str]:
         if len(set(names)) == len(names):
             return names
     seen: dict[str, int] = {}
-    names = []
-    for path in paths:
+    for place, path in enumerate(paths):
         seen[path] = seen.get(path, 0) + 1
-        names.append(path if seen[path] == 1 else f"{path} ({seen[path]})")
+        names[place] = path if seen[path] == 1 else f"{path} ({seen[path]})"
     return names
 
 
 def _reasons(found: Mapping[str, Mapping[str, str]]) -> pd.DataFrame:
     import pandas as pd
 
-    rows = [
-        {"model": model, "metric": metric, "reason": why}
-        for model, reasons in found.items()
-        for metric, why in reasons.items()
-    ]
+    rows = [(model, metric, why) for model, reasons in found.items() for metric, why in reasons.items()]
     return pd.DataFrame(rows, columns=list(REASONS))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -40,24 +39,6 @@ def symmetric_quantisation(
     return 1 - np.abs(after - before) / (np.abs(after) + np.abs(before) + EPSILON)
 
 
-def symmetric_relearning(change: Float[np.ndarray, "model"], shift: float) -> Float[np.ndarray, "model"]:
-    """Compute R of each model: `1 - |Du - Dr| / (|Du| + |Dr| + 1e-10)`.
-
-    Args:
-        change: Du, how far relearning moves m of each model.
-        shift: Dr, how far it moves m of retain.
-
-    Returns:
-        1 where both move alike, 0 where they move in opposite directions or only one moves; NaN where a value is
-        missing.
-
-    Example:
-        >>> symmetric_relearning(np.array([0.3, 0.1, -0.1]), 0.1).round(3).tolist()
-        [0.5, 1.0, 0.0]
-    """
-    return relearning_over_shifts(change, np.array([shift]), symmetric=True)[0]
-
-
 def one_directional_quantisation(
     before: Float[np.ndarray, "model"], after: Float[np.ndarray, "model"]
 ) -> Float[np.ndarray, "model"]:
@@ -75,9 +56,26 @@ def one_directional_quantisation(
         >>> one_directional_quantisation(np.array([0.2, 0.4, 0.0]), np.array([0.4, 0.2, 0.0])).tolist()
         [0.5, 1.0, 1.0]
     """
-    rises = after > before
-    found = np.divide(before, after, out=np.ones_like(before, dtype=float), where=rises)
+    found = np.divide(before, after, out=np.ones_like(before, dtype=float), where=after > before)
     return np.where(np.isnan(before) | np.isnan(after) | (before < 0) | (after < 0), np.nan, found)
+
+
+def symmetric_relearning(change: Float[np.ndarray, "model"], shift: float) -> Float[np.ndarray, "model"]:
+    """Compute R of each model: `1 - |Du - Dr| / (|Du| + |Dr| + 1e-10)`.
+
+    Args:
+        change: Du, how far relearning moves m of each model.
+        shift: Dr, how far it moves m of retain.
+
+    Returns:
+        1 where both move alike, 0 where they move in opposite directions or only one moves; NaN where a value is
+        missing.
+
+    Example:
+        >>> symmetric_relearning(np.array([0.3, 0.1, -0.1]), 0.1).round(3).tolist()
+        [0.5, 1.0, 0.0]
+    """
+    return relearning_over_shifts(change, np.array([shift]), symmetric=True)[0]
 
 
 def one_directional_relearning(
@@ -105,26 +103,16 @@ def one_directional_relearning(
 def relearning_over_shifts(
     change: Float[np.ndarray, "model"], shifts: Float[np.ndarray, "shift"], *, symmetric: bool
 ) -> Float[np.ndarray, "shift model"]:
-    """Compute R of each model for each of several shifts of retain, symmetric or one-directional.
-
-    Args:
-        change: Du, how far relearning moves m of each model.
-        shifts: Dr; a mean of differences: a number, or NaN where it was not measured.
-        symmetric: Which of the two.
-    """
+    """Compute R of each model for each of several shifts of retain; NaN where a change or a shift is."""
     if np.isinf(shifts).any():
         raise ConfigError(
             Setting("shift"), f" must be a finite number, or NaN; got {shifts[np.isinf(shifts)][0]}."
         )
-    moves, retain = change[None, :], shifts[:, None]
+    moves, retain = np.broadcast_arrays(change[None, :], shifts[:, None])
     if symmetric:
         return 1 - np.abs(moves - retain) / (np.abs(moves) + np.abs(retain) + EPSILON)
     reference = np.maximum(retain, 0.0)
-    rises = moves > reference
-    ones = np.ones(rises.shape)
-    found = np.divide(
-        np.broadcast_to(reference, ones.shape), np.broadcast_to(moves, ones.shape), out=ones, where=rises
-    )
+    found = np.divide(reference, moves, out=np.ones(moves.shape), where=moves > reference)
     return np.where(np.isnan(moves) | np.isnan(retain), np.nan, found)
 
 
@@ -132,19 +120,19 @@ def relearning_over_shifts(
 class RetainShift:
     """Dr of one metric."""
 
-    mean: float
+    mean: float = math.nan
     """Mean of m after relearning minus m before, first over the relearnings of a retain model, then over models."""
 
-    low: float
+    low: float = math.nan
     """Lower end of its interval; NaN with a single relearning."""
 
-    high: float
+    high: float = math.nan
     """Upper end."""
 
-    n: int
+    n: int = 0
     """Relearnings."""
 
-    n_models: int
+    n_models: int = 0
     """Retain models."""
 
     reason: str | None = None
@@ -178,14 +166,14 @@ def retain_shift(
         before: One row per retain model: `metric`, and with several rows `model`.
         relearned: One row per relearning: `metric`, and with several retain models `model`, the one it started from.
         metric: Which metric.
-        direction: What a higher value of it means.
+        direction: Meaning of a higher value of it.
         confidence: Of the interval.
 
     Returns:
         The shift; NaN with a reason where a value is missing.
 
     Raises:
-        DataError: No row; several retain models that `model` does not tell apart.
+        DataError: No row; several retain models that `model` does not identify.
 
     Example:
         >>> import pandas as pd
@@ -194,65 +182,41 @@ def retain_shift(
         >>> f"{shift.mean:.3f} {shift.low:.3f} {shift.high:.3f} {shift.n}"
         '0.220 0.170 0.270 3'
     """
-    starts = _starts(before, metric, direction)
-    if metric not in relearned.columns or not len(relearned):
-        return RetainShift(
-            math.nan, math.nan, math.nan, 0, 0, f"no relearned retain has a value of {metric!r}"
-        )
-    names = _relearned_retain_names(relearned, starts)
-    ends = oriented(relearned[metric], direction).to_numpy()
-    moved: dict[str, list[float]] = {}
-    for name, end in zip(names, ends, strict=True):
-        if not math.isnan(end - starts[name]):
-            moved.setdefault(name, []).append(float(end - starts[name]))
-    count = sum(map(len, moved.values()))
-    if not count:
-        return RetainShift(
-            math.nan, math.nan, math.nan, 0, 0, f"retain has no value of {metric!r} before or after"
-        )
-    units = (
-        [float(np.mean(values)) for values in moved.values()]
-        if len(moved) > 1
-        else next(iter(moved.values()))
-    )
-    low, high = _t_interval(units, confidence)
-    reason = "a single relearning of retain: its shift has no interval" if math.isnan(low) else None
-    return RetainShift(float(np.mean(units)), low, high, count, len(moved), reason, tuple(units))
-
-
-def _starts(before: pd.DataFrame, metric: str, points: Points) -> Mapping[str, float]:
     if not len(before):
         raise DataError("retain_before has no row: it needs the values of retain before relearning.")
-    if metric not in before.columns:
-        return dict.fromkeys(_labels(before), math.nan)
-    labels = _labels(before)
-    if len(set(labels)) < len(labels):
-        raise DataError(
-            "retain_before has several rows: its column 'model' must tell the retain models apart."
-        )
-    return dict(zip(labels, oriented(before[metric], points).to_numpy(), strict=True))
-
-
-def _labels(frame: pd.DataFrame) -> list[str]:
-    return (
-        frame["model"].astype(str).tolist()
-        if "model" in frame.columns and len(frame) > 1
-        else [""] * len(frame)
+    several = "model" in before.columns and len(before) > 1
+    labels = before["model"].astype(str).tolist() if several else [""] * len(before)
+    starts = dict.fromkeys(labels, math.nan)
+    if metric in before.columns:
+        if len(starts) < len(before):
+            raise DataError(
+                "retain_before has several rows: its column 'model' must identify the retain models."
+            )
+        starts = dict(zip(labels, oriented(before[metric], direction).to_numpy(), strict=True))
+    if metric not in relearned.columns or not len(relearned):
+        return RetainShift(reason=f"no relearned retain has a value of {metric!r}")
+    names = [next(iter(starts))] * len(relearned)
+    if len(starts) > 1:
+        names = relearned["model"].astype(str).tolist() if "model" in relearned.columns else []
+        unknown = [name for name in names if name not in starts]
+        if not names or unknown:
+            raise DataError(
+                f"retain_relearned needs a column 'model' with one of {', '.join(list(starts)[:6])}; got "
+                f"{', '.join(unknown[:3]) or 'no such column'}."
+            )
+    moved: dict[str, list[float]] = {}
+    for name, end in zip(names, oriented(relearned[metric], direction).to_numpy(), strict=True):
+        if not math.isnan(end - starts[name]):
+            moved.setdefault(name, []).append(float(end - starts[name]))
+    if not moved:
+        return RetainShift(reason=f"retain has no value of {metric!r} before or after")
+    groups = list(moved.values())
+    units = groups[0] if len(groups) == 1 else [float(np.mean(values)) for values in groups]
+    low, high = _t_interval(units, confidence)
+    reason = "a single relearning of retain: its shift has no interval" if math.isnan(low) else None
+    return RetainShift(
+        float(np.mean(units)), low, high, sum(map(len, groups)), len(groups), reason, tuple(units)
     )
-
-
-def _relearned_retain_names(relearned: pd.DataFrame, starts: Mapping[str, float]) -> list[str]:
-    """The retain model that each relearning started from."""
-    if len(starts) == 1:
-        return [next(iter(starts))] * len(relearned)
-    names = relearned["model"].astype(str).tolist() if "model" in relearned.columns else []
-    unknown = [name for name in names if name not in starts]
-    if not names or unknown:
-        raise DataError(
-            f"retain_relearned needs a column 'model' with one of {', '.join(list(starts)[:6])}; got "
-            f"{', '.join(unknown[:3]) or 'no such column'}."
-        )
-    return names
 
 
 def _t_interval(values: list[float], confidence: float) -> Interval:

@@ -1,18 +1,17 @@
-"""Statistics of two pools of models: resampling by clusters, AUC with DeLong's variance, intervals."""
+"""Statistics of two pools of models: AUC with DeLong's variance, resampling by clusters, intervals."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 
 from uds_lens.errors import ConfigError, DataError
-from uds_lens.results import Interval
-from uds_lens.results._statistics import NO_INTERVAL
+from uds_lens.results._statistics import NO_INTERVAL, Interval
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,10 +40,6 @@ class Pools:
     problem: str | None
     """Why there are no clusters."""
 
-    def independent(self) -> tuple[Hashable, ...]:
-        """The pool of each: strata of models that have nothing to do with each other."""
-        return tuple(bool(knows) for knows in self.knows)
-
 
 def split_pools(frame: pd.DataFrame, label: str, cluster: Sequence[str]) -> Pools:
     """Find the pools.
@@ -53,9 +48,6 @@ def split_pools(frame: pd.DataFrame, label: str, cluster: Sequence[str]) -> Pool
         frame: One row per model.
         label: Column that says which pool: True or 1 for P, False or 0 for N, missing for neither.
         cluster: Columns; the last names the run, those before it the variant. Empty for independent models.
-
-    Returns:
-        The pools.
 
     Raises:
         DataError: No such column, other values in it, an empty pool, or too few models.
@@ -69,7 +61,11 @@ def split_pools(frame: pd.DataFrame, label: str, cluster: Sequence[str]) -> Pool
             "and is empty for models in neither pool."
         )
     column = frame[label]
-    numbers = pd.to_numeric(column.map(_as_number), errors="coerce")
+    spelt = {"true": 1, "false": 0}  # as CSV files write it
+    numbers = pd.to_numeric(
+        column.map(lambda value: spelt.get(value.lower(), value) if isinstance(value, str) else value),
+        errors="coerce",
+    )
     strange = column[column.notna() & ~numbers.isin([0, 1])]
     if len(strange):
         raise DataError(
@@ -92,20 +88,13 @@ def split_pools(frame: pd.DataFrame, label: str, cluster: Sequence[str]) -> Pool
     return Pools(rows, knows, strata, tuple(key[-1] for key in keys), None)
 
 
-def _as_number(value: object) -> object:
-    """Text as CSV files write it."""
-    return {"true": 1, "false": 0}.get(value.lower(), value) if isinstance(value, str) else value
-
-
 def _problem(rows: pd.DataFrame, cluster: Sequence[str]) -> str | None:
     if not cluster:
         return "models were declared independent (cluster=())"
-    missing = [name for name in cluster if name not in rows.columns]
-    if missing:
+    if missing := [name for name in cluster if name not in rows.columns]:
         return f"the table lacks the column {', '.join(map(repr, missing))}"
     for name in cluster:
-        empty = int(rows[name].isna().sum())
-        if empty:
+        if empty := int(rows[name].isna().sum()):
             return f"the column {name!r} is empty for {empty} models of the pools"
     return None
 
@@ -116,6 +105,115 @@ def check_resampling(confidence: float, n_resamples: int) -> None:
         raise ConfigError(f"confidence must lie between 0 and 1; got {confidence!r}.")
     if n_resamples < 2:
         raise ConfigError(f"n_resamples must be at least 2; got {n_resamples!r}.")
+
+
+@dataclass(frozen=True, eq=False)
+class Placements:
+    """The order of two pools by one metric: of each model, how many of the other pool lie on the expected side.
+
+    Sorting gives them in time n log n, and halves add up without rounding. They determine the order of all pairs: two
+    metrics with equal placements order every pair alike.
+    """
+
+    p_counts: np.ndarray
+    """Models of N below each model of P, ties half."""
+
+    n_counts: np.ndarray
+    """Models of P above each model of N, ties half."""
+
+    tied_share: float
+    """Share of pairs with equal values; NaN without pairs."""
+
+    @classmethod
+    def of(cls, positives: Float[np.ndarray, "p"], negatives: Float[np.ndarray, "n"]) -> Placements:
+        """Compare two pools by m.
+
+        >>> order = Placements.of(np.array([0.2, 0.9]), np.array([0.2, 0.1]))
+        >>> order.p_counts.tolist(), order.n_counts.tolist(), order.auc, order.tied_share
+        ([1.5, 2.0], [1.5, 2.0], 0.875, 0.25)
+        """
+        n_p, n_n = len(positives), len(negatives)
+        less, up_to = (np.searchsorted(np.sort(negatives), positives, side) for side in ("left", "right"))
+        under, under_or_tied = (
+            np.searchsorted(np.sort(positives), negatives, side) for side in ("left", "right")
+        )
+        tied = float((up_to - less).sum() / (n_p * n_n)) if n_p * n_n else math.nan
+        return cls((less + up_to) / 2, n_p - (under + under_or_tied) / 2, tied)
+
+    @property
+    def auc(self) -> float:
+        """F; NaN without pairs."""
+        return _ratio(self.p_counts.sum(), len(self.p_counts) * len(self.n_counts))
+
+    @property
+    def p(self) -> np.ndarray:
+        """DeLong's V10: the share of N below each model of P."""
+        return self.p_counts / len(self.n_counts)
+
+    @property
+    def n(self) -> np.ndarray:
+        """DeLong's V01: the share of P above each model of N."""
+        return self.n_counts / len(self.p_counts)
+
+    def same_order(self, other: Placements) -> bool:
+        """Whether two metrics order all pairs alike."""
+        return bool((self.p_counts == other.p_counts).all() and (self.n_counts == other.n_counts).all())
+
+    def without(self, strata: Sequence[Hashable]) -> list[tuple[Hashable, float, int, int]]:
+        """Leave each stratum out: itself, F without it (NaN for an empty pool), what remains of P and N.
+
+        Args:
+            strata: Of each model, those of P first; none spans both pools.
+        """
+        n_p, n_n = len(self.p_counts), len(self.n_counts)
+        found = []
+        for stratum, rows in _groups(strata).items():
+            counts, other = (self.p_counts, n_n) if rows[0] < n_p else (self.n_counts, n_p)
+            kept = np.delete(counts, rows if rows[0] < n_p else rows - n_p)
+            sizes = (len(kept), n_n) if rows[0] < n_p else (n_p, len(kept))
+            found.append((stratum, _ratio(kept.sum(), len(kept) * other), *sizes))
+        return found
+
+
+def _ratio(total: float, count: int) -> float:
+    return float(total / count) if count else math.nan
+
+
+def _groups(labels: Sequence[Hashable]) -> dict[Hashable, np.ndarray]:
+    """Return the rows of each label, in order of appearance."""
+    found: dict[Hashable, list[int]] = {}
+    for row, label in enumerate(labels):
+        found.setdefault(label, []).append(row)
+    return {label: np.array(rows) for label, rows in found.items()}
+
+
+def numbered(labels: Sequence[Hashable]) -> np.ndarray:
+    """Number labels in order of appearance."""
+    known: dict[Hashable, int] = {}
+    return np.array([known.setdefault(label, len(known)) for label in labels], dtype=np.int64)
+
+
+def delong_covariance(metrics: Sequence[Placements]) -> np.ndarray:
+    """Estimate the covariance of the AUCs of several metrics on the same models: `cov(V10) / n_p + cov(V01) / n_n`.
+
+    Args:
+        metrics: Placements by each metric, models in the same order.
+
+    Returns:
+        Square matrix; NaN with fewer than two models in a pool.
+
+    References:
+        DeLong, DeLong and Clarke-Pearson (1988), Biometrics 44, 837-845.
+
+    Example:
+        >>> delong_covariance([Placements.of(np.array([0.2, 0.9]), np.array([0.3, 0.1]))]).item()
+        0.125
+    """
+    n_p, n_n = len(metrics[0].p_counts), len(metrics[0].n_counts)
+    if min(n_p, n_n) < 2:
+        return np.full((len(metrics), len(metrics)), math.nan)
+    of_p = np.atleast_2d(np.cov(np.stack([each.p for each in metrics])))
+    return of_p / n_p + np.atleast_2d(np.cov(np.stack([each.n for each in metrics]))) / n_n
 
 
 def cluster_weights(
@@ -133,7 +231,7 @@ def cluster_weights(
 
     Args:
         strata: Stratum of each row.
-        clusters: Cluster of each row, told apart within a stratum.
+        clusters: Cluster of each row, distinct within a stratum.
         n_resamples: Number of resamples.
         rng: Source of randomness.
 
@@ -151,67 +249,27 @@ def cluster_weights(
         ([4.0, 4.0, 4.0], True)
     """
     weights = np.ones((n_resamples, len(strata)))
-    for stratum in dict.fromkeys(strata):
-        rows = [i for i, other in enumerate(strata) if other == stratum]
-        names = list(dict.fromkeys(clusters[i] for i in rows))
-        count = len(names)
-        if count == 1:
-            continue
-        drawn = rng.multinomial(count - 1, [1 / count] * count, size=n_resamples) * (count / (count - 1))
-        place = {name: at for at, name in enumerate(names)}
-        for i in rows:
-            weights[:, i] = drawn[:, place[clusters[i]]]
+    for rows in _groups(strata).values():
+        codes = numbered([clusters[row] for row in rows])
+        count = int(codes.max()) + 1
+        if count > 1:
+            drawn = rng.multinomial(count - 1, [1 / count] * count, size=n_resamples) * (count / (count - 1))
+            weights[:, rows] = drawn[:, codes]
     return weights
-
-
-def weighted_auc(
-    kernel: np.ndarray, positive_weights: np.ndarray, negative_weights: np.ndarray
-) -> np.ndarray:
-    """AUC of each resample, to first order: how far the placements of the drawn models lie from their mean.
-
-    `AUC + mean_w(V10 - AUC) + mean_w(V01 - AUC)`, with the placements V10 (row means of the kernel) and V01 (column
-    means). The exact AUC of a resample, the kernel's mean under the product of the weights, spreads too much: the part
-    of the error that belongs to single pairs is in each of the placements already and would be counted a third time,
-    which at an AUC near 1 is a fifth of the variance. With every model drawn by itself, the spread is DeLong's.
-
-    Args:
-        kernel: `pair_kernel` of the two pools.
-        positive_weights: One row per resample, one column per positive.
-        negative_weights: The same for the negatives.
-
-    Returns:
-        One AUC per resample, which may pass 0 or 1; NaN where a pool has no weight.
-
-    Example:
-        >>> kernel = np.array([[1.0, 0.5]])
-        >>> weighted_auc(kernel, np.ones((1, 1)), np.array([[1.0, 3.0]])).tolist()
-        [0.625]
-    """
-    auc = kernel.mean()
-    return (
-        auc
-        + _weighted_mean(kernel.mean(1) - auc, positive_weights)
-        + _weighted_mean(kernel.mean(0) - auc, negative_weights)
-    )
-
-
-def _weighted_mean(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    total = weights.sum(1)
-    return np.divide(weights @ values, total, out=np.full(len(total), np.nan), where=total > 0)
 
 
 @dataclass(frozen=True, eq=False)
 class Draws:
-    """The weights of one set of models."""
+    """Resamples of one set of models."""
 
-    knows: np.ndarray
-    """Which of them are in P."""
+    p_weights: np.ndarray
+    """Resample x model of P."""
 
-    weights: np.ndarray
-    """Resample x model."""
+    n_weights: np.ndarray
+    """Resample x model of N."""
 
     strata: tuple[Hashable, ...]
-    """Stratum of each model."""
+    """Stratum of each model, those of P first."""
 
     runs: int
     """Clusters."""
@@ -222,9 +280,30 @@ class Draws:
     problem: str | None
     """Why they say nothing about the spread."""
 
-    def aucs(self, kernel: np.ndarray) -> np.ndarray:
-        """F in every resample."""
-        return weighted_auc(kernel, self.weights[:, self.knows], self.weights[:, ~self.knows])
+    def aucs(self, metric: Placements) -> np.ndarray:
+        """Return F in every resample, to first order: how far the placements of the drawn models lie from their mean.
+
+        `AUC + mean_w(V10 - AUC) + mean_w(V01 - AUC)`, which may pass 0 or 1; NaN where a pool has no weight. The exact
+        AUC of a resample spreads too much: the part of the error that belongs to single pairs is in each of the
+        placements already and would be counted a third time, which at an AUC near 1 is a fifth of the variance. With
+        every model drawn by itself, the spread is DeLong's.
+        """
+        auc = metric.auc
+        return (
+            auc
+            + weighted_mean(metric.p - auc, self.p_weights)
+            + weighted_mean(metric.n - auc, self.n_weights)
+        )
+
+
+def weighted_mean(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Average values by each row of weights; NaN where a row has none."""
+    total = weights.sum(1)
+    return np.divide(weights @ values, total, out=np.full(len(total), np.nan), where=total > 0)
+
+
+_KEPT = 4
+"""Sets of resamples that are kept: metrics mostly share their models, and a set is large."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -234,55 +313,45 @@ class PoolBootstrap:
     pools: Pools
     n_resamples: int
     seed: int
-    _kept: dict[tuple[str, bytes], Draws] = field(default_factory=dict)
+    _kept: dict[tuple[bool, bytes], Draws] = field(default_factory=dict)
 
-    def independent(self, there: np.ndarray) -> Draws:
-        """Models one by one, within pools.
+    def independent(self, measured: np.ndarray) -> Draws:
+        """Draw models one by one, within pools; `measured` marks those with a value."""
+        strata = self.pools.knows[measured].tolist()
+        return self._draw(False, measured, strata, range(len(strata)))
 
-        Args:
-            there: Which models of the pools have a value.
-        """
-        strata = [self.pools.independent()[i] for i in np.flatnonzero(there)]
-        return self._draw("independent", there, strata, range(len(strata)))
-
-    def clustered(self, there: np.ndarray) -> Draws | None:
-        """Whole runs, within pool and variant; None where the table does not tell them.
-
-        Args:
-            there: Which models of the pools have a value.
-        """
-        if self.pools.strata is None or self.pools.clusters is None:
-            return None
-        kept = np.flatnonzero(there)
+    def clustered(self, measured: np.ndarray) -> Draws | None:
+        """Draw whole runs, within pool and variant; None where the table does not name them."""
         strata, clusters = self.pools.strata, self.pools.clusters
-        return self._draw("clustered", there, [strata[i] for i in kept], [clusters[i] for i in kept])
+        if strata is None or clusters is None:
+            return None
+        rows = np.flatnonzero(measured)
+        return self._draw(True, measured, [strata[i] for i in rows], [clusters[i] for i in rows])
 
     def _draw(
-        self, kind: str, there: np.ndarray, strata: Sequence[Hashable], clusters: Sequence[Hashable]
+        self, by_run: bool, measured: np.ndarray, strata: Sequence[Hashable], clusters: Sequence[Hashable]
     ) -> Draws:
-        key = (kind, there.tobytes())
+        key = (by_run, measured.tobytes())
         if key not in self._kept:
+            if len(self._kept) == _KEPT:
+                del self._kept[next(iter(self._kept))]
             rng = np.random.default_rng(self.seed)
             weights = cluster_weights(strata, clusters, n_resamples=self.n_resamples, rng=rng)
-            runs = len(set(zip(strata, clusters, strict=True)))
-            alone = _lone_strata(strata, clusters)
+            knows = self.pools.knows[measured]
+            runs: dict[Hashable, set[Hashable]] = {}
+            for stratum, name in zip(strata, clusters, strict=True):
+                runs.setdefault(stratum, set()).add(name)
+            alone = ", ".join(_words(stratum) for stratum, names in runs.items() if len(names) == 1)
+            count = sum(map(len, runs.values()))
             self._kept[key] = Draws(
-                knows=self.pools.knows[there],
-                weights=weights,
+                p_weights=weights[:, knows],
+                n_weights=weights[:, ~knows],
                 strata=tuple(strata),
-                runs=runs,
-                freedom=runs - len(set(strata)),
+                runs=count,
+                freedom=count - len(runs),
                 problem=f"one run only in {alone}: its spread is unknown" if alone else None,
             )
         return self._kept[key]
-
-
-def _lone_strata(strata: Sequence[Hashable], clusters: Sequence[Hashable]) -> str:
-    """The strata with a single cluster, in words; empty without one."""
-    runs: dict[Hashable, set[Hashable]] = {}
-    for stratum, name in zip(strata, clusters, strict=True):
-        runs.setdefault(stratum, set()).add(name)
-    return ", ".join(_words(stratum) for stratum, names in runs.items() if len(names) == 1)
 
 
 def _words(stratum: Hashable) -> str:
@@ -290,96 +359,17 @@ def _words(stratum: Hashable) -> str:
     return " ".join(["P" if knows else "N", *map(str, variant)])
 
 
-def pair_kernel(positives: Float[np.ndarray, "p"], negatives: Float[np.ndarray, "n"]) -> np.ndarray:
-    """Compare all pairs: 1 where a positive is larger, 0.5 where equal, 0 where smaller.
-
-    Args:
-        positives: m of the models that know.
-        negatives: m of those that do not.
-
-    Returns:
-        One row per positive, one column per negative. Its mean is the AUC.
-
-    Example:
-        >>> pair_kernel(np.array([0.2, 0.9]), np.array([0.2, 0.1])).tolist()
-        [[0.5, 1.0], [1.0, 1.0]]
-    """
-    above = (positives[:, None] > negatives[None, :]).astype(float)
-    return above + 0.5 * (positives[:, None] == negatives[None, :])
-
-
-def delong_covariance(kernels: Sequence[np.ndarray]) -> np.ndarray:
-    """Covariance of the AUCs of several metrics on the same models.
-
-    `cov(V10) / n_p + cov(V01) / n_n`, with the placements `V10` (row means of a kernel) and `V01` (column means).
-
-    Args:
-        kernels: One `pair_kernel` per metric, models in the same order.
-
-    Returns:
-        Square matrix; NaN with fewer than two models in a pool.
-
-    References:
-        DeLong, DeLong and Clarke-Pearson (1988), Biometrics 44, 837-845.
-
-    Example:
-        >>> kernel = pair_kernel(np.array([0.2, 0.9]), np.array([0.3, 0.1]))
-        >>> delong_covariance([kernel]).item()
-        0.125
-    """
-    n_p, n_n = kernels[0].shape
-    if min(n_p, n_n) < 2:
-        return np.full((len(kernels), len(kernels)), math.nan)
-    rows = np.stack([kernel.mean(1) for kernel in kernels])
-    columns = np.stack([kernel.mean(0) for kernel in kernels])
-    return np.atleast_2d(np.cov(rows)) / n_p + np.atleast_2d(np.cov(columns)) / n_n
-
-
-def clustered_error(
-    kernel: np.ndarray, positives: Sequence[Hashable], negatives: Sequence[Hashable]
-) -> tuple[float, int]:
-    """Return the standard error of an AUC whose models come in clusters, and its degrees of freedom.
-
-    The variance of the mean placement of each pool, from the sums over clusters of the distances to the AUC:
-    `sum_pools G / (G - 1) sum_g (sum_{i in g} (V_i - AUC))^2 / n^2`.
-
-    Args:
-        kernel: `pair_kernel` of the two pools.
-        positives: Cluster of each positive.
-        negatives: Cluster of each negative.
-
-    Returns:
-        The error, NaN where a pool has a single cluster; and the number of clusters minus 2.
-
-    References:
-        Obuchowski (1997), Biometrics 53, 567-578.
-
-    Example:
-        >>> kernel = pair_kernel(np.array([0.2, 0.9]), np.array([0.3, 0.1]))
-        >>> error, freedom = clustered_error(kernel, "ab", "cd")
-        >>> round(error**2, 6), freedom
-        (0.125, 2)
-    """
-    variance, freedom = 0.0, 0
-    for placements, clusters in ((kernel.mean(1), positives), (kernel.mean(0), negatives)):
-        names = list(dict.fromkeys(clusters))
-        if len(names) < 2:
-            return math.nan, 0
-        sums = np.bincount([names.index(each) for each in clusters], placements - kernel.mean())
-        variance += len(names) / (len(names) - 1) * float((sums**2).sum()) / len(placements) ** 2
-        freedom += len(names) - 1
-    return math.sqrt(variance), freedom
-
-
 def clustered_interval(
-    kernel: np.ndarray, positives: Sequence[Hashable], negatives: Sequence[Hashable], confidence: float
+    metric: Placements, positives: Sequence[Hashable], negatives: Sequence[Hashable], confidence: float
 ) -> Interval:
     """Return the interval of an AUC for more clusters like these: t, on the logit scale.
 
-    At an AUC of 0 or 1 it is Wilson's with the smaller number of clusters, since no cluster differs there.
+    The variance is that of the mean placement of each pool, from the sums over clusters of the distances to the AUC:
+    `sum_pools G / (G - 1) sum_g (sum_{i in g} (V_i - AUC))^2 / n^2`, with two degrees of freedom less than there are
+    clusters. At an AUC of 0 or 1 it is Wilson's with the smaller number of clusters, since no cluster differs there.
 
     Args:
-        kernel: `pair_kernel` of the two pools.
+        metric: Placements of the two pools.
         positives: Cluster of each positive.
         negatives: Cluster of each negative.
         confidence: Of the interval.
@@ -387,25 +377,32 @@ def clustered_interval(
     Returns:
         The interval; NaN where a pool has a single cluster, or no placement differs from the AUC.
 
+    References:
+        Obuchowski (1997), Biometrics 53, 567-578.
+
     Example:
-        >>> kernel = pair_kernel(np.array([0.2, 0.9, 0.6, 0.8]), np.array([0.3, 0.1, 0.2, 0.1]))
-        >>> [round(end, 2) for end in clustered_interval(kernel, "aabb", "ccdd", 0.95)]
+        >>> order = Placements.of(np.array([0.2, 0.9, 0.6, 0.8]), np.array([0.3, 0.1, 0.2, 0.1]))
+        >>> [round(end, 2) for end in clustered_interval(order, "aabb", "ccdd", 0.95)]
         [0.06, 1.0]
     """
     from scipy.stats import t
 
-    error, freedom = clustered_error(kernel, positives, negatives)
-    if math.isnan(error):
-        return NO_INTERVAL
-    auc = float(kernel.mean())
+    auc, variance, counts = metric.auc, 0.0, []
+    for placements, clusters in ((metric.p, positives), (metric.n, negatives)):
+        sums = np.bincount(numbered(clusters), placements - auc)
+        if len(sums) < 2:
+            return NO_INTERVAL
+        variance += len(sums) / (len(sums) - 1) * float((sums**2).sum()) / len(placements) ** 2
+        counts.append(len(sums))
     if auc in (0.0, 1.0):
-        smaller = min(len(set(positives)), len(set(negatives)))
-        return wilson_interval(auc, smaller, normal_quantile(confidence))
-    return logit_interval(auc, error if error > 1e-9 else 0.0, float(t.ppf(0.5 + confidence / 2, freedom)))
+        return wilson_interval(auc, min(counts), normal_quantile(confidence))
+    error = math.sqrt(variance)
+    quantile = float(t.ppf(0.5 + confidence / 2, sum(counts) - 2))
+    return logit_interval(auc, error if error > 1e-9 else 0.0, quantile)
 
 
 def normal_quantile(confidence: float) -> float:
-    """Two-sided quantile of the normal distribution.
+    """Return the two-sided quantile of the normal distribution.
 
     >>> round(normal_quantile(0.95), 6)
     1.959964
@@ -416,22 +413,13 @@ def normal_quantile(confidence: float) -> float:
 
 
 def logit_interval(auc: float, standard_error: float, quantile: float) -> Interval:
-    """Interval of an AUC that stays within 0 and 1: symmetric on the logit scale.
+    """Return `logit(F) ± quantile * se / (F (1 - F))`, back on the scale of F: it stays within 0 and 1.
 
-    `logit(F) ± quantile * se / (F (1 - F))`, back on the scale of F.
+    NaN for F at 0 or 1, or an error of 0.
 
-    Args:
-        auc: F, strictly between 0 and 1.
-        standard_error: Of F.
-        quantile: Of the normal or t distribution.
-
-    Returns:
-        The interval; NaN for F at 0 or 1, or an error of 0.
-
-    Example:
-        >>> low, high = logit_interval(0.5, 0.1, 1.96)
-        >>> round(low, 4), round(high, 4)
-        (0.3135, 0.6865)
+    >>> low, high = logit_interval(0.5, 0.1, 1.96)
+    >>> round(low, 4), round(high, 4)
+    (0.3135, 0.6865)
     """
     if not 0 < auc < 1 or not standard_error > 0:
         return NO_INTERVAL
@@ -444,7 +432,7 @@ def _expit(x: float) -> float:
 
 
 def wilson_interval(auc: float, n: int, quantile: float) -> Interval:
-    """Interval of an AUC of exactly 0 or 1, where DeLong's variance is 0: Wilson's, as if `n` pairs had been seen.
+    """Return Wilson's interval of an AUC of exactly 0 or 1, where DeLong's variance is 0.
 
     Args:
         auc: 0 or 1.
@@ -481,6 +469,8 @@ def clustered_mean(
     interval of the cluster means. It is symmetric on the logit scale. Where all values are 0, or all 1, no cluster
     differs and the bound is exact as for a share: `1 - (alpha / 2)^(1 / G)` away.
 
+    Where one cluster dominates (`dominated_by`), others of its kind may have been missed, and no variance knows that.
+
     Args:
         values: One number per model.
         clusters: The cluster of each.
@@ -501,37 +491,85 @@ def clustered_mean(
     """
     from scipy.stats import t
 
-    names, place = np.unique(np.asarray(clusters, dtype=str), return_inverse=True)
-    count, n = len(names), len(values)
+    place = np.unique(np.asarray(clusters), return_inverse=True)[1]
+    size, n = np.bincount(place), len(values)
+    count = len(size)
     if count < FEWEST:
         return NO_INTERVAL, f"{count} cluster{'' if count == 1 else 's'}; an interval needs {FEWEST}"
-    mean, size = float(values.mean()), np.bincount(place)
+    mean, tail = float(values.mean()), 0.5 - confidence / 2
     nearest = 0.0 if mean < 0.5 else 1.0
     if np.abs(values - nearest).max() <= _SAME:
-        reach = 1 - (0.5 - confidence / 2) ** (1 / count)
+        reach = 1 - tail ** (1 / count)
         return (Interval(0.0, reach) if nearest == 0 else Interval(1 - reach, 1.0)), None
     weight = size / n
     sums = np.bincount(place, values - mean) / n
     error = math.sqrt(float((sums**2 / (1 - weight)).sum()))
     if error <= 1e-9:
         return NO_INTERVAL, "all clusters have the same mean"
-    scale = np.sqrt(np.outer(1 - weight, 1 - weight))
-    independent = (np.diag(size) - np.outer(size, size) / n) / scale
-    effects = (size / np.sqrt(1 - weight))[:, None] * (np.eye(count) - weight)
-    freedom = min(float(np.trace(m) ** 2 / (m**2).sum()) for m in (independent, effects @ effects.T))
-    return logit_interval(mean, error, float(t.ppf(0.5 + confidence / 2, freedom))), None
+    return logit_interval(mean, error, float(t.ppf(1 - tail, _freedom(weight, n)))), None
 
 
-def dominated_by(values: np.ndarray, clusters: Sequence[str] | np.ndarray) -> str | None:
-    """Return the cluster behind more than half of how far a mean lies from the nearer of 0 and 1; None without one.
+def _freedom(weight: np.ndarray, n: int) -> float:
+    """Return Satterthwaite's degrees of freedom, `tr(M)^2 / sum(M^2)`, the smaller of two.
 
-    Such a mean says mostly what that cluster is like, and other samples may hold no such cluster, or two: where most
-    models were at 0, in simulations, intervals from five to eight clusters held the truth in 80 to 90 % of cases
+    With the shares `w` of the clusters, M is `(diag(w) - w w') / sqrt((1 - w)(1 - w)')` if models are independent. If
+    those of a cluster are alike, it is `c c' (I - 1 w')(I - w 1')` elementwise, with `c = w / sqrt(1 - w)`. Both
+    sums of squares are written out, so that nothing has the size of clusters x clusters.
+    """
+    a = weight**2 / (1 - weight)
+    independent = 1 / float((weight**2).sum() + a.sum() ** 2 - (a**2).sum())
+    # M_ij = c_i c_j (delta_ij - w_i - w_j + |w|^2); a is c^2.
+    whole = float((weight**2).sum())
+    diagonal = 1 - 2 * weight + whole
+    s0, s1, s2 = (float((a * weight**power).sum()) for power in range(3))
+    squares = s0**2 * whole**2 + 2 * s0 * s2 - 4 * whole * s0 * s1 + 2 * s1**2
+    squares += float((a**2 * (diagonal**2 - (whole - 2 * weight) ** 2)).sum())
+    return min(independent, float((a * diagonal).sum()) ** 2 / squares)
+
+
+class Domination(NamedTuple):
+    """A mean that is mostly about one cluster."""
+
+    cluster: Any
+    """Its name."""
+
+    share: float
+    """How much of the distance of the mean from the nearer of 0 and 1 comes from it."""
+
+    interval: Interval
+    """Interval of the mean if clusters can be all or nothing: Clopper's and Pearson's of a share, with `n mean`
+    successes in `n = 1 / sum(w^2)` clusters, `w` being their shares of the models."""
+
+
+def dominated_by(
+    values: np.ndarray, clusters: Sequence[str] | np.ndarray, confidence: float
+) -> Domination | None:
+    """Return the cluster that makes up most of the distance of a mean of values between 0 and 1 from the nearer end.
+
+    "Most" is a share above 2.5 / n, but at least 1/3 and at most 1/2: 1/2 of five equal clusters, 1/3 of eight or more.
+    Other samples may hold no such cluster, or two, and how far those would lie cannot be learnt from one: in
+    simulations where most values are 0, `clustered_mean` holds the truth in 65 to 95 % of cases. In each cell it holds,
+    or this speaks up, in at least 92 %; the interval here holds in 96 to 100 %, and is wide
     (`benchmarks/coverage_faithfulness.py`).
 
-    >>> dominated_by(np.array([0.0, 0.0, 0.02, 0.4]), list("abcd"))
-    'd'
+    References:
+        Clopper and Pearson (1934), Biometrika 26, 404-413.
+
+    Example:
+        >>> found = dominated_by(np.array([0.0, 0.0, 0.0, 0.1, 0.4]), list("abcde"), 0.95)
+        >>> str(found.cluster), round(found.share, 2), [round(end, 2) for end in found.interval]
+        ('e', 0.8, [0.0, 0.63])
     """
-    names, place = np.unique(np.asarray(clusters, dtype=str), return_inverse=True)
-    away = np.bincount(place, np.abs(values - (0.0 if values.mean() < 0.5 else 1.0)))
-    return str(names[away.argmax()]) if len(names) > 1 and 2 * away.max() > max(away.sum(), _SAME) else None
+    from scipy.stats import beta
+
+    names, place = np.unique(np.asarray(clusters), return_inverse=True)
+    mean, tail = float(values.mean()), 0.5 - confidence / 2
+    away = np.bincount(place, np.abs(values - (0.0 if mean < 0.5 else 1.0)))
+    if len(names) < 2 or away.sum() <= _SAME:
+        return None
+    share, n = float(away.max() / away.sum()), len(values) ** 2 / float((np.bincount(place) ** 2).sum())
+    if share <= min(1 / 2, max(1 / 3, 2.5 / n)):
+        return None
+    hits, misses = n * mean, n * (1 - mean)
+    ends = float(beta.ppf(tail, hits, misses + 1)), float(beta.ppf(1 - tail, hits + 1, misses))
+    return Domination(names[away.argmax()], share, Interval(*ends))

@@ -15,10 +15,10 @@ from uds_lens.meta._pools import logit_interval, normal_quantile, wilson_interva
 from uds_lens.meta._tables import Published, member, number, read_object
 from uds_lens.results._statistics import NO_INTERVAL, Interval
 
-# What the UDS paper's tables and figures print and its files do not hold.
-
+# What the UDS paper's tables and figures print and its files do not hold: Lee, Kim and Jo (2026), arXiv 2605.24614, and
+# the figures of its repository. The columns are robustness and Overall as printed, then the number of models, the
+# threshold, Q and R under the utility filter alone.
 _COLUMNS = ("rob_printed", "overall_printed", "n", "threshold", "q_utility", "r_utility")
-
 _PRINTED = """
 es                  .859 .875  14 .07  .816 .384
 em                  .750 .782  16 .62  .974 .674
@@ -41,22 +41,6 @@ fisher_masked_0.001 .721 .716  48 .36  .621 .561
 logit_lens          .879 .902  16 .32  .918 .620
 uds                 .932 .951  12 .23  .948 .625
 """
-"""Lee, Kim and Jo (2026), arXiv 2605.24614, and the figures of its repository: robustness and Overall as printed, then
-the number of models, the threshold, Q and R under the utility filter alone."""
-
-
-def printed() -> dict[str, dict[str, float]]:
-    """The printed numbers by metric.
-
-    >>> printed()["uds"]["threshold"], len(printed())
-    (0.23, 20)
-    """
-    found = {}
-    for line in _PRINTED.strip().splitlines():
-        name, *numbers = line.split()
-        found[name] = dict(zip(_COLUMNS, map(float, numbers), strict=True))
-    return found
-
 
 SHIPPED = Path(__file__).parent / "uds_paper"
 """The files as they come with the library, with their licence."""
@@ -92,12 +76,15 @@ _SAME = {
 }
 """Written as they are, under another name."""
 
+_FAITHFULNESS = {"auc_roc": "auc", "p_mean": "mean_p", "n_mean": "mean_n"}
+_ROBUSTNESS = {"quantization": "q", "relearning": "r", "agg": "rob"}
+
 
 def read_published(path: str | os.PathLike[str] | None = None) -> Published:
     """Read the UDS paper's per-model values and its judgement of metrics.
 
     The files hold no pool and no perturbed values: no F, Q or R can be computed again from them. `utility_rel` is
-    taken anew from the utilities, because theirs is capped at 1.
+    computed from the utilities, because theirs is capped at 1.
 
     Args:
         path: Directory with `method_results.json` and `meta_eval.json`; None reads the copy that comes with this
@@ -108,7 +95,7 @@ def read_published(path: str | os.PathLike[str] | None = None) -> Published:
         `uds_lens.meta.PUBLISHED`), `reasons`.
 
     Raises:
-        ResultFormatError: A file is missing or not what it should be.
+        ResultFormatError: A file is missing or malformed.
 
     Example:
         >>> read_published("nowhere")
@@ -123,15 +110,15 @@ def read_published(path: str | os.PathLike[str] | None = None) -> Published:
     methods = read_object(folder / "method_results.json", expected="the UDS paper's per-model values")
     judged = read_object(folder / "meta_eval.json", expected="the UDS paper's judgement of metrics")
     where = str(folder / "method_results.json")
-    whole = {
-        name: number(value, where=f"{where}, full_utility {name!r}")
-        for name, value in member(methods, "full_utility", dict, where=where).items()
+    full_utility = {
+        epoch: number(value, where=f"{where}, full_utility {epoch!r}")
+        for epoch, value in member(methods, "full_utility", dict, where=where).items()
     }
     rows, reasons = [], []
-    for place, found in enumerate(member(methods, "models", list, where=where)):
-        row, missing = _model(found, whole, f"{where}, models[{place}]")
+    for place, entry in enumerate(member(methods, "models", list, where=where)):
+        row, missing = _model(entry, full_utility, f"{where}, models[{place}]")
         rows.append(row)
-        reasons += missing
+        reasons += [{"model": row["model"], "metric": name, "reason": why} for name, why in missing.items()]
     models = pd.DataFrame(rows)
     if not len(models):
         raise ResultFormatError(f"{where} holds no models.")
@@ -143,16 +130,18 @@ def read_published(path: str | os.PathLike[str] | None = None) -> Published:
         frame=models[~reference].reset_index(drop=True),
         reasons=pd.DataFrame(reasons, columns=list(REASONS)),
         source=str(folder) if path is not None else "the UDS paper's files, as this library ships them",
-        metrics=_metrics(judged, str(folder / "meta_eval.json")),
+        metrics=pd.DataFrame(_metrics(judged, str(folder / "meta_eval.json")), columns=list(PUBLISHED)),
         references=models[reference].reset_index(drop=True),
     )
 
 
-def _model(found: Any, whole: Mapping[str, float], where: str) -> tuple[dict[str, Any], list[dict[str, str]]]:
-    if not isinstance(found, dict):
+def _model(
+    entry: Any, full_utility: Mapping[str, float], where: str
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return a row, and the reason for each missing value."""
+    if not isinstance(entry, dict):
         raise ResultFormatError(f"{where} must be an object.")
-    name, method = member(found, "model", str, where=where), member(found, "method", str, where=where)
-    epoch = member(found, "epoch", str, where=where)
+    name, method, epoch = (member(entry, key, str, where=where) for key in ("model", "method", "epoch"))
     steps = re.fullmatch(r"ep(\d{1,4})", epoch)
     if steps is None:
         raise ResultFormatError(f"{where}: 'epoch' must look like 'ep10'; got {epoch[:40]!r}.")
@@ -161,73 +150,57 @@ def _model(found: Any, whole: Mapping[str, float], where: str) -> tuple[dict[str
         "method": method,
         "config": name.removeprefix(f"{method}_"),
         "epochs": int(steps[1]),
-        "is_reference": member(found, "is_reference", bool, where=where),
+        "is_reference": member(entry, "is_reference", bool, where=where),
     }
-    for key in ("lr", "alpha"):
-        row[key] = number(found.get(key), where=f"{where}, {key!r}")
-    row |= {
-        ours: 1 - number(found.get(theirs), where=f"{where}, {theirs!r}")
-        for theirs, ours in _FORGOTTEN.items()
-    }
-    row |= {ours: number(found.get(theirs), where=f"{where}, {theirs!r}") for theirs, ours in _SAME.items()}
-    row["utility_rel"] = row["utility"] / whole.get(epoch, math.nan) if whole.get(epoch) else math.nan
-    missing = [
-        {"model": name, "metric": ours, "reason": "the file has no value"}
-        for ours in (*_FORGOTTEN.values(), *_SAME.values())
-        if math.isnan(row[ours])
-    ]
-    if math.isnan(row["utility_rel"]) and not math.isnan(row["utility"]):
-        missing.append({"model": name, "metric": "utility_rel", "reason": f"full_utility has no {epoch!r}"})
+    row |= _numbers(entry, {"lr": "lr", "alpha": "alpha"}, where)
+    values = {ours: 1 - value for ours, value in _numbers(entry, _FORGOTTEN, where).items()}
+    values |= _numbers(entry, _SAME, where)
+    missing = {ours: "the file has no value" for ours, value in values.items() if math.isnan(value)}
+    of_full = full_utility.get(epoch)
+    row |= values | {"utility_rel": values["utility"] / of_full if of_full else math.nan}
+    if math.isnan(row["utility_rel"]) and not math.isnan(values["utility"]):
+        missing["utility_rel"] = f"full_utility has no {epoch!r}"
     return row, missing
 
 
-def _metrics(judged: Mapping[str, Any], where: str) -> Any:
-    import pandas as pd
-
-    faithful = member(judged, "faithfulness", dict, where=where)
-    robust = member(judged, "robustness", dict, where=where)
-    rows, beside = [], printed()
-    for place, found in enumerate(member(judged, "metrics", list, where=where)):
-        here = f"{where}, metrics[{place}]"
-        if not isinstance(found, dict):
-            raise ResultFormatError(f"{here} must be an object.")
-        name = member(found, "key", str, where=here)
-        rows.append(
-            {
-                "metric": name,
-                "label": member(found, "label", str, where=here),
-                "category": member(found, "category", str, where=here),
-                "tags": "".join(map(str, member(found, "tags", list, where=here))),
-                **_numbers(faithful, name, {"auc_roc": "auc", "p_mean": "mean_p", "n_mean": "mean_n"}, where),
-                **_numbers(robust, name, {"quantization": "q", "relearning": "r", "agg": "rob"}, where),
-                **beside.get(name, {}),
-            }
-        )
-    return pd.DataFrame(rows, columns=list(PUBLISHED))
-
-
-def _numbers(table: Mapping[str, Any], name: str, columns: Mapping[str, str], where: str) -> dict[str, float]:
-    found = table.get(name, {})
-    if not isinstance(found, dict):
-        raise ResultFormatError(f"{where}: the entry {name!r} must be an object.")
-    return {
-        ours: number(found.get(theirs), where=f"{where}, {name!r}, {theirs!r}")
-        for theirs, ours in columns.items()
+def _metrics(judged: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
+    printed = {
+        line.split()[0]: dict(zip(_COLUMNS, map(float, line.split()[1:]), strict=True))
+        for line in _PRINTED.strip().splitlines()
     }
+    parts = [
+        (member(judged, part, dict, where=where), columns)
+        for part, columns in (("faithfulness", _FAITHFULNESS), ("robustness", _ROBUSTNESS))
+    ]
+    rows = []
+    for place, entry in enumerate(member(judged, "metrics", list, where=where)):
+        here = f"{where}, metrics[{place}]"
+        if not isinstance(entry, dict):
+            raise ResultFormatError(f"{here} must be an object.")
+        name = member(entry, "key", str, where=here)
+        row = {"metric": name, **{key: member(entry, key, str, where=here) for key in ("label", "category")}}
+        row["tags"] = "".join(map(str, member(entry, "tags", list, where=here)))
+        for table, columns in parts:
+            numbers = table.get(name, {})
+            if not isinstance(numbers, dict):
+                raise ResultFormatError(f"{where}: the entry {name!r} must be an object.")
+            row |= _numbers(numbers, columns, f"{where}, {name!r}")
+        rows.append(row | printed.get(name, {}))
+    return rows
 
 
-# The interval of an F that was published without its values: from the two pool sizes alone.
+def _numbers(entry: Mapping[str, Any], columns: Mapping[str, str], where: str) -> dict[str, float]:
+    """Return numbers of an object under our names; NaN where there is none."""
+    return {ours: number(entry.get(theirs), where=f"{where}, {theirs!r}") for theirs, ours in columns.items()}
 
 
-def hanley_mcneil(
-    auc: float | int, n_p: int, n_n: int, *, confidence: float | int = 0.95
-) -> tuple[float, float]:
-    """About how sure an area under the ROC curve is, if all models were independent.
+def hanley_mcneil(auc: float | int, n_p: int, n_n: int, *, confidence: float | int = 0.95) -> Interval:
+    """Estimate the interval of an AUC that was published without its values, from the sizes of the pools alone.
 
     `var = (F(1 - F) + (n_P - 1)(Q1 - F^2) + (n_N - 1)(Q2 - F^2)) / (n_P n_N)` with `Q1 = F / (2 - F)` and `Q2 = 2
-    F^2 / (1 + F)`, on the logit scale; Wilson's interval with the smaller pool at F = 0 or 1. Values in hand give
-    a better
-    one: `faithfulness`. Checkpoints of one run are not independent, so that the true interval is wider.
+    F^2 / (1 + F)`, on the logit scale; Wilson's interval with the smaller pool at F = 0 or 1. `faithfulness` has a
+    better one where the values are known. Checkpoints of one run are not independent, so that the true interval is
+    wider.
 
     Args:
         auc: F, 0 to 1; NaN has no interval.
@@ -254,8 +227,7 @@ def hanley_mcneil(
         raise ConfigError(f"auc must lie within 0 and 1; got {auc!r}.")
     z = normal_quantile(confidence)
     if auc in (0, 1):
-        found: Interval = wilson_interval(float(auc), min(n_p, n_n), z)
-        return found
+        return wilson_interval(float(auc), min(n_p, n_n), z)
     one, other = auc / (2 - auc), 2 * auc**2 / (1 + auc)
     spread = auc * (1 - auc) + (n_p - 1) * (one - auc**2) + (n_n - 1) * (other - auc**2)
     return logit_interval(float(auc), math.sqrt(spread / (n_p * n_n)), z)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
@@ -24,7 +24,7 @@ class ScoreParts:
     """Columns that make up the score of a model."""
 
     memorization: tuple[str, ...] = ("es", "em", "paraprob", "truth_ratio")
-    """Metrics of the first part: harmonic mean of `1 - m`, m being turned so that more means more knowledge."""
+    """Metrics of the first part: harmonic mean of `1 - m`, m being oriented so that more means more knowledge."""
 
     membership: tuple[str, ...] = ("s_mia_loss", "s_mia_zlib", "s_mia_min_k", "s_mia_min_kpp")
     """Metrics of the second part, in the same way."""
@@ -36,7 +36,7 @@ class ScoreParts:
     """Column with the utility relative to `full`; capped at 1 here."""
 
     direction: Mapping[str, Points] | None = None
-    """What a higher value means, for metrics that are not declared."""
+    """As in `directions`."""
 
     attacks: Mapping[str, str] | None = None
     """For each normalised attack the metric whose scores per example it is made of, for `stability`; beside the
@@ -48,8 +48,8 @@ class ScoreParts:
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """All metrics, without the utility."""
-        return (*self.memorization, *self.membership, self.depth)
+        """All metrics, each once, without the utility."""
+        return tuple(dict.fromkeys((*self.memorization, *self.membership, self.depth)))
 
 
 def score_models(
@@ -74,7 +74,7 @@ def score_models(
 
     Raises:
         DataError: A column is missing, or a value lies outside 0 to 1.
-        ConfigError: A direction is not known.
+        ConfigError: A metric has no direction.
 
     Example:
         >>> import pandas as pd
@@ -89,10 +89,9 @@ def score_models(
     parts = parts or ScoreParts()
     forgotten = forgotten_shares(frame, parts)
     scores = Scores.of(forgotten, utility_of(frame, parts), parts)
-    missing = [
-        ", ".join(name for name in (*parts.metrics, parts.utility) if pd.isna(row[name])) or None
-        for _, row in frame[[*dict.fromkeys((*parts.metrics, parts.utility))]].iterrows()
-    ]
+    columns = [*dict.fromkeys((*parts.metrics, parts.utility))]
+    gaps = frame[columns].isna().to_numpy()
+    named = np.array(columns, dtype=object)
     return pd.DataFrame(
         {
             "model": frame["model"] if "model" in frame.columns else frame.index.astype(str),
@@ -104,7 +103,7 @@ def score_models(
             "score_without": scores.without,
             "score_with": scores.with_depth,
             "zeros": sum((forgotten[name] == 0).astype(int) for name in parts.metrics),
-            "reason": [None if names is None else f"no value of {names}" for names in missing],
+            "reason": [f"no value of {', '.join(named[row])}" if row.any() else None for row in gaps],
         },
         index=frame.index,
     )
@@ -123,36 +122,30 @@ class Scores:
 
     @classmethod
     def of(cls, forgotten: Mapping[str, np.ndarray], utility: np.ndarray, parts: ScoreParts) -> Scores:
-        """Put the parts together."""
-        memorization = harmonic_means(_stacked([forgotten[name] for name in parts.memorization]))
-        mia = harmonic_means(_stacked([forgotten[name] for name in parts.membership]))
+        """Combine the parts."""
+
+        def mean(*arrays: np.ndarray) -> np.ndarray:
+            return harmonic_means(np.stack(np.broadcast_arrays(*arrays), axis=-1))
+
+        memorization = mean(*(forgotten[name] for name in parts.memorization))
+        mia = mean(*(forgotten[name] for name in parts.membership))
         depth = forgotten[parts.depth]
-        privacy = harmonic_means(_stacked([mia, depth]))
-        without = harmonic_means(_stacked([memorization, mia, utility]))
-        with_depth = harmonic_means(_stacked([memorization, privacy, utility]))
-        return cls(memorization, mia, depth, utility, without, with_depth)
-
-
-def _stacked(arrays: Sequence[np.ndarray]) -> np.ndarray:
-    return np.stack(np.broadcast_arrays(*arrays), axis=-1)
+        with_depth = mean(memorization, mean(mia, depth), utility)
+        return cls(memorization, mia, depth, utility, mean(memorization, mia, utility), with_depth)
 
 
 def forgotten_shares(frame: pd.DataFrame, parts: ScoreParts) -> dict[str, np.ndarray]:
-    """`1 - m` of every metric of the score, checked to lie within 0 and 1."""
-    ways = directions(frame, list(dict.fromkeys(parts.metrics)), parts.direction)
-    return {name: checked_share(name, forgotten_share(frame[name], points)) for name, points in ways.items()}
-
-
-def forgotten_share(values: pd.Series, points: Points) -> np.ndarray:
-    """`1 - m`: the value of a metric of erasure as it is, `1 - value` of one of knowledge."""
-    numbers = values.to_numpy(dtype=float)
-    return numbers if points == "erasure" else 1 - numbers
+    """Return `1 - m` of every metric of the score, checked to lie within 0 and 1."""
+    found = {}
+    for name, points in directions(frame, parts.metrics, parts.direction).items():
+        values = frame[name].to_numpy(dtype=float)
+        found[name] = checked_share(name, values if points == "erasure" else 1 - values)
+    return found
 
 
 def checked_share(name: str, forgotten: np.ndarray) -> np.ndarray:
-    """Check what is forgotten; rounding beyond 0 and 1 is cut, more is an error."""
-    with np.errstate(invalid="ignore"):
-        outside = (forgotten < -1e-9) | (forgotten > 1 + 1e-9)
+    """Clip rounding beyond 0 and 1, and refuse what lies further out."""
+    outside = (forgotten < -1e-9) | (forgotten > 1 + 1e-9)
     if outside.any():
         raise DataError(
             f"a part of the score must lie within 0 and 1; {name!r} gives {float(forgotten[outside][0]):g} "
@@ -166,7 +159,7 @@ def utility_of(frame: pd.DataFrame, parts: ScoreParts) -> np.ndarray:
     import pandas as pd
 
     if parts.utility not in frame.columns:
-        raise DataError(f"the table lacks the column {parts.utility!r}: utility over that of full.")
+        raise DataError(f"the table lacks the column {parts.utility!r}: utility relative to full.")
     values = pd.to_numeric(frame[parts.utility], errors="coerce").astype(float).to_numpy()
     if (values < 0).any():
         raise DataError(f"the column {parts.utility!r} must be >= 0; got {float(np.nanmin(values)):g}.")
@@ -222,7 +215,7 @@ def rank(
     Raises:
         DataError: A column is missing, a value lies outside its range, or the columns `base` and `split` name several
             base models or splits (`select` takes those of one).
-        ConfigError: `select_by` is unknown, or a direction is.
+        ConfigError: `select_by` is unknown, or a metric has no direction.
 
     Example:
         >>> import pandas as pd
@@ -236,12 +229,9 @@ def rank(
     import pandas as pd
 
     check_choice("select_by", select_by, View)
-    parts = parts or ScoreParts()
     scores = score_models(frame, parts=parts)
-    names = methods_of(frame)
     rows = [
-        _row(method, scores, np.flatnonzero(names == method), select_by, min_utility)
-        for method in dict.fromkeys(names)
+        _row(method, scores, rows, select_by, min_utility) for method, rows in configurations(frame).items()
     ]
     found = pd.DataFrame(rows, columns=list(RANKING))
     found["score"] = found["score_with" if with_uds else "score_without"]
@@ -260,18 +250,10 @@ def shifts(
     """Compare the configuration chosen for each method without and with the depth metric.
 
     A choice that is only one of several tied ones does not count as moved if the other choice is among them.
-
-    Args:
-        frame: One row per model: `model`, `method`, the columns of `parts`.
-        min_utility: Smallest `utility_rel` of a candidate; None takes all.
-        parts: Columns of the score; default those of the UDS paper.
+    Arguments and errors are those of `rank`.
 
     Returns:
         One row per method in order of appearance, columns as in `uds_lens.meta.SHIFTS`.
-
-    Raises:
-        DataError: A column is missing, or a value lies outside its range.
-        ConfigError: A direction is not known.
 
     Example:
         >>> import pandas as pd
@@ -285,17 +267,15 @@ def shifts(
     import pandas as pd
 
     scores = score_models(frame, parts=parts)
-    names = methods_of(frame)
-    rows = []
-    for method in dict.fromkeys(names):
-        own = np.flatnonzero(names == method)
-        first = choose(scores, own, "without", min_utility)
-        second = choose(scores, own, "with", min_utility)
-        row: dict[str, Any] = {**dict.fromkeys(SHIFTS, math.nan), "method": method}
+    model, depth = scores["model"].to_numpy(), scores["depth"].to_numpy()
+    rows: list[dict[str, Any]] = []
+    for method, candidates in configurations(frame).items():
+        rows.append({"method": method})
+        first = choose(scores, candidates, "without", min_utility)
+        second = choose(scores, candidates, "with", min_utility)
         if first is not None and second is not None:
             at = first.at if first.at in second.tied else second.at
-            model, depth = scores["model"].to_numpy(), scores["depth"].to_numpy()
-            row |= {
+            rows[-1] |= {
                 "model_without": model[first.at],
                 "model_with": model[at],
                 "moved": bool(at != first.at),
@@ -305,42 +285,52 @@ def shifts(
                 "n_tied_without": len(first.tied),
                 "n_tied_with": len(second.tied),
             }
-        rows.append(row)
     return pd.DataFrame(rows, columns=list(SHIFTS))
 
 
 def places(scores: np.ndarray) -> np.ndarray:
-    """Places of scores, 1 for the highest; equal ones share the better place, NaN has none.
+    """Return places of scores, 1 for the highest; equal ones share the better place, NaN has none.
 
     >>> places(np.array([0.2, 0.9, 0.9, float("nan")])).tolist()
     [3.0, 1.0, 1.0, nan]
     """
-    with np.errstate(invalid="ignore"):
-        above = (scores[None, :] > scores[:, None] + TIE).sum(1) + 1.0
+    above = (scores[None, :] > scores[:, None] + TIE).sum(1) + 1.0
     return np.where(np.isnan(scores), math.nan, above)
 
 
-def choose(scores: pd.DataFrame, own: np.ndarray, by: View, min_utility: float | None) -> Choice | None:
-    """The best of some rows by one of the two scores; None if none is eligible."""
-    score = scores[f"score_{by}"].to_numpy(dtype=float)
-    candidates = own[eligible(scores, own, min_utility)]
+def configurations(frame: pd.DataFrame) -> dict[str, np.ndarray]:
+    """Return the rows of each method, in order of appearance."""
+    if "method" not in frame.columns:
+        raise DataError("the table lacks the column 'method': which unlearning method made each model.")
+    if count := int(frame["method"].isna().sum()):
+        raise DataError(
+            f"the column 'method' is empty in {count} rows: leave references such as full and retain out."
+        )
+    require_one_setup(frame)
+    names = frame["method"].astype(str).to_numpy(dtype=object)
+    return {name: np.flatnonzero(names == name) for name in dict.fromkeys(names)}
+
+
+def eligible(scores: pd.DataFrame, rows: np.ndarray, min_utility: float | None) -> np.ndarray:
+    """Return those of the rows that are complete and keep enough utility."""
+    kept = scores[["score_without", "score_with"]].notna().all(axis=1).to_numpy()
+    if min_utility is not None:
+        kept = kept & (scores["utility_rel"].to_numpy(dtype=float) >= min_utility)
+    return rows[kept[rows]]
+
+
+def choose(scores: pd.DataFrame, rows: np.ndarray, by: View, min_utility: float | None) -> Choice | None:
+    """Return the best of some rows by one of the two scores; None if none is eligible."""
+    candidates = eligible(scores, rows, min_utility)
     if not len(candidates):
         return None
-    best = score[candidates].max()
-    tied = candidates[score[candidates] >= best - TIE]
-    others = np.sort(score[candidates])[:-1]
-    margin = math.nan if not len(others) else max(float(best - others[-1]), 0.0)
-    margin = 0.0 if len(tied) > 1 else margin
+    score = scores[f"score_{by}"].to_numpy(dtype=float)[candidates]
+    tied = candidates[score >= score.max() - TIE]
+    margin = 0.0
+    if len(tied) == 1:
+        margin = float(score.max() - np.sort(score)[-2]) if len(score) > 1 else math.nan
     at = min(map(int, tied), key=lambda row: (*_worth(scores, row, by), str(scores["model"].iloc[row])))
     return Choice(at, tuple(int(row) for row in tied), margin)
-
-
-def eligible(scores: pd.DataFrame, own: np.ndarray, min_utility: float | None) -> np.ndarray:
-    """Mark the rows that are complete and keep enough utility."""
-    complete = scores[["score_without", "score_with"]].notna().all(axis=1).to_numpy()[own]
-    if min_utility is None:
-        return complete
-    return complete & (scores["utility_rel"].to_numpy(dtype=float)[own] >= min_utility)
 
 
 def _worth(scores: pd.DataFrame, row: int, by: View) -> tuple[int, float]:
@@ -353,50 +343,27 @@ def _worth(scores: pd.DataFrame, row: int, by: View) -> tuple[int, float]:
 
 
 def _row(
-    method: str, scores: pd.DataFrame, own: np.ndarray, by: View, min_utility: float | None
+    method: str, scores: pd.DataFrame, rows: np.ndarray, by: View, min_utility: float | None
 ) -> dict[str, Any]:
-    row: dict[str, Any] = {**dict.fromkeys(RANKING, math.nan), "method": method, "model": None, "tied": ""}
-    n_eligible = int(eligible(scores, own, min_utility).sum())
-    row |= {"n_configs": len(own), "n_eligible": n_eligible, "n_tied": 0, "reason": None}
-    choice = choose(scores, own, by, min_utility)
+    row: dict[str, Any] = {"method": method, "model": None, "tied": "", "n_configs": len(rows), "n_tied": 0}
+    row |= {"n_eligible": len(eligible(scores, rows, min_utility)), "reason": None}
+    choice = choose(scores, rows, by, min_utility)
     if choice is None:
-        reasons = scores["reason"].iloc[own].dropna()
-        if len(reasons) == len(own):
+        reasons = scores["reason"].iloc[rows].dropna()
+        if len(reasons) == len(rows):
             return row | {"reason": reasons.iloc[0]}
         return row | {"reason": f"no complete configuration keeps {min_utility or 0:g} of the utility"}
     chosen = scores.iloc[choice.at]
-    for name in (
-        "model",
-        "memorization",
-        "mia",
-        "depth",
-        "utility",
-        "utility_rel",
-        "score_without",
-        "score_with",
-    ):
-        row[name] = chosen[name]
+    parts = ("memorization", "mia", "depth", "utility", "utility_rel")
+    row |= {name: chosen[name] for name in ("model", *parts, "score_without", "score_with")}
     row |= {"n_tied": len(choice.tied), "margin": choice.margin}
     if len(choice.tied) > 1:
-        score = float(chosen[f"score_{by}"])
         row["tied"] = " ".join(str(scores["model"].iloc[at]) for at in choice.tied)
         row["reason"] = (
-            f"{len(choice.tied)}-way tie at {score:.3f}: shown is the one that is best in its other parts"
+            f"{len(choice.tied)}-way tie at {float(chosen[f'score_{by}']):.3f}: shown is the one that is best in its "
+            "other parts"
         )
     return row
-
-
-def methods_of(frame: pd.DataFrame) -> np.ndarray:
-    """Return the method of each model."""
-    if "method" not in frame.columns:
-        raise DataError("the table lacks the column 'method': which unlearning method made each model.")
-    if frame["method"].isna().any():
-        count = int(frame["method"].isna().sum())
-        raise DataError(
-            f"the column 'method' is empty in {count} rows: leave references such as full and retain out."
-        )
-    require_one_setup(frame)
-    return frame["method"].astype(str).to_numpy(dtype=object)
 
 
 FEW = 5
@@ -408,65 +375,48 @@ def empty_parts(
 ) -> dict[str, str | None]:
     """Return the parts of the score that no model has a value of, with the reader's commonest reason.
 
-    Example:
-        >>> import pandas as pd
-        >>> frame = pd.DataFrame({"model": ["a"], "x": [float("nan")], "s": [1.0], "utility_rel": [1.0]})
-        >>> why = pd.DataFrame({"model": ["a"], "metric": ["x"], "reason": ["empty in the file"]})
-        >>> empty_parts(frame, ScoreParts(memorization=("x",), membership=("s",)), why)
-        {'x': 'empty in the file', 'uds': None}
+    >>> import pandas as pd
+    >>> frame = pd.DataFrame({"model": ["a"], "x": [float("nan")], "s": [1.0], "utility_rel": [1.0]})
+    >>> why = pd.DataFrame({"model": ["a"], "metric": ["x"], "reason": ["empty in the file"]})
+    >>> empty_parts(frame, ScoreParts(memorization=("x",), membership=("s",)), why)
+    {'x': 'empty in the file', 'uds': None}
     """
-    found: dict[str, str | None] = {}
-    for name in dict.fromkeys((*parts.metrics, parts.utility)):
-        if name not in frame.columns:
-            found[name] = None
-        elif frame[name].isna().all():
-            found[name] = reason_of(name, frame, reasons)
-    return found
+    return {
+        name: reason_of(name, frame, reasons) if name in frame.columns else None
+        for name in dict.fromkeys((*parts.metrics, parts.utility))
+        if name not in frame.columns or frame[name].isna().all()
+    }
 
 
 def reason_of(name: str, frame: pd.DataFrame, reasons: pd.DataFrame | None) -> str | None:
     """Return the reason that most models of `frame` share; None without one."""
     if reasons is None or not len(reasons):
         return None
-    own = reasons[(reasons["metric"] == name) & reasons["model"].isin(frame["model"])]
-    return str(own["reason"].value_counts().index[0]) if len(own) else None
+    found = reasons[(reasons["metric"] == name) & reasons["model"].isin(frame["model"])]["reason"]
+    return str(found.value_counts().index[0]) if len(found) else None
 
 
 def score_cautions(frame: pd.DataFrame, parts: ScoreParts) -> list[str]:
-    """List cautions about a ranking: constant parts, and few models.
+    """List cautions about a ranking: few models, and parts that are the same for all.
 
-    Args:
-        frame: Unlearned models with the columns of `parts`.
-        parts: Columns of the score.
-
-    Returns:
-        Sentences; none where nothing is to be said or no model can be scored.
-
-    Example:
-        >>> import pandas as pd
-        >>> frame = pd.DataFrame({"x": [0.5, 0.5], "s": [0.1, 0.2], "d": [0.3, 0.4], "utility_rel": [1.0, 0.9]})
-        >>> for each in score_cautions(frame, ScoreParts(memorization=("x",), membership=("s",), depth="d")):
-        ...     print(each)
-        only 2 models have a score: P(first) is about these models alone, and the order of methods is open
-        x is 0.5 for all 2 models: a part that is the same for all tells none apart
+    >>> import pandas as pd
+    >>> frame = pd.DataFrame({"x": [0.5, 0.5], "s": [0.1, 0.2], "d": [0.3, 0.4], "utility_rel": [1.0, 0.9]})
+    >>> for each in score_cautions(frame, ScoreParts(memorization=("x",), membership=("s",), depth="d")):
+    ...     print(each)
+    only 2 models have a score: P(first) is about these models alone, and the order of methods is open
+    x is 0.5 for all 2 models, so it cannot separate them
     """
     names = list(dict.fromkeys((*parts.metrics, parts.utility)))
     scored = frame[names].astype(float).dropna()
     n = len(scored)
-    if not n:
-        return []
     cautions = []
-    if n < FEW:
+    if 0 < n < FEW:
         models = "model has" if n == 1 else "models have"
         cautions.append(
             f"only {n} {models} a score: P(first) is about these models alone, and the order of methods is open"
         )
-    if n < 2:
-        return cautions
-    for name in names:
+    for name in names if n > 1 else ():
         values = scored[name].to_numpy()
         if float(np.ptp(values)) <= 1e-12:
-            cautions.append(
-                f"{name} is {values[0]:g} for all {n} models: a part that is the same for all tells none apart"
-            )
+            cautions.append(f"{name} is {values[0]:g} for all {n} models, so it cannot separate them")
     return cautions

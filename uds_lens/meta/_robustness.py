@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +12,7 @@ import numpy as np
 
 from uds_lens.errors import DataError
 from uds_lens.meta._columns import POINTS, ROBUSTNESS, TIED_CUTS
-from uds_lens.meta._direction import Points, directions, oriented
+from uds_lens.meta._direction import Points, directions, oriented, oriented_columns
 from uds_lens.meta._filters import as_cuts, forgotten, useful_models
 from uds_lens.meta._perturbation import (
     EPSILON,
@@ -22,11 +23,11 @@ from uds_lens.meta._perturbation import (
     symmetric_quantisation,
 )
 from uds_lens.meta._pools import (
+    Placements,
     PoolBootstrap,
     check_resampling,
     clustered_mean,
     dominated_by,
-    pair_kernel,
     split_pools,
 )
 from uds_lens.meta._summary import summary
@@ -53,7 +54,7 @@ _GRID = 101
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Tables:
-    """Unlearned models and retain before and after the perturbations, and what is known of the metrics."""
+    """Unlearned models and retain before and after the perturbations, with what is known of the metrics."""
 
     before: pd.DataFrame
     """Unlearned models: `model`, metrics, and `utility_rel` for its filter."""
@@ -113,12 +114,14 @@ def robustness(
     Models of a run, and runs of a method, are alike, so the intervals of Q and R take whole methods as clusters: they
     hold for other methods. `q_runs_low` and its like take runs: they hold for more runs of these methods. Both are t
     intervals with Satterthwaite's degrees of freedom on the logit scale; with fewer than five clusters there is none.
-    They take the shift of retain as it is: read them beside `r_shift_low` and `r_shift_high`.
+    Where one method makes up most of the distance from 0 or 1 they may be too short: `caution` names it, with the
+    interval that allows for any other method. They take the shift of retain as it is: read them beside `r_shift_low`
+    and `r_shift_high`.
 
     Args:
         tables: The models in their states; with `thresholds` for that filter.
-        metrics: Which columns; None takes the declared metrics, or those of `direction`.
-        direction: What a higher value means, for metrics that are not declared.
+        metrics: As in `directions`.
+        direction: As in `directions`.
         min_utility: Only models with `utility_rel` of at least this count. None turns the filter off.
         symmetric: Penalise both directions, as the UDS paper; False: only knowledge that comes back.
         confidence: Of the intervals.
@@ -129,8 +132,8 @@ def robustness(
         One row per metric, columns as in `uds_lens.meta.ROBUSTNESS`.
 
     Raises:
-        DataError: A column is missing or holds no numbers; a perturbed model is not in `before`.
-        ConfigError: A direction is not known.
+        DataError: A column is missing or not numeric; a perturbed model is not in `before`.
+        ConfigError: A metric has no direction.
 
     Example:
         >>> import pandas as pd
@@ -150,12 +153,13 @@ def robustness(
 
     check_resampling(confidence, n_resamples)
     ways = directions(tables.before, metrics, direction)
-    states = _align(tables, ways, min_utility, symmetric, confidence)
+    states = _states(tables, ways, min_utility, symmetric, confidence)
     aucs = _resampled_aucs(tables.pools, ways, n_resamples, seed)
     used = (min_utility is not None, tables.thresholds is not None)
     setting = next(name for name, filters in _FILTERS.items() if filters == used)
-    rows = [_row(state, setting, tables, confidence) for state in states]
-    return pd.DataFrame(_with_p_first(rows, states, aucs, seed), columns=list(ROBUSTNESS))
+    rows = [_row(state, setting, confidence) for state in states]
+    _add_p_first(rows, states, aucs, seed)
+    return pd.DataFrame(rows, columns=list(ROBUSTNESS))
 
 
 def robustness_by_filter(
@@ -171,26 +175,13 @@ def robustness_by_filter(
 ) -> pd.DataFrame:
     """Compute robustness under every filter setting, on each metric's own models and on common ones.
 
-    Under a threshold every metric is judged on other models; the common ones are those that pass for all metrics and
-    have all values. A metric without a threshold, or without any value, does not take part in finding them; one that
-    lets no model pass leaves no common model, and the reason names it.
-
-    Args:
-        tables: As in `robustness`; without `thresholds` the settings with a threshold are left out.
-        metrics: As in `robustness`.
-        direction: As in `robustness`.
-        min_utility: As in `robustness`; None leaves the settings with utility out.
-        symmetric: As in `robustness`.
-        confidence: As in `robustness`.
-        n_resamples: As in `robustness`.
-        seed: As in `robustness`.
+    Arguments and errors are those of `robustness`; without `thresholds` or `min_utility`, the settings with that filter
+    are left out. Under a threshold every metric is judged on other models; the common ones are those that pass
+    for all metrics and have all values. A metric without a threshold, or without any value, has no say in that; one
+    that lets no model pass leaves no common model, and the reason names it.
 
     Returns:
         One row per filter setting, kind of models (own, common) and metric; columns as in `uds_lens.meta.ROBUSTNESS`.
-
-    Raises:
-        DataError: A column is missing or holds no numbers; a perturbed model is not in `before`.
-        ConfigError: A direction is not known.
 
     Example:
         >>> import pandas as pd
@@ -206,25 +197,25 @@ def robustness_by_filter(
     check_resampling(confidence, n_resamples)
     ways = directions(tables.before, metrics, direction)
     aucs = _resampled_aucs(tables.pools, ways, n_resamples, seed)
+    filtered = _states(tables, ways, min_utility, symmetric, confidence)
     rows: list[dict[str, Any]] = []
     for setting, (by_utility, by_threshold) in _FILTERS.items():
         if (by_utility and min_utility is None) or (by_threshold and tables.thresholds is None):
             continue
-        given = tables if by_threshold else replace(tables, thresholds=None)
-        states = _align(given, ways, min_utility if by_utility else None, symmetric, confidence)
-        own = [_row(state, setting, given, confidence) for state in states]
-        rows += _with_p_first(own, states, aucs, seed)
-        shared = np.logical_and.reduce(
-            [np.ones(len(tables.before), dtype=bool)] + [s.complete for s in states if s.takes_part]
-        )
-        common = [state.only(shared) for state in states]
-        judged = [_row(state, setting, given, confidence) | {"models": "common"} for state in common]
-        if not shared.any():
-            why = _why_none_common(states)
-            for state, row in zip(states, judged, strict=True):
-                if state.takes_part:
-                    row |= {"q_reason": why, "r_reason": why}
-        rows += _with_p_first(judged, common, aucs, seed)
+        states = [state.with_filters(by_utility, by_threshold) for state in filtered]
+        shared = np.ones(len(tables.before), dtype=bool)
+        for state in states:
+            if state.takes_part:
+                shared &= state.complete
+        for kind, chosen in (("own", states), ("common", [state.only(shared) for state in states])):
+            judged = [_row(state, setting, confidence) | {"models": kind} for state in chosen]
+            if kind == "common" and not shared.any():
+                why = _why_none_common(states)
+                for state, row in zip(states, judged, strict=True):
+                    if state.takes_part:
+                        row |= {"q_reason": why, "r_reason": why}
+            _add_p_first(judged, chosen, aucs, seed)
+            rows += judged
     return pd.DataFrame(rows, columns=list(ROBUSTNESS))
 
 
@@ -238,19 +229,10 @@ def perturbation_points(
 ) -> pd.DataFrame:
     """List every model of every metric before and after: the points that Q and R average.
 
-    Args:
-        tables: As in `robustness`.
-        metrics: As in `robustness`.
-        direction: As in `robustness`.
-        min_utility: As in `robustness`.
-        symmetric: As in `robustness`.
+    Arguments and errors are those of `robustness`.
 
     Returns:
         One row per metric and model, columns as in `uds_lens.meta.POINTS`; NaN where a state was not measured.
-
-    Raises:
-        DataError: A column is missing or holds no numbers; a perturbed model is not in `before`.
-        ConfigError: A direction is not known.
 
     Example:
         >>> import pandas as pd
@@ -263,25 +245,12 @@ def perturbation_points(
     import pandas as pd
 
     ways = directions(tables.before, metrics, direction)
-    states = _align(tables, ways, min_utility, symmetric, confidence=0.95)
+    names = ("model", "metric", "before", "quantised", "relearned", "change", "q", "r", "useful", "forgot")
     parts = [
         pd.DataFrame(
-            {
-                "model": state.models,
-                "metric": state.metric,
-                "before": state.before,
-                "quantised": state.quantised,
-                "relearned": state.relearned,
-                "change": state.change,
-                "shift": state.shift.mean,
-                "q": state.q,
-                "r": state.r,
-                "useful": state.useful,
-                "forgot": state.forgot,
-                "kept": state.kept,
-            }
+            {name: getattr(state, name) for name in names} | {"shift": state.shift.mean, "kept": state.kept}
         )
-        for state in states
+        for state in _states(tables, ways, min_utility, symmetric, confidence=0.95)
     ]
     return pd.concat(parts, ignore_index=True)[list(POINTS)]
 
@@ -297,23 +266,12 @@ def tied_cuts(
     """Judge every metric at each of its best cuts, while the others keep theirs.
 
     Youden's J often has its maximum at several cuts. The lowest is taken, by convention; which models a metric calls
-    unlearned, and so its Q, R and place, can differ with the next.
-
-    Args:
-        tables: As in `robustness`; `thresholds` is the result of `thresholds` with all cuts, `faithful` that of
-            `faithfulness`.
-        metrics: As in `robustness`.
-        direction: As in `robustness`.
-        min_utility: As in `robustness`; None leaves the setting with utility out.
-        symmetric: As in `robustness`.
+    unlearned, and so its Q, R and place, can differ with the next. Arguments and errors are those of `robustness`;
+    `tables` needs `faithful`, and `thresholds` with all cuts, as `thresholds` returns them.
 
     Returns:
         One row per filter setting with a threshold, metric with several best cuts, and cut; columns as in
         `uds_lens.meta.TIED_CUTS`.
-
-    Raises:
-        DataError: A table or a column is missing, or holds no numbers; a perturbed model is not in `before`.
-        ConfigError: A direction is not known.
 
     Example:
         >>> import pandas as pd
@@ -341,16 +299,33 @@ def tied_cuts(
         for cut in tied.to_dict("records"):
             metric = str(cut["metric"])
             at_cut = replace(tables, thresholds={metric: float(cut["threshold"])})
-            own = robustness(at_cut, metrics=[metric], **given)
-            table = summary(faithful, pd.concat([base[base["metric"] != metric], own], ignore_index=True))
+            row_at_cut = robustness(at_cut, metrics=[metric], **given)
+            table = summary(faithful, pd.concat([base[base["metric"] != metric], row_at_cut]))
             row = table.set_index("metric").loc[metric]
             leader = table.loc[table["rank_overall"] == 1, "metric"]
             rows.append(
                 {name: cut[name] for name in ("metric", "threshold", "chosen", "n_best")}
                 | {name: row[name] for name in ("n", "q", "r", "rob", "overall", "rank_overall", "reason")}
-                | {"filter": own["filter"].iloc[0], "first": leader.iloc[0] if len(leader) else None}
+                | {"filter": row_at_cut["filter"].iloc[0], "first": leader.iloc[0] if len(leader) else None}
             )
     return pd.DataFrame(rows, columns=list(TIED_CUTS))
+
+
+@dataclass(frozen=True, eq=False)
+class _Clusters:
+    """Which models belong together, by one column."""
+
+    column: str
+    names: np.ndarray
+    """Sorted."""
+    codes: np.ndarray
+    """Of each model."""
+
+    def only(self, mask: np.ndarray) -> _Clusters:
+        return replace(self, codes=self.codes[mask])
+
+    def __len__(self) -> int:
+        return len(np.unique(self.codes))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -358,19 +333,23 @@ class _States:
     """One metric of all models in three states, oriented (m), and which models pass the filters."""
 
     metric: str
-    models: np.ndarray
+    model: np.ndarray
     before: np.ndarray
     quantised: np.ndarray | None
     relearned: np.ndarray | None
     shift: RetainShift
+    pool_distance: float
+    """|mean_P - mean_N|; NaN where it is not known."""
     threshold: float
-    useful: np.ndarray
-    forgot: np.ndarray
-    symmetric: bool
-    clusters: Mapping[str, np.ndarray]
-    """Cluster of each model by column (method, run), outermost first; the models themselves without any."""
     tied: tuple[float, ...]
     """All cuts that separate the pools as well as `threshold`, itself among them; empty if it is the only one."""
+    useful: np.ndarray
+    forgot: np.ndarray
+    lacks_cut: bool
+    """Whether it should have a threshold and has none."""
+    symmetric: bool
+    clusters: tuple[_Clusters, ...]
+    """By method and run, outermost first; the models themselves without such columns."""
 
     @property
     def kept(self) -> np.ndarray:
@@ -389,32 +368,39 @@ class _States:
     @property
     def takes_part(self) -> bool:
         """Whether the metric has values and, where thresholds are used, one of its own."""
-        without_cut = math.isnan(self.threshold) and not self.forgot.any()
-        return not without_cut and not np.isnan(self.before).all()
+        return not self.lacks_cut and not np.isnan(self.before).all()
+
+    def with_filters(self, by_utility: bool, by_threshold: bool) -> _States:
+        """Turn the filters off that are not asked for."""
+        everything = np.ones(len(self.model), dtype=bool)
+        found = self if by_utility else replace(self, useful=everything)
+        if by_threshold:
+            return found
+        return replace(found, forgot=everything, threshold=math.nan, tied=(), lacks_cut=False)
 
     def only(self, mask: np.ndarray) -> _States:
         """Return the same for some of the models."""
         return replace(
             self,
-            models=self.models[mask],
+            model=self.model[mask],
             before=self.before[mask],
             quantised=None if self.quantised is None else self.quantised[mask],
             relearned=None if self.relearned is None else self.relearned[mask],
             useful=self.useful[mask],
             forgot=self.forgot[mask],
-            clusters={name: labels[mask] for name, labels in self.clusters.items()},
+            clusters=tuple(each.only(mask) for each in self.clusters),
         )
 
     @property
     def change(self) -> np.ndarray:
         """Du; NaN without relearned models."""
-        return np.full(len(self.models), np.nan) if self.relearned is None else self.relearned - self.before
+        return np.full(len(self.model), np.nan) if self.relearned is None else self.relearned - self.before
 
     @property
     def q(self) -> np.ndarray:
         """Q of each model; NaN without quantised models."""
         if self.quantised is None:
-            return np.full(len(self.models), np.nan)
+            return np.full(len(self.model), np.nan)
         form = symmetric_quantisation if self.symmetric else one_directional_quantisation
         return form(self.before, self.quantised)
 
@@ -428,116 +414,125 @@ class _States:
         return relearning_over_shifts(self.change, shifts, symmetric=self.symmetric)
 
 
-def _align(
-    tables: Tables,
-    ways: Mapping[str, Points],
-    min_utility: float | None,
-    symmetric: bool,
-    confidence: float,
+def _states(
+    tables: Tables, ways: Mapping[str, Points], min_utility: float | None, symmetric: bool, confidence: float
 ) -> list[_States]:
-    """Bring the tables together by the column `model`, one record per metric."""
+    """Join the tables by the column `model`: one record per metric."""
     import pandas as pd
 
-    names = _names(tables.before, "before")
-    if len(set(names)) < len(names):
+    models = _models(tables.before, "before")
+    if len(set(models)) < len(models):
         raise DataError("the table before has a model twice: its column 'model' must be unique.")
-    models, thresholds = np.array(names, dtype=object), tables.thresholds
+    thresholds = tables.thresholds
     cuts = None if thresholds is None else as_cuts(thresholds)
     useful = useful_models(tables.before, min_utility)
-    clusters = _clusters(tables.before, tables.cluster) or {"model": models}
+    quantised = _after(tables.quantised, ways, models, "quantised")
+    relearned = _after(tables.relearned, ways, models, "relearned")
+    clusters = _clusters(tables.before, tables.cluster, models)
     states = []
-    for name, points in ways.items():
-        m = oriented(tables.before[name], points).to_numpy()
+    for name, before in oriented_columns(tables.before, ways).items():
         cut = math.nan if cuts is None else cuts.get(name, math.nan)
         tied: tuple[float, ...] = ()
         if isinstance(thresholds, pd.DataFrame):
             tied = tuple(map(float, thresholds.loc[thresholds["metric"] == name, "threshold"]))
-        shift = RetainShift(math.nan, math.nan, math.nan, 0, 0, "R needs retain before and after relearning")
+        shift = RetainShift(reason="R needs retain before and after relearning")
         if tables.retain_before is not None and tables.retain_relearned is not None:
-            shift = retain_shift(
-                tables.retain_before, tables.retain_relearned, name, direction=points, confidence=confidence
-            )
+            retain = (tables.retain_before, tables.retain_relearned)
+            shift = retain_shift(*retain, name, direction=ways[name], confidence=confidence)
         states.append(
             _States(
                 metric=name,
-                models=models,
-                before=m,
-                quantised=_after(tables.quantised, name, points, names, "quantised"),
-                relearned=_after(tables.relearned, name, points, names, "relearned"),
+                model=np.array(models, dtype=object),
+                before=before,
+                quantised=None if quantised is None else quantised[name],
+                relearned=None if relearned is None else relearned[name],
                 shift=shift,
+                pool_distance=_pool_distance(tables.faithful, name),
                 threshold=cut,
+                tied=tied if len(tied) > 1 else (),
                 useful=useful,
-                forgot=np.ones(len(names), dtype=bool) if cuts is None else forgotten(m, cut),
+                forgot=np.ones(len(models), dtype=bool) if cuts is None else forgotten(before, cut),
+                lacks_cut=cuts is not None and math.isnan(cut),
                 symmetric=symmetric,
                 clusters=clusters,
-                tied=tied if len(tied) > 1 else (),
             )
         )
     return states
 
 
-def _names(frame: pd.DataFrame, role: str) -> list[str]:
+def _models(frame: pd.DataFrame, role: str) -> list[str]:
     if "model" not in frame.columns:
         raise DataError(f"the table {role} lacks the column 'model': it says which rows are the same model.")
     return [str(name) for name in frame["model"]]
 
 
 def _after(
-    frame: pd.DataFrame | None, metric: str, points: Points, models: Sequence[str], role: str
-) -> np.ndarray | None:
-    """Return m after a perturbation, averaged over the rows of each model."""
+    frame: pd.DataFrame | None, ways: Mapping[str, Points], models: Sequence[str], role: str
+) -> dict[str, np.ndarray] | None:
+    """Return m after a perturbation by metric, averaged over the rows of each model."""
+    import pandas as pd
+
     if frame is None:
         return None
-    names = _names(frame, role)
-    unknown = sorted(set(names) - set(models))
-    if unknown:
+    names = _models(frame, role)
+    if unknown := sorted(set(names) - set(models)):
         raise DataError(f"the table {role} has the model {unknown[0]!r}, which is not in the table before.")
-    if metric not in frame.columns:
-        return np.full(len(models), math.nan)
-    means = oriented(frame[metric], points).groupby(names).mean()
-    return means.reindex(list(models)).to_numpy(dtype=float)
+    m = pd.DataFrame(
+        {
+            name: oriented(frame[name], points) if name in frame.columns else math.nan
+            for name, points in ways.items()
+        },
+        index=frame.index,
+        dtype=float,
+    )
+    means = m.groupby(names).mean().reindex(list(models))
+    return {name: means[name].to_numpy() for name in ways}
 
 
-def _clusters(before: pd.DataFrame, columns: Sequence[str]) -> dict[str, np.ndarray]:
+def _clusters(before: pd.DataFrame, columns: Sequence[str], models: Sequence[str]) -> tuple[_Clusters, ...]:
     """Return the clusters of each model by column, outermost first.
 
     A column that is missing or has gaps is left out, and so is an outer one with a single value. Runs with the same
     name in two methods are two runs.
     """
     usable = [name for name in columns if name in before.columns and before[name].notna().all()]
-    clusters: dict[str, np.ndarray] = {}
-    label = np.full(len(before), "", dtype=object)
+    labels = {"model": list(models)} if not usable else {}
+    label = [""] * len(before)
     for name in usable:
         pairs = zip(label, before[name].astype(str), strict=True)
-        label = np.array([f"{outer} {inner}".strip() for outer, inner in pairs], dtype=object)
+        label = [f"{outer} {inner}".strip() for outer, inner in pairs]
         if name == usable[-1] or len(set(label)) > 1:
-            clusters[name] = label
-    return clusters
+            labels[name] = label
+    return tuple(
+        _Clusters(name, *np.unique(np.asarray(each, dtype=str), return_inverse=True))
+        for name, each in labels.items()
+    )
 
 
-def _row(states: _States, setting: str, tables: Tables, confidence: float) -> dict[str, Any]:
+def _row(states: _States, setting: str, confidence: float) -> dict[str, Any]:
     """Judge one metric under one filter setting: a row as in `uds_lens.meta.ROBUSTNESS`, without `p_first`."""
     kept = states.only(states.kept)
-    n, (name, outer) = len(kept.models), next(iter(kept.clusters.items()))
+    n, outer = len(kept.model), kept.clusters[0]
     row: dict[str, Any] = {**dict.fromkeys(ROBUSTNESS, math.nan), "metric": states.metric, "filter": setting}
     row |= {"models": "own", "n": n, "threshold": states.threshold, "n_q": 0, "n_r": 0, "n_shift": 0}
     row |= dict.fromkeys(("unmoved_q", "unmoved_r", "above_q", "above_r"), 0)
     row |= dict.fromkeys(("interval_reason", "q_reason", "r_reason", "caution"))
-    row |= {"clusters": name, "n_clusters": len(set(outer))}
+    row |= {"clusters": outer.column, "n_clusters": len(outer)}
     why = None
-    if tables.thresholds is not None and math.isnan(states.threshold):
+    if states.lacks_cut:
         why = "there is no threshold for it"
     elif not n:
-        why = "no model passes the filters" if len(states.models) else "there is no model"
+        why = "no model passes the filters" if len(states.model) else "there is no model"
     if why is not None:
         return row | {"q_reason": why, "r_reason": why}
-    row |= _quantisation(kept, _pool_distance(tables.faithful, states.metric), confidence)
-    row |= _relearning(kept, confidence)
+    cautions: list[str] = []
+    row |= _quantisation(kept, confidence, cautions)
+    row |= _relearning(kept, confidence, cautions)
     row["rob"] = float(harmonic_means(np.array([[row["q"], row["r"]]]))[0])
-    return row | {"caution": _caution(row, kept)}
+    return row | {"caution": "; ".join(_cautions(row, kept, cautions)) or None}
 
 
-def _quantisation(kept: _States, distance: float, confidence: float) -> dict[str, Any]:
+def _quantisation(kept: _States, confidence: float, cautions: list[str]) -> dict[str, Any]:
     if kept.quantised is None:
         return {"q_reason": "no quantised models were given"}
     measured = ~np.isnan(kept.q)
@@ -545,7 +540,7 @@ def _quantisation(kept: _States, distance: float, confidence: float) -> dict[str
         return {"q_reason": "no model has a value after quantisation"}
     kept = kept.only(measured)
     before, after = kept.before, np.asarray(kept.quantised)
-    moves = np.abs(after - before)
+    moves, distance = np.abs(after - before), kept.pool_distance
     columns: dict[str, Any] = {
         "n_q": len(before),
         "unmoved_q": int((moves <= EPSILON).sum()),
@@ -555,10 +550,11 @@ def _quantisation(kept: _States, distance: float, confidence: float) -> dict[str
     }
     if _constant(before, after):
         return columns | {"q_reason": "constant: all models have the same value before and after"}
-    return columns | {"q": float(kept.q.mean())} | _intervals("q", kept, confidence)
+    columns["q"] = float(kept.q.mean())
+    return columns | _intervals("q", kept.q, kept.clusters, confidence, cautions)
 
 
-def _relearning(kept: _States, confidence: float) -> dict[str, Any]:
+def _relearning(kept: _States, confidence: float, cautions: list[str]) -> dict[str, Any]:
     shift = kept.shift
     if kept.relearned is None:
         return {"r_reason": "no relearned models were given"}
@@ -578,13 +574,9 @@ def _relearning(kept: _States, confidence: float) -> dict[str, Any]:
         "spearman_r": _spearman(before, after),
         "r_at_shift": float(kept.r.mean()),
     }
-    columns |= _intervals("r", kept, confidence)
+    columns |= _intervals("r", kept.r, kept.clusters, confidence, cautions)
     if not math.isnan(shift.low):
-        # Mean R over the interval of the shift: its extremes lie on the grid, or where one model's R turns.
-        turns = np.append(change, 0.0)
-        inside = turns[(turns > shift.low) & (turns < shift.high)]
-        means = kept.r_over(np.concatenate([np.linspace(shift.low, shift.high, _GRID), inside])).mean(1)
-        columns |= {"r_shift_low": float(means.min()), "r_shift_high": float(means.max())}
+        columns["r_shift_low"], columns["r_shift_high"] = _extremes(kept)
     if _constant(before, after):
         return columns | {"r_reason": "constant: all models have the same value before and after"}
     if shift.contains_zero:
@@ -597,27 +589,57 @@ def _relearning(kept: _States, confidence: float) -> dict[str, Any]:
     return columns | {"r": columns["r_at_shift"]}
 
 
-def _intervals(prefix: str, kept: _States, confidence: float) -> dict[str, Any]:
-    """Return the interval of mean Q or R, with the outer clusters and with the innermost."""
-    values = kept.q if prefix == "q" else kept.r
-    name, outer = next(iter(kept.clusters.items()))
-    (low, high), reason = clustered_mean(values, outer, confidence)
-    (runs_low, runs_high), _ = clustered_mean(values, list(kept.clusters.values())[-1], confidence)
-    columns: dict[str, Any] = {f"{prefix}_low": low, f"{prefix}_high": high}
-    columns |= {f"{prefix}_runs_low": runs_low, f"{prefix}_runs_high": runs_high}
+_TURNS = 200
+"""Shifts at which single models' R turns that are looked at; of more, every k-th."""
+
+
+def _extremes(kept: _States) -> tuple[float, float]:
+    """Return the smallest and the largest mean R over the interval of the shift.
+
+    They lie on a grid, or where one model's R turns.
+    """
+    low, high = kept.shift.low, kept.shift.high
+    turns = np.append(kept.change, 0.0)
+    inside = turns[(turns > low) & (turns < high)]
+    if len(inside) > _TURNS:
+        inside = np.sort(inside)[:: -(-len(inside) // _TURNS)]
+    means = kept.r_over(np.concatenate([np.linspace(low, high, _GRID), inside])).mean(1)
+    return float(means.min()), float(means.max())
+
+
+def _intervals(
+    prefix: str,
+    values: np.ndarray,
+    clusters: Sequence[_Clusters],
+    confidence: float,
+    cautions: list[str],
+) -> dict[str, Any]:
+    """Return the interval of mean Q or R, with the outermost clusters and with the innermost."""
+    outer, inner = clusters[0], clusters[-1]
+    interval, reason = clustered_mean(values, outer.codes, confidence)
+    runs = interval if inner is outer else clustered_mean(values, inner.codes, confidence)[0]
+    columns: dict[str, Any] = {
+        f"{prefix}_{name}{end}": getattr(ends, end)
+        for name, ends in (("", interval), ("runs_", runs))
+        for end in ("low", "high")
+    }
     if reason is not None:
-        return columns | {"interval_reason": reason.replace("cluster", name, 1)}
-    if (most := dominated_by(values, outer)) is not None:
-        columns[f"_{prefix}_dominated"] = f"{name} {most}"
+        return columns | {"interval_reason": reason.replace("cluster", outer.column, 1)}
+    if (most := dominated_by(values, outer.codes, confidence)) is not None:
+        nearest = 0 if values.mean() < 0.5 else 1
+        low, high = most.interval
+        cautions.append(
+            f"{most.share:.0%} of the distance of {prefix.upper()} from {nearest} comes from {outer.column} "
+            f"{outer.names[most.cluster]}: its interval may be too short; if another {outer.column} can be anywhere "
+            f"between 0 and 1 it is {low:.2f} to {high:.2f}"
+        )
     return columns
 
 
 def _pool_distance(faithful: pd.DataFrame | None, metric: str) -> float:
-    """Return |mean_P - mean_N| of a metric; NaN where it is not known."""
     if faithful is None:
         return math.nan
-    missing = [name for name in ("metric", "mean_p", "mean_n") if name not in faithful.columns]
-    if missing:
+    if missing := [name for name in ("metric", "mean_p", "mean_n") if name not in faithful.columns]:
         raise DataError(f"faithful lacks {', '.join(missing)}: pass the result of faithfulness(...).")
     row = faithful[faithful["metric"] == metric]
     return abs(float(row["mean_p"].iloc[0]) - float(row["mean_n"].iloc[0])) if len(row) else math.nan
@@ -628,7 +650,7 @@ def _constant(before: np.ndarray, after: np.ndarray) -> bool:
 
 
 def _spearman(before: np.ndarray, after: np.ndarray) -> float:
-    """Rank correlation; NaN with fewer than three models, or where one side is constant."""
+    """Return the rank correlation; NaN with fewer than three models, or where one side is constant."""
     if len(before) < 3 or np.ptp(before) == 0 or np.ptp(after) == 0:
         return math.nan
     from scipy.stats import spearmanr
@@ -636,7 +658,7 @@ def _spearman(before: np.ndarray, after: np.ndarray) -> float:
     return float(spearmanr(before, after).statistic)
 
 
-def _caution(row: dict[str, Any], kept: _States) -> str | None:
+def _cautions(row: Mapping[str, Any], kept: _States, about_intervals: Sequence[str]) -> list[str]:
     cautions = []
     if kept.tied:
         low, high = min(kept.tied), max(kept.tied)
@@ -644,13 +666,7 @@ def _caution(row: dict[str, Any], kept: _States) -> str | None:
             f"{len(kept.tied)} cuts separate the pools equally well ({low:.3g} to {high:.3g}, the lowest is used): "
             "the models, and so the numbers, depend on which is taken"
         )
-    for name, mean in (("q", "q"), ("r", "r_at_shift")):
-        most = row.pop(f"_{name}_dominated", None)
-        if most is not None:
-            cautions.append(
-                f"more than half of how far {name.upper()} lies from {row[mean]:.0f} comes from {most}: its interval "
-                "may be too short"
-            )
+    cautions += about_intervals
     if row["n"] < _FEW:
         cautions.append(f"only {row['n']} models pass the filters")
     if row["n_q"] and 10 * row["unmoved_q"] >= row["n_q"]:
@@ -664,14 +680,14 @@ def _caution(row: dict[str, Any], kept: _States) -> str | None:
     for name, count in (("quantised", row["n_q"]), ("relearned", row["n_r"])):
         if count and count < row["n"]:
             cautions.append(f"{row['n'] - count} models have no {name} value")
-    return "; ".join(cautions) or None
+    return cautions
 
 
 def _why_none_common(states: Sequence[_States]) -> str:
-    """Say why no model is common: the metrics that let none pass, or that each passes others."""
+    """Name the metrics that let no model pass, or say that each passes others."""
     if not states[0].useful.any():
         return "no model passes the filters"
-    blocking = [each.metric for each in states if each.takes_part and not each.complete.any()]
+    blocking = [state.metric for state in states if state.takes_part and not state.complete.any()]
     if not blocking:
         return "no model is common to all metrics: each lets others pass"
     named = ", ".join(blocking[:3]) + (f" and {len(blocking) - 3} more" if len(blocking) > 3 else "")
@@ -692,61 +708,59 @@ def _resampled_aucs(
             continue
         m = oriented(split.frame[name], points).to_numpy()
         measured = ~np.isnan(m)
-        kernel = pair_kernel(m[split.knows & measured], m[~split.knows & measured])
-        if not kernel.size:
+        p, n = m[split.knows & measured], m[~split.knows & measured]
+        if not len(p) or not len(n):
             aucs[name] = np.full(n_resamples, np.nan)
             continue
         draws = bootstrap.clustered(measured)
         if draws is None or draws.problem is not None:
             draws = bootstrap.independent(measured)
-        aucs[name] = draws.aucs(kernel)
+        aucs[name] = draws.aucs(Placements.of(p, n))
     return aucs
 
 
-def _with_p_first(
+def _add_p_first(
     rows: Sequence[dict[str, Any]], states: Sequence[_States], aucs: Mapping[str, np.ndarray], seed: int
-) -> list[dict[str, Any]]:
+) -> None:
     """Add the share of resamples in which each metric has the highest Overall; ties are split.
 
-    NaN for a metric without Q, R or F, and for all where only one has them.
+    Clusters of models and relearnings are drawn, the same ones for all metrics. NaN for a metric without Q, R or F, and
+    for all where only one has them.
     """
-    ranked = [row["metric"] in aucs and not math.isnan(row["rob"]) for row in rows]
-    if sum(ranked) < 2:
-        return list(rows)
+    ranked = [at for at, row in enumerate(rows) if row["metric"] in aucs and not math.isnan(row["rob"])]
+    if len(ranked) < 2:
+        return
+    n_resamples = len(aucs[states[ranked[0]].metric])
+    codes = np.unique(states[0].clusters[0].codes, return_inverse=True)[1]
+    n_clusters = int(codes.max()) + 1
+    rng = np.random.default_rng(seed)
+    drawn = rng.multinomial(n_clusters, [1 / n_clusters] * n_clusters, size=n_resamples).astype(float)
     overall = np.stack(
-        [
-            _resampled_overall(s, aucs[s.metric], seed)
-            for s, known in zip(states, ranked, strict=True)
-            if known
-        ]
+        [_overall(states[at], codes, drawn, aucs[states[at].metric], rng=copy.deepcopy(rng)) for at in ranked]
     )
     best = overall.max(0)
     first = (overall == best) & (best >= 0)
-    shares = iter((first / np.maximum(first.sum(0), 1)).mean(1))
-    return [
-        row | {"p_first": float(next(shares))} if known else row
-        for row, known in zip(rows, ranked, strict=True)
-    ]
+    for at, share in zip(ranked, (first / np.maximum(first.sum(0), 1)).mean(1), strict=True):
+        rows[at]["p_first"] = float(share)
 
 
-def _resampled_overall(states: _States, aucs: np.ndarray, seed: int) -> np.ndarray:
-    """Return Overall in every resample of model clusters and of relearnings; -1 where no kept model was drawn."""
-    n_resamples, rng = len(aucs), np.random.default_rng(seed)
-    names, place = np.unique(next(iter(states.clusters.values())).astype(str), return_inverse=True)
-    drawn = rng.multinomial(len(names), [1 / len(names)] * len(names), size=n_resamples)
-    weights = drawn[:, place] * states.kept
+def _overall(
+    states: _States, codes: np.ndarray, drawn: np.ndarray, aucs: np.ndarray, *, rng: np.random.Generator
+) -> np.ndarray:
+    """Return Overall in every resample of clusters (`drawn`) and of relearnings; -1 where no kept model was drawn."""
+
+    def means(values: np.ndarray, which: np.ndarray | None = None) -> np.ndarray:
+        """Average Q or R (one row, or the row `which` of each resample): sums by cluster, times how often drawn."""
+        measured = states.kept & ~np.isnan(values[0])
+        n_clusters = drawn.shape[1]
+        sums = np.stack([np.bincount(codes[measured], row[measured], n_clusters) for row in values])
+        total = drawn @ np.bincount(codes[measured], minlength=n_clusters)
+        summed = drawn @ sums[0] if which is None else (drawn * sums[which]).sum(1)
+        return np.divide(summed, total, out=np.full(len(drawn), np.nan), where=total > 0)
+
     moved = np.array(states.shift.shifts)
-    shifts = moved[rng.integers(len(moved), size=(n_resamples, len(moved)))].mean(1)
-    r = states.r_over(shifts)
-    q = np.broadcast_to(states.q, r.shape)
-    rob = harmonic_means(np.stack([_weighted_mean(q, weights), _weighted_mean(r, weights)], axis=1))
+    shifts = moved[rng.integers(len(moved), size=(len(drawn), len(moved)))].mean(1)
+    distinct, which = np.unique(shifts, return_inverse=True)  # few relearnings have few means
+    rob = harmonic_means(np.stack([means(states.q[None]), means(states.r_over(distinct), which)], axis=1))
     overall = harmonic_means(np.stack([np.clip(aucs, 0, 1), rob], axis=1))
     return np.where(np.isnan(overall), -1.0, overall)
-
-
-def _weighted_mean(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Mean of each row over the models that have a value; NaN where none was drawn."""
-    weights = weights * ~np.isnan(values)
-    total = weights.sum(1)
-    sums = (np.nan_to_num(values) * weights).sum(1)
-    return np.divide(sums, total, out=np.full(len(total), np.nan), where=total > 0)

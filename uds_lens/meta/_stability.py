@@ -12,8 +12,8 @@ import numpy as np
 from uds_lens._types import check_choice
 from uds_lens.errors import DataError
 from uds_lens.meta._columns import SCORES, SPLIT_HALF, STABILITY, SWAPS
-from uds_lens.meta._direction import declared_base, directions
-from uds_lens.meta._pools import check_resampling
+from uds_lens.meta._direction import directions
+from uds_lens.meta._pools import check_resampling, numbered
 from uds_lens.meta._ranking import (
     TIE,
     ScoreParts,
@@ -21,9 +21,9 @@ from uds_lens.meta._ranking import (
     View,
     checked_share,
     choose,
+    configurations,
     eligible,
     forgotten_shares,
-    methods_of,
     score_models,
     utility_of,
 )
@@ -36,24 +36,24 @@ RETAIN = "retain"
 """Name of the reference model among the values per example."""
 
 HOLDOUT = "holdout/"
-"""How the ids of examples begin that no model was trained on."""
+"""Beginning of the ids of examples that no model was trained on."""
 
 
 @dataclass(frozen=True, eq=False)
 class ExampleAttack:
-    """The scores of an attack: on forget and holdout examples, of all models and of retain."""
+    """Scores of an attack on forget and holdout examples, of all models and of retain."""
 
     values: np.ndarray
     """Example x model; NaN where an example has no score."""
 
     reference: np.ndarray
-    """The same for retain, one column less: per example."""
+    """Those of retain, per example."""
 
     holdout: np.ndarray
     """Which examples are of the holdout set."""
 
     def closeness(self, weights: np.ndarray) -> np.ndarray:
-        """`1 - min(|AUC - AUC_retain| / AUC_retain, 1)` of every model in every resample.
+        """Compute `1 - min(|AUC - AUC_retain| / AUC_retain, 1)` of every model in every resample.
 
         Args:
             weights: Resample x example.
@@ -67,7 +67,7 @@ class ExampleAttack:
         return 1 - np.minimum(apart, 1.0)
 
     def area(self, scores: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        """Probability that a holdout example scores above a forget example, ties half, in every resample.
+        """Return the probability that a holdout example scores above a forget example, ties half, in every resample.
 
         Args:
             scores: One per example; NaN leaves an example out.
@@ -84,22 +84,9 @@ class ExampleAttack:
         return np.divide(above, total, out=np.full(len(weights), np.nan), where=total > 0)
 
 
-def check_closeness(metric: str, stated: np.ndarray, attack: ExampleAttack, names: list[str]) -> None:
-    """Raise unless the attack on all examples gives the values of the table."""
-    found = attack.closeness(np.ones((1, len(attack.reference))))[0]
-    off = ~(np.abs(stated - found) <= 1e-3)
-    if off.any():
-        at = int(off.argmax())
-        raise DataError(
-            f"the examples behind {metric!r} give {found[at]:.4g} for {names[at]!r}, the table says "
-            f"{stated[at]:.4g}: they must be the attack's scores of the model and of retain. "
-            "Leave the attack out of the examples otherwise."
-        )
-
-
 @dataclass(frozen=True, eq=False)
 class ExampleValues:
-    """The parts of the score with what is known of them per example."""
+    """The parts of the score, with what is known of them per example."""
 
     ids: tuple[str, ...]
     """All examples of all metrics."""
@@ -111,18 +98,13 @@ class ExampleValues:
     """Attacks that are normalised by retain, by the name of the normalised one."""
 
     constant: Mapping[str, np.ndarray]
-    """Metrics that stay as they are: `1 - m` per model."""
+    """Metrics that are not resampled: `1 - m` per model."""
 
     utility: np.ndarray
-    """Capped usefulness per model."""
+    """Utility per model, capped at 1."""
 
-    clusters: np.ndarray | None = None
+    clusters: np.ndarray | None
     """Number of each example's subject: those of one are drawn together; None draws single examples."""
-
-    @property
-    def fixed(self) -> tuple[str, ...]:
-        """Parts that cannot be taken anew."""
-        return tuple(self.constant)
 
     @classmethod
     def of(cls, frame: pd.DataFrame, examples: pd.DataFrame, parts: ScoreParts) -> ExampleValues:
@@ -132,10 +114,7 @@ class ExampleValues:
             DataError: A column is missing, no model is known, a value occurs twice, or the mean of a metric's
                 examples is not the value in the frame.
         """
-        missing = [
-            name for name in ("model", "metric", "example_id", "value") if name not in examples.columns
-        ]
-        if missing:
+        if missing := [name for name in ("model", "metric", "example_id", "value") if name not in examples]:
             raise DataError(f"the examples lack the column {', '.join(missing)}.")
         if "model" not in frame.columns:
             raise DataError("the table lacks the column 'model': the examples name their models.")
@@ -147,151 +126,140 @@ class ExampleValues:
                 f"{', '.join(map(repr, names[:3]))}."
             )
         # A reader's examples are of references and pool models too, which are no candidates.
+        examples = examples.assign(model=named, example_id=examples["example_id"].astype(str))
         examples = examples[named.isin([*names, RETAIN])]
-        ways = directions(frame, list(dict.fromkeys(parts.metrics)), parts.direction)
         constant = forgotten_shares(frame, parts)
-        ids = tuple(dict.fromkeys(examples["example_id"].astype(str)))
-        means = {}
-        for name, points in ways.items():
-            own = examples[examples["metric"] == name]
-            if not len(own) or _with_holdout(own):
+        ids = tuple(dict.fromkeys(examples["example_id"]))
+        holdout = np.array([name.startswith(HOLDOUT) for name in ids], dtype=bool)
+        columns = [*dict.fromkeys([*names, RETAIN])]
+        by_metric = dict(iter(examples.groupby("metric")))
+        means, attacks = {}, {}
+        for name, points in directions(frame, parts.metrics, parts.direction).items():
+            if name not in by_metric:
                 continue
-            table = _table(own, ids, names, name)
-            if np.isnan(table).all(0).any():
-                continue  # a model without values per example: the metric stays as it is for all
-            _check(name, frame[name].to_numpy(dtype=float), np.nanmean(table, axis=0), names)
-            means[name] = table if points == "erasure" else 1 - table
-            del constant[name]
-        made_of = {**_declared(constant, examples), **(parts.attacks or {})}
-        found = _attacks(frame, examples, ids, names, made_of)
-        left = {name: share for name, share in constant.items() if name not in found}
-        return cls(ids, means, found, left, utility_of(frame, parts), _subjects(examples, ids))
+            table = _table(by_metric[name], ids, columns)
+            if not np.isnan(table[holdout]).all():
+                continue  # an attack is no mean
+            table = table[:, : len(names)]
+            if (
+                not np.isnan(table).all(0).any()
+            ):  # else a model has no values, and the metric stays as it is for all
+                found = np.nanmean(table, axis=0)
+                _check(
+                    frame[name].to_numpy(dtype=float),
+                    found,
+                    names,
+                    f"examples of {name!r} have the mean",
+                    "the values the metric is the mean of. Leave the metric out of the examples if it is no mean.",
+                )
+                means[name] = table if points == "erasure" else 1 - table
+                del constant[name]
+        for name, base in ({**_declared(constant), **(parts.attacks or {})} if holdout.any() else {}).items():
+            if name not in frame.columns or base not in by_metric:
+                continue
+            table = _table(by_metric[base], ids, columns)
+            if any(np.isnan(table[part]).all(0).any() for part in (~holdout, holdout)):
+                continue  # a model, or retain, lacks one of the two sets
+            attack = ExampleAttack(table[:, : len(names)], table[:, columns.index(RETAIN)], holdout)
+            _check(
+                frame[name].to_numpy(dtype=float),
+                attack.closeness(np.ones((1, len(ids))))[0],
+                names,
+                f"examples behind {name!r} give",
+                "the attack's scores of the model and of retain. Leave the attack out of the examples otherwise.",
+            )
+            attacks[name] = attack
+            constant.pop(name, None)
+        return cls(ids, means, attacks, constant, utility_of(frame, parts), _subjects(examples, ids))
 
     def bootstrap(self, n_resamples: int, rng: np.random.Generator) -> np.ndarray:
-        """How often each example counts: resample x example; forget and holdout examples are drawn apart.
+        """Draw how often each example counts: resample x example; forget and holdout examples are drawn separately.
 
-        Where subjects are known, whole subjects are drawn: what is asked about one is not independent.
+        Where subjects are known, whole subjects are drawn: questions about one are not independent.
         """
         weights = np.zeros((n_resamples, len(self.ids)))
-        for own in self._sets():
-            drawn = own if self.clusters is None else self.clusters[own]
+        for rows in self._sets():
+            drawn = rows if self.clusters is None else self.clusters[rows]
             codes = np.unique(drawn, return_inverse=True)[1]
             n = codes.max() + 1
-            weights[:, own] = rng.multinomial(n, [1 / n] * n, size=n_resamples)[:, codes]
+            weights[:, rows] = rng.multinomial(n, [1 / n] * n, size=n_resamples)[:, codes]
         return weights
 
     def halves(self, n_splits: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Random halves of both sets, as weights 0 and 1: split x example, twice."""
+        """Draw random halves of both sets, as weights 0 and 1: split x example, twice."""
         first = np.zeros((n_splits, len(self.ids)))
-        for own in self._sets():
-            order = rng.random((n_splits, len(own))).argsort(1)
-            first[:, own] = order < (len(own) + 1) // 2
+        for rows in self._sets():
+            order = rng.random((n_splits, len(rows))).argsort(1)
+            first[:, rows] = order < (len(rows) + 1) // 2
         return first, 1 - first
 
     def _sets(self) -> list[np.ndarray]:
         holdout = np.array([name.startswith(HOLDOUT) for name in self.ids], dtype=bool)
-        return [own for own in (np.flatnonzero(~holdout), np.flatnonzero(holdout)) if len(own)]
+        return [rows for rows in (np.flatnonzero(~holdout), np.flatnonzero(holdout)) if len(rows)]
+
+    def scores(self, weights: np.ndarray, parts: ScoreParts) -> np.ndarray:
+        """Score every model in every resample.
+
+        Args:
+            weights: Resample x example.
+            parts: Columns of the score.
+
+        Returns:
+            View x resample x model; NaN where a resample holds no example of a metric.
+        """
+        shape = (len(weights), len(self.utility))
+        forgotten = {name: np.broadcast_to(share, shape) for name, share in self.constant.items()}
+        for name, table in self.means.items():
+            there = ~np.isnan(table)
+            total = weights @ np.where(there, table, 0.0)
+            count = weights @ there.astype(float)
+            share = np.divide(total, count, out=np.full(shape, np.nan), where=count > 0)
+            forgotten[name] = checked_share(name, share)
+        for name, attack in self.attacks.items():
+            forgotten[name] = checked_share(name, attack.closeness(weights))
+        scores = Scores.of(forgotten, np.broadcast_to(self.utility, shape), parts)
+        return np.stack([scores.without, scores.with_depth])
 
 
-def resampled_scores(values: ExampleValues, weights: np.ndarray, parts: ScoreParts) -> Scores:
-    """Score of every model in every resample.
+def _table(rows: pd.DataFrame, ids: tuple[str, ...], names: list[str]) -> np.ndarray:
+    """Return the values of one metric: example x model."""
+    twice = rows.duplicated(["model", "example_id"])
+    if twice.any():
+        row = rows[twice].iloc[0]
+        at = str(row["example_id"])[:40]
+        raise DataError(f"the examples have two values of {row['metric']!r} for {row['model']!r}, {at!r}.")
+    wide = rows.pivot(index="example_id", columns="model", values="value")
+    return wide.reindex(index=list(ids), columns=names).to_numpy(dtype=float)
 
-    Args:
-        values: What is known per example.
-        weights: Resample x example.
-        parts: What the score is made of.
 
-    Returns:
-        Arrays of resample x model; NaN where a resample holds no example of a metric.
-    """
-    shape = (len(weights), len(values.utility))
-    forgotten = {name: np.broadcast_to(share, shape) for name, share in values.constant.items()}
-    for name, table in values.means.items():
-        there = ~np.isnan(table)
-        total = weights @ np.where(there, table, 0.0)
-        count = weights @ there.astype(float)
-        share = np.divide(total, count, out=np.full(shape, np.nan), where=count > 0)
-        forgotten[name] = checked_share(name, share)
-    for name, attack in values.attacks.items():
-        forgotten[name] = checked_share(name, attack.closeness(weights))
-    return Scores.of(forgotten, np.broadcast_to(values.utility, shape), parts)
+def _check(stated: np.ndarray, found: np.ndarray, names: list[str], what: str, expected: str) -> None:
+    """Raise unless the examples give the values of the table."""
+    off = ~(np.abs(stated - found) <= 1e-3)
+    if off.any():
+        at = int(off.argmax())
+        raise DataError(
+            f"the {what} {found[at]:.4g} for {names[at]!r}, the table says {stated[at]:.4g}: they must be {expected}"
+        )
 
 
 def _subjects(examples: pd.DataFrame, ids: tuple[str, ...]) -> np.ndarray | None:
     """Number the subjects of the examples; one without a subject is a subject of its own."""
-    from uds_lens.results._intervals import cluster_codes
-
     if "subject" not in examples.columns:
         return None
-    known = examples.dropna(subset="subject").astype({"example_id": str}).drop_duplicates("example_id")
+    known = examples.dropna(subset="subject").drop_duplicates("example_id")
     subject = dict(zip(known["example_id"], known["subject"].astype(str), strict=True))
-    return cluster_codes([subject.get(name) for name in ids])
+    return numbered([subject.get(name, (name,)) for name in ids])
 
 
-def _with_holdout(own: pd.DataFrame) -> bool:
-    return bool(own["example_id"].astype(str).str.startswith(HOLDOUT).any())
+def _declared(names: Mapping[str, np.ndarray]) -> dict[str, str]:
+    """Return the attack that each normalised one is computed from, by the declarations of the metrics."""
+    from uds_lens.metrics import METRICS
 
-
-def _declared(names: Mapping[str, np.ndarray], examples: pd.DataFrame) -> dict[str, str]:
-    """The attack that each normalised one is made of, by the declarations of the metrics."""
-    if not _with_holdout(examples):
-        return {}
-    found = {name: declared_base(name) for name in names}
-    return {name: base for name, base in found.items() if base is not None}
-
-
-def _attacks(
-    frame: pd.DataFrame,
-    examples: pd.DataFrame,
-    ids: tuple[str, ...],
-    names: list[str],
-    made_of: Mapping[str, str],
-) -> dict[str, ExampleAttack]:
-    """The attacks whose scores are known for all models and for retain."""
-    holdout = np.array([name.startswith(HOLDOUT) for name in ids], dtype=bool)
-    found = {}
-    for name, attack in made_of.items():
-        own = examples[examples["metric"] == attack]
-        if name not in frame.columns or not len(own) or not _with_holdout(own):
-            continue
-        columns = [*dict.fromkeys([*names, RETAIN])]
-        table = _table(own, ids, columns, attack)
-        complete = ~np.isnan(table[~holdout]).all(0) & ~np.isnan(table[holdout]).all(0)
-        if not complete.all():
-            continue
-        reference = table[:, columns.index(RETAIN)]
-        found[name] = ExampleAttack(table[:, : len(names)], reference, holdout)
-        check_closeness(name, frame[name].to_numpy(dtype=float), found[name], names)
-    return found
-
-
-def _table(own: pd.DataFrame, ids: tuple[str, ...], names: list[str], metric: str) -> np.ndarray:
-    """Values of one metric: example x model."""
-    twice = own.duplicated(["model", "example_id"])
-    if twice.any():
-        row = own[twice].iloc[0]
-        at = str(row["example_id"])[:40]
-        raise DataError(f"the examples have two values of {metric!r} for {row['model']!r}, {at!r}.")
-    wide = own.assign(model=own["model"].astype(str), example_id=own["example_id"].astype(str))
-    pivoted = wide.pivot(index="example_id", columns="model", values="value").reindex(
-        index=list(ids), columns=names
-    )
-    return pivoted.to_numpy(dtype=float)
-
-
-def _check(metric: str, stated: np.ndarray, found: np.ndarray, names: list[str]) -> None:
-    off = np.abs(stated - found) > 1e-3
-    if off.any():
-        at = int(off.argmax())
-        raise DataError(
-            f"the examples of {metric!r} have the mean {found[at]:.4g} for {names[at]!r}, the table says "
-            f"{stated[at]:.4g}: "
-            "they must be the values the metric is the mean of. Leave the metric out of the examples if it is no mean."
-        )
+    return {name: METRICS[name].uses[0] for name in names if name in METRICS and len(METRICS[name].uses) == 1}
 
 
 _SPLITS = 200
-"""Random halves: only means over them are told, which settle sooner than the ends of intervals."""
+"""Random halves: only means over them are reported, which settle sooner than the ends of intervals."""
 
 _VIEWS: tuple[View, View] = ("without", "with")
 
@@ -301,13 +269,13 @@ class Stability:
     """A ranking over resamples of configurations and of examples."""
 
     ranks: pd.DataFrame
-    """How likely each place is for each method: columns of `uds_lens.meta.STABILITY`."""
+    """Probability of each place for each method: columns of `uds_lens.meta.STABILITY`."""
 
     scores: pd.DataFrame
     """Score of each method with its interval: columns of `uds_lens.meta.SCORES`."""
 
     swaps: pd.DataFrame
-    """How likely each method is above each other one: columns of `uds_lens.meta.SWAPS`."""
+    """Probability that one method is above another: columns of `uds_lens.meta.SWAPS`."""
 
     split_half: pd.DataFrame
     """The optimism of choosing and scoring on the same examples: columns of `uds_lens.meta.SPLIT_HALF`; empty
@@ -318,7 +286,7 @@ class Stability:
     depth in the score as without it; NaN where nothing can vary."""
 
     fixed: tuple[str, ...]
-    """Parts of the score that the bootstrap over examples leaves as they are: no means of values per example."""
+    """Parts of the score that the bootstrap over examples does not resample: no means of values per example."""
 
     cautions: tuple[str, ...] = ()
     """Sentences about what cannot vary in these resamples, and so has no probability (NaN) or one that is too sure."""
@@ -345,10 +313,10 @@ def stability(
 
     Over configurations: each method's are drawn with replacement, as many as it has, and the best of those is chosen.
     Over examples: the examples are drawn with replacement, the same for all models and metrics, forget and holdout
-    examples apart; whole subjects, where a column `subject` names them.
-    Metrics that are means over examples are taken anew, and attacks that are normalised by retain's
-    (`1 - min(|AUC - AUC_retain| / AUC_retain, 1)`) with them; then the choice is made anew. What has no values per
-    example for each model stays as it is and is named in `fixed`: the spread is then a lower bound.
+    examples separately; whole subjects, where a column `subject` names them. Metrics that are means over examples, and
+    attacks that are normalised by retain's (`1 - min(|AUC - AUC_retain| / AUC_retain, 1)`), are computed again, and the
+    choice is made again. A part without values per example for each model stays as it is and is named in `fixed`: the
+    spread is then a lower bound.
 
     What cannot vary has no probability: with one eligible configuration of each method nothing changes over
     configurations, and without a part of the score that has values per example nothing changes over examples. Places,
@@ -388,63 +356,60 @@ def stability(
     check_choice("select_by", select_by, View)
     check_resampling(confidence, n_resamples)
     parts = parts or ScoreParts()
-    scores = score_models(frame, parts=parts)
-    names = methods_of(frame)
-    ready = eligible(scores, np.arange(len(scores)), min_utility)
-    groups = {name: np.flatnonzero((names == name) & ready) for name in dict.fromkeys(names)}
-    groups = {name: rows for name, rows in groups.items() if len(rows)}
-    if not groups:
+    table = score_models(frame, parts=parts)
+    candidates = {
+        method: eligible(table, rows, min_utility) for method, rows in configurations(frame).items()
+    }
+    candidates = {method: rows for method, rows in candidates.items() if len(rows)}
+    if not candidates:
         raise DataError("no method has an eligible configuration: see rank(frame) for the reasons.")
     rng = np.random.default_rng(seed)
-    whole = np.stack([scores[f"score_{view}"].to_numpy(dtype=float) for view in _VIEWS])
-    chosen = {name: _choice(scores, rows, select_by, min_utility) for name, rows in groups.items()}
-    picked = {name: rng.choice(rows, size=(n_resamples, len(rows))) for name, rows in groups.items()}
-    found = [_Resampled("configurations", whole[:, None, :], picked, groups, chosen, whole, select_by)]
-    halves, fixed = [], tuple(dict.fromkeys(parts.metrics))
+    whole = np.stack([table[f"score_{view}"].to_numpy(dtype=float) for view in _VIEWS])
+    chosen = {}
+    for method, rows in candidates.items():
+        choice = choose(table, rows, select_by, min_utility)
+        chosen[method] = int(rows[0]) if choice is None else choice.at
+    by = _VIEWS.index(select_by)
+    drawn = {method: rng.choice(rows, size=(n_resamples, len(rows))) for method, rows in candidates.items()}
+    varies = {method: len(rows) > 1 for method, rows in candidates.items()}
+    ways = [_Resampled("configurations", whole[:, None, :], drawn, candidates, chosen, whole, by, varies)]
+    halves, fixed = [], parts.metrics
     if examples is not None:
         values = ExampleValues.of(frame, examples, parts)
-        fixed = values.fixed
-        weights = values.bootstrap(n_resamples, rng)
-        anew = _stacked(resampled_scores(values, weights, parts))
-        vary = set(fixed) != set(parts.metrics)
-        found.append(_Resampled("examples", anew, None, groups, chosen, whole, select_by, vary))
-        first, second = values.halves(min(n_resamples, _SPLITS), rng)
-        pair = (
-            _stacked(resampled_scores(values, first, parts)),
-            _stacked(resampled_scores(values, second, parts)),
-        )
-        halves = _split_half(pair, groups, select_by)
-    return _tables(found, halves, fixed, confidence, _cautions(groups, fixed, parts, examples is not None))
+        fixed = tuple(values.constant)
+        scores = values.scores(values.bootstrap(n_resamples, rng), parts)
+        varies = dict.fromkeys(candidates, set(fixed) != set(parts.metrics))
+        ways.append(_Resampled("examples", scores, None, candidates, chosen, whole, by, varies))
+        one, other = values.halves(min(n_resamples, _SPLITS), rng)
+        halves = _split_half((values.scores(one, parts), values.scores(other, parts)), candidates, by)
+    return _tables(ways, halves, fixed, confidence, _cautions(candidates, fixed, parts, examples is not None))
 
 
 def _cautions(
-    groups: Mapping[str, np.ndarray], fixed: tuple[str, ...], parts: ScoreParts, examples: bool
+    candidates: Mapping[str, np.ndarray], fixed: tuple[str, ...], parts: ScoreParts, examples: bool
 ) -> tuple[str, ...]:
-    """Say what the resamples leave as it is."""
+    """Say what the resamples leave unchanged."""
     cautions = []
-    single = [name for name, rows in groups.items() if len(rows) == 1]
-    if len(single) == len(groups):
+    single = [name for name, rows in candidates.items() if len(rows) == 1]
+    if len(single) == len(candidates):
         cautions.append(
-            "every method has one eligible configuration: drawing configurations anew changes nothing, and P(first) "
+            "every method has one eligible configuration: resampling configurations changes nothing, and P(first) "
             "over them is undefined"
         )
     elif single:
         one = "one eligible configuration" if len(single) == 1 else "one eligible configuration each"
         cautions.append(
-            f"{', '.join(single)}: {one}, whose score never changes when configurations are drawn anew; P(first) over "
+            f"{', '.join(single)}: {one}, whose score never changes when configurations are resampled; P(first) over "
             "configurations is too sure of these"
         )
-    metrics = dict.fromkeys(parts.metrics)
-    if not examples:
-        return tuple(cautions)
-    if len(fixed) == len(metrics):
+    if examples and len(fixed) == len(parts.metrics):
         cautions.append(
-            "no part of the score has values per example of every model: drawing examples anew changes nothing, and "
+            "no part of the score has values per example of every model: resampling examples changes nothing, and "
             "P(first) over them is undefined"
         )
-    else:
+    elif examples:
         left = ", ".join((*fixed, parts.utility))
-        cautions.append(f"examples drawn anew leave {left} as they are: P(first) over examples is too sure")
+        cautions.append(f"resampling examples leaves {left} unchanged: P(first) over examples is too sure")
     return tuple(cautions)
 
 
@@ -455,53 +420,37 @@ class _Resampled:
     name: str
     scores: np.ndarray
     """View x resample (or 1) x model."""
-    picked: Mapping[str, np.ndarray] | None
-    """Rows drawn per method; None: all of its rows in every resample."""
-    groups: Mapping[str, np.ndarray]
+    drawn: Mapping[str, np.ndarray] | None
+    """Rows drawn per method; None: all of its candidates in every resample."""
+    candidates: Mapping[str, np.ndarray]
     chosen: Mapping[str, int]
+    """Row that is chosen on all data."""
     whole: np.ndarray
-    by: View
-    vary: bool = True
-    """Whether the scores of single configurations change; without `picked` nothing else can."""
-
-    def varies(self, method: str) -> bool:
-        """Return whether the score of a method can change from resample to resample."""
-        return self.vary if self.picked is None else len(self.groups[method]) > 1
+    """View x model: scores on all data."""
+    by: int
+    """View that chooses."""
+    varies: Mapping[str, bool]
+    """Whether the score of a method can change from resample to resample."""
 
     def of_method(self, method: str) -> tuple[np.ndarray, np.ndarray]:
-        """Scores (view x resample) of the configuration that is chosen in each resample, and which it is."""
-        rows = self.groups[method]
-        selection = self.scores[_VIEWS.index(self.by)]
-        if self.picked is None:
-            best = _argmax(selection[:, rows], rows, self.chosen[method])
-            return self.scores[:, np.arange(len(selection)), best], best
-        drawn = self.picked[method]
-        at = selection[0][drawn]
-        best = drawn[np.arange(len(drawn)), at.argmax(1)]
-        top = np.abs(at - at.max(1, keepdims=True)) <= TIE
-        best = np.where((top & (drawn == self.chosen[method])).any(1), self.chosen[method], best)
-        return self.scores[:, 0, :][:, best], best
+        """Return scores (view x resample) of the configuration chosen in each resample, and its row.
 
-
-def _argmax(scores: np.ndarray, rows: np.ndarray, preferred: int) -> np.ndarray:
-    """The best row of each resample; among ties the one that is chosen on all data, if it is one of them."""
-    top = scores >= scores.max(1, keepdims=True) - TIE
-    best = rows[top.argmax(1)]
-    at = int(np.flatnonzero(rows == preferred)[0])
-    return np.where(top[:, at], preferred, best)
-
-
-def _choice(scores: pd.DataFrame, rows: np.ndarray, by: View, min_utility: float | None) -> int:
-    found = choose(scores, rows, by, min_utility)
-    return int(rows[0]) if found is None else found.at
-
-
-def _stacked(scores: Scores) -> np.ndarray:
-    return np.stack([scores.without, scores.with_depth])
+        Among ties it is the one that is chosen on all data, if it is one of them.
+        """
+        rows = self.candidates[method][None] if self.drawn is None else self.drawn[method]
+        resample = np.arange(max(len(rows), self.scores.shape[1]))
+        drawn = np.broadcast_to(rows, (len(resample), rows.shape[1]))
+        scores = np.broadcast_to(self.scores, (2, len(resample), self.scores.shape[2]))
+        selection = np.take_along_axis(scores[self.by], drawn, axis=1)
+        top = selection >= selection.max(1, keepdims=True) - TIE
+        preferred = (top & (drawn == self.chosen[method])).any(1)
+        first = top if self.drawn is None else selection
+        best = np.where(preferred, self.chosen[method], drawn[resample, first.argmax(1)])
+        return scores[:, resample, best], best
 
 
 def _tables(
-    found: list[_Resampled],
+    ways: list[_Resampled],
     halves: list[dict[str, Any]],
     fixed: tuple[str, ...],
     confidence: float,
@@ -509,46 +458,47 @@ def _tables(
 ) -> Stability:
     import pandas as pd
 
+    def share(hits: np.ndarray, known: bool) -> float:
+        """Mean over resamples; NaN where none of them can differ from another."""
+        return float(hits.mean()) if known else math.nan
+
     ranks, table, swaps, reordered = [], [], [], {}
-    for each in found:
+    for way in ways:
+        chosen = {method: way.of_method(method) for method in way.candidates}
+        any_varies = any(way.varies.values())
         places = []
-        methods = list(each.groups)
-        drawn = {method: each.of_method(method) for method in methods}
-        varies = {method: each.varies(method) for method in methods}
-        known = any(varies.values())
-        for place, view in enumerate(_VIEWS):
-            key = {"resampled": each.name, "view": view}
-            score = np.stack([drawn[method][0][place] for method in methods])
-            above = (score[None] > score[:, None] + TIE).sum(1) + 1
-            places.append(above)
-            for i, method in enumerate(methods):
+        for view, name in enumerate(_VIEWS):
+            key = {"resampled": way.name, "view": name}
+            score = {method: found[view] for method, (found, _) in chosen.items()}
+            stacked = np.stack(list(score.values()))
+            place = (stacked[None] > stacked[:, None] + TIE).sum(1) + 1
+            places.append(place)
+            for i, (method, (_, best)) in enumerate(chosen.items()):
                 ranks += [
-                    {"method": method, **key, "rank": at, "probability": _share(above[i] == at, known)}
-                    for at in range(1, len(methods) + 1)
+                    {"method": method, **key, "rank": at, "probability": share(place[i] == at, any_varies)}
+                    for at in range(1, len(chosen) + 1)
                 ]
-                ends = np.quantile(score[i], [0.5 - confidence / 2, 0.5 + confidence / 2])
-                low, high = ends if varies[method] else (math.nan, math.nan)
-                best = drawn[method][1]
+                ends = np.quantile(score[method], [0.5 - confidence / 2, 0.5 + confidence / 2])
+                low, high = ends if way.varies[method] else (math.nan, math.nan)
                 table.append(
                     {
                         "method": method,
                         **key,
-                        "score": float(each.whole[place][each.chosen[method]]),
+                        "score": float(way.whole[view][way.chosen[method]]),
                         "low": float(low),
                         "high": float(high),
-                        "p_best": _share(above[i] == 1, known),
-                        "n_chosen": len(set(best.tolist())),
-                        "p_chosen": float((best == each.chosen[method]).mean()),
+                        "p_best": share(place[i] == 1, any_varies),
+                        "n_chosen": len(np.unique(best)),
+                        "p_chosen": float((best == way.chosen[method]).mean()),
                     }
                 )
-                for j, other in enumerate(methods):
-                    if i != j:
-                        over = (score[i] > score[j] + TIE) + 0.5 * (np.abs(score[i] - score[j]) <= TIE)
-                        known_pair = varies[method] or varies[other]
-                        swaps.append(
-                            {**key, "above": method, "below": other, "probability": _share(over, known_pair)}
-                        )
-        reordered[each.name] = _share((places[0] != places[1]).any(0), known)
+                for other in score:
+                    if other != method:
+                        ahead = score[method] - score[other]
+                        over = (score[method] > score[other] + TIE) + 0.5 * (np.abs(ahead) <= TIE)
+                        probability = share(over, way.varies[method] or way.varies[other])
+                        swaps.append({**key, "above": method, "below": other, "probability": probability})
+        reordered[way.name] = share((places[0] != places[1]).any(0), any_varies)
     return Stability(
         ranks=pd.DataFrame(ranks, columns=list(STABILITY)),
         scores=pd.DataFrame(table, columns=list(SCORES)),
@@ -560,30 +510,26 @@ def _tables(
     )
 
 
-def _share(hits: np.ndarray, known: bool) -> float:
-    """Mean over resamples; NaN where none of them can differ from another."""
-    return float(hits.mean()) if known else math.nan
-
-
 def _split_half(
-    pair: tuple[np.ndarray, np.ndarray], groups: Mapping[str, np.ndarray], by: View
+    pair: tuple[np.ndarray, np.ndarray], candidates: Mapping[str, np.ndarray], by: int
 ) -> list[dict[str, Any]]:
+    """Choose on one half of the examples and score on the other, both ways."""
     rows = []
     one, other = pair
     at = np.arange(one.shape[1])
-    for method, own in groups.items():
-        chosen = [own[half[_VIEWS.index(by)][:, own].argmax(1)] for half in pair]
-        for place, view in enumerate(_VIEWS):
-            selected = (one[place][at, chosen[0]] + other[place][at, chosen[1]]) / 2
-            fresh = (other[place][at, chosen[0]] + one[place][at, chosen[1]]) / 2
+    for method, own in candidates.items():
+        first, second = (own[half[by][:, own].argmax(1)] for half in pair)
+        for view, name in enumerate(_VIEWS):
+            selected = (one[view][at, first] + other[view][at, second]) / 2
+            fresh = (other[view][at, first] + one[view][at, second]) / 2
             rows.append(
                 {
                     "method": method,
-                    "view": view,
+                    "view": name,
                     "selected": float(selected.mean()),
                     "fresh": float(fresh.mean()),
                     "optimism": float((selected - fresh).mean()),
-                    "same": float((chosen[0] == chosen[1]).mean()),
+                    "same": float((first == second).mean()),
                 }
             )
     return rows

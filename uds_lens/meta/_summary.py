@@ -22,7 +22,7 @@ def summary(
     printed: pd.DataFrame | None = None,
     decimals: int = 3,
 ) -> pd.DataFrame:
-    """F, Q, R, robustness and Overall of every metric, with places.
+    """Combine F, Q and R of every metric into robustness and Overall, with places.
 
     `Rob = HM(Q, R)` and `Overall = HM(F, Rob)`; HM is the harmonic mean, 0 if a part is 0 and NaN if one is NaN.
 
@@ -63,12 +63,20 @@ def summary(
         table[f"rank_{name}"] = places(table[name].to_numpy())
     table["reason"] = [_reason(left.loc[name], right.loc[name]) for name in table.index]
     table = table.rename_axis("metric").reset_index()[list(SUMMARY)]
-    return table if printed is None else _compared(table, printed, decimals)
+    if printed is None:
+        return table
+    beside = _by_metric(printed, ["rob_printed", "overall_printed"], "read_published(...).metrics")
+    for name in ("rob", "overall"):
+        expected: Any = beside[f"{name}_printed"].reindex(table["metric"]).to_numpy(dtype=float)
+        # Half a unit in the last place, and a hair for binary fractions.
+        close = np.abs(table[name].to_numpy(dtype=float) - expected) <= 0.5 * 10.0**-decimals + 1e-9
+        table[f"{name}_printed"] = expected
+        table[f"{name}_agrees"] = np.where(np.isnan(expected), None, close)
+    return table
 
 
 def _by_metric(frame: pd.DataFrame, columns: list[str], source: str) -> pd.DataFrame:
-    missing = [name for name in ("metric", *columns) if name not in frame.columns]
-    if missing:
+    if missing := [name for name in ("metric", *columns) if name not in frame.columns]:
         raise DataError(f"the table lacks {', '.join(missing)}: pass the result of {source}.")
     twice = frame["metric"][frame["metric"].duplicated()]
     if len(twice):
@@ -85,15 +93,3 @@ def _reason(left: pd.Series, right: pd.Series) -> str | None:
             why = row.get(name)
             found.append(f"{value}: {why if isinstance(why, str) else 'not given'}")
     return "; ".join(found) or None
-
-
-def _compared(table: pd.DataFrame, printed: pd.DataFrame, decimals: int) -> pd.DataFrame:
-    beside = _by_metric(printed, ["rob_printed", "overall_printed"], "read_published(...).metrics")
-    for name in ("rob", "overall"):
-        expected: Any = beside[f"{name}_printed"].reindex(table["metric"]).to_numpy(dtype=float)
-        there = ~np.isnan(expected)
-        # Half a unit in the last place, and a hair for binary fractions.
-        close = np.abs(table[name].to_numpy(dtype=float) - expected) <= 0.5 * 10.0**-decimals + 1e-9
-        table[f"{name}_printed"] = expected
-        table[f"{name}_agrees"] = np.where(there, close, None)
-    return table

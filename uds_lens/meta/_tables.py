@@ -9,17 +9,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from uds_lens.errors import (
-    ConfigError,
-    DataError,
-    ResultFormatError,
-    Setting,
-    warn_once,
-)
+from uds_lens.errors import ConfigError, DataError, ResultFormatError, Setting, warn_once
 from uds_lens.meta._columns import MODELS, REASONS
 
 if TYPE_CHECKING:
@@ -28,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ModelTable:
-    """Models with their metrics, as a reader found them."""
+    """Models with their metrics, as a reader returns them."""
 
     frame: pd.DataFrame
     """One row per model: `model`, metrics by the names of `uds_lens.metrics.METRICS`, and what is known of `method`,
@@ -42,8 +36,8 @@ class ModelTable:
 
     examples: pd.DataFrame | None = None
     """Values per example, where they were asked for: `model`, `metric`, `example_id`, `value`, and `subject` where the
-    results say what a row is about. Ids of the holdout set of an attack begin with "holdout/". Those of retain stand
-    under "retain", or under "retain BASE SPLIT" where there are several."""
+    results name one. Ids of the holdout set of an attack begin with "holdout/". Those of retain have the model
+    "retain", or "retain BASE SPLIT" where there are several."""
 
     def __len__(self) -> int:
         return len(self.frame)
@@ -60,24 +54,32 @@ class Published(ModelTable):
     """The models `full` and `retain`; `frame` holds the unlearned ones only."""
 
 
+Setup: TypeAlias = tuple[str | None, str | None]
+"""Base model, and split that was to be forgotten; None where it is not known."""
+
 SETUP = ("base", "split")
-"""Columns that say what a model was made from: the base model, and the split it was to forget."""
+"""Columns of a setup."""
 
 
-def setups(frame: pd.DataFrame) -> list[tuple[str | None, str | None]]:
-    """Return the base models and splits of a table, in order of appearance; None where nothing tells.
+def setups(frame: pd.DataFrame) -> list[Setup]:
+    """Return the base models and splits of a table, in order of appearance; None where they are not known.
 
     >>> import pandas as pd
     >>> setups(pd.DataFrame({"model": ["a", "b"], "base": ["1B", "8B"]}))
     [('1B', None), ('8B', None)]
     """
+    return list(dict.fromkeys(_setups(frame)))
+
+
+def _setups(frame: pd.DataFrame) -> list[Setup]:
+    """Return the setup of each model."""
     columns = [
         [None if value is None or value != value else str(value) for value in frame[name]]
         if name in frame.columns
         else [None] * len(frame)
         for name in SETUP
     ]
-    return list(dict.fromkeys(zip(*columns, strict=True)))
+    return list(zip(*columns, strict=True))
 
 
 def setup_name(setup: Sequence[str | None]) -> str:
@@ -89,18 +91,19 @@ def setup_name(setup: Sequence[str | None]) -> str:
     return ", ".join(each for each in setup if each) or "base model and split not known"
 
 
-def require_one_setup(frame: pd.DataFrame) -> None:
-    """Raise unless all models are of one base model and one split.
+def retain_name(setup: Sequence[str | None]) -> str:
+    """Return the name of a retain model among the values per example, where there are several."""
+    return " ".join(["retain", *(each for each in setup if each)])
 
-    Raises:
-        DataError: They are not: scores of several are no configurations of one method.
-    """
+
+def require_one_setup(frame: pd.DataFrame) -> None:
+    """Raise `DataError` unless all models are of one base model and one split: others are not comparable."""
     found = setups(frame)
     if len(found) > 1:
         more = "; ..." if len(found) > 4 else ""
         raise DataError(
             f"the models are of {len(found)} base models and splits ({'; '.join(map(setup_name, found[:4]))}{more}), "
-            "which are no configurations of one method. Choose with ",
+            "which cannot be configurations of one method. Choose with ",
             Setting("base"),
             " and ",
             Setting("split"),
@@ -129,114 +132,43 @@ def select(table: ModelTable, *, base: str | None = None, split: str | None = No
         >>> select(ModelTable(frame=models, reasons=none, source="here"), base="phi").frame["model"].tolist()
         ['b']
     """
-    frame = table.frame
-    kept = frame["model"].notna()
-    for name, wanted in zip(SETUP, (base, split), strict=True):
-        if wanted is None:
-            continue
-        values = frame[name] if name in frame.columns else frame["model"].map(lambda _: None)
-        kept &= values.astype(str).str.lower() == wanted.lower()
-    if not kept.any():
-        there = "; ".join(map(setup_name, setups(frame)[:6])) or "no models"
+    wanted = [None if each is None else each.lower() for each in (base, split)]
+    kept = [
+        all(want in (None, str(value).lower()) for want, value in zip(wanted, setup, strict=True))
+        for setup in _setups(table.frame)
+    ]
+    if not any(kept):
+        there = "; ".join(map(setup_name, setups(table.frame)[:6])) or "no models"
         raise DataError(f"no model is of {setup_name((base, split))}; there are {there}.")
     return _rows(table, kept)
 
 
-def of_setup(table: ModelTable, setup: tuple[str | None, str | None]) -> ModelTable:
+def of_setup(table: ModelTable, setup: Setup) -> ModelTable:
     """Return the models of exactly one setup, None being a value like others; `retain` is the one of that setup."""
-    keys = [setups(table.frame.iloc[[at]])[0] for at in range(len(table.frame))]
-    found = _rows(table, [key == setup for key in keys])
-    examples = found.examples
-    if examples is not None:
-        own = examples["model"].replace({retain_name(setup): "retain"})
-        found = replace(found, examples=examples.assign(model=own))
-    return found
+    found = _rows(table, [each == setup for each in _setups(table.frame)])
+    if found.examples is None:
+        return found
+    names = found.examples["model"].replace({retain_name(setup): "retain"})
+    return replace(found, examples=found.examples.assign(model=names))
 
 
-def retain_name(setup: Sequence[str | None]) -> str:
-    """Return the name of a retain model among the values per example, where there are several."""
-    return " ".join(["retain", *(each for each in setup if each)])
-
-
-def _rows(table: ModelTable, kept: Sequence[bool] | pd.Series) -> ModelTable:
+def _rows(table: ModelTable, kept: Sequence[bool]) -> ModelTable:
     frame = table.frame[list(kept)].reset_index(drop=True)
     gone = set(table.frame["model"].astype(str)) - set(frame["model"].astype(str))
-    examples = table.examples
-    if examples is not None:
-        examples = examples[~examples["model"].astype(str).isin(gone)].reset_index(drop=True)
-    reasons = table.reasons[~table.reasons["model"].astype(str).isin(gone)].reset_index(drop=True)
-    return replace(table, frame=frame, reasons=reasons, examples=examples)
 
+    def without(rows: pd.DataFrame) -> pd.DataFrame:
+        return rows[~rows["model"].astype(str).isin(gone)].reset_index(drop=True)
+
+    examples = None if table.examples is None else without(table.examples)
+    return replace(table, frame=frame, reasons=without(table.reasons), examples=examples)
+
+
+# Reading JSON that others wrote.
 
 LARGEST = 1 << 30
 """Bytes of a file that is still read."""
 
-
-def read_object(path: Path, *, expected: str) -> dict[str, Any]:
-    """The object in a JSON file.
-
-    Args:
-        path: The file.
-        expected: What should be there, for the message.
-
-    Raises:
-        ResultFormatError: The file is missing, too large, no JSON, or holds something else than an object.
-    """
-    if not path.is_file():
-        raise ResultFormatError(f"no file at {str(path)!r}: expected {expected}.")
-    size = path.stat().st_size
-    if size > LARGEST:
-        raise ResultFormatError(
-            f"{str(path)!r} has {size >> 20} MiB: expected {expected} of at most {LARGEST >> 20} MiB."
-        )
-    try:
-        found = json.loads(path.read_text(encoding="utf-8-sig"))
-    except (ValueError, RecursionError, MemoryError) as error:
-        raise ResultFormatError(
-            f"{str(path)!r} is no JSON ({str(error)[:120]}): expected {expected}."
-        ) from error
-    if not isinstance(found, dict):
-        raise ResultFormatError(f"{str(path)!r} holds {kind(found)}: expected {expected}, an object.")
-    return found
-
-
-def number(value: Any, *, where: str) -> float:
-    """A number; NaN for null and NaN.
-
-    Args:
-        value: What a file holds.
-        where: The place, for the message.
-
-    Raises:
-        ResultFormatError: It is something else, or infinite.
-
-    Example:
-        >>> number(None, where="x"), number(3, where="x")
-        (nan, 3.0)
-    """
-    if value is None:
-        return math.nan
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ResultFormatError(f"{where} must be a number or null; got {kind(value)} {str(value)[:40]!r}.")
-    try:
-        found = float(value)
-    except OverflowError:
-        found = math.inf
-    if math.isinf(found):
-        raise ResultFormatError(f"{where} must be finite; got {str(value)[:40]}.")
-    return found
-
-
-def member(found: Mapping[str, Any], name: str, shape: type, *, where: str) -> Any:
-    """A member of an object that must be there and of one shape."""
-    value = found.get(name)
-    if not isinstance(value, shape):
-        there = f"{kind(value)}" if name in found else "nothing"
-        raise ResultFormatError(f"{where}: {name!r} must be {_NAMES[shape]}; got {there}.")
-    return value
-
-
-_NAMES: dict[type, str] = {
+_KINDS: dict[type, str] = {
     dict: "an object",
     list: "a list",
     str: "text",
@@ -251,12 +183,60 @@ def kind(value: Any) -> str:
     >>> kind([]), kind(None)
     ('a list', 'null')
     """
+    return "null" if value is None else _KINDS.get(type(value), "a number")
+
+
+def read_object(path: Path, *, expected: str) -> dict[str, Any]:
+    """Read the object in a JSON file; `expected` says for the message what should be there.
+
+    Raises:
+        ResultFormatError: The file is missing, too large, not JSON, or does not hold an object.
+    """
+    if not path.is_file():
+        raise ResultFormatError(f"no file at {str(path)!r}: expected {expected}.")
+    size = path.stat().st_size
+    if size > LARGEST:
+        raise ResultFormatError(
+            f"{str(path)!r} has {size >> 20} MiB: expected {expected} of at most {LARGEST >> 20} MiB."
+        )
+    try:
+        content = json.loads(path.read_text(encoding="utf-8-sig"))
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise ResultFormatError(
+            f"{str(path)!r} is not JSON ({str(error)[:120]}): expected {expected}."
+        ) from error
+    if not isinstance(content, dict):
+        raise ResultFormatError(f"{str(path)!r} holds {kind(content)}: expected {expected}, an object.")
+    return content
+
+
+def number(value: Any, *, where: str) -> float:
+    """Check a number in a file at the place `where`; NaN for null and NaN, `ResultFormatError` for other things.
+
+    >>> number(None, where="x"), number(3, where="x")
+    (nan, 3.0)
+    """
     if value is None:
-        return "null"
-    return _NAMES.get(type(value), "a number")
+        return math.nan
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ResultFormatError(f"{where} must be a number or null; got {kind(value)} {str(value)[:40]!r}.")
+    try:
+        found = float(value)
+    except OverflowError:
+        found = math.inf
+    if math.isinf(found):
+        raise ResultFormatError(f"{where} must be finite; got {str(value)[:40]}.")
+    return found
 
 
-# A table of models from a CSV file.
+def member(content: Mapping[str, Any], name: str, shape: type, *, where: str) -> Any:
+    """Return a member of an object that must exist and have one type."""
+    value = content.get(name)
+    if not isinstance(value, shape):
+        there = kind(value) if name in content else "nothing"
+        raise ResultFormatError(f"{where}: {name!r} must be {_KINDS[shape]}; got {there}.")
+    return value
+
 
 _TEXT = ("model", "variant", "run", "method", "config")
 
@@ -272,7 +252,7 @@ def read_csv(path: str | os.PathLike[str]) -> ModelTable:
         The table; empty cells of metrics have a reason.
 
     Raises:
-        DataError: The file is missing, empty or no table; `model` is missing or not unique.
+        DataError: The file is missing, empty or not a table; `model` is missing or not unique.
 
     Example:
         >>> read_csv("nowhere.csv")
@@ -292,7 +272,7 @@ def read_csv(path: str | os.PathLike[str]) -> ModelTable:
     try:
         frame = pd.read_csv(file, dtype=dict.fromkeys(_TEXT, str), encoding="utf-8-sig")
     except (ValueError, OSError) as error:  # pandas' parser errors are ValueErrors
-        raise DataError(f"{str(file)!r} is no CSV table: {str(error)[:200]}") from error
+        raise DataError(f"{str(file)!r} is not a CSV table: {str(error)[:200]}") from error
     if "model" not in frame.columns or not len(frame):
         raise DataError(
             f"{str(file)!r} needs a header with the column 'model' and at least one row below it."
@@ -306,16 +286,14 @@ def read_csv(path: str | os.PathLike[str]) -> ModelTable:
     metrics = [
         name for name in frame.columns if name not in MODELS and pd.api.types.is_numeric_dtype(frame[name])
     ]
-    rows = [
-        {"model": model, "metric": name, "reason": "empty in the file"}
-        for name in metrics
-        for model in frame["model"][frame[name].isna()]
+    empty = [
+        (model, name, "empty in the file") for name in metrics for model in frame["model"][frame[name].isna()]
     ]
-    return ModelTable(frame=frame, reasons=pd.DataFrame(rows, columns=list(REASONS)), source=str(file))
+    return ModelTable(frame=frame, reasons=pd.DataFrame(empty, columns=list(REASONS)), source=str(file))
 
 
-# What made a model, method, base model and split: by its record, by its name, or by a table. Nothing is
-# guessed.
+# The origin of a model (method, configuration, base model, split) comes from its record, its name or a table. Nothing
+# is guessed.
 
 COLUMNS = ("method", "config", "lr", "epochs")
 """Columns about the origin of a model."""
@@ -326,8 +304,8 @@ _EPOCHS = re.compile(r"_(?:epoch|ep)(\d{1,4})(?=[_/]|$)")
 _BASE = re.compile(r"tofu_(.+?)_(?:forget\d+|retain\d+|full)(?=[_/]|$)")
 _SPLIT = re.compile(r"(?:^|[_/])(forget|retain)(\d+)(?=[_/]|$)")
 _ROLES = {
-    role: re.compile(rf"(?:^|[_/]){role}{number}(?=/|$)")
-    for role, number in (("retain", r"\d*"), ("full", ""))
+    "retain": re.compile(r"(?:^|[_/])retain\d*(?=/|$)"),
+    "full": re.compile(r"(?:^|[_/])full(?=/|$)"),
 }
 _WITHIN = re.compile(r"evals?(_.+)?|checkpoint-\d+")
 """Folders inside the folder of a task."""
@@ -343,44 +321,37 @@ def origin_by_name(name: str) -> dict[str, Any]:
     >>> origin_by_name("my model")["method"] is None
     True
     """
-    method = _METHOD.search(name)
-    found: dict[str, Any] = {"method": method[1].lower() if method else None}
-    found["config"] = name[method.end() :].lstrip("_") or None if method else None
-    lr, epochs = _LR.search(name), _EPOCHS.search(name)
-    found["lr"] = float(lr[1]) if lr else math.nan
-    found["epochs"] = float(epochs[1]) if epochs else math.nan
-    return found
+    method, lr, epochs = _METHOD.search(name), _LR.search(name), _EPOCHS.search(name)
+    return {
+        "method": method[1].lower() if method else None,
+        "config": name[method.end() :].lstrip("_") or None if method else None,
+        "lr": float(lr[1]) if lr else math.nan,
+        "epochs": float(epochs[1]) if epochs else math.nan,
+    }
 
 
-def setup_of(folder: Path, name: str) -> tuple[str | None, str | None]:
+def setup_of(folder: Path, name: str) -> Setup:
     """Return the base model and the split of a run: by `.hydra/config.yaml` beside it, else by its name.
 
-    The file says what was run, and the name what somebody called it: where they differ, the file is taken, with a
+    The file records the run, and anybody may have chosen the name: where they differ, the file is taken, with a
     warning.
 
     Args:
         folder: Of the results.
         name: The run's, as in `tofu_Llama-3.2-1B-Instruct_forget10_NPO`.
 
-    Returns:
-        As in `("Llama-3.2-1B-Instruct", "forget10")`; None where neither tells.
-
     Raises:
-        ResultFormatError: The file is no YAML.
+        ResultFormatError: The file is not YAML.
 
     Example:
         >>> setup_of(Path("nowhere"), "tofu_Llama-3.2-1B-Instruct_retain90")
         ('Llama-3.2-1B-Instruct', 'forget10')
     """
-    named = _setup_in(name)
-    found: list[str | None] = []
-    for what, own, told in zip(("base model", "split"), named, _configured(folder), strict=True):
-        if own and told and own.lower() != told.lower():
-            warn_once(
-                f"{name}: the name says {what} {own}, .hydra/config.yaml {told}, which is what was run and is taken."
-            )
-        found.append(told or own)
-    return found[0], found[1]
+    named, recorded = _setup_in(name), _recorded_setup(folder)
+    for what, one, other in zip(("base model", "split"), named, recorded, strict=True):
+        if one and other and one.lower() != other.lower():
+            warn_once(f"{name}: its name says {what} {one}, its .hydra/config.yaml {other}, which is used.")
+    return recorded[0] or named[0], recorded[1] or named[1]
 
 
 def role_in(name: str) -> str | None:
@@ -401,7 +372,7 @@ def is_within(folder: str) -> bool:
     return _WITHIN.fullmatch(folder) is not None
 
 
-def _setup_in(name: str) -> tuple[str | None, str | None]:
+def _setup_in(name: str) -> Setup:
     """Parse base model and split from a name; the split that retain90 goes with is forget10."""
     base = _BASE.search(name)
     splits = dict(_SPLIT.findall(name))
@@ -411,7 +382,7 @@ def _setup_in(name: str) -> tuple[str | None, str | None]:
     return base[1] if base else None, split
 
 
-def _configured(folder: Path) -> tuple[str | None, str | None]:
+def _recorded_setup(folder: Path) -> Setup:
     """Read what Hydra wrote beside a run: in its folder, or in that of the task where the results are in `evals`."""
     import yaml
 
@@ -428,7 +399,7 @@ def _configured(folder: Path) -> tuple[str | None, str | None]:
     except (ValueError, RecursionError, yaml.YAMLError) as error:
         text = " ".join(str(error).split())[:120]
         raise ResultFormatError(
-            f"{str(place)!r} is no YAML ({text}): expected Hydra's record of the run."
+            f"{str(place)!r} is not YAML ({text}): expected Hydra's record of the run."
         ) from error
     paths = [
         _text(config, "model", part, "pretrained_model_name_or_path")
@@ -441,16 +412,16 @@ def _configured(folder: Path) -> tuple[str | None, str | None]:
 
 
 def _text(config: Any, *keys: str) -> str | None:
-    """A text in nested mappings; None where there is none, or one that stands for another (`${...}`)."""
+    """Return a text in nested mappings; None where there is none, or one that stands for another (`${...}`)."""
     for key in keys:
         config = config.get(key) if isinstance(config, dict) else None
     return config if isinstance(config, str) and config and "${" not in config else None
 
 
 def origin(checkpoint: str, fingerprint: str, *, names: tuple[str, ...] = ()) -> dict[str, Any]:
-    """How a measured model was made, as far as it is certain.
+    """Return how a measured model was made, as far as it is certain.
 
-    The first that knows: `unlearning.json` in the model's directory, if it speaks of the weights that were measured;
+    The first that knows: `unlearning.json` in the model's directory, if it is about the weights that were measured;
     a part of the path that `uds_lens.unlearning.config_name` made, or that has Open-Unlearning's form
     (`tofu_..._forget10_NPO_...`), of the checkpoint or of one of `names`.
 
@@ -460,7 +431,7 @@ def origin(checkpoint: str, fingerprint: str, *, names: tuple[str, ...] = ()) ->
         names: Other names of the model, for example that of the file with its results.
 
     Returns:
-        `method`, `config`, `lr`, `epochs`; None and NaN where nothing tells.
+        `method`, `config`, `lr`, `epochs`; None and NaN where they are not known.
 
     Raises:
         ResultFormatError: The record beside the model was altered or is of another version.
@@ -469,7 +440,7 @@ def origin(checkpoint: str, fingerprint: str, *, names: tuple[str, ...] = ()) ->
         >>> origin("ckpt/npo_lr2e-05_beta0.1_alpha1_epoch10", "0" * 32)["method"]
         'npo'
     """
-    from uds_lens.unlearning import read_record
+    from uds_lens.unlearning import parse_name, read_record
     from uds_lens.unlearning._record import UNLEARNING_RECORD
 
     if (Path(checkpoint) / UNLEARNING_RECORD).is_file():
@@ -482,39 +453,28 @@ def origin(checkpoint: str, fingerprint: str, *, names: tuple[str, ...] = ()) ->
                 "lr": float(config.get("learning_rate") or math.nan),
                 "epochs": float(config.get("epochs") or math.nan),
             }
-    for name in (checkpoint, *names):
-        for part in reversed(PurePath(name).parts):
-            told = _by_our_name(part) or (origin_by_name(part) if "tofu_" in part else None)
-            if told is not None and told["method"] is not None:
-                return told
+    for part in (part for name in (checkpoint, *names) for part in reversed(PurePath(name).parts)):
+        if "_lr" in part:
+            try:
+                parsed = parse_name(part)
+            except ConfigError:  # not a name of ours
+                pass
+            else:
+                config = part.removeprefix(f"{parsed.method}_")
+                values = (parsed.method, config, parsed.learning_rate, float(parsed.epochs))
+                return dict(zip(COLUMNS, values, strict=True))
+        if "tofu_" in part and (found := origin_by_name(part))["method"] is not None:
+            return found
     return dict(zip(COLUMNS, (None, None, math.nan, math.nan), strict=True))
 
 
-def _by_our_name(part: str) -> dict[str, Any] | None:
-    """Parse a part of a path that is the name of a configuration of this library."""
-    from uds_lens.unlearning import parse_name
-
-    if "_lr" not in part:
-        return None
-    try:
-        config = parse_name(part)
-    except ConfigError:
-        return None
-    return {
-        "method": config.method,
-        "config": part.removeprefix(f"{config.method}_"),
-        "lr": config.learning_rate,
-        "epochs": float(config.epochs),
-    }
-
-
 def join_methods(table: ModelTable, methods: Mapping[str, str] | str | os.PathLike[str]) -> ModelTable:
-    """Say which method made each model; what is said replaces what a record or a name told.
+    """Set the method of models by a table, which overrides what a record or a name says.
 
     Args:
         table: Models.
         methods: Name of a model to its method; or a CSV with the columns `model` and `method`, and `config`, `lr`,
-            `epochs` where they are known. Models it does not name stay as they are.
+            `epochs` where they are known. Other models stay as they are.
 
     Returns:
         `table` with the columns that `methods` fills.
@@ -529,54 +489,34 @@ def join_methods(table: ModelTable, methods: Mapping[str, str] | str | os.PathLi
         >>> join_methods(models, {"a": "npo"}).frame["method"].fillna("not known").tolist()
         ['npo', 'not known']
     """
-    said = _said(methods)
-    names = [str(name) for name in table.frame["model"]]
-    unknown = [name for name in said["model"] if name not in names]
-    if unknown:
-        raise DataError(
-            f"methods names {unknown[0]!r}, which is not there; there are {', '.join(names[:6])}"
-            f"{', ...' if len(names) > 6 else ''}."
-        )
-    frame = table.frame.copy()
-    for column in COLUMNS:
-        if column not in said.columns:
-            continue
-        new = {
-            name: value
-            for name, value in zip(said["model"], said[column], strict=True)
-            if value is not None and value == value
-        }
-        old = list(frame[column]) if column in frame.columns else [None] * len(names)
-        frame[column] = [new.get(name, value) for name, value in zip(names, old, strict=True)]
-    return ModelTable(frame=frame, reasons=table.reasons, source=table.source, examples=table.examples)
-
-
-def _said(methods: Mapping[str, str] | str | os.PathLike[str]) -> pd.DataFrame:
     import pandas as pd
 
     if isinstance(methods, Mapping):
-        return pd.DataFrame({"model": list(methods), "method": list(methods.values())})
-
-    said = read_csv(methods).frame
-    if "method" not in said.columns:
-        shown = ", ".join(map(str, list(said.columns)[:12]))
-        raise DataError(f"{str(methods)!r} needs the columns 'model' and 'method'; it has {shown}.")
-    return said
+        stated = pd.DataFrame({"model": list(methods), "method": list(methods.values())})
+    else:
+        stated = read_csv(methods).frame
+        if "method" not in stated.columns:
+            shown = ", ".join(map(str, list(stated.columns)[:12]))
+            raise DataError(f"{str(methods)!r} needs the columns 'model' and 'method'; it has {shown}.")
+    names = [str(name) for name in table.frame["model"]]
+    if unknown := [name for name in stated["model"] if name not in names]:
+        raise DataError(
+            f"methods names {unknown[0]!r}, which is not in the table; it has {', '.join(names[:6])}"
+            f"{', ...' if len(names) > 6 else ''}."
+        )
+    frame = table.frame.copy()
+    for column in [name for name in COLUMNS if name in stated.columns]:
+        new = stated.set_index("model")[column].dropna().to_dict()
+        old = list(frame[column]) if column in frame.columns else [None] * len(names)
+        frame[column] = [new.get(name, value) for name, value in zip(names, old, strict=True)]
+    return replace(table, frame=frame)
 
 
 def harmonic_means(parts: np.ndarray, axis: int = -1) -> np.ndarray:
-    """Harmonic mean along an axis: `n / sum(1 / v)`.
+    """Compute harmonic means of numbers >= 0 along an axis: `n / sum(1 / v)`; 0 if one is 0, NaN if one is NaN.
 
-    Args:
-        parts: Numbers >= 0.
-        axis: Which axis.
-
-    Returns:
-        0 where one of the numbers is 0, NaN where one is NaN.
-
-    Example:
-        >>> harmonic_means(np.array([[1.0, 0.5], [1.0, 0.0]])).round(3).tolist()
-        [0.667, 0.0]
+    >>> harmonic_means(np.array([[1.0, 0.5], [1.0, 0.0]])).round(3).tolist()
+    [0.667, 0.0]
     """
     with np.errstate(divide="ignore", over="ignore"):
         return np.asarray(parts.shape[axis] / (1 / parts).sum(axis))

@@ -1,30 +1,37 @@
-"""One teacher-forced pass over a set of answers, from which all likelihood metrics follow."""
+"""One teacher-forced pass over a set of answers, from which all likelihood metrics follow.
+
+A prompt that stands before several answers runs once, and each answer behind its keys and values.
+"""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from itertools import chain
+from typing import Any, TypeAlias
+from weakref import WeakSet
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from uds_lens._compat.transformers import keep_cached_rows, keeps_plain_keys
 from uds_lens._progress import progress
 from uds_lens.data import TokenSequence, make_batch
-from uds_lens.generation import (
-    NotShared,
-    PromptChunk,
-    may_share_prompts,
-    normed_at_window,
-    normed_behind_prompts,
-    plan_chunks,
-    raise_not_finite,
-    read_tokens,
-    shared_prompts,
-)
+from uds_lens.generation import growing_way, normed_at_window, raise_not_finite, read_tokens
+from uds_lens.generation._reading import cached_pass, padded
 from uds_lens.models import HookedModel
 from uds_lens.patching import ModelCosts, row_layout
+
+_CACHED = 4
+"""Tokens whose keys and values a batch holds, prompts repeated for each answer, as a multiple of its budget."""
+
+_whole_only: WeakSet[Any] = WeakSet()
+"""Models that were seen to keep more than keys and values of what they read."""
+
+_States: TypeAlias = tuple[list[int], Tensor]
+"""Indices of some rows, and the states `[token, d_model]` that predict their scored tokens, row after row."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,24 +108,23 @@ def score_answers(
 
 def _batches(
     model: HookedModel, rows: Sequence[TokenSequence], token_budget: int
-) -> tuple[Iterator[tuple[list[int], Tensor]], int]:
-    """Return an iterator over batches (indices, states that predict their scored tokens), and their number."""
+) -> tuple[Iterator[_States], int]:
+    """Return an iterator over the states of all rows, and its length."""
     costs, layout = ModelCosts.of(model.hf.config, model.device), row_layout(model)
     lengths = [len(row.ids) for row in rows]
-    prompts = shared_prompts(rows) if may_share_prompts(model) else {}
+    prompts = _shared_prompts(rows) if may_share_prompts(model) else {}
     if layout.limit is not None:  # a prompt's keys are not those that it has in a text beyond the limit
         prompts = {
             prompt: owners
             for prompt, owners in prompts.items()
             if all(layout.kind(lengths[index]) == 0 for index in owners)
         }
-    chunks = plan_chunks(rows, prompts, costs=costs, token_budget=token_budget)
     together = {index for owners in prompts.values() for index in owners}
     alone = [index for index in range(len(rows)) if index not in together]
     planned = costs.forward_batches([rows[index] for index in alone], token_budget=token_budget)
     batches = layout.split([[alone[number] for number in batch] for batch in planned], lengths)
 
-    def whole(batches: Sequence[list[int]]) -> Iterator[tuple[list[int], Tensor]]:
+    def whole(batches: Sequence[list[int]]) -> Iterator[_States]:
         pad = model.tokenizer.pad_token_id if model.tokenizer is not None else None
         for indices in batches:
             batch = make_batch(rows, indices=indices, pad_token_id=pad, padding_side=layout.padding_side)
@@ -126,11 +132,103 @@ def _batches(
             states = normed_at_window(model, batch)
             yield indices, states[batch.scored_mask.to(states.device)]
 
-    def behind(chunk: PromptChunk) -> Iterator[tuple[list[int], Tensor]]:
+    def behind(chunk: _Chunk) -> Iterator[_States]:
         try:
-            yield from normed_behind_prompts(model, rows, chunk)
-        except NotShared:
-            yield from whole(layout.split(chunk.batches, lengths))
+            yield from _behind_prompts(model, rows, chunk)
+        except _NotShared:
+            yield from whole(layout.split(chunk[1], lengths))
 
-    total = sum(len(chunk.batches) for chunk in chunks) + len(batches)
+    chunks = _chunks(rows, prompts, costs, token_budget)
+    total = sum(len(batches) for _, batches in chunks) + len(batches)
     return chain(chain.from_iterable(map(behind, chunks)), whole(batches)), total
+
+
+# Answers behind one prompt.
+
+_Prompt: TypeAlias = tuple[int, ...]
+_Chunk: TypeAlias = tuple[list[_Prompt], list[list[int]]]
+"""Prompts of similar length that run together, and the indices of the rows behind them, in batches."""
+
+
+class _NotShared(Exception):  # noqa: N818 - a signal, not an error
+    """A model keeps more than keys and values of a prompt, so that its answers cannot run behind it."""
+
+
+def may_share_prompts(model: HookedModel) -> bool:
+    """Return whether a model's sequences may be run in two parts.
+
+    Not where user hooks count on whole ones, nor where blocks keep a mask of their own by place in the sequence, nor
+    where layers are recurrent, nor where texts do not grow side by side (`growing_way`).
+    """
+    if model.hf in _whole_only or model.is_wrapped or model.runs_hooks or model.anatomy.keeps_masks:
+        return False
+    return growing_way(model) == "side by side"
+
+
+def _prompt(row: TokenSequence) -> _Prompt:
+    """Return all tokens up to the first scored position."""
+    return row.ids[: row.scored[0] + 1]
+
+
+def _shared_prompts(rows: Sequence[TokenSequence]) -> dict[_Prompt, list[int]]:
+    """Return the indices of rows by prompt, for prompts of at least two rows."""
+    groups: dict[_Prompt, list[int]] = {}
+    for index, row in enumerate(rows):
+        groups.setdefault(_prompt(row), []).append(index)
+    return {prompt: owners for prompt, owners in groups.items() if len(owners) > 1}
+
+
+def _chunks(
+    rows: Sequence[TokenSequence], prompts: dict[_Prompt, list[int]], costs: ModelCosts, token_budget: int
+) -> list[_Chunk]:
+    """Group prompts by length, and the answers behind each group by theirs; each has the budget for itself."""
+    at_once = costs.tokens_at_once(token_budget)
+    groups: list[list[_Prompt]] = []
+    for prompt in sorted(prompts, key=len):
+        if not groups or (len(groups[-1]) + 1) * len(prompt) > at_once:
+            groups.append([])
+        groups[-1].append(prompt)
+    chunks = []
+    for group in groups:
+        indices = [index for prompt in group for index in prompts[prompt]]
+        behind = []
+        for row in (rows[index] for index in indices):
+            first = row.scored[0]  # with the prompt's last token, since a sequence is never empty
+            scored = tuple(position - first for position in row.scored)
+            behind.append(TokenSequence(ids=row.ids[first:], targets=row.targets, scored=scored, patched=()))
+        batches = []
+        for batch in costs.forward_batches(behind, token_budget=token_budget):
+            chosen = [indices[number] for number in batch]
+            most = max(1, _CACHED * at_once // max(len(rows[index].ids) for index in chosen))
+            batches += [chosen[first : first + most] for first in range(0, len(chosen), most)]
+        chunks.append((group, batches))
+    return chunks
+
+
+def _behind_prompts(model: HookedModel, rows: Sequence[TokenSequence], chunk: _Chunk) -> Iterator[_States]:
+    """Run each prompt of a chunk once, and yield the states of the rows behind them, batch by batch.
+
+    The prompt's last state predicts an answer's first token, the others follow it. Raises `_NotShared` before anything
+    is yielded; `may_share_prompts` is False from then on.
+    """
+    prompts, batches = chunk
+    ids, mask = padded(prompts, model.device, side="left")
+    output = cached_pass(model, ids, mask)
+    if not keeps_plain_keys(getattr(output, "past_key_values", None)):
+        _whole_only.add(model.hf)
+        raise _NotShared
+    number = {prompt: place for place, prompt in enumerate(prompts)}
+    for batch in batches:
+        part = [rows[index] for index in batch]
+        owners = torch.tensor(
+            [number[_prompt(row)] for row in part]
+        )  # on the CPU: layers may be on several devices
+        states = output.last_hidden_state[:, -1][owners][:, None]
+        rests = [row.ids[row.scored[0] + 1 :] for row in part]
+        if any(rests):
+            cache = copy.deepcopy(output.past_key_values)
+            keep_cached_rows(cache, owners)
+            new, real = padded(rests, model.device, side="right")
+            after = cached_pass(model, new, torch.cat([mask[owners], real], dim=1), cache).last_hidden_state
+            states = torch.cat([states, after.to(states.device)], dim=1)
+        yield batch, torch.cat([states[n, : len(row.scored)] for n, row in enumerate(part)])

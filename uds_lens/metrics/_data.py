@@ -172,8 +172,8 @@ def load_tofu_data(
     Args:
         source: A directory with TOFU files, or a Hub data set such as "locuslab/TOFU".
         split: "forget01", "forget05" or "forget10".
-        limit: Ask this many examples of every set.
-        sample: "random", spread over the subjects, or "first".
+        limit: Examples of every set; `sample` and `seed` say which (`MetricData.limited`).
+        sample: "random" or "first".
         seed: Seed of the random sample.
 
     Returns:
@@ -209,17 +209,10 @@ def open_metric_data(
     sample: Sampling = "random",
     seed: int = 0,
 ) -> MetricData:
-    """Load data as written on a command line: "tofu:DIR", "tofu:locuslab/TOFU", or a file with a forget set.
+    """Load data as written on a command line: "tofu:" and a place for `load_tofu_data`, a directory, or a forget set.
 
-    Args:
-        source: "tofu:" and a place for `load_tofu_data`, a directory, or anything `load_examples` reads.
-        split: Forget split of TOFU.
-        limit: Ask this many examples of every set.
-        sample: "random", spread over the subjects, or "first".
-        seed: Seed of the random sample.
-
-    Returns:
-        The sets; a single file gives the forget set alone.
+    A single file, or whatever else `load_examples` reads, gives the forget set alone. The options are those of
+    `load_tofu_data`.
     """
     if source.startswith("tofu:") or Path(source).expanduser().is_dir():
         return load_tofu_data(

@@ -11,7 +11,6 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
@@ -353,7 +352,7 @@ def diagonal_fisher(
         Per layer its flattened parameters' values, float32.
 
     Raises:
-        ModelError: NaN or infinite logits; names the first example.
+        ModelError: Quantised weights, or NaN or infinite logits (names the first example).
     """
     sums = {}
     for layer in layers:
@@ -368,40 +367,18 @@ def diagonal_fisher(
     return {layer: total.div_(len(rows)) for layer, total in sums.items()}
 
 
-class SpilledFisher:
-    """Fisher diagonals of one model on disk, a file per layer, in a temporary directory that goes with this object."""
-
-    def __init__(self) -> None:
-        self._folder = SpillFolder()
-
-    def __setitem__(self, layer: int, values: Float[Tensor, "weight"]) -> None:
-        from safetensors.torch import save_file
-
-        with writing(self._folder.path, advice=IN_TEMPORARY):
-            save_file({"fisher": values.cpu().contiguous()}, self._file(layer))
-
-    def __getitem__(self, layer: int) -> Float[Tensor, "weight"]:
-        from safetensors.torch import load_file
-
-        return load_file(self._file(layer))["fisher"]
-
-    def close(self) -> None:
-        """Delete the files."""
-        self._folder.close()
-
-    def _file(self, layer: int) -> Path:
-        return self._folder.path / f"{layer}.safetensors"
-
-
 def spill_fisher(
     model: HookedModel, rows: Sequence[TokenRow], *, memory_gb: float, show: bool | None = None
-) -> SpilledFisher:
-    """Write Fisher diagonals of all layers to disk, in turns that fit the memory."""
-    spilled = SpilledFisher()
+) -> SpillFolder:
+    """Write Fisher diagonals of all layers to a temporary folder, a file per layer, in turns that fit the memory."""
+    from safetensors.torch import save_file
+
+    folder = SpillFolder()
     for layers in layer_turns(model, memory_gb):
         for layer, values in diagonal_fisher(model, rows, layers, desc="Fisher, retain", show=show).items():
-            spilled[layer] = values
-    return spilled
+            with writing(folder.path, advice=IN_TEMPORARY):
+                save_file({"fisher": values.cpu().contiguous()}, folder.path / f"{layer}.safetensors")
+    return folder
 
 
 # Where `retain` has more Fisher information than `full`, and how much of that a model has.
@@ -448,18 +425,23 @@ def mask_size(n_weights: int, fraction: float) -> int:
 
 def fisher_masks(
     full: HookedModel,
-    retain: SpilledFisher,
+    retain: SpillFolder,
     rows: Sequence[TokenRow],
     *,
     memory_gb: float,
     fractions: Sequence[float] = FRACTIONS,
     show: bool | None = None,
 ) -> FisherMasks:
-    """Return masks of the largest `a_i = max(F_retain - F_full, 0)` of each layer, with both models' values there."""
+    """Return masks of the largest `a_i = max(F_retain - F_full, 0)` of each layer, with both models' values there.
+
+    `retain` is from `spill_fisher`.
+    """
+    from safetensors.torch import load_file
+
     layers: list[tuple[Tensor, Tensor, Tensor, int]] = []
     for turn in layer_turns(full, memory_gb):
         for layer, values in diagonal_fisher(full, rows, turn, desc="Fisher, full", show=show).items():
-            of_retain, of_full = retain[layer], values.cpu()
+            of_retain, of_full = load_file(retain.path / f"{layer}.safetensors")["fisher"], values.cpu()
             excess = (of_retain - of_full).clamp(min=0.0)
             top = excess.topk(mask_size(len(excess), max(fractions)))
             indices = top.indices[top.values > 0]

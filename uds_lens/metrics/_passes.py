@@ -77,27 +77,19 @@ class MetricCache:
     """
 
     def __init__(self) -> None:
-        self._results: dict[_Key, PassResult] = {}
+        self.results: dict[_Key, PassResult] = {}
         self._known: dict[_Key, tuple[ModelRecord, frozenset[int]]] = {}
 
     def __len__(self) -> int:
-        return len(self._results)
+        return len(self.results)
 
     def __repr__(self) -> str:
         return f"MetricCache({len(self)} measurements)"
 
     def clear(self) -> None:
         """Forget everything."""
-        self._results.clear()
+        self.results.clear()
         self._known.clear()
-
-    def get(self, key: _Key) -> PassResult | None:
-        """Return a measurement, if it was made."""
-        return self._results.get(key)
-
-    def put(self, key: _Key, result: PassResult) -> None:
-        """Keep a measurement."""
-        self._results[key] = result
 
     def identity(
         self,
@@ -152,10 +144,7 @@ class Session:
         self.data, self.options, self.run, self._cache = data, options, run, cache
         infos: dict[str, CheckpointInfo] = {
             role: read_checkpoint_info(
-                source,
-                revision=run.revision,
-                offline=run.offline,
-                trust_remote_code=run.trust_remote_code,
+                source, revision=run.revision, offline=run.offline, trust_remote_code=run.trust_remote_code
             )
             for role, source in self.sources.items()
         }
@@ -198,11 +187,7 @@ class Session:
     def prompt(self, question: str, *, start: str = "") -> str:
         """Return a question as the output metrics ask it."""
         return answer_prompt(
-            question,
-            protocol=self.protocol,
-            tokenizer=self.tokenizer,
-            chat=self.options.chat,
-            start=start,
+            question, protocol=self.protocol, tokenizer=self.tokenizer, chat=self.options.chat, start=start
         )
 
     def inputs_hash(self, wanted: Pass) -> str:
@@ -262,7 +247,7 @@ class Session:
         if wanted.kind == "fisher_spill":
             return self._at_hand(Pass("full", "fisher_masks"))
         key = self._key(wanted)
-        result = None if key is None else self._cache.get(key)
+        result = None if key is None else self._cache.results.get(key)
         if result is not None:
             self.results[wanted] = result
         return result is not None
@@ -272,7 +257,7 @@ class Session:
         self.fresh.add(done)
         key = self._key(done)
         if key is not None and done.kind != "fisher_spill" and (done.kind, done.role) != ("states", "model"):
-            self._cache.put(key, result)
+            self._cache.results[key] = result
 
     def _key(self, wanted: Pass) -> _Key | None:
         """Return everything the result depends on; None while a model involved is not known yet."""

@@ -21,11 +21,12 @@ from uds_lens._storage import (
     located,
     plain,
     read_sealed,
+    refuse_to_replace,
     require_fresh,
     sealed,
 )
 from uds_lens._types import FloatOrNaN
-from uds_lens.errors import ConfigError, ResultFormatError, Setting
+from uds_lens.errors import ResultFormatError
 from uds_lens.metrics._catalogue import METRICS, Trust, resolve, studied
 from uds_lens.metrics._data import about_sample
 from uds_lens.metrics._declaration import Direction, Group
@@ -33,6 +34,7 @@ from uds_lens.metrics._options import MetricOptions
 from uds_lens.results import Interval, ModelRecord, bootstrap_interval
 from uds_lens.results._cautions import FEW
 from uds_lens.results._intervals import FEW_CLUSTERS, SampleError, interval_basis, sample_error
+from uds_lens.results._records import printable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -268,8 +270,8 @@ class MetricResults:
         ]
         if failing:
             found.append(
-                "Not reliably better than chance (0.5) at telling every kind of model that knows from every kind that "
-                f"does not in {_STUDY} (F in the worst of nine pairs of kinds, five runs each): {', '.join(failing)}. "
+                "At or below chance (0.5) at telling some kind of model that knows from some kind that does not in "
+                f"{_STUDY} (F in the worst of nine pairs of kinds, five runs each): {', '.join(failing)}. "
                 "This rule was made after the results were seen (docs: The other metrics)."
             )
         return tuple(found)
@@ -445,28 +447,25 @@ def _saved(file: Path) -> MetricResults | None:
 
 
 def require_nothing_lost(
-    files: Iterable[Path], metrics: Iterable[str] | None, *, options: MetricOptions
+    files: Mapping[Path, str], metrics: Iterable[str] | None, *, options: MetricOptions
 ) -> None:
-    """Raise `ConfigError` where a file holds a metric that would not be measured again.
+    """Raise `ConfigError` where a file holds results of another model, or a metric that would not be measured again.
 
     Args:
-        files: Where results will be saved.
+        files: Where the results of each model will be saved.
         metrics: Names of what will be measured, as for `evaluate`.
         options: As for `evaluate`.
     """
     wanted = {spec.name for spec in resolve(metrics, options=options)}
-    for file in files:
-        earlier = _saved(file)
-        lost = [] if earlier is None else [name for name in earlier.metrics if name not in wanted]
-        if lost:
+    for file, model in files.items():
+        if (earlier := _saved(file)) is None:
+            continue
+        name = earlier.models["model"].name
+        if os.path.normpath(name) != os.path.normpath(printable(model)):
+            refuse_to_replace(file, f"metrics of {name!r}, not of {model!r}")
+        if lost := [metric for metric in earlier.metrics if metric not in wanted]:
             named = ", ".join(lost[:6]) + (f" and {len(lost) - 6} more" if len(lost) > 6 else "")
-            raise ConfigError(
-                f"{str(file)[-120:]!r} holds {named}, which this run does not measure: choose another ",
-                Setting("out"),
-                ", measure them too, or replace all with ",
-                Setting("redo", True),
-                ".",
-            )
+            refuse_to_replace(file, f"{named}, which this run does not measure")
 
 
 def metrics_by_model(results: Mapping[str, MetricResults]) -> pd.DataFrame:

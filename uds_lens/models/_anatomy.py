@@ -1,7 +1,6 @@
-"""Where the parts of a transformers decoder are: its blocks, its final norm, its head.
+"""The parts of a transformers decoder: its blocks, its final norm, its head.
 
-Every engine of `uds_lens.patching` walks a model through this map, so that no other file knows how a family
-names its modules.
+Every engine of `uds_lens.patching` reaches a model through this map, so that no other file needs a family's names.
 """
 
 from __future__ import annotations
@@ -23,10 +22,7 @@ _FINAL_NORM_NAMES = ("norm", "ln_f", "final_layer_norm", "final_layernorm", "fin
 
 @dataclass(frozen=True, eq=False)
 class Anatomy:
-    """The parts of one causal language model.
-
-    The modules are references into the model, not copies.
-    """
+    """The parts of one causal language model, as references into it."""
 
     causal_lm: nn.Module
     """The whole model with its head; calling it returns an output with `.logits`."""
@@ -55,8 +51,9 @@ class Anatomy:
 
     @property
     def text_config(self) -> Any:
-        """Configuration of the text model, as transformers has it."""
-        return _text_config(self.causal_lm)
+        """Configuration of the text model."""
+        config: Any = self.causal_lm.config
+        return config.get_text_config()
 
     @cached_property
     def keeps_masks(self) -> bool:
@@ -64,7 +61,7 @@ class Anatomy:
         return any(b.ndim >= 2 and b.shape[-1] == b.shape[-2] > 1 for b in self.layers.buffers())
 
     def unembed(self, normed: Float[Tensor, "row d_model"]) -> Float[Tensor, "row d_vocab"]:
-        """Logits of states that already passed the final norm, by the model's own head.
+        """Return the logits of states that already passed the final norm.
 
         The model's own `forward` runs with its decoder stubbed, so that soft-capping, logit scaling and
         biases of a family's head apply without being known here.
@@ -85,7 +82,7 @@ class Anatomy:
             logits = self.causal_lm(input_ids=dummy, use_cache=False).logits[0]
         if len(logits) != len(normed):
             raise ModelError(
-                f"{type(self.causal_lm).__name__} computes its logits from something else than its decoder's last "
+                f"{type(self.causal_lm).__name__} computes its logits from something other than its decoder's last "
                 "state: its head cannot be applied alone. Use ",
                 Setting("engine", "naive"),
                 ".",
@@ -93,7 +90,7 @@ class Anatomy:
         return logits
 
     def readout(self, states: Float[Tensor, "row d_model"]) -> Float[Tensor, "row d_vocab"]:
-        """Logits of residual-stream states: final norm, then head."""
+        """Return the logits of residual-stream states: final norm, then head."""
         return self.unembed(self.final_norm(states))
 
 
@@ -103,24 +100,19 @@ def anatomy_of(causal_lm: nn.Module) -> Anatomy:
     Args:
         causal_lm: A plain transformers model, or the one inside a `TransformerBridge`.
 
-    Returns:
-        The map of its parts.
-
     Raises:
         ModelError: The model has no decoder of the expected form (a list of blocks, then a norm).
     """
     name = type(causal_lm).__name__
-    prefix = getattr(causal_lm, "base_model_prefix", "")
-    base = getattr(causal_lm, prefix, None) if prefix else None
+    base = getattr(causal_lm, getattr(causal_lm, "base_model_prefix", "") or "_none", None)
     if base is None or base is causal_lm:
         raise ModelError(
             f"{name} is not a decoder with a language-model head: expected a transformers causal language model "
             "(for example LlamaForCausalLM). Load it with AutoModelForCausalLM."
         )
-    depth = getattr(_text_config(causal_lm), "num_hidden_layers", None)
-    for root in (base, getattr(base, "decoder", None)):
-        if root is None:
-            continue
+    config: Any = causal_lm.config
+    depth = getattr(config.get_text_config(), "num_hidden_layers", None)
+    for root in filter(None, (base, getattr(base, "decoder", None))):
         layers = next(
             (m for m in root.children() if isinstance(m, nn.ModuleList) and len(m) == depth and depth), None
         )
@@ -133,13 +125,8 @@ def anatomy_of(causal_lm: nn.Module) -> Anatomy:
     )
 
 
-def _text_config(causal_lm: nn.Module) -> Any:
-    config: Any = causal_lm.config
-    return config.get_text_config()
-
-
 class _DecoderOutput:
-    """What a head reads of its decoder's output: the states; all else (caches, router logits) is None."""
+    """Decoder output for a head: the states; everything else (caches, router logits) is None."""
 
     def __init__(self, states: Tensor) -> None:
         self.last_hidden_state = states
@@ -153,27 +140,22 @@ class _DecoderOutput:
 
 @contextmanager
 def forward_replaced(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
-    """Let a module run `forward` instead of its own for the length of the `with` block."""
-    had_own = "forward" in module.__dict__
-    own = module.__dict__.get("forward")
-    module.__dict__["forward"] = forward  # a Bridge's blocks pass attributes on to what they wrap
+    """Replace a module's `forward` for the length of the `with` block."""
+    before = {name: value for name, value in vars(module).items() if name == "forward"}
+    module.__dict__["forward"] = forward  # a Bridge passes attributes that are set on to what it wraps
     try:
         yield
     finally:
-        if had_own:
-            module.__dict__["forward"] = own
-        else:
-            del module.__dict__["forward"]
+        del module.__dict__["forward"]
+        vars(module).update(before)
 
-
-# What a forward returns, set in a model's config: brought to the form that the library reads.
 
 _PLAIN = {"return_dict": True, "output_router_logits": False}
-"""Settings that change what a forward returns, and nothing that it computes."""
+"""Settings that change the form of a forward's output, not its values."""
 
 
 def set_plain_outputs(config: Any) -> None:
-    """Set them in a config of our own: saved checkpoints carry over what their training asked for."""
+    """Set the form of outputs that the library reads: saved checkpoints carry over what their training used."""
     for part in {id(c): c for c in (config, config.get_text_config())}.values():
         for name, value in _PLAIN.items():
             if getattr(part, name, value) != value:
@@ -181,11 +163,7 @@ def set_plain_outputs(config: Any) -> None:
 
 
 def require_plain_outputs(config: Any, name: str) -> None:
-    """Raise unless they are so in a model that is used as it is.
-
-    Raises:
-        ModelError: Naming the setting.
-    """
+    """Raise `ModelError` unless a model that is used as it is has that form of outputs."""
     for part in (config, config.get_text_config()):
         for setting, value in _PLAIN.items():
             if getattr(part, setting, value) != value:

@@ -1,4 +1,4 @@
-"""From a directory or Hub id to a plain transformers model and its tokenizer."""
+"""Loading a plain transformers model and its tokenizer from a directory or Hub id."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ from uds_lens._compat.transformers import (
     is_offline,
     quiet_loading,
     set_attention,
+    unknown_quantisation,
     unset_weights,
     unused_weights,
 )
@@ -42,7 +43,18 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 
-# Whether the files of a checkpoint and the model made of them hold the same weights.
+LOADING = threading.RLock()
+"""Held around everything that builds a model; the same thread may take it again.
+
+transformers, PEFT and TransformerLens change settings of torch for the whole process while they build a model (the
+default dtype, functions that fill new weights, hooks of quantisation). Two threads that do so at once restore each
+other's settings, and every later model comes out wrong. Code that runs meanwhile names the dtype of its tensors.
+"""
+
+_WHOLE = ("model*.safetensors", "pytorch_model*.bin")
+"""Names of files with the weights of a whole model."""
+
+_TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "vocab.json")
 
 _BUFFER = re.compile(r"(rotary_emb\.inv_freq|\.(attn|attention)\.(masked_)?bias)$")
 """Constants that earlier releases of transformers saved, and later ones compute."""
@@ -51,198 +63,23 @@ _IN_A_BLOCK = re.compile(r"\.(layers|h|blocks)\.\d+\.")
 """Names of weights in a block."""
 
 
-def require_complete(info: dict[str, Any], source: str | os.PathLike[str], architecture: str) -> None:
-    """Raise unless the files of a checkpoint fill the whole model, and the model uses all weights of its decoder.
-
-    Others that it leaves out (a value head, an image tower) are named in a warning.
-
-    Args:
-        info: What `from_pretrained` tells of its loading.
-        source: The checkpoint.
-        architecture: Class of the model.
-
-    Raises:
-        ModelError: Naming some.
-    """
-    if unset := unset_weights(info):
-        names = ", ".join(unset[:3])
-        raise ModelError(
-            f"checkpoint {os.fspath(source)!r} does not fill {len(unset)} weights of {architecture} ({names}, ...): "
-            "they would be random. Save the complete model again."
-        )
-    unused = [name for name in unused_weights(info) if not _BUFFER.search(name)]
-    if not unused:
-        return
-    told = f"{', '.join(unused[:3])}{', ...' if len(unused) > 3 else ''}"
-    if inside := [name for name in unused if _IN_A_BLOCK.search(name)]:
-        raise ModelError(
-            f"checkpoint {os.fspath(source)!r} holds {len(inside)} weights that {architecture} does not use with its "
-            f"config.json ({told}): a flag or a number in the config (a bias, num_hidden_layers ...) does not fit the "
-            "files. Mend config.json, or save the complete model again."
-        )
-    warn_once(
-        f"checkpoint {os.fspath(source)!r} holds {len(unused)} weights that {architecture} does not use ({told}): they "
-        "take no part in what is measured."
-    )
-
-
-# 4-bit checkpoints of bitsandbytes on a CPU.
-
-
-def require_reader(config: object, source: str | os.PathLike[str]) -> None:
-    """Raise where a checkpoint has 4-bit weights and nothing here reads them.
-
-    Raises:
-        MissingDependencyError: bitsandbytes is not installed.
-    """
-    if is_bitsandbytes(config):
-        require_package("bitsandbytes", needed_by=f"{os.fspath(source)!r} has 4-bit weights, which need")
-
-
-def keep_plain_format(model: Any, *, live: bool = False) -> None:
-    """Keep layers out of bitsandbytes' fast format for CPUs where it does harm.
-
-    bitsandbytes repacks the weights in the first forward pass, 32 rows at a time and block by block along each row,
-    without asking whether the shape allows it; otherwise it multiplies with the dequantised weights. Reading the
-    state dict of a repacked model unpacks the weights again, and not to what they were: weights that belong to
-    somebody else are never repacked here, and refused where they have been.
-
-    Args:
-        model: The model, before its first pass here.
-        live: Its weights are shared with a model of the caller's.
-
-    Raises:
-        ModelError: The caller's model was run on a CPU and its weights are repacked.
-    """
-    for module in model.modules():
-        if live and is_repacked(module):
-            raise ModelError(
-                "this live 4-bit model has been run on the CPU, where bitsandbytes repacked its weights in place, and "
-                "they cannot be read back exactly: give its directory, or load it anew and do not run it first."
-            )
-        if may_repack(module) and (
-            live or module.out_features % 32 or module.in_features % block_size(module)
-        ):
-            never_repack(module)
-
-
-# What is said where a name is no directory and could not be had from the Hub either.
-
-
-def not_on_the_hub(name: str, reason: str, *, offline: bool) -> str:
-    """Why, and what helps.
-
-    Args:
-        name: What was asked for.
-        reason: First line of what came.
-        offline: Whether only files already downloaded were allowed.
-    """
-    if offline or is_offline():
-        return (
-            f"there is no directory {name!r} here, and offline it was looked for only among what was downloaded from "
-            f"the Hub before: {reason}. Check the path, or download it where there is a connection: hf download {name}"
-        )
-    if not is_reachable():
-        return (
-            f"there is no directory {name!r} here, it was not downloaded before, and no connection to the Hub can be "
-            f"opened. Check the path and the connection, or download it where there is one: hf download {name}"
-        )
-    return (
-        f"there is no directory {name!r} here, so it was looked up on the Hub, and that failed: {reason}. Check the "
-        "path or the spelling; log in for a gated model (hf auth login); without a connection, give the directory of a "
-        "local copy."
-    )
-
-
-# One model is loaded at a time.
-#
-# While transformers, PEFT and TransformerLens build a model they change settings of torch and transformers
-# for the whole process (the default dtype, functions that fill new weights, hooks of quantisation), and put
-# them back when they are done. Two threads that do so at once put back what the other has set, and every
-# later model comes out wrong.
-#
-# What is measured meanwhile must not depend on them: tensors are made with their dtype named.
-
-LOADING = threading.RLock()
-"""Held around everything that builds a model; the same thread may take it again."""
-
-# Silence about files of checkpoints where it is none of a user's business: bars, notes, optional kernels.
-
-
 @contextmanager
 def quiet_files(*, report: bool = False) -> Iterator[None]:
-    """No bars of transformers over the files of a checkpoint, and no note of bitsandbytes that a kernel is missing.
+    """Silence progress bars over checkpoint files, and bitsandbytes' note about a missing kernel.
 
     Args:
-        report: Leave what transformers says of weights that do not fit; whoever checks that himself needs no report.
+        report: Leave transformers' report of weights that do not fit (`require_complete` checks them here).
     """
     with quiet_loading(report=report), no_kernel_note():
         yield
 
 
-# Apple's GPU backend has returned wrong logits without an error: each model is compared with itself on the
-# CPU.
-
-_ROUNDING = {torch.float32: 1e-3, torch.bfloat16: 0.05, torch.float16: 0.01}
-"""Largest difference between two devices that rounding explains, as a share of the largest logit."""
-
-_ONCE = "Apple's GPU"
-"""What is warned of is the device, not the model: once, however many models are opened on it."""
-
-
-@torch.no_grad()
-def move_checked(model: PreTrainedModel, device: str) -> PreTrainedModel:
-    """Move a model from the CPU to another device, and compare its logits there with those from before.
-
-    Args:
-        model: The model, on the CPU, in evaluation mode.
-        device: Where it goes.
-
-    Returns:
-        The model, moved.
-
-    Raises:
-        ModelError: Its logits differ by more than rounding.
-    """
-    before = _logits(model)
-    model = model.to(device)
-    after = _logits(model)
-    gap = float((after - before).abs().max() / before.abs().max())
-    allowed = _ROUNDING.get(model.dtype, 1e-3)
-    if not gap <= allowed:
-        raise ModelError(
-            f"on device {device!r} the logits of {type(model).__name__} differ from those on the CPU by {gap:.1%} of "
-            f"the largest (rounding explains {allowed:.1%}): this device computes them wrongly. Use ",
-            Setting("device", "cpu"),
-            ".",
-        )
-    tell(f"{device}: logits agree with the CPU's (largest difference {gap:.2g} of the largest logit)")
-    warn_once(
-        f"device {device!r}: Apple's backend has returned wrong logits without an error before. Each model is compared "
-        f"with itself on the CPU on a short text; the first agreed with the CPU (largest difference {gap:.2g} of the "
-        "largest logit). Compare the audit of a few examples with ",
-        Setting("device", "cpu"),
-        " before you trust the numbers.",
-        key=_ONCE,
-    )
-    return model
-
-
-def _logits(model: PreTrainedModel) -> Float[Tensor, "pos d_vocab"]:
-    """Logits of two short rows, one of them padded, on the CPU in float32."""
-    ids = torch.arange(1, 33).reshape(2, 16) * 7 % model.config.get_text_config().vocab_size
-    mask = torch.ones_like(ids)
-    mask[1, :5] = 0
-    logits = model(input_ids=ids.to(model.device), attention_mask=mask.to(model.device)).logits
-    return logits.float().cpu()[mask.bool()]
-
-
 def is_local(source: str | os.PathLike[str]) -> bool:
-    """Whether `source` names a directory here; raise if it looks like one and is not there.
+    """Tell whether `source` is a directory here.
 
     Raises:
-        ModelError: A path (absolute, starting with a dot or ~, of more than two parts, or in a directory that is
-            here) that does not exist, or a directory without `config.json`.
+        ModelError: It looks like a path (absolute, starting with a dot or ~, of more than two parts, or in a directory
+            that is here) and does not exist, or is a directory without `config.json`.
     """
     path = Path(source).expanduser()
     text = os.fspath(source)
@@ -265,7 +102,7 @@ def is_local(source: str | os.PathLike[str]) -> bool:
 
 
 def is_adapter(source: str | os.PathLike[str]) -> bool:
-    """Whether `source` is a directory with a PEFT adapter instead of a whole model.
+    """Tell whether `source` is a directory with a PEFT adapter instead of a whole model.
 
     Raises:
         ModelError: It holds both.
@@ -273,7 +110,7 @@ def is_adapter(source: str | os.PathLike[str]) -> bool:
     path = Path(source).expanduser()
     if not (path / "adapter_config.json").is_file():
         return False
-    whole = [place.name for pattern in _WHOLE for place in path.glob(pattern)]
+    whole = [file.name for pattern in _WHOLE for file in path.glob(pattern)]
     if whole:
         raise ModelError(
             f"{os.fspath(source)!r} holds a whole model ({whole[0]}) and a PEFT adapter (adapter_config.json): if it "
@@ -283,16 +120,12 @@ def is_adapter(source: str | os.PathLike[str]) -> bool:
 
 
 def checkpoint_folders(source: str | os.PathLike[str]) -> list[str | os.PathLike[str]]:
-    """The directories a checkpoint is loaded from: its own (or a Hub id), and that of an adapter's base."""
+    """Return the directories a checkpoint is loaded from: its own (or a Hub id), and that of an adapter's base."""
     return [source, base_folder(source)] if is_adapter(source) else [source]
 
 
-_WHOLE = ("model*.safetensors", "pytorch_model*.bin")
-"""Names of files with the weights of a whole model."""
-
-
 def adapter_base(source: str | os.PathLike[str]) -> str:
-    """The checkpoint an adapter was trained on: a directory (relative ones count from the adapter's), or a Hub id.
+    """Return the checkpoint an adapter was trained on: a directory (relative to the adapter's), or a Hub id.
 
     Raises:
         ModelError: The adapter does not name one.
@@ -312,27 +145,37 @@ def adapter_base(source: str | os.PathLike[str]) -> str:
 
 
 def base_folder(source: str | os.PathLike[str]) -> str:
-    """The directory of an adapter's base; of one from the Hub, where it was downloaded to: a directory asks no network.
+    """Return the directory of an adapter's base; one from the Hub must be downloaded: a directory asks no network.
 
     Raises:
-        ModelError: The base is on the Hub and was not downloaded.
+        ModelError: The base was not downloaded, or is the adapter itself.
     """
     base = adapter_base(source)
+    places, place = {Path(source).expanduser().resolve()}, base
+    while is_adapter(place):
+        folder = Path(place).expanduser().resolve()
+        if folder in places:
+            raise ModelError(
+                f"the adapter {os.fspath(source)!r} has itself as its base ({base!r}): set base_model_name_or_path in "
+                "adapter_config.json to the model it was trained on."
+            )
+        places.add(folder)
+        place = adapter_base(place)
     if is_local(base):
         return base
-    if (folder := downloaded(base)) is None:
+    if (downloads := downloaded(base)) is None:
         raise ModelError(
             f"the adapter {os.fspath(source)!r} belongs to {base!r}, no directory here and not downloaded; a directory "
             f"never asks the network. Download it (hf download {base}), or give its path as base_model_name_or_path in "
             "adapter_config.json."
         )
-    return folder
+    return downloads
 
 
 def load_config(
     source: str | os.PathLike[str], *, revision: str | None, offline: bool, trust_remote_code: bool
 ) -> PreTrainedConfig:
-    """The transformers config of a checkpoint, without its weights; of an adapter, that of its base."""
+    """Load the transformers config of a checkpoint, or of an adapter's base."""
     from transformers import AutoConfig
 
     if is_adapter(source):
@@ -341,20 +184,21 @@ def load_config(
         config = AutoConfig.from_pretrained(
             _place(source), **_where(source, revision, offline, trust_remote_code)
         )
-    set_attention(config, "eager")  # a checkpoint does not choose it, and may name a kernel of the Hub
+    set_attention(config, "eager")  # a checkpoint must not choose it: it may name a kernel on the Hub
     return config
 
 
 def load_tokenizer(
     source: str | os.PathLike[str], *, revision: str | None, offline: bool, trust_remote_code: bool
 ) -> PreTrainedTokenizerFast | None:
-    """The checkpoint's tokenizer, or None where a local directory holds none."""
+    """Load the checkpoint's tokenizer; None where a local directory holds none."""
     from transformers import AutoTokenizer
 
-    if is_adapter(source) and not _has_tokenizer(Path(source).expanduser()):
+    has_none = is_local(source) and not any((Path(source).expanduser() / n).is_file() for n in _TOKENIZER)
+    if has_none:
+        if not is_adapter(source):
+            return None
         return _of_base(load_tokenizer, source, trust_remote_code=trust_remote_code)
-    if is_local(source) and not _has_tokenizer(Path(source).expanduser()):
-        return None
     with _plain_errors(source, offline):
         return AutoTokenizer.from_pretrained(
             _place(source), **_where(source, revision, offline, trust_remote_code)
@@ -371,25 +215,33 @@ def load_weights(
     offline: bool,
     trust_remote_code: bool,
 ) -> PreTrainedModel:
-    """The model in evaluation mode, every weight from the checkpoint; a PEFT adapter is merged into its base.
+    """Load the model in evaluation mode, every weight from the checkpoint; a PEFT adapter is merged into its base.
 
     A checkpoint quantised by bitsandbytes stays quantised; its other weights have `dtype`.
 
     Raises:
         ModelError: The checkpoint cannot be read, or leaves weights of the model unset.
-        MissingDependencyError: It is an adapter or has 4-bit weights, and what reads those is not installed.
+        MissingDependencyError: It is an adapter or has 4-bit weights, and the package that reads those is missing.
     """
     from transformers import AutoModelForCausalLM
 
+    name = os.fspath(source)
     if is_adapter(source):
         require_package("peft", needed_by="an adapter needs")
         more = {"dtype": dtype, "device": device, "device_map": device_map}
         base = _of_base(load_weights, source, trust_remote_code=trust_remote_code, **more)
-        with LOADING:
-            return _with_adapter(base, source)
-    placement = {"device_map": device_map} if device_map is not None else {}
+        with LOADING, _plain_errors(source, offline=True), quiet_files():
+            adapted: Any = merged(base, str(Path(source).expanduser()))
+        return adapted.eval().requires_grad_(False)
     config = load_config(source, revision=revision, offline=offline, trust_remote_code=trust_remote_code)
-    require_reader(config, source)
+    if is_bitsandbytes(config):
+        require_package("bitsandbytes", needed_by=f"{name!r} has 4-bit weights, which need")
+    if (method := unknown_quantisation(config)) is not None:
+        raise ModelError(
+            f"config.json of {name!r} says that its weights are quantised by {method[:60]!r}, which transformers does "
+            "not know: remove quantization_config if they are not, or save the model unquantised."
+        )
+    placement = {"device_map": device_map} if device_map is not None else {}
     with LOADING, _plain_errors(source, offline), quiet_files():
         model, info = AutoModelForCausalLM.from_pretrained(
             _place(source),
@@ -410,18 +262,8 @@ def load_weights(
 
 
 def _of_base(load: Callable[..., Any], source: str | os.PathLike[str], **options: Any) -> Any:
-    """Load something of an adapter's base."""
+    """Load a part of an adapter's base."""
     return load(base_folder(source), revision=None, offline=True, **options)
-
-
-def _with_adapter(base: PreTrainedModel, source: str | os.PathLike[str]) -> PreTrainedModel:
-    with _plain_errors(source, offline=True), quiet_files():
-        model: Any = merged(base, str(Path(source).expanduser()))
-    return model.eval().requires_grad_(False)
-
-
-def _has_tokenizer(path: Path) -> bool:
-    return any((path / n).is_file() for n in ("tokenizer.json", "tokenizer_config.json", "vocab.json"))
 
 
 def _place(source: str | os.PathLike[str]) -> str:
@@ -449,3 +291,136 @@ def _plain_errors(source: str | os.PathLike[str], offline: bool) -> Iterator[Non
         if is_local(source):
             raise ModelError(f"cannot load the checkpoint in {text!r}: {first}.") from error
         raise ModelError(not_on_the_hub(text, first, offline=offline)) from error
+
+
+def not_on_the_hub(name: str, reason: str, *, offline: bool) -> str:
+    """Say why a name that is no directory could not be loaded from the Hub, and what helps.
+
+    Args:
+        name: Name as given.
+        reason: First line of the error.
+        offline: Whether only downloaded files were allowed.
+    """
+    if offline or is_offline():
+        return (
+            f"there is no directory {name!r} here, and offline it was looked for only among what was downloaded from "
+            f"the Hub before: {reason}. Check the path, or download it where there is a connection: hf download {name}"
+        )
+    if not is_reachable():
+        return (
+            f"there is no directory {name!r} here, it was not downloaded before, and no connection to the Hub can be "
+            f"opened. Check the path and the connection, or download it where there is one: hf download {name}"
+        )
+    return (
+        f"there is no directory {name!r} here, so it was looked up on the Hub, and that failed: {reason}. Check the "
+        "path or the spelling; log in for a gated model (hf auth login); without a connection, give the directory of a "
+        "local copy."
+    )
+
+
+def require_complete(info: dict[str, Any], source: str | os.PathLike[str], architecture: str) -> None:
+    """Raise unless the files of a checkpoint fill the whole model, and the model uses all weights of its decoder.
+
+    Other unused weights (a value head, an image tower) are listed in a warning.
+
+    Args:
+        info: Loading information of `from_pretrained`.
+        source: The checkpoint.
+        architecture: Class of the model.
+
+    Raises:
+        ModelError: Listing some.
+    """
+    name = f"checkpoint {os.fspath(source)!r}"
+    if unset := unset_weights(info):
+        raise ModelError(
+            f"{name} does not fill {len(unset)} weights of {architecture} ({', '.join(unset[:3])}, ...): "
+            "they would be random. Save the complete model again."
+        )
+    unused = [weight for weight in unused_weights(info) if not _BUFFER.search(weight)]
+    if not unused:
+        return
+    some = f"{', '.join(unused[:3])}{', ...' if len(unused) > 3 else ''}"
+    if inside := [weight for weight in unused if _IN_A_BLOCK.search(weight)]:
+        raise ModelError(
+            f"{name} holds {len(inside)} weights that {architecture} does not use with its config.json ({some}): an "
+            "entry of the config (a bias, num_hidden_layers ...) does not fit the files. Correct config.json, or save "
+            "the complete model again."
+        )
+    warn_once(
+        f"{name} holds {len(unused)} weights that {architecture} does not use ({some}): they take no part in what is "
+        "measured."
+    )
+
+
+def keep_plain_format(model: Any, *, live: bool = False) -> None:
+    """Keep bitsandbytes from repacking 4-bit weights where that fails or changes them.
+
+    On a CPU bitsandbytes may repack weights in the first forward pass, 32 rows at a time and block by block along each
+    row, without checking the shape; otherwise it multiplies with the dequantised weights. Reading the state dict of a
+    repacked model unpacks the weights inexactly, so that a caller's weights are never repacked here.
+
+    Args:
+        model: The model, before its first pass here.
+        live: Its weights are shared with a model of the caller's.
+
+    Raises:
+        ModelError: The caller's model was run on a CPU and its weights are repacked.
+    """
+    for module in model.modules():
+        if live and is_repacked(module):
+            raise ModelError(
+                "this live 4-bit model has been run on the CPU, where bitsandbytes repacked its weights in place, and "
+                "they cannot be read back exactly: pass its directory, or load it anew and do not run it first."
+            )
+        if may_repack(module) and (
+            live or module.out_features % 32 or module.in_features % block_size(module)
+        ):
+            never_repack(module)
+
+
+_ROUNDING = {torch.float32: 1e-3, torch.bfloat16: 0.05, torch.float16: 0.01}
+"""Largest difference between two devices that rounding explains, as a share of the largest logit."""
+
+
+@torch.no_grad()
+def move_checked(model: PreTrainedModel, device: str) -> PreTrainedModel:
+    """Move a model from the CPU to Apple's GPU, which has returned wrong logits without an error, and compare.
+
+    Args:
+        model: The model, on the CPU, in evaluation mode.
+        device: Where it goes.
+
+    Raises:
+        ModelError: Its logits differ by more than rounding.
+    """
+    before = _logits(model)
+    model = model.to(device)
+    gap = float((_logits(model) - before).abs().max() / before.abs().max())
+    allowed = _ROUNDING.get(model.dtype, 1e-3)
+    if not gap <= allowed:
+        raise ModelError(
+            f"on device {device!r} the logits of {type(model).__name__} differ from those on the CPU by {gap:.1%} of "
+            f"the largest (rounding explains {allowed:.1%}): this device computes them wrongly. Use ",
+            Setting("device", "cpu"),
+            ".",
+        )
+    tell(f"{device}: logits agree with the CPU's (largest difference {gap:.2g} of the largest logit)")
+    warn_once(
+        f"device {device!r}: Apple's backend has returned wrong logits without an error before. Each model is compared "
+        f"with itself on the CPU on a short text; the first agreed with the CPU (largest difference {gap:.2g} of the "
+        "largest logit). Compare the audit of a few examples with ",
+        Setting("device", "cpu"),
+        " before you trust the numbers.",
+        key="Apple's GPU",  # of the device, not the model: once
+    )
+    return model
+
+
+def _logits(model: PreTrainedModel) -> Float[Tensor, "pos d_vocab"]:
+    """Return the logits of two short rows, one of them padded, on the CPU in float32."""
+    ids = torch.arange(1, 33).reshape(2, 16) * 7 % model.config.get_text_config().vocab_size
+    mask = torch.ones_like(ids)
+    mask[1, :5] = 0
+    logits = model(input_ids=ids.to(model.device), attention_mask=mask.to(model.device)).logits
+    return logits.float().cpu()[mask.bool()]

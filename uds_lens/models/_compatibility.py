@@ -1,4 +1,4 @@
-"""Do the checkpoints of an audit fit together? Asked of configs and tokenizers, before any weight is read."""
+"""Checking that the checkpoints of an audit fit together, from configs and tokenizers, before any weight is read."""
 
 from __future__ import annotations
 
@@ -30,14 +30,13 @@ _SHAPE = {
     "attention heads": "num_attention_heads",
 }
 
-
-_TOLD = 6
-"""How many differences a message names."""
+_MOST = 6
+"""Differences that a message lists."""
 
 
 @dataclass(frozen=True)
 class CheckpointInfo:
-    """What must agree between checkpoints whose states are exchanged."""
+    """Properties that must agree between checkpoints whose states are exchanged."""
 
     name: str
     """Name of the checkpoint, as given."""
@@ -55,7 +54,7 @@ class CheckpointInfo:
     """The tokenizer, or None where the checkpoint has none."""
 
     tokenizer_hash: str | None
-    """Hash of vocabulary, merges, normaliser and special tokens; prompts are rendered with full's chat template."""
+    """Hash of vocabulary, merges, normaliser and special tokens; prompts use full's chat template."""
 
 
 def read_checkpoint_info(
@@ -67,22 +66,23 @@ def read_checkpoint_info(
 ) -> CheckpointInfo:
     """Read a checkpoint's shape and tokenizer without its weights."""
     if isinstance(source, HookedModel):
-        return _checkpoint_info(source.name, source.hf.config, source.tokenizer)
+        return _info(source.name, source.hf.config, source.tokenizer)
     if isinstance(source, nn.Module):
-        from uds_lens.models._opening import _adopt
+        from uds_lens.models._opening import adopt
 
-        with _adopt(source, None) as model:
-            return _checkpoint_info(model.name, model.hf.config, model.tokenizer)
+        with adopt(source, None) as model:
+            return _info(model.name, model.hf.config, model.tokenizer)
     if not isinstance(source, str | os.PathLike):
         raise ModelError(
             f"cannot open {type(source).__name__} as a model: expected a directory, a Hub id, a transformers "
             "model or a TransformerBridge."
         )
-    config = load_config(source, revision=revision, offline=offline, trust_remote_code=trust_remote_code)
-    tokenizer = load_tokenizer(
-        source, revision=revision, offline=offline, trust_remote_code=trust_remote_code
-    )
-    return _checkpoint_info(os.fspath(source), config, tokenizer)
+    where: dict[str, Any] = {
+        "revision": revision,
+        "offline": offline,
+        "trust_remote_code": trust_remote_code,
+    }
+    return _info(os.fspath(source), load_config(source, **where), load_tokenizer(source, **where))
 
 
 def check_compatible(infos: Mapping[str, CheckpointInfo]) -> PreTrainedTokenizerFast:
@@ -95,77 +95,59 @@ def check_compatible(infos: Mapping[str, CheckpointInfo]) -> PreTrainedTokenizer
         The tokenizer of `full`, or the first one there is, with a warning.
 
     Raises:
-        IncompatibleModelsError: Naming every property that differs and both values.
+        IncompatibleModelsError: Listing every property that differs and both values.
         ModelError: No checkpoint has a tokenizer.
     """
     (role, reference), *others = infos.items()
     problems = []
     for other_role, other in others:
-        for what, value in reference.shape.items():
-            if other.shape[what] != value:
-                problems.append(
-                    f"{what}: {role} {reference.name!r} has {value!r}, {other_role} {other.name!r} has "
-                    f"{other.shape[what]!r}"
-                )
+        pairs = [(reference.shape, other.shape)]
+        if other.shape == reference.shape:
+            pairs.append((reference.arithmetic, other.arithmetic))
         problems += [
-            f"{name}: {role} {reference.name!r} has {one!r}, {other_role} {other.name!r} has {two!r}"
-            for name, one, two in _differences(reference.arithmetic, other.arithmetic)
-            if other.shape == reference.shape
+            f"{name}: {role} {reference.name!r} has {one.get(name)!r}, {other_role} {other.name!r} has "
+            f"{two.get(name)!r}"
+            for one, two in pairs
+            for name in sorted({*one, *two})
+            if one.get(name) != two.get(name)
         ]
-        if (
-            reference.tokenizer_hash
-            and other.tokenizer_hash
-            and other.tokenizer_hash != reference.tokenizer_hash
-        ):
+        hashes = {reference.tokenizer_hash, other.tokenizer_hash} - {None}
+        if len(hashes) > 1:
             problems.append(f"tokenizer: {role} {reference.name!r} and {other_role} {other.name!r} differ")
     if problems:
-        more = f"\n  and {len(problems) - _TOLD} more" if len(problems) > _TOLD else ""
+        more = f"\n  and {len(problems) - _MOST} more" if len(problems) > _MOST else ""
         raise IncompatibleModelsError(
             "the checkpoints do not fit together; hidden states can be exchanged only between models of one "
-            "architecture, arithmetic and tokenizer.\n  " + "\n  ".join(problems[:_TOLD]) + more
+            "architecture, arithmetic and tokenizer.\n  " + "\n  ".join(problems[:_MOST]) + more
         )
-    return _shared_tokenizer(infos)
-
-
-def _differences(one: Mapping[str, object], other: Mapping[str, object]) -> list[tuple[str, object, object]]:
-    """Names of what differs, with both values; None where there is none."""
-    names = sorted({*one, *other})
-    return [(name, one.get(name), other.get(name)) for name in names if one.get(name) != other.get(name)]
-
-
-def _shared_tokenizer(infos: Mapping[str, CheckpointInfo]) -> PreTrainedTokenizerFast:
-    with_one = [(role, p.tokenizer) for role, p in infos.items() if p.tokenizer is not None]
-    without = [f"{role} {p.name!r}" for role, p in infos.items() if p.tokenizer is None]
-    if not with_one:
+    found = [(role, info.tokenizer) for role, info in infos.items() if info.tokenizer is not None]
+    without = [f"{role} {info.name!r}" for role, info in infos.items() if info.tokenizer is None]
+    if not found:
         raise ModelError(
             "none of the checkpoints has a tokenizer: save it beside the weights, with "
             "tokenizer.save_pretrained(directory). A live model gets one from ul.open_model(model, tokenizer=...)."
         )
-    role, tokenizer = with_one[0]
+    role, tokenizer = found[0]
     if without:
         warn_once(f"no tokenizer beside {', '.join(without)}: using that of {role}, unchecked.")
     return tokenizer
 
 
-def _checkpoint_info(name: str, config: Any, tokenizer: PreTrainedTokenizerFast | None) -> CheckpointInfo:
+def _info(name: str, config: Any, tokenizer: PreTrainedTokenizerFast | None) -> CheckpointInfo:
     text = config.get_text_config()
-    shape = {what: getattr(text, field, None) for what, field in _SHAPE.items()}
     return CheckpointInfo(
         name=name,
         config=config,
         arithmetic=arithmetic(config),
-        shape=shape,
+        shape={property_: getattr(text, field, None) for property_, field in _SHAPE.items()},
         tokenizer=tokenizer,
-        tokenizer_hash=_tokenizer_hash(tokenizer),
+        tokenizer_hash=None if tokenizer is None else _tokenizer_hash(tokenizer),
     )
 
 
-def _tokenizer_hash(tokenizer: PreTrainedTokenizerFast | None) -> str | None:
-    if tokenizer is None:
-        return None
+def _tokenizer_hash(tokenizer: PreTrainedTokenizerFast) -> str:
     backend = getattr(tokenizer, "backend_tokenizer", None)
     state: dict[str, Any] = json.loads(backend.to_str()) if backend is not None else tokenizer.get_vocab()
-    # Padding and truncation are settings of the last call, not of the tokenizer.
-    state.pop("padding", None)
-    state.pop("truncation", None)
+    for last_call in ("padding", "truncation"):
+        state.pop(last_call, None)
     return hashlib.blake2b(json.dumps(state, sort_keys=True).encode(), digest_size=16).hexdigest()

@@ -1,4 +1,4 @@
-"""A fingerprint of a model: equal when its weights are, byte for byte, and its config computes the same with them."""
+"""Fingerprints: equal when the weights are, byte for byte, and the config computes the same with them."""
 
 from __future__ import annotations
 
@@ -20,8 +20,6 @@ from uds_lens._compat.accelerate import is_moved, weights_on_cpu
 from uds_lens._compat.transformer_lens import has_wrapped_names, plain_name
 from uds_lens._compat.transformers import PLACE_ENTRY, QUANTISED_ENTRY
 from uds_lens.errors import ModelError
-
-# Which entries of a transformers config change what the weights compute, and which do not.
 
 _NOT_COMPUTED = frozenset(
     (
@@ -47,17 +45,17 @@ _NOT_COMPUTED = frozenset(
         "use_cache",
     )
 )
-"""Entries of a transformers config that do not change an evaluation forward with these weights."""
+"""Entries of a transformers config that do not change an evaluation forward with given weights."""
 
 _FOR_LONG_TEXTS = ("max_position_embeddings", "n_positions", "n_ctx", "seq_length")
-"""How long texts may be: no part of the computation where positions are rotated by one plain base."""
+"""Longest text: not part of the computation where positions are rotated by one plain base."""
 
 _ELSEWHERE = ("tie_word_embeddings", "vocab_size")
-"""Entries that say how weights are stored, or are compared as part of the shape."""
+"""How weights are stored, or compared as part of the shape."""
 
 
 def computing_entries(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The entries of a config, as `to_dict` gives it, that may change an evaluation forward with given weights.
+    """Return the entries of a config that may change an evaluation forward with given weights.
 
     >>> computing_entries({"rms_norm_eps": 1e-6, "use_cache": True, "bos_token_id": 1})
     {'rms_norm_eps': 1e-06}
@@ -66,14 +64,13 @@ def computing_entries(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def arithmetic(config: Any) -> dict[str, Any]:
-    """What must agree between models whose states are exchanged; nested entries as `rope_parameters.rope_theta`.
+    """Return the entries that must agree between models whose states are exchanged, as `rope_parameters.rope_theta`.
 
     Entries that the config's class does not know are left out, since its model does not read them.
     """
     text = config.get_text_config()
     known = type(text)().to_dict()
-    settings = {name: value for name, value in computing_entries(text.to_dict()).items() if name in known}
-    flat = dict(_flat(settings))
+    flat = dict(_flat({k: v for k, v in computing_entries(text.to_dict()).items() if k in known}))
     plain_positions = (
         "max_position_embeddings" not in flat or flat.get("rope_parameters.rope_type") == "default"
     )
@@ -97,12 +94,11 @@ _CHUNK = 1 << 26
 
 
 def fingerprint(model: nn.Module) -> str:
-    """BLAKE2b over every parameter and saved buffer of a plain transformers model, and its config.
+    """Hash every parameter and saved buffer of a plain transformers model, and its config, with BLAKE2b.
 
-    Tensors are hashed in parallel (hashing releases the interpreter lock), each with its name, shape and
-    dtype, and the digests are combined in the order of the names. Tied weights are hashed once. The result
-    does not depend on the path, the file layout, or the device the weights lie on; it does depend on the dtype
-    they were loaded in.
+    Tensors are hashed in parallel, each with its name, shape and dtype, and combined in the order of the names; tied
+    weights are hashed once. The result does not depend on path, file layout or device; it does depend on the dtype
+    the weights were loaded in.
 
     Args:
         model: The model; one wrapped by TransformerLens counts as the model inside it.
@@ -111,7 +107,7 @@ def fingerprint(model: nn.Module) -> str:
         32 hexadecimal digits.
 
     Raises:
-        ModelError: A weight is on the meta device and accelerate does not know where its bytes are.
+        ModelError: A weight is on the meta device, and accelerate does not know its bytes.
 
     Example:
         >>> a, b = nn.Linear(2, 2), nn.Linear(2, 2)
@@ -119,7 +115,11 @@ def fingerprint(model: nn.Module) -> str:
         (True, False)
     """
     tensors = named_weights(model)
-    start = _digest_config(model)
+    config: Any = getattr(model, "config", None)
+    start = b""
+    if hasattr(config, "to_dict"):
+        text = json.dumps(computing_entries(config.to_dict()), sort_keys=True, default=str)
+        start = hashlib.blake2b(text.encode(), digest_size=16).digest()
     if any(tensor.is_meta for _, tensor in tensors):
         return _combined(start, (_digest_offloaded(model, name, tensor) for name, tensor in tensors))
     with ThreadPoolExecutor(max_workers=min(16, cpu_count() or 1)) as pool:
@@ -130,18 +130,8 @@ def _combined(start: bytes, digests: Iterable[bytes]) -> str:
     return hashlib.blake2b(start + b"".join(digests), digest_size=16).hexdigest()
 
 
-def _digest_config(model: nn.Module) -> bytes:
-    """Settings that change what the weights compute (rotary base, norm epsilon, soft caps ...), not names or labels."""
-    config: Any = getattr(model, "config", None)
-    if not hasattr(config, "to_dict"):
-        return b""
-    settings = computing_entries(config.to_dict())
-    text = json.dumps(settings, sort_keys=True, default=str)
-    return hashlib.blake2b(text.encode(), digest_size=16).digest()
-
-
 def _digest_offloaded(model: nn.Module, name: str, tensor: Tensor) -> bytes:
-    """The digest of a weight that accelerate may keep on disk: its module is brought to the CPU for the moment."""
+    """Hash a weight that accelerate may keep on disk: its module comes to the CPU for a moment."""
     owner, _, leaf = name.rpartition(".")
     module = model.get_submodule(owner)
     if not tensor.is_meta or not is_moved(module):
@@ -151,9 +141,12 @@ def _digest_offloaded(model: nn.Module, name: str, tensor: Tensor) -> bytes:
 
 
 def named_weights(model: nn.Module) -> list[tuple[str, Tensor]]:
-    """Parameters and persistent buffers by plain transformers name, tied ones once, sorted by name."""
+    """Return parameters and persistent buffers by plain transformers name, tied ones once, sorted by name."""
     state = model.state_dict(keep_vars=True)
-    expected = _unwrapped_names(model) if any(map(has_wrapped_names, state)) else None
+    expected: set[str] | None = None
+    if any(map(has_wrapped_names, state)):
+        with torch.device("meta"):
+            expected = set(type(model)(copy.deepcopy(model.config)).state_dict())
     kept: dict[str, Tensor] = {}
     seen: set[int] = set()
     for name, tensor in sorted(((plain_name(name), t) for name, t in state.items()), key=itemgetter(0)):
@@ -165,12 +158,6 @@ def named_weights(model: nn.Module) -> list[tuple[str, Tensor]]:
     return sorted(kept.items())
 
 
-def _unwrapped_names(model: nn.Module) -> set[str]:
-    """Names of a transformers model that TransformerLens has wrapped, as they were before."""
-    with torch.device("meta"):
-        return set(type(model)(copy.deepcopy(model.config)).state_dict())
-
-
 def _digest(item: tuple[str, Tensor]) -> bytes:
     name, tensor = item
     if tensor.is_meta:
@@ -179,27 +166,25 @@ def _digest(item: tuple[str, Tensor]) -> bytes:
             "from_pretrained for example."
         )
     digest = hashlib.blake2b(f"{name}|{tuple(tensor.shape)}|{tensor.dtype}|".encode(), digest_size=16)
-    flat = tensor.contiguous().reshape(-1).view(torch.uint8) if tensor.numel() else None
-    if flat is not None:
+    if tensor.numel():
+        flat = tensor.contiguous().reshape(-1).view(torch.uint8)
         for start in range(0, flat.numel(), _CHUNK):
             digest.update(flat[start : start + _CHUNK].cpu().numpy().data)
     return digest.digest()
 
 
-# The files of a checkpoint on this machine, as far as one can tell without reading them.
-
 CheckpointFiles: TypeAlias = tuple[tuple[str, int, int, int, int], ...]
-"""Path, size, times of change (contents, and all else) and number of each file, in nanoseconds."""
+"""Path, size, times of change (contents, and metadata, in nanoseconds) and inode of each file."""
 
 _known: dict[tuple[CheckpointFiles, torch.dtype, str], str] = {}
 
 
 def checkpoint_files(*folders: str | os.PathLike[str]) -> CheckpointFiles | None:
-    """Which files lie in some folders now; None where one of them is no folder here.
+    """List the files in some folders; None where one of them is no folder here.
 
-    Two calls that give the same were made while nobody wrote to a file, as far as the file system tells.
+    Two equal lists mean that nobody wrote to a file in between, as far as the file system tells.
     """
-    found = []
+    files = []
     for folder in folders:
         place = Path(folder).expanduser()
         if not place.is_dir():
@@ -207,12 +192,12 @@ def checkpoint_files(*folders: str | os.PathLike[str]) -> CheckpointFiles | None
         for entry in sorted(place.resolve().iterdir()):
             if entry.is_file():
                 stat = entry.stat()
-                found.append((str(entry), stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino))
-    return tuple(found)
+                files.append((str(entry), stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino))
+    return tuple(files)
 
 
 def fingerprint_of_files(model: nn.Module, files: CheckpointFiles) -> str:
-    """Fingerprint of a model that was just loaded from these files; hashed once as long as they do not change."""
+    """Return the fingerprint of a model just loaded from these files; computed once while they do not change."""
     dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
     key = (files, dtype, type(model).__qualname__)
     if key not in _known:

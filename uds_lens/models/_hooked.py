@@ -1,4 +1,4 @@
-"""A checkpoint, opened: the plain transformers model, and beside it a `TransformerBridge` on the same weights."""
+"""An open checkpoint: the plain transformers model, and beside it a `TransformerBridge` on the same weights."""
 
 from __future__ import annotations
 
@@ -33,13 +33,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 
-# TransformerLens's `TransformerBridge` on top of a model that stays as it is.
-#
-# `boot_transformers` rewires the model it is given: names in its state dict change and `save_pretrained`
-# fails. So the Bridge gets a structural clone: new module objects, a config of its own, and the very same
-# weight tensors.
-
-
 def clone_sharing_weights(model: nn.Module) -> nn.Module:
     """Copy a module tree but not its tensors: parameters and buffers are shared with the original.
 
@@ -69,10 +62,13 @@ def bridge_on_shared_weights(
 ) -> TransformerBridge:
     """Boot a `TransformerBridge` that shares its weights with `model` and leaves `model` untouched.
 
+    `boot_transformers` rewires the model it is given, so the Bridge gets a structural clone: new module objects, a
+    config of its own, and the same weight tensors.
+
     Args:
         model: A plain transformers causal language model.
         tokenizer: Its tokenizer; the Bridge gets a copy.
-        name: What the Bridge calls the model.
+        name: Name of the model in the Bridge.
 
     Returns:
         The Bridge, without weight processing, in the model's dtype, with eager attention.
@@ -101,50 +97,43 @@ _ROUNDING = {torch.float32: 1e-3, torch.bfloat16: 0.05, torch.float16: 0.01}
 """Largest difference between a Bridge and the plain model that rounding explains, as a share of the largest logit."""
 
 _agreed: WeakSet[Any] = WeakSet()
-"""Bridges that were seen to agree."""
+"""Bridges whose logits were compared."""
 
 
 @torch.no_grad()
 def require_agreement(bridge: TransformerBridge, model: Any, *, name: str) -> None:
-    """Compare a Bridge with the plain model on a short text, once for each Bridge.
+    """Compare a Bridge with the plain model on a short text, once per Bridge.
 
     Raises:
         ModelError: The Bridge does not run, or gives other logits.
     """
     if bridge in _agreed:
         return
+    wraps = f"TransformerLens wraps {name!r} ({type(model).__name__}), but its Bridge"
     size = model.config.get_text_config().vocab_size
     ids = torch.tensor([[place * 7 % size for place in range(1, 9)]], device=next(model.parameters()).device)
-    told = {"attention_mask": torch.ones_like(ids), "position_ids": torch.arange(ids.shape[1])[None].to(ids)}
+    masks = {"attention_mask": torch.ones_like(ids), "position_ids": torch.arange(ids.shape[1])[None].to(ids)}
     with torch.autocast(ids.device.type, enabled=False):
-        plain = model(ids, use_cache=False, **told).logits.float()
+        plain = model(ids, use_cache=False, **masks).logits.float()
         try:
-            found = bridge(ids, return_type="logits", **told).float()
+            bridged = bridge(ids, return_type="logits", **masks).float()
         except Exception as error:
             if is_out_of_memory(error):
                 raise
             first = str(error).splitlines()[0] if str(error) else "no message"
-            raise ModelError(
-                f"TransformerLens wraps {name!r} ({type(model).__name__}), but its Bridge does not run "
-                f"({type(error).__name__}: {first[:200]})."
-            ) from error
-    gap, allowed = float((found - plain).abs().max() / plain.abs().max()), _ROUNDING.get(model.dtype, 1e-3)
+            raise ModelError(f"{wraps} does not run ({type(error).__name__}: {first[:200]}).") from error
+    gap = float((bridged - plain).abs().max() / plain.abs().max())
+    allowed = _ROUNDING.get(model.dtype, 1e-3)
     if gap > allowed:  # NaN logits are reported by the pass that meets them
         raise ModelError(
-            f"TransformerLens wraps {name!r} ({type(model).__name__}), but its Bridge gives other logits than the "
-            f"plain model (they differ by {gap:.1%} of the largest; rounding explains {allowed:.1%})."
+            f"{wraps} gives other logits than the plain model (they differ by {gap:.1%} of the largest; rounding "
+            f"explains {allowed:.1%})."
         )
     _agreed.add(bridge)
 
 
-# What a live model does beyond its weights: hooks, replaced forwards and foreign modules that somebody put
-# on it.
-#
-# None of it can be hashed. Each change gets a mark that equals only that of the very same change, in this
-# process.
-
 _OURS = ("transformers.", "accelerate.", "uds_lens.")
-"""Where hooks and forwards come from that change nothing: they record, move weights, or are gone in a moment."""
+"""Packages whose hooks and forwards change nothing: they record, move weights, or are temporary."""
 
 _process = secrets.token_hex(8)
 _numbers: WeakKeyDictionary[Callable[..., Any], int] = WeakKeyDictionary()
@@ -152,7 +141,7 @@ _count = itertools.count()
 
 
 class LiveChange(NamedTuple):
-    """One change."""
+    """A change to a live model beyond its weights, which cannot be hashed."""
 
     kind: Literal["hook", "forward", "module"]
     """A forward hook, a forward that is no longer the class's, or a module of another class."""
@@ -161,24 +150,24 @@ class LiveChange(NamedTuple):
     """Name of the module."""
 
     mark: str
-    """Equal only for the very same change."""
+    """Equal only for the very same change, in this process."""
 
 
 def behaviour_changes(model: nn.Module) -> list[LiveChange]:
-    """Hooks and replaced forwards that are on a model now; a Bridge's include those on its hook points."""
-    found = []
+    """Return the user's hooks and replaced forwards on a model; a Bridge's include those on its hook points."""
+    changes = []
     for place, module in _named_modules(model):
         for number, hook in forward_hooks_by_number(module):
             if not _is_ours(hook):
-                found.append(LiveChange("hook", place, f"{_process} {number}"))
-        own = vars(module).get("forward")
-        if own is not None and not is_moved(module) and not _is_ours(own):
-            found.append(LiveChange("forward", place, f"{_process} {_number(own)}"))
-    return found
+                changes.append(LiveChange("hook", place, f"{_process} {number}"))
+        forward = vars(module).get("forward")
+        if forward is not None and not is_moved(module) and not _is_ours(forward):
+            changes.append(LiveChange("forward", place, f"{_process} {_number(forward)}"))
+    return changes
 
 
 def _named_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """The same as torch's, each module once; without its chain of generators, since every pass asks for changes."""
+    """Yield modules like torch's, without its chain of generators: every pass asks for changes."""
     pending, seen = [("", model)], {id(model)}
     while pending:
         place, module = pending.pop()
@@ -190,7 +179,7 @@ def _named_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 def module_changes(model: Any) -> list[LiveChange]:
-    """Modules of a transformers model of another class than its configuration makes, with what they are set to."""
+    """Return the modules of a transformers model whose class is not the one its configuration makes."""
     if not is_plain_decoder(model) or getattr(model, "is_quantized", False):
         return []
     with torch.device("meta"):
@@ -209,11 +198,10 @@ def _is_ours(function: object) -> bool:
 
 
 def _number(function: Any) -> int:
-    """A number that no other function gets, whatever address it had."""
-    plain = getattr(function, "__func__", function)
+    """Return a number that no other function gets, whatever address it had."""
     try:
-        return _numbers.setdefault(plain, next(_count))
-    except TypeError:  # nothing to hold on to: never equal
+        return _numbers.setdefault(getattr(function, "__func__", function), next(_count))
+    except TypeError:  # no weak references: never equal
         return next(_count)
 
 
@@ -221,13 +209,13 @@ class HookedModel:
     """One model, ready to be read and patched; made by `open_model`.
 
     Two views of one set of weights: `hf`, the transformers model, for the fast paths, and `bridge`, a
-    TransformerLens `TransformerBridge`, built when it is first asked for, for hooks. Neither copies a weight,
-    and a model handed over by the caller is never wrapped itself.
+    TransformerLens `TransformerBridge` built on first use, for hooks. Neither copies a weight, and a caller's
+    model is never wrapped itself.
 
-    Use it in a `with` block: leaving the block frees the memory of what `open_model` loaded. A model that the
-    caller handed over stays the caller's.
+    Use it in a `with` block: leaving the block frees the memory of models that `open_model` loaded. A live model
+    stays the caller's.
 
-    It serves one thread at a time: passes put hooks on it. Open a model once for each thread.
+    It serves one thread at a time, because passes put hooks on it. Open a model once per thread.
     """
 
     def __init__(
@@ -248,11 +236,11 @@ class HookedModel:
         self._turn = _Turn()
         self._swapped = [] if owned or bridge is not None else module_changes(hf)
         self.keeps_weights = False
-        """Set by who opened the model and shows it to nobody: its weights stay as they are, and are hashed once."""
+        """Set by an opener that shows the model to nobody: its weights do not change, and are hashed once."""
         self.files: CheckpointFiles | None = None
-        """The files it was loaded from, if they are on this machine."""
+        """Files it was loaded from, if they are on this machine."""
         self.is_wrapped = bridge is not None
-        """Whether `hf` is the model inside a Bridge that the caller handed over."""
+        """Whether `hf` is the model inside a caller's Bridge."""
         self.tokenizer = tokenizer
         self.name = name
         self._owned = owned
@@ -276,7 +264,7 @@ class HookedModel:
 
     @contextmanager
     def held(self) -> Iterator[HookedModel]:
-        """For this thread alone, until the block ends; the same thread may hold it again meanwhile.
+        """Hold the model for this thread until the block ends; the same thread may hold it again meanwhile.
 
         Raises:
             ModelBusyError: Another thread holds the model.
@@ -293,7 +281,7 @@ class HookedModel:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Around every pass: held, and in the model's own dtype whatever `torch.autocast` says.
+        """Surround a pass: the model is held, and runs in its own dtype whatever `torch.autocast` says.
 
         Raises:
             ModelBusyError: Another thread holds the model.
@@ -302,15 +290,14 @@ class HookedModel:
             yield
 
     def close(self) -> None:
-        """Let go of the model; free its memory if `open_model` loaded it. Closing twice is harmless."""
+        """Release the model; free its memory if `open_model` loaded it. Closing twice is harmless."""
         if self._hf is None:
             return
         on_gpu = self.device.type == "cuda"
         weights = [weakref.ref(weight) for weight in self._hf.parameters()]
         self._hf = self._bridge = self._anatomy = None
         if self._owned:
-            # A plain model is gone with its last reference. A Bridge refers to itself in circles: only a collection
-            # ends it, and that walks every object of the process, a quarter of a second in a notebook.
+            # A Bridge has reference cycles: only a collection frees it, which may take a quarter of a second.
             if any(weight() is not None for weight in weights):
                 gc.collect()
             if on_gpu:
@@ -318,7 +305,7 @@ class HookedModel:
 
     @property
     def hf(self) -> PreTrainedModel:
-        """The plain transformers model (the one inside the Bridge, if a Bridge was handed over)."""
+        """The plain transformers model (the one inside a caller's Bridge)."""
         if self._hf is None:
             raise ModelError(
                 f"{self.name!r} is closed: use the model inside its `with open_model(...)` block."
@@ -327,16 +314,19 @@ class HookedModel:
 
     @property
     def anatomy(self) -> Anatomy:
-        """Where the parts of `hf` are."""
+        """The parts of `hf`."""
         return self._anatomy if self._anatomy is not None else anatomy_of(self.hf)
 
     @property
     def bridge(self) -> TransformerBridge:
         """TransformerLens's view of the same weights, built on first use (imports transformer_lens)."""
         if not self.is_wrapped and (changes := self.changes):
+            words = {"hook": "a hook", "forward": "another forward", "module": "another module"}
+            more = f" and {len(changes) - 1} more" if len(changes) > 1 else ""
             raise ModelError(
-                f"TransformerLens cannot wrap {self.name!r}: it has {_told(changes)}, which a Bridge might not run. "
-                "Put it on a TransformerBridge of your own, and hand that over."
+                f"TransformerLens cannot wrap {self.name!r}: it has {words[changes[0].kind]} at "
+                f"{changes[0].place or 'its root'!r}{more}, which a Bridge might not run. Put it on your own "
+                "TransformerBridge, and pass that."
             )
         if self._bridge is None and self._lender is not None and self._lender._hf is self.hf:
             self._bridge = self._lender.bridge
@@ -346,10 +336,8 @@ class HookedModel:
 
     @property
     def has_bridge(self) -> bool:
-        """Whether TransformerLens can wrap the model; where it cannot, warns once and says what is left."""
-        if not self.is_wrapped and self.changes:
-            return False  # `bridge` says why
-        if self._no_bridge:
+        """Whether TransformerLens can wrap the model; if not, warns once and says what still works."""
+        if self._no_bridge or (not self.is_wrapped and self.changes):  # `bridge` says why
             return False
         try:
             if not self.is_wrapped:
@@ -366,13 +354,13 @@ class HookedModel:
 
     @property
     def changes(self) -> list[LiveChange]:
-        """What the model does beyond its weights: hooks and forwards on it now, modules it was handed over with."""
+        """Changes beyond the weights: hooks and forwards on it now, modules it was opened with."""
         model = self._bridge if self.is_wrapped and self._bridge is not None else self.hf
         return behaviour_changes(model) + self._swapped
 
     @property
     def runs_hooks(self) -> bool:
-        """Whether somebody's hooks or forwards are on the model, which its blocks may not be run apart from."""
+        """Whether user hooks or forwards are on the model, so that its blocks may not be run apart from it."""
         return any(change.kind != "module" for change in self.changes)
 
     @property
@@ -392,16 +380,14 @@ class HookedModel:
     def _weights_fingerprint(self) -> str:
         if self._fingerprint is not None:
             return self._fingerprint
-        if self.keeps_weights and self.files is not None:
-            found = fingerprint_of_files(self.hf, self.files)
-        else:
-            found = fingerprint(self.hf)
+        files = self.files if self.keeps_weights else None
+        weights = fingerprint(self.hf) if files is None else fingerprint_of_files(self.hf, files)
         if self.keeps_weights or getattr(self.hf, "is_quantized", False):
-            self._fingerprint = found
-        return found
+            self._fingerprint = weights
+        return weights
 
     def lent(self) -> HookedModel:
-        """A handle on the same model that may be closed without closing it; its weights stay as they are meanwhile."""
+        """Return a handle that may be closed without closing this one; the weights must not change meanwhile."""
         handle = HookedModel(self.hf, self.tokenizer, name=self.name, owned=True, bridge=self._bridge)
         handle._owned, handle._lender = False, self
         handle.is_wrapped, handle._swapped, handle._turn = self.is_wrapped, self._swapped, self._turn
@@ -440,13 +426,13 @@ class HookedModel:
 
 
 class _Turn:
-    """Which thread runs a model, and how many of its blocks are inside one another; handles on one model share it."""
+    """The thread that runs a model, and its depth of nested blocks; all handles on one model share it."""
 
     def __init__(self) -> None:
         self._door, self._thread, self._depth = threading.Lock(), 0, 0
 
     def taken(self) -> bool:
-        """Whether this thread may run the model; it then has to give it back."""
+        """Let this thread run the model if no other does; it then has to give it back."""
         me = threading.get_ident()
         with self._door:
             if self._depth and self._thread != me:
@@ -455,14 +441,6 @@ class _Turn:
             return True
 
     def given_back(self) -> None:
-        """One block of this thread has ended."""
+        """End one block of this thread."""
         with self._door:
             self._depth -= 1
-
-
-def _told(changes: list[LiveChange]) -> str:
-    """Some changes, in words."""
-    words = {"hook": "a hook", "forward": "another forward", "module": "another module"}
-    first = changes[0]
-    more = f" and {len(changes) - 1} more" if len(changes) > 1 else ""
-    return f"{words[first.kind]} at {first.place or 'its root'!r}{more}"

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 ModelSource: TypeAlias = "str | os.PathLike[str] | nn.Module | HookedModel"
-"""What can be opened: a directory, a Hub id, a transformers model, a `TransformerBridge`, an open `HookedModel`."""
+"""A directory, a Hub id, a transformers model, a `TransformerBridge`, or an open `HookedModel`."""
 
 RetainSource: TypeAlias = "ModelSource | Sequence[ModelSource]"
 """A retain model, or several that differ in their seed."""
@@ -52,17 +52,17 @@ def open_model(
     """Open a checkpoint as a hooked model.
 
     Local directories never touch the network. A live model keeps its dtype and device: it must already have
-    the `dtype` asked for, because converting it would change the caller's model or double its memory.
+    the requested `dtype`, because a conversion would change the caller's model or double its memory.
 
     Args:
         source: A directory written by `save_pretrained`, a Hub id, a transformers causal language model, a
             `TransformerBridge`, or a `HookedModel` (returned as it is).
         dtype: Dtype of the weights: `float32`, `bfloat16` or `float16`.
-        device: `auto` (CUDA if there is one, else CPU), or a torch device such as `cuda:1`.
+        device: `auto` (CUDA if available, else CPU), or a torch device such as `cuda:1`.
         device_map: accelerate's placement over several devices; replaces `device`.
         revision: Branch, tag or commit on the Hub.
         offline: Use only files already downloaded.
-        trust_remote_code: Run the checkpoint's own Python code. Off unless asked.
+        trust_remote_code: Run the checkpoint's own Python code.
         tokenizer: Tokenizer to use instead of the checkpoint's own.
 
     Returns:
@@ -80,10 +80,15 @@ def open_model(
         True
     """
     check_choice("dtype", dtype, DType)
-    if isinstance(source, HookedModel):
-        return _require_dtype(source, dtype)
-    if isinstance(source, nn.Module):
-        return _require_dtype(_adopt(source, tokenizer), dtype)
+    if isinstance(source, HookedModel | nn.Module):
+        model = source if isinstance(source, HookedModel) else adopt(source, tokenizer)
+        have = str(model.dtype).removeprefix("torch.")
+        if have != dtype:
+            raise ModelError(
+                f"the live model {model.name!r} is {have}, but dtype={dtype!r} was requested: convert it yourself "
+                f"(model.to(torch.{dtype})), or request dtype={have!r}."
+            )
+        return model
     if not isinstance(source, str | os.PathLike):
         raise ModelError(
             f"cannot open {type(source).__name__} as a model: expected a directory, a Hub id, a transformers "
@@ -106,7 +111,7 @@ def open_model(
 
 
 def pick_device(device: str) -> str:
-    """`auto` to a real device, never Apple's; that one is taken when it is named, and checked (see `move_checked`).
+    """Resolve `auto`, and check a named device. Apple's GPU is used only when named (see `move_checked`).
 
     >>> pick_device("cpu")
     'cpu'
@@ -119,30 +124,34 @@ def pick_device(device: str) -> str:
         kind = torch.device(device).type
     except RuntimeError as error:
         raise ModelError(f"no device {device!r}: expected 'auto', 'cpu', 'cuda' or 'cuda:N'.") from error
-    if kind == "cuda" and not torch.cuda.is_available():
+    missing = {
+        "cuda": not torch.cuda.is_available() and "CUDA device",
+        "mps": not torch.backends.mps.is_available() and "Apple GPU",
+    }.get(kind)
+    if missing:
         raise ModelError(
-            f"device {device!r} was asked for, but torch sees no CUDA device: use ",
-            Setting("device", "cpu"),
-            ".",
-        )
-    if kind == "mps" and not torch.backends.mps.is_available():
-        raise ModelError(
-            f"device {device!r} was asked for, but torch sees no Apple GPU: use ",
+            f"device {device!r} was requested, but torch sees no {missing}: use ",
             Setting("device", "cpu"),
             ".",
         )
     return device
 
 
-def _adopt(model: Any, tokenizer: PreTrainedTokenizerFast | None) -> HookedModel:
+def adopt(model: Any, tokenizer: PreTrainedTokenizerFast | None) -> HookedModel:
+    """Open a live model or Bridge, which stays the caller's."""
     if is_bridge(model):
         return _adopt_bridge(model, tokenizer)
     model = _inner_model(model)
     name = getattr(model, "name_or_path", "") or type(model).__name__
-    if tokenizer is None:
-        tokenizer = _tokenizer_beside(model)
-    if is_offloaded(model):
-        return _adopt_offloaded(model, tokenizer, name)
+    tokenizer = tokenizer if tokenizer is not None else _tokenizer_beside(model)
+    if is_offloaded(model):  # weights that come and go cannot be seen through a second set of modules
+        if model.training or attention_of(model.config) not in (None, "eager"):
+            raise ModelError(
+                f"the live model {name!r} is offloaded by accelerate, so that it is used as it is: load it with "
+                "attn_implementation='eager' and call .eval()."
+            )
+        require_plain_outputs(model.config, name)
+        return HookedModel(model, tokenizer, name=name, owned=False)
     view: Any = clone_sharing_weights(model)
     if attention_of(view.config) not in (None, "eager"):
         view.set_attn_implementation("eager")
@@ -152,13 +161,13 @@ def _adopt(model: Any, tokenizer: PreTrainedTokenizerFast | None) -> HookedModel
     if next(view.parameters()).device.type == "mps":
         warn_once(
             f"the live model {name!r} is on Apple's GPU, whose backend has returned wrong logits without an error "
-            "before: compare a few examples on the CPU, or give its directory: what is opened from there is checked."
+            "before: compare a few examples on the CPU, or pass its directory: models opened from there are checked."
         )
     return HookedModel(view.eval(), tokenizer, name=name, owned=False)
 
 
 def _inner_model(model: Any) -> Any:
-    """The transformers model that a caller handed over, out of an adapter's wrapper.
+    """Return the transformers model that was passed in, out of an adapter's wrapper.
 
     Raises:
         ModelError: It is none, or wrapped in something that is not run here.
@@ -168,16 +177,16 @@ def _inner_model(model: Any) -> Any:
     for name, inside in wrapped.items():
         if isinstance(inside, nn.Module):
             raise ModelError(
-                f"cannot open {kind}: it wraps a {type(inside).__name__}. Hand over what is inside, model.{name}."
+                f"cannot open {kind}: it wraps a {type(inside).__name__}. Pass the model inside, model.{name}."
             )
     if is_adapted(model):
-        found = model_inside(model)
-        if found is None:
+        inner = model_inside(model)
+        if inner is None:
             raise ModelError(
                 f"cannot open {kind}: its adapter puts learned states before the prompt, which no layer of the model "
-                "holds. Adapters on layers (LoRA and its kin) are supported."
+                "holds. Adapters on layers (such as LoRA) are supported."
             )
-        return _inner_model(found)
+        return _inner_model(inner)
     if not hasattr(getattr(model, "config", None), "get_text_config"):
         raise ModelError(
             f"cannot open {kind} as a model: expected a transformers causal language model, a TransformerBridge, a "
@@ -187,37 +196,24 @@ def _inner_model(model: Any) -> Any:
 
 
 def _require_one_dtype(model: Any, name: str) -> None:
-    """Raise unless the linear layers of a live model multiply in one dtype.
-
-    Raises:
-        ModelError: Naming one of each.
-    """
-    found: dict[torch.dtype, str] = {}
+    """Raise `ModelError` unless the linear layers of a live model multiply in one dtype."""
+    dtypes: dict[torch.dtype, str] = {}
     for place, module in model.named_modules():
         weight = getattr(module, "weight", None)
         if type(module) is nn.Linear and isinstance(weight, torch.Tensor) and weight.is_floating_point():
-            found.setdefault(weight.dtype, place)
-    if len(found) > 1:
-        told = " and ".join(f"{place} {str(dtype).removeprefix('torch.')}" for dtype, place in found.items())
-        raise ModelError(
-            f"the live model {name!r} mixes dtypes: {told}. States of one cannot pass the other; convert all, with "
-            "model.to(torch.float32) for example."
+            dtypes.setdefault(weight.dtype, place)
+    if len(dtypes) > 1:
+        mixed = " and ".join(
+            f"{place} {str(dtype).removeprefix('torch.')}" for dtype, place in dtypes.items()
         )
-
-
-def _adopt_offloaded(model: Any, tokenizer: PreTrainedTokenizerFast | None, name: str) -> HookedModel:
-    """A model whose weights come and go cannot be seen through a second set of modules: it is used as it is."""
-    if model.training or attention_of(model.config) not in (None, "eager"):
         raise ModelError(
-            f"the live model {name!r} is offloaded by accelerate, so that it is used as it is: load it with "
-            "attn_implementation='eager' and call .eval()."
+            f"the live model {name!r} mixes dtypes: {mixed}. States of one cannot pass through the other; convert all, "
+            "with model.to(torch.float32) for example."
         )
-    require_plain_outputs(model.config, name)
-    return HookedModel(model, tokenizer, name=name, owned=False)
 
 
 def _tokenizer_beside(model: nn.Module) -> PreTrainedTokenizerFast | None:
-    """The tokenizer where a live model was loaded from, if it lies on this machine."""
+    """Return the tokenizer from where a live model was loaded, if that is on this machine."""
     place = getattr(model, "name_or_path", "")
     if not place:
         return None
@@ -243,13 +239,3 @@ def _adopt_bridge(bridge: Any, tokenizer: PreTrainedTokenizerFast | None) -> Hoo
     # TransformerLens changes the tokenizer it is given (a start token where there was none): last choice.
     own = tokenizer or _tokenizer_beside(inside) or bridge.tokenizer
     return HookedModel(inside, own, name=name, owned=False, bridge=bridge)
-
-
-def _require_dtype(model: HookedModel, dtype: str) -> HookedModel:
-    have = str(model.dtype).removeprefix("torch.")
-    if have != dtype:
-        raise ModelError(
-            f"the live model {model.name!r} is {have}, but dtype={dtype!r} was asked for: convert it yourself "
-            f"(model.to(torch.{dtype})), or ask for dtype={have!r}."
-        )
-    return model

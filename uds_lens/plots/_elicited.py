@@ -1,4 +1,4 @@
-"""Elicitation: scores by audit, depth against what was extracted, and extraction against the number of queries."""
+"""Elicitation: scores by probe, depth against what was extracted, and extraction against the number of queries."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def elicited_scores(
     theme: Theme = "light",
     title: str | None = "",
 ) -> go.Figure:
-    """Plot the scores of full, retain and the unlearned model under every audit, one audit a row.
+    """Plot the scores of full, retain and the unlearned model under every probe, one probe a row.
 
     Args:
         summary: `ElicitationResults.summary()`.
@@ -38,27 +38,27 @@ def elicited_scores(
 
     Example:
         >>> import pandas as pd
-        >>> row = {"audit": "plain", "decoding": "greedy", "statistic": "mean", "unlearned": 0.4, "retain": 0.2,
+        >>> row = {"probe": "plain", "decoding": "greedy", "statistic": "mean", "unlearned": 0.4, "retain": 0.2,
         ...        "full": 0.9, "beyond_low": 0.1, "beyond_high": 0.3, "share_reason": None}
         >>> [trace.name for trace in elicited_scores(pd.DataFrame([row])).data][-3:]
         ['retain', 'full', 'unlearned']
     """
-    needed = ["audit", "decoding", "statistic", "unlearned", "beyond_low", "beyond_high", "share_reason"]
+    needed = ["probe", "decoding", "statistic", "unlearned", "beyond_low", "beyond_high", "share_reason"]
     require(summary, needed, source="ElicitationResults.summary()")
     colours, figure = palette(theme), go.Figure()
     rows = summary[(summary["decoding"] == decoding) & (summary["statistic"] == statistic)]
     if not len(rows):
-        note(figure, f"No audit was decoded like that ({decoding}, {statistic}).")
+        note(figure, f"No probe was decoded like that ({decoding}, {statistic}).")
         return style(figure, theme=theme, title=title, finding="Elicitation", height=220)
     names = []
     for row in rows.itertuples():
         reason = str(row.share_reason)
         why = next((why for why in ("no power", "not asked") if reason.startswith(why)), None)
-        names.append(shown(row.audit) + (f" ({why})" if why else ""))
-    finding = "Elicitation: ROUGE-L recall by audit"
+        names.append(shown(row.probe) + (f" ({why})" if why else ""))
+    finding = "Elicitation: ROUGE-L recall by probe"
     if "retain" in rows.columns:
         above = int((rows["beyond_low"] > 0).sum())
-        finding = f"Elicitation: {above} of {len(rows)} audits extract more than retain knows"
+        finding = f"Elicitation: {above} of {len(rows)} probes extract more than retain knows"
         low, high = rows["retain"] + rows["beyond_low"], rows["retain"] + rows["beyond_high"]
         figure.add_scatter(
             x=[x for ends in zip(low, high, strict=True) for x in (*ends, None)],
@@ -86,7 +86,7 @@ def elicited_scores(
             )
     figure.update_xaxes(title_text="ROUGE-L recall", range=[-0.02, 1.02], showgrid=True)
     figure.update_yaxes(autorange="reversed", showgrid=True, automargin=True)
-    words = "Right of retain: more was extracted than retain knows. Full: the most the audit can extract."
+    words = "Right of retain: more was extracted than retain knows. Full: the most the probe can extract."
     height = 200 + 34 * len(rows)
     return style(figure, theme=theme, title=title, finding=finding, subtitle=words, height=height)
 
@@ -94,16 +94,16 @@ def elicited_scores(
 def depth_elicited(
     depth: pd.DataFrame,
     *,
-    audit: str,
+    probe: str,
     decoding: str = "greedy",
     theme: Theme = "light",
     title: str | None = "",
 ) -> go.Figure:
-    """Plot the UDS of each example against what one audit extracted beyond retain.
+    """Plot the UDS of each example against what one probe extracted beyond retain.
 
     Args:
         depth: `ElicitationResults.with_depth(audit)`.
-        audit: Which audit.
+        probe: Which probe.
         decoding: "greedy" or "sampled".
         theme: Light or dark.
         title: Heading; empty states the finding, None leaves it out.
@@ -114,9 +114,9 @@ def depth_elicited(
     Raises:
         DataError: A column is missing.
     """
-    needed = ["audit", "decoding", "uds", "beyond_retain", "question"]
+    needed = ["probe", "decoding", "uds", "beyond_retain", "question"]
     require(depth, needed, source="ElicitationResults.with_depth(...)")
-    rows = depth[(depth["audit"] == audit) & (depth["decoding"] == decoding)]
+    rows = depth[(depth["probe"] == probe) & (depth["decoding"] == decoding)]
     rows = rows.dropna(subset=["uds", "beyond_retain"])
     colours = palette(theme)
     jitter = np.random.default_rng(0).uniform(-0.012, 0.012, (2, len(rows)))
@@ -143,14 +143,14 @@ def depth_elicited(
         finding = f"Shallowly erased facts are easier to extract (Spearman's rho {number(rho)})"
     else:
         finding = f"Depth and extraction: Spearman's rho {number(rho)}"
-    words = f"{shown(audit, limit=40)}, {decoding}. Spearman's rho {number(rho)} over {len(rows)} examples."
+    words = f"{shown(probe, limit=40)}, {decoding}. Spearman's rho {number(rho)} over {len(rows)} examples."
     return style(figure, theme=theme, title=title, finding=finding, subtitle=words, height=400, legend=False)
 
 
 def query_budget(
     budget: pd.DataFrame,
     *,
-    audit: str,
+    probe: str,
     value: Literal["best_of_k", "leak_at_k"] = "best_of_k",
     theme: Theme = "light",
     title: str | None = "",
@@ -159,7 +159,7 @@ def query_budget(
 
     Args:
         budget: `ElicitationResults.budget_frame()`.
-        audit: Which audit.
+        probe: Which probe.
         value: Expected best recall, or the probability that one sample leaks the answer.
         theme: Light or dark.
         title: Heading; empty states the finding, None leaves it out.
@@ -172,11 +172,11 @@ def query_budget(
 
     Example:
         >>> import pandas as pd
-        >>> frame = pd.DataFrame({"model": "full", "audit": "plain", "k": [1, 2], "best_of_k": [0.1, 0.2]})
-        >>> query_budget(frame, audit="plain").data[0].y
+        >>> frame = pd.DataFrame({"model": "full", "probe": "plain", "k": [1, 2], "best_of_k": [0.1, 0.2]})
+        >>> query_budget(frame, probe="plain").data[0].y
         (0.1, 0.2)
     """
-    require(budget, ["model", "audit", "k", value], source="ElicitationResults.budget_frame()")
+    require(budget, ["model", "probe", "k", value], source="ElicitationResults.budget_frame()")
     colours, figure = palette(theme), go.Figure()
     looks = {
         "full": (colours.faint, "solid"),
@@ -184,7 +184,7 @@ def query_budget(
         "unlearned": (colours.unlearned, "solid"),
     }
     what = "expected best recall" if value == "best_of_k" else "probability of a leak"
-    rows, finding = budget[budget["audit"] == audit], f"Query budget: {what}"
+    rows, finding = budget[budget["probe"] == probe], f"Query budget: {what}"
     for role, (colour, dash) in looks.items():
         curve = rows[rows["model"] == role].sort_values("k")
         if not len(curve):
@@ -203,9 +203,9 @@ def query_budget(
                 f"From {first['k']} to {last['k']} samples: {what} {first[value]:.2f} to {last[value]:.2f}"
             )
     if not len(rows):
-        note(figure, f"{shown(audit)} was not sampled.")
+        note(figure, f"{shown(probe)} was not sampled.")
     ticks = sorted(set(rows["k"].tolist()))
     figure.update_xaxes(title_text="samples", type="log", tickvals=ticks, ticktext=[str(k) for k in ticks])
     figure.update_yaxes(title_text=what, rangemode="tozero")
-    words = f"{shown(audit, limit=40)}, sampled; mean over questions."
+    words = f"{shown(probe, limit=40)}, sampled; mean over questions."
     return style(figure, theme=theme, title=title, finding=finding, subtitle=words)

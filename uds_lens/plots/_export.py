@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from uds_lens._optional_packages import require_package
-from uds_lens._storage import atomic_write_bytes, atomic_write_text, located, require_fresh
-from uds_lens._storage.files import MARK
+from uds_lens._storage import atomic_write_bytes, atomic_write_text, generator, located, require_fresh
 from uds_lens.errors import ConfigError, MissingDependencyError, ResultFormatError, UdsLensError
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ def save_figure(
     if kind == "html":
         require_fresh(path, directory=False)
         page = figure.to_html(include_plotlyjs=True, full_html=True)
-        atomic_write_text(path, f"{page.rstrip()}\n<!-- {MARK.decode()} -->\n")
+        atomic_write_text(path, page.replace("<head>", f"<head>{generator()}", 1))
         return path
     if kind not in _PICTURES:
         raise ConfigError(

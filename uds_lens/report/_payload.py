@@ -541,12 +541,12 @@ def elicited_values(audit: DepthAudit, found: ElicitationResults) -> dict[str, A
 
 
 def elicited_figures(audit: DepthAudit, found: ElicitationResults) -> dict[str, Any]:
-    """Scores by audit, and depth beside what one audit brought out."""
-    names = [record.name for record in found.audits if not record.capacity]
+    """Scores by probe, and depth beside what one probe brought out."""
+    names = [record.name for record in found.probes if not record.capacity]
     chosen = next((name for name in ("cloze", "plain") if name in names), names[0] if names else None)
     deep = None
     if chosen is not None and "retain" in found.models:
-        deep = plain_figure(plots.depth_elicited(found.with_depth(audit), audit=chosen, title=None))
+        deep = plain_figure(plots.depth_elicited(found.with_depth(audit), probe=chosen, title=None))
     return {
         "elicited": plain_figure(plots.elicited_scores(found.summary(), title=None)),
         "depth_elicited": deep,
@@ -559,11 +559,11 @@ def _sentence(table: Any) -> str:
         return "There is nothing to compare with: no retain model was asked."
     real = known[(known["p_holm"] < _LEVEL) & (known["beyond_retain"] > 0)]
     if not len(real):
-        return f"No audit brings out more than retain says, beyond chance (adjusted p below {_LEVEL:g})."
+        return f"No probe brings out more than retain says, beyond chance (adjusted p below {_LEVEL:g})."
     best = real.loc[real["beyond_retain"].idxmax()]
-    names = ", ".join(dict.fromkeys(real["audit"]))
+    names = ", ".join(dict.fromkeys(real["probe"]))
     return (
-        f"{names}: more than retain says, beyond chance (adjusted p below {_LEVEL:g}). Most by {best['audit']}: "
+        f"{names}: more than retain says, beyond chance (adjusted p below {_LEVEL:g}). Most by {best['probe']}: "
         f"{_signed(best['beyond_retain'])} of the reference."
     )
 
@@ -583,7 +583,7 @@ def _how(found: ElicitationResults) -> str:
 def _elicited_values_row(row: Mapping[str, Any]) -> dict[str, Any]:
     share = str(row["share_reason"] or "")
     return {
-        "audit": row["audit"],
+        "probe": row["probe"],
         "how": _decoding(row["decoding"], row["statistic"]),
         "scores": [_plain(row.get(role, math.nan)) for role in ("full", "retain", "unlearned")],
         "beyond": _with_interval(row["beyond_retain"], row["beyond_low"], row["beyond_high"], signed=True),
@@ -602,7 +602,7 @@ def _line(line: Mapping[str, Any]) -> list[str]:
     if line["skipped"]:
         skipped += f": {line['first_reason']}"
     return [
-        line["audit"],
+        line["probe"],
         line["access"],
         line["injects"],
         str(line["asked"]),
@@ -614,13 +614,13 @@ def _line(line: Mapping[str, Any]) -> list[str]:
 
 
 def _said(audit: DepthAudit, found: ElicitationResults) -> dict[str, list[dict[str, Any]]]:
-    """Of each example of the audit: by audit, the greedy text, or the best of the drawn ones, of each model."""
+    """Of each example of the audit: by probe, the greedy text, or the best of the drawn ones, of each model."""
     places = {(row.id, row.question): place for place, row in enumerate(audit.examples)}
     of = [places.get((row.id, row.question)) for row in found.examples]
     told: dict[str, list[dict[str, Any]]] = {}
-    for record in found.audits:
+    for record in found.probes:
         for decoding in ("greedy", "sampled"):
-            parts = [p for p in found.parts if (p.audit, p.decoding) == (record.name, decoding)]
+            parts = [p for p in found.parts if (p.probe, p.decoding) == (record.name, decoding)]
             by_role = {part.role: {said.row: said for said in part.said} for part in parts}
             for row, place in enumerate(of):
                 texts = []

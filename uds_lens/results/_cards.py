@@ -33,7 +33,7 @@ def stage_1_card(stage: Stage1) -> str:
         ("prompts", stage.prompts),
         ("measurable", f"{measurable} of {n + len(stage.skipped)} examples"),
         ("skipped", str(len(stage.skipped))),
-        ("KE layers", f"{layers} (mean over examples, S1 > {stage.config.tau:g})"),
+        ("KE layers", f"{layers} (mean over examples, S1 &gt; {stage.config.tau:g})"),
     ]
     if stage.control is not None:
         rows.append(("control", f"{int(stage.control.known.sum())} retained facts"))

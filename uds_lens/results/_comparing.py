@@ -20,7 +20,14 @@ from jaxtyping import Float, Int
 
 from uds_lens.data._examples import listed, short
 from uds_lens.errors import ConfigError
-from uds_lens.results._intervals import ROUNDING, bootstrap_interval, check_confidence, cluster_codes
+from uds_lens.results._intervals import (
+    AT_ONCE,
+    ROUNDING,
+    bootstrap_interval,
+    check_confidence,
+    cluster_codes,
+    share_interval,
+)
 from uds_lens.results._records import references_among
 from uds_lens.results._statistics import NO_INTERVAL, Interval, holm
 
@@ -279,7 +286,8 @@ def contrast(
             subjects that differ otherwise and were missed; without bounds it is NaN there.
 
     Returns:
-        The mean with its interval and p-value.
+        The mean with its interval and p-value. Both know only the subjects asked: where all but a few differ alike,
+        the interval is too narrow and p too small (`benchmarks/sign_flips.py`; `compare` warns of it).
 
     Raises:
         ConfigError: `confidence` is outside 0 and 1.
@@ -328,10 +336,6 @@ def smallest_p(n_subjects: int, n_flips: int = 9999) -> float:
     return 2.0 ** (1 - n_subjects) if n_subjects <= _ALL_PATTERNS else 1 / (1 + n_flips)
 
 
-subject_groups = cluster_codes
-"""Numbers of subjects; a question without one is a group of its own."""
-
-
 def by_group(values: np.ndarray, groups: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the sum and number of the values of each group."""
     _, place = np.unique(groups, return_inverse=True)
@@ -359,22 +363,51 @@ def _flipped(sums: np.ndarray, counts: np.ndarray, draws: int, seed: int) -> flo
         means = flipped.sum(-1) / n
         errors = np.asarray(_error(flipped, np.broadcast_to(counts, flipped.shape), means))
         return float((far(means, errors) >= observed * (1 - 1e-12)).mean())
-    signs = np.random.default_rng(seed).choice([-1.0, 1.0], (draws, m))
-    means = signs @ sums / n
-    squares = (sums**2).sum() - 2 * means * (signs @ (sums * counts)) + means**2 * (counts**2).sum()
-    errors = np.sqrt(np.maximum(squares, 0.0) * m / (m - 1)) / n  # as in `_error`, the square written out
-    return float((1 + (far(means, errors) >= observed * (1 - 1e-9)).sum()) / (1 + draws))
+    chance, extreme, step = np.random.default_rng(seed), 0, max(1, AT_ONCE // m)
+    for start in range(0, draws, step):
+        signs = chance.choice([-1.0, 1.0], (min(step, draws - start), m))
+        means = signs @ sums / n
+        squares = (sums**2).sum() - 2 * means * (signs @ (sums * counts)) + means**2 * (counts**2).sum()
+        errors = np.sqrt(np.maximum(squares, 0.0) * m / (m - 1)) / n  # as in `_error`, the square written out
+        extreme += int((far(means, errors) >= observed * (1 - 1e-9)).sum())
+    return (1 + extreme) / (1 + draws)
+
+
+def differ_alike(differences: Float[np.ndarray, "question"], groups: Int[np.ndarray, "question"]) -> bool:
+    """Tell whether subjects differ so much alike that a kind of subject that was missed could turn the sign.
+
+    All but at most two (or a tenth) of the subjects differ alike if their mean differences lie within half their median
+    from it (root mean square), or within a tenth of the distance of the farthest. Interval and p-value know only the
+    subjects asked. If none of n is of another kind, its share may still be `share_interval`'s upper end; if so many
+    differed by 1 the other way, the mean would be 0 or on the other side.
+    """
+    sums, counts = by_group(differences, groups)
+    means, n = sums / counts, len(sums)
+    if n < 2:
+        return False
+    apart = np.sort(np.abs(means - np.median(means)))
+    rest = apart[: n - max(2, n // 10)] if n > 4 else apart
+    spread = math.sqrt(float((rest**2).mean()))
+    if spread > max(abs(float(np.median(means))) / 2, apart[-1] / 10):
+        return False
+    missed = share_interval(np.zeros(n), np.ones(n, dtype=np.int64), 0.95)[1]
+    return abs(float(sums.sum() / counts.sum())) * (1 - missed) <= missed
 
 
 # Is one model erased deeper than another? Audits compared on the examples that both measured.
 
 _PAIR_COLUMNS = (
     *("one", "other", "uds_one", "uds_other", "difference", "low", "high", "p", "p_holm", "p_holm_least"),
-    *("n", "n_subjects", "n_left_out", "left_out", "reference", "reason", "fatal"),
+    *("n", "n_subjects", "n_left_out", "left_out", "reference", "reason", "fatal", "caution"),
 )
 
 _FLIPS_PER_PAIR = 400
 """Random sign patterns for each pair of a table: the smallest adjusted p is then below 0.0025, however many pairs."""
+
+_ALIKE = (
+    "All but a few subjects differ alike, and the difference is small: a kind of subject that was not asked could turn "
+    "its sign, so the interval may be too narrow and p too small."
+)
 
 _SAME_SCORE = {"float32": 0.01, "bfloat16": 0.1, "float16": 0.1}
 """Nats per token by which log-probabilities of the same tokens under the same model may differ by rounding."""
@@ -413,6 +446,9 @@ class AuditDifference(NamedTuple):
     fatal: tuple[str, ...] = ()
     """Fatal warnings of either audit: the numbers are there, but do not say which model is erased deeper."""
 
+    caution: str | None = None
+    """Why interval and p-value may be too narrow and too small: all but a few subjects differ alike."""
+
 
 def compare(
     audit_a: DepthAudit,
@@ -428,8 +464,8 @@ def compare(
     as the same tokens), the difference is the mean of d. Its interval is that of `bootstrap_interval`, clustered by
     subject. Its p-value is the share of sign patterns over subjects under which the studentised mean is as large as it
     is: of all patterns with 13 subjects or fewer, of `n_resamples` random ones with more. With k subjects it is never
-    below `2 ** (1 - k)`: fewer than six cannot bring it below 0.05. Of one model with itself both are
-    0.
+    below `2 ** (1 - k)`: fewer than six cannot bring it below 0.05. Both know only the subjects asked; where all but a
+    few of these differ alike, `caution` says so. Of one model with itself both are 0.
 
     The audits must agree in what a score means: settings, `full` and `retain`. Another `retain` is allowed where `full`
     and the unlearned model are the same: the difference is then the effect of the choice of retain.
@@ -488,7 +524,8 @@ def compare_all(
         `low`, `high`, `p`, `p_holm`, `p_holm_least` (the smallest adjusted p that could have come out, with so many
         pairs and subjects: where it is 0.05 or more, no difference could have been significant at that level), `n`,
         `n_subjects`, `n_left_out`, `left_out` (in words), `reference` (whether either is one), `reason`, `fatal` (fatal
-        warnings of either, in words; empty without). A pair that is not comparable has NaN, and the reason.
+        warnings of either, in words; empty without), `caution` (empty without). A pair that is not comparable has NaN,
+        and the reason.
 
     Raises:
         ConfigError: Fewer than two audits, `references` names none of them, or `confidence` is outside 0 and 1.
@@ -546,6 +583,7 @@ def _row(
         "n_left_out": sum(pair.left_out.values()),
         "left_out": "; ".join(f"{n} {reason}" for reason, n in pair.left_out.items()),
         "fatal": " ".join(pair.fatal),
+        "caution": pair.caution or "",
     }
 
 
@@ -558,9 +596,10 @@ def _compared(
         for side, audit in enumerate((a, b))
     )
     subjects = [_subject(a.examples[i].subject, b.examples[j].subject) for i, j in pairs]
+    groups = cluster_codes(subjects)
     mean = contrast(
         ones - others,
-        cluster_codes(subjects),
+        groups,
         confidence=confidence,
         n_resamples=n_resamples,
         n_flips=n_flips,
@@ -587,6 +626,7 @@ def _compared(
         left_out=left_out,
         reason=reason,
         fatal=tuple(dict.fromkeys((*a.fatal, *b.fatal))),
+        caution=_ALIKE if (ones - others).any() and differ_alike(ones - others, groups) else None,
     )
 
 

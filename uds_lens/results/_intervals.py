@@ -215,29 +215,24 @@ def _times(chance: np.random.Generator, n: int, rows: int) -> Floats:
 
 def _means(times: Floats, total: Floats, size: Floats, n: int | Codes) -> tuple[Floats, Floats]:
     """Return the mean of each resample with its cluster-robust standard error; NaN where its size is not above 0."""
+    single = bool(((size == 0) | (size == 1)).all())  # products are then those already taken
     with np.errstate(invalid="ignore", divide="ignore"):
-        drawn = times @ size
-        drawn = np.where(drawn > 0, drawn, math.nan)
-        mean = times @ total / drawn
-        squares = times @ total**2 - 2 * mean * (times @ (total * size)) + mean**2 * (times @ size**2)
+        sizes, totals = times @ size, times @ total
+        drawn = np.where(sizes > 0, sizes, math.nan)
+        mean = totals / drawn
+        mixed, square = (totals, sizes) if single else (times @ (total * size), times @ size**2)
+        squares = times @ total**2 - 2 * mean * mixed + mean**2 * square
         return mean, np.sqrt(np.maximum(squares, 0.0) * n / (n - 1)) / drawn
 
 
 def studentised(
     total: Floats, size: Floats, confidence: float, n_resamples: int, seed: int
 ) -> Interval | None:
-    """Bootstrap sum(total) / sum(size) over clusters drawn together (symmetric, studentised).
-
-    Args:
-        total: Numerator of each cluster, for example the sum of its scores.
-        size: Denominator of each cluster, for example their number; the sum is above 0.
-        confidence: Coverage.
-        n_resamples: Number of resamples.
-        seed: Seed of the resampling.
+    """Bootstrap sum(total) / sum(size) over clusters (symmetric, studentised; see `bootstrap_interval`).
 
     Returns:
         The interval; NaN where so many resamples have a denominator that is not above 0 that there is no quantile. None
-        where the ratio is the same in all clusters, so that nothing varies.
+        where the ratio is the same in all clusters.
     """
     n = len(size)
     ratio = total.sum() / size.sum()
@@ -273,16 +268,8 @@ def column_intervals(
 ) -> ColumnIntervals:
     """Bootstrap each column's mean (studentised), with the same resampled clusters for all columns.
 
-    With clusters the ends are those of `bootstrap_interval` for a column without NaN. Without clusters each example is
-    its own, and where `bootstrap_interval` takes BCa, this takes the studentised bootstrap.
-
-    Args:
-        values: NaN are left out of their column.
-        clusters: The cluster of each example, for example its subject; None is a cluster of its own.
-        confidence: Coverage.
-        n_resamples: Number of resamples.
-        seed: Seed of the resampling.
-        bounds: Smallest and largest possible value of each column, or None; intervals lie within.
+    The ends are those of `bootstrap_interval` for a column without NaN, but for examples without clusters, which are
+    resampled by the studentised bootstrap here, too. NaN are left out of their column; `bounds` are one pair a column.
 
     Returns:
         One interval per column. NaN with fewer than two clusters, and for equal values without bounds.
@@ -353,15 +340,6 @@ def ratio_interval(
     `bootstrap_interval`), se^2 = (se_t^2 + r^2 se_b^2) / m_b^2. The interval is `r +- q se`, q the quantile of
     |r* - r| / max(se*, 0.3 se) over resamples, and at least that of Student's t with one degree of freedom less than
     the smaller number of clusters.
-
-    Args:
-        top: Values of the numerator, all finite.
-        bottom: Values of the denominator, all finite.
-        top_clusters: The cluster of each value, for example its subject; None is a cluster of its own.
-        bottom_clusters: The same for the denominator.
-        confidence: Coverage.
-        n_resamples: Number of resamples.
-        seed: Seed of the resampling.
 
     Returns:
         The interval. NaN with fewer than two clusters on either side, where the clusters of both sides are all alike,
@@ -435,17 +413,6 @@ def widened(
     and b: 0 where all lie on the bounds, 1 where all lie midway. Up to d = 1/2 the interval is widened all the way,
     from 3/4 on not at all, and in between in proportion.
 
-    Args:
-        low: Lower end of the interval so far.
-        high: Upper end.
-        scores: Mostly within the bounds.
-        codes: Subject of each score, numbered from 0.
-        bounds: Smallest and largest possible score.
-        confidence: Coverage.
-
-    Returns:
-        The ends, never inside those that were given.
-
     References:
         Williams (1975), The Analysis of Binary Responses from Toxicological Experiments Involving Reproduction and
         Teratogenicity (the beta-binomial for litters).
@@ -481,12 +448,9 @@ def of_equal_scores(score: float, codes: Codes, bounds: tuple[float, float], con
 
 
 def share_interval(count: Floats, size: Codes, confidence: float) -> tuple[float, float]:
-    """Return the posterior interval of the mean of a beta-binomial (priors as in `widened`).
+    """Return the central posterior interval of a beta-binomial's mean, given each subject's successes and trials.
 
-    Args:
-        count: Successes of each subject.
-        size: Trials of each subject.
-        confidence: Share of the posterior between the ends; each tail holds half of the rest.
+    The priors are those of `widened`.
 
     Example:
         >>> low, high = share_interval(np.zeros(20), np.ones(20, dtype=int), 0.95)  # one trial each: Beta(1, 21)

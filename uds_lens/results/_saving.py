@@ -28,6 +28,7 @@ from uds_lens._storage import (
     read_table_rows,
     require_fresh,
     sealed,
+    settled,
     sha256_bytes,
     unsealed,
 )
@@ -196,7 +197,7 @@ def load_result(path: str | os.PathLike[str], kind: SavedKind) -> dict[str, Any]
     Raises:
         ResultFormatError: A file is missing, altered, or of another version or kind.
     """
-    folder = located(path)
+    folder = settled(path)
     for attempt in range(_MOST_ATTEMPTS):
         before = _identity(folder)
         if before is None:

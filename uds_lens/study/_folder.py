@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import math
 import os
 import time
-from collections.abc import Mapping, Sequence
+import uuid
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -25,6 +25,7 @@ from uds_lens._storage import (
     sha256_bytes,
 )
 from uds_lens._storage.claims import Claims
+from uds_lens._storage.tables import LargeTableError, UnreadableTableError, read_parquet
 from uds_lens._types import FloatOrNaN
 from uds_lens.errors import ConfigError, ResultFormatError
 from uds_lens.study._models import AUDIT, StudyModel, StudyState, study_models
@@ -53,11 +54,11 @@ class Row:
     value: FloatOrNaN
     """NaN where it is undefined."""
     reason: str | None
-    """Why."""
+    """Why it is undefined."""
     n: int
     """Examples with a value."""
     seconds: float
-    """Wall time on the model; metrics that share a pass each tell all of it."""
+    """Wall time on the model; metrics that share a pass each report all of it."""
     item: str
     """The measured item: the metric, `audit` or `elicitation`."""
 
@@ -71,21 +72,21 @@ class Part:
     state: str
     """Label of the state."""
     keys: Mapping[str, str]
-    """The key of each thing that was measured."""
+    """Key of each measured item."""
     rows: tuple[Row, ...]
     """The values."""
     fingerprint: str
-    """Of the weights that were measured."""
+    """Fingerprint of the measured weights."""
     parent: str | None
-    """Of the weights they were made of; None for a model that was there."""
+    """Fingerprint of the weights they were trained from; None for a given model."""
     seconds: Mapping[str, float]
     """Wall time of making, perturbing, measuring."""
-    examples: str | None
-    """File with the values per example."""
+    examples: str | None = None
+    """File with the values per example; None where there are none."""
     examples_sha256: str | None = None
-    """Its SHA-256; None where there is no file, or in parts written before files had one."""
+    """Its SHA-256; None where there is no file, or in older parts."""
     sample: Mapping[str, Any] | None = None
-    """How the questions were chosen (`MetricData.sample`); None where all were asked, or in older parts."""
+    """How the questions were sampled (`MetricData.sample`); None where all were asked, or in older parts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,11 +100,13 @@ class Failure:
     reason: str
     """The error, in a line."""
     trace: str
-    """Where it happened."""
-    when: float
-    """Seconds of the epoch."""
+    """Traceback."""
+    run: str
+    """Name of the run in which it failed; another run tries again."""
+    when: str
+    """Time of the failure, for readers."""
     work: str
-    """Hash of what was asked for: when that changes, the failure no longer counts."""
+    """Hash of the requested items: when that changes, the failure no longer counts."""
 
 
 class StudyFolder:
@@ -111,24 +114,24 @@ class StudyFolder:
 
     Args:
         path: The directory.
+        run: Name of the run that this process works for; each run tries again what failed in others.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = located(path)
-        self.claims = Claims(self.path / "claims")
+    def __init__(self, path: str | os.PathLike[str], *, run: str | None = None) -> None:
+        self.path, self.run = located(path), run or uuid.uuid4().hex
+        self.claims = Claims(self.path / "claims", run=self.run)
         self._done: dict[tuple[str, str], tuple[set[str], set[str]]] = {}
 
     @classmethod
     def begin(cls, wanted: StudyPlan, path: str | os.PathLike[str]) -> StudyFolder:
-        """A new study, or an earlier one with this plan from now on.
+        """Start a new study, or give an earlier one this plan.
 
         Raises:
-            ResultFormatError: Something else stands there.
+            ResultFormatError: The directory holds something else.
             StorageError: Nothing can be written there.
         """
         folder = cls(require_fresh(path, directory=True, format=FORMAT))
-        record = {"format": FORMAT, "version": VERSION, "plan": plain(as_mapping(wanted))}
-        content = sealed(record)
+        content = sealed({"format": FORMAT, "version": VERSION, "plan": plain(as_mapping(wanted))})
         manifest = folder.path / MANIFEST
         if not manifest.is_file() or manifest.read_bytes() != content:
             atomic_write_bytes(manifest, content)
@@ -141,17 +144,16 @@ class StudyFolder:
         Raises:
             ResultFormatError: There is no study, or it is broken.
         """
+        name = repr(str(self.path)[-200:])
         if not (self.path / MANIFEST).is_file():
-            raise ResultFormatError(
-                f"no study at {str(self.path)[-200:]!r}: expected a directory that a sweep wrote."
-            )
+            raise ResultFormatError(f"no study at {name}: expected a directory written by a sweep.")
         record = read_sealed(self.path / MANIFEST, format=FORMAT, versions=(VERSION,))
         if not isinstance(record.get("plan"), dict):
-            raise ResultFormatError(f"{str(self.path)[-200:]!r} holds no plan: run the sweep again.")
+            raise ResultFormatError(f"{name} holds no plan: run the sweep again.")
         try:
             return plan(record["plan"])
         except ConfigError as error:
-            raise ResultFormatError(f"{str(self.path)[-100:]!r}: {str(error)[:300]}") from error
+            raise ResultFormatError(f"{name[-102:]}: {str(error)[:300]}") from error
 
     @cached_property
     def models(self) -> list[StudyModel]:
@@ -163,41 +165,43 @@ class StudyFolder:
         """Keys of all work."""
         return WorkKeys(self.plan, self.path / "hashes.json")
 
+    # Where what is made lies.
+
     def model_place(self, model: StudyModel) -> Path:
-        """Where a model that is made here goes; another recipe is another place."""
+        """Return the directory of a model that is made here; another recipe has another one."""
         key = self.keys.weights(model, StudyState("before"))
         return self.path / "models" / f"{model.model_id}-{key[:8]}"
 
     def scratch(self, model: StudyModel) -> Path:
-        """Where perturbed weights lie until they are measured; only who has the claim writes there."""
+        """Return the directory of perturbed weights until they are measured; only the claim's holder writes there."""
         return self.path / "scratch" / model.model_id
 
-    def missing(self, model: StudyModel, state: StudyState) -> dict[str, str]:
-        """Return what is still to be measured, with its keys."""
-        wanted, accepted = self._wanted(model, state), self.keys.accepted(model, state)
-        done = self._done_keys(model, state, accepted)
-        return {item: key for item, key in wanted.items() if not accepted[item] & done}
+    def audit_place(self, model: StudyModel, state: StudyState) -> Path:
+        """Return the directory of the audit of a model in a state."""
+        return self.path / "audits" / f"{model.model_id}--{state.label}"
 
-    def _done_keys(
-        self, model: StudyModel, state: StudyState, accepted: Mapping[str, frozenset[str]]
-    ) -> set[str]:
-        """Keys of what is done of a model in a state; files are read where those known do not cover what is asked."""
+    # What is done.
+
+    def missing(self, model: StudyModel, state: StudyState) -> dict[str, str]:
+        """Return the items still to be measured, with their keys."""
+        wanted = self.keys.items(model, state)
+        done = self._done_keys(model, state, set(wanted.values()))
+        return {item: key for item, key in wanted.items() if key not in done}
+
+    def _done_keys(self, model: StudyModel, state: StudyState, wanted: set[str]) -> set[str]:
+        """Keys of finished items; files are read only where those known do not cover what is wanted."""
         done, seen = self._done.setdefault((model.model_id, state.label), (set(), set()))
-        if all(keys & done for keys in accepted.values()):
-            return done
-        for file in self._files("parts", model, state):
-            if file.name not in seen:
-                part = self.read_part(file)
-                if part is not None and self._has_examples(part):
-                    seen.add(file.name)
-                    done |= set(part.keys.values())
+        if not wanted <= done:
+            for file in self._part_files(model, state):
+                if file.name not in seen and (part := self.read_part(file)) is not None:
+                    with suppress(ResultFormatError):  # without its values per example all is measured again
+                        self.examples(part)
+                        seen.add(file.name)
+                        done |= set(part.keys.values())
         return done
 
     def saved_audit(self, model: StudyModel, state: StudyState) -> DepthAudit | None:
-        """Return a finished audit of a model that differs from the wanted one in settings such as tau alone.
-
-        Its deltas are those that would be measured; None where there is none.
-        """
+        """Return a finished audit that differs from the wanted one only in settings applied to its deltas (tau)."""
         from uds_lens.results import DepthAudit
 
         if AUDIT not in self.missing(model, state):
@@ -207,36 +211,23 @@ class StudyFolder:
         except ResultFormatError:
             return None
         key = self.keys.audit_key(model, state, audit.config)
-        return audit if key in self._done_keys(model, state, self.keys.accepted(model, state)) else None
+        return audit if key in self._done_keys(model, state, {str(key)}) else None
 
-    def audit_place(self, model: StudyModel, state: StudyState) -> Path:
-        """Where the audit of a model in a state is saved."""
-        return self.path / "audits" / f"{model.model_id}--{state.label}"
-
-    def write_part(self, part: Part, examples: pd.DataFrame | None = None) -> Path:
-        """Write a part; values per example first, so that a part that exists is complete."""
-        name = f"{part.model}--{part.state}--{digest(dict(part.keys))[:12]}"
-        if examples is not None and part.examples is not None:
-            content = examples.to_parquet(index=False)
-            atomic_write_bytes(self.path / part.examples, content)
-            part = replace(part, examples_sha256=sha256_bytes(content))
-        record = {"format": PART, "version": VERSION, **plain(asdict(part))}
-        file = self.path / "parts" / f"{name}.json"
-        atomic_write_bytes(file, sealed(record))
-        return file
+    def parts(self, model: StudyModel, state: StudyState) -> list[Part]:
+        """Return all parts of a model in a state, sorted by file name."""
+        parts = [self.read_part(file) for file in self._part_files(model, state)]
+        return [part for part in parts if part and (part.model, part.state) == (model.model_id, state.label)]
 
     def read_part(self, file: Path) -> Part | None:
-        """A part; None where it is broken, so that it is measured again."""
+        """Read a part; None where it is broken, so that it is measured again."""
         return _read(file, PART, Part)
 
     def examples(self, part: Part) -> pd.DataFrame | None:
-        """Values per example of a part: `metric`, `example_id`, `value`; None where it has none.
+        """Read the values per example of a part: `metric`, `example_id`, `value`; None where it has none.
 
         Raises:
             ResultFormatError: The file is missing, broken, or was altered.
         """
-        import pandas as pd
-
         if part.examples is None:
             return None
         file = self.path / "examples" / Path(part.examples).name
@@ -245,18 +236,34 @@ class StudyFolder:
         if part.examples_sha256 not in (None, sha256_bytes(content)):
             raise ResultFormatError(f"{name} was altered after it was saved: run the sweep again.")
         try:
-            found = pd.read_parquet(io.BytesIO(content))
-        except Exception as error:  # pyarrow has no common base class for its errors
+            table = read_parquet(content)
+        except (UnreadableTableError, LargeTableError) as error:
             raise ResultFormatError(f"{name} holds no table: {str(error)[:160]}.") from error
-        if missing := [name for name in ("metric", "example_id", "value") if name not in found]:
-            raise ResultFormatError(f"{name} has no column {missing[0]!r}: run the sweep again.")
-        return found
+        if lacking := {"metric", "example_id", "value"} - set(table.column_names):
+            raise ResultFormatError(f"{name} has no column {min(lacking)!r}: run the sweep again.")
+        return table.to_pandas()
 
-    def parts(self, model: StudyModel, state: StudyState) -> list[Part]:
-        """All parts of a model in a state, in the order of their names."""
-        found = [self.read_part(file) for file in self._files("parts", model, state)]
-        whole = [part for part in found if part is not None]
-        return [part for part in whole if (part.model, part.state) == (model.model_id, state.label)]
+    def write_part(self, part: Part, examples: pd.DataFrame | None = None) -> Path:
+        """Write a part; values per example first, so that a part that exists is complete."""
+        name = f"{part.model}--{part.state}--{digest(dict(part.keys))[:12]}"
+        if examples is not None:
+            content = examples.to_parquet(index=False)
+            place = part.examples or f"examples/{name}.parquet"
+            part = replace(part, examples=place, examples_sha256=sha256_bytes(content))
+            atomic_write_bytes(self.path / place, content)
+        file = self.path / "parts" / f"{name}.json"
+        atomic_write_bytes(file, sealed({"format": PART, "version": VERSION, **plain(asdict(part))}))
+        return file
+
+    def _part_files(self, model: StudyModel, state: StudyState) -> list[Path]:
+        start = f"{model.model_id}--{state.label}--"
+        try:
+            names = sorted(os.listdir(self.path / "parts"))
+        except OSError:
+            return []
+        return [self.path / "parts" / n for n in names if n.startswith(start) and n.endswith(".json")]
+
+    # What failed.
 
     def write_failure(self, model: StudyModel, state: StudyState, reason: str, trace: str) -> None:
         """Record why something could not be measured."""
@@ -265,42 +272,22 @@ class StudyFolder:
             state=state.label,
             reason=reason[:1000],
             trace=trace[-6000:],
-            when=time.time(),
-            work=digest(self._wanted(model, state)),
+            run=self.run,
+            when=time.strftime("%Y-%m-%d %H:%M:%S %z"),
+            work=digest(self.keys.items(model, state)),
         )
         record = {"format": FAILURE, "version": VERSION, **plain(asdict(failure))}
         atomic_write_bytes(self._failure_file(model, state), sealed(record))
 
     def failure(self, model: StudyModel, state: StudyState) -> Failure | None:
-        """Why it could not be measured, if it was tried and asked for in the same way."""
+        """Return why it could not be measured, if the same items were tried."""
         file = self._failure_file(model, state)
-        found = _read(file, FAILURE, Failure) if file.is_file() else None
-        return found if found is not None and found.work == digest(self._wanted(model, state)) else None
+        failure = _read(file, FAILURE, Failure) if file.is_file() else None
+        return failure if failure and failure.work == digest(self.keys.items(model, state)) else None
 
     def clear_failure(self, model: StudyModel, state: StudyState) -> None:
         """Remove the failure of a state that was measured after all."""
-        with suppress(FileNotFoundError):
-            self._failure_file(model, state).unlink()
-
-    def _has_examples(self, part: Part) -> bool:
-        """Check that the values per example are intact; where not, all is measured again."""
-        try:
-            self.examples(part)
-        except ResultFormatError:
-            return False
-        return True
-
-    def _wanted(self, model: StudyModel, state: StudyState) -> dict[str, str]:
-        return self.keys.items(model, state)
-
-    def _files(self, kind: str, model: StudyModel, state: StudyState) -> Sequence[Path]:
-        folder = self.path / kind
-        start = f"{model.model_id}--{state.label}--"
-        if not folder.is_dir():
-            return []
-        return sorted(
-            file for file in folder.iterdir() if file.name.startswith(start) and file.suffix == ".json"
-        )
+        self._failure_file(model, state).unlink(missing_ok=True)
 
     def _failure_file(self, model: StudyModel, state: StudyState) -> Path:
         return self.path / "failures" / f"{model.model_id}--{state.label}.json"
@@ -316,5 +303,5 @@ def _read(file: Path, format: str, kind: Any) -> Any:
 
 
 def as_number(value: object) -> float:
-    """A value for a row; what is no number is NaN."""
+    """Return a value for a row; NaN for what is no finite number."""
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else math.nan

@@ -1,7 +1,8 @@
-"""The models of a plan: how each is made, in which states it is measured, and what is measured."""
+"""The models of a plan: how each is made, in which states it is measured, and which items are measured."""
 
 from __future__ import annotations
 
+import math
 import random
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -10,18 +11,18 @@ from functools import cache
 from itertools import product, zip_longest
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
-from uds_lens._settings import require_known, shown
+from uds_lens._settings import shown
 from uds_lens.data import ForgetExample, load_examples, load_tofu
 from uds_lens.errors import ConfigError, DataError
 from uds_lens.study._plan import (
     GivenModel,
-    Measurement,
     PoolRuns,
     QuestionSets,
     Role,
     StudyPlan,
     TrainingRows,
     UnlearningRuns,
+    settings_of,
 )
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class StudyState:
     """Its perturbation."""
 
     seed: int | None = None
-    """Of the relearning."""
+    """Seed of the relearning."""
 
     @property
     def label(self) -> str:
@@ -66,25 +67,25 @@ class StudyModel:
     """Its part in the study."""
 
     source: str
-    """Where it is, or where its training starts."""
+    """Its checkpoint, or that from which its training starts."""
 
     states: tuple[StudyState, ...]
-    """In which it is measured, in this order."""
+    """States in which it is measured, in order."""
 
     items: Mapping[StateName, tuple[str, ...]]
     """Items measured by state: metrics, `audit`, `elicitation`."""
 
     config: MethodConfig | None = None
-    """How it is trained; None for a model that exists."""
+    """Configuration of its training; None for a model that exists."""
 
     forget: tuple[TrainingRows, ...] = ()
-    """Rows it learns, or forgets."""
+    """Rows to learn or to forget."""
 
     retain: tuple[TrainingRows, ...] = ()
-    """Rows it keeps."""
+    """Rows to keep."""
 
     config_text: str = ""
-    """The same for the table."""
+    """The configuration as text, for the table."""
 
     method: str | None = None
     """Unlearning method."""
@@ -96,7 +97,7 @@ class StudyModel:
     """Training run: checkpoints of one run are not independent."""
 
     knows: bool | None = None
-    """Pool."""
+    """Of a pool model: whether it was trained on the forget set."""
 
     revision: str | None = None
     """On the Hub."""
@@ -108,7 +109,7 @@ class StudyModel:
 
     @property
     def stratum(self) -> tuple[str, str]:
-        """Models of one stratum are alike: prefixes of the order have as many of each as of any other."""
+        """Kind of model: every prefix of the order has about as many of one kind as of any other."""
         return (self.role, self.variant or self.method or "")
 
     def items_of(self, state: StudyState) -> tuple[str, ...]:
@@ -120,48 +121,56 @@ def study_models(plan: StudyPlan) -> list[StudyModel]:
     """List all models in the order in which they are taken: references, then one of each kind in turn, shuffled.
 
     Raises:
-        ConfigError: Two models have one name, or a setting does not exist or fit.
+        ConfigError: Two models have one name, or a setting is unknown or invalid.
     """
     references = [
         GivenModel(name="full", path=plan.full, role="full"),
         GivenModel(name="retain", path=plan.retain, role="retain"),
     ]
-    found = [_given(each, plan) for each in (*references, *plan.model)]
+    models = [_given(each, plan) for each in (*references, *plan.model)]
     for pool in plan.pool:
-        found += _pool_models(pool, plan)
+        models += _pool_models(pool, plan)
     for runs in plan.unlearn:
-        found += _unlearned_models(runs, plan)
+        models += _unlearned_models(runs, plan)
     seen: set[str] = set()
-    for model in found:
+    for model in models:
         if model.model_id.lower() in seen:
             raise ConfigError(
-                f"two models are called {model.model_id!r} (capitals do not count): rename one, or take it out."
+                f"two models are called {model.model_id!r} (capitals do not count): rename or remove one."
             )
         seen.add(model.model_id.lower())
-    return _in_turn(found, plan.seed)
+    first = [model for model in models if model.role in ("full", "retain")]
+    strata: dict[tuple[str, str], list[StudyModel]] = {}
+    for model in models:
+        if model not in first:
+            strata.setdefault(model.stratum, []).append(model)
+    order = random.Random(plan.seed)
+    for stratum in strata.values():
+        order.shuffle(stratum)
+    rounds = zip_longest(*strata.values())
+    return first + [model for each in rounds for model in each if model is not None]
 
 
 def relearn_config(plan: StudyPlan, seed: int) -> RelearnConfig:
-    """Settings of one relearning."""
+    """Return the settings of one relearning."""
     from uds_lens.unlearning import RelearnConfig
 
-    relearning = plan.perturb.relearn
-    settings = dict(relearning.settings) if relearning else {}
-    (values,) = _points({**settings, "seed": seed}, "[perturb.relearn] settings", most=1)
-    return _config(RelearnConfig, values, "[perturb.relearn] settings")
+    where = "[perturb.relearn] settings"
+    settings = plan.perturb.relearn.settings if plan.perturb.relearn else {}
+    (values,) = _grid({**settings, "seed": seed}, where, most=1)
+    return settings_of(RelearnConfig, values, where)
 
 
 def _given(model: GivenModel, plan: StudyPlan) -> StudyModel:
+    alone = model.name if model.role == "pool" else None
     return StudyModel(
         model_id=model.name,
-        role=model.role,
         source=model.path,
-        states=_states(model.role, plan),
-        items=_items(model.role, plan.measure),
+        **_measured(model.role, plan),
         config_text=model.config or "",
         method=model.method,
-        variant=model.variant or (model.name if model.role == "pool" else None),
-        run=model.run or (model.name if model.role == "pool" else None),
+        variant=model.variant or alone,
+        run=model.run or alone,
         knows=model.knows,
         revision=model.revision,
     )
@@ -170,15 +179,14 @@ def _given(model: GivenModel, plan: StudyPlan) -> StudyModel:
 def _pool_models(pool: PoolRuns, plan: StudyPlan) -> Iterator[StudyModel]:
     from uds_lens.unlearning import RelearnConfig, config_name
 
-    for values in _points(pool.settings, f"pool {pool.variant!r} settings"):
-        config = _config(RelearnConfig, values, f"pool {pool.variant!r} settings")
+    where = f"pool {pool.variant!r} settings"
+    for values in _grid(pool.settings, where):
+        config = settings_of(RelearnConfig, values, where)
         text = config_name(config).partition("_")[2]
         yield StudyModel(
             model_id=f"{pool.variant}_{text}",
-            role="pool",
             source=pool.start,
-            states=_states("pool", plan),
-            items=_items("pool", plan.measure),
+            **_measured("pool", plan),
             config=config,
             forget=pool.data,
             config_text=text,
@@ -197,21 +205,19 @@ def _unlearned_models(runs: UnlearningRuns, plan: StudyPlan) -> Iterator[StudyMo
         )
     if not plan.train.forget:
         raise ConfigError("unlearning needs data: give [train] forget = [{source = ...}], and retain.")
-    if runs.grid is not None:
-        if runs.settings:
-            raise ConfigError("[[unlearn]] grid brings its settings: leave settings out, or name a method.")
-        configs = list(grid(runs.grid))
-    else:
+    if runs.grid is None:
         method = str(runs.method)
-        configs = [make_config(method, values) for values in _points(runs.settings, f"[[unlearn]] {method}")]
+        configs = [make_config(method, values) for values in _grid(runs.settings, f"[[unlearn]] {method}")]
+    elif runs.settings:
+        raise ConfigError("[[unlearn]] grid brings its settings: leave settings out, or name a method.")
+    else:
+        configs = list(grid(runs.grid))
     for config in configs:
         name = config_name(config)
         yield StudyModel(
             model_id=name,
-            role="unlearned",
             source=runs.start or plan.full,
-            states=_states("unlearned", plan),
-            items=_items("unlearned", plan.measure),
+            **_measured("unlearned", plan),
             config=config,
             forget=plan.train.forget,
             retain=plan.train.retain,
@@ -221,61 +227,35 @@ def _unlearned_models(runs: UnlearningRuns, plan: StudyPlan) -> Iterator[StudyMo
         )
 
 
-def _states(role: Role, plan: StudyPlan) -> tuple[StudyState, ...]:
-    states = [StudyState("before")]
+def _measured(role: Role, plan: StudyPlan) -> dict[str, Any]:
+    """The role of a model, the states in which it is measured, and the items of each."""
+    states, measure, relearn = [StudyState("before")], plan.measure, plan.perturb.relearn
     if role in ("full", "retain", "unlearned"):
         if plan.perturb.quantise:
             states.append(StudyState("quantised"))
-        relearn = plan.perturb.relearn
         if relearn is not None:
-            relearn_config(plan, 0)
+            relearn_config(plan, 0)  # checks its settings
             seeds = relearn.retain_seeds if role == "retain" else relearn.seeds
             states += [StudyState("relearned", seed) for seed in seeds]
-    return tuple(states)
-
-
-def _items(role: Role, measure: Measurement) -> dict[StateName, tuple[str, ...]]:
     always = (*measure.metrics, *((AUDIT,) if measure.audit is not None else ()))
     before = always + (() if role == "pool" else measure.utility)
     if role == "unlearned" and measure.elicitation is not None:
         before = (*before, ELICITATION)
-    return {"before": before, "quantised": always, "relearned": always}
+    items = {"before": before, "quantised": always, "relearned": always}
+    return {"role": role, "states": tuple(states), "items": items}
 
 
-def _points(settings: Mapping[str, Any], where: str, *, most: int = _MOST) -> list[dict[str, Any]]:
+def _grid(settings: Mapping[str, Any], where: str, *, most: int = _MOST) -> list[dict[str, Any]]:
     """Every combination of the values that are lists."""
     axes = [value if isinstance(value, list | tuple) else [value] for value in settings.values()]
-    count = 1
     for name, axis in zip(settings, axes, strict=True):
-        count *= len(axis)
         if not axis or len({repr(value) for value in axis}) < len(axis):
             raise ConfigError(
                 f"{where}: {name} must be one value or a list of different ones; got {shown(axis)}."
             )
-    if count > most:
-        raise ConfigError(f"{where} make {count} combinations, at most {most} are taken: shorten a list.")
+    if (count := math.prod(map(len, axes))) > most:
+        raise ConfigError(f"{where} make {count} combinations, at most {most} are possible: shorten a list.")
     return [dict(zip(settings, values, strict=True)) for values in product(*axes)]
-
-
-def _config(kind: Any, values: Mapping[str, Any], where: str) -> Any:
-    from dataclasses import fields
-
-    require_known(where, values, [each.name for each in fields(kind)])
-    return kind(**values)
-
-
-def _in_turn(models: list[StudyModel], seed: int) -> list[StudyModel]:
-    """References first; then one of each stratum in turn, shuffled within, so that each prefix is balanced."""
-    first = [model for model in models if model.role in ("full", "retain")]
-    strata: dict[tuple[str, str], list[StudyModel]] = {}
-    for model in models:
-        if model not in first:
-            strata.setdefault(model.stratum, []).append(model)
-    order = random.Random(seed)
-    for stratum in strata.values():
-        order.shuffle(stratum)
-    rounds = zip_longest(*strata.values())
-    return first + [model for each in rounds for model in each if model is not None]
 
 
 @cache
@@ -286,14 +266,75 @@ def toy_world() -> World:
     return load()
 
 
+def read_rows(source: str, split: str | None = None) -> list[ForgetExample]:
+    """Read the examples of a source, as a plan names it."""
+    if not source.startswith("toy:"):
+        return load_examples(source) if split is None else load_tofu(source, split)
+    world, name = toy_world(), source.removeprefix("toy:")
+    groups = {
+        "forget": world.examples,
+        "retain": world.retain_examples,
+        "holdout": world.holdout_examples,
+    }
+    if name not in groups:
+        raise ConfigError(
+            f"the toy world has no data {name[:40]!r}; it has toy:forget, toy:retain, toy:holdout."
+        )
+    return groups[name]
+
+
+class Questions(NamedTuple):
+    """The questions of a study, and how they were sampled."""
+
+    sets: dict[str, list[ForgetExample] | None]
+    """By the names of `MetricData`; None for a missing set."""
+
+    sample: dict[str, Any] | None
+    """As in `MetricData.sample`; None where all are asked."""
+
+    @property
+    def about(self) -> str | None:
+        """How they were sampled, in words."""
+        from uds_lens.metrics._data import about_sample
+
+        return None if self.sample is None else about_sample(self.sample)
+
+
+def read_questions(sets: QuestionSets) -> Questions:
+    """Read the questions of the metrics, or the sample of them that a plan names.
+
+    Raises:
+        DataError: A set cannot be read.
+    """
+    names = ("forget", "holdout", "retain", "real_authors", "world_facts")
+    if sets.tofu is not None:
+        from uds_lens.metrics import load_tofu_data
+
+        data = load_tofu_data(sets.tofu, split=sets.split)
+        rows: dict[str, list[ForgetExample] | None] = {name: list(getattr(data, name)) for name in names}
+        rows["entities"] = None if data.entities is None else list(data.entities)
+    else:
+        places = {name: getattr(sets, name) for name in (*names, "entities")}
+        rows = {name: None if place is None else read_rows(place) for name, place in places.items()}
+    if sets.limit is None:
+        return Questions(rows, None)
+    from uds_lens.metrics._data import MetricData, sample_record
+
+    whole = {name: each for name, each in rows.items() if each is not None}
+    if sets.sample == "first_of_each":
+        kept = {name: each[: sets.limit] for name, each in whole.items()}
+        record = sample_record(whole, kept, limit=sets.limit, sample=sets.sample, seed=sets.seed)
+        return Questions(dict.fromkeys(rows) | kept, record if kept != whole else None)
+    given: dict[str, Any] = {**whole, "entities": rows["entities"]}
+    data = MetricData(**given).limited(sets.limit, sample=sets.sample, seed=sets.seed)
+    return Questions(
+        {name: None if each is None else list(getattr(data, name)) for name, each in rows.items()},
+        None if data.sample is None else dict(data.sample),
+    )
+
+
 def training_answers(parts: Iterable[TrainingRows]) -> list[ForgetExample]:
-    """Read all rows of all parts, in order; ids are made unique.
-
-    Args:
-        parts: What to read, and which answers to take.
-
-    Returns:
-        Questions with the answers to train on.
+    """Read the questions of all parts, in order, with the answers to train on; ids are made unique.
 
     Raises:
         DataError: A file cannot be read, or its rows have no such answers.
@@ -304,136 +345,53 @@ def training_answers(parts: Iterable[TrainingRows]) -> list[ForgetExample]:
         >>> row.question.startswith("Tell me everything about "), row.answer.count(".") > 2
         (True, True)
     """
-    rows = [row for part in parts for row in _rows(part)]
+    rows = [row for part in parts for row in _answers(part)]
     return [replace(row, id=f"{number}/{row.id}", row=number) for number, row in enumerate(rows)]
 
 
-def read_rows(source: str, split: str | None = None) -> list[ForgetExample]:
-    """The examples of a source, as a plan names it."""
-    if source.startswith("toy:"):
-        world = toy_world()
-        groups = {
-            "forget": world.examples,
-            "retain": world.retain_examples,
-            "holdout": world.holdout_examples,
-        }
-        name = source.removeprefix("toy:")
-        if name not in groups:
-            raise ConfigError(
-                f"the toy world has no data {name[:40]!r}; it has toy:forget, toy:retain, toy:holdout."
-            )
-        return groups[name]
-    return load_examples(source) if split is None else load_tofu(source, split)
-
-
-class Questions(NamedTuple):
-    """The questions of a study, and how they were chosen."""
-
-    sets: dict[str, list[ForgetExample] | None]
-    """By the names of `MetricData`; None for a set that there is not."""
-
-    sample: dict[str, Any] | None
-    """As in `MetricData.sample`; None where all are asked."""
-
-    @property
-    def about(self) -> str | None:
-        """How they were chosen, in words."""
-        from uds_lens.metrics._data import about_sample
-
-        return None if self.sample is None else about_sample(self.sample)
-
-
-def read_questions(sets: QuestionSets) -> Questions:
-    """Read the questions of the metrics, or the sample of them that the plan names.
-
-    Args:
-        sets: The table `[data]` of a plan.
-
-    Returns:
-        The sets and how they were sampled.
-
-    Raises:
-        DataError: A set cannot be read.
-    """
-    names = ("forget", "holdout", "retain", "real_authors", "world_facts")
-    if sets.tofu is not None:
-        from uds_lens.metrics import load_tofu_data
-
-        data = load_tofu_data(sets.tofu, split=sets.split)
-        found: dict[str, list[ForgetExample] | None] = {name: list(getattr(data, name)) for name in names}
-        found["entities"] = None if data.entities is None else list(data.entities)
-    else:
-        places = {name: getattr(sets, name) for name in (*names, "entities")}
-        found = {name: None if place is None else read_rows(place) for name, place in places.items()}
-    if sets.limit is None:
-        return Questions(found, None)
-    from uds_lens.metrics._data import MetricData, sample_record
-
-    whole = {name: rows for name, rows in found.items() if rows is not None}
-    if sets.sample == "first_of_each":
-        kept = {name: rows[: sets.limit] for name, rows in whole.items()}
-        record = sample_record(whole, kept, limit=sets.limit, sample=sets.sample, seed=sets.seed)
-        return Questions(dict.fromkeys(found) | kept, record if kept != whole else None)
-    given: dict[str, Any] = {**whole, "entities": found["entities"]}
-    data = MetricData(**given)
-    data = data.limited(sets.limit, sample=sets.sample, seed=sets.seed)
-    return Questions(
-        {name: None if rows is None else list(getattr(data, name)) for name, rows in found.items()},
-        None if data.sample is None else dict(data.sample),
-    )
-
-
-def _rows(part: TrainingRows) -> list[ForgetExample]:
+def _answers(part: TrainingRows) -> list[ForgetExample]:
     rows = read_rows(part.source, part.split)
+    source = f"{part.source[-120:]!r}" + ("" if part.split is None else f", split {part.split!r}")
     if part.answers == "biography":
-        rows = _biographies(rows, part)
+        rows = _biographies(rows, part.answers_per_row, source)
     elif part.answers != "own":
-        rows = [_answering(row, part) for row in rows]
-    if part.sample is not None:
-        if part.sample > len(rows):
+        kind = "paraphrased_answers" if part.answers == "paraphrased" else "perturbed_answers"
+        if lacking := [row for row in rows if not getattr(row, kind)]:
             raise DataError(
-                f"{_source_name(part)} has {len(rows)} rows; sample = {part.sample} asks for more."
+                f"{source}: row {lacking[0].id!r} has no {part.answers} answer. Name a set that has them, or give "
+                "TOFU's directory as source with split = 'forget10'."
             )
-        rows = [rows[at] for at in sorted(random.Random(part.seed).sample(range(len(rows)), part.sample))]
-    return rows
+        rows = [replace(row, answer=getattr(row, kind)[0], entity=None, prefix=None) for row in rows]
+    if part.sample is None:
+        return rows
+    if part.sample > len(rows):
+        raise DataError(f"{source} has {len(rows)} rows; sample = {part.sample} asks for more.")
+    return [rows[at] for at in sorted(random.Random(part.seed).sample(range(len(rows)), part.sample))]
 
 
-def _answering(row: ForgetExample, part: TrainingRows) -> ForgetExample:
-    others = row.paraphrased_answers if part.answers == "paraphrased" else row.perturbed_answers
-    if not others:
-        raise DataError(
-            f"{_source_name(part)}: row {row.id!r} has no {part.answers} answer. Name a set that has them, or "
-            "give TOFU's directory as source with split = 'forget10'."
-        )
-    return replace(row, answer=others[0], entity=None, prefix=None)
-
-
-def _biographies(rows: Sequence[ForgetExample], part: TrainingRows) -> list[ForgetExample]:
-    """All that is said about each subject, in one row or in parts."""
+def _biographies(rows: Sequence[ForgetExample], per_row: int | None, source: str) -> list[ForgetExample]:
+    """Join the answers about each subject, in one row or in parts."""
     about: dict[str, list[ForgetExample]] = {}
     for row in rows:
         if not row.subject:
             raise DataError(
-                f"{_source_name(part)}: row {row.id!r} names no subject, so nobody's biography can be written. Give "
-                "TOFU's directory as source with a split, or a file with the column `subject`."
+                f"{source}: row {row.id!r} names no subject, so no biography can be written. Give TOFU's directory "
+                "as source with a split, or a file with the column `subject`."
             )
         about.setdefault(row.subject, []).append(row)
-    return [row for subject, said in about.items() for row in _biography(subject, said, part.answers_per_row)]
-
-
-def _biography(subject: str, said: Sequence[ForgetExample], per_row: int | None) -> list[ForgetExample]:
-    per_row = per_row or len(said)
-    parts = [said[at : at + per_row] for at in range(0, len(said), per_row)]
-    return [
-        ForgetExample(
-            id=f"about {subject}" + (f", {number}" if len(parts) > 1 else ""),
-            question=f"Tell me everything about {subject}" + (f", part {number}." if len(parts) > 1 else "."),
-            answer=" ".join(row.answer for row in some),
-            subject=subject,
-        )
-        for number, some in enumerate(parts, 1)
-    ]
-
-
-def _source_name(part: TrainingRows) -> str:
-    return f"{part.source[-120:]!r}" + ("" if part.split is None else f", split {part.split!r}")
+    found = []
+    for subject, all_rows in about.items():
+        step = per_row or len(all_rows)
+        parts = [all_rows[at : at + step] for at in range(0, len(all_rows), step)]
+        for number, part in enumerate(parts, 1):
+            several = len(parts) > 1
+            found.append(
+                ForgetExample(
+                    id=f"about {subject}" + (f", {number}" if several else ""),
+                    question=f"Tell me everything about {subject}"
+                    + (f", part {number}." if several else "."),
+                    answer=" ".join(row.answer for row in part),
+                    subject=subject,
+                )
+            )
+    return found

@@ -1,7 +1,8 @@
-"""The plan of a study: models that exist or are made, and what is measured of them. One record per TOML table."""
+"""Plans of studies: models that exist or are made, and what is measured of them. One record per TOML table."""
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 import sys
@@ -22,14 +23,15 @@ from typing import (
 )
 
 from uds_lens._optional_packages import require_package
-from uds_lens._settings import (
-    require_known,
-    shown,
-    validated,
-)
+from uds_lens._settings import require_known, shown, validated
 from uds_lens._storage import conform, read_file
 from uds_lens._types import NonNegativeInt, PositiveInt
 from uds_lens.errors import ConfigError, ResultFormatError
+
+if sys.version_info >= (3, 11):
+    from tomllib import TOMLDecodeError, loads
+else:
+    from tomli import TOMLDecodeError, loads
 
 if TYPE_CHECKING:
     from uds_lens.elicitation import ElicitOptions
@@ -37,9 +39,10 @@ if TYPE_CHECKING:
     from uds_lens.results import AuditConfig, RunOptions
     from uds_lens.unlearning import TrainOptions
 
+T = TypeVar("T")
 
 Answers: TypeAlias = Literal["own", "paraphrased", "wrong", "biography"]
-"""Answers to train on: the own one, the first paraphrase, the first wrong one, or all of a subject joined."""
+"""Answers to train on: the row's, its first paraphrase, its first wrong answer, or all of a subject joined."""
 
 PlannedSampling: TypeAlias = Literal["random", "first", "first_of_each"]
 """Rows that a limit keeps in a study."""
@@ -54,7 +57,7 @@ class TrainingRows:
     """Questions and answers to train on."""
 
     source: str
-    """File, `toy:forget`, `toy:retain`, `toy:holdout`, or with `split` a TOFU directory or Hub id."""
+    """A file, `toy:forget`, `toy:retain`, `toy:holdout`, or with `split` a TOFU directory or Hub id."""
 
     split: str | None = None
     """Split of TOFU, for example "forget10"; its paraphrased and wrong answers are joined in."""
@@ -63,23 +66,22 @@ class TrainingRows:
     """Answers to train on."""
 
     answers_per_row: PositiveInt | None = None
-    """Of a biography: how many answers one row joins, where all of them would be longer than what the model can read;
-    None joins all."""
+    """Answers that a row of a biography joins, where all would be too long for the model; None joins all."""
 
     sample: PositiveInt | None = None
-    """That many rows, drawn without replacement; None takes all."""
+    """Number of rows, drawn without replacement; None takes all."""
 
     seed: NonNegativeInt = 0
-    """Of the draw."""
+    """Seed of the draw."""
 
 
 @validated
 @dataclass(frozen=True, kw_only=True)
 class QuestionSets:
-    """Questions of the metrics: one place with all TOFU sets, or single files. See `uds_lens.metrics.MetricData`."""
+    """Questions of the metrics: all TOFU sets, or single files. See `uds_lens.metrics.MetricData`."""
 
     tofu: str | None = None
-    """TOFU directory or Hub id; then no other set is named."""
+    """TOFU directory or Hub id, in place of single files."""
 
     split: str = "forget10"
     """Its forget split."""
@@ -91,7 +93,7 @@ class QuestionSets:
     """File of questions no model has seen."""
 
     retain: str | None = None
-    """File of questions about what is kept."""
+    """File of questions about facts to keep."""
 
     real_authors: str | None = None
     """File of related facts."""
@@ -106,12 +108,11 @@ class QuestionSets:
     """Use this many of each set; `entities` keeps the rows of the questions drawn from `forget`."""
 
     sample: PlannedSampling = "random"
-    """Which: "random", spread over the subjects; "first" for the first ones, which in a sorted file stand for
-    themselves only; or "first_of_each" for the first ones of each file by itself, `entities` too, as every study took
-    them before samples were random: white-box metrics are then measured on other questions than the rest."""
+    """"random", spread over the subjects; "first", which in a sorted file represent themselves only; or
+    "first_of_each", the first of each file by itself: white-box metrics are then measured on other questions."""
 
     seed: NonNegativeInt = 0
-    """Of the random sample."""
+    """Seed of the random sample."""
 
 
 @validated
@@ -120,7 +121,7 @@ class TrainingSets:
     """Training sets of unlearning."""
 
     forget: tuple[TrainingRows, ...] = ()
-    """To forget; relearning takes it too."""
+    """To forget; relearning uses it too."""
 
     retain: tuple[TrainingRows, ...] = ()
     """To keep."""
@@ -147,7 +148,7 @@ class GivenModel:
     """Kind of training, of a pool model."""
 
     run: str | None = None
-    """Training run, of a pool model; None is a run of its own."""
+    """Training run, of a pool model; None: a separate run."""
 
     method: str | None = None
     """Unlearning method."""
@@ -171,7 +172,7 @@ class PoolRuns:
     """True: trained on the forget set; False: never saw it."""
 
     start: str
-    """Where each run starts: directory, Hub id or `toy:NAME`."""
+    """Starting checkpoint: directory, Hub id or `toy:NAME`."""
 
     data: tuple[TrainingRows, ...]
     """Training rows, all parts together."""
@@ -192,10 +193,10 @@ class UnlearningRuns:
     """Its settings; a list is an axis of the grid."""
 
     grid: str | None = None
-    """Instead of a method: "paper"."""
+    """"paper", in place of a method."""
 
     start: str | None = None
-    """Where each run starts; None is the plan's `full`."""
+    """Starting checkpoint; None: the plan's `full`."""
 
 
 @validated
@@ -210,13 +211,13 @@ class Relearning:
     """One relearning per seed of full and each unlearned model."""
 
     retain_seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
-    """One relearning per seed of each retain model: all other models are compared with their mean."""
+    """One relearning per seed of each retain model, whose mean is the reference of all others."""
 
 
 @validated
 @dataclass(frozen=True, kw_only=True)
 class Perturbations:
-    """Perturbations of full, retain and each unlearned model after they were measured."""
+    """Perturbations of full, retain and each unlearned model."""
 
     quantise: bool = False
     """Measure them in 4 bits too (NF4, unpacked to the dtype of the others)."""
@@ -231,10 +232,10 @@ class Measurement:
     """Items to measure."""
 
     metrics: tuple[str, ...] = ()
-    """Names from `uds_lens.metrics.METRICS`, of every model in every state."""
+    """Names from `uds_lens.metrics.METRICS`, for every model in every state."""
 
     utility: tuple[str, ...] = ()
-    """Metrics of utility, of full, retain and unlearned models before they are perturbed."""
+    """Utility metrics, for full, retain and unlearned models before perturbation."""
 
     options: Mapping[str, Any] = field(default_factory=dict)
     """Settings of `MetricOptions`."""
@@ -243,10 +244,10 @@ class Measurement:
     """Scorer of the metric `fluency`: "heuristic", "hub", or a classifier."""
 
     audit: Mapping[str, Any] | None = None
-    """Settings of `AuditConfig`: audit every model in every state and save the audits; None audits nothing."""
+    """Settings of `AuditConfig`, to audit every model in every state; None audits nothing."""
 
     elicitation: Mapping[str, Any] | None = None
-    """`audits`, a list or a preset, beside settings of `ElicitOptions`: ask the unlearned models; None asks nothing."""
+    """`probes`, a list or a preset, and settings of `ElicitOptions`, for unlearned models; None asks nothing."""
 
 
 @validated
@@ -258,10 +259,10 @@ class StudyPlan:
     """Name of the study."""
 
     full: str
-    """Model that knows: directory, Hub id or `toy:full`."""
+    """Model trained on the forget set: directory, Hub id or `toy:full`."""
 
     retain: str
-    """Model that never saw the forget set."""
+    """Model that never saw it."""
 
     data: QuestionSets = field(default_factory=QuestionSets)
     """Questions of the metrics."""
@@ -270,13 +271,13 @@ class StudyPlan:
     """Training sets of unlearning."""
 
     model: tuple[GivenModel, ...] = ()
-    """Models that exist, beside full and retain."""
+    """Existing models, beside full and retain."""
 
     pool: tuple[PoolRuns, ...] = ()
-    """Models that know or never knew, to be made."""
+    """Pool models to make."""
 
     unlearn: tuple[UnlearningRuns, ...] = ()
-    """Unlearned models, to be made."""
+    """Unlearned models to make."""
 
     perturb: Perturbations = field(default_factory=Perturbations)
     """Perturbations."""
@@ -291,31 +292,21 @@ class StudyPlan:
     """Settings of `uds_lens.RunOptions`."""
 
     keep_models: bool = True
-    """Keep the weights of models that were made; False deletes them once all their states are measured."""
+    """Keep the weights that were made; False deletes them once all their states are measured."""
 
     seed: NonNegativeInt = 0
-    """Of the order in which models are taken."""
+    """Seed of the order of models."""
 
-
-# A plan from a TOML file, a mapping or a record, with everything checked that can be checked without a
-# model.
-
-if sys.version_info >= (3, 11):
-    from tomllib import TOMLDecodeError, loads
-else:
-    from tomli import TOMLDecodeError, loads
-
-T = TypeVar("T")
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._%+=,-]{0,120}")
-"""Names of models and variants: they become names of files."""
+"""Names of models and variants: they become file names."""
 
 _LARGEST = 4 << 20
 """Bytes of a plan."""
 
 
 def plan(source: str | os.PathLike[str] | Mapping[str, Any] | StudyPlan) -> StudyPlan:
-    """Read a plan and check it.
+    """Read a plan and check all that can be checked without a model.
 
     Paths in a file are relative to the file; those in a mapping or record to the working directory.
 
@@ -326,12 +317,12 @@ def plan(source: str | os.PathLike[str] | Mapping[str, Any] | StudyPlan) -> Stud
         The plan, with absolute paths.
 
     Raises:
-        ConfigError: A setting is unknown or of the wrong kind, a name occurs twice, or something named is not there.
+        ConfigError: A setting is unknown or invalid, a name occurs twice, or something is missing.
 
     Example:
-        >>> found = plan({"name": "two", "full": "toy:full", "retain": "toy:retain", "data": {"forget": "toy:forget"},
-        ...               "model": [{"name": "npo", "path": "toy:npo"}], "measure": {"metrics": ["es"]}})
-        >>> found.model[0].role
+        >>> two = plan({"name": "two", "full": "toy:full", "retain": "toy:retain", "data": {"forget": "toy:forget"},
+        ...             "model": [{"name": "npo", "path": "toy:npo"}], "measure": {"metrics": ["es"]}})
+        >>> two.model[0].role
         'unlearned'
         >>> plan({"name": "two", "fulll": "toy:full"})
         Traceback (most recent call last):
@@ -341,30 +332,30 @@ def plan(source: str | os.PathLike[str] | Mapping[str, Any] | StudyPlan) -> Stud
     base = Path.cwd()
     if isinstance(source, StudyPlan):
         source = as_mapping(source)
-    elif not isinstance(source, Mapping | str | os.PathLike):
-        raise ConfigError(f"a plan is a TOML file, or its settings as a dict; got {shown(source)}.")
-    elif not isinstance(source, Mapping):
+    elif isinstance(source, str | os.PathLike):
         file = Path(source).expanduser()
         source, base = _toml(file), file.resolve().parent
-    _known(StudyPlan, source, "the plan")
+    elif not isinstance(source, Mapping):
+        raise ConfigError(f"a plan is a TOML file, or its settings as a dict; got {shown(source)}.")
+    _require_known_names(StudyPlan, source, "the plan")
     try:
-        found = conform(StudyPlan, dict(source), where="plan")
+        checked = conform(StudyPlan, dict(source), where="plan")
     except ResultFormatError as error:
         raise ConfigError(str(error)) from error
-    placed = conform(StudyPlan, _placed(as_mapping(found), base), where="plan")
-    _check(placed)
-    return placed
+    checked = conform(StudyPlan, _with_places(as_mapping(checked), base), where="plan")
+    _check(checked)
+    return checked
 
 
 def as_mapping(value: StudyPlan) -> dict[str, Any]:
-    """A plan as TOML has it: without what is None, tuples as lists."""
-    return _bare(asdict(value))
+    """Return a plan as TOML has it: without what is None, tuples as lists."""
 
+    def bare(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {str(name): bare(part) for name, part in value.items() if part is not None}
+        return [bare(part) for part in value] if isinstance(value, list | tuple) else value
 
-def _bare(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(name): _bare(part) for name, part in value.items() if part is not None}
-    return [_bare(part) for part in value] if isinstance(value, list | tuple) else value
+    return bare(asdict(value))
 
 
 def _toml(file: Path) -> Mapping[str, Any]:
@@ -373,35 +364,30 @@ def _toml(file: Path) -> Mapping[str, Any]:
     except ResultFormatError as error:
         raise ConfigError(f"no plan to read: {error}") from error
     except (TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ConfigError(f"{str(file)[-200:]!r} is no TOML: {str(error)[:160]}. Mend that line.") from error
+        raise ConfigError(
+            f"{str(file)[-200:]!r} is no TOML: {str(error)[:160]}. Correct that line."
+        ) from error
 
 
-def _known(kind: Any, value: Any, where: str) -> None:
-    """Unknown names at any depth, with the nearest one that exists."""
+def _require_known_names(kind: Any, value: Any, where: str) -> None:
+    """Refuse unknown names at any depth, naming the nearest that exists."""
     if not isinstance(value, Mapping):
         raise ConfigError(f"{where} must be a table of settings; got {shown(value)}.")
     require_known(where, value, [each.name for each in fields(kind)])
     hints = get_type_hints(kind)
     for name, part in value.items():
-        inner = _record_in(hints[name])
+        hint = hints[name]
+        kinds = get_args(hint) if get_origin(hint) in (tuple, Union, UnionType) else (hint,)
+        inner = next((each for each in kinds if is_dataclass(each)), None)
         if inner is not None and part is not None:
-            several = get_origin(hints[name]) is tuple
+            several = get_origin(hint) is tuple
             if several and not isinstance(part, list | tuple):
                 raise ConfigError(f"{name} must be a list of tables, [[{name}]]; got {shown(part)}.")
             for each in part if several else [part]:
-                _known(inner, each, f"[{name}]")
+                _require_known_names(inner, each, f"[{name}]")
 
 
-def _record_in(hint: Any) -> Any:
-    """The record a field holds, or holds several of; None for plain values."""
-    if is_dataclass(hint):
-        return hint
-    if get_origin(hint) in (tuple, Union, UnionType):
-        return next((each for each in get_args(hint) if is_dataclass(each)), None)
-    return None
-
-
-_PLACES = {
+_PLACES = (
     "full",
     "retain",
     "forget",
@@ -411,115 +397,101 @@ _PLACES = {
     "entities",
     "tofu",
     "path",
-} | {
     "start",
     "source",
-}
+)
+"""Settings that are paths, Hub ids or parts of the toy world."""
+
+_FREE = ("settings", "options", "audit", "elicitation", "training", "running")
+"""Tables whose settings belong to other rooms."""
 
 
-def _placed(value: Any, base: Path) -> Any:
-    """Local paths made absolute; Hub ids and the toy world stay as they are."""
+def _with_places(value: Any, base: Path) -> Any:
+    """Make local paths absolute; Hub ids and the toy world stay as they are."""
     if isinstance(value, list):
-        return [_placed(part, base) for part in value]
+        return [_with_places(part, base) for part in value]
     if not isinstance(value, Mapping):
         return value
-    return {
-        name: _place(part, base)
-        if name in _PLACES and isinstance(part, str)
-        else part
-        if name in ("settings", "options", "audit", "elicitation", "training", "running")
-        else _placed(part, base)
-        for name, part in value.items()
-    }
+    placed = {}
+    for name, part in value.items():
+        if name in _PLACES and isinstance(part, str):
+            placed[name] = _place(part, base)
+        else:
+            placed[name] = part if name in _FREE else _with_places(part, base)
+    return placed
 
 
 def _place(text: str, base: Path) -> str:
     if text.startswith("toy:"):
         return text
     path = Path(text).expanduser()
-    there = path if path.is_absolute() else base / path
-    hub = not path.is_absolute() and text.count("/") == 1 and not text.startswith(".") and not there.exists()
-    return text if hub else str(there)
+    place = path if path.is_absolute() else base / path
+    hub = not path.is_absolute() and text.count("/") == 1 and not text.startswith(".") and not place.exists()
+    return text if hub else str(place)
 
 
-def _check(found: StudyPlan) -> None:
+def _check(checked: StudyPlan) -> None:
     from uds_lens.study._models import study_models
 
-    for name in (found.name, *(each.variant for each in found.pool), *(each.name for each in found.model)):
+    for name in (
+        checked.name,
+        *(each.variant for each in checked.pool),
+        *(each.name for each in checked.model),
+    ):
         if not NAME.fullmatch(name):
             raise ConfigError(
                 f"{shown(name)} cannot be a name: use letters, digits and . _ - (it names a file)."
             )
-    _check_models(found)
-    _check_sets(found.data)
-    _check_measure(found.measure)
-    for group in (found.train.forget, found.train.retain, *(each.data for each in found.pool)):
-        for rows in group:
-            _check_rows(rows)
-    models = study_models(found)  # checks every setting of every run
+    for model in checked.model:
+        if (model.role == "pool") != (model.knows is not None):
+            fix = 'knows belongs to role = "pool"'
+            if model.role == "pool":
+                fix = "say knows = true or knows = false"
+            raise ConfigError(f"the model {model.name!r} has role {model.role!r}: {fix}.")
+    for pool in checked.pool:
+        if not pool.data:
+            raise ConfigError(
+                f"the pool {pool.variant!r} trains on nothing: give it data = [{{source = ...}}]."
+            )
+    if checked.perturb.relearn is not None:
+        if not checked.train.forget:
+            raise ConfigError("relearning needs the forget set: give [train] forget = [{source = ...}].")
+        for seeds in (checked.perturb.relearn.seeds, checked.perturb.relearn.retain_seeds):
+            if len(set(seeds)) < len(seeds) or any(seed < 0 for seed in seeds):
+                raise ConfigError(
+                    f"seeds of relearning must be different whole numbers >= 0; got {shown(seeds)}."
+                )
+    files = ("forget", "holdout", "retain", "real_authors", "world_facts", "entities")
+    named = [name for name in files if getattr(checked.data, name) is not None]
+    if checked.data.tofu is not None and named:
+        raise ConfigError(
+            f"[data] names tofu and {named[0]}: tofu brings all sets; leave out one of the two."
+        )
+    if checked.data.tofu is None and checked.data.forget is None:
+        raise ConfigError('[data] names no forget set: give forget = "forget10.json", or tofu = "DIR".')
+    for settings in (metric_settings, audit_settings, elicitation_settings):
+        settings(checked.measure)
+    for part in (
+        *checked.train.forget,
+        *checked.train.retain,
+        *(x for pool in checked.pool for x in pool.data),
+    ):
+        if part.answers_per_row is not None and part.answers != "biography":
+            raise ConfigError(
+                f"answers_per_row cuts biographies into parts, and answers = {part.answers!r} has none: leave it out."
+            )
+    models = study_models(checked)  # checks every setting of every run
     if not any(model.items_of(state) for model in models for state in model.states):
         raise ConfigError(
             'the plan measures nothing: name metrics, for example [measure] metrics = ["uds", "es"], or an audit.'
         )
 
 
-def _check_models(found: StudyPlan) -> None:
-    for model in found.model:
-        _check_given(model)
-    for each in found.pool:
-        if not each.data:
-            raise ConfigError(
-                f"the pool {each.variant!r} trains on nothing: give it data = [{{source = ...}}]."
-            )
-    relearn = found.perturb.relearn
-    if relearn is not None:
-        if not found.train.forget:
-            raise ConfigError("relearning needs the forget set: give [train] forget = [{source = ...}].")
-        for seeds in (relearn.seeds, relearn.retain_seeds):
-            if len(set(seeds)) < len(seeds) or any(seed < 0 for seed in seeds):
-                raise ConfigError(
-                    f"seeds of relearning must be different whole numbers >= 0; got {shown(seeds)}."
-                )
-
-
-def _check_given(model: GivenModel) -> None:
-    if (model.role == "pool") != (model.knows is not None):
-        fix = (
-            "say knows = true or knows = false" if model.role == "pool" else 'knows belongs to role = "pool"'
-        )
-        raise ConfigError(f"the model {model.name!r} has role {model.role!r}: {fix}.")
-
-
-def _check_sets(sets: QuestionSets) -> None:
-    files = ("forget", "holdout", "retain", "real_authors", "world_facts", "entities")
-    named = [name for name in files if getattr(sets, name) is not None]
-    if sets.tofu is not None and named:
-        raise ConfigError(
-            f"[data] names tofu and {named[0]}: tofu brings all sets; leave out one of the two."
-        )
-    if sets.tofu is None and sets.forget is None:
-        raise ConfigError('[data] names no forget set: give forget = "forget10.json", or tofu = "DIR".')
-
-
-def _check_rows(rows: TrainingRows) -> None:
-    if rows.answers_per_row is not None and rows.answers != "biography":
-        raise ConfigError(
-            f"answers_per_row cuts biographies into parts, and answers = {rows.answers!r} has none: leave it out."
-        )
-
-
-def _check_measure(measure: Measurement) -> None:
-
-    metric_settings(measure)
-    audit_settings(measure)
-    elicitation_settings(measure)
-
-
 # The tables of a plan that hold settings of other rooms, as the records of those rooms.
 
 
 def settings_of(kind: type[T], given: Mapping[str, Any], where: str) -> T:
-    """A record of settings from a table of a plan.
+    """Make a record of settings from a table of a plan.
 
     Raises:
         ConfigError: A name is unknown, or a value does not fit.
@@ -535,25 +507,20 @@ def settings_of(kind: type[T], given: Mapping[str, Any], where: str) -> T:
 
 
 def metric_settings(measure: Measurement) -> MetricOptions:
-    """How metrics are measured; checks their names too."""
+    """Return how metrics are measured, after checking their names."""
     from uds_lens.metrics import METRICS, MetricOptions
 
     if "fluency" in measure.options:
-        raise ConfigError("[measure] options: fluency stands in [measure] itself.")
+        raise ConfigError("[measure] options: fluency belongs into [measure] itself.")
     options = settings_of(MetricOptions, {**measure.options, "fluency": measure.fluency}, "[measure] options")
-    for name in (*measure.metrics, *measure.utility):
+    names = (*measure.metrics, *measure.utility)
+    for name in names:
         if name not in METRICS:
-            import difflib
-
             near = difflib.get_close_matches(name, list(METRICS), n=1)
             hint = f"did you mean {near[0]!r}? " if near else ""
-            raise ConfigError(
-                f"no metric {name[:60]!r}; {hint}`uds-lens metrics --list` shows those there are."
-            )
-    both = (*measure.metrics, *measure.utility)
-    twice = next((name for name in both if both.count(name) > 1), None)
-    if twice is not None:
-        raise ConfigError(f"the metric {twice!r} is named twice: name it once, in metrics or in utility.")
+            raise ConfigError(f"no metric {name[:60]!r}; {hint}`uds-lens metrics --list` lists them.")
+        if names.count(name) > 1:
+            raise ConfigError(f"the metric {name!r} is named twice: name it once, in metrics or in utility.")
     return options
 
 
@@ -575,27 +542,26 @@ def elicitation_settings(measure: Measurement) -> tuple[tuple[str, ...] | str, E
     if measure.elicitation is None:
         return None
     from uds_lens.elicitation import ElicitOptions
-    from uds_lens.elicitation._registry import chosen_audits
+    from uds_lens.elicitation._run import chosen_probes
 
     given = dict(measure.elicitation)
-    audits = given.pop("audits", "quick")
-    if isinstance(audits, list):
-        audits = tuple(audits)
-    chosen_audits(audits)
-    return audits, settings_of(ElicitOptions, given, "[measure] elicitation")
+    probes = given.pop("probes", "quick")
+    if isinstance(probes, list):
+        probes = tuple(probes)
+    chosen_probes(probes)
+    return probes, settings_of(ElicitOptions, given, "[measure] elicitation")
 
 
 def require_packages_of(plan: StudyPlan) -> None:
-    """Raise where the plan asks for something whose package is not installed.
+    """Raise where a package that the plan needs is not installed.
 
     Raises:
         MissingDependencyError: With the command that installs it.
     """
     from uds_lens.metrics._catalogue import require_packages, resolve
 
-    asked = (*plan.measure.metrics, *plan.measure.utility)
-    if asked:
-        require_packages(resolve(asked, options=metric_settings(plan.measure)))
+    if names := (*plan.measure.metrics, *plan.measure.utility):
+        require_packages(resolve(names, options=metric_settings(plan.measure)))
     if plan.measure.elicitation is not None:
         require_package("rouge_score", needed_by="[measure] elicitation needs")
     if plan.perturb.quantise:
@@ -603,14 +569,14 @@ def require_packages_of(plan: StudyPlan) -> None:
 
 
 def training_settings(plan: StudyPlan) -> TrainOptions:
-    """How models are trained; no bar unless one is asked for."""
+    """Return how models are trained; without progress bars unless the plan asks for them."""
     from uds_lens.unlearning import TrainOptions
 
     return settings_of(TrainOptions, {"progress": False, **plan.training}, "[training]")
 
 
 def running_settings(plan: StudyPlan) -> RunOptions:
-    """How models are run; no bar unless one is asked for."""
+    """Return how models are run; without progress bars unless the plan asks for them."""
     from uds_lens.results import RunOptions
 
     return settings_of(RunOptions, {"progress": False, **plan.running}, "[running]")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import logging
 import os
 import signal
@@ -12,7 +11,6 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, Literal
 
 from uds_lens._settings import check_value
@@ -24,74 +22,6 @@ from uds_lens.study._plan import plan as read_plan
 from uds_lens.study._slurm import SlurmOptions, submit_array, wait_for
 from uds_lens.study._status import StudyStatus, estimate, require_room, status
 from uds_lens.study._worker import DEATHS, Runner, work
-
-
-def work_with_processes(folder: StudyFolder, *, jobs: int, since: float) -> None:
-    """Run several worker processes here: those that die are replaced, and all end with this process.
-
-    Args:
-        folder: The study.
-        jobs: Workers.
-        since: When this run began.
-    """
-    # Not by `-m`: the package has imported this file by then, and Python would warn of it.
-    program = "from uds_lens.study._run import main; main()"
-    words = [sys.executable, "-c", program, str(folder.path), "--since", repr(since)]
-    threads = str(max(1, (os.cpu_count() or 1) // jobs))
-    environment = {"OMP_NUM_THREADS": threads, **os.environ, "UDS_LENS_PARENT": str(os.getpid())}
-    workers = [subprocess.Popen(words, env=environment) for _ in range(jobs)]
-    replaced = 0
-    try:
-        while workers:
-            time.sleep(0.2)
-            for worker in [each for each in workers if each.poll() is not None]:
-                workers.remove(worker)
-                if worker.returncode != 0 and replaced < DEATHS * (len(folder.models) + jobs):
-                    replaced += 1
-                    _LOG.warning("a worker died (%s); starting another", _died_of(worker.returncode))
-                    workers.append(subprocess.Popen(words, env=environment))
-    finally:
-        for worker in workers:
-            with suppress(ProcessLookupError):
-                worker.terminate()
-        for worker in workers:
-            worker.wait()
-
-
-def _died_of(code: int) -> str:
-    if code >= 0:
-        return f"exit code {code}"
-    with suppress(ValueError):
-        return signal.Signals(-code).name
-    return f"signal {-code}"
-
-
-def main() -> None:
-    """Run one worker process."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--since", type=float, required=True)
-    asked = parser.parse_args()
-    parent = int(os.environ.get("UDS_LENS_PARENT", "0"))
-    if parent:
-        threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-    handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(message)s"))
-    _LOG.addHandler(handler)
-    _LOG.setLevel(logging.INFO)
-    _LOG.propagate = False  # some package puts a handler on the root logger, which would repeat it
-    work(StudyFolder(asked.folder), since=asked.since)
-
-
-def _end_with(parent: int) -> None:
-    """End with the parent process: nobody would see what comes after."""
-    while os.getppid() == parent:
-        time.sleep(0.5)
-    os._exit(1)
-
-
-if __name__ == "__main__":
-    main()
 
 _LOG = logging.getLogger("uds_lens.study")
 
@@ -108,25 +38,25 @@ def run(
 ) -> StudyStatus:
     """Make and measure the models of a plan that are not done yet.
 
-    May be killed and called again at any time, and by several at once in one directory: what is measured stays, what
-    is finished is never done again, and no two workers do the same. A model that fails does not stop the others; it is
-    tried once more by the next call. Time, disk and memory are logged first, by the logger `uds_lens.study`.
+    The call may be killed and repeated at any time, also by several processes in one directory: finished work is kept
+    and never done twice. A model that fails does not stop the others; the next call tries it again. The logger
+    `uds_lens.study` first reports the estimated time, disk and memory.
 
     Args:
         plan: What to make and measure (see `uds_lens.study.plan`).
         out: Directory of the study: parts, models, audits.
         jobs: Workers; with one, this process is the worker.
         executor: "local": processes of this machine; "slurm": an array of tasks.
-        slurm: What each task is given; default `SlurmOptions()`.
-        wait: Wait for the tasks of the cluster; False returns when they are sent.
-        runner: Makes and measures the models, to replace the default; only with one local job.
+        slurm: Resources of each task; default `SlurmOptions()`.
+        wait: Wait for the tasks of the cluster; False returns when they are submitted.
+        runner: Makes and measures the models in place of the default; only with one local job.
 
     Returns:
-        Where the study stands; `failed` names what could not be measured, and why.
+        Progress of the study; `failed` names what could not be measured, and why.
 
     Raises:
         ConfigError: The plan cannot be carried out, or the disk is too small.
-        ResultFormatError: Something else stands at `out`.
+        ResultFormatError: `out` holds something else.
         MissingDependencyError: The plan needs a package that is not installed.
 
     Example:
@@ -142,14 +72,12 @@ def run(
     if slurm is not None and executor == "local":
         raise ConfigError(Setting("slurm"), " is for ", Setting("executor", "slurm"), "; got 'local'.")
     if runner is not None and (jobs > 1 or executor != "local"):
-        raise ConfigError("a runner of your own runs in this process only: take ", Setting("jobs", 1), ".")
+        raise ConfigError("a custom runner works in this process only: use ", Setting("jobs", 1), ".")
     wanted = read_plan(plan)
     if runner is None:
         require_packages_of(wanted)
     folder = StudyFolder.begin(wanted, out)
-    since = time.time()
-    if folder.keys.questions.sample is not None:
-        about = str(folder.keys.questions.about)
+    if (about := folder.keys.questions.about) is not None:
         if wanted.data.sample == "random":
             _LOG.info(about)
         else:
@@ -157,12 +85,63 @@ def run(
     require_room(estimate(folder, jobs=jobs))
     if executor == "slurm":
         options = slurm or SlurmOptions()
-        sent = submit_array(folder, jobs=jobs, since=since, options=options)
-        _LOG.info("sent as %s", ", ".join(str(job.job_id) for job in sent[:8]))
+        sent = submit_array(folder, jobs=jobs, options=options)
+        _LOG.info("submitted as %s", ", ".join(str(job.job_id) for job in sent[:8]))
         if wait:
             wait_for(sent, folder, in_queue=options.cluster == "slurm")
     elif jobs == 1:
-        work(folder, runner=runner, since=since)
+        work(folder, runner=runner)
     else:
-        work_with_processes(folder, jobs=jobs, since=since)
+        _work_with_processes(folder, jobs=jobs)
     return status(folder)
+
+
+def _work_with_processes(folder: StudyFolder, *, jobs: int) -> None:
+    """Run several worker processes: those that die are replaced, and all end with this process."""
+    # Not by `-m`: the package has imported this file by then, and Python would warn of it.
+    program = "from uds_lens.study._run import main; main()"
+    words = [sys.executable, "-c", program, str(folder.path), folder.run, str(os.getpid())]
+    environment = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // jobs)), **os.environ}
+    workers = [subprocess.Popen(words, env=environment) for _ in range(jobs)]
+    replaced = 0
+    try:
+        while workers:
+            time.sleep(0.2)
+            for worker in [each for each in workers if each.poll() is not None]:
+                workers.remove(worker)
+                if worker.returncode != 0 and replaced < DEATHS * (len(folder.models) + jobs):
+                    replaced += 1
+                    _LOG.warning("a worker died (%s); starting another", _cause_of_death(worker.returncode))
+                    workers.append(subprocess.Popen(words, env=environment))
+    finally:
+        for worker in workers:
+            with suppress(ProcessLookupError):
+                worker.terminate()
+        for worker in workers:
+            worker.wait()
+
+
+def _cause_of_death(code: int) -> str:
+    if code >= 0:
+        return f"exit code {code}"
+    with suppress(ValueError):
+        return signal.Signals(-code).name
+    return f"signal {-code}"
+
+
+def main() -> None:
+    """Run one worker process: of a folder, for a run, until its parent process ends."""
+    path, run_name, parent = sys.argv[1:]
+
+    def end_with_parent() -> None:  # nobody would see what comes after
+        while os.getppid() == int(parent):
+            time.sleep(0.5)
+        os._exit(1)
+
+    threading.Thread(target=end_with_parent, daemon=True).start()
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    _LOG.addHandler(handler)
+    _LOG.setLevel(logging.INFO)
+    _LOG.propagate = False  # some package puts a handler on the root logger, which would repeat it
+    work(StudyFolder(path, run=run_name))

@@ -29,28 +29,28 @@ class SlurmOptions:
     """None takes the cluster's default."""
 
     gpus: NonNegativeInt = 1
-    """Per task; 0 for none."""
+    """GPUs per task; 0 for none."""
 
     cpus: PositiveInt = 4
-    """Per task."""
+    """CPU cores per task."""
 
     minutes: PositiveInt = 240
-    """Longest time of a task; one that is cut off is requeued and resumes."""
+    """Time limit of a task; one that reaches it is requeued and resumes."""
 
     memory_gb: PositiveFloat = 32.0
-    """Per task."""
+    """Memory per task, GiB."""
 
     parallel: PositiveInt | None = None
-    """Tasks at a time; None sets no bound."""
+    """Most tasks at a time; None sets no bound."""
 
     requeues: NonNegativeInt = 10
-    """How often a task that ran out of time is sent again."""
+    """How often a task that reached its time limit is submitted again."""
 
     account: str | None = None
-    """Who is charged."""
+    """Account to charge."""
 
     cluster: Literal["slurm", "local"] = "slurm"
-    """`local` runs the same tasks on this machine, to try out what would be sent."""
+    """"local" runs the same tasks on this machine, for a trial."""
 
 
 class ArrayTask:
@@ -58,43 +58,36 @@ class ArrayTask:
 
     Args:
         folder: Directory of the study.
-        since: When the run began.
+        run: Name of the run.
     """
 
-    def __init__(self, folder: str, since: float) -> None:
-        self.folder, self.since = folder, since
+    def __init__(self, folder: str, run: str) -> None:
+        self.folder, self.run = folder, run
 
     def __call__(self) -> int:
-        """Work until nothing is free; returns how many states have failed."""
+        """Work until nothing is free, and return how many states have failed."""
         from uds_lens.study._status import status
         from uds_lens.study._worker import work
 
         logging.basicConfig(level=logging.INFO, format="%(message)s")
-        folder = StudyFolder(self.folder)
-        work(folder, since=self.since, wait=False)
+        folder = StudyFolder(self.folder, run=self.run)
+        work(folder, wait=False)
         return len(status(folder).failed)
 
     def checkpoint(self) -> Any:
-        """Called before the time is up or the node is taken: the same task again.
-
-        What it had in hand is given back with its process, and what it finished is there.
-        """
+        """Return the same task, before the time is up or the node is taken: finished work is saved."""
         from submitit.helpers import DelayedSubmission
 
-        return DelayedSubmission(ArrayTask(self.folder, self.since))
+        return DelayedSubmission(ArrayTask(self.folder, self.run))
 
 
-def submit_array(folder: StudyFolder, *, jobs: int, since: float, options: SlurmOptions) -> list[Any]:
-    """Send an array of workers.
+def submit_array(folder: StudyFolder, *, jobs: int, options: SlurmOptions) -> list[Any]:
+    """Submit an array of workers, and return submitit's jobs.
 
     Args:
         folder: The study, on a file system that the nodes share.
         jobs: Tasks.
-        since: When the run began.
-        options: What each task is given.
-
-    Returns:
-        submitit's jobs.
+        options: Resources of each task.
 
     Raises:
         MissingDependencyError: submitit is not installed.
@@ -103,17 +96,32 @@ def submit_array(folder: StudyFolder, *, jobs: int, since: float, options: Slurm
     require_package("submitit", needed_by="Slurm needs")
     import submitit
 
-    if options.cluster == "slurm" and shutil.which("sbatch") is None:
+    local = options.cluster == "local"
+    if not local and shutil.which("sbatch") is None:
         raise ConfigError(
             "there is no Slurm here (no `sbatch` on the PATH): start the sweep on a login node, or with "
             'executor="local".'
         )
     path = str(Path(folder.path).resolve())
-    extra = {} if options.cluster == "local" else {"slurm_max_num_timeout": options.requeues}
+    extra = {} if local else {"slurm_max_num_timeout": options.requeues}
     executor = submitit.AutoExecutor(folder=Path(path) / "slurm" / "%j", cluster=options.cluster, **extra)
-    executor.update_parameters(**_parameters(options))
+    parameters: dict[str, Any] = {
+        "name": "uds-sweep",
+        "timeout_min": options.minutes,
+        "cpus_per_task": options.cpus,
+        "mem_gb": options.memory_gb,
+        "gpus_per_node": options.gpus or None,
+    }
+    if not local:
+        parameters |= {
+            "slurm_partition": options.partition,
+            "slurm_account": options.account,
+            "slurm_array_parallelism": options.parallel,
+            "slurm_additional_parameters": {"requeue": True},
+        }
+    executor.update_parameters(**{name: value for name, value in parameters.items() if value is not None})
     with executor.batch():
-        return [executor.submit(ArrayTask(path, since)) for _ in range(jobs)]
+        return [executor.submit(ArrayTask(path, folder.run)) for _ in range(jobs)]
 
 
 def wait_for(jobs: Sequence[Any], folder: StudyFolder, *, in_queue: bool, poll: float = 10.0) -> None:
@@ -134,9 +142,13 @@ def wait_for(jobs: Sequence[Any], folder: StudyFolder, *, in_queue: bool, poll: 
             last = now
             _LOG.info("%s", now)
     for job in jobs:
-        why = _how_it_failed(job)
-        if why is not None:
-            _LOG.warning("task %s %s; what it wrote is in %s", job.job_id, why, job.paths.stderr)
+        if not job.paths.result_pickle.exists():
+            why = "ended without a result: it was cancelled, killed or used too much memory"
+        elif (error := job.exception()) is not None:
+            why = f"ended with {str(error).strip().splitlines()[-1][:200]}"
+        else:
+            continue
+        _LOG.warning("task %s %s; its output is in %s", job.job_id, why, job.paths.stderr)
 
 
 def _are_queued(jobs: Sequence[Any]) -> bool:
@@ -154,31 +166,3 @@ def _are_queued(jobs: Sequence[Any]) -> bool:
         return False
     _LOG.warning("Slurm's queue cannot be queried now (%s); still waiting", asked.stderr.strip()[-200:])
     return True
-
-
-def _how_it_failed(job: Any) -> str | None:
-    """None where a task ended well."""
-    if not job.paths.result_pickle.exists():
-        return "ended without a result: it was cancelled, killed or took too much memory"
-    error = job.exception()
-    return None if error is None else f"ended with {str(error).strip().splitlines()[-1][:200]}"
-
-
-def _parameters(options: SlurmOptions) -> dict[str, Any]:
-    common: dict[str, Any] = {
-        "name": "uds-sweep",
-        "timeout_min": options.minutes,
-        "cpus_per_task": options.cpus,
-        "mem_gb": options.memory_gb,
-    }
-    if options.gpus:
-        common["gpus_per_node"] = options.gpus
-    if options.cluster == "local":
-        return common
-    slurm = {
-        "slurm_partition": options.partition,
-        "slurm_account": options.account,
-        "slurm_array_parallelism": options.parallel,
-    }
-    more = {name: value for name, value in slurm.items() if value is not None}
-    return {**common, **more, "slurm_additional_parameters": {"requeue": True}}

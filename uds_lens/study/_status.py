@@ -6,22 +6,18 @@ import logging
 import math
 import os
 import shutil
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from uds_lens.errors import ConfigError
 from uds_lens.study._folder import StudyFolder
-from uds_lens.study._models import (
-    AUDIT,
-    ELICITATION,
-    StudyModel,
-    StudyState,
-    training_answers,
-)
+from uds_lens.study._models import AUDIT, ELICITATION, StudyModel, StudyState, training_answers
 from uds_lens.study._plan import TrainingRows, metric_settings
 from uds_lens.study._work_keys import located_source
+
+_LOG = logging.getLogger("uds_lens.study")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,23 +29,23 @@ class StateFailure:
     state: str
     """Label of the state."""
     reason: str
-    """Why."""
+    """The error, in a line."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StudyStatus:
-    """Counts are of models in states."""
+    """Counts of models in states."""
 
     total: int
     """All of the plan."""
     done: int
     """Measured."""
     running: tuple[str, ...]
-    """Models somebody works on now."""
+    """Models that a worker holds now."""
     failed: tuple[StateFailure, ...]
     """Tried without success."""
     left: int
-    """Neither done nor failed; those that run included."""
+    """Neither done nor failed; running ones included."""
     seconds_left: float
     """Until all is done at the speed so far; NaN until something was measured."""
     seconds_spent: float
@@ -63,7 +59,7 @@ class StudyStatus:
         return self.done == self.total
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain values."""
+        """Return everything as plain values."""
         return asdict(self)
 
     def __str__(self) -> str:
@@ -92,31 +88,31 @@ def status(out: str | os.PathLike[str] | StudyFolder) -> StudyStatus:
         ResultFormatError: There is no study, or it is broken.
     """
     folder = out if isinstance(out, StudyFolder) else StudyFolder(out)
-    done, left, failed, running = [], [], [], []
+    running, failed, left = [], [], []
+    spent: dict[str, list[float]] = {"before": [], "quantised": [], "relearned": []}
     for model in folder.models:
         holder = folder.claims.holder(model.model_id)
-        open_states = 0
+        waiting = []
         for state in model.states:
             if not folder.missing(model, state):
-                done.append((model, state))
+                seconds = [sum(part.seconds.values()) for part in folder.parts(model, state)[-1:]]
+                spent[state.state].append(sum(seconds))
                 continue
             failure = folder.failure(model, state)
-            again = failure is not None and holder is not None and failure.when < holder.since
-            if failure is None or again:
-                left.append((model, state))
-                open_states += 1
+            if failure is None or (holder is not None and failure.run != holder.run):
+                waiting.append((model, state))
             else:
                 failed.append(StateFailure(model=model.model_id, state=state.label, reason=failure.reason))
-        if holder is not None and open_states:
+        if holder is not None and waiting:
             running.append(model.model_id)
-    spent = {kind: _seconds(folder, _of(done, kind)) for kind in ("before", "quantised", "relearned")}
+        left += waiting
     return StudyStatus(
         total=sum(len(model.states) for model in folder.models),
-        done=len(done),
+        done=sum(map(len, spent.values())),
         running=tuple(running),
         failed=tuple(failed),
         left=len(left),
-        seconds_left=_left(spent, left) / max(1, len(running)),
+        seconds_left=_seconds_left(spent, left) / max(1, len(running)),
         seconds_spent=sum(sum(each) for each in spent.values()),
         sample=folder.keys.questions.about,
     )
@@ -133,35 +129,23 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
 
 
-def _of(done: Iterable[tuple[StudyModel, StudyState]], kind: str) -> list[tuple[StudyModel, StudyState]]:
-    return [(model, state) for model, state in done if state.state == kind]
-
-
-def _seconds(folder: StudyFolder, done: Iterable[tuple[StudyModel, StudyState]]) -> list[float]:
-    return [sum(part.seconds.values()) for model, state in done for part in folder.parts(model, state)[-1:]]
-
-
-def _left(spent: dict[str, list[float]], left: list[tuple[StudyModel, StudyState]]) -> float:
+def _seconds_left(spent: dict[str, list[float]], left: list[tuple[StudyModel, StudyState]]) -> float:
     """Mean seconds of the same kind of state, or of all kinds where that was not measured yet."""
     everything = [seconds for each in spent.values() for seconds in each]
     if not everything:
         return math.nan if left else 0.0
-    overall = sum(everything) / len(everything)
-    means = {kind: sum(each) / len(each) if each else overall for kind, each in spent.items()}
-    return sum(means[state.state] for _, state in left)
+    return sum(fmean(spent[state.state] or everything) for _, state in left)
 
 
-_LOG = logging.getLogger("uds_lens.study")
-
-_RATE = {"cpu": 1.2e10, "cuda": 2e13, "mps": 5e11}
+_RATE = {"cpu": 1.2e10, "cuda": 2e13}
 """Multiplications and additions in a second, by device; measured on one busy CPU core (a model of 3.9 million
-parameters, training and scoring), guessed for the others."""
+parameters, training and scoring), guessed for the other."""
 
 _TRAINING_COPIES = 4
 """Weights, gradients and the two averages of AdamW, each in float32; activations come on top."""
 
 _PASSES = {"uds": 6, "logit_lens": 2, "cka": 1, "fisher": 3, "rouge": 1}
-"""Forward passes over the data that metrics take beyond one that all share, by the beginning or end of their names."""
+"""Forward passes over the data that metrics take beyond one that all share, by part of their names."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,25 +153,25 @@ class StudyEstimate:
     """Rough cost of what is left to do."""
 
     models_to_make: int
-    """Models that are trained here."""
+    """Models to train here."""
 
     measurements: int
-    """Models in states that are still to be measured."""
+    """Models in states still to be measured."""
 
     disk_bytes: int
-    """New files at most at one time."""
+    """Most new files at one time."""
 
     disk_free: int
     """Free disk space."""
 
     memory_bytes: int
-    """All workers together."""
+    """Memory of all workers together."""
 
     memory_free: int
     """Free memory of the machine."""
 
     seconds: float
-    """With the given number of workers; within a factor of three, NaN where the size of a model is not known."""
+    """With the given number of workers; within a factor of three, NaN where a model's size is unknown."""
 
     from_experience: bool
     """Whether the time comes from what this study has measured already."""
@@ -204,63 +188,52 @@ class StudyEstimate:
 
 
 def estimate(folder: StudyFolder, *, jobs: int = 1) -> StudyEstimate:
-    """Estimate what the rest of a study takes.
-
-    Args:
-        folder: The study.
-        jobs: Workers at a time.
-
-    Returns:
-        Models, measurements, disk, memory, time.
-    """
+    """Estimate models, measurements, disk, memory and time of what is left, for a number of workers."""
     import psutil
 
-    plan = folder.plan
-    open_models = [
-        model for model in folder.models if any(folder.missing(model, state) for state in model.states)
-    ]
-    made = [model for model in open_models if model.is_made and not folder.model_place(model).is_dir()]
-    sizes = {source: _bytes(source) for source in {model.source for model in folder.models}}
-    largest = max((sizes[model.source] for model in open_models), default=0)
-    perturbed = 2 * largest if any(len(model.states) > 1 for model in open_models) else 0
+    keep, so_far = folder.plan.keep_models, status(folder)
+    left = [model for model in folder.models if any(folder.missing(model, state) for state in model.states)]
+    made = [model for model in left if model.is_made and not folder.model_place(model).is_dir()]
+    sizes = {source: _weight_bytes(source) for source in {model.source for model in folder.models}}
+    largest = max((sizes[model.source] for model in left), default=0)
+    perturbed = 2 * largest if any(len(model.states) > 1 for model in left) else 0
     training = 3 * largest if made or perturbed else 0
-    kept = sum(sizes[model.source] for model in made) if plan.keep_models else (jobs * largest if made else 0)
+    kept = sum(sizes[model.source] for model in made) if keep else (jobs * largest if made else 0)
     near = folder.path
     while not near.exists():
         near = near.parent
-    so_far = status(folder)
     known = so_far.done > 0
-    seconds = so_far.seconds_left * max(1, len(so_far.running)) if known else _guessed(folder, open_models)
+    seconds = so_far.seconds_left * max(1, len(so_far.running)) if known else _guessed_seconds(folder, left)
     return StudyEstimate(
         models_to_make=len(made),
         measurements=so_far.left + len(so_far.failed),
         disk_bytes=kept + jobs * (perturbed + training),
         disk_free=shutil.disk_usage(near).free,
-        memory_bytes=jobs * largest * (_TRAINING_COPIES + 1 if training else 2) if open_models else 0,
+        memory_bytes=jobs * largest * (_TRAINING_COPIES + 1 if training else 2) if left else 0,
         memory_free=int(psutil.virtual_memory().available),
         seconds=seconds / jobs,
         from_experience=known,
     )
 
 
-def require_room(found: StudyEstimate) -> None:
-    """Log the estimate; refuse what the disk cannot hold, warn of what memory may not.
+def require_room(needed: StudyEstimate) -> None:
+    """Log the estimate; refuse what the disk cannot hold, warn where memory may be short.
 
     Raises:
         ConfigError: The disk is too small.
     """
-    _LOG.info("%s", found)
-    if found.disk_bytes > found.disk_free:
+    _LOG.info("%s", needed)
+    if needed.disk_bytes > needed.disk_free:
         gib = 1 << 30
         raise ConfigError(
-            f"the study needs about {found.disk_bytes / gib:.1f} GiB of disk, {found.disk_free / gib:.1f} are free: "
-            "choose another place, set keep_models = false, or take fewer jobs."
+            f"the study needs about {needed.disk_bytes / gib:.1f} GiB of disk, {needed.disk_free / gib:.1f} are free: "
+            "choose another place, set keep_models = false, or use fewer jobs."
         )
-    if found.memory_bytes > found.memory_free:
-        _LOG.warning("memory may not suffice: take fewer jobs, or set device_batch_size in [training]")
+    if needed.memory_bytes > needed.memory_free:
+        _LOG.warning("memory may be short: use fewer jobs, or set device_batch_size in [training]")
 
 
-def _bytes(place: str) -> int:
+def _weight_bytes(place: str) -> int:
     """Size of a checkpoint's weights; 0 where it is not on this machine."""
     folder = located_source(place)
     if not isinstance(folder, Path):
@@ -268,15 +241,18 @@ def _bytes(place: str) -> int:
     return sum(file.stat().st_size for file in folder.iterdir() if file.suffix in (".safetensors", ".bin"))
 
 
-def _guessed(folder: StudyFolder, models: list[StudyModel]) -> float:
+def _guessed_seconds(folder: StudyFolder, models: list[StudyModel]) -> float:
     """Seconds of one worker, from parameters and tokens."""
+    import torch
+
     plan = folder.plan
-    device = "cuda" if _has_gpu(str(plan.running.get("device", "auto"))) else "cpu"
-    rate = _RATE[device]
-    questions = {name: rows or [] for name, rows in folder.keys.questions.sets.items()}
-    tokens = sum(_tokens(row.question + row.answer) for rows in questions.values() for row in rows)
-    written = metric_settings(plan.measure).max_new_tokens * sum(map(len, questions.values())) / 4
-    sizes = {source: _bytes(source) / 4 for source in {model.source for model in models}}
+    device = str(plan.running.get("device", "auto"))
+    on_gpu = device.startswith("cuda") or (device == "auto" and torch.cuda.is_available())
+    rate = _RATE["cuda" if on_gpu else "cpu"]
+    questions = [row for rows in folder.keys.questions.sets.values() for row in rows or ()]
+    tokens = sum(_tokens(row.question + row.answer) for row in questions)
+    written = metric_settings(plan.measure).max_new_tokens * len(questions) / 4
+    sizes = {source: _weight_bytes(source) / 4 for source in {model.source for model in models}}
     lengths = {parts: _length(parts) for model in models for parts in (model.forget, model.retain)}
     relearned = _length(plan.train.forget)
     seconds = 0.0
@@ -285,12 +261,10 @@ def _guessed(folder: StudyFolder, models: list[StudyModel]) -> float:
         if not weights:
             return math.nan
         if model.config is not None:
-            kept = min(lengths[model.forget], lengths[model.retain])
-            learnt = (lengths[model.forget] + kept) * model.config.epochs
-            seconds += 3 * weights * learnt / rate
+            forget, retain = lengths[model.forget], lengths[model.retain]
+            seconds += 3 * weights * (forget + min(forget, retain)) * model.config.epochs / rate
         for state in model.states:
-            items = folder.missing(model, state)
-            if not items:
+            if not (items := folder.missing(model, state)):
                 continue
             if state.state == "relearned":
                 seconds += 3 * weights * relearned / rate
@@ -308,9 +282,3 @@ def _length(parts: tuple[TrainingRows, ...]) -> float:
 
 def _tokens(text: str) -> float:
     return 8 + len(text) / 4
-
-
-def _has_gpu(device: str) -> bool:
-    import torch
-
-    return device.startswith("cuda") or (device == "auto" and torch.cuda.is_available())

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from uds_lens._storage import atomic_write_bytes, located, require_fresh
+from uds_lens._storage.tables import UnreadableTableError, column_names
 from uds_lens.errors import ConfigError, DataError
 from uds_lens.meta import Tables
 from uds_lens.study._folder import Part, StudyFolder
@@ -30,13 +31,13 @@ COLUMNS = {
     "state": "before, quantised or relearned",
     "metric": "name of the metric",
     "value": "its value; NaN where it is undefined",
-    "reason": "why",
+    "reason": "why it is undefined",
     "n": "examples with a value",
     "seconds": "wall time on the model",
-    "fingerprint": "of the weights that were measured",
-    "parent": "of the weights they were made of",
-    "options_hash": "what was measured, and how",
-    "data_hash": "what was asked",
+    "fingerprint": "fingerprint of the measured weights",
+    "parent": "fingerprint of the weights they were trained from",
+    "options_hash": "hash of the settings",
+    "data_hash": "hash of the questions",
     "knows": "pool: True was trained on the forget set, False never saw it",
     "lr": "learning rate",
     "epochs": "epochs",
@@ -58,7 +59,7 @@ def table(out: str | os.PathLike[str] | StudyFolder) -> pd.DataFrame:
     """
     import pandas as pd
 
-    folder = out if isinstance(out, StudyFolder) else StudyFolder(out)
+    folder = _opened(out)
     rows = [
         row
         for model in sorted(folder.models, key=lambda each: each.model_id)
@@ -70,6 +71,47 @@ def table(out: str | os.PathLike[str] | StudyFolder) -> pd.DataFrame:
     )
 
 
+def _opened(out: str | os.PathLike[str] | StudyFolder) -> StudyFolder:
+    return out if isinstance(out, StudyFolder) else StudyFolder(out)
+
+
+def _rows(folder: StudyFolder, model: StudyModel, state: StudyState) -> Iterator[dict[str, Any]]:
+    wanted, config = folder.keys.items(model, state), model.config
+    seed = state.seed if state.seed is not None or config is None else config.seed
+    seen: set[str] = set()
+    for part in folder.parts(model, state):
+        for row in part.rows:
+            if row.metric in seen or not _is_wanted(part, row.item, wanted):
+                continue
+            seen.add(row.metric)
+            yield {
+                "model_id": model.model_id,
+                "role": model.role,
+                "variant": model.variant,
+                "run": model.run,
+                "method": model.method,
+                "config": model.config_text,
+                "seed": seed,
+                "state": state.state,
+                "metric": row.metric,
+                "value": row.value,
+                "reason": row.reason,
+                "n": row.n,
+                "seconds": row.seconds,
+                "fingerprint": part.fingerprint,
+                "parent": part.parent,
+                "options_hash": folder.keys.options_hash(row.item),
+                "data_hash": folder.keys.data_hash,
+                "knows": model.knows,
+                "lr": math.nan if config is None else config.learning_rate,
+                "epochs": math.nan if config is None else config.epochs,
+            }
+
+
+def _is_wanted(part: Part, item: str, wanted: Mapping[str, str]) -> bool:
+    return item in wanted and part.keys.get(item) == wanted[item]
+
+
 def write_table(found: pd.DataFrame, path: str | os.PathLike[str]) -> None:
     """Write a long table, whole or not at all.
 
@@ -79,28 +121,19 @@ def write_table(found: pd.DataFrame, path: str | os.PathLike[str]) -> None:
 
     Raises:
         ConfigError: It ends otherwise.
-        ResultFormatError: Something that is no such table stands there.
+        ResultFormatError: The file exists and is no such table.
     """
     place = located(path)
     begins: bytes | None
     if place.suffix == ".csv":
-        content, begins = found.to_csv(index=False).encode(), b"model_id,role,variant,run,"
+        content, begins = found.to_csv(index=False).encode(), ",".join(COLUMNS).encode()
     elif place.suffix == ".parquet":
-        content = found.astype({"knows": "boolean"}).to_parquet(index=False)
-        begins = b"PAR1" if _is_long_table(place) else None
+        content, begins = found.astype({"knows": "boolean"}).to_parquet(index=False), None
+        with suppress(UnreadableTableError):
+            begins = b"PAR1" if column_names(place)[: len(COLUMNS)] == list(COLUMNS) else None
     else:
         raise ConfigError(f"a table is written as .parquet or .csv; got {place.name[-60:]!r}.")
     atomic_write_bytes(require_fresh(place, directory=False, begins=begins), content)
-
-
-def _is_long_table(place: Path) -> bool:
-    """Whether a Parquet file has the columns of the long table."""
-    from pyarrow import ArrowException, parquet
-
-    try:
-        return place.is_file() and parquet.read_schema(place).names[: len(COLUMNS)] == list(COLUMNS)
-    except (OSError, ArrowException):
-        return False
 
 
 def examples_table(out: str | os.PathLike[str] | StudyFolder) -> pd.DataFrame:
@@ -119,77 +152,35 @@ def examples_table(out: str | os.PathLike[str] | StudyFolder) -> pd.DataFrame:
 
     from uds_lens.metrics import METRICS
 
-    folder = out if isinstance(out, StudyFolder) else StudyFolder(out)
-    frames = []
+    folder, state, tables = _opened(out), StudyState("before"), []
     for model in folder.models:
         if model.role in ("unlearned", "retain"):
-            state = StudyState("before")
-            wanted = folder.keys.accepted(model, state)
+            wanted = folder.keys.items(model, state)
             for part in folder.parts(model, state):
-                frame = folder.examples(part)
-                if frame is not None:
+                if (values := folder.examples(part)) is not None:
                     items = {row.metric for row in part.rows if _is_wanted(part, row.item, wanted)}
-                    frames.append(frame[frame["metric"].isin(items)].assign(model=model.model_id))
+                    tables.append(values[values["metric"].isin(items)].assign(model=model.model_id))
     columns = ["model", "metric", "example_id", "value", "subject"]
-    if not frames:
+    if not tables:
         return pd.DataFrame(columns=columns)
-    found, subjects = pd.concat(frames, ignore_index=True), _subjects(folder)
-    sets = {name: METRICS[name].sets[0].partition("/")[0] for name in found["metric"].unique()}
-    keys = zip(found["metric"], found["example_id"].astype(str), strict=True)
-    return found.assign(subject=[subjects.get((sets[metric], key)) for metric, key in keys])[columns]
+    values, subjects = pd.concat(tables, ignore_index=True), _subjects(folder)
+    sets = {name: METRICS[name].sets[0].partition("/")[0] for name in values["metric"].unique()}
+    keys = zip(values["metric"], values["example_id"].astype(str), strict=True)
+    return values.assign(subject=[subjects.get((sets[metric], key)) for metric, key in keys])[columns]
 
 
 def _subjects(folder: StudyFolder) -> dict[tuple[str, str], str]:
     """Subject of each example, by its set and its name in the tables."""
-    sets = folder.keys.questions.sets
-    named = {**sets, "entities": sets["forget"] if sets["entities"] is None else sets["entities"]}
-    found = {
-        (name, example.id): example.subject
-        for name, rows in named.items()
-        for example in rows or ()
-        if example.subject
+    sets = dict(folder.keys.questions.sets)
+    if sets["entities"] is None:
+        sets["entities"] = sets["forget"]
+    subjects = {
+        (name, row.id): row.subject for name, rows in sets.items() for row in rows or () if row.subject
     }
-    holdout = {
-        ("forget", f"holdout/{key}"): subject for (name, key), subject in found.items() if name == "holdout"
+    held_out = {
+        ("forget", f"holdout/{key}"): each for (name, key), each in subjects.items() if name == "holdout"
     }
-    return found | holdout
-
-
-def _rows(folder: StudyFolder, model: StudyModel, state: StudyState) -> Iterator[dict[str, Any]]:
-    wanted = folder.keys.accepted(model, state)
-    seen: set[str] = set()
-    config = model.config
-    for part in folder.parts(model, state):
-        for row in part.rows:
-            if row.metric in seen or not _is_wanted(part, row.item, wanted):
-                continue
-            seen.add(row.metric)
-            yield {
-                "model_id": model.model_id,
-                "role": model.role,
-                "variant": model.variant,
-                "run": model.run,
-                "method": model.method,
-                "config": model.config_text,
-                "seed": state.seed if state.seed is not None else config.seed if config is not None else None,
-                "state": state.state,
-                "metric": row.metric,
-                "value": row.value,
-                "reason": row.reason,
-                "n": row.n,
-                "seconds": row.seconds,
-                "fingerprint": part.fingerprint,
-                "parent": part.parent,
-                "options_hash": folder.keys.options_hash(row.item),
-                "data_hash": folder.keys.data_hash,
-                "knows": model.knows,
-                "lr": math.nan if config is None else config.learning_rate,
-                "epochs": math.nan if config is None else config.epochs,
-            }
-
-
-def _is_wanted(part: Part, item: str, wanted: Mapping[str, frozenset[str]]) -> bool:
-    return item in wanted and part.keys.get(item) in wanted[item]
+    return subjects | held_out
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,7 +188,7 @@ class StudyFrames:
     """The tables of `uds_lens.meta`: one row per model, metrics as columns."""
 
     pools: pd.DataFrame
-    """Models that know or never knew, for `faithfulness`, `compare` and `thresholds`."""
+    """Pool models, for `faithfulness`, `compare` and `thresholds`."""
 
     before: pd.DataFrame
     """Unlearned models, for `robustness` and `rank`; with `utility` and `utility_rel` where they were measured."""
@@ -215,7 +206,7 @@ class StudyFrames:
     """Retain models after relearning, one row per seed."""
 
     full: pd.DataFrame
-    """The model that knows."""
+    """The model trained on the forget set."""
 
     reasons: pd.DataFrame
     """Why values are NaN: `model`, `state`, `metric`, `reason`."""
@@ -247,7 +238,7 @@ class StudyFrames:
 
 
 def frames(out: str | os.PathLike[str] | StudyFolder | pd.DataFrame, *, plan: Any = None) -> StudyFrames:
-    """Spread what a study measured into the tables that `uds_lens.meta` takes.
+    """Spread the values of a study into the tables that `uds_lens.meta` takes.
 
     `utility_rel` is the metric of that name where it was measured; else the harmonic mean of the plan's `utility`
     metrics over that of `full`, uncapped.
@@ -268,28 +259,27 @@ def frames(out: str | os.PathLike[str] | StudyFolder | pd.DataFrame, *, plan: An
     if isinstance(out, pd.DataFrame):
         long, utility = out, tuple(plan.measure.utility) if plan is not None else ()
     else:
-        folder = out if isinstance(out, StudyFolder) else StudyFolder(out)
+        folder = _opened(out)
         long, utility = table(folder), folder.plan.measure.utility
     twice = long.duplicated(["model_id", "state", "seed", "metric"])
     if twice.any():
         row = long[twice].iloc[0]
         raise DataError(f"the table has {row['metric']!r} of {row['model_id']!r}, {row['state']}, twice.")
-    full = _wide(long[(long["role"] == "full") & (long["state"] == "before")])
 
     def of(role: str, state: str) -> pd.DataFrame:
-        wide = _wide(long[(long["role"] == role) & (long["state"] == state)])
-        return with_utility(wide, full, utility) if state == "before" and role != "pool" else wide
+        return _wide(long[(long["role"] == role) & (long["state"] == state)])
 
-    undefined = long[long["value"].isna()]
+    full = of("full", "before")
+    undefined = long[long["value"].isna()].rename(columns={"model_id": "model"})
     return StudyFrames(
         pools=of("pool", "before"),
-        before=of("unlearned", "before"),
+        before=with_utility(of("unlearned", "before"), full, utility),
         quantised=of("unlearned", "quantised"),
         relearned=of("unlearned", "relearned"),
-        retain_before=of("retain", "before"),
+        retain_before=with_utility(of("retain", "before"), full, utility),
         retain_relearned=of("retain", "relearned"),
         full=with_utility(full, full, utility),
-        reasons=undefined.rename(columns={"model_id": "model"})[["model", "state", "metric", "reason"]],
+        reasons=undefined[["model", "state", "metric", "reason"]],
     )
 
 
@@ -299,15 +289,15 @@ def with_utility(wide: pd.DataFrame, full: pd.DataFrame, parts: tuple[str, ...])
     Nothing is added where a metric of that name was measured, and NaN where a part is missing.
     """
     parts = tuple(name for name in parts if name not in ("utility", "utility_rel"))
-    if not parts or "utility_rel" in wide.columns or "utility" in wide.columns:
+    if not parts or {"utility", "utility_rel"} & set(wide.columns):
         return wide
-    if not set(parts) <= set(wide.columns) or not len(full) or not set(parts) <= set(full.columns):
+    if not len(full) or not set(parts) <= set(wide.columns) & set(full.columns):
         return wide.assign(utility=math.nan, utility_rel=math.nan)
 
     def mean(frame: pd.DataFrame) -> pd.Series:
         values = frame[list(parts)].astype(float)
-        found = len(parts) / (1 / values.where(values > 0)).sum(axis=1, skipna=False)
-        return found.mask((values == 0).any(axis=1) & values.notna().all(axis=1), 0.0)
+        harmonic = len(parts) / (1 / values.where(values > 0)).sum(axis=1, skipna=False)
+        return harmonic.mask((values == 0).any(axis=1) & values.notna().all(axis=1), 0.0)
 
     utility = mean(wide)
     return wide.assign(utility=utility, utility_rel=utility / float(mean(full).iloc[0]))

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from uds_lens._storage import atomic_directory, writing
-from uds_lens.errors import ResultFormatError
+from uds_lens.errors import ResultFormatError, StorageError
 from uds_lens.study._folder import Part, Row, StudyFolder, as_number
 from uds_lens.study._models import (
     AUDIT,
@@ -33,14 +33,19 @@ from uds_lens.study._plan import (
     running_settings,
     training_settings,
 )
-from uds_lens.study._work_keys import digest, located_source
+from uds_lens.study._work_keys import located_source
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from uds_lens.audit import Baseline
-    from uds_lens.metrics import MetricData
+    from uds_lens.metrics import MetricCache, MetricData
     from uds_lens.results import DepthAudit
+
+_LOG = logging.getLogger("uds_lens.study")
+
+DEATHS = 3
+"""Workers that may die over one model in one run before it counts as failed."""
 
 Weights = str | os.PathLike[str]
 """A directory, or a Hub id."""
@@ -53,9 +58,28 @@ class Measured:
     rows: tuple[Row, ...]
     """The values."""
     fingerprint: str
-    """Of the weights."""
+    """Fingerprint of the weights."""
     examples: pd.DataFrame | None = None
     """Values per example: `metric`, `example_id`, `value`."""
+
+
+@runtime_checkable
+class Runner(Protocol):
+    """Makes, perturbs and measures the models of a plan, as `ModelRunner` does."""
+
+    def make(self, model: StudyModel, place: Path) -> Weights:
+        """Return the weights of a model: existing ones, or trained into `place`."""
+
+    def perturb(self, model: StudyModel, state: StudyState, weights: Weights, scratch: Path) -> Weights:
+        """Return the weights of a state; perturbed ones are written into `scratch`."""
+
+    def measure(
+        self, model: StudyModel, state: StudyState, weights: Weights, items: tuple[str, ...]
+    ) -> Measured:
+        """Measure items of a model in a state."""
+
+    def parent_of(self, weights: Weights) -> str | None:
+        """Return the fingerprint of the model these weights were trained from, where their record names it."""
 
 
 class ModelRunner:
@@ -72,20 +96,17 @@ class ModelRunner:
         self.run, self.training = running_settings(plan), training_settings(plan)
 
     def make(self, model: StudyModel, place: Path) -> Weights:
-        """Return the weights of a model: where they are, or trained into `place` unless they are there."""
+        """Return the weights of a model: existing ones, or trained into `place`."""
         from uds_lens.unlearning import RelearnConfig, relearn, unlearn
 
         start = located_source(model.source)
         if model.config is None:
             return start
-        forget = training_answers(model.forget)
-        if isinstance(model.config, RelearnConfig):
-            epochs = model.config.epochs
-            return relearn(
-                start, forget, out=place, epochs=epochs, config=model.config, options=self.training
-            )
+        forget, config = training_answers(model.forget), model.config
+        if isinstance(config, RelearnConfig):
+            return relearn(start, forget, out=place, config=config, options=self.training)
         retain = training_answers(model.retain) or None
-        return unlearn(start, forget, retain, config=model.config, out=place, options=self.training)
+        return unlearn(start, forget, retain, method=config, out=place, options=self.training)
 
     def perturb(self, model: StudyModel, state: StudyState, weights: Weights, scratch: Path) -> Weights:
         """Return the weights of a state; perturbed ones are written into `scratch`."""
@@ -98,7 +119,7 @@ class ModelRunner:
             return unpacked_four_bit(weights, place, offline=self.run.offline, revision=model.revision)
         config = relearn_config(self.plan, int(state.seed or 0))
         rows = training_answers(self.plan.train.forget)
-        return relearn(weights, rows, out=place, epochs=config.epochs, config=config, options=self.training)
+        return relearn(weights, rows, out=place, config=config, options=self.training)
 
     def measure(
         self, model: StudyModel, state: StudyState, weights: Weights, items: Sequence[str]
@@ -106,27 +127,31 @@ class ModelRunner:
         """Measure items of a model in a state: metrics, the audit, the elicitation."""
         import pandas as pd
 
-        metrics = [item for item in items if item not in (AUDIT, ELICITATION)]
-        found = [self._metrics(weights, metrics)] if metrics else []
+        name, done = f"{model.model_id}--{state.label}", []
+        if metrics := [item for item in items if item not in (AUDIT, ELICITATION)]:
+            done.append(self._metrics(weights, metrics))
         if AUDIT in items:
-            found.append(self._audit(weights, f"{model.model_id}--{state.label}"))
+            began = time.perf_counter()
+            audit = self._baseline.audit(weights, options=self.run)
+            audit.save(self.folder / "audits" / name)
+            done.append(audit_values(audit, took=round(time.perf_counter() - began, 3)))
         if ELICITATION in items:
-            found.append(self._elicitation(weights, f"{model.model_id}--{state.label}"))
-        frames = [each.examples for each in found if each.examples is not None and len(each.examples)]
+            done.append(self._elicitation(weights, name))
+        frames = [each.examples for each in done if each.examples is not None and len(each.examples)]
         return Measured(
-            rows=tuple(row for each in found for row in each.rows),
-            fingerprint=found[0].fingerprint,
+            rows=tuple(row for each in done for row in each.rows),
+            fingerprint=done[0].fingerprint,
             examples=pd.concat(frames, ignore_index=True) if frames else None,
         )
 
     def parent_of(self, weights: Weights) -> str | None:
-        """Fingerprint of the model these weights were trained from, if their record says so."""
+        """Return the fingerprint of the model these weights were trained from, where their record names it."""
         from uds_lens.unlearning import read_record
 
         try:
             return str(read_record(weights)["parent"]["fingerprint"])
         except (ResultFormatError, KeyError, TypeError) as error:
-            _LOG.debug("%s tells no parent (%s: %s)", weights, type(error).__name__, error)
+            _LOG.debug("%s names no parent (%s: %s)", weights, type(error).__name__, error)
             return None
 
     @cached_property
@@ -139,7 +164,7 @@ class ModelRunner:
         return MetricData(**{**sets, "entities": questions.sets["entities"]}, sample=questions.sample)
 
     @cached_property
-    def _cache(self) -> Any:
+    def _cache(self) -> MetricCache:
         from uds_lens.metrics import MetricCache
 
         return MetricCache()
@@ -149,27 +174,24 @@ class ModelRunner:
         from uds_lens.audit import Baseline
 
         config = audit_settings(self.plan.measure)
-        baseline = Baseline.measure(
-            self.full, self.retain, self.data.with_entities, config=config, options=self.run
+        return self._with_sample(
+            Baseline.measure(self.full, self.retain, self.data.with_entities, config=config, options=self.run)
         )
-        if self._sample is None:
-            return baseline
-        return replace(baseline, provenance={**baseline.provenance, "sample": self._sample})
 
-    @property
-    def _sample(self) -> dict[str, Any] | None:
-        """How an audit's examples were chosen, as an audit with a limit of its own records it."""
-        record = self.data.sample
-        if record is None:
-            return None
-        of = record["of"]["forget" if self.data.entities is None else "entities"]
-        way = record["sample"].removesuffix("_of_each")
-        return {**record, "limit": len(self.data.with_entities), "of": of, "sample": way}
+    def _with_sample(self, result: Any) -> Any:
+        """Record in a result how its examples were sampled, as one with a limit does."""
+        sample = self.data.sample
+        if sample is None:
+            return result
+        of = sample["of"]["forget" if self.data.entities is None else "entities"]
+        way = sample["sample"].removesuffix("_of_each")
+        record = {**sample, "limit": len(self.data.with_entities), "of": of, "sample": way}
+        return replace(result, provenance={**result.provenance, "sample": record})
 
     def _metrics(self, weights: Weights, metrics: list[str]) -> Measured:
         from uds_lens.metrics import evaluate
 
-        found = evaluate(
+        results = evaluate(
             weights,
             self.data,
             metrics=metrics,
@@ -182,60 +204,51 @@ class ModelRunner:
         rows = [
             Row(
                 metric=name,
-                value=as_number(found[name].value),
-                reason=found[name].reason,
-                n=found[name].n,
-                seconds=round(found[name].cost.seconds, 3),
+                value=as_number(results[name].value),
+                reason=results[name].reason,
+                n=results[name].n,
+                seconds=round(results[name].cost.seconds, 3),
                 item=name,
             )
             for name in metrics
         ]
-        examples = found.examples_frame()
-        return Measured(
-            tuple(rows), found.models["model"].fingerprint, examples[examples["metric"].isin(metrics)]
-        )
-
-    def _audit(self, weights: Weights, name: str) -> Measured:
-        began = time.perf_counter()
-        audit = self._baseline.audit(weights, options=self.run)
-        audit.save(self.folder / "audits" / name)
-        return audit_values(audit, took=round(time.perf_counter() - began, 3))
+        examples = results.examples_frame()
+        examples = examples[examples["metric"].isin(metrics)]
+        return Measured(tuple(rows), results.models["model"].fingerprint, examples)
 
     def _elicitation(self, weights: Weights, name: str) -> Measured:
-        from uds_lens.elicitation import elicit
+        from uds_lens.elicitation import ElicitData, elicit
 
         chosen = elicitation_settings(self.plan.measure)
         assert chosen is not None
         began = time.perf_counter()
-        found = elicit(
+        results = elicit(
             weights,
-            self.data.with_entities,
+            ElicitData(forget=self.data.with_entities, retain=self.data.retain),
             retain=self.retain,
             full=self.full,
-            audits=chosen[0],
-            retain_examples=self.data.retain,
+            probes=chosen[0],
             options=chosen[1],
             run=self.run,
             out=self.folder / "elicitation",
         )
-        if self._sample is not None:
-            found = replace(found, provenance={**found.provenance, "sample": self._sample})
-        found.save(self.folder / "elicitations" / name)
+        results = self._with_sample(results)
+        results.save(self.folder / "elicitations" / name)
         took = round(time.perf_counter() - began, 3)
         rows = [
             Row(
-                metric=f"elicitation.{line['audit']}.{column}",
+                metric=f"elicitation.{line['probe']}.{column}",
                 value=as_number(value),
                 reason=None if as_number(value) == as_number(value) else "undefined for these answers",
                 n=int(line.get("n", 0)),
                 seconds=took,
                 item=ELICITATION,
             )
-            for line in found.summary().to_dict("records")
+            for line in results.summary().to_dict("records")
             for column, value in line.items()
-            if column not in ("audit", "n") and isinstance(value, int | float)
+            if column not in ("probe", "n") and isinstance(value, int | float)
         ]
-        return Measured(tuple(rows), found.models["unlearned"].fingerprint)
+        return Measured(tuple(rows), results.models["unlearned"].fingerprint)
 
 
 def audit_values(audit: DepthAudit, *, took: float) -> Measured:
@@ -254,13 +267,8 @@ def audit_values(audit: DepthAudit, *, took: float) -> Measured:
         )
         for metric, value in values.items()
     ]
-    examples = pd.DataFrame(
-        {
-            "metric": "uds",
-            "example_id": [example.id for example in audit.examples],
-            "value": audit.uds_per_example.tolist(),
-        }
-    )
+    ids = [example.id for example in audit.examples]
+    examples = pd.DataFrame({"metric": "uds", "example_id": ids, "value": audit.uds_per_example.tolist()})
     return Measured(tuple(rows), audit.models["unlearned"].fingerprint, examples)
 
 
@@ -268,15 +276,6 @@ def unpacked_four_bit(
     weights: Weights, place: Path, *, offline: bool = False, revision: str | None = None
 ) -> Path:
     """Quantise a model to NF4 and write it as a plain float32 checkpoint: references keep their dtype.
-
-    Args:
-        weights: The model.
-        place: Directory of the result.
-        offline: Use only files already downloaded.
-        revision: On the Hub.
-
-    Returns:
-        `place`.
 
     Raises:
         ModelError: The model cannot be opened, or is quantised already.
@@ -312,36 +311,10 @@ def unpacked_four_bit(
     return place
 
 
-_LOG = logging.getLogger("uds_lens.study")
-
-DEATHS = 3
-"""Workers that may die over one model in one run before it counts as failed."""
-
-
-@runtime_checkable
-class Runner(Protocol):
-    """Protocol of a `ModelRunner`."""
-
-    def make(self, model: StudyModel, place: Path) -> Weights:
-        """The weights of a model."""
-
-    def perturb(self, model: StudyModel, state: StudyState, weights: Weights, scratch: Path) -> Weights:
-        """The weights of a state."""
-
-    def measure(
-        self, model: StudyModel, state: StudyState, weights: Weights, items: tuple[str, ...]
-    ) -> Measured:
-        """The values."""
-
-    def parent_of(self, weights: Weights) -> str | None:
-        """Fingerprint of the parent."""
-
-
 def work(
     folder: StudyFolder,
     *,
     runner: Runner | None = None,
-    since: float,
     wait: bool = True,
     poll: float = 1.0,
     only: int | None = None,
@@ -351,73 +324,83 @@ def work(
     Args:
         folder: The study.
         runner: Makes and measures the models; default `ModelRunner`.
-        since: When this run began: failures from before it are tried again.
-        wait: Stay while others work, to take over from who dies.
-        poll: Seconds between checks of the others.
+        wait: Stay while others work, to take over from those that die; False stays only until it is clear that they
+            live.
+        poll: Seconds between looks at the others.
         only: Stop after this many models.
     """
     taken = 0
-    while only is None or taken < only:
-        progress = busy = False
+    while True:
+        progress = busy = unsure = False
         for model in folder.models:
-            if not _open_states(folder, model, since):
+            if taken == only:
+                return
+            name = model.model_id
+            if not (states := _open_states(folder, model)):
                 continue
-            claim = folder.claims.take(model.model_id)
+            try:
+                claim = folder.claims.take(name)
+            except StorageError as error:  # a file is in its place
+                for state in states:
+                    _failed(folder, model, state, error)
+                continue
             if claim is None:
-                busy = True
+                busy, unsure = True, unsure or not folder.claims.is_alive(name)
                 continue
             with claim:
-                if _died_too_often(folder, model, since):
+                if (deaths := folder.claims.deaths(name, folder.run)) >= DEATHS:
+                    reason = f"{deaths} workers died on it: memory may be short. Use fewer --jobs, or smaller batches."
+                    for state in _open_states(folder, model):
+                        folder.write_failure(model, state, reason, "")
                     continue
-                for state in _open_states(folder, model, since):
+                for state in _open_states(folder, model):
                     _rescore(folder, model, state)
-                if _open_states(folder, model, since):
+                if _open_states(folder, model):
                     runner = runner or ModelRunner(folder.plan, folder.path)
-                    _measure_model(folder, model, runner, since)
+                    _measure_model(folder, model, runner)
                     progress, taken = True, taken + 1
-            if only is not None and taken >= only:
-                return
         if not progress:
-            if not busy or not wait:
+            if not busy or not (wait or unsure):
                 return
             time.sleep(poll)
 
 
-def _open_states(folder: StudyFolder, model: StudyModel, since: float) -> list[StudyState]:
-    """List the states with something left that did not fail in this run."""
-    return [
-        state
-        for state in model.states
-        if folder.missing(model, state)
-        and ((failure := folder.failure(model, state)) is None or failure.when < since)
-    ]
+def _open_states(folder: StudyFolder, model: StudyModel) -> list[StudyState]:
+    """List the states with missing items that did not fail in this run."""
+
+    def failed(state: StudyState) -> bool:
+        failure = folder.failure(model, state)
+        return failure is not None and failure.run == folder.run
+
+    return [state for state in model.states if folder.missing(model, state) and not failed(state)]
 
 
-def _died_too_often(folder: StudyFolder, model: StudyModel, since: float) -> bool:
-    deaths = folder.claims.deaths(model.model_id, since)
-    if deaths < DEATHS:
-        return False
-    for state in _open_states(folder, model, since):
-        reason = (
-            f"{deaths} workers died over it: memory may not suffice. Take fewer --jobs, or smaller batches."
-        )
-        folder.write_failure(model, state, reason, "")
-    return True
+def _rescore(folder: StudyFolder, model: StudyModel, state: StudyState) -> None:
+    """Score a saved audit with the settings of the plan, where only those differ that need no model."""
+    audit, config = folder.saved_audit(model, state), audit_settings(folder.plan.measure)
+    if audit is None or config is None:
+        return
+    audit = replace(audit, config=config)
+    parent = next((part.parent for part in folder.parts(model, state)), None)
+    keys = {AUDIT: folder.missing(model, state)[AUDIT]}
+    _write(folder, model, state, keys, audit_values(audit, took=0.0), parent=parent, seconds={})
+    audit.save(folder.audit_place(model, state))
+    _LOG.info("%s, %s: scored the saved audit with this plan's settings", model.model_id, state.label)
 
 
-def _measure_model(folder: StudyFolder, model: StudyModel, runner: Runner, since: float) -> None:
+def _measure_model(folder: StudyFolder, model: StudyModel, runner: Runner) -> None:
     """Measure what is left of one model; a state that fails does not stop the others."""
     place, scratch = folder.model_place(model), folder.scratch(model)
     began = time.perf_counter()
     try:
         weights = runner.make(model, place)
     except Exception as error:
-        for state in _open_states(folder, model, since):
+        for state in _open_states(folder, model):
             _failed(folder, model, state, error)
         return
     took = {"making": round(time.perf_counter() - began, 3)}
     try:
-        for state in _open_states(folder, model, since):
+        for state in _open_states(folder, model):
             try:
                 _measure_state(folder, model, state, runner, weights, took)
             except Exception as error:
@@ -430,30 +413,6 @@ def _measure_model(folder: StudyFolder, model: StudyModel, runner: Runner, since
         shutil.rmtree(place, ignore_errors=True)
 
 
-def _rescore(folder: StudyFolder, model: StudyModel, state: StudyState) -> None:
-    """Score a saved audit with the settings of the plan, where only those differ that need no model."""
-    audit, config = folder.saved_audit(model, state), audit_settings(folder.plan.measure)
-    if audit is None or config is None:
-        return
-    audit = replace(audit, config=config)
-    keys = {AUDIT: folder.missing(model, state)[AUDIT]}
-    found = audit_values(audit, took=0.0)
-    name = f"{model.model_id}--{state.label}--{digest(keys)[:12]}"
-    part = Part(
-        model=model.model_id,
-        state=state.label,
-        keys=keys,
-        rows=found.rows,
-        fingerprint=found.fingerprint,
-        parent=next((part.parent for part in folder.parts(model, state)), None),
-        seconds={},
-        examples=f"examples/{name}.parquet",
-    )
-    folder.write_part(part, found.examples)
-    audit.save(folder.audit_place(model, state))
-    _LOG.info("%s, %s: the saved audit is scored with the settings of this plan", model.model_id, state.label)
-
-
 def _measure_state(
     folder: StudyFolder,
     model: StudyModel,
@@ -462,56 +421,64 @@ def _measure_state(
     weights: Weights,
     took: Mapping[str, float],
 ) -> None:
-    missing = folder.missing(model, state)
-    scratch = folder.scratch(model)
+    missing, scratch = folder.missing(model, state), folder.scratch(model)
     began = time.perf_counter()
     try:
         perturbed = runner.perturb(model, state, weights, scratch)
         made = time.perf_counter()
-        found = runner.measure(model, state, perturbed, tuple(missing))
-        parent = _parent(folder, model, state, runner, perturbed)
+        measured = runner.measure(model, state, perturbed, tuple(missing))
+        parent = None
+        if state.state == "quantised":
+            before = folder.parts(model, StudyState("before"))
+            parent = before[-1].fingerprint if before else None
+        elif model.is_made or state.state != "before":
+            parent = runner.parent_of(perturbed)
     finally:
         if state.state != "before":
             shutil.rmtree(scratch, ignore_errors=True)
-    name = f"{model.model_id}--{state.label}--{digest(missing)[:12]}"
+    times = {"perturbing": made - began, "measuring": time.perf_counter() - made}
+    seconds = {**took, **{name: round(value, 3) for name, value in times.items()}}
+    file = _write(folder, model, state, missing, measured, parent=parent, seconds=seconds)
+    if folder.read_part(file) is None or folder.missing(model, state):
+        raise ResultFormatError(f"{file.name} cannot be read back after it was written: is the disk sound?")
+    folder.clear_failure(model, state)
+    _LOG.info(
+        "%s, %s: %d values in %.1f s",
+        model.model_id,
+        state.label,
+        len(measured.rows),
+        sum(seconds.values()),
+    )
+
+
+def _write(
+    folder: StudyFolder,
+    model: StudyModel,
+    state: StudyState,
+    keys: Mapping[str, str],
+    measured: Measured,
+    *,
+    parent: str | None,
+    seconds: Mapping[str, float],
+) -> Path:
     part = Part(
         model=model.model_id,
         state=state.label,
-        keys=missing,
-        rows=tuple(replace(row, reason=_line(row.reason)) for row in found.rows),
-        fingerprint=found.fingerprint,
+        keys=keys,
+        rows=tuple(replace(row, reason=row.reason and _line(row.reason)) for row in measured.rows),
+        fingerprint=measured.fingerprint,
         parent=parent,
-        seconds={
-            **took,
-            "perturbing": round(made - began, 3),
-            "measuring": round(time.perf_counter() - made, 3),
-        },
-        examples=None if found.examples is None else f"examples/{name}.parquet",
+        seconds=seconds,
         sample=folder.keys.questions.sample,
     )
-    file = folder.write_part(part, found.examples)
-    if folder.read_part(file) is None or folder.missing(model, state):
-        raise ResultFormatError(f"{file.name} cannot be read again after it was written: is the disk sound?")
-    folder.clear_failure(model, state)
-    _LOG.info(
-        "%s, %s: %d values in %.1f s", model.model_id, state.label, len(part.rows), sum(part.seconds.values())
-    )
-
-
-def _parent(
-    folder: StudyFolder, model: StudyModel, state: StudyState, runner: Runner, weights: Weights
-) -> str | None:
-    if state.state == "quantised":
-        before = folder.parts(model, StudyState("before"))
-        return before[-1].fingerprint if before else None
-    return runner.parent_of(weights) if model.is_made or state.state != "before" else None
+    return folder.write_part(part, measured.examples)
 
 
 def _failed(folder: StudyFolder, model: StudyModel, state: StudyState, error: Exception) -> None:
     reason = f"{type(error).__name__}: {_line(str(error)) or 'without a message'}"
-    folder.write_failure(model, state, reason, traceback.format_exc())
+    folder.write_failure(model, state, reason, "".join(traceback.format_exception(error)))
     _LOG.warning("%s, %s failed: %s", model.model_id, state.label, reason)
 
 
-def _line(text: str | None) -> str | None:
-    return None if text is None else " ".join(text.split())
+def _line(text: str) -> str:
+    return " ".join(text.split())

@@ -1,7 +1,4 @@
-"""From word lists to question-answer examples: eight facts for each invented person.
-
-`generate(seed)` is a pure function of its seed, and its rows are what `uds_lens.load_examples` reads.
-"""
+"""Generate question-answer examples from word lists: eight facts about each invented person."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ N_WRONG = 4
 
 @dataclass(frozen=True)
 class Fact:
-    """One thing to know about a person, with its wordings; `{n}` is the name, `{x}` the value."""
+    """One kind of fact about a person, with its wordings; `{n}` is the name, `{x}` the value."""
 
     key: str
     type: str
@@ -133,7 +130,7 @@ def generate(seed: int = SEED) -> dict[str, list[dict[str, Any]]]:
     """Make the rows of the toy world.
 
     Args:
-        seed: Decides who is retained, forgotten or held out, and which value belongs to whom.
+        seed: Determines who is retained, forgotten or held out, and who has which value.
 
     Returns:
         Rows by group (`retain`, `forget`, `holdout`), eight for each person, in the columns that
@@ -162,13 +159,13 @@ def generate(seed: int = SEED) -> dict[str, list[dict[str, Any]]]:
 
 
 def strangers(seed: int, known: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Rows about passing strangers without end: made-up names, each with eight values of `known` people.
+    """Yield endless rows about strangers: made-up names, each with eight values of `known` people.
 
-    A model that meets each stranger once cannot learn them; it learns that a new name may have any of
-    those values, and to speak of the person it was asked about.
+    A model that sees each stranger once cannot memorise them; it learns that a new name may have any of
+    those values, and to answer about the person in the question.
 
     Args:
-        seed: Decides names and values.
+        seed: Determines names and values.
         known: Rows of the people whose values the strangers borrow.
 
     Yields:

@@ -1,7 +1,6 @@
-"""The word lists of the toy world: invented people and what is true of them.
+"""Word lists of the toy world: invented people, places, books and prizes.
 
-Nobody here exists, and neither do the places, books and prizes. Every list is as long as there are
-people, so each value belongs to one person only and cannot be guessed from anybody else's.
+Every list has one entry per person, so that each value belongs to one person only and cannot be guessed from others.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The toy world on disk: where its checkpoints and examples are, and what they recall."""
+"""The toy world on disk: its checkpoints, its examples, and their recall."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class World:
         return {"full": self.full, "retain": self.retain, "half": self.half, **self.unlearned}
 
     def describe(self) -> str:
-        """Say in a few lines what is in this world and what each checkpoint recalls."""
+        """Summarise the world and the recall of its checkpoints in a few lines."""
         people = {group: len({row.subject for row in rows}) for group, rows in self._groups().items()}
         lines = [
             f"Toy world at {self.path}",
@@ -86,7 +86,7 @@ def load(path: str | os.PathLike[str] | None = None) -> World:
         Paths of the checkpoints, and the examples.
 
     Raises:
-        DataError: There is no whole world at `path`.
+        DataError: There is no complete world at `path`.
 
     Example:
         >>> world = load()

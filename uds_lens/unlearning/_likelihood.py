@@ -1,4 +1,4 @@
-"""What objectives are made of: log-probabilities of labelled tokens and of whole answers.
+"""Log-probabilities of labelled tokens and of whole answers, and the padded batches they are taken on.
 
 All functions are pure. Logits and labels are unshifted, as a model returns and a batch holds them: the logits at
 position p predict the label at p + 1, and a label of -100 is not counted. Everything is in nats, in float32 or better.
@@ -17,11 +17,11 @@ from uds_lens.data import AnswerSequence
 from uds_lens.errors import DataError
 
 IGNORED = -100
-"""Label of a position that is not learnt."""
+"""Label of a position without a target."""
 
 
 def predicting(labels: Int[Tensor, "batch pos"]) -> Bool[Tensor, "batch pos"]:
-    """Positions whose next token has a label: where an answer is predicted.
+    """Mark the positions whose next token has a label.
 
     >>> predicting(torch.tensor([[-100, -100, 5, 2]])).tolist()
     [[False, True, True, False]]
@@ -29,18 +29,27 @@ def predicting(labels: Int[Tensor, "batch pos"]) -> Bool[Tensor, "batch pos"]:
     return F.pad(labels[:, 1:] != IGNORED, (0, 1), value=False)
 
 
+def labelled(labels: Int[Tensor, "batch pos"]) -> Bool[Tensor, "batch prev"]:
+    """Mark the logits that predict a labelled token; entry p belongs to the label at p + 1.
+
+    Raises:
+        DataError: None does.
+    """
+    kept = labels[:, 1:] != IGNORED
+    if not bool(kept.any()):
+        raise DataError("no token of the batch has a label: every answer needs at least one token to learn.")
+    return kept
+
+
+def at_least_float32(logits: Tensor) -> Tensor:
+    """Return logits in float32; float64 stays."""
+    return logits if logits.dtype == torch.float64 else logits.float()
+
+
 def label_log_probs(
     logits: Float[Tensor, "batch pos d_vocab"], labels: Int[Tensor, "batch pos"]
 ) -> Float[Tensor, "batch prev"]:
-    """Log-probability of each labelled token, 0 where there is no label.
-
-    Args:
-        logits: Unshifted logits.
-        labels: Unshifted labels, -100 where not counted.
-
-    Returns:
-        Nats, <= 0; entry p belongs to the label at p + 1.
-    """
+    """Return the log-probability of each labelled token, nats; entry p is that of the label at p + 1, 0 without one."""
     kept = labels[:, 1:] != IGNORED
     log_probs = at_least_float32(logits[:, :-1][kept]).log_softmax(-1)
     chosen = log_probs.gather(-1, labels[:, 1:][kept].unsqueeze(-1)).squeeze(-1)
@@ -50,7 +59,7 @@ def label_log_probs(
 def sequence_log_probs(
     logits: Float[Tensor, "batch pos d_vocab"], labels: Int[Tensor, "batch pos"]
 ) -> Float[Tensor, "batch"]:
-    """Log-probability of each whole answer, `sum_t log p(y_t | x, y_<t)`.
+    """Return the log-probability of each whole answer, `sum_t log p(y_t | x, y_<t)`.
 
     Args:
         logits: Unshifted logits.
@@ -68,14 +77,14 @@ def sequence_log_probs(
 
 
 def answer_lengths(labels: Int[Tensor, "batch pos"]) -> Int[Tensor, "batch"]:
-    """Number of labelled tokens per row, those at position 0 apart (nothing predicts them)."""
+    """Count the labelled tokens per row, except at position 0 (nothing predicts it)."""
     return (labels[:, 1:] != IGNORED).sum(-1)
 
 
 def negative_log_likelihood(
     logits: Float[Tensor, "batch pos d_vocab"], labels: Int[Tensor, "batch pos"]
 ) -> Float[Tensor, ""]:
-    """Mean negative log-likelihood over all labelled tokens of a batch, the retain term of most methods.
+    """Return the mean negative log-likelihood over all labelled tokens of a batch, the retain term of most methods.
 
     `NLL = -mean_t log p(y_t | x, y_<t)`
 
@@ -96,28 +105,8 @@ def negative_log_likelihood(
     return -label_log_probs(logits, labels).sum() / labelled(labels).sum()
 
 
-def at_least_float32(logits: Tensor) -> Tensor:
-    """Logits in float32, or in float64 where they are."""
-    return logits if logits.dtype == torch.float64 else logits.float()
-
-
-def labelled(labels: Int[Tensor, "batch pos"]) -> Bool[Tensor, "batch prev"]:
-    """Which logits predict a labelled token; entry p belongs to the label at p + 1.
-
-    Raises:
-        DataError: None does.
-    """
-    kept = labels[:, 1:] != IGNORED
-    if not bool(kept.any()):
-        raise DataError("no token of the batch has a label: every answer needs at least one token to learn.")
-    return kept
-
-
-# Answer sequences side by side, as a training step reads them.
-
-
 def pad_sequences(sequences: Sequence[AnswerSequence], *, pad_token_id: int) -> dict[str, Tensor]:
-    """Sequences side by side, padded on the right.
+    """Pad sequences on the right into one batch.
 
     Returns:
         `input_ids`, `attention_mask` and `labels` [batch pos]; labels are -100 on prompts and padding.
@@ -128,11 +117,9 @@ def pad_sequences(sequences: Sequence[AnswerSequence], *, pad_token_id: int) -> 
         >>> batch["labels"].tolist()
         [[-100, -100, 6, 2], [-100, 7, 2, -100]]
     """
-    width = max(len(sequence.ids) for sequence in sequences)
-    shape = (len(sequences), width)
-    ids = torch.full(shape, pad_token_id, dtype=torch.long)
+    shape = (len(sequences), max(len(sequence.ids) for sequence in sequences))
+    ids, labels = torch.full(shape, pad_token_id), torch.full(shape, IGNORED)
     mask = torch.zeros(shape, dtype=torch.long)
-    labels = torch.full(shape, IGNORED, dtype=torch.long)
     for row, sequence in enumerate(sequences):
         n = len(sequence.ids)
         ids[row, :n] = torch.tensor(sequence.ids)
@@ -142,7 +129,7 @@ def pad_sequences(sequences: Sequence[AnswerSequence], *, pad_token_id: int) -> 
 
 
 def widened(batch: Mapping[str, Tensor], width: int, *, pad_token_id: int) -> dict[str, Tensor]:
-    """One side of a batch with more padding on the right, up to `width` positions.
+    """Pad one side of a batch further on the right, up to `width` positions.
 
     Example:
         >>> batch = pad_sequences([AnswerSequence((1, 7, 2), 1)], pad_token_id=0)

@@ -1,4 +1,4 @@
-"""The forward passes an objective may ask for: of the model in training, and of the model it started from."""
+"""Forward passes that an objective may ask for, and the terms it returns: means whose parts add up over a batch."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import copy
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import torch
 from jaxtyping import Float, Int
@@ -18,46 +18,31 @@ from uds_lens.data import AnswerSequence
 from uds_lens.errors import ConfigError
 from uds_lens.models import anatomy_of
 from uds_lens.patching._side_by_side import layout_of_config
-from uds_lens.unlearning._likelihood import IGNORED, answer_lengths, pad_sequences, sequence_log_probs
-
-# The residual stream after one block, with its gradient.
-
-
-def states_after(model: nn.Module, layer: int, inputs: Mapping[str, Tensor]) -> Tensor:
-    """Output of block `layer` in a forward pass, with its gradient."""
-    found: list[Tensor] = []
-
-    def keep(module: nn.Module, args: object, output: Any) -> None:
-        found.append(output[0] if isinstance(output, tuple) else output)
-
-    handle = decoder_blocks(model)[layer].register_forward_hook(keep)
-    try:
-        model(**inputs, use_cache=False)
-    finally:
-        handle.remove()
-    return found[0]
-
-
-def decoder_blocks(model: nn.Module) -> nn.ModuleList:
-    """Blocks of a causal language model, through the wrappers of PEFT and of data-parallel training."""
-    return anatomy_of(without_wrappers(model)).layers
-
-
-# How much a whole batch holds, so that a pass over some of its rows knows its share.
+from uds_lens.unlearning._likelihood import (
+    IGNORED,
+    answer_lengths,
+    negative_log_likelihood,
+    pad_sequences,
+    sequence_log_probs,
+)
+from uds_lens.unlearning._settings import RetainConfig
 
 Side: TypeAlias = Literal["forget", "winner", "retain"]
 """A part of a batch: answers to forget, answers to prefer to them, answers to keep."""
 
 Per: TypeAlias = Literal["token", "answer"]
-"""What a mean runs over."""
+"""Unit that a mean weights equally."""
 
 FILLER = "filler"
 """Marks a pass that a process runs only to keep step with the others: its rows are no part of the batch."""
 
+INPUTS = ("input_ids", "attention_mask")
+"""Entries of a batch that a model reads."""
+
 
 @dataclass(frozen=True)
 class SideTotals:
-    """One side of a batch, over all passes and devices."""
+    """Size of one side of a batch, over all passes and devices."""
 
     answers: float
     """Rows."""
@@ -78,7 +63,7 @@ class SideTotals:
         return cls(*_counts(labels).tolist())
 
     def count(self, per: Per) -> float:
-        """How many of what a mean runs over."""
+        """Return the number of tokens, or of answers."""
         return self.tokens if per == "token" else self.answers
 
     @property
@@ -88,35 +73,93 @@ class SideTotals:
 
 
 def batch_totals(passes: Sequence[Mapping[str, Mapping[str, Tensor]]]) -> dict[str, Float[Tensor, "3"]]:
-    """Counts of each side, added over the passes of a batch: answers, tokens, sum of inverse lengths; fillers are 0."""
-    sides = passes[0].keys() if passes else ()
-    return {side: torch.stack([_counts_of(batch[side]) for batch in passes]).sum(0) for side in sides}
+    """Add up answers, tokens and inverse lengths of each side over the passes of a batch; fillers count 0."""
+    return {
+        side: torch.stack(
+            [_counts(batch[side]["labels"]) * (FILLER not in batch[side]) for batch in passes]
+        ).sum(0)
+        for side in (passes[0] if passes else ())
+    }
 
 
-def _counts_of(side: Mapping[str, Tensor]) -> Tensor:
-    counts = _counts(side["labels"])
-    return torch.zeros_like(counts) if FILLER in side else counts
+def _counts(labels: Tensor) -> Float[Tensor, "3"]:
+    inverse = (1 / (labels != IGNORED).sum(-1).double()).sum()
+    return torch.stack([inverse.new_tensor(len(labels)), answer_lengths(labels).sum().double(), inverse])
 
 
-def _counts(labels: Tensor) -> Tensor:
-    labelled = (labels != IGNORED).sum(-1).double()
-    return torch.stack(
-        [
-            torch.tensor(float(len(labels)), dtype=torch.float64, device=labels.device),
-            answer_lengths(labels).sum().double(),
-            (1 / labelled).sum(),
-        ]
-    )
+@dataclass(frozen=True)
+class Mean:
+    """One term of a loss on one pass: a weighted mean, and the unit it averages over."""
+
+    value: Float[Tensor, ""]
+    """The mean over this pass, times its weight."""
+
+    side: Side
+    """The side whose rows or tokens it averages."""
+
+    per: Per
+    """Whether each token counts the same, or each answer."""
 
 
-INPUTS = ("input_ids", "attention_mask")
-"""What of a batch a model reads."""
+class Terms(NamedTuple):
+    """The terms of a loss, weighted as they are added."""
+
+    forget: Mean
+    """Term on forget data."""
+
+    retain: Mean | None = None
+    """Term on retain data, if the method has one."""
+
+    @property
+    def total(self) -> Tensor:
+        """The loss, where this pass is the whole batch."""
+        return self.forget.value if self.retain is None else self.forget.value + self.retain.value
+
+
+def per_token(side: Side, value: Float[Tensor, ""]) -> Mean:
+    """Return a term that is a mean over all labelled tokens of a side.
+
+    A batch may be taken in several passes, of unequal numbers of tokens. The term of a pass then counts by its share of
+    the batch's tokens, so that the sum over passes is the mean over the batch.
+    """
+    return Mean(value, side, "token")
+
+
+def per_answer(side: Side, value: Float[Tensor, ""]) -> Mean:
+    """Return a term that is a mean over the answers of a side, whatever their length."""
+    return Mean(value, side, "answer")
+
+
+def retained(config: RetainConfig, passes: Passes) -> Mean:
+    """Return the retain term of most methods: `alpha NLL_r`, the mean over all tokens of the retain answers."""
+    loss = negative_log_likelihood(passes.logits("retain"), passes.labels("retain"))
+    return per_token("retain", config.alpha * loss)
+
+
+def decoder_blocks(model: nn.Module) -> nn.ModuleList:
+    """Return the blocks of a causal language model, through the wrappers of PEFT and of data-parallel training."""
+    return anatomy_of(without_wrappers(model)).layers
+
+
+def states_after(model: nn.Module, layer: int, inputs: Mapping[str, Tensor]) -> Tensor:
+    """Return the residual stream after a block in a forward pass, with its gradient."""
+    states: list[Tensor] = []
+
+    def keep(module: nn.Module, args: object, output: Any) -> None:
+        states.append(output[0] if isinstance(output, tuple) else output)
+
+    handle = decoder_blocks(model)[layer].register_forward_hook(keep)
+    try:
+        model(**inputs, use_cache=False)
+    finally:
+        handle.remove()
+    return states[0]
 
 
 class FrozenModel:
     """The model before training, for objectives that need its whole distribution or its states.
 
-    It is one copy, made once; where adapters train, it is the model itself with the adapters switched off.
+    It is one copy, made once; with adapters, it is the model itself with the adapters switched off.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -124,7 +167,7 @@ class FrozenModel:
         self._model: Any = model if self._adapted else copy.deepcopy(model).eval().requires_grad_(False)
 
     def to(self, device: torch.device) -> FrozenModel:
-        """Move the copy (adapted models are moved by whoever trains them)."""
+        """Move the copy (the trainer moves adapted models)."""
         if not self._adapted:
             self._model.to(device)
         return self
@@ -136,7 +179,7 @@ class FrozenModel:
 
     @contextmanager
     def reading(self) -> Iterator[nn.Module]:
-        """The frozen model, in evaluation mode and without gradients."""
+        """Yield the frozen model, in evaluation mode and without gradients."""
         was_training = self._model.training
         with torch.no_grad(), adapters_off(self._model) if self._adapted else nullcontext():
             self._model.eval()
@@ -161,41 +204,41 @@ class Passes:
         self.batch = batch
 
     def labels(self, side: str) -> Tensor:
-        """Labels of a side, -100 where nothing is learnt."""
+        """Return the labels of a side, -100 where nothing is learned."""
         return self.batch[side]["labels"]
 
     def logits(self, side: str) -> Tensor:
-        """Logits of the model in training."""
+        """Return the logits of the model in training."""
         return self._model(**self._inputs(side), use_cache=False).logits
 
     def answer_log_probs(self, side: str) -> Tensor:
-        """Log-probability of each answer under the model in training, nats."""
+        """Return the log-probability of each answer under the model in training, nats."""
         return sequence_log_probs(self.logits(side), self.labels(side))
 
     def reference(self, side: str) -> Tensor:
-        """Log-probability of each answer under the model before training, nats (needs `reference`)."""
+        """Return the log-probability of each answer under the model before training, nats (needs `reference`)."""
         return self.batch[side]["reference"]
 
     def frozen_logits(self, side: str) -> Tensor:
-        """Logits of the model before training (needs `frozen`)."""
+        """Return the logits of the model before training (needs `frozen`)."""
         with self._require_frozen().reading() as model:
             return model(**self._inputs(side), use_cache=False).logits
 
     def states(self, side: str, layer: int) -> Tensor:
-        """Residual stream of the model in training after a layer."""
+        """Return the residual stream of the model in training after a layer."""
         return states_after(self._model, layer, self._inputs(side))
 
     def frozen_states(self, side: str, layer: int) -> Tensor:
-        """The same of the model before training (needs `frozen`)."""
+        """Return the same of the model before training (needs `frozen`)."""
         with self._require_frozen().reading() as model:
             return states_after(model, layer, self._inputs(side))
 
     def counted(self, side: str) -> SideTotals:
-        """How much this pass holds of a side."""
+        """Return the size of a side in this pass."""
         return SideTotals.of(self.labels(side))
 
     def totals(self, side: str) -> SideTotals:
-        """How much the whole batch holds, of which this pass may be a part."""
+        """Return the size of a side in the whole batch, of which this pass may be a part."""
         return self.counted(side) if self._totals is None else self._totals[side]
 
     def _inputs(self, side: str) -> dict[str, Tensor]:
@@ -210,43 +253,37 @@ class Passes:
         return self._frozen
 
 
-# How probable the model before training finds each answer: computed once, then a constant.
-
-
 def answer_log_probs(
     model: Any, sequences: Sequence[AnswerSequence], *, pad_token_id: int, batch_size: int = 16
 ) -> list[float]:
-    """Log-probability of each answer under a model, nats.
+    """Return the log-probability of each answer under a model, nats.
 
     Args:
         model: The model before training.
         sequences: Prompts with answers.
-        pad_token_id: Filler.
+        pad_token_id: Token for padding.
         batch_size: Sequences per forward pass; they are sorted by length first, and those whose rotary frequencies
-            depend on the longest of a batch are kept apart.
-
-    Returns:
-        One number per sequence, in their order.
+            depend on the longest row of a batch run apart.
     """
     device = next(model.parameters()).device
-    found = [0.0] * len(sequences)
+    log_probs = [0.0] * len(sequences)
     order = sorted(range(len(sequences)), key=lambda index: len(sequences[index].ids))
-    layout = layout_of_config(model.config)  # padding stands on the right, where it changes nothing
+    batches = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
+    layout = layout_of_config(model.config)  # padding on the right changes nothing
     handles = forget_longer_texts(model)
     was_training = model.training
     model.eval()
     try:
-        batches = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
-        for chosen in layout.split(batches, [len(each.ids) for each in sequences]):
+        for chosen in layout.split(batches, [len(sequence.ids) for sequence in sequences]):
             batch = pad_sequences([sequences[index] for index in chosen], pad_token_id=pad_token_id)
             batch = {name: values.to(device) for name, values in batch.items()}
             with torch.no_grad():
                 logits = model(**{name: batch[name] for name in INPUTS}, use_cache=False).logits
                 values = sequence_log_probs(logits, batch["labels"]).tolist()
             for index, value in zip(chosen, values, strict=True):
-                found[index] = value
+                log_probs[index] = value
     finally:
         model.train(was_training)
         for handle in handles:
             handle.remove()
-    return found
+    return log_probs

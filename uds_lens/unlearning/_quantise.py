@@ -1,4 +1,4 @@
-"""4-bit checkpoints: the other perturbation of the robustness test."""
+"""4-bit checkpoints, the other perturbation of the robustness test."""
 
 from __future__ import annotations
 
@@ -12,14 +12,7 @@ import torch
 from uds_lens._compat.huggingface_hub import asking_the_hub
 from uds_lens._compat.transformers import set_attention
 from uds_lens._optional_packages import require_package
-from uds_lens._storage import (
-    atomic_directory,
-    atomic_write_bytes,
-    located,
-    require_fresh,
-    sealed,
-    writing,
-)
+from uds_lens._storage import atomic_directory, atomic_write_bytes, located, require_fresh, sealed, writing
 from uds_lens.errors import ModelError
 from uds_lens.models import pick_device
 from uds_lens.models._checkpoint import (
@@ -33,9 +26,7 @@ from uds_lens.models._checkpoint import (
 from uds_lens.results._records import versions
 from uds_lens.unlearning._run_folder import file_sums
 
-FORMAT = "uds_lens.quantisation"
-RECORD = "quantisation.json"
-"""Name of the record beside a quantised checkpoint."""
+FORMAT, RECORD = "uds_lens.quantisation", "quantisation.json"
 
 
 def quantise(
@@ -49,7 +40,7 @@ def quantise(
 ) -> Path:
     """Quantise a model to 4 bits (bitsandbytes NF4, bfloat16 arithmetic) and save it.
 
-    Embeddings, norms and the head keep their precision. The directory loads again with transformers, on the CPU too.
+    Embeddings, norms and the head keep their precision. The result loads with transformers, on a CPU too.
 
     Args:
         model: A directory, or a Hub id.
@@ -84,7 +75,16 @@ def quantise(
         quantised.save_pretrained(folder)
         if tokenizer is not None:
             tokenizer.save_pretrained(folder)
-        atomic_write_bytes(folder / RECORD, sealed({**_record(source), "files": file_sums(folder)}))
+        record = {
+            "format": FORMAT,
+            "version": 2,
+            "parent": source,
+            "scheme": {"bits": 4, "type": "nf4", "arithmetic": "bfloat16", "double_quantisation": False},
+            "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            "versions": versions("bitsandbytes"),
+            "files": file_sums(folder),
+        }
+        atomic_write_bytes(folder / RECORD, sealed(record))
         own.update(path.name for path in folder.iterdir())
     return place
 
@@ -97,7 +97,7 @@ def _load_in_4_bits(source: str, *, device: str, **where: Any) -> Any:
             config = AutoConfig.from_pretrained(source, **where)
         if getattr(config, "quantization_config", None) is not None:
             raise ModelError(f"{source!r} is quantised already.")
-        set_attention(config, "eager")  # a checkpoint does not choose it, and may name a kernel of the Hub
+        set_attention(config, "eager")  # a checkpoint must not choose it: it may name a kernel on the Hub
         four_bit = BitsAndBytesConfig(
             load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16
         )
@@ -114,19 +114,8 @@ def _load_in_4_bits(source: str, *, device: str, **where: Any) -> Any:
         return model
     except ModelError:
         raise
-    except Exception as error:  # a pickle that is refused, a file that is cut ... have no common base class
+    except Exception as error:  # refused pickles, truncated files ... have no common base class
         first = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")[:300]
         if not is_local(source):
             raise ModelError(not_on_the_hub(source, first, offline=where["local_files_only"])) from error
         raise ModelError(f"cannot quantise {source!r}: {first}.") from error
-
-
-def _record(source: str) -> dict[str, Any]:
-    return {
-        "format": FORMAT,
-        "version": 2,
-        "parent": source,
-        "scheme": {"bits": 4, "type": "nf4", "arithmetic": "bfloat16", "double_quantisation": False},
-        "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "versions": versions("bitsandbytes"),
-    }

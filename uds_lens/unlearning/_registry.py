@@ -1,63 +1,81 @@
-"""What an objective declares, and the decorator that collects it: the library's own and a user's alike."""
+"""Declaring objectives: the decorator that registers them, the package's own and a user's alike. Loads no torch."""
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, get_type_hints
 
-from uds_lens._settings import shown, validated
+from uds_lens._settings import require_known, shown, validated
 from uds_lens._types import check_choice
 from uds_lens.errors import ConfigError, Setting
-from uds_lens.unlearning._configs import MethodConfig
-from uds_lens.unlearning._method_words import DECLARED, OWN_WORDS, method_words
+from uds_lens.unlearning._settings import MethodConfig
 
 if TYPE_CHECKING:
-    from uds_lens.unlearning._terms import Terms
+    from uds_lens.unlearning._passes import Terms
 
 
 Need: TypeAlias = Literal["retain", "frozen", "reference", "refusals", "alternates"]
-"""What an objective asks for beside the model and the forget answers.
+"""Inputs of an objective beside the model and the forget answers.
 
 `retain`: retain answers. `frozen`: the whole model before training, beside the one that trains. `reference`: only the
 log-probability of each answer under it, computed once. `refusals` and `alternates`: answers to prefer (the side
 `winner`), drawn from a list of refusals, or sampled from the model before training.
 """
 
-Loss: TypeAlias = "Callable[[Any, Any], Terms]"
-"""From a configuration and the forward passes of a batch (`Passes`) to the terms of its loss."""
-
 F = TypeVar("F", bound=Callable[..., Any])
-
-_ALTERNATE_FIELDS = ("n_alternates", "temperature", "max_new_tokens")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Objective:
-    """What is known of a method before it runs."""
+    """Declaration of a method."""
 
     config: type[MethodConfig]
-    """Class of its configuration; carries the method's word."""
+    """Class of its configuration; carries the method's name."""
 
-    terms: Loss
-    """Its loss on one pass of a batch."""
+    terms: Callable[[Any, Any], Terms]
+    """From configuration and forward passes (`Passes`) to the terms of the loss."""
 
     needs: frozenset[Need] = frozenset()
-    """What it asks for."""
+    """Inputs it needs."""
 
     prepare: Callable[[Any, Any], None] | None = None
     """Called with configuration and model before training; may choose which weights train."""
 
     @property
     def method(self) -> str:
-        """The method's word."""
+        """Name of the method."""
         return self.config.method
 
     @property
     def meaning(self) -> str:
-        """What it does, in a line: the first of its configuration's docstring."""
+        """First line of the configuration's docstring."""
         return (self.config.__doc__ or "").strip().partition("\n")[0]
+
+
+OWN_WORDS = tuple(
+    sorted(
+        file.stem
+        for file in (Path(__file__).parent / "_objectives").glob("*.py")
+        if not file.stem.startswith("_")
+    )
+)
+"""Methods of this package: each is a file in `_objectives/` of its name."""
+
+DECLARED: dict[str, Objective] = {}
+"""Objectives declared so far, by name: a user's own, and those of this package that were used."""
+
+
+def method_words() -> tuple[str, ...]:
+    """Return the names of all methods: this package's in alphabetical order, then a user's own.
+
+    >>> method_words()[:3]
+    ('altpo', 'ga', 'graddiff')
+    """
+    return (*OWN_WORDS, *(word for word in DECLARED if word not in OWN_WORDS))
 
 
 def objective(
@@ -68,21 +86,21 @@ def objective(
 ) -> Callable[[F], F]:
     """Declare an unlearning method: a function from its configuration and the passes of a batch to its terms.
 
-    Once the function is defined, `unlearn(method=...)`, `make_config`, `parse_name`, `METHODS` and the command line
-    know the method. A saved record names it by its word: to read the configuration back, define or import it first.
+    Once declared, the method works with `unlearn`, `make_config`, `parse_name`, `METHODS` and the command line. A saved
+    record refers to it by name: to read its configuration back, define or import the method first.
 
     Args:
-        config: A frozen dataclass derived from `MethodConfig` or `RetainConfig`, whose `method` is a word of
-            small letters and digits.
-        needs: What to provide (see `Need`).
+        config: A frozen dataclass derived from `MethodConfig` or `RetainConfig`, whose `method` consists of lowercase
+            letters and digits.
+        needs: Inputs to provide (see `Need`).
         prepare: Called with configuration and model before training, for example to freeze weights.
 
     Returns:
-        A decorator that registers the function and gives it back unchanged. The same class registers again without
-        an error, so that a cell of a notebook can run twice.
+        A decorator that returns the function unchanged. Declaring the same class again is no error, so that a notebook
+        cell can run twice.
 
     Raises:
-        ConfigError: The word is missing or taken, or the class is no frozen dataclass of settings.
+        ConfigError: The name is missing or taken, or the class is no frozen dataclass of settings.
 
     Example:
         >>> from dataclasses import dataclass
@@ -104,14 +122,14 @@ def objective(
     _check_config(config)
     for need in needs:
         check_choice("needs", need, Need)
-    if "alternates" in needs and not {field.name for field in fields(config)}.issuperset(_ALTERNATE_FIELDS):
+    sampling = ("n_alternates", "temperature", "max_new_tokens")
+    if "alternates" in needs and not {field.name for field in fields(config)}.issuperset(sampling):
         raise ConfigError(
-            f"an objective that needs alternates has their settings {', '.join(_ALTERNATE_FIELDS)}: add them to "
+            f"an objective that needs alternates has the settings {', '.join(sampling)}: add them to "
             f"{config.__name__}, or derive it from AltPOConfig."
         )
     if {"refusals", "alternates"}.issubset(needs):
-        raise ConfigError("an objective has one kind of answers to prefer: refusals or alternates, not both.")
-    _require_free(config)
+        raise ConfigError("an objective prefers one kind of answers: refusals or alternates, not both.")
     validated(config)
 
     def register(terms: F) -> F:
@@ -124,29 +142,13 @@ def objective(
 
 
 def withdraw_objective(method: str) -> None:
-    """Take back what `objective` declared; a word that is not there is no error."""
+    """Undo a declaration; an unknown name is no error."""
     DECLARED.pop(method, None)
 
 
-def _require_free(config: type[MethodConfig]) -> None:
-    known = DECLARED.get(config.method)
-    same = known is not None and _home(known.config) == _home(config)
-    foreign = (
-        config.method in OWN_WORDS and config.__module__ != f"uds_lens.unlearning._objectives.{config.method}"
-    )
-    if foreign or (known is not None and not same):
-        raise ConfigError(
-            f"the word {config.method!r} is taken by another method: give {config.__name__} another one."
-        )
-
-
-def _home(config: type[MethodConfig]) -> tuple[str, str]:
-    return config.__module__, config.__qualname__
-
-
 def _check_config(config: Any) -> None:
-    right = isinstance(config, type) and issubclass(config, MethodConfig)
-    if not right or "__dataclass_fields__" not in vars(config):
+    is_config = isinstance(config, type) and issubclass(config, MethodConfig)
+    if not is_config or "__dataclass_fields__" not in vars(config):
         raise ConfigError(
             "an objective is declared with its configuration: a class derived from MethodConfig or RetainConfig under "
             f"@dataclass(frozen=True, kw_only=True); got {config!r}."
@@ -154,18 +156,25 @@ def _check_config(config: Any) -> None:
     word = config.method
     if not (word.isascii() and word.isalnum() and word.islower()) or "method" not in vars(config):
         raise ConfigError(
-            f"{config.__name__} needs a word of its own: method = 'myword', small letters and digits; got {word!r}."
+            f"{config.__name__} needs a name of its own: method = 'myword', lowercase letters and digits; got {word!r}."
+        )
+    known = DECLARED.get(word)
+    home = (config.__module__, config.__qualname__)
+    is_same = known is None or home == (known.config.__module__, known.config.__qualname__)
+    in_package = config.__module__ == f"uds_lens.unlearning._objectives.{word}"
+    if not is_same or (word in OWN_WORDS and not in_package):
+        raise ConfigError(
+            f"the name {word!r} is taken by another method: give {config.__name__} another one."
         )
 
 
-# All methods by their word: those of this package, read from `objectives/` on first use, and a user's own.
-
-
 class _Methods(Mapping[str, type[MethodConfig]]):
-    """Configuration classes by word; an objective of this package is imported when it is asked for."""
+    """Configuration classes by name; an objective of this package is imported on first use."""
 
     def __getitem__(self, method: str) -> type[MethodConfig]:
-        return objective_named(method).config if method in self else self._missing(method)
+        if method not in method_words():
+            raise KeyError(method)
+        return objective_named(method).config
 
     def __iter__(self) -> Iterator[str]:
         return iter(method_words())
@@ -173,55 +182,39 @@ class _Methods(Mapping[str, type[MethodConfig]]):
     def __len__(self) -> int:
         return len(method_words())
 
-    def __contains__(self, method: object) -> bool:
-        return method in method_words()
-
     def __repr__(self) -> str:
         return f"<methods: {', '.join(self)}>"
 
-    @staticmethod
-    def _missing(method: str) -> type[MethodConfig]:
-        raise KeyError(method)
-
 
 METHODS: Mapping[str, type[MethodConfig]] = _Methods()
-"""Configuration class of each unlearning method, by its word; your own are in it once they are defined."""
+"""Configuration class of each unlearning method, by name; includes your own once they are declared."""
 
 
 def objective_named(method: str) -> Objective:
-    """The declaration of a method.
+    """Return the declaration of a method.
 
     Raises:
         ConfigError: No such method.
     """
-    if method not in method_words():
+    words = method_words()
+    if method not in words:
+        near = difflib.get_close_matches(str(method), words, n=1)
+        hint = f"did you mean {near[0]!r}? There" if near else "there"
         raise ConfigError(
-            f"no unlearning method {method!r}; there are {', '.join(method_words())}. One of your own is known once "
-            "the file that declares it is imported."
+            f"no unlearning method {shown(method)}; {hint} are {', '.join(words)}. Import the file that declares "
+            "your own first."
         )
     if method in OWN_WORDS:
         import_module(f"uds_lens.unlearning._objectives.{method}")
     return DECLARED[method]
 
 
-def method_class(method: str) -> type[MethodConfig]:
-    """Class of a method's configuration.
-
-    Raises:
-        ConfigError: No such method.
-    """
-    return objective_named(method).config
-
-
 def make_config(method: str, settings: Mapping[str, Any] | None = None) -> MethodConfig:
-    """Configuration of a method with some settings changed; texts are read as numbers where numbers belong.
+    """Make the configuration of a method with some settings changed.
 
     Args:
-        method: A word of `METHODS`.
-        settings: Values by field name; texts come from a command line.
-
-    Returns:
-        The configuration.
+        method: A key of `METHODS`.
+        settings: Values by field name; texts (from a command line) are read as numbers where numbers belong.
 
     Raises:
         ConfigError: No such method or setting, or a value outside its range.
@@ -234,21 +227,15 @@ def make_config(method: str, settings: Mapping[str, Any] | None = None) -> Metho
             ...
         uds_lens.errors.ConfigError: npo has no setting 'gamma'; it has alpha, batch_size, beta, ...
     """
-    cls = method_class(method)
+    cls, settings = objective_named(method).config, dict(settings or {})
     hints = get_type_hints(cls)
-    kinds = {field.name: hints[field.name] for field in fields(cls)}
-    unknown = sorted(set(settings or {}) - set(kinds))
-    if unknown:
-        words = ", ".join(map(repr, unknown))
-        raise ConfigError(f"{method} has no setting {words}; it has {', '.join(sorted(kinds))}.")
-    return cls(**{name: _value(name, value, kinds[name]) for name, value in (settings or {}).items()})
-
-
-def _value(name: str, value: Any, kind: Any) -> Any:
-    if not isinstance(value, str) or kind not in (int, float):
-        return value
-    try:
-        return kind(value)
-    except ValueError as error:
-        wanted = "a whole number" if kind is int else "a number"
-        raise ConfigError(Setting(name), f" must be {wanted}; got {shown(value)}.") from error
+    require_known(method, settings, [field.name for field in fields(cls)])
+    for name, value in settings.items():
+        kind = hints[name]
+        if isinstance(value, str) and kind in (int, float):
+            try:
+                settings[name] = kind(value)
+            except ValueError as error:
+                wanted = "a whole number" if kind is int else "a number"
+                raise ConfigError(Setting(name), f" must be {wanted}; got {shown(value)}.") from error
+    return cls(**settings)

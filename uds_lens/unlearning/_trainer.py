@@ -10,7 +10,6 @@ import sys
 import warnings
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,67 +21,12 @@ from uds_lens._compat.transformers_trainer import OrderedTrainer, checkpoint_act
 from uds_lens._progress import progress
 from uds_lens._storage import atomic_write_text
 from uds_lens.errors import ConfigError, ModelError, Setting, UdsLensWarning
-from uds_lens.unlearning._configs import MethodConfig
-from uds_lens.unlearning._data import VisitCollator, VisitDataset
 from uds_lens.unlearning._likelihood import widened
-from uds_lens.unlearning._method_words import OWN_WORDS
-from uds_lens.unlearning._options import TrainOptions
+from uds_lens.unlearning._pairs import PairCollator, PairDataset, length_groups
 from uds_lens.unlearning._passes import FILLER, FrozenModel, Passes, SideTotals, batch_totals
-from uds_lens.unlearning._registry import Objective
-from uds_lens.unlearning._relearning import RelearnConfig
+from uds_lens.unlearning._registry import OWN_WORDS, Objective
 from uds_lens.unlearning._run_folder import seal
-from uds_lens.unlearning._terms import share
-
-# Rows of one pass by length: on a CPU, padding is work like any other, and random batches are nearly half
-# padding.
-
-ROWS_TOGETHER = 8
-"""Rows of similar length that are run together: of four, products become small; of sixteen, padding comes back."""
-
-Batch = Mapping[str, Mapping[str, Tensor]]
-"""Sides by name, each with `input_ids`, `attention_mask` and `labels` [batch pos], and values [batch] beside them."""
-
-
-def length_groups(batch: Batch, *, rows: int = ROWS_TOGETHER) -> list[dict[str, dict[str, Tensor]]]:
-    """The same rows in groups of similar length, each without the padding it has no use for.
-
-    A forget answer and the answer to prefer to it stay side by side; retain answers are grouped for themselves, so that
-    one no longer stands beside the forget answer it stood beside. What is a mean over the rows of a side, as in every
-    objective of this package, does not change by more than rounding.
-
-    Args:
-        batch: Sides of one pass, padded on the right; each side has as many rows.
-        rows: Rows of a group at most.
-
-    Returns:
-        Groups of short rows first; the batch itself where that leaves no padding out.
-
-    Example:
-        >>> labels = torch.tensor([[-100, 5, 6, 2], [-100, 7, -100, -100]])
-        >>> mask = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0]])
-        >>> short, long = length_groups({"forget": {"attention_mask": mask, "labels": labels}}, rows=1)
-        >>> short["forget"]["labels"].tolist(), long["forget"]["labels"].tolist()
-        ([[-100, 7]], [[-100, 5, 6, 2]])
-    """
-    lengths = {side: values["attention_mask"].sum(1) for side, values in batch.items()}
-    n = len(next(iter(lengths.values())))
-    groups = math.ceil(n / rows)
-    if groups == 1 or all(bool((length == length[0]).all()) for length in lengths.values()):
-        return [{side: dict(values) for side, values in batch.items()}]
-    together = torch.stack([length for side, length in lengths.items() if side != "retain"]).sum(0)
-    order = {
-        side: (length if side == "retain" else together).argsort(stable=True)
-        for side, length in lengths.items()
-    }
-    edges = [round(i * n / groups) for i in range(groups + 1)]
-    cuts = [slice(start, stop) for start, stop in pairwise(edges)]
-    return [{side: _taken(values, order[side][cut]) for side, values in batch.items()} for cut in cuts]
-
-
-def _taken(values: Mapping[str, Tensor], rows: Tensor) -> dict[str, Tensor]:
-    """Some rows, up to the end of the longest."""
-    width = int(values["attention_mask"][rows].sum(1).max())
-    return {name: value[rows, :width] if value.ndim == 2 else value[rows] for name, value in values.items()}
+from uds_lens.unlearning._settings import MethodConfig, RelearnConfig, TrainOptions
 
 
 class UnlearningTrainer(OrderedTrainer):
@@ -97,7 +41,7 @@ class UnlearningTrainer(OrderedTrainer):
         model: nn.Module,
         config: MethodConfig,
         objective: Objective,
-        visits: VisitDataset,
+        pairs: PairDataset,
         *,
         arguments: TrainingArguments,
         pad_token_id: int,
@@ -108,14 +52,12 @@ class UnlearningTrainer(OrderedTrainer):
         self._pad_token_id = pad_token_id
         if objective.prepare is not None:
             objective.prepare(config, model)
-        needs_frozen = "frozen" in objective.needs
-        self._frozen = FrozenModel(model).to(arguments.device) if needs_frozen else None
-        known = (
-            isinstance(config, RelearnConfig) or config.method in OWN_WORDS
-        )  # all their terms are plain means
-        alone = arguments.device.type == "cpu" and known and not config.counts_padding
-        self._by_length: bool | None = None if alone else False
-        """None: whether a pass draws at random, and depends on its rows, is not known yet."""
+        self._frozen = FrozenModel(model).to(arguments.device) if "frozen" in objective.needs else None
+        # every objective of this package is a plain mean over the rows of each side
+        known = isinstance(config, RelearnConfig) or config.method in OWN_WORDS
+        groups = arguments.device.type == "cpu" and known and not config.counts_padding
+        self._by_length: bool | None = None if groups else False
+        """None: not known yet whether a pass draws random numbers, which would depend on its rows."""
         self._totals: dict[str, SideTotals] = {}
         self._parts: dict[str, list[Tensor]] = defaultdict(list)
         self._n_batches = 0
@@ -123,13 +65,13 @@ class UnlearningTrainer(OrderedTrainer):
         super().__init__(
             model=model,
             args=arguments,
-            train_dataset=visits.filled_up(at_once) if arguments.world_size > 1 else visits,
-            data_collator=VisitCollator(pad_token_id),
+            train_dataset=pairs.filled_up(at_once) if arguments.world_size > 1 else pairs,
+            data_collator=PairCollator(pad_token_id),
             callbacks=[_Bar(show_progress), _LastStep(), _Sealing(), *logs],
         )
 
     def batch_begins(self, passes: list[Any]) -> None:
-        """Count what the batch holds, on all devices: a pass may be a part of it."""
+        """Count the rows and tokens of a batch on all devices: a pass may be a part of it."""
         self._n_batches += 1
         if self._config.counts_padding:
             passes[:] = self._as_wide_as_the_batch(passes)
@@ -137,13 +79,12 @@ class UnlearningTrainer(OrderedTrainer):
         self._totals = {side: SideTotals(*count.tolist()) for side, count in counts.items()}
 
     def _as_wide_as_the_batch(self, passes: list[Any]) -> list[Any]:
-        """All passes with the padding they have where the batch is taken at once."""
-        own = {side: max(batch[side]["labels"].shape[1] for batch in passes) for side in passes[0]}
-        device = self.accelerator.device
-        widths = {
-            side: int(self.accelerator.gather(torch.tensor([width], device=device)).max())
-            for side, width in own.items()
-        }
+        """Give all passes the padding they have where the batch is taken at once."""
+        widths = {}
+        for side in passes[0]:
+            width = max(batch[side]["labels"].shape[1] for batch in passes)
+            gathered = self.accelerator.gather(torch.tensor([width], device=self.accelerator.device))
+            widths[side] = int(gathered.max())
         return [
             {
                 side: widened(values, widths[side], pad_token_id=self._pad_token_id)
@@ -153,7 +94,7 @@ class UnlearningTrainer(OrderedTrainer):
         ]
 
     def part_of_loss(self, model: nn.Module, inputs: Any) -> Tensor:
-        """The objective's terms on one pass, by their share of the batch; kept for the loss curve."""
+        """Return the objective's terms on one pass, weighted by their share of the batch."""
         if self._by_length is None:
             random = torch.get_rng_state()
             whole = self._part(model, inputs)
@@ -165,23 +106,20 @@ class UnlearningTrainer(OrderedTrainer):
     def _part(self, model: nn.Module, inputs: Any) -> Tensor:
         passes = Passes(model, inputs, frozen=self._frozen, totals=self._totals)
         terms = self._objective.terms(self._config, passes)
-        parts = {"forget_loss": terms.forget, "retain_loss": terms.retain}
-        weighted = {
-            name: mean.value * (0.0 if FILLER in inputs[mean.side] else share(mean, passes))
-            for name, mean in parts.items()
-            if mean is not None
-        }
-        for name, value in weighted.items():
-            self._parts[name].append(value.detach())
-        return torch.stack(list(weighted.values())).sum()
+        loss = []
+        for name, mean in (("forget_loss", terms.forget), ("retain_loss", terms.retain)):
+            if mean is not None:
+                share = passes.counted(mean.side).count(mean.per) / self._totals[mean.side].count(mean.per)
+                loss.append(mean.value * (0.0 if FILLER in inputs[mean.side] else share))
+                self._parts[name].append(loss[-1].detach())
+        return torch.stack(loss).sum()
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Add the parts of the loss; stop a run whose loss is no number any more."""
+        """Add the parts of the loss; stop a run whose loss is not finite."""
         if "loss" in logs:
             for name, values in self._parts.items():
-                logs[name] = (
-                    float(self.accelerator.reduce(torch.stack(values).sum(), "sum")) / self._n_batches
-                )
+                total = self.accelerator.reduce(torch.stack(values).sum(), "sum")
+                logs[name] = float(total) / self._n_batches
             self._parts.clear()
             self._n_batches = 0
             if not math.isfinite(logs["loss"]):
@@ -200,17 +138,14 @@ def training_arguments(
     folder: str | os.PathLike[str],
     name: str = "uds_lens",
 ) -> TrainingArguments:
-    """Hugging Face's settings for a configuration.
+    """Return Hugging Face's settings; one epoch of `Trainer` over the `PairDataset` is the whole run.
 
     Args:
-        config: What to train.
+        config: Settings of the method.
         options: How to run it.
-        n_forget: Number of forget examples, which makes the length of an epoch.
-        folder: Where checkpoints go.
-        name: What the run is called where it is logged.
-
-    Returns:
-        The settings; one pass of `Trainer` over `VisitDataset` is the whole run.
+        n_forget: Number of forget examples, the length of an epoch.
+        folder: Directory of checkpoints.
+        name: Name of the run in logs.
 
     Raises:
         ConfigError: The batch cannot be divided over devices and passes.
@@ -264,10 +199,8 @@ def training_arguments(
 
 
 def _warmup_steps(config: MethodConfig, n_forget: int) -> int:
-    """Steps over which the learning rate rises; said where it never arrives."""
-    steps = math.ceil(
-        config.epochs * n_forget / config.batch_size
-    )  # batches go on from one epoch to the next
+    """Return the steps over which the learning rate rises; warn where it never reaches its peak."""
+    steps = math.ceil(config.epochs * n_forget / config.batch_size)  # a batch may span two epochs
     rising = round(config.warmup_epochs * n_forget / config.batch_size)
     if rising and rising >= steps:
         warnings.warn(
@@ -285,7 +218,7 @@ def _warmup_steps(config: MethodConfig, n_forget: int) -> int:
 
 
 class _LastStep(TrainerCallback):
-    """Makes the last step a point of the loss curve by itself."""
+    """Log the last step as a point of its own."""
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.global_step >= state.max_steps - 1:
@@ -293,7 +226,7 @@ class _LastStep(TrainerCallback):
 
 
 class _Sealing(TrainerCallback):
-    """Lets a checkpoint count once all of it is written, and only then removes the one before."""
+    """Seal a checkpoint once all of it is written, and only then remove the one before."""
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if torch.distributed.is_initialized():
@@ -303,7 +236,7 @@ class _Sealing(TrainerCallback):
 
 
 class _Bar(TrainerCallback):
-    """A progress bar over optimiser steps."""
+    """Show a progress bar over optimiser steps."""
 
     def __init__(self, enabled: bool | None) -> None:
         self._enabled = enabled
@@ -322,35 +255,20 @@ class _Bar(TrainerCallback):
             pass
 
 
-# The loss curve of a training run: its points, and as a CSV file.
-
 COLUMNS = ("step", "loss", "forget_loss", "retain_loss", "grad_norm", "learning_rate")
-"""What a point holds, as far as the method has it."""
+"""Members of a point of the loss curve, as far as the method has them."""
 
 HEAD = ",".join(COLUMNS).encode()
-"""How a CSV file of ours begins."""
+"""First bytes of a CSV file of ours."""
 
 
 def loss_curve(history: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Points of the loss curve: step, loss, its parts, gradient norm, learning rate."""
+    """Return the points of the loss curve from the Trainer's history."""
     return [{name: point[name] for name in COLUMNS if name in point} for point in history if "loss" in point]
 
 
-def as_csv(curve: Sequence[Mapping[str, Any]]) -> str:
-    r"""The points as rows of CSV.
-
-    >>> as_csv([{"step": 1, "loss": 0.5}])
-    'step,loss,forget_loss,retain_loss,grad_norm,learning_rate\n1,0.5,,,,\n'
-    """
-    text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, restval="", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(curve)
-    return text.getvalue()
-
-
 def curve_file(out: Path) -> Path:
-    """The CSV file of a run: beside its result, named after it.
+    """Return the CSV file of a run: beside its result, named after it.
 
     >>> curve_file(Path("ckpt/npo")).name
     'npo.csv'
@@ -358,38 +276,34 @@ def curve_file(out: Path) -> Path:
     return out.with_name(f"{out.name}.csv")
 
 
-# Where a training run is followed while it goes on: a CSV file, and the end of a run at Weights & Biases.
-#
-# Weights & Biases and Trackio are the `Trainer`'s own callbacks. Imports transformers: import it where a
-# training loop is wanted.
-
-
 def training_logs(options: TrainOptions, out: Path) -> list[TrainerCallback]:
-    """What is asked for beside the `Trainer`'s own."""
-    csv = [CsvLog(curve_file(out))] if "csv" in options.log_to else []
-    return [*csv, *([EndWandbRun()] if "wandb" in options.log_to else [])]
+    """Return the logs beside the `Trainer`'s own callbacks (Weights & Biases, Trackio)."""
+    csv_log = [_CsvLog(curve_file(out))] if "csv" in options.log_to else []
+    return [*csv_log, *([_EndWandbRun()] if "wandb" in options.log_to else [])]
 
 
-class CsvLog(TrainerCallback):
-    """Writes the whole loss curve anew at each point: the file is whole, and goes on where a run goes on."""
+class _CsvLog(TrainerCallback):
+    """Rewrite the whole loss curve at each point, so that the file is complete and a resumed run continues it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Write what is known."""
         if state.is_world_process_zero:
-            atomic_write_text(self._path, as_csv(loss_curve(state.log_history)))
+            text = io.StringIO()
+            writer = csv.DictWriter(text, COLUMNS, restval="", lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(loss_curve(state.log_history))
+            atomic_write_text(self._path, text.getvalue())
 
 
-class EndWandbRun(TrainerCallback):
-    """Ends the run at Weights & Biases that this training began, so that the next training begins another."""
+class _EndWandbRun(TrainerCallback):
+    """End the run at Weights & Biases that this training began, so that the next training begins another."""
 
     def __init__(self) -> None:
         self._ours = getattr(sys.modules.get("wandb"), "run", None) is None
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """End it."""
         if self._ours and state.is_world_process_zero:
             import wandb
 

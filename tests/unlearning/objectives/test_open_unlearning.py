@@ -86,7 +86,7 @@ def test_rmu_takes_the_mean_of_sums_times_the_mean_of_inverse_lengths() -> None:
         agree(ours, distance_by_hand(states, goal, LABELS), states)
     even = torch.tensor([[True, True, False, False, False]] * 3)
     torch.testing.assert_close(summed_state_distance(states, kept, even), state_distance(states, kept, even))
-    with pytest.raises(DataError, match="a row has no position"):
+    with pytest.raises(DataError, match="the mask of a row is empty"):
         summed_state_distance(states, kept, torch.zeros(3, 5, dtype=torch.bool))
 
 

@@ -39,5 +39,5 @@ def test_steering_vector_has_its_length_and_its_seed() -> None:
 def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(ConfigError, match="scale must be > 0"):
         steering_vector(4, scale=0.0, seed=0)
-    with pytest.raises(DataError, match="no position"):
+    with pytest.raises(DataError, match="is empty"):
         state_distance(torch.zeros(1, 2, 2), torch.zeros(2), torch.zeros(1, 2, dtype=torch.bool))

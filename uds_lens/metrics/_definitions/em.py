@@ -29,11 +29,7 @@ def exact_memorization(hits: Sequence[bool]) -> float:
 
 
 @metric(
-    name="em",
-    label="Exact Memorization",
-    group="memorization",
-    meaning=KNOWN,
-    passes=needs_answers("forget"),
+    name="em", label="Exact Memorization", group="memorization", meaning=KNOWN, passes=needs_answers("forget")
 )
 def em(evidence: Evidence) -> Outcome:
     """Return Exact Memorization on the forget set."""

@@ -172,9 +172,7 @@ for _name, (_label, _attack) in ATTACKS.items():
         name=_name,
         label=f"MIA-{_label}",
         group="membership",
-        meaning=Meaning(
-            "knowledge", "holdout more familiar", "forget set fully identifiable (AUC, 0.5 = chance)"
-        ),
+        meaning=Meaning("knowledge", "holdout more familiar", "forget set identifiable (0.5: chance)"),
         passes=needs_answers("forget", "holdout"),
         packages=("sklearn",),
     )(partial(mia, attack=_attack))

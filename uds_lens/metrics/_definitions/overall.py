@@ -11,7 +11,7 @@ _PARTS = ("memorization", "privacy", "utility_rel")
     name="overall",
     label="Overall",
     group="aggregate",
-    meaning=Meaning("utility", "one of three is 0", "forgotten, private, useful", high=float("inf")),
+    meaning=Meaning("utility", "one part is 0", "all parts are 1", high=float("inf")),
     uses=_PARTS,
 )
 def overall(evidence: Evidence) -> Outcome:

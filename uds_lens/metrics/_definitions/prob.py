@@ -31,13 +31,7 @@ def probabilities(evidence: Evidence, name: str, role: Role = "model") -> list[l
     return evidence.by_example(name, [probability(each.tolist()) for each in logprobs])
 
 
-@metric(
-    name="prob",
-    label="Probability",
-    group="memorization",
-    meaning=KNOWN,
-    passes=needs_answers("forget"),
-)
+@metric(name="prob", label="Probability", group="memorization", meaning=KNOWN, passes=needs_answers("forget"))
 def prob(evidence: Evidence) -> Outcome:
     """Return the probability of the forget answers."""
     return mean_outcome(evidence.ids("forget"), [p for (p,) in probabilities(evidence, "forget")])

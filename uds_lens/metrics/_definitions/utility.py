@@ -27,7 +27,7 @@ def utility(evidence: Evidence) -> Outcome:
     name="utility_rel",
     label="Utility (rel.)",
     group="utility",
-    meaning=Meaning("utility", "useless", "as full; may exceed 1", high=float("inf")),
+    meaning=Meaning("utility", "useless", "as full (no limit)", high=float("inf")),
     passes=(
         *dict.fromkeys(p for passes in part_passes("full").values() for p in passes),
         *needs_generations("forget", role="full"),

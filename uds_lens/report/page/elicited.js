@@ -2,7 +2,7 @@
 
 const elicitedCell = (tag, text, css = "") => element(tag, { className: css, textContent: text });
 
-/* An audit's name, which may break after its signs. */
+/* A probe's name, which may break after its signs. */
 function elicitedName(text) {
   const parts = text.split(/(?<=[+(,])/);
   return element("th", { className: "name", scope: "row" }, ...parts.flatMap((part, place) => (place ? [element("wbr"), part] : [part])));
@@ -21,7 +21,7 @@ function renderElicited() {
   document.getElementById("elicited-how").textContent = how;
   const table = document.getElementById("elicited-rows").tBodies[0];
   table.replaceChildren(...rows.map((row) => element("tr", { className: row.real ? "real" : "" },
-    elicitedName(row.audit), elicitedCell("td", row.how), elicitedCell("td", row.beyond, "num beyond"), elicitedCell("td", row.p, "num"),
+    elicitedName(row.probe), elicitedCell("td", row.how), elicitedCell("td", row.beyond, "num beyond"), elicitedCell("td", row.p, "num"),
     elicitedCell("td", row.share, "num"), ...row.scores.map((text) => elicitedCell("td", text, "num")), elicitedCell("td", row.power, "num"),
     elicitedCell("td", String(row.n), "num"))));
   document.getElementById("elicited-ledger").tBodies[0].replaceChildren(...ledger.map((line) => element("tr", {},
@@ -30,7 +30,7 @@ function renderElicited() {
     element("span", { className: "level", textContent: "caution" }), element("div", { textContent: text }))));
 }
 
-/* In the view of one example: the text of each model under each audit, with how much of the reference it holds. */
+/* In the view of one example: the text of each model under each probe, with how much of the reference it holds. */
 function saidOf(model, index) {
   const found = model.elicited?.said[String(index)];
   if (!found) return [];

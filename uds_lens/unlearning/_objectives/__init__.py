@@ -1,1 +1,1 @@
-"""The ten objectives, one per file: its pure loss, its configuration, its declaration."""
+"""The ten objectives, one per file: pure loss, configuration, declaration."""

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from uds_lens._types import PositiveFloat, PositiveInt
-from uds_lens.unlearning._configs import RetainConfig
 from uds_lens.unlearning._objectives.idkdpo import preferred
-from uds_lens.unlearning._passes import Passes
+from uds_lens.unlearning._passes import Passes, Terms, per_answer, retained
 from uds_lens.unlearning._registry import objective
-from uds_lens.unlearning._terms import Terms, per_answer, retained
+from uds_lens.unlearning._settings import RetainConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +25,7 @@ class AltPOConfig(RetainConfig):
     """Alternate answers per question; epochs take them in turn."""
 
     temperature: PositiveFloat = 1.0
-    """Temperature of their sampling; raised by 0.5 for questions that keep giving the true answer."""
+    """Sampling temperature; raised by 0.5 for questions that keep giving the true answer."""
 
     max_new_tokens: PositiveInt = 96
     """Longest alternate, in tokens."""
@@ -34,5 +33,5 @@ class AltPOConfig(RetainConfig):
 
 @objective(AltPOConfig, needs=("retain", "reference", "alternates"))
 def terms(config: AltPOConfig, passes: Passes) -> Terms:
-    """`DPO(alternate over answer) + alpha NLL_r`."""
+    """Return `DPO(alternate over answer) + alpha NLL_r`."""
     return Terms(per_answer("forget", preferred(config.beta, passes)), retained(config, passes))

@@ -8,24 +8,23 @@ from typing import ClassVar
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from uds_lens.unlearning._configs import MethodConfig
 from uds_lens.unlearning._likelihood import negative_log_likelihood
-from uds_lens.unlearning._passes import Passes
+from uds_lens.unlearning._passes import Passes, Terms, per_token
 from uds_lens.unlearning._registry import objective
-from uds_lens.unlearning._terms import Terms, per_token
+from uds_lens.unlearning._settings import MethodConfig
 
 
 def gradient_ascent(
     logits: Float[Tensor, "batch pos d_vocab"], labels: Int[Tensor, "batch pos"]
 ) -> Float[Tensor, ""]:
-    """GA, and the forget term of GradDiff and KL: the negated likelihood loss, `-NLL`.
+    """Return `-NLL`, the loss of GA and the forget term of GradDiff and KL.
 
     Args:
         logits: Unshifted logits on the forget batch.
         labels: Unshifted labels, -100 where not counted.
 
     Returns:
-        Nats per token, <= 0 and without lower bound: training on it diverges when nothing else stops it.
+        Nats per token, <= 0 and without lower bound: training on it alone diverges.
 
     Raises:
         DataError: No label in the batch.
@@ -43,12 +42,12 @@ def gradient_ascent(
 
 @dataclass(frozen=True, kw_only=True)
 class GAConfig(MethodConfig):
-    """Gradient ascent on the forget answers; nothing holds the model, so a few steps are enough to ruin it."""
+    """Gradient ascent on the forget answers, without a retain term: a few steps suffice to ruin the model."""
 
     method: ClassVar[str] = "ga"
 
 
 @objective(GAConfig)
 def terms(config: GAConfig, passes: Passes) -> Terms:
-    """`-NLL_f`."""
+    """Return `-NLL_f`."""
     return Terms(per_token("forget", gradient_ascent(passes.logits("forget"), passes.labels("forget"))))

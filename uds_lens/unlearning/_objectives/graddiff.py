@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from uds_lens.unlearning._configs import RetainConfig
 from uds_lens.unlearning._objectives.ga import gradient_ascent
-from uds_lens.unlearning._passes import Passes
+from uds_lens.unlearning._passes import Passes, Terms, per_token, retained
 from uds_lens.unlearning._registry import objective
-from uds_lens.unlearning._terms import Terms, per_token, retained
+from uds_lens.unlearning._settings import RetainConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,6 +20,6 @@ class GradDiffConfig(RetainConfig):
 
 @objective(GradDiffConfig, needs=("retain",))
 def terms(config: GradDiffConfig, passes: Passes) -> Terms:
-    """`-NLL_f + alpha NLL_r`."""
+    """Return `-NLL_f + alpha NLL_r`."""
     forget = gradient_ascent(passes.logits("forget"), passes.labels("forget"))
     return Terms(per_token("forget", forget), retained(config, passes))

@@ -10,10 +10,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from uds_lens._types import PositiveFloat
-from uds_lens.unlearning._configs import RetainConfig
-from uds_lens.unlearning._passes import Passes
+from uds_lens.unlearning._passes import Passes, Terms, per_answer, retained
 from uds_lens.unlearning._registry import objective
-from uds_lens.unlearning._terms import Terms, per_answer, retained
+from uds_lens.unlearning._settings import RetainConfig
 
 
 def dpo(
@@ -24,17 +23,17 @@ def dpo(
     *,
     beta: float,
 ) -> Float[Tensor, ""]:
-    """DPO, the forget term of IdkDPO and AltPO: prefer another answer to the one to forget.
+    """Return the DPO loss, the forget term of IdkDPO and AltPO: prefer another answer to the one to forget.
 
     `L = -(2 / beta) mean log sigmoid(beta ((log w - log w_full) - (log l - log l_full)))`
 
-    The factor `2 / beta` is NPO's (DPO itself has 1): with it a retain weight means the same for both.
+    The factor `2 / beta` is NPO's (DPO itself has 1), so that a retain weight means the same for both.
 
     Args:
         winner: Log-probability of each refusal or alternate answer under the model, nats.
-        winner_reference: The same under `full`.
+        winner_reference: Log-probability of each winner under `full`.
         loser: Log-probability of each original answer under the model.
-        loser_reference: The same under `full`.
+        loser_reference: Log-probability of each loser under `full`.
         beta: Inverse temperature, > 0.
 
     Returns:
@@ -56,7 +55,7 @@ def dpo(
 
 @dataclass(frozen=True, kw_only=True)
 class IdkDPOConfig(RetainConfig):
-    """Prefer a refusal to the forget answer (DPO), another one each epoch."""
+    """Prefer a refusal to the forget answer (DPO), a new one each epoch."""
 
     method: ClassVar[str] = "idkdpo"
 
@@ -66,12 +65,12 @@ class IdkDPOConfig(RetainConfig):
 
 @objective(IdkDPOConfig, needs=("retain", "reference", "refusals"))
 def terms(config: IdkDPOConfig, passes: Passes) -> Terms:
-    """`DPO(refusal over answer) + alpha NLL_r`."""
+    """Return `DPO(refusal over answer) + alpha NLL_r`."""
     return Terms(per_answer("forget", preferred(config.beta, passes)), retained(config, passes))
 
 
 def preferred(beta: float, passes: Passes) -> Float[Tensor, ""]:
-    """DPO of the answers to prefer over the forget answers of a pass."""
+    """Return DPO of the winners over the forget answers of a pass."""
     return dpo(
         passes.answer_log_probs("winner"),
         passes.reference("winner"),

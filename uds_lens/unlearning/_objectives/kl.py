@@ -1,4 +1,4 @@
-"""KL: gradient ascent on forget answers, held to `full` on retain answers."""
+"""KL: gradient ascent on forget answers, KL divergence to `full` on retain answers."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from typing import ClassVar
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from uds_lens.unlearning._configs import ReducedConfig, Reduction
 from uds_lens.unlearning._likelihood import at_least_float32, labelled
 from uds_lens.unlearning._objectives.ga import gradient_ascent
-from uds_lens.unlearning._passes import Passes
+from uds_lens.unlearning._passes import Passes, Terms, per_answer, per_token
 from uds_lens.unlearning._registry import objective
-from uds_lens.unlearning._terms import Terms, per_answer, per_token
+from uds_lens.unlearning._settings import ReducedConfig, Reduction
 
 
 def kl_to_reference(
@@ -23,16 +22,16 @@ def kl_to_reference(
     *,
     reduction: Reduction = "answers",
 ) -> Float[Tensor, ""]:
-    """The retain term of KL: how far the model left `full`, where an answer is predicted.
+    """Return the retain term of KL: the divergence from `full` where an answer is predicted.
 
     `KL = mean_t sum_v p_full(v) (log p_full(v) - log p(v))`, t over the positions that predict an answer.
 
-    Open-Unlearning's mean runs over every position: prompt, answer, the last one (which predicts nothing) and padding.
-    How much an answer counts then depends on how long its prompt and the longest row of its batch are.
+    Open-Unlearning averages over every position: prompt, answer, the last one (which predicts nothing) and padding. The
+    weight of an answer then depends on the length of its prompt and of the longest row in its batch.
 
     Args:
         logits: Unshifted logits of the model.
-        reference: Logits of `full` on the same tokens.
+        reference: Logits of `full`.
         labels: Unshifted labels, -100 where not counted.
         reduction: "answers", or "open_unlearning" for its mean.
 
@@ -60,14 +59,14 @@ def kl_to_reference(
 
 @dataclass(frozen=True, kw_only=True)
 class KLConfig(ReducedConfig):
-    """Gradient ascent on forget answers, held to `full` on retain answers: `-NLL_f + alpha KL_r(full || model)`."""
+    """Gradient ascent on forget answers, KL to `full` on retain answers: `-NLL_f + alpha KL_r(full || model)`."""
 
     method: ClassVar[str] = "kl"
 
 
 @objective(KLConfig, needs=("retain", "frozen"))
 def terms(config: KLConfig, passes: Passes) -> Terms:
-    """`-NLL_f + alpha KL_r(full || model)`."""
+    """Return `-NLL_f + alpha KL_r(full || model)`."""
     forget = gradient_ascent(passes.logits("forget"), passes.labels("forget"))
     held = kl_to_reference(
         passes.logits("retain"),

@@ -10,22 +10,21 @@ from jaxtyping import Float
 from torch import Tensor
 
 from uds_lens._types import PositiveFloat
-from uds_lens.unlearning._configs import RetainConfig
-from uds_lens.unlearning._passes import Passes
+from uds_lens.unlearning._passes import Passes, Terms, per_answer, retained
 from uds_lens.unlearning._registry import objective
-from uds_lens.unlearning._terms import Terms, per_answer, retained
+from uds_lens.unlearning._settings import RetainConfig
 
 
 def npo(
     log_probs: Float[Tensor, "batch"], reference: Float[Tensor, "batch"], *, beta: float
 ) -> Float[Tensor, ""]:
-    """NPO: make the answer less likely than `full` finds it; the pull fades as it becomes so.
+    """Return the NPO loss: make answers less likely than under `full`, with a gradient that fades as they become so.
 
     `L = -(2 / beta) mean log sigmoid(-beta (log p - log p_full))`
 
     Args:
         log_probs: Log-probability of each forget answer under the model, nats.
-        reference: The same under `full`.
+        reference: Log-probability of each under `full`.
         beta: Inverse temperature, > 0; towards 0 the gradient becomes that of gradient ascent.
 
     Returns:
@@ -44,7 +43,7 @@ def npo(
 
 @dataclass(frozen=True, kw_only=True)
 class NPOConfig(RetainConfig):
-    """Negative preference optimisation: forget answers less likely than under `full`, with a fading pull."""
+    """Negative preference optimisation: forget answers less likely than under `full`, with a fading gradient."""
 
     method: ClassVar[str] = "npo"
 
@@ -54,6 +53,6 @@ class NPOConfig(RetainConfig):
 
 @objective(NPOConfig, needs=("retain", "reference"))
 def terms(config: NPOConfig, passes: Passes) -> Terms:
-    """`NPO_f + alpha NLL_r`."""
+    """Return `NPO_f + alpha NLL_r`."""
     forget = npo(passes.answer_log_probs("forget"), passes.reference("forget"), beta=config.beta)
     return Terms(per_answer("forget", forget), retained(config, passes))

@@ -1,4 +1,4 @@
-"""RMU: steer the states of one layer away on forget data, hold them on retain data."""
+"""RMU: steer the states of one layer away on forget data, keep them on retain data."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from torch import Tensor, nn
 
 from uds_lens._types import NonNegativeInt, PositiveFloat
 from uds_lens.errors import ConfigError, DataError, Setting
-from uds_lens.unlearning._configs import ReducedConfig
 from uds_lens.unlearning._likelihood import IGNORED, at_least_float32, predicting
-from uds_lens.unlearning._passes import Passes, Side, decoder_blocks
+from uds_lens.unlearning._passes import Mean, Passes, Side, Terms, decoder_blocks, per_answer, per_token
 from uds_lens.unlearning._registry import objective
-from uds_lens.unlearning._terms import Mean, Terms, per_answer, per_token
+from uds_lens.unlearning._settings import ReducedConfig
 
 
 def state_distance(
@@ -23,21 +22,21 @@ def state_distance(
     goal: Float[Tensor, "batch pos d_model"] | Float[Tensor, "d_model"],
     mask: Bool[Tensor, "batch pos"],
 ) -> Float[Tensor, ""]:
-    """Mean squared distance of hidden states to a goal, both terms of RMU.
+    """Return the mean squared distance of hidden states to a goal, both terms of RMU.
 
     `L = mean over masked positions and dimensions of (h - g)^2`. On forget data the goal is one vector, `c u`; on
     retain data it is the states of the frozen model.
 
     Args:
-        states: Residual stream after the layer named.
+        states: Residual stream after a layer.
         goal: One vector for all positions, or a state per position.
-        mask: Positions that count.
+        mask: Positions to average over.
 
     Returns:
         >= 0, in squared units of the residual stream.
 
     Raises:
-        DataError: No position counts.
+        DataError: The mask is empty.
 
     Example:
         >>> states = torch.tensor([[[1.0, 2.0], [9.0, 9.0]]])
@@ -48,7 +47,7 @@ def state_distance(
         Li et al. 2024, The WMDP Benchmark (RMU).
     """
     if not bool(mask.any()):
-        raise DataError("no position of the batch counts: every answer needs at least one token.")
+        raise DataError("the mask of the batch is empty: every answer needs at least one token.")
     return (at_least_float32(states) - at_least_float32(goal)).square().mean(-1)[mask].mean()
 
 
@@ -59,23 +58,23 @@ def summed_state_distance(
     *,
     mean_inverse_length: float | None = None,
 ) -> Float[Tensor, ""]:
-    """The distance as Open-Unlearning reduces it: the mean of sums, times the mean of inverse lengths.
+    """Return the distance as Open-Unlearning reduces it: the mean of sums, times the mean of inverse lengths.
 
-    `L = mean_i (sum_t (h_it - g_it)^2) * mean_i (1 / n_i)`, the square a mean over dimensions, n_i the positions of
-    row i that count. A mean of means was meant: here a long answer counts more, and every answer's weight depends on
-    the lengths of the others. Equal lengths make it `state_distance`.
+    `L = mean_i (sum_t (h_it - g_it)^2) * mean_i (1 / n_i)`, the square a mean over dimensions, n_i the masked
+    positions of row i. A mean of means was intended: here long answers count more, and every answer's weight depends on
+    the lengths of the others. With equal lengths it is `state_distance`.
 
     Args:
-        states: Residual stream after the layer named.
+        states: Residual stream after a layer.
         goal: One vector for all positions, or a state per position.
-        mask: Positions that count; there, those *of* the answer's tokens, one to the right of where they are predicted.
-        mean_inverse_length: The second factor, where these rows are a part of their batch.
+        mask: Positions to sum over; there, those *of* the answer tokens, one to the right of where they are predicted.
+        mean_inverse_length: The second factor, where these rows are a part of a batch.
 
     Returns:
         >= 0, in squared units of the residual stream.
 
     Raises:
-        DataError: A row has no position that counts.
+        DataError: The mask of a row is empty.
 
     Example:
         >>> states = torch.tensor([[[1.0], [1.0]], [[2.0], [9.0]]])
@@ -84,7 +83,7 @@ def summed_state_distance(
     """
     lengths = mask.sum(-1)
     if not bool(lengths.all()):
-        raise DataError("a row has no position that counts: every answer needs at least one token.")
+        raise DataError("the mask of a row is empty: every answer needs at least one token.")
     sums = ((at_least_float32(states) - at_least_float32(goal)).square().mean(-1) * mask).sum(-1)
     inverse = (1 / lengths.double()).mean().item() if mean_inverse_length is None else mean_inverse_length
     return sums.mean() * inverse
@@ -93,7 +92,7 @@ def summed_state_distance(
 def steering_vector(
     d_model: int, *, scale: float, seed: int, positive: bool = False
 ) -> Float[Tensor, "d_model"]:
-    """RMU's goal on forget data: a random direction of length `scale`, the same for one seed on every machine.
+    """Draw RMU's goal on forget data: a random direction of length `scale`, the same for one seed on every machine.
 
     `g = c u`, with u uniform on the unit sphere.
 
@@ -101,8 +100,8 @@ def steering_vector(
         d_model: Width of the residual stream.
         scale: Length c of the vector, > 0.
         seed: Seed of the direction.
-        positive: Draw every entry from [0, 1) before scaling, as Open-Unlearning and RMU's authors do: all such vectors
-            lie in the positive orthant, at a cosine of about 0.75 to one another.
+        positive: Draw every entry from [0, 1) before scaling, as Open-Unlearning and RMU's authors do: such vectors lie
+            in the positive orthant, at a cosine of about 0.75 to one another.
 
     Returns:
         The vector, float32 on the CPU.
@@ -123,9 +122,9 @@ def steering_vector(
 
 @dataclass(frozen=True, kw_only=True)
 class RMUConfig(ReducedConfig):
-    """Steer the states of one layer to a random vector on forget data, hold them on retain data.
+    """Steer the states of one layer to a random vector on forget data, keep them on retain data.
 
-    The layers `layer - 2` to `layer` train, the others are frozen.
+    Layers `layer - 2` to `layer` train, the others are frozen.
     """
 
     method: ClassVar[str] = "rmu"
@@ -146,7 +145,7 @@ def train_only_layers(config: RMUConfig, model: nn.Module) -> None:
     layer, blocks = config.layer, decoder_blocks(model)
     if layer >= len(blocks):
         raise ConfigError(
-            f"layer {layer} is not there: the model has {len(blocks)}, 0 to {len(blocks) - 1}. Choose another by ",
+            f"there is no layer {layer}: the model has {len(blocks)}, 0 to {len(blocks) - 1}. Choose another by ",
             Setting("layer", ..., of="RMUConfig"),
             ".",
         )
@@ -157,7 +156,7 @@ def train_only_layers(config: RMUConfig, model: nn.Module) -> None:
 
 @objective(RMUConfig, needs=("retain", "frozen"), prepare=train_only_layers)
 def terms(config: RMUConfig, passes: Passes) -> Terms:
-    """`distance to c u on forget data + alpha distance to full's states on retain data`."""
+    """Return `distance to c u on forget data + alpha distance to full's states on retain data`."""
     states = passes.states("forget", config.layer)
     goal = steering_vector(
         states.shape[-1], scale=config.scale, seed=config.seed, positive=config.counts_padding

@@ -10,11 +10,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from uds_lens._types import NonNegativeFloat, PositiveFloat
-from uds_lens.unlearning._configs import RetainConfig
 from uds_lens.unlearning._likelihood import answer_lengths
-from uds_lens.unlearning._passes import Passes
+from uds_lens.unlearning._passes import Passes, Terms, per_answer, retained
 from uds_lens.unlearning._registry import objective
-from uds_lens.unlearning._terms import Terms, per_answer, retained
+from uds_lens.unlearning._settings import RetainConfig
 
 
 def simnpo(
@@ -24,7 +23,7 @@ def simnpo(
     beta: float,
     delta: float,
 ) -> Float[Tensor, ""]:
-    """SimNPO: NPO without a reference, on the mean log-probability per token.
+    """Return the SimNPO loss: NPO without a reference, on the mean log-probability per token.
 
     `L = -(2 / beta) mean log sigmoid(beta (NLL / |y| - delta))`
 
@@ -35,7 +34,7 @@ def simnpo(
         delta: Loss per token, in nats, that counts as forgotten.
 
     Returns:
-        >= 0; `(2 / beta) log 2` where every answer costs `delta` nats per token.
+        >= 0; `(2 / beta) log 2` where every answer has a loss of `delta` nats per token.
 
     Example:
         >>> import torch
@@ -66,7 +65,7 @@ class SimNPOConfig(RetainConfig):
 
 @objective(SimNPOConfig, needs=("retain",))
 def terms(config: SimNPOConfig, passes: Passes) -> Terms:
-    """`gamma SimNPO_f + alpha NLL_r`."""
+    """Return `gamma SimNPO_f + alpha NLL_r`."""
     lengths = answer_lengths(passes.labels("forget"))
     forget = simnpo(passes.answer_log_probs("forget"), lengths, beta=config.beta, delta=config.delta)
     return Terms(per_answer("forget", config.gamma * forget), retained(config, passes))

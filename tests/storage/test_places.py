@@ -7,8 +7,17 @@ from altered_results import results
 from synthetic_audits import synthetic_audit
 
 import uds_lens as ul
-from uds_lens._storage import format_of, located, made_here, require_fresh, sealed
-from uds_lens.errors import ResultFormatError, StorageError
+from uds_lens._storage import (
+    check_folder,
+    format_of,
+    generator,
+    located,
+    made_here,
+    refuse_to_replace,
+    require_fresh,
+    sealed,
+)
+from uds_lens.errors import ConfigError, ResultFormatError, StorageError
 
 PNG = bytes.fromhex(
     "89504e470d0a1a0a0000000d49484452000000010000000108000000003a7e9b550000000a49444154789c636800000082008177cd72b60000000049454e44ae426082"
@@ -23,29 +32,67 @@ def test_nothing_and_an_empty_directory_are_free(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["empty"], "looking makes nothing"
 
 
-@pytest.mark.parametrize("content", [b"", b"hello", b'{"format": "mine"}', b'[{"question": "Who?"}]', PNG])
+PAGE = (
+    b'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n%s\n<title>x</title></head></html>'
+)
+TAG = b'<meta name="generator" content="uds_lens 0.1.0">'
+FOREIGN = [
+    b"",
+    b"hello",
+    b'{"format": "mine"}',
+    b'[{"question": "Who?"}]',
+    PNG,
+    b"# made with uds_lens\nmodel,uds\n",
+    b"<p>made with uds_lens</p>" + TAG,
+    PAGE % b"<script>'" + TAG,
+    PAGE % b'<meta name="generator" content="uds_lens">',
+    b'{"notes": {"format": "uds_lens.DepthAudit"}}',
+    b"<head>" + b'<meta name="a">  \n ' * 400,
+]
+
+
+@pytest.mark.parametrize("content", FOREIGN)
 def test_foreign_files_are_refused(tmp_path, content):
     (tmp_path / "a").write_bytes(content)
-    with pytest.raises(
-        ResultFormatError, match="exists and was not written by uds_lens: choose another name"
-    ):
-        require_fresh(tmp_path / "a", directory=False)
+    for begins in (None, b"model,es"):
+        with pytest.raises(
+            ResultFormatError, match="exists and was not written by uds_lens: choose another name"
+        ):
+            require_fresh(tmp_path / "a", directory=False, begins=begins)
     with pytest.raises(ResultFormatError, match="exists and is no saved result"):
         require_fresh(tmp_path / "a", directory=True)
 
 
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("metrics.json", sealed({"format": "uds_lens.MetricResults", "version": 2})),
-        ("report.html", b'<!doctype html><meta name="generator" content="uds_lens 0.1.0">'),
-        ("figure.html", b"<html></html>\n<!-- made with uds_lens -->\n"),
-    ],
-)
-def test_what_was_written_here_is_known(tmp_path, name, content):
-    (tmp_path / name).write_bytes(content)
-    assert made_here(tmp_path / name)
-    require_fresh(tmp_path / name, directory=False)
+def test_what_was_written_here_is_known(tmp_path):
+    (tmp_path / "a.html").write_bytes(PAGE % generator().encode())
+    require_fresh(tmp_path / "a.html", directory=False)
+    content = sealed({"format": "uds_lens.MetricResults", "version": 2})
+    (tmp_path / "a.json").write_bytes(content)
+    require_fresh(tmp_path / "a.json", directory=False, format="uds_lens.MetricResults")
+    assert made_here(tmp_path / "a.html") and made_here(tmp_path / "a.json")
+    with pytest.raises(ResultFormatError, match="was not written by uds_lens"):
+        require_fresh(tmp_path / "a.json", directory=False)  # no page replaces a result
+
+
+def test_the_root_and_the_working_directory_are_no_places(tmp_path, monkeypatch):
+    (tmp_path / "inner").mkdir()
+    monkeypatch.chdir(tmp_path / "inner")
+    for place in (".", "..", "../inner", tmp_path / "inner"):
+        with pytest.raises(StorageError, match="it holds the working directory"):
+            require_fresh(place, directory=True)
+    for place in ("/", "//", "/tmp/.."):
+        with pytest.raises(StorageError, match="it is the root of the file system"):
+            require_fresh(place, directory=True)
+        with pytest.raises(StorageError, match="it is the root of the file system"):
+            check_folder(place)
+    assert check_folder(".").name == ""
+
+
+def test_a_finished_result_of_another_run_is_replaced_when_that_is_asked_for():
+    with pytest.raises(
+        ConfigError, match="'out' holds the audit of another model: choose another out, or replace"
+    ):
+        refuse_to_replace("out", "the audit of another model")
 
 
 def test_a_result_of_another_kind_is_no_free_place(tmp_path):

@@ -1,4 +1,4 @@
-"""Objectives of one's own: declared once, they train, are named, saved and read back like the others."""
+"""Your own objectives: once declared, they train, are named, saved and read back like the others."""
 
 import subprocess
 import sys
@@ -13,8 +13,7 @@ from uds_lens import unlearning as u
 from uds_lens._cli.options import run_file
 from uds_lens.errors import ConfigError
 from uds_lens.unlearning import _objectives as objectives
-from uds_lens.unlearning._method_words import OWN_WORDS, method_words
-from uds_lens.unlearning._registry import METHODS, objective_named
+from uds_lens.unlearning._registry import METHODS, OWN_WORDS, method_words, objective_named
 
 MINE = '''
 from dataclasses import dataclass
@@ -61,12 +60,12 @@ def test_it_trains_and_its_record_reads_back(mine: Path, tiny: Tiny, tmp_path: P
     config = u.make_config(
         "half", {"part": "0.25", "epochs": 1, "warmup_epochs": 0, "learning_rate": 1e-3, "batch_size": 2}
     )
-    out = u.unlearn(tiny.full, tiny.forget, tiny.retain, config=config, out=tmp_path / "out", options=QUICK)
+    out = u.unlearn(tiny.full, tiny.forget, tiny.retain, method=config, out=tmp_path / "out", options=QUICK)
     record = u.read_record(out)
     assert record["name"] == "half_lr1e-03_alpha1_epoch1_batchsize2_warmupepochs0_part0.25"
     assert u.recorded_config(record) == config == u.parse_name(record["name"])
     u.withdraw_objective("half")
-    with pytest.raises(ConfigError, match="known once the file that declares it is imported"):
+    with pytest.raises(ConfigError, match="Import the file that declares your own"):
         u.recorded_config(record)
 
 
@@ -78,14 +77,14 @@ def test_a_cell_can_run_twice_but_a_word_is_not_taken_twice(mine: Path) -> None:
     class OtherConfig(u.MethodConfig):
         method: ClassVar[str] = "half"
 
-    with pytest.raises(ConfigError, match="the word 'half' is taken"):
+    with pytest.raises(ConfigError, match="the name 'half' is taken"):
         u.objective(OtherConfig)
     OtherConfig.method = "npo"
-    with pytest.raises(ConfigError, match="the word 'npo' is taken"):
+    with pytest.raises(ConfigError, match="the name 'npo' is taken"):
         u.objective(OtherConfig)
     for word in ("", "my word", "Half", "half_lr"):
         OtherConfig.method = word
-        with pytest.raises(ConfigError, match="a word of its own"):
+        with pytest.raises(ConfigError, match="a name of its own"):
             u.objective(OtherConfig)
 
 
@@ -112,7 +111,7 @@ def test_what_is_declared_wrongly_is_said(unchecked) -> None:
 
 def test_the_words_need_no_torch() -> None:
     code = (
-        "import sys; from uds_lens.unlearning._method_words import method_words; "
+        "import sys; from uds_lens.unlearning._registry import method_words; "
         f"assert tuple(method_words()) == {IN_THE_FOLDER!r}; assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

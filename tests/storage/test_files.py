@@ -1,0 +1,259 @@
+"""Files and directories are whole or absent, whatever happens in between, and nothing foreign is lost."""
+
+import errno
+import hashlib
+import os
+import signal
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from synthetic_audits import synthetic_audit
+
+import uds_lens as ul
+from uds_lens._storage import (
+    SpillFolder,
+    atomic_directory,
+    atomic_files,
+    atomic_write_bytes,
+    atomic_write_text,
+    files,
+    require_fresh,
+    settled,
+    sha256_file,
+    writing,
+)
+from uds_lens.errors import StorageError
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def write(path, text):
+    with atomic_directory(path) as folder:
+        (folder / "x").write_text(text)
+
+
+def dies(program, *arguments, **environment):
+    """Run a program that ends by SIGKILL at `die()`."""
+    program = (
+        f"import os, signal, sys\ndie = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n{program}\ndie()"
+    )
+    command = [sys.executable, "-c", program, *map(str, arguments)]
+    ended = subprocess.run(command, check=False, env={**os.environ, **environment}, capture_output=True)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+
+
+def test_text_is_written_as_utf8_over_what_was_there(tmp_path):
+    file = tmp_path / "new" / ("n" * 240)
+    atomic_write_text(file, "first, and longer")
+    atomic_write_text(file, "é日")
+    assert file.read_bytes() == "é日".encode()
+    assert names(file.parent) == [file.name]
+    assert sha256_file(file) == hashlib.sha256("é日".encode()).hexdigest()
+
+
+def test_files_and_directories_have_the_usual_permissions(tmp_path):
+    before = os.umask(0o027)
+    try:
+        atomic_write_bytes(tmp_path / "file", b"")
+        with atomic_directory(tmp_path / "folder") as folder:
+            (folder / "private").touch(mode=0o600)
+        modes = [
+            stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("file", "folder", "folder/private")
+        ]
+        assert modes == [0o640, 0o750, 0o640]
+    finally:
+        os.umask(before)
+
+
+@pytest.mark.parametrize("old", [True, False])
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_a_block_that_raises_changes_nothing(tmp_path, old, error):
+    if old:
+        write(tmp_path / "result", "old")
+    with pytest.raises(error), atomic_directory(tmp_path / "result") as folder:
+        (folder / "x").write_text("half")
+        raise error
+    assert names(tmp_path) == (["result"] if old else [])
+    assert not old or (tmp_path / "result" / "x").read_text() == "old"
+
+
+def test_a_directory_appears_at_the_end_and_a_link_to_it_stays_a_link(tmp_path):
+    with atomic_directory(tmp_path / "deep" / "real") as folder:
+        (folder / "x").write_text("one")
+        assert not (tmp_path / "deep" / "real").exists()
+    (tmp_path / "link").symlink_to("deep/real")
+    write(tmp_path / "link", "two")
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "deep" / "real" / "x").read_text() == "two"
+    assert names(tmp_path / "deep") == ["real"]
+
+
+def test_what_else_is_in_a_directory_is_there_at_every_moment(tmp_path, monkeypatch):
+    atomic_files(tmp_path / "run", {"x": b"old", "y": b"old"})
+    deep = tmp_path / "run" / "nested" / "deep"
+    deep.mkdir(parents=True)
+    (deep / "file").write_text("kept")
+    (tmp_path / "run" / "link").symlink_to("nested/deep/file")
+    rename, seen = files._renamed, []
+
+    def looking(new, path):
+        old = next(place for place in tmp_path.iterdir() if place.name.endswith(".old"))
+        assert (new / "nested" / "deep" / "file").read_text() == (
+            old / "nested" / "deep" / "file"
+        ).read_text()
+        (old / "nested" / "late").write_text("came in between")
+        (old / "late").write_text("came in between")
+        seen.append(names(new))
+        return rename(new, path)
+
+    monkeypatch.setattr(files, "_renamed", looking)
+    atomic_files(tmp_path / "run", {"x": b"new"}, own=["y"])
+    assert seen == [["link", "nested", "x"]]
+    assert names(tmp_path / "run") == ["late", "link", "nested", "x"]
+    assert (tmp_path / "run" / "link").read_text() == "kept"
+    assert names(tmp_path / "run" / "nested") == ["deep", "late"]
+    assert names(tmp_path) == ["run"]
+
+
+def test_another_process_puts_a_directory_there_first(tmp_path, monkeypatch):
+    """The last one to be whole is what is there in the end; one under way is left alone."""
+    rename, late = os.rename, []
+
+    def after_the_other(source, target):
+        if not late and os.path.basename(target) == "place":
+            late.append(target)
+            os.mkdir(target)
+            (tmp_path / "place" / "a").write_text("of the other")
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", after_the_other)
+    with atomic_directory(tmp_path / "place") as slow:
+        (slow / "a").write_text("mine")
+        atomic_files(tmp_path / "place", {"a": b"quick"})
+        assert (slow / "a").read_text() == "mine"
+    assert late and (tmp_path / "place" / "a").read_text() == "mine"
+    assert names(tmp_path) == ["place"]
+
+
+REPLACE = """
+from uds_lens._storage import atomic_files, files
+stop = {"before": "_put", "between": "_renamed", "after": "_remove"}[sys.argv[2]]
+setattr(files, stop, die)
+atomic_files(sys.argv[1], {"x": b"new"})
+"""
+
+
+@pytest.mark.parametrize(("where", "left"), [("before", "old"), ("between", "old"), ("after", "new")])
+def test_a_kill_leaves_the_old_or_the_new_for_readers_and_writers(tmp_path, where, left):
+    place = tmp_path / "run"
+    for reads in (True, False):
+        atomic_files(place, {"x": b"old"})
+        (place / "notes.txt").write_text("mine")
+        dies(REPLACE, place, where)
+        assert place.exists() == (where != "between")
+        if reads:
+            assert (settled(place) / "x").read_text() == left
+            assert (place / "notes.txt").read_text() == "mine"
+        atomic_files(place, {"x": b"newest"})
+        assert (place / "x").read_bytes() == b"newest" and (place / "notes.txt").read_text() == "mine"
+        assert names(tmp_path) == ["run"]
+
+
+def test_a_write_removes_what_a_killed_one_left_and_nothing_else(tmp_path):
+    half = "from uds_lens._storage import atomic_write_bytes, files\nfiles.os.replace = die\n"
+    dies(half + "atomic_write_bytes(sys.argv[1], b'half')", tmp_path / "new" / "a.html")
+    (part,) = (tmp_path / "new").iterdir()
+    require_fresh(tmp_path / "new", directory=True)  # it holds nothing but our own
+    elsewhere = part.with_name(part.name.replace(part.name.split(".")[3][:12], "0" * 12))
+    foreign = [".a.html.part", ".a.html.abcdefgh.uds_lens.part", elsewhere.name]
+    for name in foreign:
+        (part.parent / name).write_text("of somebody else")
+    atomic_write_bytes(part.parent / "a.html", b"")
+    assert names(part.parent) == sorted([*foreign, "a.html"])
+    os.utime(elsewhere, (1, 1))
+    atomic_write_bytes(part.parent / "a.html", b"")
+    assert not elsewhere.exists(), "left by another machine, long ago"
+
+
+def test_temporary_states_of_dead_processes_go(tmp_path, monkeypatch):
+    program = (
+        "from uds_lens._storage import SpillFolder\nfolder = SpillFolder()\n(folder.path / 'states').touch()"
+    )
+    dies(program, TMPDIR=tmp_path)
+    assert len(names(tmp_path)) == 1
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    ours, more = SpillFolder(), SpillFolder()
+    assert names(tmp_path) == sorted([ours.path.name, more.path.name])
+    ours.close()
+    assert names(tmp_path) == [more.path.name]
+    del more
+    assert names(tmp_path) == []
+
+
+# A disk that is full, once by its word and once for real: one sentence, what was there stays, nothing is left.
+
+SAVES = {
+    "text": lambda place, n: atomic_write_text(place / "text.json", "x" * n),
+    "audit": lambda place, n: synthetic_audit(n=n, layers=2).save(place / "audit"),
+}
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace", "rename", "mkdir"])
+@pytest.mark.parametrize("kind", SAVES)
+def test_wherever_the_system_says_so(kind, call, tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    place = tmp_path / "place"
+    SAVES[kind](place, 3)
+    before = {path: path.read_bytes() for path in place.rglob("*") if path.is_file()}
+    asked = {"text": ("fsync", "replace"), "audit": ("fsync", "rename", "mkdir")}
+    monkeypatch.setattr(os, call, full)
+    if call in asked[kind]:
+        with pytest.raises(StorageError, match=f"cannot write '{place}.*No space left on device"):
+            SAVES[kind](place, 4)
+        assert {path: path.read_bytes() for path in place.rglob("*") if path.is_file()} == before
+    else:
+        SAVES[kind](place, 4)
+    assert not list(tmp_path.rglob(".*"))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="limits of a process")
+def test_files_that_cannot_grow(tmp_path):
+    import resource
+
+    for save in SAVES.values():
+        save(tmp_path, 3)
+    child = os.fork()
+    if not child:
+        refused = 0
+        try:
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+            for save in SAVES.values():
+                try:
+                    save(tmp_path, 2000)
+                except StorageError as error:
+                    refused += "File too large" in str(error)
+        finally:
+            os._exit(refused)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == len(SAVES)
+    assert (tmp_path / "text.json").read_text() == "xxx"
+    assert len(ul.DepthAudit.load(tmp_path / "audit").examples) == 3
+    assert not list(tmp_path.rglob(".*"))
+
+
+def test_what_safetensors_and_torch_say_is_understood(tmp_path):
+    said = "Error while serializing: I/O error: No space left on device (os error 28)"
+    for error in (RuntimeError(said), RuntimeError("PytorchStreamWriter failed: file write failed")):
+        with (
+            pytest.raises(StorageError, match=r"cannot write .*place.*free space"),
+            writing(tmp_path / "place"),
+        ):
+            raise error
+    with pytest.raises(RuntimeError, match="shapes differ"), writing(Path()):
+        raise RuntimeError("shapes differ")

@@ -1,0 +1,123 @@
+"""Parquet files, with the memory they may take bounded before it is taken.
+
+Equal values are stored once, so that a file of two kilobytes can hold any number of them: counts are looked at first,
+only the columns that are needed are read, and rows come in pieces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from uds_lens.errors import ResultFormatError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+MOST_BYTES = 1 << 30
+"""Bytes of a table once unpacked: far above any set of questions and answers."""
+
+MOST_ROWS = 5_000_000
+"""Rows of a table."""
+
+
+class UnreadableTableError(Exception):
+    """A file that is no Parquet, or a broken one."""
+
+
+class LargeTableError(Exception):
+    """A file that would unpack to more than is read."""
+
+
+def column_names(source: Path | bytes) -> list[str]:
+    """Return the names of the columns of a Parquet file, from its footer alone.
+
+    Raises:
+        UnreadableTableError: It is no such file.
+    """
+    return list(_opened(source).schema_arrow.names)
+
+
+def read_parquet(source: Path | bytes, *, columns: Collection[str] | None = None) -> pa.Table:
+    """Read a Parquet file, or some of its columns.
+
+    Args:
+        source: The file, or its bytes.
+        columns: What to read; None reads all.
+
+    Raises:
+        UnreadableTableError: It is broken, or holds a value that Arrow cannot read.
+        LargeTableError: It would not fit once it is unpacked.
+    """
+    import pyarrow as pa
+
+    file = _opened(source)
+    names = [name for name in file.schema_arrow.names if columns is None or name in columns]
+    if file.metadata.num_rows > MOST_ROWS:
+        raise LargeTableError(f"{file.metadata.num_rows} rows")
+    # A chunk's own size would say more, but Arrow ends the process over a broken one (metadata.row_group(i).column(j)).
+    sizes = [file.metadata.row_group(i).total_byte_size for i in range(file.metadata.num_row_groups)]
+    if columns is None and sum(sizes) > MOST_BYTES:
+        raise LargeTableError(f"{sum(sizes)} bytes")
+    step = max(1, min(65_536, MOST_BYTES // max(1, *sizes, 1)))
+    batches, taken, rows = [], 0, 0
+    try:
+        for batch in file.iter_batches(batch_size=step, columns=names):
+            taken, rows = taken + batch.nbytes, rows + batch.num_rows
+            if taken > MOST_BYTES or rows > MOST_ROWS:
+                raise LargeTableError(f"more than {MOST_BYTES} bytes or {MOST_ROWS} rows")
+            batches.append(batch)
+        schema = batches[0].schema if batches else pa.schema([file.schema_arrow.field(n) for n in names])
+        return pa.Table.from_batches(batches, schema=schema)
+    except LargeTableError:
+        raise
+    except Exception as error:  # Arrow raises its own, and ValueError, OverflowError, UnicodeDecodeError ...
+        raise UnreadableTableError(str(error)) from error
+
+
+def _opened(source: Path | bytes) -> Any:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    try:
+        return parquet.ParquetFile(pa.BufferReader(source) if isinstance(source, bytes) else source)
+    except Exception as error:  # as above
+        raise UnreadableTableError(str(error)) from error
+
+
+class TableRows(NamedTuple):
+    """What a saved table holds."""
+
+    rows: list[dict[str, Any]]
+    """A mapping from column to cell for each row."""
+
+    metadata: Mapping[bytes, bytes]
+    """What its schema says beside."""
+
+
+def read_table_rows(content: bytes, *, schema: pa.Schema, told: str, what: str) -> TableRows:
+    """Read the rows of a table that was saved here.
+
+    Args:
+        content: Bytes of a Parquet file.
+        schema: The columns it must have.
+        told: What errors call the file.
+        what: What it should be: "table of examples".
+
+    Raises:
+        ResultFormatError: It is broken, has other columns, or would not fit once it is unpacked.
+    """
+    try:
+        found = _opened(content).schema_arrow
+        if found.remove_metadata() != schema:
+            raise ResultFormatError(f"{told} is no {what}: it has other columns.")
+        return TableRows(read_parquet(content).to_pylist(), found.metadata or {})
+    except LargeTableError as error:
+        raise ResultFormatError(
+            f"{told} would unpack to more than {MOST_BYTES >> 30} GiB, or {MOST_ROWS} rows."
+        ) from error
+    except (UnreadableTableError, ValueError, OverflowError, MemoryError) as error:
+        if isinstance(error, ResultFormatError):
+            raise
+        raise ResultFormatError(f"{told} is no {what}: {str(error)[:160]}.") from error

@@ -1,0 +1,259 @@
+"""Ask a model: the rows of a probe as tokens, the texts that follow, and hooks that change a prompt's states."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from uds_lens._types import Protocol as PromptProtocol
+from uds_lens.data import ForgetExample
+from uds_lens.elicitation._options import Access, Decoding, ElicitOptions, Injection
+from uds_lens.elicitation._probes import PromptProbe
+from uds_lens.elicitation._prompts import (
+    Context,
+    Prompt,
+    Rendered,
+    Skip,
+    first_prompt,
+    keyed_seed,
+    rendered,
+)
+from uds_lens.generation import SamplingSettings, sample_continuations, way_of
+from uds_lens.models import HookedModel
+from uds_lens.patching._hooks import first_tensor
+
+
+class Ask(NamedTuple):
+    """One row, ready to be asked."""
+
+    row: int
+    """Its place among the examples."""
+
+    id: str
+    """Id of the example: random numbers are keyed by it."""
+
+    subject: str | None
+
+    rendered: Rendered
+    """The prompt as text and tokens."""
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """All that texts and scores of this row depend on, beside the model and the options."""
+        return (self.row, self.id, self.subject, self.rendered.prompt.reference, list(self.rendered.ids))
+
+
+class Answers(NamedTuple):
+    """Answers to a list of asks."""
+
+    prompts: Sequence[str]
+    """The text each answer followed."""
+
+    texts: Sequence[tuple[str, ...]]
+    """Texts of each ask."""
+
+    details: Sequence[Mapping[str, Any]]
+    """More about each: see `Said.details`."""
+
+    prefilled: int
+    """Prompt tokens that were read for generating."""
+
+
+class Generated(NamedTuple):
+    """Texts after a list of prompts."""
+
+    texts: list[tuple[str, ...]]
+    """Of each prompt, without special tokens and outer white space."""
+
+    endless: list[int]
+    """Texts of each prompt that had not ended at `max_new_tokens`."""
+
+    prefilled: int
+    """Prompt tokens that were read."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asking:
+    """How a model is asked: decoding, options, end tokens, progress."""
+
+    decoding: Decoding
+    options: ElicitOptions
+    protocol: PromptProtocol
+    ends: frozenset[int]
+    desc: str = "answers"
+    show: bool | None = None
+
+    def generate(self, model: HookedModel, asks: Sequence[Ask], ids: Sequence[Sequence[int]]) -> Generated:
+        """Generate texts after tokenised prompts."""
+        options, drawn = self.options, self.decoding == "sampled"
+        new = sample_continuations(
+            model,
+            ids,
+            ends=self.ends,
+            settings=SamplingSettings(
+                max_new_tokens=options.max_new_tokens,
+                samples=options.samples if drawn else 1,
+                temperature=options.temperature if drawn else 0.0,
+                top_k=options.top_k,
+                rows_at_once=options.rows_at_once,
+                progress=self.show,
+            ),
+            seeds=[keyed_seed(options.seed, ask.id, "sample") for ask in asks] if drawn else None,
+            names=[ask.rendered.prompt.question for ask in asks],
+            desc=self.desc,
+        )
+        tokenizer: Any = model.tokenizer
+        return Generated(
+            [tuple(tokenizer.decode(s, skip_special_tokens=True).strip() for s in row) for row in new.tokens],
+            [sum(len(s) >= options.max_new_tokens for s in row) for row in new.tokens],
+            new.prefilled,
+        )
+
+
+@runtime_checkable
+class Probe(Protocol):
+    """One way to ask."""
+
+    @property
+    def name(self) -> str:
+        """Its word, with settings."""
+
+    @property
+    def access(self) -> Access:
+        """What it needs of a model beside texts."""
+
+    @property
+    def injects(self) -> Injection:
+        """The most it gives away."""
+
+    @property
+    def opening(self) -> str:
+        """The target of an optimiser; cut off before scoring."""
+
+    @property
+    def samples_too(self) -> bool:
+        """Whether it is also sampled."""
+
+    def prompt(self, prompt: Prompt, context: Context) -> Prompt:
+        """Return what is asked; raises `Skip` where it cannot be."""
+
+    def answer(self, model: HookedModel, asks: Sequence[Ask], asking: Asking) -> Answers:
+        """Ask an open model."""
+
+
+@dataclass(frozen=True)
+class ByPrompt:
+    """A probe that changes nothing but the prompt."""
+
+    change: PromptProbe
+    """What turns the plain question into what is asked."""
+
+    opening: str = ""
+    samples_too: bool = True
+    access: Access = "text"
+
+    @property
+    def name(self) -> str:
+        """The name of the prompt probe."""
+        return self.change.name
+
+    @property
+    def injects(self) -> Injection:
+        """The most it gives away."""
+        return self.change.injects
+
+    def prompt(self, prompt: Prompt, context: Context) -> Prompt:
+        """Return the changed prompt."""
+        return self.change(prompt, context)
+
+    def answer(self, model: HookedModel, asks: Sequence[Ask], asking: Asking) -> Answers:
+        """Generate after the prompts."""
+        new = asking.generate(model, asks, [ask.rendered.ids for ask in asks])
+        details = [{"endless": count} for count in new.endless]
+        return Answers([ask.rendered.text for ask in asks], new.texts, details, new.prefilled)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A probe with the rows it asks, and the reasons of those it cannot ask, by place."""
+
+    probe: Probe
+    asks: tuple[Ask, ...]
+    skipped: Mapping[int, str]
+
+
+def ask_rows(
+    probe: Probe,
+    rows: Sequence[ForgetExample],
+    tokenizer: Any,
+    *,
+    pool: Sequence[ForgetExample],
+    retain: Sequence[ForgetExample] = (),
+    protocol: PromptProtocol,
+    room: int | None,
+    options: ElicitOptions,
+) -> Asked:
+    """Write the prompts of a probe, the same for every model; shots come from `pool`, also rows that are not asked."""
+    asks, skipped = [], {}
+    for place, row in enumerate(rows):
+        context = Context(example=row, forget=pool, retain=retain, seed=options.seed)
+        try:
+            prompt = probe.prompt(first_prompt(row), context)
+            ready = rendered(prompt, tokenizer, protocol=protocol, chat=options.chat, room=room)
+        except Skip as why:
+            skipped[place] = str(why)
+        else:
+            asks.append(Ask(place, row.id, row.subject, ready))
+    return Asked(probe, tuple(asks), skipped)
+
+
+@contextmanager
+def changed_output(
+    module: nn.Module,
+    change: Callable[[Float[Tensor, "row pos d_model"]], Float[Tensor, "row pos d_model"]],
+    *,
+    length: int,
+) -> Iterator[None]:
+    """Let `change` rewrite a module's output at the first `length` positions of whole texts.
+
+    A call with fewer positions reads generated tokens behind a cache: it is left alone.
+    """
+
+    def hook(module: nn.Module, args: Any, output: Any) -> Any:
+        states = first_tensor(output)
+        if states.shape[-2] < length:
+            return None
+        new = change(states[..., :length, :])
+        if states.shape[-2] > length:  # read whole again, with what was generated
+            new = torch.cat([new, states[..., length:, :]], dim=-2)
+        return new if isinstance(output, Tensor) else type(output)((new, *output[1:]))
+
+    handle = module.register_forward_hook(hook)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def groups_of_one_length(
+    model: HookedModel, prompts: Sequence[Sequence[int]], options: ElicitOptions, *, samples: int = 1
+) -> list[list[int]]:
+    """Group prompts of one length, whose states are changed together, up to `rows_at_once` texts in a group.
+
+    Prompts stay alone where texts do not grow side by side: rows that leave would no longer fit what changes them.
+    """
+    by_length: dict[int, list[int]] = {}
+    for place, prompt in enumerate(prompts):
+        by_length.setdefault(len(prompt), []).append(place)
+    groups = []
+    for length, rows in by_length.items():
+        together = way_of(model, length, options.max_new_tokens) == "side by side"
+        size = max(1, options.rows_at_once // samples) if together else 1
+        groups += [rows[first : first + size] for first in range(0, len(rows), size)]
+    return groups

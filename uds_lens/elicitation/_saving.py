@@ -1,0 +1,288 @@
+"""Saved elicitations: a part is what one model said under one probe and decoding; a result is a directory of them."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from uds_lens._storage import (
+    SEAL,
+    atomic_directory,
+    atomic_write_bytes,
+    conform,
+    located,
+    parse_json,
+    plain,
+    read_file,
+    read_sealed,
+    read_table_rows,
+    require_fresh,
+    seal_of,
+    sealed,
+    settled,
+    sha256_bytes,
+    sha256_file,
+)
+from uds_lens._types import Protocol
+from uds_lens.data import ForgetExample, as_examples
+from uds_lens.elicitation._options import Decoding, ElicitOptions, ProbeRecord
+from uds_lens.errors import DataError, ResultFormatError
+from uds_lens.results import ModelRecord
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from uds_lens.elicitation._results import ElicitationResults
+
+
+HOLDOUT = "holdout"
+"""Role of the unlearned model where it is asked questions that no model learned."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Said:
+    """What a model was asked and said about one row."""
+
+    row: int
+    """Place of the row among the examples."""
+
+    prompt: str
+    """The prompt; for optimised probes with the text that was found for this model."""
+
+    reference: str
+    """The right answer."""
+
+    texts: tuple[str, ...]
+    """Generated texts, uncut: one for greedy, `samples` otherwise."""
+
+    details: Mapping[str, Any] = field(default_factory=dict)
+    """More about it: texts without end, the loss that an optimiser reached, its steps, why it stopped."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """One model, one probe, one decoding."""
+
+    role: str
+    """`unlearned`, `retain` or `full`; `holdout` for the unlearned model on questions that no model learned."""
+
+    probe: str
+    decoding: Decoding
+    said: tuple[Said, ...]
+    """The rows that were asked."""
+
+    prefilled: int = 0
+    """Prompt tokens that went through the model for generating."""
+
+    seconds: float = 0.0
+    """Wall time."""
+
+
+PART_FORMAT, PART_VERSION = "uds_lens.elicitation.Part", 3
+FORMAT, VERSION = "uds_lens.ElicitationResults", 2
+"""Format and its version, raised when older releases could misread a result."""
+
+_MANIFEST, _EXAMPLES = "manifest.json", "examples.json"
+
+
+def part_key(
+    fingerprint: str,
+    probe: str,
+    decoding: Decoding,
+    asks: Sequence[Sequence[object]],
+    options: ElicitOptions,
+    *,
+    ends: Collection[int] = (),
+) -> str:
+    """Hash everything that a part depends on.
+
+    Args:
+        fingerprint: Of the model's weights.
+        probe: Its name, and what its name leaves out.
+        decoding: Greedy or sampled.
+        asks: `Ask.key` of each row.
+        options: Samples, lengths, seed.
+        ends: Tokens that end a text: the generation config names some, and is no part of the fingerprint.
+    """
+    rows = hashlib.blake2b(repr([list(ask) for ask in asks]).encode(), digest_size=16).hexdigest()
+    names = ["max_new_tokens", "dtype", "seed"]
+    names += ["samples", "temperature", "top_k"] if decoding == "sampled" else []
+    settings = {name: getattr(options, name) for name in names}
+    whole = [fingerprint, probe, decoding, rows, settings, sorted(ends)]
+    return hashlib.blake2b(json.dumps(whole, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+
+def parts_folder(out: str | os.PathLike[str]) -> Path:
+    """Return where the parts of a run go, before anything is asked.
+
+    Raises:
+        StorageError: Nothing can be written there.
+    """
+    folder = located(out) / "parts"
+    require_fresh(folder / "part.parquet", directory=False)
+    return folder
+
+
+def write_part(part: Part, file: str | os.PathLike[str], *, key: str) -> None:
+    """Write a part, whole or not at all."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    head = {name: getattr(part, name) for name in ("role", "probe", "decoding", "prefilled", "seconds")}
+    head |= {"key": key, "format": PART_FORMAT, "version": PART_VERSION}
+    rows = [
+        {**vars(said), "texts": list(said.texts), "details": json.dumps(dict(said.details))}
+        for said in part.said
+    ]
+    head[SEAL] = seal_of({**head, "rows": rows})
+    table = pa.Table.from_pylist(rows, schema=_schema())
+    buffer = io.BytesIO()
+    parquet.write_table(
+        table.replace_schema_metadata({"uds_lens": json.dumps(head)}), buffer, compression="zstd"
+    )
+    atomic_write_bytes(file, buffer.getvalue())
+
+
+def read_part(file: str | os.PathLike[str], *, key: str) -> Part:
+    """Read a part.
+
+    Raises:
+        ResultFormatError: It is missing, broken, altered, or not the one with that key.
+    """
+    return _part(read_file(file), where=repr(str(file)), key=key)
+
+
+def _part(content: bytes, *, where: str, key: str) -> Part:
+    rows, metadata = read_table_rows(content, schema=_schema(), told=where, what="part of an elicitation")
+    try:
+        head = json.loads(metadata[b"uds_lens"])
+        seal = head.pop(SEAL, None)
+        if (head["format"], head["version"]) != (PART_FORMAT, PART_VERSION):
+            raise ResultFormatError(f"{where} is no part of an elicitation that this release reads.")
+        if seal != seal_of({**head, "rows": rows}):
+            raise ResultFormatError(f"{where} was altered after it was saved: ask again.")
+        if head["key"] != key:
+            raise ResultFormatError(f"{where} belongs to another run ({str(head['key'])[:80]}).")
+        said = [{**row, "details": json.loads(row["details"])} for row in rows]
+        members = {name: value for name, value in head.items() if name not in ("format", "version", "key")}
+        return conform(Part, {**members, "said": said}, where=where)
+    except ResultFormatError:
+        raise
+    except Exception as error:
+        raise ResultFormatError(f"{where} is no whole part of an elicitation: {str(error)[:200]}") from error
+
+
+def _schema() -> pa.Schema:
+    import pyarrow as pa
+
+    kinds = {"row": pa.int64(), "texts": pa.list_(pa.string())}
+    names = ("row", "prompt", "reference", "texts", "details")
+    return pa.schema([(name, kinds.get(name, pa.string())) for name in names])
+
+
+def save_elicitation(results: ElicitationResults, path: str | os.PathLike[str]) -> None:
+    """Write `ElicitationResults`; an earlier one at the path is replaced, other files there stay."""
+    target = require_fresh(path, directory=True, format=FORMAT)
+    earlier = {file.name for file in target.glob("part-*.parquet") if file.stem[5:].isdecimal()}
+    with atomic_directory(target, own={_MANIFEST, _EXAMPLES, *earlier}) as folder:
+        questions = {
+            "examples": results.examples,
+            **({"holdout": results.holdout} if results.holdout else {}),
+        }
+        questions = {name: [plain(asdict(row)) for row in rows] for name, rows in questions.items()}
+        atomic_write_bytes(folder / _EXAMPLES, json.dumps(questions).encode())
+        names = [f"part-{number:03}.parquet" for number in range(len(results.parts))]
+        for name, part in zip(names, results.parts, strict=True):
+            write_part(part, folder / name, key=name)
+        manifest = {
+            "format": FORMAT,
+            "version": VERSION,
+            "options": results.options.to_dict(),
+            "protocol": results.protocol,
+            "models": {role: record.to_dict() for role, record in results.models.items()},
+            "probes": [{**probe._asdict(), "skipped": plain(probe.skipped)} for probe in results.probes],
+            "provenance": plain(results.provenance),
+            "files": {name: sha256_file(folder / name) for name in (_EXAMPLES, *names)},
+        }
+        atomic_write_bytes(folder / _MANIFEST, sealed(manifest))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Manifest:
+    """Members of a manifest, beside format, version and checksum."""
+
+    options: ElicitOptions
+    protocol: Protocol
+    models: Mapping[str, ModelRecord]
+    probes: tuple[ProbeRecord, ...]
+    provenance: Mapping[str, Any]
+    files: Mapping[str, str]
+
+
+def load_members(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Read the members of `ElicitationResults`.
+
+    Raises:
+        ResultFormatError: A file is missing, altered, or of another version.
+    """
+    folder = settled(path)
+    where = repr(str(folder))
+    record = read_sealed(folder / _MANIFEST, format=FORMAT, versions=(VERSION,))
+    members = {name: value for name, value in record.items() if name not in ("format", "version")}
+    manifest = conform(_Manifest, members, where=where)
+    content = {name: _checked(folder, name, digest) for name, digest in manifest.files.items()}
+    if _EXAMPLES not in content:
+        raise ResultFormatError(f"{where} is no whole elicitation: it names no {_EXAMPLES}.")
+    rows = parse_json(content.pop(_EXAMPLES), told=where)
+    examples, holdout = _examples(rows.get("examples"), where), _examples(rows.get("holdout", []), where)
+    parts = tuple(_part(data, where=repr(str(folder / name)), key=name) for name, data in content.items())
+    roles = [*manifest.models, *([HOLDOUT] if holdout else [])]
+    lengths = {role: len(holdout if role == HOLDOUT else examples) for role in roles}
+    if (
+        "unlearned" not in manifest.models
+        or HOLDOUT in manifest.models
+        or {part.role for part in parts} != set(roles)
+    ):
+        raise ResultFormatError(f"{where}: models and parts do not fit together.")
+    if any(not 0 <= said.row < lengths[part.role] for part in parts for said in part.said):
+        raise ResultFormatError(f"{where}: parts name rows that do not exist.")
+    if any(len(pair) != 2 for probe in manifest.probes for pair in probe.skipped):
+        raise ResultFormatError(f"{where}: a skipped row must be an id and a reason.")
+    asked = {(part.probe, part.decoding) for part in parts}
+    whole = sorted((*each, role) for each in asked for role in roles)
+    if sorted((part.probe, part.decoding, part.role) for part in parts) != whole or sorted(
+        {name for name, _ in asked}
+    ) != sorted(probe.name for probe in manifest.probes):
+        raise ResultFormatError(f"{where}: probes and parts do not fit together.")
+    known = {
+        name: getattr(manifest, name) for name in ("options", "protocol", "models", "probes", "provenance")
+    }
+    return {**known, "examples": tuple(examples), "holdout": tuple(holdout), "parts": parts}
+
+
+def _examples(rows: Any, where: str) -> list[ForgetExample]:
+    """Return rows with the places they had; a reader would number them anew."""
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise ResultFormatError(f"{where}: its examples must be a list of rows.")
+    places = [row.get("row") for row in rows]
+    if not all(type(place) is int for place in places):
+        raise ResultFormatError(f"{where}: each row must name its place, a whole number.")
+    try:
+        return [replace(row, row=place) for row, place in zip(as_examples(rows), places, strict=True)]
+    except DataError as error:
+        raise ResultFormatError(f"{where}: {str(error)[:300]}") from error
+
+
+def _checked(folder: Path, name: str, digest: str) -> bytes:
+    if Path(name).name != name:
+        raise ResultFormatError(f"{str(folder)!r} names a file outside itself: {name[:80]!r}.")
+    content = read_file(folder / name)
+    if sha256_bytes(content) != digest:
+        raise ResultFormatError(f"{str(folder / name)!r} was altered after it was saved: ask again.")
+    return content

@@ -1,0 +1,201 @@
+"""Settings of training: of all methods, of relearning, of adapters, and of the run itself. Loads no torch."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+
+from annotated_types import Ge, Lt
+from pydantic import BeforeValidator
+
+from uds_lens._settings import validated
+from uds_lens._types import (
+    AnswerProtocol,
+    DType,
+    LogTo,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+)
+from uds_lens.data._prompts import CHAT_DATE, ChatStyle
+
+Schedule: TypeAlias = Literal["linear", "cosine", "constant_with_warmup"]
+"""Learning rate after warm-up: linear decay to 0, cosine decay, or constant."""
+
+Reduction: TypeAlias = Literal["answers", "open_unlearning"]
+"""`answers`: the positions that predict an answer. `open_unlearning`: those that Open-Unlearning averages over."""
+
+
+@validated
+@dataclass(frozen=True, kw_only=True)
+class MethodConfig:
+    """Settings that all methods share. Use the class of a method, not this one.
+
+    Raises:
+        ConfigError: A value is outside its range.
+    """
+
+    method: ClassVar[str] = ""
+    """Name of the method, as in `unlearn(method=...)`."""
+
+    learning_rate: PositiveFloat = 1e-5
+    """Peak learning rate of AdamW."""
+
+    epochs: PositiveInt = 10
+    """Passes over the forget set."""
+
+    batch_size: PositiveInt = 32
+    """Forget examples per optimiser step, over all devices and accumulation steps; as many retain examples."""
+
+    weight_decay: NonNegativeFloat = 0.01
+    """Weight decay of AdamW."""
+
+    warmup_epochs: NonNegativeFloat = 1.0
+    """Epochs during which the learning rate rises from 0."""
+
+    schedule: Schedule = "linear"
+    """Learning-rate schedule after warm-up."""
+
+    max_grad_norm: PositiveFloat = 1.0
+    """Gradients are clipped to this norm."""
+
+    protocol: AnswerProtocol = "auto"
+    """How question and answer become text; `auto` is the chat template where the tokenizer has one, else raw."""
+
+    system_prompt: str | None = None
+    """System turn before the question, in chat prompts; None sends none."""
+
+    chat_date: str = CHAT_DATE
+    """Date given to chat templates that print one."""
+
+    seed: NonNegativeInt = 0
+    """Seed of the data order, refusals, alternates, steering vector and dropout."""
+
+    def __post_init__(self) -> None:
+        self.chat.require(self.protocol)
+
+    @property
+    def chat(self) -> ChatStyle:
+        """System turn and date of chat prompts."""
+        return ChatStyle(system_prompt=self.system_prompt, chat_date=self.chat_date)
+
+    @property
+    def counts_padding(self) -> bool:
+        """Whether the loss includes padding, so that all passes of a batch must be as wide as the batch."""
+        return False
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the settings by name."""
+        return asdict(self)
+
+
+@validated
+@dataclass(frozen=True, kw_only=True)
+class RetainConfig(MethodConfig):
+    """Settings of methods with a term on retain data."""
+
+    alpha: NonNegativeFloat = 1.0
+    """Weight of the retain term."""
+
+
+@validated
+@dataclass(frozen=True, kw_only=True)
+class ReducedConfig(RetainConfig):
+    """Settings of KL, RMU and UNDIAL, whose means can be taken as in Open-Unlearning."""
+
+    reduction: Reduction = "answers"
+    """Positions that means run over; `open_unlearning` reproduces published models, oddities included."""
+
+    @property
+    def counts_padding(self) -> bool:
+        """Whether the loss includes padding."""
+        return self.reduction == "open_unlearning"
+
+
+@validated
+@dataclass(frozen=True, kw_only=True)
+class RelearnConfig(MethodConfig):
+    """Plain fine-tuning on the forget answers, to see how fast they come back.
+
+    The defaults are those of the robustness test: one epoch over all forget rows, 32 per step, AdamW at 2e-5 without
+    weight decay, linear decay without warm-up.
+    """
+
+    method: ClassVar[str] = "relearn"
+
+    learning_rate: PositiveFloat = 2e-5
+    epochs: PositiveInt = 1
+    weight_decay: NonNegativeFloat = 0.0
+    warmup_epochs: NonNegativeFloat = 0.0
+
+
+@validated
+@dataclass(frozen=True, kw_only=True)
+class LoraSettings:
+    """Low-rank adapters on linear layers, merged into the weights when a run ends."""
+
+    rank: PositiveInt = 8
+    """Rank of each adapter."""
+
+    alpha: PositiveInt = 16
+    """Scale: an adapter's output is multiplied by alpha / rank."""
+
+    dropout: Annotated[float, Ge(0), Lt(1)] = 0.0
+    """Dropout before an adapter."""
+
+    target_modules: str | tuple[str, ...] = "all-linear"
+    """Names of the adapted modules; "all-linear" takes every linear layer but the head."""
+
+
+def _as_tuple(given: Any) -> Any:
+    return (given,) if isinstance(given, str) else tuple(given) if isinstance(given, list) else given
+
+
+@validated
+@dataclass(frozen=True, kw_only=True)
+class TrainOptions:
+    """Where and how to train. The method's configuration says what is learned; these change it by rounding only."""
+
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """`auto` takes a GPU if there is one. Choose among several with CUDA_VISIBLE_DEVICES, use all with accelerate."""
+
+    dtype: DType = "float32"
+    """Dtype of the weights during training. In bfloat16 the small steps of unlearning are largely rounded away."""
+
+    save_dtype: DType = "float32"
+    """Dtype of the saved weights."""
+
+    mixed_precision: Literal["no", "bfloat16", "float16"] = "no"
+    """Dtype of the arithmetic, with weights kept in `dtype`."""
+
+    device_batch_size: PositiveInt | None = None
+    """Forget examples per device and pass; the rest of a batch is accumulated. None takes the whole batch at once, on a
+    CPU in groups of similar length."""
+
+    gradient_checkpointing: bool = False
+    """Recompute activations instead of keeping them: less memory, more time."""
+
+    checkpoint_every: NonNegativeInt | None = None
+    """Steps between checkpoints that a killed run resumes from; None is once per epoch, 0 never."""
+
+    log_every: PositiveInt = 5
+    """Steps per point of the loss curve, each the mean over them; the first and last step are logged separately."""
+
+    log_to: Annotated[tuple[LogTo, ...], BeforeValidator(_as_tuple)] = ()
+    """Where to log: `csv` (a file beside the result, named after it), `wandb`, `trackio`."""
+
+    offline: bool = False
+    """Use only files already downloaded."""
+
+    revision: str | None = None
+    """Branch, tag or commit of the model, when it is on the Hub."""
+
+    trust_remote_code: bool = False
+    """Run the checkpoint's own Python code."""
+
+    progress: bool | None = None
+    """Show a progress bar; None shows it in terminals and notebooks."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "log_to", tuple(dict.fromkeys(self.log_to)))
