@@ -73,9 +73,8 @@ def judge(frames: ul.study.StudyFrames, page: Path) -> None:
     print(summary[["metric", "auc", "q", "r", "rob", "overall", "n"]].round(3).to_string(index=False))
     ranking = ul.meta.rank(frames.before, parts=PARTS)
     print(ranking[["method", "rank_without", "rank_with", "score_with"]].round(3).to_string(index=False))
-    ul.report.dashboard(
-        frames.before, page, pools=frames.pools, robust=robust, parts=PARTS, title="A study of the toy world"
-    )
+    options = ul.report.DashboardOptions(parts=PARTS, title="A study of the toy world")
+    ul.report.dashboard(frames.before, page, pools=frames.pools, robust=robust, options=options)
     print(page)
 
 

@@ -7,7 +7,8 @@ from tiny_models import EXAMPLES, load_plain
 from transformers import PreTrainedTokenizerBase
 
 import uds_lens as ul
-from uds_lens.data import ChatStyle, encode, sample_examples
+from uds_lens.annotation import AnnotateOptions
+from uds_lens.data import encode, sample_examples
 from uds_lens.elicitation import ElicitData, ElicitOptions, elicit
 from uds_lens.metrics import MetricOptions, evaluate
 from uds_lens.results import AuditConfig, RunOptions
@@ -81,9 +82,8 @@ RENDERED = {
         by="contrast",
         full=m.full,
         retain=m.retain,
-        protocol="chat",
-        chat=ChatStyle(**STYLE),
-        options=RUN,
+        options=AnnotateOptions(protocol="chat", **STYLE),
+        run=RUN,
         redo=True,
     ),
     "training": lambda m: encoded(

@@ -299,7 +299,9 @@ def figures(found: Judged, tables: dict[str, pd.DataFrame], place: Path) -> None
         place / "dashboard.html",
         pools=found.frames.pools,
         robust=tables["robustness"],
-        title="Which of 20 metrics can be trusted, on the small TOFU Llamas?",
+        options=ul.report.DashboardOptions(
+            title="Which of 20 metrics can be trusted, on the small TOFU Llamas?"
+        ),
     )
 
 

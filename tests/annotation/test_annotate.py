@@ -1,15 +1,13 @@
 """Entities found by texts, names and models, and what is written about them."""
 
 import json
-from dataclasses import replace
 from types import SimpleNamespace
 
-import jaxtyping
 import pytest
 
 import uds_lens as ul
-from uds_lens.annotation import annotate
-from uds_lens.annotation._ways import best_run, span_of, words_of
+from uds_lens.annotation import AnnotateOptions, annotate, words_of
+from uds_lens.annotation._ways import best_run, span_of
 from uds_lens.data import entity_span
 from uds_lens.errors import ConfigError, DataError, MissingDependencyError, ResultFormatError
 
@@ -35,12 +33,14 @@ def entity(by, row, **options):
         (ROW, '"Ash and Ember"'),
         ({"question": "Was she born in Oslo?", "answer": "Yes, Ada was born in Oslo."}, "Yes"),
         ({"question": "Is it Ash?", "answer": "It is Ash."}, "Ash"),
-        ({"question": "Where?", "answer": "Ada Vey was born in Port Velloum, near the sea."}, None),
+        (
+            {"question": "Where?", "answer": "Ada Vey was born in Orsk, near the sea."},
+            "Ada Vey was born in Orsk, near the sea",
+        ),
     ],
 )
-def test_the_longest_stretch_that_the_question_does_not_say(row, expected):
-    found = entity("answer", row)
-    assert found == expected if expected else found.startswith("Ada Vey")
+def test_the_longest_stretch_that_the_question_lacks(row, expected):
+    assert entity("answer", row) == expected
 
 
 def test_what_differs_from_other_answers():
@@ -56,8 +56,9 @@ def test_what_differs_from_other_answers():
 def test_names():
     def nlp(text):
         places = [(name, text.find(name)) for name in ("Ada Vey", "Ash and Ember", "Ember") if name in text]
-        ents = [SimpleNamespace(text=n, start_char=p, end_char=p + len(n)) for n, p in places]
-        return SimpleNamespace(ents=ents)
+        return SimpleNamespace(
+            ents=[SimpleNamespace(text=n, start_char=p, end_char=p + len(n)) for n, p in places]
+        )
 
     assert entity("names", ROW, nlp=nlp) == "Ash and Ember"
     assert entity("names", {"question": "Ada Vey?", "answer": "Ada Vey."}, nlp=nlp) == "Ada Vey"
@@ -72,39 +73,32 @@ def test_names_need_spacy(monkeypatch):
         annotate([ROW], by="names")
 
 
-@pytest.fixture
-def unchecked(monkeypatch):
-    """Switch the run-time type checker off: what a user without it meets is the library's own message."""
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
-
-
 @pytest.fixture(scope="module")
 def contrast():
     world = ul.toy.load()
-    return annotate(world.examples, by="contrast", full=world.full, retain=world.retain, redo=True), world
+    rows = world.examples[::3]
+    return annotate(rows, by="contrast", full=world.full, retain=world.retain, redo=True), rows, world
 
 
 def test_contrast_finds_what_only_full_knows(contrast):
-    found, world = contrast
-    assert found.counts == {"contrast": 48}
-    overlaps = [
-        _overlap(entity_span(mine), entity_span(theirs))
-        for mine, theirs in zip(found.examples, world.examples, strict=True)
-    ]
+    found, rows, world = contrast
+    assert found.counts == {"contrast": 16}
+    overlaps = []
+    for mine, theirs in zip(map(entity_span, found.examples), map(entity_span, rows), strict=True):
+        shared = max(0, min(mine.end, theirs.end) - max(mine.start, theirs.start))
+        overlaps.append(shared / (max(mine.end, theirs.end) - min(mine.start, theirs.start)))
     assert sum(overlaps) / len(overlaps) > 0.5
-    swapped = annotate(world.examples[:6], by="contrast", full=world.retain, retain=world.full, redo=True)
+    swapped = annotate(rows[:6], by="contrast", full=world.retain, retain=world.full, redo=True)
     assert [e.entity for e in swapped.examples] != [e.entity for e in found.examples[:6]]
+    audit = ul.DepthAudit.run(world.full, world.retain, world.retain, found.examples[:4])
+    assert audit.uds == 1.0
 
 
-def _overlap(one, other):
-    shared = max(0, min(one.end, other.end) - max(one.start, other.start))
-    return shared / (max(one.end, other.end) - min(one.start, other.start))
-
-
-def test_contrast_needs_both_models(contrast):
-    _, world = contrast
+def test_contrast_needs_both_models(contrast, unchecked):
     with pytest.raises(ConfigError, match="by='contrast' needs two models: full and retain"):
-        annotate([ROW], by="contrast", full=world.full)
+        annotate([ROW], by="contrast", full=contrast[-1].full)
+    with pytest.raises(ConfigError, match="dtype must be one of"):
+        AnnotateOptions(dtype="int8")
 
 
 def test_given_entities_stay_unless_asked():
@@ -117,31 +111,29 @@ def test_given_entities_stay_unless_asked():
 def test_no_rows_and_no_such_way(unchecked):
     with pytest.raises(DataError, match="no examples: there is nothing to annotate"):
         annotate([], by="answer")
-    with pytest.raises(
-        ConfigError, match="by must be one of 'contrast', 'difference', 'names', 'answer'; got 'x'"
-    ):
+    ways = "'contrast', 'difference', 'names', 'answer'"
+    with pytest.raises(ConfigError, match=f"by must be one of {ways}; got 'x'"):
         annotate([ROW], by="x")
 
 
 def test_the_file_is_read_back_and_nothing_foreign_is_overwritten(tmp_path):
     found = annotate([ROW, {**ROW, "id": "b", "entity": "novel"}], by="answer")
     found.save(tmp_path / "a.json")
-    again = ul.load_examples(tmp_path / "a.json")
-    assert again == list(found.examples)
-    assert [row["entity_by"] for row in json.loads((tmp_path / "a.json").read_text())["rows"]] == [
-        "answer",
-        "given",
-    ]
+    assert ul.load_examples(tmp_path / "a.json") == list(found.examples)
+    rows = json.loads((tmp_path / "a.json").read_text())["rows"]
+    assert [row["entity_by"] for row in rows] == ["answer", "given"]
     found.save(tmp_path / "a.json")
     (tmp_path / "b.json").write_text('[{"question": "mine"}]')
     for write in (found.save, found.review):
         with pytest.raises(ResultFormatError, match=r"b.json"):
             write(tmp_path / "b.json")
     found.review(found.review(tmp_path / "page.html"))
-    assert found.to_frame()["entity_by"].tolist() == ["answer", "given"]
+    frame = found.to_frame()
+    assert frame["entity_by"].tolist() == ["answer", "given"]
+    assert list(frame) == ["example_id", "question", "answer", "prefix", "entity", "entity_by", "reason"]
 
 
-def test_the_page_shows_spans_in_colour_and_escapes_texts(tmp_path):
+def test_the_page_highlights_spans_and_escapes_texts(tmp_path):
     nasty = {"question": "<script>alert(1)</script>", "answer": "It is <b>Ash</b>."}
     found = annotate([ROW, nasty, {**ROW, "entity": "nowhere"}], by="answer")
     html = found.review(tmp_path / "review.html").read_text(encoding="utf-8")
@@ -158,10 +150,3 @@ def test_words_and_runs():
     assert span_of(text, words, range(4, 5)) == (text.index("'"), text.rindex("'") + 1)
     assert best_run([]) == best_run([-1.0, 0.0]) == range(0)
     assert best_run([1.0, -2.0, 1.5, -0.5, 1.0]) == range(2, 5)
-
-
-def test_an_audit_takes_what_was_annotated(contrast):
-    found, world = contrast
-    examples = [replace(example, type=None) for example in found.examples[:6]]
-    audit = ul.DepthAudit.run(world.full, world.retain, world.retain, examples)
-    assert audit.uds == 1.0

@@ -196,31 +196,21 @@ def test_a_question_that_does_not_name_the_subject_is_skipped():
         ActPert().prompt(first_prompt(row), Context(example=row))
 
 
-def test_optimised_audits_run_beside_the_others(trio):
-    paths = trio("llama")
+def test_optimised_probes_run_beside_the_others(opened):
     rows = [dataclasses.replace(row, subject=SUBJECT) for row in EXAMPLES[:3]]
+    soft = SoftGCG(tokens=3, steps=1, target="answer")
     found = elicit(
-        paths.unlearned,
+        opened("llama", "unlearned"),
         rows,
-        retain=paths.retain,
-        probes=[
-            "plain",
-            ActPert(layer=1),
-            GCG(tokens=3, steps=1, candidates=4),
-            SoftGCG(tokens=3, steps=1),
-            SoftGCG(tokens=3, steps=1, target="answer"),
-        ],
+        retain=opened("llama", "retain"),
+        probes=["plain", ActPert(layer=1), soft],
         options=OPTIONS,
         run=RunOptions(device="cpu", progress=False),
     )
-    names = [probe.name for probe in found.probes]
-    assert names[1:4] == [
-        "actpert(layer=1)",
-        "actpert(layer=1, sign=-1)",
-        "actpert(layer=1, direction=random)",
-    ]
-    assert "softgcg(tokens=3, steps=1, target=answer)" not in set(found.summary()["probe"])
-    assert set(found.capacity_frame()["probe"]) == {"softgcg(tokens=3, steps=1, target=answer)"}
+    steered = ["actpert(layer=1)", "actpert(layer=1, sign=-1)", "actpert(layer=1, direction=random)"]
+    assert [probe.name for probe in found.probes] == ["plain", *steered, soft.name]
+    assert soft.name not in set(found.summary()["probe"])
+    assert set(found.capacity_frame()["probe"]) == {soft.name}
     assert any("gives the answer away" in sentence for sentence in found.warnings)
     assert found.ledger().set_index("probe").loc["plain", "access"] == "text"
 

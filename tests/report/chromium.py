@@ -52,7 +52,7 @@ class Chromium:
         )
         os.close(commands)
         os.close(answers)
-        self._buffer, self._number, self._session = b"", 0, None
+        self._buffer, self._number, self._session, self._shown = b"", 0, None, ()
         self.problems: list[str] = []
         self.requests: list[str] = []
         target = self.send("Target.createTarget", url="about:blank")["targetId"]
@@ -87,6 +87,7 @@ class Chromium:
         ready: str = "document.documentElement?.dataset.ready === 'yes'",
     ) -> float:
         """Load a local file and wait until it is `ready`, a JavaScript condition; returns the seconds it took."""
+        self._shown = (path, width, dark)
         self.problems.clear()
         self.requests.clear()
         self.resize(width, height)
@@ -97,6 +98,11 @@ class Chromium:
         self.send("Page.navigate", url=path.as_uri())
         self.wait_for(ready)
         return time.monotonic() - begun
+
+    def show(self, path: Path, *, width: int = 1280, dark: bool = False) -> None:
+        """Open a file unless it is open like that already."""
+        if self._shown != (path, width, dark):
+            self.open(path, width=width, dark=dark)
 
     def resize(self, width: int, height: int = 900) -> None:
         self.send(

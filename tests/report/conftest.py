@@ -75,11 +75,9 @@ def compared(audit: DepthAudit, place: int) -> LensComparison:
 
 
 @pytest.fixture(scope="session")
-def largest(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """400 examples x 32 layers x 20 models, with room for Logit Lens of all examples."""
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """400 examples x 32 layers x 6 models, with room for Logit Lens of all examples."""
     config = AuditConfig(n_bootstrap=100)
-    many = {
-        f"m{i}": synthetic_audit(n=400, layers=32, seed=i, erased=i / 20, config=config) for i in range(20)
-    }
+    many = {f"m{i}": synthetic_audit(n=400, layers=32, seed=i, erased=i / 6, config=config) for i in range(6)}
     lens = [compared(audit, 7) for audit in many.values()]
-    return write(many, tmp_path_factory.mktemp("report") / "largest.html", lens=lens)
+    return write(many, tmp_path_factory.mktemp("report") / "large.html", lens=lens)

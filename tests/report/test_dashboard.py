@@ -1,7 +1,7 @@
 """What goes into the dashboard, without a browser."""
 
-import dataclasses
 import re
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -9,26 +9,19 @@ import pytest
 
 from uds_lens import meta
 from uds_lens.errors import ConfigError, DataError, ResultFormatError
-from uds_lens.report import dashboard, render_dashboard
+from uds_lens.report import DashboardOptions, dashboard, render_dashboard
 from uds_lens.report._dashboard import context, payload
 from uds_lens.report._dashboard_tables import gather
-from uds_lens.report._dashboard_words import cautions, findings
+from uds_lens.report._dashboard_words import cautions, findings, method_name
+from uds_lens.unlearning import METHODS
 
 from . import model_tables as made
 
+QUICK = DashboardOptions(n_resamples=20)
+
 
 def tables(models, **given):
-    settings = {
-        "pools": None,
-        "robust": None,
-        "points": None,
-        "parts": None,
-        "direction": None,
-        "min_utility": None,
-        "select_by": "without",
-        "n_resamples": 20,
-    }
-    return gather(models, **{**settings, **given})
+    return gather(models, **{"options": QUICK, **given})
 
 
 @pytest.fixture(scope="module")
@@ -44,13 +37,13 @@ def own():
 
 def test_the_papers_page_says_what_its_files_say(published):
     told = " ".join(findings(published))
-    assert "UDS (Ours) has the highest Overall, 0.951 (F 0.971, Rob 0.932, and is first in both)" in told
+    assert "UDS has the highest Overall, 0.951 (F 0.971, Rob 0.932, and is first in both)" in told
     assert "with the utility filter alone it is number 3 (0.753; first is Exact Memorization, 0.797)" in told
     assert "SimNPO 3 to 2, NPO 2 to 3" in told and "SimNPO would be number 3; NPO would be number 2" in told
     warned = " ".join(cautions(published))
-    assert "UDS (Ours) 0.971 (0.875 to 0.994), Truth Ratio 0.947 (0.845 to 0.983)" in warned
+    assert "UDS 0.971 (0.875 to 0.994), Truth Ratio 0.947 (0.845 to 0.983)" in warned
     assert "IdkNLL: 18-way tie" in warned and "99 of 150 scores are exactly 0" in warned
-    assert "CKA 9, UDS (Ours) 12, Extraction Strength 14" in warned
+    assert "CKA 9, UDS 12, Extraction Strength 14" in warned
 
 
 def test_the_papers_page_has_its_rows(published):
@@ -65,7 +58,7 @@ def test_the_papers_page_has_its_rows(published):
         "fisher_masked_0.01",
     }
     assert families["mia_min_k"] == "mia_min_k"
-    told = context(published, title="x", n_resamples=20)
+    told = context(published)
     rows = {row["method"]: row for row in told["sweep"]}
     assert rows["SimNPO"]["swept"] == "b 35, 45; g 0125, 025" and rows["SimNPO"]["models"] == 24
     assert rows["UNDIAL"]["lr"] == "1e-05, 0.0001, 0.0003" and rows["NPO"]["fixed"] == "b 01"
@@ -95,19 +88,22 @@ def test_own_values_are_judged_and_ranked(own):
     points = own.points[own.points["metric"] == "uds"]
     complete = points["before"].notna() & points["quantised"].notna()
     assert kept == [int((points["kept"] & complete).sum()), int((points["useful"] & complete).sum())]
-    assert "(Holm-adjusted p below 0.05)" in " ".join(cautions(own))
+    assert "(Holm-adjusted p < 0.05)" in " ".join(cautions(own))
     assert "hold for more models of the variants in the pools only" in " ".join(cautions(own))
     told = payload(own)
     assert all("new_variants_low" in row for row in told["metrics"])
     assert {"q_runs_low", "p_first", "clusters"} <= set(told["robust"]["none own"]["uds"])
     share = own.robust.assign(p_first=0.72)
-    sure = dataclasses.replace(own, robust=share)
+    sure = replace(own, robust=share)
     assert "and in 72 % of resamples." in " ".join(findings(sure))
 
 
 def test_the_words_follow_the_settings_the_page_opens_with():
     frame = made.models(40)
-    told = [" ".join(findings(tables(frame, min_utility=least))) for least in (None, 0.95)]
+    told = [
+        " ".join(findings(tables(frame, options=DashboardOptions(n_resamples=20, min_utility=least))))
+        for least in (None, 0.95)
+    ]
     tops = [meta.rank(frame, min_utility=least).iloc[0] for least in (None, 0.95)]
     for words, top in zip(told, tops, strict=True):
         assert f"{top['score_with']:.3f}" in words
@@ -122,7 +118,7 @@ def test_what_is_missing_is_told_on_the_page_and_the_rest_is_there():
     pools = made.study(16).pools
     one_class = pools[pools["knows"]]
     assert any("both pools need models" in gap for gap in tables(made.models(16), pools=one_class).gaps)
-    page = render_dashboard(frame, n_resamples=20)
+    page = render_dashboard(frame, options=QUICK)
     assert "lacks the column" in page and 'id="model-table"' in page and 'id="rank-table"' not in page
 
 
@@ -149,8 +145,37 @@ def test_readers_reasons_are_listed():
     reasons = pd.DataFrame(
         {"model": [frame["model"][0]], "metric": ["uds"], "reason": ["nobody measured it"]}
     )
-    page = render_dashboard(meta.ModelTable(frame=frame, reasons=reasons, source="here"), n_resamples=20)
+    page = render_dashboard(meta.ModelTable(frame=frame, reasons=reasons, source="here"), options=QUICK)
     assert "nobody measured it" in page and "1 value is missing" in page
+
+
+def test_the_title_asks_what_the_tables_answer():
+    study = made.study(16)
+    both = render_dashboard(study.models, robust=study.robust, options=QUICK)
+    assert "<h1>Which metric can be trusted, which method forgets?</h1>" in both
+    assert "F: faithfulness, the probability that" in both.split("Before you quote them")[0]
+    methods = render_dashboard(study.models, options=QUICK)
+    assert "<h1>Which method forgets?</h1>" in methods and "trusted" not in methods.split("<main>")[0][-2000:]
+    assert "<h1>Mine</h1>" in render_dashboard(study.models, options=replace(QUICK, title="Mine"))
+
+
+def test_methods_of_open_unlearning_have_their_names():
+    trainers = (
+        "GradAscent",
+        "GradDiff",
+        "NPO",
+        "SimNPO",
+        "DPO",
+        "RMU",
+        "UNDIAL",
+        "CEU",
+        "SatImp",
+        "WGA",
+        "PDU",
+    )
+    for name in trainers:
+        assert method_name(name.lower()) == method_name(name) == name
+    assert {method_name(name) for name in METHODS} <= {*trainers, "AltPO", "IdkDPO", "IdkNLL", "KL"}
 
 
 def test_refusals():
@@ -164,7 +189,7 @@ def test_refusals():
 
 
 def test_the_page_is_one_file_that_asks_nobody(tmp_path):
-    page = dashboard(made.models(24), tmp_path / "d.html", n_resamples=20).read_text(encoding="utf-8")
+    page = dashboard(made.models(24), tmp_path / "d.html", options=QUICK).read_text(encoding="utf-8")
     body = re.sub(r"<script>.*?</script>", "", page, flags=re.DOTALL)
     assert not re.search(r"(?:src|href)=[\"']https?://(?!arxiv\.org/abs/)", body)
     assert "default-src &#39;none&#39;" in body and made.HOSTILE not in page and len(page) < 15e6
@@ -175,10 +200,10 @@ def test_only_pages_of_ours_are_replaced(tmp_path):
     mine = tmp_path / "index.html"
     mine.write_text("<p>mine</p>")
     with pytest.raises(ResultFormatError, match="was not written by uds_lens"):
-        dashboard(made.models(8), mine, n_resamples=20)
+        dashboard(made.models(8), mine, options=QUICK)
     assert mine.read_text() == "<p>mine</p>"
     for _ in range(2):
-        assert dashboard(made.models(8), tmp_path / "d.html", n_resamples=20).is_file()
+        assert dashboard(made.models(8), tmp_path / "d.html", options=QUICK).is_file()
 
 
 def test_numbers_of_numpy_are_plain():

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from uds_lens import meta
-from uds_lens.report import dashboard
+from uds_lens.report import DashboardOptions, dashboard
 
 from . import model_tables as made
 from .test_browser import TOO_WIDE, calm
@@ -28,7 +28,9 @@ def study() -> made.Study:
 def own(study, tmp_path_factory) -> Path:
     frame = pd.concat([study.models, made.models(2, seed=5).assign(model=["full", "retain"], method=None)])
     path = tmp_path_factory.mktemp("dashboard") / "own.html"
-    return dashboard(frame.reset_index(drop=True), path, **study.given(), n_resamples=30)
+    return dashboard(
+        frame.reset_index(drop=True), path, **study.given(), options=DashboardOptions(n_resamples=30)
+    )
 
 
 def unfold(browser):
@@ -220,7 +222,7 @@ def test_nothing_went_wrong_on_the_way(page):
 def test_a_method_without_values_takes_no_other_methods_marks(browser, tmp_path):
     frame = made.models(16)
     frame.loc[frame["method"] == "npo", "uds"] = float("nan")
-    browser.open(dashboard(frame, tmp_path / "d.html", n_resamples=10))
+    browser.open(dashboard(frame, tmp_path / "d.html", options=DashboardOptions(n_resamples=10)))
     found = browser.run("frontierSpec().data.slice(1).map((trace) => [trace.name, trace.x])")
     for name, across in found[1:]:
         own = frame[frame["method"] == name.lower()]
@@ -231,7 +233,7 @@ def test_a_method_without_values_takes_no_other_methods_marks(browser, tmp_path)
 
 def test_the_papers_152_models_open_within_three_seconds(browser, tmp_path):
     found = meta.read_published()
-    path = dashboard(found, tmp_path / "paper.html", n_resamples=30)
+    path = dashboard(found, tmp_path / "paper.html", options=DashboardOptions(n_resamples=30))
     assert path.stat().st_size < 15e6
     assert min(browser.open(path) for _ in range(2)) < 3
     ranked = browser.run(RANKED)

@@ -11,7 +11,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from uds_lens.annotation._annotations import Annotations, Finding, review_page
-from uds_lens.report import render, render_dashboard
+from uds_lens.report import DashboardOptions, render, render_dashboard
 from uds_lens.results import DepthAudit
 
 from . import model_tables as made
@@ -154,8 +154,8 @@ def test_no_name_of_a_model_becomes_markup(texts: list[str], title: str) -> None
         method=f"m{texts[0]}", config=f"c{texts[1]}", model=[f"{texts[2]} {n}" for n in range(12)]
     )
     page = same_elements(
-        render_dashboard(hostile, title=title, n_resamples=5),
-        render_dashboard(plain, title="title", n_resamples=5),
+        render_dashboard(hostile, options=DashboardOptions(title=title, n_resamples=5)),
+        render_dashboard(plain, options=DashboardOptions(title="title", n_resamples=5)),
     )
     data = json.loads(page.scripts[0])
     column = data["models"]["fields"].index("model")

@@ -156,7 +156,9 @@ SAVES = {
     "relearn": lambda made, place: ul.unlearning.relearn("nowhere", **NOWHERE, out=place),
     "quantise": lambda made, place: ul.unlearning.quantise("nowhere", out=place),
     "report.html": lambda made, place: ul.report.write(made["audit"], place),
-    "dashboard.html": lambda made, place: ul.report.dashboard(ul.meta.read_published(), place, n_resamples=0),
+    "dashboard.html": lambda made, place: ul.report.dashboard(
+        ul.meta.read_published(), place, options=ul.report.DashboardOptions(n_resamples=0)
+    ),
     "figure.html": lambda made, place: ul.plots.save_figure(made["audit"].plot_tau(), place),
     "figure.png": lambda made, place: ul.plots.save_figure(made["audit"].plot_tau(), place),
     "annotations": lambda made, place: ul.annotate(NOWHERE["forget"], by="answer").save(place),

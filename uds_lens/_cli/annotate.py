@@ -9,10 +9,10 @@ from typing import Annotated, Literal
 
 import typer
 
-from uds_lens._cli import options as opt
 from uds_lens._cli.options import ModelRun, Printing, data_option, model_option
 from uds_lens._cli.terminal import say
-from uds_lens.data._prompts import ChatStyle
+from uds_lens.annotation._annotations import FORMAT, AnnotateOptions
+from uds_lens.errors import ConfigError
 
 
 def annotate(
@@ -21,7 +21,7 @@ def annotate(
         Literal["contrast", "difference", "names", "answer"],
         typer.Option(
             help="contrast: where full and retain differ most; difference: from other answers; names: spaCy's; "
-            "answer: what the question does not say."
+            "answer: the words that the question lacks."
         ),
     ],
     out: Annotated[Path, typer.Option(metavar="FILE", help="JSON file to write.", dir_okay=False)],
@@ -31,16 +31,14 @@ def annotate(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Also write an HTML page with every answer, its entity in colour.",
+            help="Also write an HTML page with every answer, its entity highlighted.",
             dir_okay=False,
         ),
     ] = None,
     redo: Annotated[bool, typer.Option("--redo", help="Annotate rows that have an entity, too.")] = False,
-    protocol: opt.Protocol = "raw",
-    dtype: opt.DType = "float32",
     *,
-    chat: ChatStyle,
-    options: ModelRun,
+    options: AnnotateOptions,
+    run: ModelRun,
     printing: Printing,
 ) -> None:
     """Find the entity of every answer that has none.
@@ -59,49 +57,26 @@ def annotate(
     say(f"finding the entities in {examples} by {by} ...")
     import uds_lens as ul
     from uds_lens._storage import located, require_fresh
-    from uds_lens.annotation._annotations import FORMAT
-    from uds_lens.errors import ConfigError
 
     require_fresh(out, directory=False, format=FORMAT)
     if review is not None and require_fresh(review, directory=False) == located(out):
         raise ConfigError("--out and --review name the same file: give each its own.")
-    found = ul.annotate(
-        ul.load_examples(examples),
-        by=by,
-        full=full,
-        retain=retain,
-        protocol=protocol,
-        chat=chat,
-        dtype=dtype,
-        options=options,
-        redo=redo,
-    )
+    rows = ul.load_examples(examples)
+    found = ul.annotate(rows, by=by, full=full, retain=retain, options=options, run=run, redo=redo)
     found.save(out)
     if review is not None:
         found.review(review)
     if printing.json:
-        record = {
-            "out": str(out),
-            "review": None if review is None else str(review),
-            "examples": len(found.examples),
-        }
-        typer.echo(json_format.dumps({**record, "entities": found.counts}, indent=2, ensure_ascii=False))
+        places = {"out": str(out), "review": None if review is None else str(review)}
+        record = {**places, "examples": len(found.examples), "entities": found.counts}
+        typer.echo(json_format.dumps(record, indent=2, ensure_ascii=False))
         return
     if set(found.counts) == {"given"}:
         typer.echo(f"All {len(found.examples)} examples already have an entity; nothing was changed.")
     else:
-        counts = "; ".join(f"{count} {_WORDS[way]}" for way, count in found.counts.items())
-        typer.echo(f"{len(found.examples)} examples: {counts}.")
+        words = {"given": "already marked", "none": "without an entity"}
+        counts = (f"{count} {words.get(way, f'found by {way}')}" for way, count in found.counts.items())
+        typer.echo(f"{len(found.examples)} examples: {'; '.join(counts)}.")
     for reason, count in Counter(reason for _, reason in found.findings if reason).most_common():
         typer.echo(f"! {count} without: {reason}")
     typer.echo(f"\nSaved in {out}" + ("" if review is None else f"; look at {review} before you measure"))
-
-
-_WORDS = {
-    "contrast": "entities found by contrast",
-    "difference": "entities found by difference",
-    "names": "entities found by names",
-    "answer": "entities found in the answer",
-    "given": "already had one",
-    "none": "without an entity",
-}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -43,8 +44,9 @@ def dashboard(
     min_utility: MinUtility = None,
     direction: Direction = None,
     title: Annotated[
-        str, typer.Option(metavar="TEXT", help="Heading of the page.")
-    ] = "Which metric can be trusted, which method forgets?",
+        str | None,
+        typer.Option(metavar="TEXT", help="Heading of the page. Default: the question its tables answer."),
+    ] = None,
     *,
     score: Score,
     references: References,
@@ -67,6 +69,7 @@ def dashboard(
     out = require_fresh(out, directory=False)
     table = references.read(models, examples=True)
     from uds_lens import meta
+    from uds_lens.report import DashboardOptions
     from uds_lens.report._dashboard import write_dashboard
 
     own = None if pools is None else meta.read_csv(pools).frame
@@ -74,25 +77,15 @@ def dashboard(
     if given is not None:
         frame = table.frame if own is None else own
         given = meta.directions(frame, metrics_to_judge(frame, None, given), given)
-    parts = score.parts()
+    parts = replace(score.parts(), direction=given)
+    options = DashboardOptions(parts=parts, min_utility=min_utility, select_by=select_by, title=title)
     robust = points = None
     if perturbed.given:
         found = judged(
             table.frame, perturbed, pools=own, min_utility=min_utility, metrics=None, direction=given
         )
         robust, points = found.robust, found.points
-    out, notes = write_dashboard(
-        table,
-        out,
-        pools=own,
-        robust=robust,
-        points=points,
-        parts=parts,
-        direction=given,
-        min_utility=min_utility,
-        select_by=select_by,
-        title=title,
-    )
+    out, notes = write_dashboard(table, out, pools=own, robust=robust, points=points, options=options)
     if printing.json:
         told = {
             "dashboard": str(out),

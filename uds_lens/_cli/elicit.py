@@ -85,7 +85,8 @@ def elicit(
     say(f"eliciting answers from {model} ...")
     import uds_lens as ul
     from uds_lens._storage import require_fresh
-    from uds_lens.elicitation._run import FORMAT, check_out
+    from uds_lens.elicitation._run import check_out
+    from uds_lens.elicitation._saving import FORMAT
 
     require_fresh(out, directory=True, format=FORMAT)
     sets = {

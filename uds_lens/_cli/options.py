@@ -99,7 +99,7 @@ def _options(record: type[Any], only: Only | None) -> list[Parameter]:
 
 _PANELS = {
     **dict.fromkeys(("AuditConfig", "MetricOptions", "ElicitOptions"), "What is measured"),
-    "ChatStyle": "Prompts",
+    **dict.fromkeys(("ChatStyle", "AnnotateOptions"), "Prompts"),
     "RunOptions": "How models are run",
     "TrainOptions": "How training runs",
     "SlurmOptions": "Slurm",

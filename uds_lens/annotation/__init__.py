@@ -1,4 +1,4 @@
-"""Which words of an answer carry the knowledge: entities found by models, by other answers, or by names."""
+"""Find entities, the words of an answer that carry the knowledge: by models, by other answers, by names."""
 
 import lazy_loader
 

@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from uds_lens._types import DType, Protocol, check_choice
-from uds_lens.annotation._annotations import Annotations, Finding, Way
-from uds_lens.annotation._ways import Found, by_answer, by_contrast, by_difference, names_in
-from uds_lens.data import ChatStyle, ForgetExample, as_examples
+from uds_lens._settings import as_settings
+from uds_lens._types import check_choice
+from uds_lens.annotation._annotations import AnnotateOptions, Annotations, Finding, Way
+from uds_lens.annotation._ways import by_answer, by_contrast, by_difference, by_name
+from uds_lens.data import ForgetExample, as_examples
 from uds_lens.errors import ConfigError, DataError, Setting
 from uds_lens.models import ModelSource
 from uds_lens.results import RunOptions
@@ -24,10 +25,8 @@ def annotate(
     by: Way,
     full: ModelSource | None = None,
     retain: ModelSource | None = None,
-    protocol: Protocol = "raw",
-    chat: ChatStyle | None = None,
-    dtype: DType = "float32",
-    options: RunOptions | None = None,
+    options: AnnotateOptions | None = None,
+    run: RunOptions | None = None,
     nlp: Callable[[str], Any] | None = None,
     redo: bool = False,
 ) -> Annotations:
@@ -36,27 +35,24 @@ def annotate(
     An audit scores the words of an answer that carry the knowledge, its entity. Data sets rarely mark them. The ways:
 
     - "contrast": the run of words on which `full` and `retain` differ most in log-probability per token.
-    - "difference": what the answer says and its perturbed variants do not, or its paraphrases do too.
-    - "names": the longest named entity of spaCy that the question does not hold (needs the extra `[annotate]`).
-    - "answer": the longest stretch of the answer that the question does not say.
+    - "difference": the words of the answer that its perturbed variants lack, or its paraphrases have too.
+    - "names": the longest named entity of spaCy that the question does not contain (needs the extra `[annotate]`).
+    - "answer": the longest stretch of the answer that the question does not contain.
 
-    All but "names" keep to the first sentence, and take a "Yes" or "No" in front for the entity.
+    All but "names" are limited to the first sentence, and take a leading "Yes" or "No" as the entity.
     They find different words: look at them (`Annotations.review`) before quoting a score. On 367 rows of TOFU marked by
     hand, mean token F1 is 0.45 for "answer" and "difference", 0.37 for "contrast" and 0.17 for "names" (with another
     pipeline); marking every word that the question lacks gets 0.38, the whole answer 0.29. Where GPT-4o marked the
     words, often several phrases of an answer, it is 0.41, 0.42, 0.37 and 0.23, against 0.48 and 0.40
-    (`benchmarks/annotation_ways.py`). This is a room of its own,
-    since "contrast" opens models and `uds_lens.data` knows none.
+    (`benchmarks/annotation_ways.py`).
 
     Args:
         rows: Examples, rows, a path or a table (see `uds_lens.load_examples`).
         by: The way.
         full: For "contrast": trained on everything.
         retain: For "contrast": never saw the forget set.
-        protocol: For "contrast": how question and answer become text.
-        chat: For "contrast": system turn and date of chat prompts.
-        dtype: For "contrast": dtype of the models.
-        options: For "contrast": how the models are run.
+        options: For "contrast": prompts and dtype; default `AnnotateOptions()`.
+        run: For "contrast": where to run; default `RunOptions()`.
         nlp: For "names": a loaded spaCy pipeline; None loads the small English one.
         redo: Annotate rows that have an entity, too.
 
@@ -67,6 +63,8 @@ def annotate(
         ConfigError: `by` is no such way, or "contrast" lacks a model.
         DataError: The rows cannot be read, or there are none.
         MissingDependencyError: "names" without spaCy or its model.
+        IncompatibleModelsError: `full` and `retain` differ in architecture, size or tokenizer.
+        ModelError: A checkpoint cannot be opened.
 
     Example:
         >>> row = {"question": "Who wrote Ash?", "answer": "The author of Ash was Ada Vey."}
@@ -77,41 +75,30 @@ def annotate(
         'Ada Vey'
     """
     check_choice("by", by, Way)
+    options = as_settings(AnnotateOptions, options, name="options")
+    run = as_settings(RunOptions, run, name="run")
     examples = as_examples(rows)
     if not examples:
         raise DataError("no examples: there is nothing to annotate.")
-    chosen = [place for place, example in enumerate(examples) if redo or not (example.entity or "").strip()]
-    asked = [examples[place] for place in chosen]
+    places = [place for place, example in enumerate(examples) if redo or not (example.entity or "").strip()]
+    chosen = [examples[place] for place in places]
     if by == "contrast":
         if full is None or retain is None:
-            raise ConfigError(
-                Setting("by", "contrast"),
-                " needs two models: ",
-                Setting("full"),
-                " and ",
-                Setting("retain"),
-                ".",
-            )
-        spans = (
-            by_contrast(
-                asked, full=full, retain=retain, protocol=protocol, chat=chat, dtype=dtype, options=options
-            )
-            if asked
-            else []
-        )
+            needed = " needs two models: ", Setting("full"), " and ", Setting("retain"), "."
+            raise ConfigError(Setting("by", "contrast"), *needed)
+        spans = by_contrast(chosen, full=full, retain=retain, options=options, run=run) if chosen else []
     elif by == "names":
-        spans = names_in(asked, nlp=nlp) if asked else []
+        spans = by_name(chosen, nlp) if chosen else []
     else:
-        spans = [(by_difference if by == "difference" else by_answer)(example) for example in asked]
-    found: list[Finding] = [Finding("given", None) for _ in examples]
-    for place, span in zip(chosen, spans, strict=True):
-        examples[place], found[place] = _marked(examples[place], span, by)
-    return Annotations(examples=tuple(examples), findings=tuple(found), by=by)
-
-
-def _marked(example: ForgetExample, span: Found, by: Way) -> tuple[ForgetExample, Finding]:
-    if isinstance(span, str):
-        return replace(example, entity=None, prefix=None), Finding("none", span)
-    before = example.answer[: span.start]
-    marked = replace(example, entity=example.answer[span.start : span.end], prefix=before.rstrip())
-    return marked, Finding(by, None)
+        spans = [(by_difference if by == "difference" else by_answer)(example) for example in chosen]
+    findings = [Finding("given", None) for _ in examples]
+    for place, span in zip(places, spans, strict=True):
+        example = examples[place]
+        if isinstance(span, str):
+            examples[place] = replace(example, entity=None, prefix=None)
+            findings[place] = Finding("none", span)
+        else:
+            entity, prefix = example.answer[span.start : span.end], example.answer[: span.start].rstrip()
+            examples[place] = replace(example, entity=entity, prefix=prefix)
+            findings[place] = Finding(by, None)
+    return Annotations(examples=tuple(examples), findings=tuple(findings), by=by)

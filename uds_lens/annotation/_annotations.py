@@ -1,4 +1,4 @@
-"""What `annotate` found: examples with entities, how each was found, a file and a page to look at."""
+"""`Annotations`: examples with entities, how each was found, a file, and a page to review them."""
 
 from __future__ import annotations
 
@@ -10,19 +10,49 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
+from uds_lens._settings import validated
 from uds_lens._storage import atomic_write_text, generator, require_fresh
+from uds_lens._types import DType, Protocol
 from uds_lens.data import ForgetExample, entity_span
+from uds_lens.data._prompts import CHAT_DATE, ChatStyle
 
 if TYPE_CHECKING:
     import pandas as pd
 
-
 Way: TypeAlias = Literal["contrast", "difference", "names", "answer"]
 """How entities are found."""
 
-
 FORMAT = "uds_lens.Annotations"
-"""What a saved file says it is."""
+
+
+@validated
+@dataclass(frozen=True, kw_only=True)
+class AnnotateOptions:
+    """How `full` and `retain` read the answers, for "contrast".
+
+    Raises:
+        ConfigError: A value is outside its range.
+    """
+
+    protocol: Protocol = "raw"
+    """How question and answer become text: plain, or the chat template."""
+
+    system_prompt: str | None = None
+    """Text of a system turn before the question, in chat prompts; None sends none."""
+
+    chat_date: str = CHAT_DATE
+    """Date given to chat templates that print one."""
+
+    dtype: DType = "float32"
+    """Dtype of the models."""
+
+    def __post_init__(self) -> None:
+        _ = self.chat
+
+    @property
+    def chat(self) -> ChatStyle:
+        """Return the system turn and the date of chat prompts."""
+        return ChatStyle(system_prompt=self.system_prompt, chat_date=self.chat_date)
 
 
 class Finding(NamedTuple):
@@ -51,48 +81,39 @@ class Annotations:
         return dict(Counter(finding.way for finding in self.findings))
 
     def to_frame(self) -> pd.DataFrame:
-        """One row per example: `example_id`, `question`, `answer`, `prefix`, `entity`, `entity_by`, `reason`."""
+        """Return one row per example: `example_id`, `question`, `answer`, `prefix`, `entity`, `entity_by`, `reason`."""
         import pandas as pd
 
-        return pd.DataFrame(
-            {
-                "example_id": [example.id for example in self.examples],
-                **{
-                    name: [getattr(example, name) for example in self.examples]
-                    for name in ("question", "answer", "prefix", "entity")
-                },
-                "entity_by": [finding.way for finding in self.findings],
-                "reason": [finding.reason for finding in self.findings],
-            }
-        )
+        frame = pd.DataFrame(list(map(asdict, self.examples))).rename(columns={"id": "example_id"})
+        frame = frame[["example_id", "question", "answer", "prefix", "entity"]]
+        ways, reasons = zip(*self.findings, strict=True)
+        return frame.assign(entity_by=ways, reason=reasons)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the examples as JSON that `load_examples` reads, each with `entity_by`: how its entity was found.
 
         Raises:
-            ResultFormatError: Something stands there that `save` did not write.
+            ResultFormatError: There is a file that `save` did not write.
         """
         place = require_fresh(path, directory=False, format=FORMAT)
         rows = []
         for example, finding in zip(self.examples, self.findings, strict=True):
-            told = asdict(example).items()
-            cells = {name: value for name, value in told if value not in (None, ()) and name != "row"}
-            rows.append({**cells, "entity_by": finding.way})
+            cells = asdict(example).items()
+            filled = {name: value for name, value in cells if value not in (None, ()) and name != "row"}
+            rows.append({**filled, "entity_by": finding.way})
         content = {"format": FORMAT, "by": self.by, "rows": rows}
         atomic_write_text(place, json.dumps(content, ensure_ascii=False, indent=1) + "\n")
 
     def review(self, path: str | os.PathLike[str]) -> Path:
-        """Write one HTML page with every answer, its entity in colour; it opens offline and runs no script."""
+        """Write one HTML page with every answer, its entity highlighted; it opens offline and runs no script."""
         place = require_fresh(path, directory=False)
         atomic_write_text(place, review_page(self))
         return place
 
     def __repr__(self) -> str:
-        told = ", ".join(f"{count} {way}" for way, count in self.counts.items())
-        return f"Annotations({len(self.examples)} examples: {told})"
+        counts = ", ".join(f"{count} {way}" for way, count in self.counts.items())
+        return f"Annotations({len(self.examples)} examples: {counts})"
 
-
-# A page to look at entities before they are measured: every answer, its entity in colour.
 
 _STYLE = """
 :root { color-scheme: light dark; --mark: #ffd86b; --given: #bfe3d0; --none: #f2b8b5; }
@@ -109,39 +130,29 @@ mark.given { background: var(--given); }
 
 
 def review_page(annotations: Annotations) -> str:
-    """The page as HTML; every text from outside is escaped."""
+    """Return the page as HTML; every text from outside is escaped."""
     counts = ", ".join(f"{count} {escape(way)}" for way, count in annotations.counts.items())
-    rows = "".join(map(_row, annotations.examples, annotations.findings))
+    rows = "".join(
+        f'<tr><td>{escape(example.id)}</td><td><div class="question">{escape(example.question)}</div>'
+        f"<div>{_answer(example, finding)}</div></td><td>{escape(finding.way)}</td></tr>\n"
+        for example, finding in zip(annotations.examples, annotations.findings, strict=True)
+    )
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f"{generator()}<title>Entities to review</title>"
         f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style></head><body>\n'
-        f"<h1>Entities to review</h1>\n<p>{len(annotations.examples)} answers: {counts}. In colour: the words that an "
-        'audit scores. <mark>Found</mark>, <mark class="given">given</mark>, <span class="none">none</span>.</p>\n'
+        f"<h1>Entities to review</h1>\n<p>{len(annotations.examples)} answers: {counts}. Highlighted: the words that "
+        'an audit scores. <mark>Found</mark>, <mark class="given">given</mark>, <span class="none">none</span>.</p>\n'
         f"<table><thead><tr><th>id</th><th>question and answer</th><th>by</th></tr></thead>\n"
         f"<tbody>{rows}</tbody></table>\n</body></html>\n"
     )
 
 
-def _row(example: ForgetExample, finding: Finding) -> str:
-    return (
-        f'<tr><td>{escape(example.id)}</td><td><div class="question">{escape(example.question)}</div>'
-        f"<div>{_answer(example, finding)}</div></td><td>{escape(finding.way)}</td></tr>\n"
-    )
-
-
 def _answer(example: ForgetExample, finding: Finding) -> str:
-    span = entity_span(example)
+    span, answer = entity_span(example), example.answer
     if isinstance(span, str):
-        why = finding.reason or span
-        return f'{escape(example.answer)} <span class="none">{escape(why)}</span>'
+        return f'{escape(answer)} <span class="none">{escape(finding.reason or span)}</span>'
     kind = ' class="given"' if finding.way == "given" else ""
-    before, inside, after = (
-        escape(part)
-        for part in (
-            example.answer[: span.start],
-            example.answer[span.start : span.end],
-            example.answer[span.end :],
-        )
-    )
-    return f"{before}<mark{kind}>{inside}</mark>{after}"
+    cuts = answer[: span.start], answer[span.start : span.end], answer[span.end :]
+    before, entity, after = map(escape, cuts)
+    return f"{before}<mark{kind}>{entity}</mark>{after}"

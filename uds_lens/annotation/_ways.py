@@ -1,9 +1,9 @@
-"""Answers as words with places, and the run of words that stands out."""
+"""Ways to find an entity: a score for each word of the answer's first sentence, and the run that stands out."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from difflib import SequenceMatcher
 from typing import Any, NamedTuple, TypeAlias
@@ -12,8 +12,8 @@ import torch
 
 from uds_lens._optional_packages import require_package
 from uds_lens._progress import progress
-from uds_lens._types import DType, Protocol
-from uds_lens.data import ChatStyle, Encoded, ForgetExample, Span, encode, make_batch
+from uds_lens.annotation._annotations import AnnotateOptions
+from uds_lens.data import Encoded, ForgetExample, Span, encode, make_batch
 from uds_lens.errors import MissingDependencyError
 from uds_lens.models import (
     HookedModel,
@@ -32,16 +32,21 @@ _OPENING = frozenset("\"'\u201c\u2018")
 _CLOSING = frozenset("\"'\u201d\u2019")
 _CORE = re.compile(r"\w(?:.*\w)?", re.DOTALL)
 
-_SMALL = """
+_SMALL_WORDS = """
 a an and are as at be been being but by for from had has have he her hers him his i in into is it its of on or she so
 than that the their them they this to was were which who whom whose will with you your
 """
-SMALL = frozenset(_SMALL.split())
-"""Words that carry nothing alone; a run neither starts nor ends with one where it can be helped."""
+_SMALL = frozenset(_SMALL_WORDS.split())
+"""Words that carry nothing alone; a run neither starts nor ends with one where that can be avoided."""
+
+_SPACY_MODEL = "en_core_web_sm"
+
+Found: TypeAlias = Span | str
+"""Characters of the answer, or the reason why there are none, as a sentence."""
 
 
 class Word(NamedTuple):
-    """A word of an answer, with its punctuation left out."""
+    """A word of an answer, without the punctuation around it."""
 
     text: str
     start: int
@@ -49,7 +54,7 @@ class Word(NamedTuple):
 
     @property
     def key(self) -> str:
-        """To compare words by: without case and without a possessive ending.
+        """The word without case and without a possessive ending, for comparisons.
 
         >>> Word("Ada's", 0, 5).key
         'ada'
@@ -58,49 +63,44 @@ class Word(NamedTuple):
 
 
 def words_of(text: str) -> list[Word]:
-    """Words in order; punctuation around them and lone signs are left out.
+    """Return the words of a text in order; punctuation around them and lone signs are left out.
 
     >>> [word.text for word in words_of('It was "Ada Vey" -- of 1999.')]
     ['It', 'was', 'Ada', 'Vey', 'of', '1999']
     """
-    found = []
-    for match in _WORD.finditer(text):
-        core = _CORE.search(match[0])
-        if core:
-            start = match.start() + core.start()
-            found.append(Word(core[0], start, start + len(core[0])))
-    return found
+    cores = ((match.start(), _CORE.search(match[0])) for match in _WORD.finditer(text))
+    return [Word(core[0], start + core.start(), start + core.end()) for start, core in cores if core]
+
+
+def first_sentence(answer: str) -> list[Word]:
+    """Return the words of the first sentence.
+
+    >>> [word.text for word in first_sentence("Ada Vey. She wrote Ash.")]
+    ['Ada', 'Vey']
+    """
+    end = _SENTENCE_END.search(answer)
+    return [word for word in words_of(answer) if end is None or word.end <= end.start() + 1]
 
 
 def best_run(scores: Sequence[float]) -> range:
-    """The contiguous run with the largest sum; empty where no score is above 0.
+    """Return the contiguous run with the largest sum; empty where no score is above 0.
 
     >>> best_run([-1.0, 2.0, -0.5, 3.0, -4.0])
     range(1, 4)
     """
-    best, found = 0.0, range(0)
+    best, run = 0.0, range(0)
     total, start = 0.0, 0
     for place, score in enumerate(scores):
         if total <= 0:
             total, start = 0.0, place
         total += score
         if total > best:
-            best, found = total, range(start, place + 1)
-    return found
-
-
-def trimmed(words: Sequence[Word], run: range) -> range:
-    """The run without small words at its ends, unless it holds nothing else."""
-    start, stop = run.start, run.stop
-    while start < stop and words[start].key in SMALL:
-        start += 1
-    while stop > start and words[stop - 1].key in SMALL:
-        stop -= 1
-    return range(start, stop) if start < stop else run
+            best, run = total, range(start, place + 1)
+    return run
 
 
 def span_of(answer: str, words: Sequence[Word], run: range) -> Span:
-    """Characters of a run, with the quotation marks directly around it.
+    """Return the characters of a run, with the quotation marks directly around it.
 
     >>> text = 'She wrote "Ash and Ember".'
     >>> span = span_of(text, words_of(text), range(2, 5))
@@ -113,122 +113,89 @@ def span_of(answer: str, words: Sequence[Word], run: range) -> Span:
     return Span(start, end)
 
 
-def verdict(words: Sequence[Word]) -> range:
-    """The first word, where it is yes or no: it answers the question, the rest explains it."""
-    return range(1) if words and words[0].key in ("yes", "no") else range(0)
+def _standing_out(
+    example: ForgetExample, words: Sequence[Word], scores: Sequence[float], otherwise: Found | range
+) -> Found:
+    """Return the run with the largest sum, without small words at its ends; a leading "Yes" or "No" is one by itself.
 
-
-def first_sentence(answer: str) -> list[Word]:
-    """Words of the first sentence; an entity does not go on in the next one.
-
-    >>> [word.text for word in first_sentence("Ada Vey. She wrote Ash.")]
-    ['Ada', 'Vey']
+    Words of the question score 0 at most.
     """
-    end = _SENTENCE_END.search(answer)
-    return [word for word in words_of(answer) if end is None or word.end <= end.start() + 1]
+    known = _keys(example.question)
+    new = [min(score, 0.0) if word.key in known else score for word, score in zip(words, scores, strict=True)]
+    run = range(1) if words and words[0].key in ("yes", "no") else best_run(new) or otherwise
+    if not isinstance(run, range):
+        return run
+    content = [place for place in run if words[place].key not in _SMALL]
+    return span_of(example.answer, words, range(content[0], content[-1] + 1) if content else run)
 
 
-def asked(question: str) -> set[str]:
-    """Words of a question, to tell what an answer only repeats."""
-    return {word.key for word in words_of(question)}
+def _keys(text: str) -> set[str]:
+    return {word.key for word in words_of(text)}
 
 
-# Entities from texts alone: what differs from other answers, what is a name, what the question did not say.
-
-Found: TypeAlias = Span | str
-"""Characters of the answer, or the reason why there are none, as a sentence."""
-
-SPACY_MODEL = "en_core_web_sm"
+def by_answer(example: ForgetExample) -> Found:
+    """Find the longest stretch of the first sentence that the question does not contain."""
+    words = first_sentence(example.answer)
+    if not words:
+        return "The answer has no word."
+    known = _keys(example.question)
+    scores = [-1.0 if word.key in known else float(word.key not in _SMALL) for word in words]
+    return _standing_out(example, words, scores, range(len(words)))
 
 
 def by_difference(example: ForgetExample) -> Found:
-    """What the answer says and its perturbed variants do not, and its paraphrases do.
+    """Find what the answer says and its perturbed variants do not, and its paraphrases do.
 
-    Each word of the first sentence scores the share of perturbed answers that lack it (aligned word by word) minus one
-    half, plus, with half the weight, the share of paraphrased answers that have it minus one half; words of the
-    question score 0 at most. The run of words with the largest sum is the entity; "Yes" or "No" in front is one by
-    itself.
+    Each word scores the share of perturbed answers that lack it (aligned word by word) minus one half, plus, with half
+    the weight, the share of paraphrased answers that have it minus one half.
     """
     if not example.perturbed_answers and not example.paraphrased_answers:
         return "There is neither a perturbed nor a paraphrased answer to compare with."
     words = first_sentence(example.answer)
-    known = asked(example.question)
-    scores = [0.0] * len(words)
-    for weight, answers in ((-1.0, example.perturbed_answers), (0.5, example.paraphrased_answers)):
-        for other in answers:
-            kept = _kept(words, other, aligned=weight < 0)
-            for place in range(len(words)):
-                scores[place] += weight * ((place in kept) - 0.5) / len(answers)
-    new = [min(score, 0.0) if word.key in known else score for word, score in zip(words, scores, strict=True)]
-    run = verdict(words) or best_run(new)
-    if not run:
-        return "The answer does not differ from its variants in any word."
-    return span_of(example.answer, words, trimmed(words, run))
+    keys, scores = [word.key for word in words], [0.0] * len(words)
+    for answer in example.perturbed_answers:
+        theirs = [word.key for word in words_of(answer)]
+        blocks = SequenceMatcher(None, keys, theirs, autojunk=False).get_matching_blocks()
+        kept = {place for block in blocks for place in range(block.a, block.a + block.size)}
+        for place in range(len(words)):
+            scores[place] -= ((place in kept) - 0.5) / len(example.perturbed_answers)
+    for answer in example.paraphrased_answers:
+        theirs_anywhere = _keys(answer)
+        for place, key in enumerate(keys):
+            scores[place] += 0.5 * ((key in theirs_anywhere) - 0.5) / len(example.paraphrased_answers)
+    return _standing_out(example, words, scores, "The answer does not differ from its variants in any word.")
 
 
-def _kept(words: Sequence[Word], other: str, *, aligned: bool) -> set[int]:
-    """Places of the words that another answer has too: in the same order, or anywhere."""
-    theirs = [word.key for word in words_of(other)]
-    if not aligned:
-        return {place for place, word in enumerate(words) if word.key in theirs}
-    matcher = SequenceMatcher(None, [word.key for word in words], theirs, autojunk=False)
-    return {
-        place for block in matcher.get_matching_blocks() for place in range(block.a, block.a + block.size)
-    }
-
-
-def by_answer(example: ForgetExample) -> Found:
-    """The longest stretch of the first sentence that the question does not say; "Yes" or "No" in front by itself."""
-    words = first_sentence(example.answer)
-    if not words:
-        return "The answer has no word."
-    known = asked(example.question)
-    scores = [-1.0 if word.key in known else float(word.key not in SMALL) for word in words]
-    run = verdict(words) or best_run(scores) or range(len(words))
-    return span_of(example.answer, words, trimmed(words, run))
-
-
-def names_in(examples: Iterable[ForgetExample], *, nlp: Callable[[str], Any] | None = None) -> list[Found]:
-    """Named entities of spaCy: the longest one of the answer that the question does not hold, else the first.
-
-    Args:
-        examples: Examples.
-        nlp: A loaded pipeline; None loads `SPACY_MODEL`.
+def by_name(examples: Sequence[ForgetExample], nlp: Callable[[str], Any] | None = None) -> list[Found]:
+    """Find the longest named entity of spaCy in each answer that the question does not contain, else the first.
 
     Raises:
         MissingDependencyError: spaCy or its English model is not installed.
     """
-    read = nlp or _pipeline()
-    return [_longest_new_name(example, read(example.answer).ents) for example in examples]
+    if nlp is None:
+        require_package(
+            "spacy",
+            needed_by="finding names needs",
+            instead=f"Then python -m spacy download {_SPACY_MODEL}. Without it there are the ways contrast, difference "
+            "and answer.",
+        )
+        import spacy
 
-
-def _longest_new_name(example: ForgetExample, entities: Sequence[Any]) -> Found:
-    if not entities:
-        return "No name was found in the answer."
-    question = example.question.casefold()
-    new = [entity for entity in entities if entity.text.casefold() not in question]
-    chosen = max(new or entities[:1], key=lambda entity: len(entity.text))
-    return Span(chosen.start_char, chosen.end_char)
-
-
-def _pipeline() -> Callable[[str], Any]:
-    require_package(
-        "spacy",
-        needed_by="finding names needs",
-        instead=f"Then python -m spacy download {SPACY_MODEL}. Without it there are the ways contrast, difference and "
-        "answer.",
-    )
-    import spacy
-
-    try:
-        return spacy.load(SPACY_MODEL)
-    except OSError as error:
-        raise MissingDependencyError(
-            f"spaCy's model {SPACY_MODEL} is not installed: python -m spacy download {SPACY_MODEL}."
-        ) from error
-
-
-# Entities from models: where `full` knows what `retain` does not.
+        try:
+            nlp = spacy.load(_SPACY_MODEL)
+        except OSError as error:
+            raise MissingDependencyError(
+                f"spaCy's model {_SPACY_MODEL} is not installed: python -m spacy download {_SPACY_MODEL}."
+            ) from error
+    found: list[Found] = []
+    for example in examples:
+        names = nlp(example.answer).ents
+        new = [name for name in names if name.text.casefold() not in example.question.casefold()]
+        chosen = max(new or names[:1], key=lambda name: len(name.text), default=None)
+        found.append(
+            "No name was found in the answer." if chosen is None else Span(chosen.start_char, chosen.end_char)
+        )
+    return found
 
 
 def by_contrast(
@@ -236,125 +203,77 @@ def by_contrast(
     *,
     full: ModelSource,
     retain: ModelSource,
-    protocol: Protocol = "raw",
-    chat: ChatStyle | None = None,
-    dtype: DType = "float32",
-    options: RunOptions | None = None,
+    options: AnnotateOptions,
+    run: RunOptions,
 ) -> list[Found]:
-    """The run of words on which `full` and `retain` differ most in log-probability per token.
+    """Find the run of words on which `full` and `retain` differ most in log-probability per token.
 
     With d_t the log-probability of answer token t under `full` minus that under `retain`, and m the mean of d over
     the answer, the run of words of its first sentence with the largest sum of d_t - m is the entity: the part that
-    stands out from the rest. Words of the question score 0 at most; "Yes" or "No" in front is an entity by itself.
-
-    Args:
-        examples: Questions with answers.
-        full: Trained on everything.
-        retain: Never saw the forget set.
-        protocol: How question and answer become text.
-        chat: System turn and date of chat prompts.
-        dtype: Dtype of the models.
-        options: How they are run.
-
-    Returns:
-        Characters of each answer, or the reason why there are none.
-
-    Raises:
-        IncompatibleModelsError: The checkpoints differ in architecture, size or tokenizer.
-        ModelError: A checkpoint cannot be opened.
+    stands out from the rest.
     """
-    options = options or RunOptions()
-    where = {"offline": options.offline, "trust_remote_code": options.trust_remote_code}
-    infos = {
-        role: read_checkpoint_info(model, revision=options.revision, **where)
-        for role, model in (("full", full), ("retain", retain))
-    }
+    where = {"offline": run.offline, "trust_remote_code": run.trust_remote_code}
+    sources = {"full": full, "retain": retain}
+    infos = {role: read_checkpoint_info(s, revision=run.revision, **where) for role, s in sources.items()}
     tokenizer = check_compatible(infos)
     whole = [replace(example, entity=example.answer.strip(), prefix="") for example in examples]
-    encoded = encode(whole, tokenizer, protocol=protocol, scope="entity", chat=chat)
-    costs = ModelCosts.of(infos["full"].config, pick_device(options.device))
-    batches = costs.batches(encoded.rows, token_budget=options.token_budget)
-    scores = []
-    for role, source in (("full", full), ("retain", retain)):
-        model = open_model(
+    encoded = encode(whole, tokenizer, protocol=options.protocol, scope="entity", chat=options.chat)
+    costs = ModelCosts.of(infos["full"].config, pick_device(run.device))
+    batches = costs.batches(encoded.rows, token_budget=run.token_budget)
+    logprobs = []
+    for role, source in sources.items():
+        with open_model(
             source,
-            dtype=dtype,
-            device=options.device,
-            device_map=options.device_map,
-            revision=options.revision,
+            dtype=options.dtype,
+            device=run.device,
+            device_map=run.device_map,
+            revision=run.revision,
             **where,
-        )
-        with model:
-            scores.append(
-                _answer_logprobs(
-                    model,
-                    encoded,
-                    batches,
-                    role=role,
-                    show=options.progress,
-                    pad_token_id=tokenizer.pad_token_id,
-                )
-            )
-    continuations = [row.rendered.continuation for row in encoded.rows]
-    offsets = (
-        tokenizer(continuations, add_special_tokens=False, return_offsets_mapping=True, verbose=False)[
-            "offset_mapping"
-        ]
-        if continuations
-        else []
-    )
-    by_id = {}
-    for row, spans, known, unknown in zip(encoded.rows, offsets, *scores, strict=True):
+        ) as model:
+            fitting = row_layout(model).split(batches, [len(row.ids) for row in encoded.rows])
+            shown = progress(fitting, desc=f"annotate: {role}", unit="batch", enabled=run.progress)
+            logprobs.append(_answer_logprobs(model, encoded, shown, tokenizer.pad_token_id))
+    reasons: dict[str, Found] = {skipped.id: skipped.reason for skipped in encoded.skipped}
+    by_id = dict(reasons)
+    for row, known, unknown in zip(encoded.rows, *logprobs, strict=True):
+        text = row.rendered.continuation
+        coded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
         shift = len(row.example.answer) - len(row.example.answer.lstrip()) - row.rendered.entity.start
-        places = [(start + shift, end + shift) for start, end in spans[: len(known)]]
-        by_id[row.example.id] = _standing_out(row.example, places, (known - unknown).tolist())
-    reasons = {skipped.id: skipped.reason for skipped in encoded.skipped}
-    return [by_id[example.id] if example.id in by_id else reasons[example.id] for example in examples]
+        places = [(start + shift, end + shift) for start, end in coded["offset_mapping"][: len(known)]]
+        by_id[row.example.id] = _by_tokens(row.example, places, (known - unknown).tolist())
+    return [by_id[example.id] for example in examples]
 
 
 @torch.no_grad()
 def _answer_logprobs(
-    model: HookedModel,
-    encoded: Encoded,
-    batches: Sequence[Sequence[int]],
-    *,
-    role: str,
-    show: bool | None,
-    pad_token_id: int | None,
+    model: HookedModel, encoded: Encoded, batches: Any, pad_token_id: int | None
 ) -> list[torch.Tensor]:
-    """Log-probability of every answer token of every row, float32 on the CPU."""
-    found: list[torch.Tensor] = [torch.empty(0)] * len(encoded.rows)
-    layout = row_layout(model)
-    batches = layout.split(batches, [len(row.ids) for row in encoded.rows])
-    for indices in progress(batches, desc=f"annotate: {role}", unit="batch", enabled=show):
-        batch = make_batch(
-            encoded.rows, indices=indices, pad_token_id=pad_token_id, padding_side=layout.padding_side
-        )
+    """Return the log-probability of every answer token of every row, float32 on the CPU."""
+    logprobs: list[torch.Tensor] = [torch.empty(0)] * len(encoded.rows)
+    side = row_layout(model).padding_side
+    for indices in batches:
+        batch = make_batch(encoded.rows, indices=indices, pad_token_id=pad_token_id, padding_side=side)
         batch = batch.to(model.device)
         states = capture(model, batch).states[:, -1]
-        logprobs = target_logprobs(model.anatomy, states, batch.targets, batch.scored_mask).cpu()
+        found = target_logprobs(model.anatomy, states, batch.targets, batch.scored_mask).cpu()
         for place, row in enumerate(batch.rows):
-            found[row] = logprobs[place][batch.scored_mask[place].cpu()]
-    return found
+            logprobs[row] = found[place][batch.scored_mask[place].cpu()]
+    return logprobs
 
 
-def _standing_out(
+def _by_tokens(
     example: ForgetExample, tokens: Sequence[tuple[int, int]], difference: Sequence[float]
 ) -> Found:
     words = first_sentence(example.answer)
     if not words:
         return "The answer has no word."
     mean = sum(difference) / len(difference)
-    known = asked(example.question)
-    scores = []
-    for word in words:
-        own = sum(
+    scores = [
+        sum(
             d - mean
             for (start, end), d in zip(tokens, difference, strict=True)
             if start < word.end and end > word.start
         )
-        scores.append(min(own, 0.0) if word.key in known else own)
-    run = verdict(words) or best_run(scores)
-    if not run:
-        return "full and retain differ nowhere in the answer."
-    return span_of(example.answer, words, trimmed(words, run))
+        for word in words
+    ]
+    return _standing_out(example, words, scores, "full and retain differ nowhere in the answer.")

@@ -456,10 +456,7 @@ def token_gradient(
         suffix = embed(row[:, place]).detach()
         table = embed(torch.arange(model.anatomy.d_vocab, device=model.device))
     suffix.requires_grad_(True)
-    with (
-        frozen(model),
-        changed_output(embed, replacing([place], suffix), length=len(ids) + len(slot.target)),
-    ):
+    with frozen(model), changed_output(embed, replacing([place], suffix), length=len(ids) + len(slot.target)):
         (gradient,) = torch.autograd.grad(target_loss(model, row, slot.target).sum(), suffix)
     return gradient[0] @ table.T.to(gradient)
 

@@ -318,12 +318,13 @@ def _find_one(words: str) -> PromptProbe:
         )
     probe: Any = PROMPT_PROBES[match[1]]
     if not match[2]:
-        return probe
+        return PROMPT_PROBES[match[1]]
     if not isinstance(probe, _Worded) or not dataclasses.fields(probe):  # type: ignore[arg-type]
         raise ConfigError(f"{probe.name} has no settings; got {match[2][:80]!r}.")
     hints = get_type_hints(type(probe), include_extras=True)
     given = (part.partition("=")[::2] for part in match[2].split(", "))
-    return type(probe)(**{name: _parsed(value, hints.get(name, str)) for name, value in given})
+    kind: Any = type(probe)
+    return kind(**{name: _parsed(value, hints.get(name, str)) for name, value in given})
 
 
 def _parsed(value: str, kind: Any) -> Any:

@@ -22,6 +22,7 @@ from uds_lens.elicitation._saving import HOLDOUT, Part, Said, load_members, save
 from uds_lens.elicitation._scoring import (
     NOT_ASKED,
     Scores,
+    Share,
     best_of,
     budgets,
     cut,
@@ -94,7 +95,7 @@ class ElicitationResults:
         return self.holdout if role == HOLDOUT else self.examples
 
     @cached_property
-    def _part_of(self) -> dict[tuple[str, str, str], Part]:
+    def _part_of(self) -> dict[tuple[str, str, Decoding], Part]:
         return {(part.role, part.probe, part.decoding): part for part in self.parts}
 
     def part(self, role: str, probe: str, decoding: Decoding = "greedy") -> Part:
@@ -110,7 +111,7 @@ class ElicitationResults:
         return part
 
     @cached_property
-    def scores(self) -> dict[tuple[str, str, str], dict[int, list[Scores]]]:
+    def scores(self) -> dict[tuple[str, str, Decoding], dict[int, list[Scores]]]:
         """Scores of every text, by role, probe and decoding, then by row."""
         return {
             key: {
@@ -205,17 +206,12 @@ class ElicitationResults:
         added = beyond - (plain["unlearned"] - plain["retain"]) if "retain" in plain else absent
         row |= _ends("added", "added", contrast(added, groups, seed=seed, bounds=(-2.0, 2.0)))
         row |= _ends("power", "power", contrast(power, groups, seed=seed, bounds=(-1.0, 1.0)))
-        value, interval, reason = math.nan, NO_INTERVAL, NOT_ASKED
+        part = Share(math.nan, NO_INTERVAL, NOT_ASKED)
         if n and (missing := [role for role in ("retain", "full") if role not in scores]):
-            reason = f"no {' and '.join(missing)} model"
+            part = part._replace(reason=f"no {' and '.join(missing)} model")
         elif n:
-            value, interval, reason = share(beyond, power, groups, seed=seed)
-        row |= {
-            "share": value,
-            "share_low": interval.low,
-            "share_high": interval.high,
-            "share_reason": reason,
-        }
+            part = share(beyond, power, groups, seed=seed)
+        row |= _ends("share", "share", part) | {"share_reason": part.reason}
         return row | {"beyond_sample_error": self._sample_error(scores)}
 
     def _sample_error(self, scores: dict[str, np.ndarray]) -> float:
@@ -271,8 +267,8 @@ class ElicitationResults:
                 model = over("unlearned", part.probe, part.decoding)
                 others = np.array([_others(against.get(row), statistic) for row in range(len(model))])
                 found = contrast(model - others, self._groups, seed=self.options.seed, bounds=(-1.0, 1.0))
-                row = {"probe": part.probe, "decoding": part.decoding, "statistic": statistic, "n": found.n}
-                row |= {"unlearned": _mean(model), "others": _mean(others)}
+                row: dict[str, Any] = {"probe": part.probe, "decoding": part.decoding, "statistic": statistic}
+                row |= {"n": found.n, "unlearned": _mean(model), "others": _mean(others)}
                 row |= _ends("beyond_others", "others", found) | {"p": found.p}
                 if self.holdout:
                     holdout = over(HOLDOUT, part.probe, part.decoding)
@@ -608,7 +604,7 @@ def _adjusted(rows: list[dict[str, Any]]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _ends(name: str, short: str, found: Contrast | Difference) -> dict[str, float]:
+def _ends(name: str, short: str, found: Contrast | Difference | Share) -> dict[str, float]:
     return {name: found.value, f"{short}_low": found.interval.low, f"{short}_high": found.interval.high}
 
 

@@ -142,7 +142,7 @@ class _DecoderOutput:
 def forward_replaced(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
     """Replace a module's `forward` for the length of the `with` block."""
     before = {name: value for name, value in vars(module).items() if name == "forward"}
-    module.__dict__["forward"] = forward  # a Bridge passes attributes that are set on to what it wraps
+    module.__dict__["forward"] = forward  # a Bridge's blocks pass attributes on to what they wrap
     try:
         yield
     finally:

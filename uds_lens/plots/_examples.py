@@ -146,15 +146,20 @@ def ler_heatmap(
     )
     step = max(1, -(-len(layers) // 16))
     figure.update_xaxes(title_text="layer", dtick=step, tickformat="d", showline=False, ticks="")
-    measured = scores[~np.isnan(scores)]
     return style(
         figure,
         theme=theme,
         title=title,
-        finding=f"{int((measured < 0.5).sum())} of {len(measured)} examples are less than half erased",
+        finding=erased_words(scores),
         subtitle=f"LER: 0 as in full, 1 as in retain; grey: no knowledge encoded there. Rows {_ORDER_WORDS[order]}.",
         height=max(320, 190 + 18 * n if named else 900),
     )
+
+
+def erased_words(uds: np.ndarray) -> str:
+    """Say how many of the measurable examples are less than half erased."""
+    measured = uds[~np.isnan(uds)]
+    return f"{int((measured < 0.5).sum())} of {len(measured)} examples are less than half erased"
 
 
 def row_order(ler: np.ndarray, uds: np.ndarray, order: Order) -> np.ndarray:

@@ -6,6 +6,9 @@ from ._audit_page import (
     write as write,
 )
 from ._dashboard import (
+    DashboardOptions as DashboardOptions,
+)
+from ._dashboard import (
     dashboard as dashboard,
 )
 from ._dashboard import (

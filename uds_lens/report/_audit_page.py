@@ -1,23 +1,26 @@
-"""From audits to the file."""
+"""From audits to one HTML file: verdict, warnings, differences, tables, recipe; the numbers are in `_payload.py`."""
 
 from __future__ import annotations
 
 import math
 import os
 import re
+import shlex
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from uds_lens._progress import tell
 from uds_lens._storage import atomic_write_text, located, require_fresh
 from uds_lens.data._columns import check_unique
 from uds_lens.elicitation import ElicitationResults
 from uds_lens.errors import ConfigError
 from uds_lens.plots import Theme
-from uds_lens.plots._style import number, palette
+from uds_lens.plots._style import count, number, palette
 from uds_lens.report._page import fill, template
 from uds_lens.report._payload import (
+    LEVEL,
     LensSource,
     Measured,
     MetricSources,
@@ -27,45 +30,35 @@ from uds_lens.report._payload import (
     measured,
     metrics_table,
     payload,
+    utility_metric,
 )
-from uds_lens.results import (
-    AuditConfig,
-    DepthAudit,
-    ModelRecord,
-    audit_names,
-    compare_all,
-    site_groups,
-)
-from uds_lens.results._cautions import LEVELS, Level
-from uds_lens.results._comparing import (
-    differing_settings,
-    references_of,
-    score_settings,
-    weights_of,
-)
+from uds_lens.results import AuditConfig, DepthAudit, ModelRecord, audit_names, compare_all, site_groups
+from uds_lens.results._cautions import DAMAGED, LEVELS, OVER_SHARE, Level
+from uds_lens.results._comparing import differing_settings, references_of, score_settings, weights_of
 from uds_lens.results._hub import model_card as model_card
 from uds_lens.results._scores import WITHHELD
 
 if TYPE_CHECKING:
     import pandas as pd
 
+MOSTLY = 0.65
+"""UDS from which on a reading says "mostly erased"."""
 
-# The words and tables of the page that need no script: score, counts, protocol, provenance, reproduction.
-
-NOT_MEASURABLE = "not measurable"
+FEW_SUBJECTS = 10
+"""Subjects below which intervals are rough."""
 
 
 def score(value: float, digits: int = 3) -> str:
-    """A score as text; NaN in words.
+    """Write a score; NaN in words.
 
     >>> score(0.5), score(float("nan"))
     ('0.500', 'not measurable')
     """
-    return NOT_MEASURABLE if math.isnan(value) else f"{value:.{digits}f}"
+    return "not measurable" if math.isnan(value) else f"{value:.{digits}f}"
 
 
 def percent(value: float) -> str:
-    """A share as text.
+    """Write a share.
 
     >>> percent(0.256), percent(float("nan"))
     ('26 %', 'undefined')
@@ -73,46 +66,67 @@ def percent(value: float) -> str:
     return "undefined" if math.isnan(value) else f"{value:.0%}".replace("%", " %")
 
 
-def headlines(audits: Mapping[str, DepthAudit], references: Collection[str] = ()) -> list[dict[str, Any]]:
-    """One entry per audit, highest score first and those without a score last; `index` is its place in `audits`."""
-    rows = [
-        _headline(place, name, audit, name in references)
-        for place, (name, audit) in enumerate(audits.items())
-    ]
+def _interval(low: float, high: float) -> str:
+    return "no interval" if math.isnan(low) else f"{low:.3f} to {high:.3f}"
+
+
+def headlines(
+    audits: Mapping[str, DepthAudit], references: Collection[str] = (), metrics: Measured | None = None
+) -> list[dict[str, Any]]:
+    """Return one entry per audit, highest score first; `index` is its place in `audits`."""
+    rows, utility = [], utility_metric(metrics)
+    for index, (name, audit) in enumerate(audits.items()):
+        low, high = audit.uds_interval
+        over, damage = audit.over_erased_share, audit.damage
+        cautions = [each for each in audit.cautions if each.level == "caution"]
+        value = None
+        if metrics is not None and utility is not None:
+            value = metrics.values.get(name, {}).get(utility)
+        rows.append(
+            {
+                "index": index,
+                "name": name,
+                "uds": None if math.isnan(audit.uds) else audit.uds,
+                "score": score(audit.uds),
+                "low": None if math.isnan(low) else low,
+                "high": None if math.isnan(high) else high,
+                "interval": _interval(low, high),
+                "basis": str(audit.interval_basis),
+                "if_all": None if audit.sample_error is None else audit.sample_error.words,
+                "confidence": percent(audit.config.confidence),
+                "reading": audit.reading,
+                "withheld": audit.reading == WITHHELD,
+                "damaged": over >= OVER_SHARE or damage > DAMAGED,
+                "fatal": " ".join(audit.fatal),
+                "cautions": [each.mark for each in cautions],
+                "reference": name in references,
+                "sentence": _sentence(audit),
+                "measured": audit.n_measured,
+                "not_measurable": audit.n_not_measurable,
+                "skipped": len(audit.skipped),
+                "over": percent(over),
+                "over_marked": over >= OVER_SHARE,
+                "utility": "" if value is None or math.isnan(value.value) else f"{value.value:.3f}",
+                "retains": _retains(audit),
+                "damage": _damage(audit),
+            }
+        )
     return sorted(rows, key=lambda row: (row["uds"] is None, -(row["uds"] or 0.0)))
 
 
-def _headline(index: int, name: str, audit: DepthAudit, reference: bool) -> dict[str, Any]:
-    low, high = audit.uds_interval
-    defined = not math.isnan(audit.uds)
-    return {
-        "index": index,
-        "name": name,
-        "uds": audit.uds if defined else None,
-        "score": score(audit.uds),
-        "low": None if math.isnan(low) else low,
-        "high": None if math.isnan(high) else high,
-        "interval": "no interval" if math.isnan(low) else f"{low:.3f} to {high:.3f}",
-        "basis": str(audit.interval_basis),
-        "if_all": None if audit.sample_error is None else audit.sample_error.words,
-        "confidence": f"{audit.config.confidence:.0%}".replace("%", " %"),
-        "reading": audit.reading,
-        "withheld": audit.reading == WITHHELD,
-        "fatal": " ".join(audit.fatal),
-        "reference": reference,
-        "sentence": _sentence(audit),
-        "measured": audit.n_measured,
-        "not_measurable": audit.n_not_measurable,
-        "skipped": len(audit.skipped),
-        "over": percent(audit.over_erased_share),
-        "negative": percent(audit.negative_share),
-        "retains": _retains(audit),
-        "damage": _damage(audit),
-    }
+def _sentence(audit: DepthAudit) -> str:
+    if math.isnan(audit.uds):
+        return "Nothing could be measured: on no example do full and retain differ enough, at any layer."
+    if audit.fatal:
+        return f"The number is not a valid score. {audit.fatal[0]}"
+    return (
+        f"On average over {count(audit.n_measured, 'example')}, {percent(audit.uds)} of the knowledge that full has "
+        "and retain does not is gone from the unlearned model's layers."
+    )
 
 
 def _retains(audit: DepthAudit) -> dict[str, Any] | None:
-    """The scores against single retain models; None with one."""
+    """Return the scores against single retain models; None with one."""
     if not audit.retains:
         return None
     low, high, _ = audit.retain_spread
@@ -120,9 +134,7 @@ def _retains(audit: DepthAudit) -> dict[str, Any] | None:
         {
             "name": row.retain,
             "score": score(row.uds),
-            "interval": "no interval"
-            if math.isnan(row.uds_low)
-            else f"{row.uds_low:.3f} to {row.uds_high:.3f}",
+            "interval": _interval(row.uds_low, row.uds_high),
             "measured": row.n_measured,
         }
         for row in audit.retains_frame().itertuples()
@@ -130,43 +142,163 @@ def _retains(audit: DepthAudit) -> dict[str, Any] | None:
     return {"spread": f"{score(low)} to {score(high)}", "rows": rows}
 
 
-def _damage(audit: DepthAudit) -> dict[str, str] | None:
-    """Loss on retained facts beside loss on forget facts, in words; None without a control."""
+def _damage(audit: DepthAudit) -> dict[str, Any] | None:
+    """Return loss on retained facts beside loss on forget facts, in words; None without a control."""
     if audit.control is None:
         return None
     found = audit.damage_estimate
-    low, high = found.interval
-    facts, kept = int(audit.control.known.sum()), found.reason is None
-    yardstick = f"(retain's states: {found.retain_loss:.3f})"
-    losses = f"{found.control_loss:.3f} nats per token on {facts} retained facts {yardstick}"
+    facts = int(audit.control.known.sum())
+    losses = (
+        f"{found.control_loss:.3f} nats/token on {facts} retained facts (with retain's states: "
+        f"{found.retain_loss:.3f}), {found.forget_loss:.3f} on the forget facts."
+    )
     return {
-        "value": f"{found.value:.3f}" if kept else "undefined",
-        "interval": "no interval" if math.isnan(low) else f"{low:.3f} to {high:.3f}",
-        "words": f"{losses}, {found.forget_loss:.3f} on the forget facts."
-        if kept
-        else f"Undefined: {found.reason}.",
+        "value": "undefined" if found.reason else f"{found.value:.3f}",
+        "interval": _interval(*found.interval),
+        "words": f"Undefined: {found.reason}." if found.reason else losses,
+        "marked": found.value > DAMAGED,
     }
 
 
-def _sentence(audit: DepthAudit) -> str:
-    if math.isnan(audit.uds):
-        return "Nothing could be measured: on no example do full and retain differ enough, at any layer."
-    if audit.fatal:
-        return f"The number does not mean what a score means. {audit.fatal[0]}"
-    count = "one example" if audit.n_measured == 1 else f"{audit.n_measured} examples"
-    return (
-        f"Averaged over {count}, {percent(audit.uds)} of what full knows and retain does not "
-        "is gone from the unlearned model's layers."
-    )
+# The first page: a verdict in a sentence, and what to do next.
+
+
+def verdict(
+    models: Sequence[Mapping[str, Any]], pairs: pd.DataFrame | None, *, judged_damage: bool
+) -> list[str]:
+    """Say which models are mostly erased, with what signs of damage, and what order can be told.
+
+    Args:
+        models: From `headlines`.
+        pairs: From `differences`.
+        judged_damage: Whether control facts or a utility metric could show damage.
+    """
+    own = [model for model in models if not model["reference"]]
+    scored = [model for model in own if model["uds"] is not None and not model["fatal"]]
+    withheld = [model for model in own if model["fatal"]]
+    erased = [model for model in scored if model["uds"] >= MOSTLY]
+    sentences = []
+    if erased:
+        some = "All" if len(erased) == len(own) else f"{len(erased)} of {len(own)}"
+        verb = "is" if len(erased) == 1 and len(own) > 1 else "are"
+        models_are = f"{some} models {verb}" if len(own) > 1 else "The model is"
+        sentences.append(f"{models_are} mostly erased: {_scores(erased)}.")
+    elif scored:
+        deepest = f"; {'the deepest is ' if len(scored) > 1 else ''}{_scores(scored[:1])}"
+        sentences.append(f"No model is mostly erased{deepest}.")
+    if withheld:
+        names = ", ".join(model["name"] for model in withheld[:4])
+        sentences.append(f"The verdict is withheld for {names} (fatal warning).")
+    damaged = [model for model in erased if model["damaged"]]
+    if damaged:
+        who = ", ".join(f"{model['name']} ({_signs(model)})" for model in damaged[:4])
+        sentences.append(f"Signs of damage rather than forgetting: {who}.")
+    elif erased and judged_damage:
+        sentences.append("No sign of damage among them.")
+    elif erased:
+        sentences.append("Whether they still work is not measured.")
+    tested = None if pairs is None else _tested(pairs)
+    if tested is not None and len(tested):
+        real = int((tested["p_holm"] < LEVEL).sum())
+        order = (
+            f"the order of {real} of {count(len(tested), 'pair')} is significant" if real else "no order is"
+        )
+        from_all = f"From {count(int(tested['n_subjects'].max()), 'subject')} "
+        sentences.append(f"{from_all}{order}{'' if real else ' significant'} (Holm-adjusted p < {LEVEL:g}).")
+    return sentences
+
+
+def _scores(models: Sequence[Mapping[str, Any]]) -> str:
+    names = ", ".join(f"{model['name']} ({model['uds']:.2f})" for model in models[:5])
+    return names + (f" and {len(models) - 5} more" if len(models) > 5 else "")
+
+
+def _signs(model: Mapping[str, Any]) -> str:
+    signs = [f"over-erased on {model['over']} of the layers"] if model["over_marked"] else []
+    if model["damage"] and model["damage"]["marked"]:
+        signs.append(f"damage {model['damage']['value']}")
+    return ", ".join(signs)
+
+
+class Step(NamedTuple):
+    """One thing to do next."""
+
+    text: str
+    command: str
+    """Empty where there is none."""
+
+
+def next_steps(
+    audits: Mapping[str, DepthAudit],
+    references: Collection[str],
+    pairs: pd.DataFrame | None,
+    *,
+    utility: bool,
+    elicited: Collection[str],
+) -> list[Step]:
+    """Return what is missing to trust the verdict, with commands.
+
+    Args:
+        audits: Name to audit.
+        references: Names of audits for comparison.
+        pairs: From `differences`.
+        utility: Whether a utility metric is given.
+        elicited: Audits with an elicitation.
+    """
+    own = {name: audit for name, audit in audits.items() if name not in references}
+    if not own:
+        return []
+    first = next(iter(own.values()))
+    deepest = max(own, key=lambda name: -1.0 if math.isnan(own[name].uds) else own[name].uds)
+    full, retain = (f"--{role} {_quoted(first.models[role].name)}" for role in ("full", "retain"))
+    several = [f"--model {_quoted(audit.models['unlearned'].name)}" for audit in own.values()]
+    models = " ".join(dict.fromkeys(several)) if len(own) <= 3 else f"{several[0]} --model ..."
+    steps = []
+    if any(audit.control is None for audit in own.values()):
+        steps.append(
+            Step(
+                "Rule out damage: audit again with facts that should be retained.",
+                f"uds-lens audit {full} {retain} {models} --examples forget.json --control retained.json --out audits",
+            )
+        )
+    if not utility:
+        steps.append(
+            Step(
+                "Check utility: a destroyed model scores high too.",
+                f"uds-lens metrics {full} {retain} {models} --examples tofu:data --metric utility_rel --out metrics\n"
+                "uds-lens report audits --metrics metrics",
+            )
+        )
+    if deepest not in elicited:
+        model = f"--model {_quoted(own[deepest].models['unlearned'].name)}"
+        steps.append(
+            Step(
+                f"Try to extract the answers from {deepest}.",
+                f"uds-lens elicit {model} {full} {retain} --examples forget.json --out elicited\n"
+                "uds-lens report audits --elicitation elicited",
+            )
+        )
+    subjects = min((a.interval_basis.n for a in own.values() if a.interval_basis.by == "subject"), default=99)
+    needed = None if pairs is None else _subjects_needed(pairs)
+    if needed is not None:
+        steps.append(Step(f"To order the models: {needed[:1].lower()}{needed[1:]}", ""))
+    elif subjects < FEW_SUBJECTS:
+        steps.append(
+            Step(f"Add subjects: {subjects} are few, {FEW_SUBJECTS} or more give reliable intervals.", "")
+        )
+    return steps
+
+
+def _quoted(name: str) -> str:
+    return shlex.quote(" ".join(name.split())[:200])
 
 
 def site_captions(audits: Mapping[str, DepthAudit]) -> list[str]:
-    """One caption for each figure of several patch sites."""
-    names = {id(audit): name for name, audit in audits.items()}
-    groups = site_groups(audits.values())
+    """Return one caption for each figure of several patch sites."""
+    names, groups = {id(audit): name for name, audit in audits.items()}, site_groups(audits.values())
     return [
-        "S1, the log-probability lost with retain's state put in at other points of the block. It depends on full and "
-        "retain only."
+        "S1, the log-probability lost with retain's state patched in at other points of the block. It depends on full "
+        "and retain only."
         + (f" Audits: {'; '.join(names[id(a)] for a in sites.values())}." if len(groups) > 1 else "")
         for sites in groups
     ]
@@ -175,75 +307,75 @@ def site_captions(audits: Mapping[str, DepthAudit]) -> list[str]:
 def sections(
     audits: Mapping[str, DepthAudit], *, metrics: bool = False, elicited: bool = False
 ) -> list[tuple[str, str]]:
-    """The sections of the page, for the links above it: place and words."""
-    several, skipped = len(audits) > 1, any(audit.skipped for audit in audits.values())
+    """Return the sections of the page, for the links above it: place and words."""
+    several = len(audits) > 1
     return [
         ("score", "Scores" if several else "Score"),
         ("notes", "Warnings"),
-        *([("compare", "Side by side")] if several else []),
-        *([("useful", "Utility")] if metrics else []),
+        *([("compare", "Comparison")] if several else []),
+        *([("utility", "Utility")] if metrics else []),
         ("layers", "Layers"),
-        *([("kept", "Kept")] if any(audit.control is not None for audit in audits.values()) else []),
+        *([("kept", "Damage")] if any(audit.control is not None for audit in audits.values()) else []),
         ("map", "Map"),
         *([("elicited", "Elicitation")] if elicited else []),
         ("examples", "Examples"),
-        ("closer", "Closer look"),
-        *([("skipped", "Skipped")] if skipped else []),
+        ("closer", "Details"),
+        *([("skipped", "Skipped")] if any(audit.skipped for audit in audits.values()) else []),
         *([("retains", "Retains")] if any(audit.retains for audit in audits.values()) else []),
         ("method", "Method"),
         ("provenance", "Provenance"),
-        ("reproduce", "Measure again"),
+        ("reproduce", "Reproduce"),
     ]
 
 
+# Tables: skipped rows, settings, checkpoints, provenance.
+
+
 def skipped_rows(audits: Mapping[str, DepthAudit]) -> list[dict[str, Any]]:
-    """Rows that could not be scored, each once, with the names of the audits."""
-    found: dict[tuple[Any, ...], list[str]] = {}
+    """Return the rows that could not be scored, each once, with the names of the audits."""
+    rows: dict[tuple[Any, ...], list[str]] = {}
     for name, audit in audits.items():
         for row in audit.skipped:
-            found.setdefault((row.row, row.id, row.question, row.reason), []).append(name)
+            rows.setdefault((row.row, row.question, row.reason, row.id), []).append(name)
     return [
-        {"row": row, "id": ident, "question": question, "reason": reason, "names": names}
-        for (row, ident, question, reason), names in sorted(found.items(), key=lambda item: item[0][0])
+        {"row": row, "question": question, "reason": reason, "names": names}
+        for (row, question, reason, _), names in sorted(rows.items(), key=lambda item: item[0][0])
     ]
 
 
 def settings(audits: Mapping[str, DepthAudit]) -> list[dict[str, str]]:
-    """The configuration: one row per setting, the values of all audits, equal ones once."""
+    """Return the configuration: one row per setting, the values of all audits, equal ones once."""
     rows = []
     for name in AuditConfig().to_dict():
-        values = list(dict.fromkeys(str(getattr(audit.config, name)) for audit in audits.values()))
+        values = dict.fromkeys(str(getattr(audit.config, name)) for audit in audits.values())
         rows.append({"name": name, "value": ", ".join(values)})
     return rows
 
 
 def checkpoints(audits: Mapping[str, DepthAudit]) -> list[dict[str, Any]]:
-    """The models: those that several audits share once, with their role."""
-    found: dict[tuple[str, str, str], dict[str, Any]] = {}
+    """Return the models with their roles; those that several audits share once."""
+    rows: dict[tuple[str, str, str], dict[str, Any]] = {}
     for name, audit in audits.items():
         for role, record in audit.roles.items():
-            shown = name if role == "unlearned" else ""
-            found.setdefault(
-                (role, record.fingerprint, shown), {"role": role, "audit": shown, **record.to_dict()}
-            )
+            audit_name = name if role == "unlearned" else ""
+            row = {"role": role, "audit": audit_name, **record.to_dict()}
+            rows.setdefault((role, record.fingerprint, audit_name), row)
     order = {"full": 0, "retain": 1}
-    return sorted(found.values(), key=lambda row: order.get(row["role"].split()[0], 2))
+    return sorted(rows.values(), key=lambda row: order.get(row["role"].split()[0], 2))
 
 
 def provenance(audits: Mapping[str, DepthAudit]) -> list[dict[str, Any]]:
-    """Where and with what the numbers were made; audits with the same answer share a row."""
-    found: dict[str, dict[str, Any]] = {}
+    """Return where and with what the numbers were made; audits with the same answers share a row."""
+    entries: dict[str, dict[str, Any]] = {}
     for name, audit in audits.items():
         answers = _answers(audit.provenance)
-        entry = found.setdefault(
-            repr(sorted(answers.items(), key=lambda item: item[0])), {"names": [], "answers": answers}
-        )
-        entry["names"].append(name)
-    return list(found.values())
+        key = repr(sorted(answers.items(), key=lambda item: item[0]))
+        entries.setdefault(key, {"names": [], "answers": answers})["names"].append(name)
+    return list(entries.values())
 
 
 def _answers(record: Mapping[str, Any], before: str = "") -> dict[str, Any]:
-    """A record as one level of questions and answers; versions as one answer, the prompt left to its own place.
+    """Flatten a record; versions as one answer, without the prompt, which has its own place.
 
     >>> _answers({"created": "today", "stage_1": {"created": "before", "versions": {"torch": "2"}}})
     {'created': 'today', 'stage_1, created': 'before', 'stage_1, versions': 'torch 2'}
@@ -251,7 +383,7 @@ def _answers(record: Mapping[str, Any], before: str = "") -> dict[str, Any]:
     answers: dict[str, Any] = {}
     for key, value in record.items():
         if key == "versions" and isinstance(value, Mapping):
-            answers[before + key] = ", ".join(f"{package} {number}" for package, number in value.items())
+            answers[before + key] = ", ".join(f"{package} {version}" for package, version in value.items())
         elif isinstance(value, Mapping):
             answers |= _answers(value, f"{before}{key}, ")
         elif key != "first_prompt":
@@ -259,65 +391,61 @@ def _answers(record: Mapping[str, Any], before: str = "") -> dict[str, Any]:
     return answers
 
 
-def prompts(audits: Mapping[str, DepthAudit]) -> list[str]:
-    """The first rendered prompt of each protocol."""
-    found = (audit.provenance.get("first_prompt") for audit in audits.values())
-    return list(dict.fromkeys(prompt for prompt in found if prompt))
-
-
-# Python that measures the audits of a page again: one baseline for all that share it, and a loop.
+# Python that measures the audits of a page again.
 
 
 def recipe(audits: Mapping[str, DepthAudit]) -> str:
-    """Python that measures each audit again and prints the old score beside the new one.
+    """Write Python that measures each audit again and prints the old score beside the new one.
 
     Audits that share `full`, `retain`, settings and tokens share a baseline.
     """
     groups: dict[tuple[object, ...], dict[str, DepthAudit]] = {}
     for name, audit in audits.items():
-        groups.setdefault(_baseline_of(audit), {})[name] = audit
-    rows = {len(audit.examples) + len(audit.skipped) for audit in audits.values()}
-    told = " or ".join(map(str, sorted(rows)))
+        control = None if audit.control is None else audit.control.ids_hash
+        models = [weights_of(audit, role) for role in ("full", "retain")]
+        key = (*models, repr(audit.config), audit.provenance.get("ids_hash"), control)
+        groups.setdefault(key, {})[name] = audit
+    rows = _sizes(len(audit.examples) + len(audit.skipped) for audit in audits.values())
     head = (
-        f'import uds_lens as ul\n\nexamples = ul.load_examples("forget.json")  # your forget set: {told} rows'
+        f'import uds_lens as ul\n\nexamples = ul.load_examples("forget.json")  # your forget set: {rows} rows'
     )
-    facts = {
-        len(control.examples) + len(control.skipped)
-        for audit in audits.values()
-        if (control := audit.control) is not None
-    }
-    if facts:
-        kept = " or ".join(map(str, sorted(facts)))
-        head += f'\ncontrol = ul.load_examples("kept.json")  # facts that were to be kept: {kept} rows'
-    return "\n\n".join([head, *map(_measured, groups.values())]) + "\n"
+    controls = [audit.control for audit in audits.values() if audit.control is not None]
+    if controls:
+        facts = _sizes(len(control.examples) + len(control.skipped) for control in controls)
+        head += f'\ncontrol = ul.load_examples("retained.json")  # facts to retain: {facts} rows'
+    return "\n\n".join([head, *map(_baseline, groups.values())]) + "\n"
 
 
-def _baseline_of(audit: DepthAudit) -> tuple[object, ...]:
-    shared = [weights_of(audit, role) for role in ("full", "retain")]
-    control = None if audit.control is None else audit.control.ids_hash
-    return (*shared, repr(audit.config), audit.provenance.get("ids_hash"), control)
+def _sizes(sizes: Any) -> str:
+    return " or ".join(map(str, sorted(set(sizes))))
 
 
-def _measured(audits: Mapping[str, DepthAudit]) -> str:
-    """One baseline, and a loop over the models it serves."""
+def _baseline(audits: Mapping[str, DepthAudit]) -> str:
+    """Write one baseline, and a loop over the models it serves."""
     first = next(iter(audits.values()))
-    tokens = first.provenance.get("ids_hash")
-    models = [
-        f"    {name!r}: ({audit.models['unlearned'].name!r}, {_number(audit.uds)}),"
-        for name, audit in audits.items()
+    retain = [one.model.name for one in first.retains] if first.retains else first.models["retain"].name
+    tokens, default = first.provenance.get("ids_hash"), AuditConfig()
+    changed = {field.name: getattr(first.config, field.name) for field in fields(AuditConfig)}
+    config = ", ".join(
+        f"{name}={value!r}" for name, value in changed.items() if value != getattr(default, name)
+    )
+    lines = [
+        "baseline = ul.Baseline.measure(",
+        f"    {first.models['full'].name!r},",
+        f"    {retain!r},",
+        "    examples,",
+        *([] if first.control is None else ["    control=control,"]),
+        f"    config=ul.AuditConfig({config}),",
+        ")",
+        *([f'assert baseline.provenance["ids_hash"] == {tokens!r}  # the same tokens'] if tokens else []),
+        "measured = {  # name: (model, UDS on this page)",
     ]
+    for name, audit in audits.items():
+        uds = 'float("nan")' if math.isnan(audit.uds) else f"{audit.uds:.4f}"
+        lines.append(f"    {name!r}: ({audit.models['unlearned'].name!r}, {uds}),")
     return "\n".join(
         [
-            "baseline = ul.Baseline.measure(",
-            f"    {first.models['full'].name!r},",
-            f"    {_retain(first)!r},",
-            "    examples,",
-            *([] if first.control is None else ["    control=control,"]),
-            f"    config=ul.AuditConfig({_changed(first.config)}),",
-            ")",
-            *([f'assert baseline.provenance["ids_hash"] == {tokens!r}  # the same tokens'] if tokens else []),
-            "measured = {  # name: (model, UDS on this page)",
-            *models,
+            *lines,
             "}",
             "for name, (model, before) in measured.items():",
             '    print(f"{name}: {before:.4f} before, {baseline.audit(model).uds:.4f} now")',
@@ -325,36 +453,13 @@ def _measured(audits: Mapping[str, DepthAudit]) -> str:
     )
 
 
-def _retain(audit: DepthAudit) -> str | list[str]:
-    if audit.retains:
-        return [retain.model.name for retain in audit.retains]
-    return audit.models["retain"].name
-
-
-def _changed(config: AuditConfig) -> str:
-    """The settings that are not the default, as arguments."""
-    default = AuditConfig()
-    return ", ".join(
-        f"{field.name}={getattr(config, field.name)!r}"
-        for field in fields(AuditConfig)
-        if getattr(config, field.name) != getattr(default, field.name)
-    )
-
-
-def _number(uds: float) -> str:
-    return 'float("nan")' if math.isnan(uds) else f"{uds:.4f}"
-
-
 # Paths of the machine, cut to their ends before a page is shared.
-
-KEPT = 2
-"""Parts of a path that stay."""
 
 _PATH = re.compile(r"(?<![\w.:/\\])(?:~|\.{1,2})?(?:[A-Za-z]:)?(?:[/\\]+[^\s/\\'\",;:]+){2,}[/\\]?")
 
 
 def short_path(text: str) -> str:
-    """Absolute paths, and those that begin with `~`, `.` or `..`, cut to their last two parts; no user's name is left.
+    """Cut paths that begin with `/`, `~`, `.` or `..` to their last two parts, without any user's name.
 
     >>> short_path("uds-lens audit --full /home/ada/models/ckpt/full --out ../../home/ada/runs/npo")
     'uds-lens audit --full .../ckpt/full --out .../runs/npo'
@@ -363,46 +468,45 @@ def short_path(text: str) -> str:
     >>> short_path("open-unlearning/tofu_full"), short_path("https://host/a/b/c")
     ('open-unlearning/tofu_full', 'https://host/a/b/c')
     """
-    return _PATH.sub(lambda found: _ending(found[0]), text)
+    return _PATH.sub(lambda match: _path_ending(match[0]), text)
 
 
-def _ending(path: str) -> str:
+def _path_ending(path: str) -> str:
     parts = [part for part in re.split(r"[/\\]+", path) if part]
     inside = parts[1:] if parts[0].endswith(":") else parts
     if inside[0] in ("home", "Users"):
-        return "/".join(["...", *inside[2:][-KEPT:]])
-    return "/".join(["...", *parts[-KEPT:]]) if len(parts) > KEPT else path
+        return "/".join(["...", *inside[2:][-2:]])
+    return "/".join(["...", *parts[-2:]]) if len(parts) > 2 else path
 
 
 def shortened(audits: Mapping[str, DepthAudit]) -> dict[str, DepthAudit]:
-    """The audits with short paths in the names of models and in what was recorded; examples stay as they are."""
-    found = {
-        name: replace(
+    """Return the audits with short paths in the names of models and in their provenance; examples stay as they are."""
+
+    def record(model: ModelRecord) -> ModelRecord:
+        return replace(model, name=short_path(model.name))
+
+    short = [
+        replace(
             audit,
-            models=_records(audit.models),
-            retains=tuple(replace(one, model=_records({"": one.model})[""]) for one in audit.retains),
-            provenance=_plain(audit.provenance),
+            models={role: record(model) for role, model in audit.models.items()},
+            retains=tuple(replace(one, model=record(one.model)) for one in audit.retains),
+            provenance=_without_paths(audit.provenance),
         )
-        for name, audit in audits.items()
-    }
-    names = [short_path(name) for name in found]
-    return dict(zip(names if len(set(names)) == len(names) else list(found), found.values(), strict=True))
+        for audit in audits.values()
+    ]
+    names = [short_path(name) for name in audits]
+    return dict(zip(names if len(set(names)) == len(names) else audits, short, strict=True))
 
 
-def _records(models: Mapping[str, ModelRecord]) -> dict[str, ModelRecord]:
-    return {role: replace(record, name=short_path(record.name)) for role, record in models.items()}
-
-
-def _plain(value: Any) -> Any:
-    """Every text in a record; its first prompt is what the models read and stays."""
+def _without_paths(value: Any) -> Any:
     if isinstance(value, str):
         return short_path(value)
-    if isinstance(value, Mapping):
-        return {key: part if key == "first_prompt" else _plain(part) for key, part in value.items()}
-    return [_plain(part) for part in value] if isinstance(value, list | tuple) else value
+    if isinstance(value, Mapping):  # the first prompt is what the models read
+        return {key: part if key == "first_prompt" else _without_paths(part) for key, part in value.items()}
+    return [_without_paths(part) for part in value] if isinstance(value, list | tuple) else value
 
 
-# What a reader must know before quoting the scores: each audit's warnings, and what stands between audits.
+# Warnings: of each audit, and between audits.
 
 _PERCENT = re.compile(r"(\d+)%")
 
@@ -413,35 +517,30 @@ class Note(NamedTuple):
     names: tuple[str, ...]
     """Audits it is about; empty when it is about all of them together."""
     text: str
-    """The sentence."""
     level: Level = "caution"
-    """How much it weighs."""
 
 
 def notes(audits: Mapping[str, DepthAudit]) -> list[Note]:
-    """Fatal warnings first, then those between audits and those of single audits; alike ones once.
+    """Return fatal warnings first, then those between audits and those of single audits.
 
-    Args:
-        audits: Name to audit.
+    Sentences that differ in their percentages only become one.
     """
-    found: dict[tuple[str, Level], dict[str, str]] = {}
+    alike: dict[tuple[str, Level], dict[str, str]] = {}
     for name, audit in audits.items():
-        for level, sentence, _ in audit.cautions:
-            found.setdefault((_PERCENT.sub("%", sentence), level), {})[name] = sentence
-    own = [Note(tuple(named), _merged(list(named.values())), level) for (_, level), named in found.items()]
+        for each in audit.cautions:
+            alike.setdefault((_PERCENT.sub("%", each.text), each.level), {})[name] = each.text
+    own = [Note(tuple(named), _merged(list(named.values())), level) for (_, level), named in alike.items()]
     return sorted([*_between(audits), *own], key=lambda note: LEVELS.index(note.level))
 
 
 def _merged(sentences: list[str]) -> str:
-    """One sentence for several that differ in their percentages only.
+    """Merge sentences that differ in their percentages only.
 
     >>> _merged(["on 20% of the layers", "on 35% of the layers"])
     'on 20% to 35% of the layers'
     """
     slots = zip(*(map(int, _PERCENT.findall(sentence)) for sentence in sentences), strict=True)
-    spans = iter(
-        [f"{min(slot)}%" if len(set(slot)) == 1 else f"{min(slot)}% to {max(slot)}%" for slot in slots]
-    )
+    spans = iter([f"{min(s)}%" if len(set(s)) == 1 else f"{min(s)}% to {max(s)}%" for s in slots])
     return _PERCENT.sub(lambda _: next(spans), sentences[0])
 
 
@@ -449,50 +548,39 @@ def _between(audits: Mapping[str, DepthAudit]) -> list[Note]:
     if len(audits) < 2:
         return []
     every = list(audits.values())
-    between = [
+    same: dict[tuple[object, ...], list[str]] = {}
+    for name, audit in audits.items():  # one model measured in several ways is no surprise
+        same.setdefault((audit.models["unlearned"].fingerprint, *score_settings(audit)), []).append(name)
+    notes = [
         Note(tuple(names), "These audits are of models with identical weights.")
-        for names in _same_model(audits)
+        for names in same.values()
+        if len(names) > 1
     ]
     for role in ("full", "retain"):
         if len({weights_of(audit, role) for audit in every}) > 1:
-            between.append(
+            notes.append(
                 Note((), f"The audits use different {role} models: their scores have different meanings.")
             )
-    differing = differing_settings(every)
-    if differing:
-        between.append(
+    if differing := differing_settings(every):
+        notes.append(
             Note((), f"The audits differ in {', '.join(differing)}: their scores are not comparable.")
         )
     if len({audit.provenance.get("ids_hash") for audit in every}) > 1:
-        between.append(
-            Note((), "The audits were measured on different examples, or read them as different tokens.")
+        notes.append(
+            Note((), "The audits were measured on different examples, or tokenized them differently.")
         )
-    return between
+    return notes
 
 
-def _same_model(audits: Mapping[str, DepthAudit]) -> list[list[str]]:
-    """Names that share weights and settings; one model measured in several ways is no surprise."""
-    by_weights: dict[tuple[object, ...], list[str]] = {}
-    for name, audit in audits.items():
-        one = (audit.models["unlearned"].fingerprint, *score_settings(audit))
-        by_weights.setdefault(one, []).append(name)
-    return [names for names in by_weights.values() if len(names) > 1]
-
-
-# Which differences between the audits of a page are real: every pair, in words.
-
-LEVEL = 0.05
-"""Adjusted p-value below which a difference is called real."""
+# Pairwise differences.
 
 
 def differences(audits: Mapping[str, DepthAudit], references: Sequence[str] = ()) -> pd.DataFrame | None:
-    """Compare every pair of audits; None for a single audit.
-
-    Resamples and seed are those of the first audit, and all audits are asked for the same confidence.
-    """
+    """Compare every pair of audits with the resamples, seed and confidence of the first; None for a single audit."""
     if len(audits) < 2:
         return None
     config = next(iter(audits.values())).config
+    tell(f"comparing {count(len(audits) * (len(audits) - 1) // 2, 'pair')} of models")
     return compare_all(
         audits,
         references=references,
@@ -502,121 +590,100 @@ def differences(audits: Mapping[str, DepthAudit], references: Sequence[str] = ()
     )
 
 
+def _tested(pairs: pd.DataFrame) -> pd.DataFrame:
+    return pairs[pairs["p_holm"].notna() & ~pairs["fatal"].astype(bool)]
+
+
 def difference_words(pairs: pd.DataFrame | None, confidence: str) -> dict[str, Any] | None:
-    """The table and the sentence above it; None where there is nothing to compare.
+    """Return the table and the sentence above it; None where there is nothing to compare.
 
     Args:
         pairs: From `differences`.
         confidence: Of their intervals, in words.
 
     Returns:
-        `sentence`, `confidence`, `compared` (whether any pair was), and `rows`: real differences first, then by size.
+        `sentence`, `confidence`, `compared` (whether any pair was), and `rows`: significant ones first, then by size.
     """
     if pairs is None:
         return None
-    rows = [_words(row) for row in pairs.itertuples()]
-    tested = [row for row in rows if row["p"] is not None and row["verdict"] != "withheld"]
-    real = sum(row["real"] for row in tested)
-    if tested:
-        count = f"{real} of {len(tested)} " + ("pair differs" if len(tested) == 1 else "pairs differ")
-        sentence = f"{count} by more than chance (adjusted p below {LEVEL:g}). {_findable(pairs)}"
-    else:
-        sentence = "No pair could be tested; the table says why."
+    rows, tested = [_difference_row(row) for row in pairs.itertuples()], _tested(pairs)
+    sentence = "No pair could be tested; the table says why."
+    if len(tested):
+        real = int((tested["p_holm"] < LEVEL).sum())
+        differ = "pair differs" if len(tested) == 1 else "pairs differ"
+        sentence = f"{real} of {len(tested)} {differ} significantly (adjusted p < {LEVEL:g}). " + (
+            _subjects_needed(pairs) or _least_p(pairs) + "."
+        )
+    rank = {"significant": 0, "reference": 2}
     return {
         "sentence": sentence,
         "confidence": confidence,
         "compared": bool(pairs["difference"].notna().any()),
-        "rows": sorted(rows, key=lambda row: (not row["real"], row["verdict"] == "reference", -row["size"])),
+        "rows": sorted(rows, key=lambda row: (rank.get(row["verdict"], 1), -row["size"])),
     }
 
 
-def _findable(pairs: pd.DataFrame) -> str:
-    """Say which p-values could have come out at all, with so many pairs and subjects."""
+def _least_p(pairs: pd.DataFrame) -> str:
     tested = pairs[pairs["p_holm"].notna()]
-    subjects, size = int(tested["n_subjects"].max()), len(tested)
-    least = float(tested["p_holm_least"].iloc[0])
-    over = f"with {subjects} subjects" + ("" if size == 1 else f", adjusted over {size} pairs")
-    if least < LEVEL:
-        return f"The smallest p that could have come out is {least:.2g} ({over})."
-    enough = 2
+    over = f"with {count(int(tested['n_subjects'].max()), 'subject')}"
+    over += "" if len(tested) == 1 else f", adjusted for {len(tested)} pairs"
+    return f"The smallest possible p is {float(tested['p_holm_least'].iloc[0]):.2g} ({over})"
+
+
+def _subjects_needed(pairs: pd.DataFrame) -> str | None:
+    """Say how many subjects it takes, where no p-value could have come out below the level."""
+    tested = pairs[pairs["p_holm"].notna()]
+    if not len(tested) or float(tested["p_holm_least"].iloc[0]) < LEVEL:
+        return None
+    enough, size = 2, len(tested)
     while size * 2.0 ** (1 - enough) >= LEVEL:  # of all sign patterns, the observed one and its opposite
         enough += 1
-    return (
-        f"Nothing could have been found: the smallest p that could have come out is {least:.2g} ({over}). It takes "
-        f"{enough} subjects or more{'' if size == 1 else ', or fewer models'}."
-    )
+    fewer = "" if size == 1 else ", or fewer models"
+    return f"{_least_p(pairs)}: nothing could be significant. It takes {enough} subjects or more{fewer}."
 
 
-def _words(row: Any) -> dict[str, Any]:
-    """A pair as the table shows it, the deeper model first."""
+def _difference_row(row: Any) -> dict[str, Any]:
+    """Return a pair as the table shows it, the deeper model first."""
     defined, tested = not math.isnan(row.difference), not math.isnan(row.p_holm)
-    turn = defined and row.difference < 0
-    one, other = (row.other, row.one) if turn else (row.one, row.other)
-    low, high = (-row.high, -row.low) if turn else (row.low, row.high)
-    real = tested and row.p_holm < LEVEL and not row.fatal
-    interval = defined and not math.isnan(low)
+    one, other, low, high = row.one, row.other, row.low, row.high
+    if defined and row.difference < 0:
+        one, other, low, high = other, one, -high, -low
+    if row.fatal:
+        verdict = "withheld"
+    elif row.reference:
+        verdict = "reference"
+    elif not tested:
+        verdict = "not tested"
+    else:
+        verdict = "significant" if row.p_holm < LEVEL else "open"
+    why = (row.fatal, row.reason, f"left out: {row.left_out}" if row.left_out else "")
     return {
         "one": one,
         "other": other,
         "size": abs(row.difference) if defined else -1.0,
         "difference": f"{abs(row.difference):.3f}" if defined else "undefined",
-        "interval": f"{number(low + 0.0, 3)} to {number(high + 0.0, 3)}" if interval else "no interval",
+        "interval": f"{number(low + 0.0, 3)} to {number(high + 0.0, 3)}" if low == low else "no interval",
         "p": f"{row.p_holm:.2g}" if tested else None,
-        "real": real,
-        "verdict": "withheld"
-        if row.fatal
-        else "reference"
-        if row.reference
-        else "real"
-        if real
-        else "open"
-        if tested
-        else "not tested",
+        "verdict": verdict,
         "n": row.n,
         "n_subjects": row.n_subjects,
-        "why": "; ".join(
-            part
-            for part in (row.fatal, row.reason, f"left out: {row.left_out}" if row.left_out else "")
-            if isinstance(part, str) and part  # a column of texts holds NaN where there is none
-        ),
+        # a column of texts holds NaN where there is none
+        "why": "; ".join(part for part in why if isinstance(part, str) and part),
     }
 
 
-# The method as a picture: one layer's state carried from a source into `full`, and what is read off.
+# The method as a picture: one layer's state patched from a source into `full`.
 
-ON_PAGE: Mapping[str, str] = {
-    name: f"var(--{name})"
-    for name in (
-        "ink",
-        "text",
-        "faint",
-        "line",
-        "grid",
-        "card",
-        "wash",
-        "retain",
-        "unlearned",
-        "erased",
-        "known",
-        "mixed",
-    )
-}
-"""Colours of the page it stands on, light or dark."""
-
-_MORE = {
-    "light": {
-        "card": "#ffffff",
-        "wash": "#f4f5f7",
-        "line": "#c9cdd5",
-        "known": "#8fbde0",
-        "mixed": "#b8a9a0",
-    },
-    "dark": {"card": "#1b1f26", "wash": "#1d2229", "line": "#434a56", "known": "#2f6d9c", "mixed": "#7d6a5c"},
-}
+_COLOURS = (
+    *("ink", "text", "faint", "line", "grid", "card", "wash"),
+    *("retain", "unlearned", "erased", "known", "mixed"),
+)
+_LIGHT = {"card": "#ffffff", "wash": "#f4f5f7", "line": "#c9cdd5", "known": "#8fbde0", "mixed": "#b8a9a0"}
+_DARK = {"card": "#1b1f26", "wash": "#1d2229", "line": "#434a56", "known": "#2f6d9c", "mixed": "#7d6a5c"}
 
 
 def method_picture(theme: Theme = "light", *, narrow: bool = False) -> str:
-    """The picture as an SVG file of its own, with its background.
+    """Draw the method as an SVG file with its background.
 
     Args:
         theme: Light or dark.
@@ -626,30 +693,16 @@ def method_picture(theme: Theme = "light", *, narrow: bool = False) -> str:
         >>> method_picture("dark").startswith("<svg")
         True
     """
-    own = palette(theme)
-    names = ("paper", "ink", "text", "faint", "grid", "retain", "unlearned", "erased")
-    return drawn({**{name: getattr(own, name) for name in names}, **_MORE[theme]}, paper=True, narrow=narrow)
+    named = vars(palette(theme)) | (_LIGHT if theme == "light" else _DARK)
+    return _drawn(named, paper=True, narrow=narrow)
 
 
-def drawn(colours: Mapping[str, str], *, paper: bool = False, narrow: bool = False) -> str:
-    """The picture in given colours, as markup for a page.
-
-    Args:
-        colours: By name, as in `ON_PAGE`; with `paper` also that of the background.
-        paper: Whether there is a background.
-        narrow: As for `method_picture`.
-    """
+def _drawn(colours: Mapping[str, Any], *, paper: bool = False, narrow: bool = False) -> str:
     return template("method.svg.j2").render(c=colours, paper=paper, narrow=narrow).strip() + "\n"
 
 
 _SCRIPTS = (
-    "elements.js",
-    "data.js",
-    "drawing.js",
-    "figures.js",
-    "detail.js",
-    "elicited.js",
-    "examples.js",
+    *("elements.js", "data.js", "drawing.js", "figures.js", "detail.js", "elicited.js", "examples.js"),
     "main.js",
 )
 
@@ -665,7 +718,7 @@ def write(
     elicitations: Sequence[ElicitationResults] = (),
     short_paths: bool = False,
 ) -> Path:
-    """Write one HTML file with everything about one audit or several: it opens offline and asks no network.
+    """Write one HTML file about one audit or several: it opens offline and asks no network.
 
     Audits of the same models at several patch sites are compared by site.
 
@@ -678,12 +731,11 @@ def write(
             its audit by itself.
         metrics: Other metrics of the models (`metrics.evaluate`), of one or several, in any order; each finds its audit
             by the weights. Adds a table, and depth against utility; Logit Lens among them is drawn as with `lens`.
-        references: Names of audits that are there for comparison: drawn grey, and not what the page opens on. Audits
-            of `full` and `retain` themselves are found by their weights and need no name here.
-        elicitations: Results of `elicitation.elicit` on audited models: what came out of them beyond retain, and what
-            was said, beside their depth. Each finds its audit by the model's weights.
-        short_paths: Cut paths of this machine to their last two parts, wherever the page shows one: for a page that
-            is shared.
+        references: Names of audits for comparison: drawn grey, and not what the page opens on. Audits of `full` and
+            `retain` themselves are found by their weights and need no name here.
+        elicitations: Results of `elicitation.elicit` on audited models: what was extracted beyond retain, beside their
+            depth. Each finds its audit by the model's weights.
+        short_paths: Cut paths of this machine to their last two parts, for a page that is shared.
 
     Returns:
         The path.
@@ -691,8 +743,8 @@ def write(
     Raises:
         ConfigError: No audits, the path does not end in `.html`, a Logit Lens result, other metrics or an elicitation
             belong to none of the audits, or a reference is none of them.
-        DataError: An id stands twice in an audit, so that an example's curve could be another's.
-        ResultFormatError: Something that is no report stands at `path`.
+        DataError: An id occurs twice in an audit, so that an example's curve could be another's.
+        ResultFormatError: A file that is no report of ours exists at `path`.
         StorageError: The system refuses to write.
     """
     path = located(path)
@@ -722,54 +774,51 @@ def render(
     elicitations: Sequence[ElicitationResults] = (),
     short_paths: bool = False,
 ) -> str:
-    """The page of `write` as text; arguments and errors as there."""
+    """Return the page of `write` as text; arguments and errors as there."""
+    from markupsafe import Markup
+
     named = _named(audits)
     grey = references_of(named, references)
     if short_paths:
-        names = dict(zip(named, shortened(named), strict=True))
-        named, grey = shortened(named), [names[name] for name in grey]
-    found, asked = measured(named, metrics), elicited_beside(named, elicitations)
-    lens = [*lens, *lens_among(named, metrics)]
+        short = shortened(named)
+        names = dict(zip(named, short, strict=True))
+        named, grey = short, [names[name] for name in grey]
+    found, elicited = measured(named, metrics), elicited_beside(named, elicitations)
+    deltas = lens_deltas(named, [*lens, *lens_among(named, metrics)])
     pairs = differences(named, grey)
-    confidence = percent(next(iter(named.values())).config.confidence)
-    return fill(
-        "report.html.j2",
-        scripts=_SCRIPTS,
-        styles=("report.css",),
-        data=payload(named, lens_deltas(named, lens), pairs, references=grey, metrics=found, elicited=asked),
-        context={
-            "title": title,
-            "differences": difference_words(pairs, confidence),
-            **_context(named, grey, found, elicited=bool(asked)),
-        },
-    )
-
-
-def _context(
-    audits: Mapping[str, DepthAudit], references: Sequence[str], found: Measured | None, *, elicited: bool
-) -> dict[str, Any]:
-    from markupsafe import Markup
-
-    models = headlines(audits, references)
-    order = [model["name"] for model in models]
-    return {
+    models = headlines(named, grey, found)
+    utility = utility_metric(found) is not None
+    prompts = (audit.provenance.get("first_prompt") for audit in named.values())
+    context = {
+        "title": title,
         "models": models,
+        "verdict": verdict(models, pairs, judged_damage=utility or any(model["damage"] for model in models)),
+        "steps": next_steps(named, grey, pairs, utility=utility, elicited=elicited),
+        "differences": difference_words(pairs, percent(next(iter(named.values())).config.confidence)),
         "has_damage": any(model["damage"] for model in models),
         "has_retains": any(model["retains"] for model in models),
-        "references": references,
-        "sections": sections(audits, metrics=found is not None, elicited=elicited),
-        "metrics": None if found is None else metrics_table(audits, found, order, references),
-        "elicited": elicited,
-        "notes": notes(audits),
-        "skipped": skipped_rows(audits),
-        "settings": settings(audits),
-        "checkpoints": checkpoints(audits),
-        "provenance": provenance(audits),
-        "picture": Markup(drawn(ON_PAGE) + drawn(ON_PAGE, narrow=True)),
-        "prompts": prompts(audits),
-        "recipe": recipe(audits),
-        "components": site_captions(audits),
+        "references": grey,
+        "sections": sections(named, metrics=found is not None, elicited=bool(elicited)),
+        "metrics": None
+        if found is None
+        else metrics_table(named, found, [model["name"] for model in models], grey),
+        "elicited": bool(elicited),
+        "notes": notes(named),
+        "skipped": skipped_rows(named),
+        "settings": settings(named),
+        "checkpoints": checkpoints(named),
+        "provenance": provenance(named),
+        "picture": Markup("".join(_drawn(_ON_PAGE, narrow=narrow) for narrow in (False, True))),
+        "prompts": list(dict.fromkeys(prompt for prompt in prompts if prompt)),
+        "recipe": recipe(named),
+        "components": site_captions(named),
     }
+    data = payload(named, deltas, pairs, references=grey, metrics=found, elicited=elicited)
+    return fill("report.html.j2", scripts=_SCRIPTS, styles=("report.css",), data=data, context=context)
+
+
+_ON_PAGE = {name: f"var(--{name})" for name in _COLOURS}
+"""Colours of the page that the picture stands on, light or dark."""
 
 
 def _named(audits: DepthAudit | Sequence[DepthAudit] | Mapping[str, DepthAudit]) -> dict[str, DepthAudit]:

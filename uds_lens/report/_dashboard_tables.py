@@ -1,69 +1,50 @@
-"""What a dashboard is about, in tables: models with scores, metrics with what is known of each, and what is missing."""
+"""The tables of a dashboard: models with scores, metrics with what is known of each, and what is missing."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from uds_lens import meta
+from uds_lens._settings import validated
+from uds_lens._types import NonNegativeInt
 from uds_lens.errors import DataError, UdsLensError
 from uds_lens.meta import ModelTable, Points, Published, ScoreParts, Stability
 from uds_lens.meta._ranking import FEW, View, empty_parts, score_cautions
 from uds_lens.meta._tables import require_one_setup
-from uds_lens.metrics import METRICS
 from uds_lens.plots._style import require
+from uds_lens.report._dashboard_words import metric_label
 
 if TYPE_CHECKING:
     import pandas as pd
 
-
-# What the tables of a dashboard are too empty or too small for, in sentences.
-
-
-def unscored(own: pd.DataFrame, parts: ScoreParts, reasons: pd.DataFrame | None) -> list[str]:
-    """Why no model has a score, if none has."""
-    if own["score_with"].notna().any():
-        return []
-    empty = empty_parts(own, parts, reasons)
-    told = ", ".join(f"{name} ({why})" if why else name for name, why in empty.items())
-    if not told:
-        return ["Methods are not ranked: no model has all parts of the score."]
-    return [f"Methods are not ranked: no model has a value of {told}, which the score is made of."]
-
-
-def pool_cautions(faithful: pd.DataFrame) -> list[str]:
-    """Metrics without F, and pools that are too small to say much."""
-    told = [
-        sentence(f"{row['metric']}: {row['reason']}")
-        for row in faithful.to_dict("records")
-        if isinstance(row["reason"], str)
-    ]
-    least = faithful[["n_p", "n_n"]].max()
-    if len(faithful) and least.min() < FEW:
-        told.append(
-            f"F is from {least['n_p']:.0f} models that know and {least['n_n']:.0f} that do not: so few say nothing "
-            "about the order of metrics."
-        )
-    return told
-
-
-def sentence(text: str) -> str:
-    """With a full stop; its first letter stays, which may begin a name.
-
-    >>> sentence("es: constant")
-    'es: constant.'
-    """
-    return text if text.endswith(".") else f"{text}."
-
-
-_VIEWS: tuple[View, View] = ("without", "with")
-
 PUBLISHED_POOL = 30
 """Models in each pool of the UDS paper (section 5 there); its files hold no value per model of the pools."""
+
+
+@validated
+@dataclass(frozen=True, kw_only=True)
+class DashboardOptions:
+    """How a dashboard scores models and chooses configurations.
+
+    Raises:
+        ConfigError: A value is outside its range.
+    """
+
+    parts: ScoreParts = field(default_factory=ScoreParts)
+    """Columns of the score; its `direction` says what a higher value means, for metrics that are not declared."""
+    min_utility: float | None = None
+    """Smallest `utility_rel` of a candidate when the page opens; None takes all."""
+    select_by: View = "without"
+    """Choose a method's configuration by the score without or with depth, when the page opens."""
+    title: str | None = None
+    """Heading of the page; None asks what the tables can answer."""
+    n_resamples: NonNegativeInt = 1000
+    """Of the bootstraps."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -71,11 +52,11 @@ class Tables:
     """The tables of one dashboard; None or empty where there is nothing."""
 
     models: pd.DataFrame
-    """Unlearned models: the table that was handed over, with the columns of `uds_lens.meta.score_models`."""
+    """Unlearned models, with the columns of `uds_lens.meta.score_models`."""
     references: pd.DataFrame
     """`full`, `retain`: the same columns."""
     metrics: pd.DataFrame
-    """One row per metric: `metric`, `label`, `tags`, F with its interval, means of the pools; see `metric_table`."""
+    """One row per metric: `metric`, `label`, `tags`, `family`, F with its intervals, means of the pools."""
     robust: pd.DataFrame
     """Q, R, Rob and n of each metric at each filter setting: columns of `uds_lens.meta.ROBUSTNESS`."""
     pools: pd.DataFrame | None
@@ -87,146 +68,150 @@ class Tables:
     points: pd.DataFrame | None
     """Models before and after quantisation and relearning."""
     stability: Mapping[str, Stability]
-    """How sure the places are, by the rule that selects configurations."""
-    parts: ScoreParts
-    """Columns of the score."""
+    """Probabilities of places, by the rule that selects configurations."""
     directions: Mapping[str, Points]
     """What a higher value of each metric of the score means."""
     gaps: tuple[str, ...]
-    """What could not be made, and why; what is too little or too equal to say much."""
+    """What could not be made, and why; what is too small to say much."""
     reasons: pd.DataFrame
     """Why values are NaN: `model`, `metric`, `reason`."""
     source: str
     """Where the models come from."""
     published: bool
     """Whether these are the UDS paper's files."""
-    min_utility: float | None
-    """Smallest `utility_rel` of a candidate in the words of the page, and when it opens."""
-    select_by: View
-    """Rule that chooses configurations there."""
+    options: DashboardOptions
 
     @property
     def ranked(self) -> bool:
         """Whether methods can be ranked."""
         return "score_with" in self.models.columns and bool(len(self.models))
 
+    @property
+    def main(self) -> pd.DataFrame:
+        """The metrics that stand for their family."""
+        return self.metrics[self.metrics["metric"] == self.metrics["family"]]
+
 
 def gather(
     models: pd.DataFrame | ModelTable,
     *,
-    pools: pd.DataFrame | None,
-    robust: pd.DataFrame | None,
-    points: pd.DataFrame | None,
-    parts: ScoreParts | None,
-    direction: Mapping[str, Points] | None,
-    min_utility: float | None,
-    select_by: View,
-    n_resamples: int,
+    pools: pd.DataFrame | None = None,
+    robust: pd.DataFrame | None = None,
+    points: pd.DataFrame | None = None,
+    options: DashboardOptions | None = None,
 ) -> Tables:
-    """All tables of a dashboard from what was handed over; see `uds_lens.report.dashboard`."""
+    """Make all tables of a dashboard; arguments as for `uds_lens.report.dashboard`."""
     import pandas as pd
 
-    parts = parts or ScoreParts()
-    if direction is not None:
-        parts = replace(parts, direction=direction)
+    options = options or DashboardOptions()
     table = models if isinstance(models, ModelTable) else None
-    published = isinstance(models, Published)
     frame: Any = models if table is None else table.frame
     require(frame, ["model"], source="a table of models (uds_lens.meta.MODELS)")
     if frame["model"].duplicated().any():
         twice = frame["model"][frame["model"].duplicated()].iloc[0]
         raise DataError(f"the model {str(twice)!r} occurs twice: one row per model.")
     gaps: list[str] = []
-    own, references, pooled = _split(frame)
+    reasons = pd.DataFrame(columns=list(meta.REASONS)) if table is None else table.reasons
+    unlearned, references, pooled = _split(frame)
     if isinstance(models, Published):
         references = pd.concat([references, models.references], ignore_index=True)
-    require_one_setup(own)
+    require_one_setup(unlearned)
     pools = pooled if pools is None and len(pooled) else pools
-    own, references, ways = _scored(own, references, parts, gaps)
-    if ways:
-        reasons = None if table is None else table.reasons
-        gaps += [*unscored(own, parts, reasons), *map(sentence, score_cautions(own, parts))]
-    judged = _judged(pools, direction, n_resamples, gaps)
-    if robust is not None and not len(judged["metrics"]):
-        judged["metrics"] = _unjudged(robust)
+    unlearned, references, ways = _scored(unlearned, references, options.parts, reasons, gaps)
+    metrics, cuts, pairs = _judged(pools, options, gaps)
+    if robust is not None and not len(metrics):
+        names = list(dict.fromkeys(robust["metric"]))
+        metrics = pd.DataFrame(
+            {"metric": names, "label": [metric_label(name) for name in names], "auc": np.nan}
+        )
+        metrics["low"] = metrics["high"] = np.nan
     if isinstance(models, Published):
-        judged["metrics"], robust = _as_published(models), _published_robustness(models)
+        metrics, robust = _published_metrics(models), _published_robustness(models)
     return Tables(
-        models=own,
+        models=unlearned,
         references=references,
-        metrics=_with_families(judged["metrics"]),
+        metrics=_with_families(metrics),
         robust=pd.DataFrame(columns=list(meta.ROBUSTNESS)) if robust is None else robust,
         pools=pools,
-        cuts=judged["cuts"],
-        pairs=judged["pairs"],
+        cuts=cuts,
+        pairs=pairs,
         points=points,
-        stability=_stability(own, parts, min_utility, n_resamples, table, gaps),
-        parts=parts,
+        stability=_stability(unlearned, options, None if table is None else table.examples, gaps),
         directions=ways,
         gaps=tuple(gaps),
-        reasons=pd.DataFrame(columns=list(meta.REASONS)) if table is None else table.reasons,
+        reasons=reasons,
         source="a data frame" if table is None else table.source,
-        published=published,
-        min_utility=min_utility,
-        select_by=select_by,
+        published=isinstance(models, Published),
+        options=options,
     )
 
 
-def _split(frame: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
-    """Unlearned models, references (no method, no pool), and models of the pools."""
+def _split(frame: pd.DataFrame) -> list[pd.DataFrame]:
+    """Split into unlearned models, references (no method, no pool), and models of the pools."""
     none = np.zeros(len(frame), dtype=bool)
     pooled = frame["knows"].notna().to_numpy() if "knows" in frame.columns else none
     method = frame["method"].notna().to_numpy() if "method" in frame.columns else none
     named = frame["model"].isin(["full", "retain"]).to_numpy()
-    own = method & ~named if method.any() else ~pooled & ~named
-    rest = ~own & ~pooled
-    parts = [frame[mask].reset_index(drop=True) for mask in (own, rest, pooled)]
-    return parts[0], parts[1], parts[2]
+    unlearned = (method if method.any() else ~pooled) & ~named
+    masks = (unlearned, ~unlearned & ~pooled, pooled)
+    return [frame[mask].reset_index(drop=True) for mask in masks]
 
 
 def _scored(
-    own: pd.DataFrame,
+    unlearned: pd.DataFrame,
     references: pd.DataFrame,
     parts: ScoreParts,
+    reasons: pd.DataFrame,
     gaps: list[str],
 ) -> tuple[pd.DataFrame, pd.DataFrame, dict[str, Points]]:
-    if not len(own):
-        return own, references, {}
+    """Add the columns of the score, and say why methods are not ranked."""
+    if not len(unlearned):
+        return unlearned, references, {}
+
+    def scored(frame: pd.DataFrame) -> pd.DataFrame:
+        if not len(frame):
+            return frame
+        columns = meta.score_models(frame, parts=parts).drop(columns="model")
+        return frame.assign(**{name: columns[name] for name in columns})
+
     try:
-        if "method" not in own.columns:
+        if "method" not in unlearned.columns:
             raise DataError("the table lacks the column 'method': which unlearning method made each model.")
-        ways = meta.directions(own, list(dict.fromkeys(parts.metrics)), parts.direction)
-        scored = [
-            each.assign(
-                **{
-                    name: column
-                    for name, column in meta.score_models(each, parts=parts).items()
-                    if name != "model"
-                }
-            )
-            if len(each)
-            else each
-            for each in (own, references)
-        ]
+        ways = meta.directions(unlearned, list(dict.fromkeys(parts.metrics)), parts.direction)
+        unlearned, references = scored(unlearned), scored(references)
     except UdsLensError as problem:
         gaps.append(f"Methods are not ranked: {problem}")
-        return own, references, {}
-    return scored[0], scored[1], ways
+        return unlearned, references, {}
+    if unlearned["score_with"].isna().all():
+        empty = empty_parts(unlearned, parts, reasons)
+        without = ", ".join(f"{name} ({why})" if why else name for name, why in empty.items())
+        no_value = f"no model has a value of {without}, which the score is made of."
+        gaps.append(
+            f"Methods are not ranked: {no_value if without else 'no model has all parts of the score.'}"
+        )
+    gaps += map(sentence, score_cautions(unlearned, parts))
+    return unlearned, references, ways
+
+
+def sentence(text: str) -> str:
+    """Add a full stop; the first letter stays, which may begin a name.
+
+    >>> sentence("es: constant")
+    'es: constant.'
+    """
+    return text if text.endswith(".") else f"{text}."
 
 
 def _judged(
-    pools: pd.DataFrame | None, direction: Mapping[str, Points] | None, n_resamples: int, gaps: list[str]
-) -> dict[str, Any]:
-    """F, thresholds and differences from models of known pools."""
+    pools: pd.DataFrame | None, options: DashboardOptions, gaps: list[str]
+) -> tuple[pd.DataFrame, pd.DataFrame | None, pd.DataFrame | None]:
+    """Return F, thresholds and pairwise differences from models of known pools."""
     import pandas as pd
 
-    nothing: dict[str, Any] = {
-        "metrics": pd.DataFrame(columns=["metric", "auc"]),
-        "cuts": None,
-        "pairs": None,
-    }
+    nothing = pd.DataFrame(columns=["metric", "auc"]), None, None
     if pools is None:
         return nothing
+    direction, n_resamples = options.parts.direction, options.n_resamples
     try:
         faithful = meta.faithfulness(pools, direction=direction, n_resamples=n_resamples)
         cuts = meta.thresholds(pools, direction=direction)
@@ -236,89 +221,77 @@ def _judged(
     except UdsLensError as problem:
         gaps.append(f"Metrics are not judged: {problem}")
         return nothing
-    gaps += pool_cautions(faithful)
+    gaps += [
+        sentence(f"{row['metric']}: {row['reason']}")
+        for row in faithful.to_dict("records")
+        if isinstance(row["reason"], str)
+    ]
+    sizes = faithful[["n_p", "n_n"]].max()
+    if len(faithful) and sizes.min() < FEW:
+        gaps.append(
+            f"F is from {sizes['n_p']:.0f} models that know and {sizes['n_n']:.0f} that do not: too few to order "
+            "metrics."
+        )
     chosen = cuts[cuts["chosen"].astype(bool)].set_index("metric")
     faithful["threshold"] = faithful["metric"].map(chosen["threshold"])
-    faithful["label"] = [METRICS[name].label if name in METRICS else name for name in faithful["metric"]]
-    return {"metrics": faithful, "cuts": cuts, "pairs": pairs}
-
-
-def _unjudged(robust: pd.DataFrame) -> pd.DataFrame:
-    """The metrics of Q and R where no pools give their F."""
-    import pandas as pd
-
-    names = list(dict.fromkeys(robust["metric"]))
-    labels = [METRICS[name].label if name in METRICS else name for name in names]
-    return pd.DataFrame({"metric": names, "label": labels, "auc": np.nan, "low": np.nan, "high": np.nan})
+    faithful["label"] = [metric_label(name) for name in faithful["metric"]]
+    return faithful, cuts, pairs
 
 
 def _stability(
-    own: pd.DataFrame,
-    parts: ScoreParts,
-    min_utility: float | None,
-    n_resamples: int,
-    table: ModelTable | None,
-    gaps: list[str],
+    unlearned: pd.DataFrame, options: DashboardOptions, examples: Any, gaps: list[str]
 ) -> dict[str, Stability]:
-    if "score_with" not in own.columns or own["method"].nunique() < 2:
+    if "score_with" not in unlearned.columns or unlearned["method"].nunique() < 2:
         return {}
-    examples = None if table is None else table.examples
+    views: tuple[View, View] = ("without", "with")
     try:
-        found: dict[str, Stability] = {
+        stable: dict[str, Stability] = {
             by: meta.stability(
-                own,
+                unlearned,
                 examples=examples,
                 select_by=by,
-                min_utility=min_utility,
-                parts=parts,
-                n_resamples=n_resamples,
+                min_utility=options.min_utility,
+                parts=options.parts,
+                n_resamples=options.n_resamples,
             )
-            for by in _VIEWS
+            for by in views
         }
     except UdsLensError as problem:
         gaps.append(f"Places have no probabilities: {problem}")
         return {}
-    told = dict.fromkeys(caution for each in found.values() for caution in each.cautions)
-    gaps += map(sentence, told)
-    return found
+    gaps += dict.fromkeys(sentence(caution) for each in stable.values() for caution in each.cautions)
+    return stable
 
 
-def _as_published(found: Published) -> pd.DataFrame:
-    """The paper's numbers with the interval that the sizes of its pools allow."""
-    frame = found.metrics.copy()
+def _published_metrics(published: Published) -> pd.DataFrame:
+    """Return the paper's numbers with the interval that the sizes of its pools allow."""
+    frame = published.metrics.copy()
     ends = [meta.hanley_mcneil(float(auc), PUBLISHED_POOL, PUBLISHED_POOL) for auc in frame["auc"]]
     frame["low"], frame["high"] = [end[0] for end in ends], [end[1] for end in ends]
-    frame["interval"], frame["n_p"], frame["n_n"] = "hanley-mcneil", PUBLISHED_POOL, PUBLISHED_POOL
-    return frame
+    frame["label"] = frame["label"].str.removesuffix(" (Ours)")
+    return frame.assign(interval="hanley-mcneil", n_p=PUBLISHED_POOL, n_n=PUBLISHED_POOL)
 
 
-def _published_robustness(found: Published) -> pd.DataFrame:
-    """Q and R under both filters as in the file, and under the utility filter alone as printed."""
+def _published_robustness(published: Published) -> pd.DataFrame:
+    """Return Q and R under both filters as in the file, and under the utility filter alone as printed."""
     import pandas as pd
 
-    useful = int((found.frame["utility_rel"] >= 0.8).sum())
-    settings = (("utility+threshold", "q", "r", None), ("utility", "q_utility", "r_utility", useful))
-    rows = []
-    for setting, q, r, n in settings:
-        for row in found.metrics.to_dict("records"):
-            known = not np.isnan(row[q])
-            rows.append(
-                {
-                    "metric": row["metric"],
-                    "filter": setting,
-                    "models": "own",
-                    "n": (row["n"] if n is None else n) if known else np.nan,
-                    "q": row[q],
-                    "r": row[r],
-                    "threshold": row["threshold"],
-                }
-            )
-    frame = pd.DataFrame(rows).reindex(columns=list(meta.ROBUSTNESS))
-    return frame.assign(rob=meta.summary(frame.assign(metric=frame.index, auc=1.0))["rob"].to_numpy())
+    metrics, useful = published.metrics, int((published.frame["utility_rel"] >= 0.8).sum())
+    frames = []
+    for setting, q, r, n in (
+        ("utility+threshold", "q", "r", metrics["n"]),
+        ("utility", "q_utility", "r_utility", useful),
+    ):
+        frame = metrics[["metric", "threshold"]].assign(q=metrics[q], r=metrics[r], n=n, filter=setting)
+        frame["n"] = frame["n"].where(frame["q"].notna())
+        frames.append(frame)
+    joined = pd.concat(frames, ignore_index=True).assign(models="own")
+    joined = joined.reindex(columns=list(meta.ROBUSTNESS))
+    return joined.assign(rob=meta.summary(joined.assign(metric=joined.index, auc=1.0))["rob"].to_numpy())
 
 
 def _with_families(metrics: pd.DataFrame) -> pd.DataFrame:
-    """Which metrics are one metric at several settings, told by a number at the end: the middle one stands for all."""
+    """Mark metrics that are one metric at several settings (a number at the end); the middle one stands for all."""
     stems: dict[str, list[str]] = {}
     for name in metrics["metric"]:
         stems.setdefault(re.sub(r"_\d+(\.\d+)?$", "", str(name)), []).append(str(name))

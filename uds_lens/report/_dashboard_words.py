@@ -1,4 +1,4 @@
-"""What the dashboard explains: how each metric is made, the formulas, and where they come from."""
+"""What the dashboard explains: metrics, methods, sources, findings and cautions, made from its tables."""
 
 from __future__ import annotations
 
@@ -8,52 +8,47 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from uds_lens import meta
 from uds_lens.meta._ranking import View
+from uds_lens.metrics import METRICS
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from uds_lens.report._dashboard_tables import Tables
 
+_RECALL = "ROUGE-L recall"
 
 DEFINITIONS = {
     "es": (
         "1 \u2212 k / T",
-        "Extraction Strength: the share of the answer that greedy decoding completes by itself; k is the number of "
-        "tokens it has to be given.",
+        "Extraction Strength: share of the answer that greedy decoding completes, given its first k tokens.",
     ),
     "em": (
         "\u2211\u209c [predicted token = answer token] / T",
-        "Exact Memorization: the share of answer tokens that are predicted right.",
+        "Exact Memorization: share of answer tokens predicted correctly.",
     ),
-    "prob": (
-        "exp(\u2212mean cross-entropy)",
-        "The geometric mean of the probabilities of the answer's tokens.",
-    ),
+    "prob": ("exp(\u2212mean cross-entropy)", "Geometric mean of the answer tokens' probabilities."),
     "paraprob": ("exp(\u2212mean cross-entropy)", "The same for paraphrased answers."),
     "truth_ratio": (
         "p_right / (p_right + p_wrong)",
-        "How much more likely a right answer is than wrong ones; 0.5 prefers neither.",
+        "Probability of a right answer relative to wrong ones; 0.5 prefers neither.",
     ),
-    "rouge": ("ROUGE-L recall", "How much of the answer the model says by itself."),
-    "para_rouge": ("ROUGE-L recall", "The same against paraphrased answers or questions."),
-    "jailbreak_rouge": ("ROUGE-L recall", "The same when the answer is begun with a compliant sentence."),
-    "mia_loss": ("AUC of the loss", "Membership inference: forget set against texts never seen."),
-    "mia_zlib": ("AUC of loss / compressed size", "The same, the loss over how well the text compresses."),
-    "mia_min_k": (
-        "AUC of the mean of the k % least likely tokens",
-        "The same from the least likely tokens.",
-    ),
+    "rouge": (_RECALL, "Share of the answer in the model's generated text."),
+    "para_rouge": (_RECALL, "The same for paraphrased questions or answers."),
+    "jailbreak_rouge": (_RECALL, "The same when the answer starts with a compliant prefix."),
+    "mia_loss": ("AUC of the loss", "Membership inference: forget set against unseen texts."),
+    "mia_zlib": ("AUC of loss / compressed size", "The same, with the loss divided by the compressed size."),
+    "mia_min_k": ("AUC of the mean of the k % least likely tokens", "The same on the least likely tokens."),
     "mia_min_kpp": (
         "AUC of Min-K on z scores",
-        "The same, log-probabilities standardised over the vocabulary.",
+        "The same, with log-probabilities standardised over the vocabulary.",
     ),
     "s_mia_loss": (
         "1 \u2212 min(|AUC \u2212 AUC_retain| / AUC_retain, 1)",
-        "The attack's success relative to that on retain; 1 as retain.",
+        "Success of the attack relative to retain; 1 as retain.",
     ),
     "cka": (
         "\u2211 w (CKA(unl, ret) \u2212 CKA(full, ret)) / (1 \u2212 CKA(full, ret))",
-        "How far the hidden states have moved from full's towards retain's, by layer, weighted.",
+        "How far hidden states have moved from full's towards retain's, weighted over layers.",
     ),
     "fisher_masked": (
         "1 \u2212 excess Fisher of unlearned / of full, over the top p % of parameters",
@@ -61,48 +56,65 @@ DEFINITIONS = {
     ),
     "logit_lens": (
         "clip(d_unlearned / d_retain, 0, 1), weighted",
-        "How much of the answer is lost when the states of each layer are decoded at once by full's head.",
+        "Share of the answer lost when each layer's states are decoded directly by full's head.",
     ),
     "uds": (
         "\u2211 S1 clip(S2 / S1, 0, 1) / \u2211 S1 over layers with S1 > tau",
-        "Unlearning depth: what full loses with the unlearned model's states (S2), as a share of what it loses with "
-        "retain's (S1).",
+        "Unlearning depth: what full loses with the unlearned model's states patched in (S2), as a share of what it "
+        "loses with retain's (S1).",
     ),
 }
-"""Formula and meaning by metric; a name may go on (`s_mia_loss` also tells of the other three)."""
+"""Formula and meaning by metric."""
 
 _ALSO = {"s_mia_zlib": "s_mia_loss", "s_mia_min_k": "s_mia_loss", "s_mia_min_kpp": "s_mia_loss"}
 
 
+def definition(metric: str) -> tuple[str, str] | None:
+    """Return formula and meaning of a metric; None for one that is not ours.
+
+    >>> definition("s_mia_zlib")[0] == definition("s_mia_loss")[0], definition("mine")
+    (True, None)
+    """
+    name = "fisher_masked" if metric.startswith("fisher_masked_0.") else _ALSO.get(metric, metric)
+    return DEFINITIONS.get(name)
+
+
 _METHODS = {
     "altpo": "AltPO",
+    "ceu": "CEU",
+    "dpo": "DPO",
+    "ga": "GradAscent",
+    "gradascent": "GradAscent",
+    "gradascenttrainer": "GradAscent",
     "graddiff": "GradDiff",
     "idkdpo": "IdkDPO",
     "idknll": "IdkNLL",
+    "kl": "KL",
     "npo": "NPO",
+    "pdu": "PDU",
     "rmu": "RMU",
+    "satimp": "SatImp",
     "simnpo": "SimNPO",
     "undial": "UNDIAL",
+    "wga": "WGA",
 }
+"""Our methods, the UDS paper's and the trainers of Open-Unlearning."""
 
 
 def method_name(method: str) -> str:
-    """How a method is written; one that is not known as it stands.
+    """Write a method's name as its authors do; an unknown one as it is.
 
-    >>> method_name("simnpo"), method_name("mine")
-    ('SimNPO', 'mine')
+    >>> method_name("simnpo"), method_name("GradAscent"), method_name("mine")
+    ('SimNPO', 'GradAscent', 'mine')
     """
-    return _METHODS.get(str(method), str(method))
+    return _METHODS.get(str(method).lower().replace("_", ""), str(method))
 
 
 class Source(NamedTuple):
-    """A publication."""
+    """A publication: authors, year and title; its address, empty if only in print."""
 
     text: str
-    """Authors, year, title."""
-
     url: str
-    """Where it is; empty if only in print."""
 
 
 _PAPERS = {
@@ -182,42 +194,28 @@ _PAPERS = {
 }
 
 
-def definition(metric: str) -> tuple[str, str] | None:
-    """Formula and meaning of a metric; None for one that is not ours.
-
-    >>> definition("s_mia_zlib")[0] == definition("s_mia_loss")[0], definition("mine")
-    (True, None)
-    """
-    name = _ALSO.get(metric, metric)
-    return DEFINITIONS.get(name) or next(
-        (found for key, found in DEFINITIONS.items() if name.startswith(f"{key}_0.")), None
-    )
-
-
 def sources(metrics: Iterable[str], methods: Iterable[str]) -> list[Source]:
-    """The publications behind what is on the page, the UDS paper first."""
+    """Return the publications behind what is on the page, the UDS paper first."""
     named, used = [str(name) for name in metrics], {str(method).lower() for method in methods}
     wanted = ["uds", "open_unlearning"]
     if named or used & {"graddiff", "idknll", "idkdpo"}:
         wanted.append("tofu")
     for key in ("es", "em", "rouge", "mia_loss", "mia_zlib", "mia_min_k", "mia_min_kpp", "cka", "logit_lens"):
         wanted += [key] if any(name in (key, f"s_{key}") for name in named) else []
-    wanted += ["s_mia"] if any(name.startswith("s_mia") for name in named) else []
-    wanted += ["fisher"] if any(name.startswith("fisher") for name in named) else []
+    for key in ("s_mia", "fisher"):
+        wanted += [key] if any(name.startswith(key) for name in named) else []
     wanted += [key for key in ("npo", "simnpo", "altpo", "rmu", "undial") if key in used]
     return [_PAPERS[key] for key in (*wanted, *(["hanley", "delong", "holm"] if named else []))]
 
 
-# What the numbers of a dashboard say, and what to know before quoting them: sentences made from the tables.
-
 FULL_FILTER = "utility+threshold"
-"""The setting of the paper: models that are useful and that the metric calls unlearned."""
+"""The paper's filter: models that are useful and that the metric calls unlearned."""
 
 _NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 
 
 def count(n: float, thing: str) -> str:
-    """A number of things in words.
+    """Write a number of things, small ones in words.
 
     >>> count(1, "metric"), count(12, "model")
     ('one metric', '12 models')
@@ -226,144 +224,150 @@ def count(n: float, thing: str) -> str:
     return f"{word} {thing}" + ("" if n == 1 else "s")
 
 
+def metric_label(name: str) -> str:
+    """Return the label of a metric of ours, else its name."""
+    return METRICS[name].label if name in METRICS else name
+
+
 def labels(metrics: pd.DataFrame) -> dict[str, str]:
-    """Name to label, for sentences."""
-    if "label" not in metrics.columns:
-        return {str(name): str(name) for name in metrics["metric"]}
+    """Return the label of each metric of a table, where there is none its name."""
+    column = metrics["label"] if "label" in metrics.columns else [None] * len(metrics)
     return {
-        str(name): str(label) if isinstance(label, str) else str(name)
-        for name, label in zip(metrics["metric"], metrics["label"], strict=True)
+        str(name): label if isinstance(label, str) else str(name)
+        for name, label in zip(metrics["metric"], column, strict=True)
     }
 
 
+def default_title(tables: Tables) -> str:
+    """Ask what the tables can answer: without pools and perturbations no metric is judged."""
+    questions = ["which metric can be trusted"] if len(tables.metrics) else []
+    questions += ["which method forgets"] if len(tables.models) else []
+    asked = ", ".join(questions) or "what is there"
+    return f"{asked[:1].upper()}{asked[1:]}?"
+
+
 def judged(tables: Tables, setting: str, models: str = "own") -> pd.DataFrame:
-    """F, Q, R, Rob and Overall with places at one filter setting, metrics that stand for a family only."""
+    """Return F, Q, R, Rob and Overall with places at one filter setting, one metric per family."""
     import pandas as pd
 
-    main = tables.metrics[tables.metrics["metric"] == tables.metrics["family"]]
     rows = tables.robust[(tables.robust["filter"] == setting) & (tables.robust["models"] == models)]
-    if not len(main) or not len(rows):
+    if not len(tables.main) or not len(rows):
         return pd.DataFrame(columns=list(meta.SUMMARY))
-    return meta.summary(main, rows)
+    return meta.summary(tables.main, rows)
 
 
 def findings(tables: Tables) -> list[str]:
-    """The summary of the page, a few sentences."""
+    """Return the summary of the page, a few sentences."""
     return [*_of_metrics(tables), *_of_methods(tables)]
 
 
 def _of_metrics(tables: Tables) -> Iterator[str]:
-    called = labels(tables.metrics)
+    label = labels(tables.metrics)
     settings = list(dict.fromkeys(tables.robust["filter"]))
     first = FULL_FILTER if FULL_FILTER in settings else (settings or [""])[-1]
     table = judged(tables, first)
     if len(table) and table["overall"].notna().any():
         top = table.loc[table["overall"].idxmax()]
-        places = [name for name in ("auc", "rob") if top[f"rank_{name}"] == 1]
-        both = ", and is first in both" if len(places) == 2 else ""
+        both = ", and is first in both" if top["rank_auc"] == top["rank_rob"] == 1 else ""
+        share = "" if math.isnan(top["p_first"]) else f", and in {100 * top['p_first']:.0f} % of resamples"
         yield (
-            f"{called[top['metric']]} has the highest Overall, {top['overall']:.3f} (F {top['auc']:.3f}, Rob "
-            f"{top['rob']:.3f}{both}){_first_share(top['p_first'])}."
+            f"{label[top['metric']]} has the highest Overall, {top['overall']:.3f} (F {top['auc']:.3f}, Rob "
+            f"{top['rob']:.3f}{both}){share}."
         )
-        q, r = table["q"].mean(), table["r"].mean()
-        low = int((table["r"] < 0.5).sum())
-        yield (
-            f"Metrics are less robust to relearning than to quantisation: mean Q {q:.2f}, mean R {r:.2f}; "
-            f"{low} of {len(table)} metrics have R below 0.5."
-            if r < q
-            else f"Metrics are less robust to quantisation than to relearning: mean Q {q:.2f}, mean R {r:.2f}."
-        )
-        yield from _of_filters(tables, top["metric"], first, settings, called)
+        q, r, low = table["q"].mean(), table["r"].mean(), int((table["r"] < 0.5).sum())
+        if r < q:
+            yield (
+                f"Metrics are less robust to relearning than to quantisation: mean Q {q:.2f}, mean R {r:.2f}; "
+                f"{low} of {len(table)} metrics have R below 0.5."
+            )
+        else:
+            yield f"Metrics are less robust to quantisation than to relearning: mean Q {q:.2f}, mean R {r:.2f}."
+        yield from _of_filters(tables, top["metric"], first, settings, label)
     elif tables.metrics["auc"].notna().any():
-        ordered = tables.metrics.sort_values("auc", ascending=False)
-        yield f"{called[ordered['metric'].iloc[0]]} has the highest F, {ordered['auc'].iloc[0]:.3f}."
-
-
-def _first_share(share: float) -> str:
-    """How sure the first place is; nothing where that was not computed.
-
-    >>> _first_share(0.72), _first_share(float("nan"))
-    (', and in 72 % of resamples', '')
-    """
-    return "" if math.isnan(share) else f", and in {100 * share:.0f} % of resamples"
+        top = tables.metrics.loc[tables.metrics["auc"].idxmax()]
+        yield f"{label[top['metric']]} has the highest F, {top['auc']:.3f}."
 
 
 def _of_filters(
-    tables: Tables, metric: str, first: str, settings: list[str], called: dict[str, str]
+    tables: Tables, metric: str, first: str, settings: list[str], label: dict[str, str]
 ) -> Iterator[str]:
     words = {"utility": "the utility filter alone", "none": "no filter", "threshold": "the threshold alone"}
-    told = []
+    others = []
     for setting in settings:
         table = judged(tables, setting)
-        own = table[table["metric"] == metric]
-        if setting == first or not len(own) or not own["rank_rob"].iloc[0] > 1:
+        row = table[table["metric"] == metric]
+        if setting == first or not len(row) or not row["rank_rob"].iloc[0] > 1:
             continue
         best = table.loc[table["rob"].idxmax()]
-        told.append(
-            f"with {words[setting]} it is number {own['rank_rob'].iloc[0]:.0f} ({own['rob'].iloc[0]:.3f}; first is "
-            f"{called[best['metric']]}, {best['rob']:.3f})"
+        others.append(
+            f"with {words[setting]} it is number {row['rank_rob'].iloc[0]:.0f} ({row['rob'].iloc[0]:.3f}; first is "
+            f"{label[best['metric']]}, {best['rob']:.3f})"
         )
-    if told:
-        yield f"Its place in robustness depends on the filter: {', '.join(told)}."
+    if others:
+        yield f"Its place in robustness depends on the filter: {', '.join(others)}."
 
 
 def _of_methods(tables: Tables) -> Iterator[str]:
     if not tables.ranked:
         return
-    found = _ranked(tables, tables.select_by)
-    top = found.iloc[0]
+    by = tables.options.select_by
+    ranking = _ranking(tables, by)
+    top = ranking.iloc[0]
     if math.isnan(top["score_with"]):
         return
     moved = [
         f"{method_name(row['method'])} {row['rank_without']:.0f} to {row['rank_with']:.0f}"
-        for row in found.to_dict("records")
+        for row in ranking.to_dict("records")
         if row["rank_without"] != row["rank_with"] and not math.isnan(row["score_with"])
     ]
     yield (
-        f"{method_name(top['method'])} ranks first of {len(found)} methods with depth in the score, "
+        f"{method_name(top['method'])} ranks first of {len(ranking)} methods with depth in the score, "
         f"{top['score_with']:.3f}."
         + (f" Depth changes places: {', '.join(moved)}." if moved else " Depth changes no place.")
     )
-    other = _ranked(tables, "with" if tables.select_by == "without" else "without")
-    pairs = dict(zip(other["method"], other["rank_with"], strict=True))
+    other = _ranking(tables, "with" if by == "without" else "without")
+    places = dict(zip(other["method"], other["rank_with"], strict=True))
     differ = [
-        f"{method_name(row['method'])} would be number {pairs[row['method']]:.0f}"
-        for row in found.to_dict("records")
-        if pairs[row["method"]] != row["rank_with"] and not math.isnan(row["rank_with"])
+        f"{method_name(row['method'])} would be number {places[row['method']]:.0f}"
+        for row in ranking.to_dict("records")
+        if places[row["method"]] != row["rank_with"] and not math.isnan(row["rank_with"])
     ]
     if differ:
-        rule = "with depth" if tables.select_by == "without" else "without depth"
+        rule = "with depth" if by == "without" else "without depth"
         yield f"With the configuration chosen by the score {rule} instead, {'; '.join(differ)}."
 
 
+def _ranking(tables: Tables, by: View) -> pd.DataFrame:
+    options = tables.options
+    return meta.rank(tables.models, select_by=by, min_utility=options.min_utility, parts=options.parts)
+
+
 def cautions(tables: Tables) -> list[str]:
-    """What to know before quoting a number of the page."""
+    """Return what to know before quoting a number of the page."""
     return [
         *tables.gaps,
         *_same_variants(tables),
         *_open_order(tables),
         *_few_models(tables),
         *_ties(tables),
-        *_given(tables),
+        *_published(tables),
     ]
 
 
 def _same_variants(tables: Tables) -> Iterator[str]:
-    """For which models the intervals of F hold."""
     metrics = tables.metrics
     if "new_variants_low" not in metrics.columns or not metrics["new_variants_low"].notna().any():
         return
     top = metrics.loc[metrics["auc"].idxmax()]
     yield (
-        "The intervals of F hold for more models of the variants in the pools only. With variants as clusters, for new "
-        f"ones, that of {labels(metrics)[str(top['metric'])]} goes from {top['new_variants_low']:.2f} to "
-        f"{top['new_variants_high']:.2f}; each metric's row opens to its own."
+        "The intervals of F hold for more models of the variants in the pools only. For new variants (variants as "
+        f"clusters) that of {labels(metrics)[str(top['metric'])]} is {top['new_variants_low']:.2f} to "
+        f"{top['new_variants_high']:.2f}; each metric's row opens to its interval."
     )
 
 
 def _open_order(tables: Tables) -> Iterator[str]:
-    metrics, called = tables.metrics, labels(tables.metrics)
-    main = metrics[metrics["metric"] == metrics["family"]] if len(metrics) else metrics
+    main, label = tables.main, labels(tables.metrics)
     if len(main) < 2 or main["auc"].notna().sum() < 2:
         return
     if tables.pairs is not None:
@@ -371,13 +375,13 @@ def _open_order(tables: Tables) -> Iterator[str]:
         decided = int((tested["p_holm"] < 0.05).sum())
         yield (
             f"{count(decided, 'difference').capitalize()} in F of {len(tested)} tested "
-            f"{'is' if decided == 1 else 'are'} decided (Holm-adjusted p below 0.05); the order of the others is open."
+            f"{'is' if decided == 1 else 'are'} significant (Holm-adjusted p < 0.05); the order of the others is open."
         )
         return
     top = main.sort_values("auc", ascending=False).iloc[:2].to_dict("records")
     if top[1]["high"] > top[0]["low"]:
         one, other = (
-            f"{called[row['metric']]} {row['auc']:.3f} ({row['low']:.3f} to {row['high']:.3f})" for row in top
+            f"{label[row['metric']]} {row['auc']:.3f} ({row['low']:.3f} to {row['high']:.3f})" for row in top
         )
         yield (
             f"The intervals of the two highest F overlap: {one}, {other}. A paired test needs the values of the pool "
@@ -387,12 +391,11 @@ def _open_order(tables: Tables) -> Iterator[str]:
 
 def _few_models(tables: Tables) -> Iterator[str]:
     rows = tables.robust[(tables.robust["filter"] == FULL_FILTER) & (tables.robust["models"] == "own")]
-    few = rows[rows["n"] < 20].sort_values("n")
+    few, label = rows[rows["n"] < 20].sort_values("n"), labels(tables.metrics)
     if len(few):
-        called = labels(tables.metrics)
-        told = ", ".join(f"{called.get(r.metric, r.metric)} {r.n:.0f}" for r in few.head(6).itertuples())
+        named = ", ".join(f"{label.get(r.metric, r.metric)} {r.n:.0f}" for r in few.head(6).itertuples())
         yield (
-            f"With both filters each metric is judged on other models, some on few: {told}"
+            f"With both filters each metric is judged on different models, some on few: {named}"
             + (f" and {len(few) - 6} more below 20." if len(few) > 6 else ".")
         )
     if "caution" in rows.columns:
@@ -403,37 +406,26 @@ def _few_models(tables: Tables) -> Iterator[str]:
 def _ties(tables: Tables) -> Iterator[str]:
     if not tables.ranked:
         return
-    found = _ranked(tables, tables.select_by)
-    for row in found[found["n_tied"] > 1].to_dict("records"):
+    ranking = _ranking(tables, tables.options.select_by)
+    for row in ranking[ranking["n_tied"] > 1].to_dict("records"):
         yield (
             f"{method_name(row['method'])}: {row['reason']}; its {row['n_tied']:.0f} configurations cannot be told "
             "apart."
         )
     scores = tables.models["score_with"]
-    zero = int((scores == 0).sum())
-    if zero:
-        yield f"{zero} of {len(scores)} scores are exactly 0, because a harmonic mean is 0 as soon as one part is."
-    missing = int(scores.isna().sum())
-    if missing:
-        yield f"{count(missing, 'model')} without a score: a part has no value, which its row tells."
+    if zero := int((scores == 0).sum()):
+        yield f"{zero} of {len(scores)} scores are exactly 0: a harmonic mean is 0 as soon as one part is."
+    if missing := int(scores.isna().sum()):
+        yield f"{count(missing, 'model')} without a score: a part has no value; the model's row says which."
 
 
-def _given(tables: Tables) -> Iterator[str]:
+def _published(tables: Tables) -> Iterator[str]:
     if tables.published:
         yield (
             "R compares with the shift of one relearned retain, the same number for all models. Its interval is not "
             "published; where it is near 0, R is small whatever a model does."
         )
         yield (
-            "The intervals of F are from the sizes of the pools alone (Hanley and McNeil). Epochs of one run are no "
-            "independent models, so that the true ones are wider."
+            "The intervals of F are from the sizes of the pools alone (Hanley and McNeil). Epochs of one run are not "
+            "independent models, so the true intervals are wider."
         )
-
-
-def _ranked(tables: Tables, by: View) -> pd.DataFrame:
-    return meta.rank(
-        tables.models,
-        select_by=by,
-        min_utility=tables.min_utility,
-        parts=tables.parts,
-    )

@@ -1,8 +1,9 @@
-"""What goes into the page besides markup: JSON that cannot end its script element, numbers, and hashes of scripts."""
+"""From a template, its scripts and its numbers to a page that opens offline: embedding, hashes, policy."""
 
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
 import json
 from collections.abc import Sequence
@@ -14,14 +15,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from jinja2 import Template
+    from jinja2 import Environment, Template
 
-
-_UNSAFE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
+_PAGE = Path(__file__).parent / "page"
 
 
 def safe_json(value: Any) -> str:
-    r"""JSON for a script element: pure ASCII, and no letter that HTML could read as markup.
+    r"""Write JSON for a script element: ASCII, and no letter that HTML could read as markup.
 
     Args:
         value: Strict JSON (no NaN; see `uds_lens._storage.plain`).
@@ -34,13 +34,11 @@ def safe_json(value: Any) -> str:
         '{"question":"\\u003c/script\\u003e"}'
     """
     text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
-    for letter, code in _UNSAFE.items():
-        text = text.replace(letter, code)
-    return text
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def floats(values: Float[Tensor, "..."]) -> str:
-    """Numbers as little-endian float32 in base64; NaN stays NaN.
+    """Write numbers as little-endian float32 in base64; NaN stays NaN.
 
     >>> import torch
     >>> floats(torch.tensor([1.0]))
@@ -50,17 +48,16 @@ def floats(values: Float[Tensor, "..."]) -> str:
 
 
 def deltas(values: Float[Tensor, "example layer"], tau: float | int) -> str:
-    """`floats` that stay on the side of `tau` where they were, so that the page finds the same KE layers."""
-    exact = values.numpy()
+    """Write `floats` that stay on their side of `tau`, so that the page has the same KE layers."""
+    exact, limit = values.numpy(), np.float32(tau)
     near = exact.astype("<f4")
-    limit = np.float32(tau)
     near = np.where((exact > tau) & (near <= limit), np.nextafter(limit, np.float32(np.inf)), near)
     near = np.where((exact <= tau) & (near > limit), limit, near)
     return base64.b64encode(near.astype("<f4").tobytes()).decode("ascii")
 
 
 def script_hash(text: str) -> str:
-    """Source expression of an inline script for a content security policy.
+    """Return the source expression of an inline script for a content security policy.
 
     >>> script_hash("")
     "'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU='"
@@ -69,20 +66,15 @@ def script_hash(text: str) -> str:
     return f"'sha256-{digest}'"
 
 
-# From a template, its scripts and its numbers to a page that opens offline and asks no network.
-
-_PAGE = Path(__file__).parent / "page"
-
-
 def fill(
     name: str, *, scripts: Sequence[str], styles: Sequence[str], data: Any, context: dict[str, Any]
 ) -> str:
-    """A page with plotly, scripts, styles and numbers inside.
+    """Fill a template with plotly, scripts, styles and numbers.
 
     Args:
         name: The template, a file in `page/`.
-        scripts: Files there that make up the one script of the page, in this order.
-        styles: Files there that make up its style sheet.
+        scripts: Files there, joined in this order into the one script of the page.
+        styles: Files there, joined into its style sheet.
         data: Strict JSON values for the scripts.
         context: Names in the template; texts are escaped.
     """
@@ -92,9 +84,14 @@ def fill(
     from uds_lens import __version__
 
     library, script = get_plotlyjs(), _joined(scripts)
+    # only our scripts run, and nothing is loaded: the second lock behind the escaping of texts
+    policy = (
+        f"default-src 'none'; script-src {script_hash(library)} {script_hash(script)}; style-src 'unsafe-inline'; "
+        "img-src data: blob:; base-uri 'none'; form-action 'none'"
+    )
     return template(name).render(
         version=__version__,
-        policy=_policy(library, script),
+        policy=policy,
         style=Markup(_joined(styles)),
         library=Markup(library),
         script=Markup(script),
@@ -104,7 +101,12 @@ def fill(
 
 
 def template(name: str) -> Template:
-    """A template of `page/`: texts are escaped, and a name it does not get is an error."""
+    """Return a template of `page/`: texts are escaped, and an undefined name is an error."""
+    return _environment().get_template(name)
+
+
+@functools.cache
+def _environment() -> Environment:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     return Environment(
@@ -113,17 +115,8 @@ def template(name: str) -> Template:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-    ).get_template(name)
+    )
 
 
 def _joined(names: Sequence[str]) -> str:
     return "\n".join((_PAGE / name).read_text(encoding="utf-8") for name in names)
-
-
-def _policy(*scripts: str) -> str:
-    """Only our own scripts run, and nothing is loaded: the second lock behind the escaping of texts."""
-    hashes = " ".join(map(script_hash, scripts))
-    return (
-        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:; "
-        "base-uri 'none'; form-action 'none'"
-    )

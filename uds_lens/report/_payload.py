@@ -1,7 +1,8 @@
-"""The numbers and texts that the page's script works with. What several audits share is there once."""
+"""Numbers and texts that the script of a report works with; what several audits share is there once."""
 
 from __future__ import annotations
 
+import html
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -13,21 +14,25 @@ from jaxtyping import Float
 from torch import Tensor
 
 from uds_lens import plots
+from uds_lens._progress import progress
 from uds_lens._storage import plain
 from uds_lens.elicitation import ElicitationResults
 from uds_lens.errors import ConfigError
 from uds_lens.metrics import LensComparison, MetricResults, MetricValue
-from uds_lens.plots._examples import row_order
+from uds_lens.plots._examples import erased_words, row_order
 from uds_lens.plots._models import by_score
-from uds_lens.plots._style import LIGHT, number, recolouring
+from uds_lens.plots._style import LIGHT, SUBTITLE_HEIGHT, TITLE_HEIGHT, number, recolouring
 from uds_lens.report._page import deltas, floats
 from uds_lens.results import DepthAudit, site_groups
 
 if TYPE_CHECKING:
     import pandas as pd
 
+LEVEL = 0.05
+"""Adjusted p-value below which a difference is called significant."""
 
-# Metrics handed to a report: matched to its audits, as a table and beside the depth.
+
+# Other metrics, matched to the audits by the weights of their models.
 
 MetricSources: TypeAlias = MetricResults | Mapping[str, MetricResults] | Sequence[MetricResults]
 """Results of one model or of several, in any order."""
@@ -41,25 +46,30 @@ _GROUPS = {
     "memorization": "Memorization",
     "generation": "Generation",
     "membership": "Membership",
-    "representation": "Inside the model",
-    "custom": "Your own",
+    "representation": "Representation",
+    "custom": "Custom",
+}
+_DIRECTIONS = {
+    "knowledge": "higher: still known",
+    "erasure": "higher: erased",
+    "utility": "higher: better",
 }
 _SCORES = {"full": 0.0, "retain": 1.0}
 
 
 class Measured(NamedTuple):
-    """What was measured beside depth."""
+    """Metrics beside depth."""
 
     values: Mapping[str, Mapping[str, MetricValue]]
-    """Metrics by name of the audit; `full` and `retain` of the audits under their roles, where they are no audits."""
+    """By name of the audit; `full` and `retain` under their roles, where they are no audits."""
     roles: tuple[str, ...]
     """Those of `values` that are no audits."""
     warnings: Mapping[str, tuple[str, ...]]
-    """What to know before quoting them, by the same names."""
+    """By the same names."""
 
 
 def measured(audits: Mapping[str, DepthAudit], metrics: MetricSources) -> Measured | None:
-    """The results by audit, found by the weights of the models; None without any.
+    """Match results to audits; None without any.
 
     Raises:
         ConfigError: Results of a model that is none of the page's, or something that is no result.
@@ -72,118 +82,88 @@ def measured(audits: Mapping[str, DepthAudit], metrics: MetricSources) -> Measur
             warnings[name] = tuple(dict.fromkeys((*warnings.get(name, ()), *source.warnings)))
     if not values:
         return None
-    names = [*audits, *(role for role in _SCORES if role not in audits)]
-    return Measured(
-        {name: values[name] for name in names if name in values},
-        tuple(name for name in values if name not in audits),
-        warnings,
-    )
+    names = [name for name in (*audits, *(role for role in _SCORES if role not in audits)) if name in values]
+    roles = tuple(name for name in values if name not in audits)
+    return Measured({name: values[name] for name in names}, roles, warnings)
 
 
 def metric_sources(metrics: MetricSources) -> list[MetricResults]:
-    """The results one by one."""
+    """Return the results one by one."""
     if isinstance(metrics, MetricResults):
         return [metrics]
-    found = list(metrics.values() if isinstance(metrics, Mapping) else metrics)
-    if not all(isinstance(source, MetricResults) for source in found):
+    sources = list(metrics.values() if isinstance(metrics, Mapping) else metrics)
+    if not all(isinstance(source, MetricResults) for source in sources):
         raise ConfigError(
             "metrics of a report are MetricResults (of metrics.evaluate, or MetricResults.load); got something else."
         )
-    return found
+    return sources
 
 
 def _owners(audits: Mapping[str, DepthAudit], source: MetricResults) -> list[str]:
-    """The audits of the model that was measured; else the role it has in all of them."""
-    own = source.models["model"].fingerprint
-    names = [name for name, audit in audits.items() if audit.models["unlearned"].fingerprint == own]
+    """Return the audits of the model that was measured; else the role it has in all of them."""
+    weights = source.models["model"].fingerprint
+    names = [name for name, audit in audits.items() if audit.models["unlearned"].fingerprint == weights]
     roles = [
-        role for role in _SCORES if {audit.models[role].fingerprint for audit in audits.values()} == {own}
+        role
+        for role in _SCORES
+        if role not in audits and {audit.models[role].fingerprint for audit in audits.values()} == {weights}
     ]
-    free = [role for role in roles if role not in audits]
-    if not names and not free:
+    if not names and not roles:
         raise ConfigError(
             f"the metrics of {source.models['model'].name!r} belong to none of the audits on the page: expected "
             "results of one of their models (the weights are compared, not the names)."
         )
-    return names or free
+    return names or roles
 
 
-def usefulness(found: Measured) -> str | None:
+def utility_metric(metrics: Measured | None) -> str | None:
     """Choose the utility metric: the first that all models have, else the first that any has."""
+    if metrics is None:
+        return None
+    models = metrics.values.values()
     for enough in (all, any):
         for name in UTILITIES:
-            if enough(name in own and not math.isnan(own[name].value) for own in found.values.values()):
+            if enough(name in values and not math.isnan(values[name].value) for values in models):
                 return name
     return None
 
 
-def depth_frame(audits: Mapping[str, DepthAudit], found: Measured) -> tuple[pd.DataFrame, str] | None:
-    """`model`, `uds`, `uds_low`, `uds_high` and `utility` of the models, and what utility is; None without any."""
-    import pandas as pd
-
-    name = usefulness(found)
-    if name is None:
-        return None
-    rows = []
-    for model, own in found.values.items():
-        audit = audits.get(model)
-        uds = _SCORES[model] if audit is None else audit.uds
-        low, high = (math.nan, math.nan) if audit is None else audit.uds_interval
-        value = own[name].value if name in own else math.nan
-        rows.append({"model": model, "uds": uds, "uds_low": low, "uds_high": high, "utility": value})
-    label = next(own[name].label for own in found.values.values() if name in own)
-    return pd.DataFrame(rows), f"{label}, higher is better"
-
-
 def metrics_table(
-    audits: Mapping[str, DepthAudit], found: Measured, order: Sequence[str], references: Sequence[str]
+    audits: Mapping[str, DepthAudit], metrics: Measured, order: Sequence[str], references: Sequence[str]
 ) -> dict[str, Any]:
-    """Words of the section: a row per metric, a column per model in `order`, references that are no audits last."""
+    """Return the texts of the section: a row per metric, a column per model in `order`, roles last."""
     places = {name: place for place, name in enumerate(audits)}
-    names = [name for name in (*order, *found.roles) if name in found.values]
-    columns = [
-        {"name": name, "index": places.get(name), "reference": name in references or name in found.roles}
-        for name in names
-    ]
-    every: dict[str, MetricValue] = {}
+    names = [name for name in (*order, *metrics.roles) if name in metrics.values]
+    first: dict[str, MetricValue] = {}
+    warnings: dict[str, list[str]] = {}
     for name in names:
-        every |= {key: value for key, value in found.values[name].items() if key not in every}
-    groups = [
-        {
-            "label": label,
-            "rows": [
-                _row(value, [found.values[name].get(key) for name in names])
-                for key, value in every.items()
-                if value.group == group
-            ],
-        }
-        for group, label in _GROUPS.items()
-    ]
-    told: dict[str, list[str]] = {}
-    for name in names:
-        for sentence in found.warnings.get(name, ()):
-            told.setdefault(sentence, []).append(name)
+        for key, value in metrics.values[name].items():
+            first.setdefault(key, value)
+        for sentence in metrics.warnings.get(name, ()):
+            warnings.setdefault(sentence, []).append(name)
+    groups = []
+    for group, label in _GROUPS.items():
+        rows = [
+            {
+                "label": value.label,
+                "meaning": f"0 {value.zero}, 1 {value.one}; {_DIRECTIONS[value.direction]}",
+                "cells": [_cell(metrics.values[name].get(key)) for name in names],
+            }
+            for key, value in first.items()
+            if value.group == group
+        ]
+        groups += [{"label": label, "rows": rows}] if rows else []
     return {
-        "columns": columns,
-        "groups": [group for group in groups if group["rows"]],
-        "warnings": [
-            {"text": text, "names": who if len(who) < len(names) else []} for text, who in told.items()
+        "columns": [
+            {"name": name, "index": places.get(name), "reference": name in references or name not in places}
+            for name in names
         ],
-        "without": [name for name in order if name not in found.values],
-        "scatter": usefulness(found) is not None,
-    }
-
-
-def _row(metric: MetricValue, values: Sequence[MetricValue | None]) -> dict[str, Any]:
-    arrow = {
-        "knowledge": "higher: still known",
-        "erasure": "higher: erased",
-        "utility": "higher: better",
-    }
-    return {
-        "label": metric.label,
-        "meaning": f"0 {metric.zero}, 1 {metric.one}; {arrow[metric.direction]}",
-        "cells": [_cell(value) for value in values],
+        "groups": groups,
+        "warnings": [
+            {"text": text, "names": who if len(who) < len(names) else []} for text, who in warnings.items()
+        ],
+        "without": [name for name in order if name not in metrics.values],
+        "scatter": utility_metric(metrics) is not None,
     }
 
 
@@ -193,153 +173,126 @@ def _cell(metric: MetricValue | None) -> dict[str, str]:
     if math.isnan(metric.value):
         return {"text": "NaN", "title": metric.reason or "undefined"}
     low, high = metric.interval
-    told = "" if math.isnan(low) else f"95 % interval {low:.3f} to {high:.3f}"
-    return {"text": f"{metric.value:.3f}", "title": told}
+    interval = "" if math.isnan(low) else f"95 % interval {low:.3f} to {high:.3f}"
+    return {"text": f"{metric.value:.3f}", "title": interval}
 
 
-# The figures of the page, as plain JSON in the light palette; the page recolours them for dark
-# surroundings.
-
-PER_MODEL = ("layers", "examples", "types", "length", "tau", "clip", "control")
-"""Figures that exist once per model."""
+# Figures as plain JSON in the light palette; the page recolours them for dark surroundings.
 
 
-def model_figures(audit: DepthAudit) -> dict[str, Any]:
-    """The figures of one audit by name."""
-    examples, layers = audit.examples_frame(), audit.layers_frame()
-    return {
-        "layers": plain_figure(plots.layer_profile(layers, title=None)),
-        "examples": plain_figure(plots.uds_distribution(examples, title=None)),
-        "types": plain_figure(plots.type_bars(audit.types_frame(), title=None))
-        if examples["type"].notna().any()
-        else None,
-        "length": plain_figure(plots.length_scatter(examples, title=None)),
-        "tau": plain_figure(plots.tau_curve(audit.tau_sweep(), tau=audit.config.tau, title=None)),
-        "clip": plain_figure(plots.clip_bars(layers, title=None)),
-        "control": None
-        if audit.control is None
-        else plain_figure(plots.forget_and_kept(audit.control_layers_frame(), title=None)),
-    }
-
-
-def shared_figures(
-    audits: Mapping[str, DepthAudit],
-    pairs: pd.DataFrame | None = None,
-    *,
-    references: Sequence[str] = (),
-    metrics: Measured | None = None,
-) -> dict[str, Any]:
-    """Figures of all audits together, and patterns whose numbers the page fills in."""
-    first = next(iter(audits.values()))
-    return {
-        "compare": plain_figure(
-            plots.compare_layers(
-                {name: a.layers_frame() for name, a in audits.items()},
-                chosen=next((name for name in audits if name not in references), None),
-                references=references,
-                title=None,
-            )
-        ),
-        "differences": None if pairs is None else _differences(pairs, references),
-        "useful": None if metrics is None else _useful(audits, metrics, references),
-        "heatmap": _heatmap_pattern(),
-        **{
-            f"components{place}": _components(sites)
-            for place, sites in enumerate(site_groups(audits.values()))
-        },
-        "example": _example_pattern(first),
-        "lens": _lens_pattern(first),
-        "template": jsonable(plots.template("light")),
-    }
-
-
-def _differences(pairs: pd.DataFrame, references: Sequence[str]) -> Any:
-    """The matrix, and which of its rows are references."""
-    figure = plain_figure(plots.audit_differences(pairs, title=None))
-    figure["layout"]["meta"] = {
-        "references": [place for place, name in enumerate(by_score(pairs, "uds")) if name in references]
-    }
-    return figure
-
-
-def _useful(audits: Mapping[str, DepthAudit], metrics: Measured, references: Sequence[str]) -> Any:
-    """Depth against utility; each mark says which model it is."""
-    found = depth_frame(audits, metrics)
-    if found is None:
-        return None
-    frame, label = found
-    figure = plots.depth_utility(frame, label=label, references=[*references, *metrics.roles], title=None)
-    drawn = frame.dropna(subset=["uds", "utility"])["model"]
-    places = {name: place for place, name in enumerate(audits)}
-    for name, trace in zip(drawn, (trace for trace in figure.data if trace.meta), strict=True):
-        trace.meta = {"place": places.get(name, -1), "reference": name not in places or name in references}
-    return plain_figure(figure)
-
-
-def cluster_order(audit: DepthAudit) -> list[int]:
-    """Examples with similar LER next to each other."""
-    order = row_order(audit.ler.numpy(), audit.uds_per_example.numpy(), "cluster")
-    return [int(index) for index in order]
-
-
-def _heatmap_pattern() -> Any:
-    import pandas as pd
-
-    long = pd.DataFrame({"layer": [0], "s1_delta": [1.0], "s2_delta": [0.0], "ler": [0.0]})
-    examples = pd.DataFrame({"example_id": [""], "question": [""], "entity": [""], "uds": [0.0]})
-    pattern = plain_figure(plots.ler_heatmap(long, examples, title=None))
-    for key in ("x", "z", "text", "customdata"):
-        pattern["data"][0].pop(key)
-    return pattern
-
-
-def _components(sites: Mapping[str, DepthAudit]) -> Any:
-    return plain_figure(
-        plots.component_profile({site: audit.layers_frame() for site, audit in sites.items()}, title=None)
-    )
-
-
-def _example_pattern(audit: DepthAudit) -> Any:
-    import pandas as pd
-
-    zeros = np.zeros(max(audit.n_layers, 1))
-    layers = pd.DataFrame(
-        {"layer": np.arange(len(zeros)), "s1_delta": zeros, "s2_delta": zeros, "ler": zeros}
-    )
-    return plain_figure(plots.example_profile(layers, tau=audit.config.tau, title=None))
-
-
-def _lens_pattern(audit: DepthAudit) -> Any:
-    """Its headings say `undefined` where the page puts the scores."""
-    import pandas as pd
-
-    columns = [f"{view}_{part}" for view in ("uds", "lens") for part in ("s1_delta", "s2_delta", "ler")]
-    layers = pd.DataFrame({"layer": [0], **{name: [np.nan] for name in columns}})
-    return plain_figure(plots.lens_against_uds(layers, tau=audit.config.tau, title=None))
-
-
-def plain_figure(figure: Any) -> Any:
-    """A figure as JSON values, without the template that all share."""
-    found = jsonable(figure)
-    found["layout"].pop("template", None)
-    return found
+def plain_figure(figure: Any) -> dict[str, Any]:
+    """Return a figure as JSON values without template and heading, which the page has, and the heading as text."""
+    spec = jsonable(figure)
+    layout = spec["layout"]
+    layout.pop("template", None)
+    title = layout.pop("title", None) or {}
+    if title.get("text"):
+        subtitle = bool((title.get("subtitle") or {}).get("text"))
+        layout["height"] -= TITLE_HEIGHT
+        layout["margin"]["t"] -= TITLE_HEIGHT + SUBTITLE_HEIGHT * subtitle
+        spec["heading"] = html.unescape(title["text"]).replace("\u200b", "")
+    return spec
 
 
 def jsonable(part: Any) -> Any:
-    """A part of a figure as JSON values."""
+    """Return a part of a figure as JSON values."""
     from plotly.io.json import to_json_plotly
 
     return json.loads(to_json_plotly(part))
 
 
-# Logit Lens values handed to a report, found for the examples of its audits.
+def _model_figures(audit: DepthAudit, layers: pd.DataFrame) -> dict[str, Any]:
+    """Draw the figures that exist once per model."""
+    examples = audit.examples_frame()
+    figures: dict[str, Any] = {
+        "layers": plots.layer_profile(layers),
+        "examples": plots.uds_distribution(examples),
+        "length": plots.length_scatter(examples),
+        "tau": plots.tau_curve(audit.tau_sweep(), tau=audit.config.tau),
+        "clip": plots.clip_bars(layers),
+        "types": plots.type_bars(audit.types_frame()) if examples["type"].notna().any() else None,
+        "control": None if audit.control is None else plots.forget_and_kept(audit.control_layers_frame()),
+    }
+    return {name: None if figure is None else plain_figure(figure) for name, figure in figures.items()}
+
+
+def _shared_figures(
+    audits: Mapping[str, DepthAudit],
+    layers: Mapping[str, pd.DataFrame],
+    pairs: pd.DataFrame | None,
+    references: Sequence[str],
+    metrics: Measured | None,
+) -> dict[str, Any]:
+    """Draw the figures of all audits together, and patterns whose numbers the page fills in."""
+    import pandas as pd
+
+    first = next(iter(audits.values()))
+    chosen = next((name for name in audits if name not in references), None)
+    figures: dict[str, Any] = {
+        "compare": plain_figure(plots.compare_layers(layers, chosen=chosen, references=references)),
+        "differences": None,
+        "utility": None if metrics is None else _utility_figure(audits, metrics, references),
+    }
+    if pairs is not None:
+        figures["differences"] = plain_figure(plots.audit_differences(pairs))
+        grey = [place for place, name in enumerate(by_score(pairs, "uds")) if name in references]
+        figures["differences"]["layout"]["meta"] = {"references": grey}
+    names = {id(audit): name for name, audit in audits.items()}
+    for place, sites in enumerate(site_groups(audits.values())):
+        frames = {site: layers[names[id(audit)]] for site, audit in sites.items()}
+        figures[f"components{place}"] = plain_figure(plots.component_profile(frames))
+    long = pd.DataFrame({"layer": [0], "s1_delta": [1.0], "s2_delta": [0.0], "ler": [0.0]})
+    examples = pd.DataFrame({"example_id": [""], "question": [""], "entity": [""], "uds": [0.0]})
+    heatmap = plain_figure(plots.ler_heatmap(long, examples, title=None))
+    for key in ("x", "z", "text", "customdata"):
+        heatmap["data"][0].pop(key)
+    zeros = np.zeros(max(first.n_layers, 1))
+    one = pd.DataFrame({"layer": np.arange(len(zeros)), "s1_delta": zeros, "s2_delta": zeros, "ler": zeros})
+    columns = [f"{view}_{part}" for view in ("uds", "lens") for part in ("s1_delta", "s2_delta", "ler")]
+    lens = pd.DataFrame({"layer": [0], **{name: [np.nan] for name in columns}})
+    return figures | {
+        "heatmap": heatmap,
+        "example": plain_figure(plots.example_profile(one, tau=first.config.tau, title=None)),
+        # its headings say `undefined` where the page puts the scores
+        "lens": plain_figure(plots.lens_against_uds(lens, tau=first.config.tau, title=None)),
+        "template": jsonable(plots.template("light")),
+    }
+
+
+def _utility_figure(
+    audits: Mapping[str, DepthAudit], metrics: Measured, references: Sequence[str]
+) -> dict[str, Any] | None:
+    """Draw depth against utility; each mark says which model it is."""
+    import pandas as pd
+
+    name = utility_metric(metrics)
+    if name is None:
+        return None
+    rows: list[dict[str, Any]] = []
+    for model, values in metrics.values.items():
+        audit = audits.get(model)
+        low, high = (math.nan, math.nan) if audit is None else audit.uds_interval
+        uds = _SCORES[model] if audit is None else audit.uds
+        utility = values[name].value if name in values else math.nan
+        rows.append({"model": model, "uds": uds, "uds_low": low, "uds_high": high, "utility": utility})
+    label = next(values[name].label for values in metrics.values.values() if name in values)
+    grey = [*references, *metrics.roles]
+    figure = plots.depth_utility(pd.DataFrame(rows), label=f"{label} (higher is better)", references=grey)
+    drawn = [row["model"] for row in rows if not math.isnan(row["uds"] + row["utility"])]
+    places = {model: place for place, model in enumerate(audits)}
+    for model, trace in zip(drawn, (trace for trace in figure.data if trace.meta), strict=True):
+        trace.meta = {"place": places.get(model, -1), "reference": model in grey}
+    return plain_figure(figure)
+
+
+# Logit Lens values, matched to the audits and their examples.
 
 LensSource: TypeAlias = LensComparison | MetricResults
 """One example (`metrics.compare_logit_lens`), or all of them (`metrics.evaluate` with `logit_lens`)."""
 
 
 class LensDeltas(NamedTuple):
-    """Deltas by Logit Lens for the examples of an audit, nats per token; NaN where nobody measured them."""
+    """Deltas by Logit Lens for the examples of an audit, nats per token; NaN where not measured."""
 
     s1: Float[Tensor, "example layer"]
     """Of `retain`."""
@@ -348,139 +301,114 @@ class LensDeltas(NamedTuple):
 
 
 def lens_deltas(audits: Mapping[str, DepthAudit], sources: Sequence[LensSource]) -> dict[str, LensDeltas]:
-    """The values of `sources` by audit and example.
+    """Match Logit Lens values to audits and examples.
 
     Args:
         audits: Name to audit.
         sources: Results for any of them, in any order; later ones replace earlier ones.
 
     Returns:
-        Audits that have any; a source belongs to each audit of the same models (raw protocol, site `resid_post`).
+        By audit, those that have any; a source belongs to each audit of the same models (raw protocol, site
+        `resid_post`).
 
     Raises:
         ConfigError: A source belongs to no audit, or holds no Logit Lens values per layer.
     """
-    found: dict[str, LensDeltas] = {}
+    deltas: dict[str, LensDeltas] = {}
     for source in sources:
-        rows = _rows_of_comparison(source) if isinstance(source, LensComparison) else _rows_of_results(source)
-        owners = [name for name, audit in audits.items() if _belongs(source, audit)]
-        used = 0
-        for name in owners:
-            deltas = found.get(name) or _nothing(audits[name])
-            used += _fill(deltas, audits[name], rows)
-            found[name] = deltas
+        rows, used = _lens_rows(source), 0
+        for name, audit in audits.items():
+            if not _lens_belongs(source, audit):
+                continue
+            missing = torch.full_like(audit.s1_delta, torch.nan)
+            found = deltas.setdefault(name, LensDeltas(missing, missing.clone()))
+            for place, example in enumerate(audit.examples):
+                values = rows.get(example.id, ((), ()))
+                if all(len(side) == audit.n_layers for side in values) and audit.n_layers:
+                    for kept, side in zip(found, values, strict=True):
+                        kept[place] = torch.tensor(side, dtype=kept.dtype)
+                    used += 1
         if not used:
             raise ConfigError(
-                f"the Logit Lens values of {_subject(source)} belong to none of the audits on the page: expected the "
-                "same three models, examples of the audit, the raw protocol and the site resid_post."
+                f"the Logit Lens values of {_lens_subject(source)} belong to none of the audits on the page: expected "
+                "the same three models, examples of the audit, the raw protocol and the site resid_post."
             )
-    return found
+    return deltas
 
 
 def lens_among(audits: Mapping[str, DepthAudit], metrics: MetricSources) -> list[MetricResults]:
-    """Those of other metrics that hold Logit Lens values of an audit."""
+    """Return those of other metrics that hold Logit Lens values of an audit."""
     return [
         source
         for source in metric_sources(metrics)
         if "logit_lens" in source.metrics
         and "s1_delta" in source.metrics["logit_lens"].details
-        and any(_belongs(source, audit) for audit in audits.values())
+        and any(_lens_belongs(source, audit) for audit in audits.values())
     ]
 
 
-_Rows: TypeAlias = Mapping[str, tuple[Sequence[float], Sequence[float]]]
-
-
-def _rows_of_comparison(source: LensComparison) -> _Rows:
-    return {source.example.id: (source.lens_s1.tolist(), source.lens_s2.tolist())}
-
-
-def _rows_of_results(source: MetricResults) -> _Rows:
-    lens = source.metrics.get("logit_lens")
+def _lens_rows(source: LensSource) -> dict[str, tuple[Sequence[float], Sequence[float]]]:
+    """Return S1 and S2 per layer by the id of the example; files write NaN as null."""
+    if isinstance(source, LensComparison):
+        return {source.example.id: (source.lens_s1.tolist(), source.lens_s2.tolist())}
+    lens, subject = source.metrics.get("logit_lens"), _lens_subject(source)
     if lens is None or "s1_delta" not in lens.details:
         raise ConfigError(
-            f"the metrics of {_subject(source)} hold no Logit Lens values per layer: measure logit_lens with this "
-            "release, with the full and the retain model."
+            f"the metrics of {subject} hold no Logit Lens values per layer: measure logit_lens with this release, "
+            "with the full and the retain model."
         )
-    sides = [lens.details[name] for name in ("s1_delta", "s2_delta")]
-    if not all(isinstance(side, Sequence) and len(side) == len(lens.ids) for side in sides):
-        raise ConfigError(f"the Logit Lens values of {_subject(source)} are not one row per example.")
-    return {
-        example: (_numbers(s1, source), _numbers(s2, source))
-        for example, s1, s2 in zip(lens.ids, *sides, strict=True)
-    }
+    sides: list[list[list[float]]] = []
+    for name in ("s1_delta", "s2_delta"):
+        side = lens.details[name]
+        if not isinstance(side, Sequence) or len(side) != len(lens.ids):
+            raise ConfigError(f"the Logit Lens values of {subject} are not one row per example.")
+        for row in side:
+            if not isinstance(row, Sequence) or not all(isinstance(v, int | float | None) for v in row):
+                raise ConfigError(f"the Logit Lens values of {subject} are not one number per layer.")
+        sides.append([[math.nan if value is None else float(value) for value in row] for row in side])
+    return {example: (s1, s2) for example, s1, s2 in zip(lens.ids, *sides, strict=True)}
 
 
-def _numbers(values: object, source: MetricResults) -> list[float]:
-    """The values of one example; files write NaN as null."""
-    if not isinstance(values, Sequence) or not all(isinstance(v, int | float | None) for v in values):
-        raise ConfigError(f"the Logit Lens values of {_subject(source)} are not one number per layer.")
-    return [math.nan if value is None else float(value) for value in values]
-
-
-def _subject(source: LensSource) -> str:
-    """What the values are about, for messages."""
+def _lens_subject(source: LensSource) -> str:
     if isinstance(source, LensComparison):
         return f"example {source.example.id!r}"
     return f"model {source.models['model'].name!r}"
 
 
-def _belongs(source: LensSource, audit: DepthAudit) -> bool:
+def _lens_belongs(source: LensSource, audit: DepthAudit) -> bool:
+    """Tell whether the values are of the audit's models and examples; ids are often row numbers, which every file has.
+
+    Examples are compared by the tokens of all; where one of the two holds more rows, by the last layer, at which Logit
+    Lens and UDS are the same measurement of `retain`.
+    """
     if audit.config.protocol != "raw" or audit.config.site != "resid_post":
         return False
     if isinstance(source, LensComparison):
-        places = [place for place, example in enumerate(audit.examples) if example.id == source.example.id]
         return any(
-            torch.equal(audit.s1_delta[place], source.uds_s1)
+            example.id == source.example.id
+            and torch.equal(audit.s1_delta[place], source.uds_s1)
             and torch.equal(audit.s2_delta[place], source.uds_s2)
-            for place in places
+            for place, example in enumerate(audit.examples)
         )
-    roles = {"full": "full", "retain": "retain", "unlearned": "model"}
-    same_models = all(
-        role in source.models and source.models[role].fingerprint == audit.models[own].fingerprint
-        for own, role in roles.items()
-    )
-    return same_models and _same_examples(source, audit)
-
-
-def _same_examples(source: MetricResults, audit: DepthAudit) -> bool:
-    """Whether the ids mean the same examples; ids are often row numbers, which every file has.
-
-    Told by the tokens of all; where one of the two holds more rows, by the last layer, at which Logit Lens and UDS
-    are the same measurement of `retain`.
-    """
+    for ours, theirs in {"full": "full", "retain": "retain", "unlearned": "model"}.items():
+        if theirs not in source.models or source.models[theirs].fingerprint != audit.models[ours].fingerprint:
+            return False
     tokens = source.provenance.get("entity_ids_hash")
     if tokens is not None and tokens == audit.provenance.get("ids_hash"):
         return True
     if audit.config.last_layer != "resid_post":
         return False
-    rows = _rows_of_results(source)
-    known = [(i, e) for i, e in enumerate(audit.examples) if e.id in rows and rows[e.id][0]]
-    ours = {e.id: float(audit.s1_delta[i, -1]) for i, e in known}
-    return bool(ours) and all(
-        math.isclose(rows[e][0][-1], s1, rel_tol=0.01, abs_tol=0.01) for e, s1 in ours.items()
-    )
+    rows = _lens_rows(source)
+    last = [
+        (rows[e.id][0][-1], float(audit.s1_delta[i, -1]))
+        for i, e in enumerate(audit.examples)
+        if e.id in rows and rows[e.id][0]
+    ]
+    return bool(last) and all(math.isclose(a, b, rel_tol=0.01, abs_tol=0.01) for a, b in last)
 
 
-def _nothing(audit: DepthAudit) -> LensDeltas:
-    return LensDeltas(*(torch.full_like(audit.s1_delta, torch.nan) for _ in range(2)))
+# Elicitations, matched to the audits of the same models.
 
-
-def _fill(deltas: LensDeltas, audit: DepthAudit, rows: _Rows) -> int:
-    """Write the rows of the audit's examples; returns how many there were."""
-    used = 0
-    for place, example in enumerate(audit.examples):
-        if example.id in rows and all(len(values) == audit.n_layers for values in rows[example.id]):
-            for kept, values in zip(deltas, rows[example.id], strict=True):
-                kept[place] = torch.tensor(values, dtype=kept.dtype)
-            used += 1
-    return used
-
-
-# Elicitations handed to a report, beside the audits of the same models: what came out, what it says, what
-# was said.
-
-_LEVEL = 0.05
 _LONGEST = 600
 """Letters of a text that the page holds."""
 
@@ -490,16 +418,12 @@ _ROLES = ("unlearned", "retain", "full")
 def elicited_beside(
     audits: Mapping[str, DepthAudit], sources: Sequence[ElicitationResults]
 ) -> dict[str, ElicitationResults]:
-    """The elicitation of each audit's unlearned model, by the audit's name.
-
-    Args:
-        audits: Name to audit.
-        sources: Results for any of them, in any order; of two of one model the later one counts.
+    """Match elicitations to audits, by the audit's name; of two of one model the later one counts.
 
     Raises:
         ConfigError: One is of a model that none of the audits is about, or shares no example with its audit.
     """
-    found: dict[str, ElicitationResults] = {}
+    matched: dict[str, ElicitationResults] = {}
     for source in sources:
         if not isinstance(source, ElicitationResults):
             raise ConfigError(
@@ -519,135 +443,122 @@ def elicited_beside(
                 f"the elicitation of {model.name[:100]!r} belongs to none of the audits on the page: expected the "
                 "weights of an audited model, and examples with the same ids and questions."
             )
-        found |= dict.fromkeys(owners, source)
-    return found
+        matched |= dict.fromkeys(owners, source)
+    return matched
 
 
-def elicited_values(audit: DepthAudit, found: ElicitationResults) -> dict[str, Any]:
-    """What the page shows of one elicitation, as texts.
+def elicited_values(audit: DepthAudit, results: ElicitationResults) -> dict[str, Any]:
+    """Return the texts of one elicitation.
 
     Returns:
         `sentence`, `how`, `rows` (the summary), `ledger`, `warnings`, `said` (by place of the example in the audit).
     """
-    table = found.summary()
+    table = results.summary()
+    rows = []
+    for row in table.to_dict("records"):
+        reason = str(row["share_reason"] or "")
+        share = next((why for why in ("no power", "not asked") if reason.startswith(why)), "none")
+        if not math.isnan(row["share"]):
+            share = _with_interval(row, "share", signed=False)
+        one_text = row["decoding"] == "greedy"
+        rows.append(
+            {
+                "probe": row["probe"],
+                "how": row["decoding"] if one_text else f"{row['decoding']}, {row['statistic']}",
+                "scores": [_number(row.get(role, math.nan)) for role in ("full", "retain", "unlearned")],
+                "beyond": _with_interval(row, "beyond_retain", "beyond", signed=True),
+                "p": "" if math.isnan(row["p_holm"]) else f"{row['p_holm']:.2g}",
+                "real": bool(row["p_holm"] < LEVEL and row["beyond_retain"] > 0),
+                "power": _with_interval(row, "power", signed=True),
+                "share": share,
+                "n": int(row["n"]),
+            }
+        )
+    ledger = [
+        [
+            *(line[name] for name in ("probe", "access", "injects")),
+            str(line["asked"]),
+            f"{line['skipped']}: {line['first_reason']}" if line["skipped"] else str(line["skipped"]),
+            _number(line["reference_in_prompt"]),
+            str(line["empty"]),
+            str(line["endless"]),
+        ]
+        for line in results.ledger().to_dict("records")
+    ]
     return {
-        "sentence": _sentence(table),
-        "how": _how(found),
-        "rows": [_elicited_values_row(row) for row in table.to_dict("records")],
-        "ledger": [_line(line) for line in found.ledger().to_dict("records")],
-        "warnings": list(found.warnings),
-        "said": _said(audit, found),
+        "sentence": _elicited_sentence(table),
+        "how": _elicited_how(results),
+        "rows": rows,
+        "ledger": ledger,
+        "warnings": list(results.warnings),
+        "said": _said(audit, results),
     }
 
 
-def elicited_figures(audit: DepthAudit, found: ElicitationResults) -> dict[str, Any]:
-    """Scores by probe, and depth beside what one probe brought out."""
-    names = [record.name for record in found.probes if not record.capacity]
+def elicited_figures(audit: DepthAudit, results: ElicitationResults) -> dict[str, Any]:
+    """Draw scores by probe, and depth against what one probe extracted."""
+    names = [record.name for record in results.probes if not record.capacity]
     chosen = next((name for name in ("cloze", "plain") if name in names), names[0] if names else None)
-    deep = None
-    if chosen is not None and "retain" in found.models:
-        deep = plain_figure(plots.depth_elicited(found.with_depth(audit), probe=chosen, title=None))
-    return {
-        "elicited": plain_figure(plots.elicited_scores(found.summary(), title=None)),
-        "depth_elicited": deep,
-    }
+    depth = None
+    if chosen is not None and "retain" in results.models:
+        depth = plain_figure(plots.depth_elicited(results.with_depth(audit), probe=chosen))
+    return {"elicited": plain_figure(plots.elicited_scores(results.summary())), "depth_elicited": depth}
 
 
-def _sentence(table: Any) -> str:
+def _elicited_sentence(table: pd.DataFrame) -> str:
     known = table[table["p_holm"].notna()]
     if not len(known):
-        return "There is nothing to compare with: no retain model was asked."
-    real = known[(known["p_holm"] < _LEVEL) & (known["beyond_retain"] > 0)]
+        return "No comparison: there is no retain model as a control."
+    real = known[(known["p_holm"] < LEVEL) & (known["beyond_retain"] > 0)]
     if not len(real):
-        return f"No probe brings out more than retain says, beyond chance (adjusted p below {_LEVEL:g})."
+        return f"No probe extracts significantly more than retain knows (adjusted p ≥ {LEVEL:g})."
     best = real.loc[real["beyond_retain"].idxmax()]
-    names = ", ".join(dict.fromkeys(real["probe"]))
     return (
-        f"{names}: more than retain says, beyond chance (adjusted p below {_LEVEL:g}). Most by {best['probe']}: "
-        f"{_signed(best['beyond_retain'])} of the reference."
+        f"More than retain knows is extracted by {', '.join(dict.fromkeys(real['probe']))} (adjusted p < {LEVEL:g}); "
+        f"most by {best['probe']}: {_signed(best['beyond_retain'])} of the reference."
     )
 
 
-def _how(found: ElicitationResults) -> str:
-    options = found.options
-    drawn = ""
+def _elicited_how(results: ElicitationResults) -> str:
+    options = results.options
+    samples = ""
     if options.samples:
-        among = "all tokens" if options.top_k is None else f"the {options.top_k} likeliest tokens"
-        drawn = f" and {options.samples} texts drawn (temperature {options.temperature:g}, {among})"
+        among = "all tokens" if options.top_k is None else f"top-k {options.top_k}"
+        samples = f" and {options.samples} samples (temperature {options.temperature:g}, {among})"
     return (
-        f"{len(found.examples)} questions, greedily{drawn}, up to {options.max_new_tokens} tokens, seed "
-        f"{options.seed}, {found.protocol} protocol."
+        f"{len(results.examples)} questions, greedy{samples}, up to {options.max_new_tokens} tokens, seed "
+        f"{options.seed}, {results.protocol} protocol."
     )
 
 
-def _elicited_values_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    share = str(row["share_reason"] or "")
-    return {
-        "probe": row["probe"],
-        "how": _decoding(row["decoding"], row["statistic"]),
-        "scores": [_plain(row.get(role, math.nan)) for role in ("full", "retain", "unlearned")],
-        "beyond": _with_interval(row["beyond_retain"], row["beyond_low"], row["beyond_high"], signed=True),
-        "p": "" if math.isnan(row["p_holm"]) else f"{row['p_holm']:.2g}",
-        "real": bool(row["p_holm"] < _LEVEL and row["beyond_retain"] > 0),
-        "power": _with_interval(row["power"], row["power_low"], row["power_high"], signed=True),
-        "share": _with_interval(row["share"], row["share_low"], row["share_high"], signed=False)
-        if not math.isnan(row["share"])
-        else next((why for why in ("no power", "not asked") if share.startswith(why)), "none"),
-        "n": int(row["n"]),
-    }
-
-
-def _line(line: Mapping[str, Any]) -> list[str]:
-    skipped = str(line["skipped"])
-    if line["skipped"]:
-        skipped += f": {line['first_reason']}"
-    return [
-        line["probe"],
-        line["access"],
-        line["injects"],
-        str(line["asked"]),
-        skipped,
-        _plain(line["reference_in_prompt"]),
-        str(line["empty"]),
-        str(line["endless"]),
-    ]
-
-
-def _said(audit: DepthAudit, found: ElicitationResults) -> dict[str, list[dict[str, Any]]]:
-    """Of each example of the audit: by probe, the greedy text, or the best of the drawn ones, of each model."""
+def _said(audit: DepthAudit, results: ElicitationResults) -> dict[str, list[dict[str, Any]]]:
+    """Return for each example of the audit, by probe, the greedy text or the best sample of each model."""
     places = {(row.id, row.question): place for place, row in enumerate(audit.examples)}
-    of = [places.get((row.id, row.question)) for row in found.examples]
-    told: dict[str, list[dict[str, Any]]] = {}
-    for record in found.probes:
+    of = [places.get((row.id, row.question)) for row in results.examples]
+    blocks: dict[str, list[dict[str, Any]]] = {}
+    for record in results.probes:
         for decoding in ("greedy", "sampled"):
-            parts = [p for p in found.parts if (p.probe, p.decoding) == (record.name, decoding)]
+            parts = [part for part in results.parts if (part.probe, part.decoding) == (record.name, decoding)]
             by_role = {part.role: {said.row: said for said in part.said} for part in parts}
+            how = "greedy" if decoding == "greedy" else f"best of {results.options.samples} samples"
+            name = f"{record.name}, {how}" + (" (given the answer)" if record.capacity else "")
             for row, place in enumerate(of):
                 texts = []
                 for role in _ROLES:
                     said = by_role.get(role, {}).get(row)
-                    if said is None or not said.texts:
+                    if said is None or not said.texts or place is None:
                         continue
-                    scores = [score.recall for score in found.scores[role, record.name, decoding][row]]
+                    scores = [score.recall for score in results.scores[role, record.name, decoding][row]]
                     best = max(range(len(scores)), key=lambda n: -1.0 if math.isnan(scores[n]) else scores[n])
-                    texts.append([role, _short(said.texts[best]), _plain(scores[best])])
-                if texts and place is not None:
-                    how = "greedy" if decoding == "greedy" else f"best of {found.options.samples} drawn"
-                    name = f"{record.name}, {how}" + (" (given the answer)" if record.capacity else "")
-                    told.setdefault(str(place), []).append({"name": name, "texts": texts})
-    return told
+                    text = " ".join(said.texts[best].split())
+                    short = text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+                    texts.append([role, short, _number(scores[best])])
+                if texts:
+                    blocks.setdefault(str(place), []).append({"name": name, "texts": texts})
+    return blocks
 
 
-def _short(text: str) -> str:
-    text = " ".join(text.split())
-    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
-
-
-def _decoding(decoding: str, statistic: str) -> str:
-    return decoding if decoding == "greedy" else f"{decoding}, {statistic}"
-
-
-def _plain(value: float) -> str:
+def _number(value: float) -> str:
     return "" if math.isnan(value) else f"{value:.2f}"
 
 
@@ -655,14 +566,18 @@ def _signed(value: float) -> str:
     return f"{'+' if value >= 0 else ''}{number(value, 2)}"
 
 
-def _with_interval(value: float, low: float, high: float, *, signed: bool) -> str:
-    if math.isnan(value):
+def _with_interval(row: Mapping[str, Any], name: str, ends: str | None = None, *, signed: bool) -> str:
+    low, high = (row[f"{ends or name}_{end}"] for end in ("low", "high"))
+    if math.isnan(row[name]):
         return ""
-    write = _signed if signed else (lambda x: number(x, 2))
-    return write(value) if math.isnan(low) else f"{write(value)} ({write(low)} to {write(high)})"
+    write = _signed if signed else number
+    return write(row[name]) if math.isnan(low) else f"{write(row[name])} ({write(low)} to {write(high)})"
 
 
-EXAMPLE_FIELDS = ("id", "row", "type", "subject", "question", "answer", "prefix", "entity")
+_FIELDS = ("id", "row", "type", "subject", "question", "answer", "prefix", "entity")
+
+_LARGE = 4000
+"""Models times examples above which drawing takes long enough for a progress bar."""
 
 
 def payload(
@@ -674,13 +589,13 @@ def payload(
     elicited: Mapping[str, ElicitationResults] | None = None,
     metrics: Measured | None = None,
 ) -> dict[str, Any]:
-    """Everything for the page, as strict JSON values.
+    """Return everything for the page, as strict JSON values.
 
     Args:
         audits: Name to audit.
         lens: Logit Lens by audit, for those that have it.
         pairs: `uds_lens.results.compare_all(audits)`; None leaves its figure out.
-        references: Names of audits that are there for comparison.
+        references: Names of audits for comparison.
         elicited: Elicitations by audit, for those that have one.
         metrics: Other metrics of the models.
 
@@ -691,23 +606,36 @@ def payload(
     sets: list[Any] = []
     stage1: list[str] = []
     models = []
-    for name, audit in audits.items():
-        tau = audit.config.tau
-        found = (elicited or {}).get(name)
+    layers: dict[str, pd.DataFrame] = {}
+    long = None if sum(len(audit.examples) for audit in audits.values()) > _LARGE else False
+    for name, audit in progress(
+        audits.items(), desc="drawing", total=len(audits), unit="model", enabled=long
+    ):
+        tau, results = audit.config.tau, (elicited or {}).get(name)
+        layers[name] = audit.layers_frame()
+        figures = _model_figures(audit, layers[name])
+        if results is not None:
+            figures |= elicited_figures(audit, results)
+        rows = [
+            [*(getattr(example, field) for field in _FIELDS), tokens]
+            for example, tokens in zip(audit.examples, audit.n_tokens.tolist(), strict=True)
+        ]
+        order = row_order(audit.ler.numpy(), audit.uds_per_example.numpy(), "cluster")
         models.append(
             {
                 "name": name,
                 "reference": name in references,
-                "set": _index(sets, _example_set(audit)),
+                "set": _index(sets, {"fields": [*_FIELDS, "tokens"], "rows": rows}),
                 "stage1": _index(stage1, deltas(audit.s1_delta, tau)),
                 "s2": floats(audit.s2_delta),
                 "uds": floats(audit.uds_per_example),
                 "lens": [deltas(lens[name].s1, tau), floats(lens[name].s2)] if name in lens else None,
                 "tau": tau,
                 "layers": audit.n_layers,
-                "cluster": cluster_order(audit),
-                "figures": model_figures(audit) | ({} if found is None else elicited_figures(audit, found)),
-                "elicited": None if found is None else elicited_values(audit, found),
+                "cluster": order.tolist(),
+                "erased": erased_words(audit.uds_per_example.numpy()),
+                "figures": figures,
+                "elicited": None if results is None else elicited_values(audit, results),
             }
         )
     return plain(
@@ -715,7 +643,7 @@ def payload(
             "models": models,
             "sets": sets,
             "stage1": stage1,
-            "figures": shared_figures(audits, pairs, references=references, metrics=metrics),
+            "figures": _shared_figures(audits, layers, pairs, references, metrics),
             "recolour": recolouring(),
             "scale": list(LIGHT.scale),
             "missing": LIGHT.missing,
@@ -725,18 +653,8 @@ def payload(
     )
 
 
-def _example_set(audit: DepthAudit) -> dict[str, Any]:
-    return {
-        "fields": [*EXAMPLE_FIELDS, "tokens"],
-        "rows": [
-            [*(getattr(example, name) for name in EXAMPLE_FIELDS), tokens]
-            for example, tokens in zip(audit.examples, audit.n_tokens.tolist(), strict=True)
-        ],
-    }
-
-
 def _index(known: list[Any], item: Any) -> int:
-    """Place of `item` in `known`, added if new."""
+    """Return the place of `item` in `known`, added if new."""
     if item not in known:
         known.append(item)
     return known.index(item)

@@ -60,9 +60,9 @@ function renderMetrics() {
   const table = document.getElementById("metric-table");
   if (!table) return;
   head(table, [
-    { key: "label", label: "metric", kind: "", text: true }, { key: "overall", label: "Overall" }, { key: "auc", label: "F", title: "faithfulness" },
+    { key: "label", label: "metric", kind: "", text: true }, { key: "overall", label: "Overall" }, { key: "auc", label: "F", title: "faithfulness: probability that a model that knows ranks above one that does not" },
     { label: [element("span", {}, "0"), element("span", {}, "1")], kind: "bar" }, { label: "95 % of F", title: "for more models of these variants only; a row opens to the one for new variants" }, { key: "rob", label: "Rob" },
-    { key: "q", label: "Q", title: "quantisation" }, { key: "r", label: "R", title: "relearning" }, { key: "n", label: "models" }, { key: "threshold", label: "threshold" },
+    { key: "q", label: "Q", title: "robustness to quantisation, 1 = unaffected" }, { key: "r", label: "R", title: "robustness to relearning, 1 = as retain" }, { key: "n", label: "models" }, { key: "threshold", label: "threshold" },
   ], state.metricSort, renderMetrics);
   const rows = METRICS.map(merged), ranked = Object.fromEntries(CRITERIA.map((key) => [key, marks(rows, key)]));
   const { key, descending } = state.metricSort;

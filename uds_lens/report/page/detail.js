@@ -9,11 +9,11 @@ function detail(model, index) {
   }
   const plot = element("div", { className: "plot" });
   cell.append(element("div", { className: "split" }, plot, element("div", { className: "card scroll" }, layerTable(parts))),
-    element("p", { className: "hint", textContent: "S1 and S2: nats per token. Raw LER: S2 / S1. LER: the same, cut to 0 … 1. –: S1 ≤ tau, nothing there to erase." }));
+    element("p", { className: "hint", textContent: "S1 and S2: nats/token. Raw LER: S2 / S1. LER: the same, clipped to [0, 1]. –: S1 ≤ tau, nothing to erase." }));
   const lens = lensLayers(model, index), beside = element("div", { className: "plot lens" });
   if (lens) {
-    cell.append(element("h3", { textContent: "Patching beside Logit Lens" }), beside,
-      element("p", { className: "hint", textContent: "Left: what the rest of the model makes of the layer's state (UDS). Right: what the state says when it is read out at once (Logit Lens). A gap in LER: nothing there to erase." }));
+    cell.append(element("h3", { textContent: "Patching against Logit Lens" }), beside,
+      element("p", { className: "hint", textContent: "Left: what the rest of the model makes of the layer's state (UDS). Right: the state decoded directly (Logit Lens). A gap in LER: nothing to erase." }));
   }
   cell.append(...saidOf(model, index));
   const others = DATA.models.filter((other) => other.set === model.set);

@@ -53,8 +53,11 @@ function drawSpec(target, { data, layout }) {
 function draw(target) {
   const found = spec(target.dataset.figure, target.closest(".figure").clientWidth);
   target.dataset.state = "drawn";
-  target.closest(".figure").hidden = !found;
+  const figure = target.closest(".figure"), heading = figure.querySelector("figcaption h3");
+  figure.hidden = !found;
   if (!found) return;
+  heading.dataset.topic ??= heading.textContent;
+  heading.textContent = found.heading ?? heading.dataset.topic; // the finding, where the figure states one
   drawSpec(target, found);
   drawn(target);
 }

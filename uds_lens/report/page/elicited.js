@@ -1,4 +1,4 @@
-/* What was asked of a model in other ways, and what it said. */
+/* Elicitation: the section of the chosen model, and the texts of an example. */
 
 const elicitedCell = (tag, text, css = "") => element(tag, { className: css, textContent: text });
 
@@ -38,8 +38,8 @@ function saidOf(model, index) {
     element("p", { className: "by", textContent: name }),
     element("dl", {}, ...texts.flatMap(([role, text, score]) => [
       element("dt", {}, role, element("span", { className: "num", textContent: score })),
-      element("dd", { className: text ? role : "absent", textContent: text || "nothing" }),
+      element("dd", { className: text ? role : "absent", textContent: text || "empty" }),
     ]))));
-  return [element("h3", { textContent: "What was said" }), element("div", { className: "sayings" }, ...blocks),
-    element("p", { className: "hint", textContent: "Number: ROUGE-L recall of the reference, 0 to 1. After a cloze the reference is the entity, else the whole answer." })];
+  return [element("h3", { textContent: "Generated texts" }), element("div", { className: "sayings" }, ...blocks),
+    element("p", { className: "hint", textContent: "Number: ROUGE-L recall of the reference (after a cloze the entity, else the whole answer)." })];
 }

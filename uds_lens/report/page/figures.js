@@ -1,6 +1,6 @@
 /* The figures of the report. */
 
-/* Two plots beside each other, put below each other where there is no room. */
+/* Two plots side by side, stacked where there is no room. */
 function stacked(figure) {
   const { xaxis, xaxis2, yaxis, yaxis2 } = figure.layout;
   Object.assign(xaxis, { domain: [0, 1] });
@@ -19,7 +19,7 @@ function starsOnly(figure) {
 
 /* The chosen model strong, the others light, references grey; in panels its own is tinted. */
 function compareSpec(figure, width) {
-  const { data, layout } = inColours(figure), look = inColours(DATA.look), narrow = width < 520 && !printing;
+  const { data, layout, heading } = inColours(figure), look = inColours(DATA.look), narrow = width < 520 && !printing;
   if (layout.meta.kind === "panels") {
     const panel = data.find((trace) => trace.meta?.place === state.model);
     const mark = { type: "rect", x0: 0, x1: 1, y0: 0, y1: 1, line: { width: 0 }, fillcolor: inColours(DATA.tint), layer: "below" };
@@ -46,12 +46,12 @@ function compareSpec(figure, width) {
     if (layout.meta.kind === "panels") label.font = { ...label.font, weight: model === DATA.models[state.model] ? 700 : 400 };
     if (narrow) label.text = plotText(model.name, 99, layout.meta.kind === "panels" ? 20 : 11);
   }
-  return { data, layout };
+  return { data, layout, heading };
 }
 
 /* Depth against utility: as above; where there is no room only the chosen model and the references are named. */
-function usefulSpec(figure, width) {
-  const { data, layout } = inColours(figure), look = inColours(DATA.look);
+function utilitySpec(figure, width) {
+  const { data, layout, heading } = inColours(figure), look = inColours(DATA.look);
   for (const trace of data.filter((one) => one.meta)) {
     const { place, reference } = trace.meta, strong = place === state.model;
     const colour = strong ? look.erased : reference ? look.faint : DATA.models.length > 1 ? look.other : look.erased;
@@ -64,10 +64,10 @@ function usefulSpec(figure, width) {
     const [low, high] = layout.xaxis.range;
     trace.textposition = trace.x[0] > (low + high) / 2 ? "middle left" : "middle right";
   }
-  return { data, layout };
+  return { data, layout, heading };
 }
 
-/* References step back among the names of the matrix. */
+/* Names of references in the matrix are grey. */
 function greyReferences(figure) {
   const { faint } = inColours(DATA.look), grey = new Set(figure.layout.meta.references);
   for (const axis of [figure.layout.xaxis, figure.layout.yaxis]) {
@@ -82,7 +82,7 @@ function spec(name, width) {
   const found = DATA.figures[name] ?? model.figures[name];
   if (!found) return null;
   if (name === "compare") return compareSpec(found, width);
-  if (name === "useful") return usefulSpec(found, width);
+  if (name === "utility") return utilitySpec(found, width);
   if (name === "differences") return greyReferences(width < 520 && !printing ? starsOnly(inColours(found)) : inColours(found));
   return name.startsWith("components") && width < 520 && !printing ? stacked(inColours(found)) : inColours(found);
 }
@@ -95,8 +95,15 @@ function rowOrder(model) {
   return order.sort((a, b) => key(a) - key(b) || a - b);
 }
 
+/* Rows of the map: of very many, an even sample. */
+const MAP_ROWS = 2000;
+function mapRows(model) {
+  const order = rowOrder(model), step = Math.ceil(order.length / MAP_ROWS);
+  return step > 1 ? order.filter((_, place) => place % step === 0) : order;
+}
+
 function heatmapSpec(model) {
-  const order = rowOrder(model), known = examples(model);
+  const order = mapRows(model), known = examples(model);
   const { data, layout } = inColours(DATA.figures.heatmap);
   if (!order.length) return { data: [], layout: { height: 160, xaxis: { visible: false }, yaxis: { visible: false } } };
   const rows = order.map((index) => layers(model, index));
@@ -118,9 +125,9 @@ function heatmapSpec(model) {
   Object.assign(layout.yaxis2, {
     range, showticklabels: names, tickvals: names ? ticks : [],
     ticktext: names ? order.map((index) => plotText(about(known[index]), 99, 40)) : [],
-    title: { text: names ? "" : `${order.length} examples` },
+    title: { text: names ? "" : order.length < known.length ? `${order.length} of ${known.length} examples` : `${order.length} examples` },
   });
-  return { data, layout };
+  return { data, layout, heading: model.erased };
 }
 
 /* What an example is about: its subject and entity, or its question. */
@@ -128,7 +135,7 @@ const about = (example) => (example.subject ? `${example.subject}: ${example.ent
 
 /* A cell of the map opens its example; a curve of the comparison chooses its model. */
 function drawn(target) {
-  if (["compare", "useful"].includes(target.dataset.figure) && !target.dataset.listening) {
+  if (["compare", "utility"].includes(target.dataset.figure) && !target.dataset.listening) {
     target.dataset.listening = "yes";
     target.on("plotly_click", ({ points }) => {
       const place = points[0].data.meta?.place;
@@ -139,7 +146,7 @@ function drawn(target) {
   target.dataset.listening = "yes";
   target.on("plotly_click", ({ points }) => {
     const place = Array.isArray(points[0].pointIndex) ? points[0].pointIndex[0] : points[0].pointNumber[0];
-    openExample(rowOrder(DATA.models[state.model])[place]);
+    openExample(mapRows(DATA.models[state.model])[place]);
   });
 }
 

@@ -12,7 +12,7 @@ function chooseModel(index) {
   }
   const select = document.getElementById("model");
   if (select) select.value = String(index);
-  redraw(["compare", "useful", "layers", "heatmap", "examples", "types", "length", "clip", "tau", "control", "elicited", "depth_elicited"]);
+  redraw(["compare", "utility", "layers", "heatmap", "examples", "types", "length", "clip", "tau", "control", "elicited", "depth_elicited"]);
   renderElicited();
   renderTable();
 }
@@ -35,20 +35,19 @@ for (const button of document.querySelectorAll(".pick")) {
   button.addEventListener("click", () => chooseModel(Number(button.dataset.model)));
 }
 
-/* The section that is being read, among the links; the row of links scrolls sideways where it must. */
+/* The section that is being read, among the links; phones have a menu in their place. */
+const jump = document.getElementById("jump");
+jump.addEventListener("change", () => { location.hash = ""; location.hash = jump.value; });
 const links = new Map([...document.querySelectorAll(".sections a")].map((link) => [document.getElementById(link.hash.slice(1)), link]));
 function follow() {
   const edge = document.querySelector(".sections").offsetHeight + 24;
+  document.documentElement.style.scrollPaddingTop = `${edge - 10}px`;
   const read = [...links.keys()].filter((section) => !section.hidden && section.getBoundingClientRect().top <= edge).pop();
-  if (!read) document.querySelector(".sections a")?.parentElement.scrollTo({ left: 0 });
-  for (const [section, link] of links) {
-    if (section === read && link.getAttribute("aria-current") !== "true") {
-      link.parentElement.scrollTo({ left: link.offsetLeft - link.parentElement.clientWidth / 2 + link.offsetWidth / 2 });
-    }
-    link.setAttribute("aria-current", String(section === read));
-  }
+  for (const [section, link] of links) link.setAttribute("aria-current", String(section === read));
+  jump.value = read?.id ?? "score";
 }
 addEventListener("scroll", follow, { passive: true });
+addEventListener("resize", follow);
 
 /* Long texts are cut after a few lines; those that are open on a click. */
 function clampLong() {

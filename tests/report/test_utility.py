@@ -11,7 +11,7 @@ from uds_lens import plots
 from uds_lens.errors import ConfigError
 from uds_lens.metrics import MetricOptions, MetricResults, MetricValue
 from uds_lens.report import render
-from uds_lens.report._payload import measured, metric_sources, usefulness
+from uds_lens.report._payload import measured, metric_sources, utility_metric
 
 from .test_page import Page
 
@@ -62,16 +62,16 @@ def test_results_find_their_audits_by_the_weights_and_join(audits):
         inspect.unwrap(metric_sources)(["metrics.json"])
 
 
-def test_usefulness_is_what_all_models_have(audits):
+def test_utility_is_what_all_models_have(audits):
     nan = float("nan")
     npo = results(weights(audits["npo"]), model_utility=nan, retain_q_prob=0.5)
     ga = results(weights(audits["ga"]), model_utility=0.7, retain_q_prob=0.5)
-    assert usefulness(measured(audits, [npo, ga])) == "retain_q_prob"
-    assert usefulness(measured(audits, ga)) == "model_utility"
-    assert usefulness(measured(audits, results(weights(audits["ga"]), es=0.5))) is None
+    assert utility_metric(measured(audits, [npo, ga])) == "retain_q_prob"
+    assert utility_metric(measured(audits, ga)) == "model_utility"
+    assert utility_metric(measured(audits, results(weights(audits["ga"]), es=0.5))) is None
 
 
-def test_the_page_shows_depth_beside_usefulness_and_every_metric(audits):
+def test_the_page_shows_depth_against_utility_and_every_metric(audits):
     given = {
         name: results(weights(audit), model_utility=0.5 + place / 10, es=0.25)
         for place, (name, audit) in enumerate(audits.items())
@@ -79,7 +79,7 @@ def test_the_page_shows_depth_beside_usefulness_and_every_metric(audits):
     page = Page(
         render(audits, metrics={**given, "full": results("f" * 32, es=float("nan"), model_utility=0.9)})
     )
-    marks = [trace for trace in page.data["figures"]["useful"]["data"] if "meta" in trace]
+    marks = [trace for trace in page.data["figures"]["utility"]["data"] if "meta" in trace]
     assert [(t["meta"]["place"], t["x"][0], t["y"][0]) for t in marks] == [
         *((place, 0.5 + place / 10, audit.uds) for place, audit in enumerate(audits.values())),
         (-1, 0.9, 0.0),
@@ -92,9 +92,9 @@ def test_the_page_shows_depth_beside_usefulness_and_every_metric(audits):
         in page.words
     )
     assert ("td", "title", "no <such> set") in page.attributes
-    assert ("a", "href", "#useful") in page.attributes
+    assert ("a", "href", "#utility") in page.attributes
     bare = Page(render(audits))
-    assert "No utility metric given" in bare.words and bare.data["figures"]["useful"] is None
+    assert "No utility metric given" in bare.words and bare.data["figures"]["utility"] is None
     assert "Utility" in page.words and "No utility metric given" not in page.words
     other = Page(render(audits, metrics=results(weights(audits["ga"]), es=0.5)))
     assert "No utility metric given" in other.words
