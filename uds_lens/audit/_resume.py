@@ -119,7 +119,7 @@ class Question:
 
     def _difference(self, result: DepthAudit | Baseline, others: Mapping[str, str]) -> str | None:
         """Name what a result was asked that is not asked now."""
-        if result.config != self.config:
+        if result.config != self._config_like(result.config):
             return "settings"
         if not _same_rows(result, result.provenance.get("ids_hash"), self._plan.encoded):
             return "examples or prompts"
@@ -134,6 +134,12 @@ class Question:
         )
         return None if same else "models"
 
+    def _config_like(self, other: AuditConfig) -> AuditConfig:
+        """Return the settings, with the prompts that another has where they are open; tokens are compared later."""
+        return (
+            replace(self.config, protocol=other.protocol) if self.config.protocol == "auto" else self.config
+        )
+
     @property
     def retains(self) -> Mapping[str, str]:
         """The retain models by role."""
@@ -143,7 +149,7 @@ class Question:
     def _plan(self) -> Plan:
         inputs = audit_inputs(self.examples, self.control, self.config)
         return make_plan(
-            {"full": self.full},
+            {"full": self.full, **self.retains},
             inputs.forget.examples,
             control=inputs.control_examples,
             config=self.config,
