@@ -119,7 +119,9 @@ class Question:
 
     def _difference(self, result: DepthAudit | Baseline, others: Mapping[str, str]) -> str | None:
         """Name what a result was asked that is not asked now."""
-        if result.config != self._config_like(result.config):
+        open_prompts = self.config.protocol == "auto"  # chosen by the models; the tokens are compared below
+        asked = replace(self.config, protocol=result.config.protocol) if open_prompts else self.config
+        if result.config != asked:
             return "settings"
         if not _same_rows(result, result.provenance.get("ids_hash"), self._plan.encoded):
             return "examples or prompts"
@@ -133,12 +135,6 @@ class Question:
             result.roles[role].fingerprint == self._weights(model) for role, model in models.items()
         )
         return None if same else "models"
-
-    def _config_like(self, other: AuditConfig) -> AuditConfig:
-        """Return the settings, with the prompts that another has where they are open; tokens are compared later."""
-        return (
-            replace(self.config, protocol=other.protocol) if self.config.protocol == "auto" else self.config
-        )
 
     @property
     def retains(self) -> Mapping[str, str]:

@@ -23,7 +23,7 @@ from uds_lens.data import ForgetExample, as_examples, sample_examples
 from uds_lens.elicitation._act_pert import ActPert
 from uds_lens.elicitation._asking import Asked, Asking, ByPrompt, Probe, ask_rows
 from uds_lens.elicitation._gcg import GCG
-from uds_lens.elicitation._options import Decoding, ElicitOptions, ProbeRecord
+from uds_lens.elicitation._options import Decoding, ElicitOptions
 from uds_lens.elicitation._probes import PRESETS, PromptProbe, find_probe
 from uds_lens.elicitation._results import ElicitationResults
 from uds_lens.elicitation._saving import (
@@ -197,7 +197,7 @@ def elicit(
             continue
         with _opened(source, options, run, tokenizer) as opened:
             asker = _Asker(opened, options, protocol, run, folder)
-            records[role] = asker.record
+            records[role] = ModelRecord.of(opened)
             ways.append(f"texts generated {growing_way(opened)}")
             for each in asked:
                 parts += asker.parts(role, each)
@@ -209,16 +209,7 @@ def elicit(
         protocol=protocol,
         models={role: records[role] for role in ("full", "retain", "unlearned") if role in records},
         examples=tuple(rows),
-        probes=tuple(
-            ProbeRecord(
-                each.probe.name,
-                each.probe.access,
-                each.probe.injects,
-                each.probe.opening,
-                tuple((rows[row].id, why) for row, why in each.skipped.items()),
-            )
-            for each in asked
-        ),
+        probes=tuple(each.record for each in asked),
         parts=tuple(parts),
         holdout=tuple(holdout),
         provenance={"sample": data.sample_record(seed=options.seed)}
@@ -241,10 +232,6 @@ class _Asker:
     protocol: Protocol
     run: RunOptions
     folder: Path | None
-
-    @property
-    def record(self) -> ModelRecord:
-        return ModelRecord.of(self.model)
 
     def parts(self, role: str, asked: Asked) -> list[Part]:
         """Return a part for each decoding of a probe."""
