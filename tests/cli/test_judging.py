@@ -188,6 +188,15 @@ def test_rank_says_what_is_missing(gone, message, study, uds_lens, tmp_path) -> 
     assert code == 1 and message in err and err.count("\n") == 1
 
 
+@pytest.mark.parametrize("utility", ["0,9", "yes"])
+def test_utility_that_is_no_number_is_named(utility, study, uds_lens, tmp_path) -> None:
+    models = study.models.assign(utility_rel=[utility, *["0.9"] * (len(study.models) - 1)])
+    for words in (("rank",), ("dashboard", "--out", tmp_path / "d.html")):
+        code, out, err = uds_lens(words[0], written(tmp_path / "m.csv", models), *words[1:])
+        assert f"the column 'utility_rel' must hold numbers; got {utility!r}" in " ".join((out + err).split())
+        assert "Traceback" not in err and (code == 1 or words[0] == "dashboard")
+
+
 def test_rank_puts_audits_beside_open_unlearnings_runs(make_audit, uds_lens, tmp_path) -> None:
     summary = {
         "extraction_strength": 0.1,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 
 from uds_lens._types import check_choice
+from uds_lens.data._examples import named
 from uds_lens.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -85,16 +86,17 @@ def directions(
                 )
         found = {name: known[name] for name in wanted}
     if not found:
-        shown = ", ".join(map(str, list(frame.columns)[:12])) or "no column"
+        shown = named(frame.columns, quote="") or "no column"
         raise DataError(
             f"the table has no metric whose direction is known; its columns: {shown}. "
             'Name yours with direction={"my_metric": "knowledge"} or "erasure".'
         )
-    _check_numbers(frame, found)
+    check_numbers(frame, found)
     return found
 
 
-def _check_numbers(frame: pd.DataFrame, names: Mapping[str, Points]) -> None:
+def check_numbers(frame: pd.DataFrame, names: Iterable[str]) -> None:
+    """Raise `DataError` where one of the columns occurs twice, holds text or an infinite value."""
     import pandas as pd
 
     for name in names:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from uds_lens.errors import ConfigError, DataError
-from uds_lens.meta._direction import Points, directions, oriented_columns
+from uds_lens.meta._direction import Points, check_numbers, directions, oriented_columns
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -111,7 +111,8 @@ def useful_models(frame: pd.DataFrame, min_utility: float | None) -> np.ndarray:
         raise DataError(
             f"the table lacks the column {UTILITY!r} (utility relative to full): add it, or pass min_utility=None."
         )
-    return np.asarray(pd.to_numeric(frame[UTILITY], errors="coerce").to_numpy(dtype=float) >= min_utility)
+    check_numbers(frame, [UTILITY])
+    return np.asarray(pd.to_numeric(frame[UTILITY]).to_numpy(dtype=float) >= min_utility)
 
 
 def forgotten(m: np.ndarray, cut: float) -> np.ndarray:

@@ -12,7 +12,7 @@ import numpy as np
 from uds_lens._types import check_choice
 from uds_lens.errors import ConfigError, DataError
 from uds_lens.meta._columns import RANKING, SHIFTS
-from uds_lens.meta._direction import Points, directions
+from uds_lens.meta._direction import Points, check_numbers, directions
 from uds_lens.meta._tables import harmonic_means, require_one_setup
 
 if TYPE_CHECKING:
@@ -160,7 +160,8 @@ def utility_of(frame: pd.DataFrame, parts: ScoreParts) -> np.ndarray:
 
     if parts.utility not in frame.columns:
         raise DataError(f"the table lacks the column {parts.utility!r}: utility relative to full.")
-    values = pd.to_numeric(frame[parts.utility], errors="coerce").astype(float).to_numpy()
+    check_numbers(frame, [parts.utility])
+    values = pd.to_numeric(frame[parts.utility]).astype(float).to_numpy()
     if (values < 0).any():
         raise DataError(f"the column {parts.utility!r} must be >= 0; got {float(np.nanmin(values)):g}.")
     return np.minimum(values, 1.0)
