@@ -83,13 +83,13 @@ def test_live_4bit_models_are_measured_the_same_every_time_and_stay_as_they_were
     """bitsandbytes repacks the weights of a model that runs on some CPUs, and does not get them back exactly."""
     ids = torch.tensor([[1, 5, 9, 20]])
     paths = [wide / f"{version}-nf4" for version in ("full", "retain", "unlearned")]
-    expected = DepthAudit.run(*paths, EXAMPLES[:3], options=AUTO)
+    expected = DepthAudit.run(*paths, EXAMPLES, options=AUTO)
     live = [in_4bit_again(path) for path in paths]
-    audits = [DepthAudit.run(*live, EXAMPLES[:3], options=AUTO) for _ in range(2)]
+    audits = [DepthAudit.run(*live, EXAMPLES, options=AUTO) for _ in range(2)]
     for audit in audits:
         torch.testing.assert_close(audit.s2_delta, expected.s2_delta, atol=0.2, rtol=0.05)
     assert torch.equal(audits[0].s2_delta, audits[1].s2_delta)
-    assert DepthAudit.run(live[0], live[1], live[0], EXAMPLES[:3], options=AUTO).uds == 0
+    assert DepthAudit.run(live[0], live[1], live[0], EXAMPLES, options=AUTO).uds == 0
     with torch.no_grad():
         assert torch.equal(live[0](ids).logits, in_4bit_again(paths[0])(ids).logits)
 

@@ -32,7 +32,8 @@ def chat_models(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def saved(chat_models):
-    words = [f"--{version}={chat_models / version}" for version in VERSIONS]
+    options = zip(("full", "retain", "model"), VERSIONS, strict=True)
+    words = [f"--{option}={chat_models / version}" for option, version in options]
     words += ["--examples", str(chat_models / "forget.json"), "--out", str(chat_models / "run")]
     words += ["--protocol", "chat", "--chat-style", "open_unlearning", "--device", "cpu"]
     with pytest.raises(SystemExit, match=r"^0$"):

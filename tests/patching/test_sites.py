@@ -1,4 +1,4 @@
-"""Patching inside a block, against the block's arithmetic written out in plain transformers."""
+"""Patching between attention and MLP, against the block's arithmetic written out in plain transformers."""
 
 import pytest
 import torch
@@ -8,59 +8,44 @@ from uds_lens.patching import capture, patched_logprobs, run_patched, scored_log
 LAYER = 1
 
 
-def parts(model, batch):
-    """Residual stream before a Llama block, its attention's and its MLP's outputs."""
-    block, kept = model.hf.model.layers[LAYER], {}
-    hooks = [
-        block.register_forward_pre_hook(lambda m, args: kept.update(pre=args[0])),
-        block.self_attn.register_forward_hook(lambda m, args, output: kept.update(attn_out=output[0])),
-        block.mlp.register_forward_hook(lambda m, args, output: kept.update(mlp_out=output)),
-    ]
+def forward(model, batch):
     with torch.no_grad():
-        model.hf(
+        return model.hf(
             input_ids=batch.input_ids, attention_mask=batch.attention_mask, position_ids=batch.position_ids
-        )
+        ).logits
+
+
+def between(model, batch):
+    """The residual stream after the attention of a Llama block."""
+    block, kept = model.hf.model.layers[LAYER], []
+    hooks = [
+        block.register_forward_pre_hook(lambda m, args: kept.append(args[0])),
+        block.self_attn.register_forward_hook(lambda m, args, output: kept.append(output[0])),
+    ]
+    forward(model, batch)
     for hook in hooks:
         hook.remove()
-    kept["resid_mid"] = kept["pre"] + kept["attn_out"]
-    return kept
+    return sum(kept)
 
 
-def expected_logits(target, source, batch, site):
-    """The target's logits with one part of one block taken from the source at the patched positions."""
-    mine, theirs = parts(target, batch), parts(source, batch)[site]
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_a_patch_between_attention_and_mlp_reaches_everything_that_reads_it(opened, batch_of, side):
+    target, source, batch = opened("llama"), opened("llama", "retain"), batch_of("entity", side)
     rows, columns = batch.patched_mask.nonzero(as_tuple=True)
     at = rows, batch.window[rows, columns]
-    block = target.hf.model.layers[LAYER]
-    if site == "mlp_out":
-        new = mine["resid_mid"][at] + theirs[at]
-    else:
-        mid = theirs[at] if site == "resid_mid" else mine["pre"][at] + theirs[at]
-        new = mid + block.mlp(block.post_attention_layernorm(mid))
+    block, mid = target.hf.model.layers[LAYER], between(source, batch)[at]
 
     def replace(module, args, output):
         output = output.clone()
-        output[at] = new
+        output[at] = mid + block.mlp(block.post_attention_layernorm(mid))
         return output
 
     hook = block.register_forward_hook(replace)
-    with torch.no_grad():
-        logits = target.hf(
-            input_ids=batch.input_ids, attention_mask=batch.attention_mask, position_ids=batch.position_ids
-        ).logits
+    expected = forward(target, batch)
     hook.remove()
-    return logits
-
-
-@pytest.mark.parametrize("site", ["resid_mid", "attn_out", "mlp_out"])
-@pytest.mark.parametrize("side", ["left", "right"])
-def test_a_patch_inside_a_block_reaches_everything_that_reads_it(opened, batch_of, site, side):
-    target, source, batch = opened("llama"), opened("llama", "retain"), batch_of("entity", side)
-    with torch.no_grad():
-        expected = expected_logits(target, source, batch, site)
-    cache = capture(source, batch, site=site)
-    logits = run_patched(target, batch, cache, layer=LAYER)
+    cache = capture(source, batch, site="resid_mid")
     real = batch.attention_mask.bool()
+    logits = run_patched(target, batch, cache, layer=LAYER)
     torch.testing.assert_close(logits[real], expected[real], atol=1e-5, rtol=0)
     fast = patched_logprobs(target, batch, cache)[:, LAYER]
     torch.testing.assert_close(fast, scored_logprobs(expected, batch), atol=1e-5, rtol=0, equal_nan=True)

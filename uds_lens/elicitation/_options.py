@@ -13,12 +13,12 @@ from uds_lens.data._prompts import CHAT_DATE, ChatStyle
 Decoding: TypeAlias = Literal["greedy", "sampled"]
 
 Access: TypeAlias = Literal["text", "samples", "gradients", "activations"]
-"""What a probe needs of a model, least first."""
+"""Access to a model that a probe needs, least first."""
 
 Injection: TypeAlias = Literal[
     "nothing", "format", "other facts", "answer prefix", "affirmative gradient", "gold answer"
 ]
-"""What a probe gives away beside the question, least first."""
+"""Information that a probe gives away beside the question, least first."""
 
 
 @validated
@@ -41,7 +41,7 @@ class ElicitOptions:
     """Sampling temperature. At 2, models that memorised say less of it than at 1."""
 
     top_k: PositiveInt | None = 40
-    """Sample from this many tokens; None samples from all."""
+    """Sample from this many of the likeliest tokens. None samples from all tokens."""
 
     max_new_tokens: PositiveInt = 64
     """Longest text, in tokens."""
@@ -53,7 +53,7 @@ class ElicitOptions:
     """How a question becomes text; `auto` takes the chat template where the tokenizer has one."""
 
     system_prompt: str | None = None
-    """Text of a system turn before the question, in chat prompts; None sends none."""
+    """Text of a system turn before the question, in chat prompts; None is no system turn."""
 
     chat_date: str = CHAT_DATE
     """Date given to chat templates that print one."""
