@@ -167,14 +167,14 @@ def check_compatible(infos: Mapping[str, CheckpointInfo]) -> PreTrainedTokenizer
             "the checkpoints do not fit together; hidden states can be exchanged only between models of one "
             "architecture, arithmetic and tokenizer.\n  " + "\n  ".join(problems[:_MOST]) + more
         )
-    found = [(role, info.tokenizer) for role, info in infos.items() if info.tokenizer is not None]
+    with_one = [(role, info.tokenizer) for role, info in infos.items() if info.tokenizer is not None]
     without = [f"{role} {info.name!r}" for role, info in infos.items() if info.tokenizer is None]
-    if not found:
+    if not with_one:
         raise ModelError(
             "none of the checkpoints has a tokenizer: save it beside the weights, with "
             "tokenizer.save_pretrained(directory). A live model gets one from ul.open_model(model, tokenizer=...)."
         )
-    role, tokenizer = found[0]
+    role, tokenizer = with_one[0]
     if without:
         warn_once(f"no tokenizer beside {', '.join(without)}: using that of {role}, unchecked.")
     return tokenizer
