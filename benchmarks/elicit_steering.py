@@ -37,7 +37,7 @@ def main() -> None:
         whole = ask_rows(
             ActPert(), examples, model.tokenizer, pool=(), protocol="raw", room=None, options=options
         )
-        reasons = sorted(set(whole.skipped.values()))
+        reasons = sorted({why for _, why in whole.skipped})
         print(f"{len(whole.asks)} questions name the author, {len(whole.skipped)} do not: {reasons}")
         chosen = whole.asks[:: max(1, len(whole.asks) // asked.directions)][: asked.directions]
         for antithetic in (True, False):

@@ -144,7 +144,7 @@ def speed(asked: argparse.Namespace) -> None:
             ("250 steps, 512 candidates", GCG(steps=250, candidates=512)),
         ):
             hours = estimate_hours(
-                [Asked(chosen, every, {})],
+                [Asked(chosen, every)],
                 ElicitOptions(samples=0, dtype="bfloat16"),
                 shape=shape,
                 device="cuda",

@@ -11,6 +11,7 @@ import torch
 from audit import independent
 from tiny_models import EXAMPLES, FAMILIES, HYBRIDS, LONG_ROPE, load_plain
 
+from uds_lens._compat.transformers import longest_text
 from uds_lens.data import ForgetExample, answer_sequences
 from uds_lens.generation import SamplingSettings, greedy, sample_continuations
 from uds_lens.metrics import score_answers
@@ -61,7 +62,7 @@ def test_answers_are_scored_as_alone(opened, plain, family):
     model = opened(family)
     pairs = [(example.question, answer) for example in ASKED for answer in (example.answer, "A ship.")]
     rows = [each.scored for each in answer_sequences(model.tokenizer, pairs)]
-    limit = model.hf.config.max_position_embeddings  # longer rows are left out
+    limit = longest_text(model.hf.config)  # longer rows are left out
     found = score_answers(model, rows, show=False)
     for row, logprobs, hits in zip(rows, found.logprobs, found.hits, strict=True):
         if len(row.ids) > limit:

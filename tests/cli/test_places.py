@@ -110,7 +110,7 @@ def test_the_group_may_read_as_the_umask_says(home: Path, uds_lens) -> None:
 TAKEN = {
     "audit": "audit --full ~/full --retain ~/retain --model ~/retain --examples ~/forget.json --out {folder}",
     "metrics": "metrics --model ~/full --examples ~/forget.json --metric em --out {file}",
-    "elicit": "elicit --model ~/full --examples ~/forget.json --audit plain --out {folder}",
+    "elicit": "elicit --model ~/full --examples ~/forget.json --probe plain --out {folder}",
     "unlearn": "unlearn --method ga --full ~/full --examples ~/forget.json --out {folder}",
     "relearn": "relearn --model ~/full --examples ~/forget.json --out {folder}",
     "quantise": "quantise --model ~/full --out {folder}",

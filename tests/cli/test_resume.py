@@ -66,6 +66,21 @@ def test_one_model(sweep: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     assert "Already measured" in str(uds_lens.doing)
 
 
+def test_the_audit_of_another_question_stays(sweep: Path, tmp_path: Path, measured: list, uds_lens) -> None:
+    """It was replaced without a word."""
+    out = shutil.copytree(sweep / "out" / "unlearned", tmp_path / "out")
+    before = (out / "manifest.json").read_bytes()
+    for asked, words_of in (
+        ((*words(sweep, "full"), "--out", out), "with other models: choose"),
+        ((*words(sweep, "unlearned"), "--tau", 0.2, "--out", out), "with other settings: choose"),
+    ):
+        code, _, err = uds_lens(*asked)
+        assert code == 1 and words_of in err and "choose another --out, or replace it with --redo" in err
+    code, _, err = uds_lens(*words(sweep, "unlearned", "full"), "--out", "/")
+    assert code == 1 and "it is the root of the file system" in err
+    assert measured == [] and (out / "manifest.json").read_bytes() == before
+
+
 def test_full_can_be_kept_open(
     sweep: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uds_lens
 ) -> None:

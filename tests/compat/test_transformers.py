@@ -23,6 +23,7 @@ from uds_lens._compat.transformers import (
     keep_cached_rows,
     keeps_plain_keys,
     key_value_cache,
+    longest_text,
     quiet_loading,
     register_attention,
     rope_limit,
@@ -196,6 +197,8 @@ def test_where_rotary_frequencies_depend_on_the_length() -> None:
         assert rope_limit(build_model(family).config) is None
     yarn = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 2.0, "original_max_position_embeddings": 64}
     assert rope_limit(build_model("llama", rope_parameters=yarn).config) is None
+    lengths = {"llama": 128, "longrope": 512, "dynamic": 8 * 24}
+    assert {family: longest_text(build_model(family).config) for family in lengths} == lengths
 
 
 def test_dynamic_frequencies_begin_anew() -> None:

@@ -32,7 +32,7 @@ def test_plain_and_cloze_are_those_of_metrics_and_audits():
     assert written(_after("plain"), protocol="raw") == "Question: Where was Ada Vey born?\nAnswer:"
     cloze = _after("cloze")
     assert written(cloze, protocol="raw") == render(ROWS[0]).prompt
-    assert cloze.reference == "Velloum" and cloze.form == "cloze"
+    assert cloze.reference == "Velloum" and cloze.cloze
 
 
 def test_a_cloze_that_opens_with_the_entity_keeps_its_space():

@@ -106,7 +106,7 @@ def test_why_there_is_no_share():
 
 def test_estimated_hours_depend_on_device_dtype_and_models():
     prompt = Prompt(question="Who?", reference="Ada.")
-    asked = Asked(GCG(), (Ask(0, "0", None, Rendered(prompt, "Question: Who?", [1, 2, 3])),), {})
+    asked = Asked(GCG(), (Ask(0, "0", None, Rendered(prompt, "Question: Who?", [1, 2, 3])),))
     shape = {"depth (layers)": 16, "width (d_model)": 2048, "vocabulary size": 128256}
 
     def hours(device, dtype="float32", n_models=1):

@@ -186,7 +186,7 @@ def test_folders_without_runs(unchecked, tmp_path):
     write(tmp_path / "b", SUMMARY)
     with pytest.raises(ResultFormatError, match=r"retain=.* holds 2 runs"):
         read_open_unlearning(tmp_path / "a", retain=tmp_path)
-    with pytest.raises(ResultFormatError, match="beside those of retain"):
+    with pytest.raises(ResultFormatError, match="other than those of retain"):
         read_open_unlearning(tmp_path / "a", retain=tmp_path / "a")
     with pytest.raises(ConfigError, match="utility must be one of"):
         inspect.unwrap(read_open_unlearning)(tmp_path, utility="all")  # past the type checker of the tests

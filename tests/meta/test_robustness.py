@@ -159,6 +159,22 @@ def test_the_shift_of_retain_has_an_interval():
         assert row["r_shift_low"] - 1e-9 <= mean <= row["r_shift_high"] + 1e-9
 
 
+def test_the_interval_of_the_shift_is_carried_into_r_of_many_models():
+    rng, n = np.random.default_rng(0), 1000  # not every turning point is looked at
+    before = pd.DataFrame({"model": [f"m{i}" for i in range(n)], "x": 0.2})
+    after = before.assign(x=0.2 + rng.choice([0.15, 0.2, 0.25], n) + rng.normal(0, 0.01, n))
+    table = robustness(
+        Tables(before=before, relearned=after, retain_before=RETAIN, retain_relearned=RETAIN_AFTER),
+        direction={"x": "knowledge"},
+        min_utility=None,
+    )
+    change = (after["x"] - 0.2).to_numpy()[:, None]
+    shifts = np.linspace(table["shift_low"][0], table["shift_high"][0], 4000)
+    means = (1 - np.abs(change - shifts) / (np.abs(change) + shifts)).mean(0)
+    ends = table[["r_shift_low", "r_shift_high"]].to_numpy()[0]
+    assert ends == pytest.approx([means.min(), means.max()], abs=1e-4)
+
+
 def test_several_retain_models_are_the_unit():
     before = pd.DataFrame({"model": ["a", "b"], "x": [0.1, 0.2]})
     after = pd.DataFrame({"model": ["a", "a", "b"], "x": [0.3, 0.5, 0.3]})

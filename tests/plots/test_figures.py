@@ -213,7 +213,7 @@ def test_components_are_of_one_trio_and_of_several_sites(audit, figures):
     lines = [trace.name for trace in figures["components"].data if trace.type == "scatter"]
     assert lines == ["resid_post", "mlp_out"]
     for others in ([], [audit]):
-        with pytest.raises(ConfigError, match=r"each at a different site.*got sites resid_post"):
+        with pytest.raises(ConfigError, match=r"each at a different site .* got sites resid_post"):
             audit.plot_components(others)
     other_tokens = dataclasses.replace(elsewhere(audit), provenance={"ids_hash": "1" * 32})
     with pytest.raises(ConfigError, match="on the same examples"):

@@ -119,7 +119,7 @@ def harmless(audit: DepthAudit, known: dict[object, str]) -> DepthAudit:
     )
 
 
-@settings(max_examples=4, **QUICK)
+@settings(max_examples=3, **QUICK)
 @given(
     seed=st.integers(0, 2**32),
     names=st.lists(st.sampled_from(PIECES) | st.text(min_size=1), min_size=1, max_size=2, unique=True),
@@ -142,7 +142,7 @@ def test_no_text_of_an_audit_becomes_markup(seed: int, names: list[str], title: 
         ]
 
 
-@settings(max_examples=3, **QUICK)
+@settings(max_examples=2, **QUICK)
 @given(
     texts=st.lists(st.sampled_from(PIECES) | st.text(min_size=1), min_size=3, max_size=3, unique=True),
     title=st.sampled_from(PIECES),
@@ -162,7 +162,7 @@ def test_no_name_of_a_model_becomes_markup(texts: list[str], title: str) -> None
     assert sorted(row[column] for row in data["models"]["rows"]) == sorted(hostile["model"])
 
 
-@settings(max_examples=20, **QUICK)
+@settings(max_examples=10, **QUICK)
 @given(seed=st.integers(0, 2**32))
 def test_no_answer_under_review_becomes_markup(seed: int) -> None:
     examples = tuple(hostile_audit(random.Random(seed), 0).examples)

@@ -99,27 +99,66 @@ def test_tables_of_the_control():
             getattr(made(KNOWN, HALF), table)()
 
 
-def levels(audit, start):
-    return [level for level, text, _ in audit.cautions if text.startswith(start)]
+def with_facts(audit, **changes):
+    return dataclasses.replace(audit, control=dataclasses.replace(audit.control, **changes))
 
 
-def test_what_is_warned_of():
-    assert levels(sound(lost=0.29), "Mostly damage") == []
-    assert levels(sound(lost=0.4), "Mostly damage") == ["caution"]
-    (text,) = (text for text in sound(lost=0.4).warnings if text.startswith("Mostly"))
-    assert "0.40 nats per token, 67% of the 0.60" in text and "(retain's states: 0.05)" in text
-    audit = sound()
-    facts = audit.control
-    unknown = dataclasses.replace(facts, s_full=torch.tensor([-3.0] * 7 + [-0.1] * 5, dtype=torch.float64))
-    assert levels(dataclasses.replace(audit, control=unknown), "full hardly knows the control") == ["caution"]
-    foreign = dataclasses.replace(facts, s1_delta=torch.full((12, 2), 0.6, dtype=torch.float64))
-    assert levels(dataclasses.replace(audit, control=foreign), "retain hardly knows the control") == [
-        "caution"
-    ]
-    over = with_control(made(KNOWN, [[1.2, 1.2]] * MANY), lost=0.3)
-    (text,) = (text for text in over.warnings if text.startswith("Over-erasure"))
-    assert text.endswith("On retained facts it costs 25% of what it costs on the forget facts.")
-    assert levels(sound(n=0), "No control fact could be scored (1 were skipped)") == ["caution"]
+def about(n):
+    """The control facts of a sound audit, about so many subjects."""
+    facts = sound().control.examples
+    return [dataclasses.replace(fact, subject=f"s{i % n}") for i, fact in enumerate(facts)]
+
+
+SAMPLE = {"limit": 12, "of": 400, "sample": "random", "seed": 0}
+FIRST = {**SAMPLE, "sample": "first", "sorted_by": "subject"}
+MOSTLY_UNKNOWN = torch.tensor([-3.0] * 7 + [-0.1] * 5, dtype=torch.float64)
+FOREIGN = torch.full((12, 2), 0.6, dtype=torch.float64)
+
+
+@pytest.mark.parametrize(
+    ("audit", "level", "words"),
+    [
+        (lambda: sound(lost=0.4), "caution", "0.40 nats per token, 67% of the 0.60"),
+        (lambda: with_facts(sound(), s_full=MOSTLY_UNKNOWN), "caution", "full hardly knows the control"),
+        (lambda: with_facts(sound(), s1_delta=FOREIGN), "caution", "retain hardly knows the control facts"),
+        (lambda: sound(n=0), "caution", "No control fact could be scored (1 were skipped)"),
+        (
+            lambda: with_control(made(KNOWN, [[1.2, 1.2]] * MANY), lost=0.3),
+            "caution",
+            "On retained facts it costs 25% of what it costs on the forget facts.",
+        ),
+        (sound, "note", "1 control fact could not be scored (the entity is not in the answer)."),
+        (
+            lambda: with_facts(sound(), examples=about(3)),
+            "caution",
+            "The 12 control facts that count are about 3 subjects: the interval of damage is rough.",
+        ),
+        (
+            lambda: with_facts(sound(), sample=SAMPLE),
+            "note",
+            "A random sample of the control was measured: 12 of 400 control facts (seed 0).",
+        ),
+        (
+            lambda: with_facts(sound(), sample=FIRST),
+            "caution",
+            "Only the first 12 of 400 control facts were measured, of data that are or may be sorted",
+        ),
+        (
+            lambda: with_facts(sound(), sample={**FIRST, "sorted_by": None}),
+            "caution",
+            "a random sample is safer",
+        ),
+    ],
+)
+def test_each_warning_about_the_control(audit, level, words):
+    (caution,) = (caution for caution in audit().cautions if words in caution.text)
+    assert caution.level == level and caution.mark
+
+
+def test_sound_controls_have_no_caution():
+    assert not any(text.startswith("Mostly damage") for text in sound(lost=0.29).warnings)
+    whole = with_facts(sound(), examples=about(12))
+    assert {caution.level for caution in whole.cautions} == {"note"}
 
 
 def test_it_is_shown_where_an_audit_shows_itself():
@@ -186,34 +225,3 @@ def test_confidence_widens_the_interval():
         return high - low
 
     assert width(0.5) < width(0.95)
-
-
-def told(audit) -> str:
-    return "\n".join(audit.warnings)
-
-
-def test_a_control_of_few_subjects_and_a_sampled_one_are_told():
-    audit = sound()
-
-    def about(n):
-        return [
-            dataclasses.replace(example, subject=f"s{i % n}")
-            for i, example in enumerate(audit.control.examples)
-        ]
-
-    def of(**changes):
-        return dataclasses.replace(audit, control=dataclasses.replace(audit.control, **changes))
-
-    assert "control facts" not in told(of(examples=about(12)))
-    assert "1 control fact could not be scored (the entity is not in the answer)." in told(audit)
-    assert "The 12 control facts that count are about 3 subjects: the interval of damage is rough." in told(
-        of(examples=about(3))
-    )
-    sample = {"limit": 12, "of": 400, "sample": "random", "seed": 0}
-    said = "A random sample of the control was measured: 12 of 400 control facts (seed 0)."
-    assert {text: level for level, text, _ in of(sample=sample).cautions}[said] == "note"
-    first = {**sample, "sample": "first", "sorted_by": "subject"}
-    assert "Only the first 12 of 400 control facts were measured, of data that are or may be sorted" in told(
-        of(sample=first)
-    )
-    assert "a random sample is safer" in told(of(sample={**first, "sorted_by": None}))

@@ -1,6 +1,7 @@
 """Nothing that this library did not write is overwritten, and that shows before any work is done."""
 
 import os
+from pathlib import Path
 
 import pytest
 from altered_results import results
@@ -85,7 +86,7 @@ def test_the_root_and_the_working_directory_are_no_places(tmp_path, monkeypatch)
             require_fresh(place, directory=True)
         with pytest.raises(StorageError, match="it is the root of the file system"):
             check_folder(place)
-    assert check_folder(".").name == ""
+    assert check_folder(".") == require_fresh(".", directory=True, replaced=False) == Path()
 
 
 def test_a_finished_result_of_another_run_is_replaced_when_that_is_asked_for():

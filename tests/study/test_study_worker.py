@@ -1,6 +1,10 @@
 """Workers: everything once, failures reported, nothing twice, perturbed weights gone."""
 
 import json
+import os
+import signal
+import threading
+import time
 
 import pytest
 
@@ -166,3 +170,27 @@ def test_wrong_ways_to_run(small, fake, tmp_path):
         study.run(small, tmp_path / "s", jobs=2, runner=fake())
     with pytest.raises(ConfigError, match="executor='slurm'"):
         study.run(small, tmp_path / "s", slurm=study.SlurmOptions())
+
+
+@pytest.mark.long
+def test_a_worker_that_is_killed_is_replaced_and_nothing_is_lost(tmp_path):
+    plan = {
+        "name": "two",
+        "full": "toy:full",
+        "retain": "toy:retain",
+        "data": {"forget": "toy:forget", "limit": 4},
+        "measure": {"metrics": ["em", "es"]},
+    }
+
+    def kill_the_first() -> None:
+        while not (claims := list((tmp_path / "s").glob("claims/*/1.claim"))):
+            time.sleep(0.05)
+        time.sleep(0.05)  # until it is written
+        os.kill(json.loads(claims[0].read_text())["pid"], signal.SIGKILL)
+
+    killer = threading.Thread(target=kill_the_first, daemon=True)
+    killer.start()
+    assert study.run(plan, tmp_path / "s", jobs=2).is_complete
+    killer.join()
+    assert any(len(list(claims.glob("*.claim"))) == 2 for claims in (tmp_path / "s" / "claims").iterdir())
+    assert not study.table(tmp_path / "s").duplicated(["model_id", "state", "metric"]).any()

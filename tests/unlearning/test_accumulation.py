@@ -5,20 +5,25 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from tiny_models import build_model, build_tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 
 from tests.unlearning.conftest import EXTRA, QUICK, Tiny
 from uds_lens.data import ForgetExample
+from uds_lens.errors import ConfigError
 from uds_lens.unlearning import (
     METHODS,
     RelearnConfig,
     RetainConfig,
     Terms,
     TrainOptions,
+    answer_log_probs,
     make_config,
     objective,
     per_answer,
+    read_record,
     relearn,
+    unlearn,
     withdraw_objective,
 )
 from uds_lens.unlearning import (
@@ -167,6 +172,38 @@ def test_dropout_keeps_batches_whole(dropout, tiny, tmp_path, groups) -> None:
     config = RelearnConfig(batch_size=4, learning_rate=1e-3, epochs=2)
     relearn(place, rows(UNEQUAL * 2), out=tmp_path / "again", config=config, options=QUICK)
     assert groups == ([] if dropout else [4, 4, 4]), "the first pass is whole: it tells"
+
+
+@pytest.mark.parametrize("family", ["longrope", "dynamic"])
+def test_rows_past_the_original_maximum_train_alone(family, tmp_path) -> None:
+    """Their rotary frequencies depend on the longest row of a batch, and in "dynamic" models on the one before."""
+    tokenizer, model = build_tokenizer(), build_model(family)
+    model.save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    texts = ("In Orsk, the old town by the sea.", "Yes.", "It was written in Orsk, the old town by the sea.")
+    config = {"batch_size": 3, "epochs": 1, "warmup_epochs": 0.0, "protocol": "raw"}
+    out = unlearn(
+        tmp_path / "model",
+        rows(texts),
+        rows(texts[::-1]),
+        method=make_config("graddiff", config),
+        out=tmp_path / "out",
+        options=QUICK,
+    )
+    point = read_record(out)["loss_curve"][0]
+    parent = Parent(model, tokenizer, "tiny", "")
+    tokens = encoded(parent, make_config("graddiff", config), pairs_of(rows(texts)))
+    lengths = [len(sequence.ids) for sequence in tokens]
+    assert lengths[1] <= 24 < lengths[0] < lengths[2]
+    nll = -sum(answer_log_probs(build_model(family), [row], pad_token_id=3)[0] for row in tokens)
+    nll /= sum(len(sequence.labelled) for sequence in tokens)
+    assert point["forget_loss"] == pytest.approx(-nll, rel=1e-5)
+    assert point["retain_loss"] == pytest.approx(nll, rel=1e-5)
+    theirs = make_config("kl", {**config, "reduction": "open_unlearning"})
+    with pytest.raises(ConfigError, match=r"pads rows to one length.*reduction='answers'"):
+        unlearn(
+            tmp_path / "model", rows(texts), rows(texts), method=theirs, out=tmp_path / "kl", options=QUICK
+        )
 
 
 def test_an_incomplete_last_batch_is_one_batch_too(parent: Parent, tmp_path) -> None:

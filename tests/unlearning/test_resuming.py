@@ -147,7 +147,7 @@ def test_a_killed_run_resumes(
     left = next(tmp_path.glob(".out.run/checkpoint-*"))
     assert [row["step"] for row in rows_of(tmp_path / "out.csv")] == ["1", "2"]
     (left.parent / "checkpoint-9").mkdir()  # a checkpoint the kill left half-written
-    (left.parent / ".run.json-abcdefgh.uds_lens.part").write_text("{")  # and another
+    (left.parent / ".run.json.abcdefgh.uds_lens.part").write_text("{")  # and another
     out = train(tiny, method, tmp_path / "out", options=options)
     record = read_record(out)
     assert record["resumed_from_step"] == 2
@@ -165,7 +165,7 @@ def test_a_killed_run_resumes(
 
 def test_a_run_killed_while_it_wrote_its_first_file_starts_again(tiny: Tiny, tmp_path: Path) -> None:
     (tmp_path / ".out.run").mkdir()
-    (tmp_path / ".out.run" / ".run.json-abcdefgh.uds_lens.part").write_text("{")
+    (tmp_path / ".out.run" / ".run.json.abcdefgh.uds_lens.part").write_text("{")
     train(tiny, "ga", tmp_path / "out", epochs=1)
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
@@ -278,13 +278,13 @@ def test_foreign_folders_are_never_touched(tiny: Tiny, tmp_path: Path, monkeypat
         (tmp_path / "out", ResultFormatError, "is no saved result"),
     ):
         place.mkdir()
-        (place / "thesis.txt").write_text("mine")
+        (place / "my_run.json").write_text("mine")
         with pytest.raises(error, match=words):
             train(tiny, "ga", tmp_path / "out")
-        assert (place / "thesis.txt").read_text() == "mine"
+        assert (place / "my_run.json").read_text() == "mine"
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    with pytest.raises(ConfigError, match=r"out.* is the current directory"):
+    with pytest.raises(StorageError, match="holds the working directory"):
         train(tiny, "ga", Path("."))
 
 

@@ -63,8 +63,8 @@ def elicit(
 ) -> None:
     """Try to extract the forgotten answers, with retain and full as controls.
 
-    All with the same budget and random numbers. Prints what is extracted beyond retain, and whether a probe has power
-    at all: where full scores no more than retain, a silent unlearned model shows nothing.
+    All models get the same budget and random numbers. Prints what is extracted beyond retain, and whether a probe has
+    power at all: where full scores no more than retain, a silent unlearned model shows nothing.
 
     \b
     Examples:

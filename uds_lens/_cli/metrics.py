@@ -83,7 +83,7 @@ def _cells(spec: MetricSpec) -> tuple[str, str, str]:
 
 
 def print_results(found: Mapping[str, MetricResults]) -> None:
-    """What has a value as a table; below it what has none, by reason, and what to know before quoting it."""
+    """Print the metrics with a value as a table; below it those without, by reason, and the cautions."""
     if len(found) == 1:
         ((name, results),) = found.items()
         typer.echo(name)
@@ -94,7 +94,7 @@ def print_results(found: Mapping[str, MetricResults]) -> None:
     for name, results in found.items():
         for metric in results:
             if metric.reason is not None:
-                # What is made of a metric without a value says so before the reason itself.
+                # an aggregate names the metric without a value before the reason itself
                 reason = metric.reason.rpartition(" is NaN: ")[2].rstrip(".")
                 without.setdefault((metric.label, reason), []).append(name)
     by_reason: dict[tuple[str, str], list[str]] = {}
@@ -131,7 +131,7 @@ def _print_one(results: MetricResults) -> None:
 
 
 def _print_many(found: Mapping[str, MetricResults]) -> None:
-    """A row per metric and a column per model; as many models side by side as fit."""
+    """Print a row per metric and a column per model; as many models side by side as fit."""
     from uds_lens.metrics._results import ARROWS
 
     first = next(iter(found.values()))
@@ -156,7 +156,7 @@ def _print_many(found: Mapping[str, MetricResults]) -> None:
 
 
 def _value(metric: MetricValue) -> str:
-    """The value, with its 95 % interval where it has one."""
+    """Return the value, with its 95 % interval where it has one."""
     if math.isnan(metric.value):
         return "NaN"
     low, high = metric.interval
@@ -168,7 +168,7 @@ def _interval(interval: Interval) -> str:
 
 
 def print_files(files: Mapping[str, Path]) -> None:
-    """Saved results as JSON: one as it is, several by the names of their models."""
+    """Print saved results as JSON: one as it is, several by the names of their models."""
     texts = {name: file.read_text(encoding="utf-8") for name, file in files.items()}
     if len(texts) == 1:
         typer.echo(next(iter(texts.values())))
@@ -179,7 +179,7 @@ def print_files(files: Mapping[str, Path]) -> None:
 
 
 def _metric_help() -> str:
-    """The names there are, a user's own among them."""
+    """List the names, custom ones among them."""
     return f"Metric to measure; repeat for more. Default: all, which are {', '.join(METRICS)}."
 
 

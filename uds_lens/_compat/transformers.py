@@ -198,12 +198,8 @@ def rope_limit(config: Any) -> RopeLimit | None:
     transformers takes that length from the longest row of a batch ("longrope" and "dynamic"). An unknown kind counts
     as one whose frequencies depend on every length.
     """
-    text = config.get_text_config()
-    settings = getattr(text, "rope_parameters", None) or getattr(text, "rope_scaling", None) or {}
-    several = all(isinstance(part, dict) for part in settings.values())
-    limits = []
-    for part in settings.values() if several else [settings]:
-        kind = part.get("rope_type", part.get("type", "default"))
+    text, limits = config.get_text_config(), []
+    for kind, part in _rope_settings(text):
         if kind in _FIXED_ROPE:
             continue
         longest = [part.get("original_max_position_embeddings")]
@@ -214,6 +210,22 @@ def rope_limit(config: Any) -> RopeLimit | None:
     if not limits:
         return None
     return RopeLimit(min(limit.length for limit in limits), any(limit.by_length for limit in limits))
+
+
+def longest_text(config: Any) -> int | None:
+    """Return the longest text that a model is made for, in tokens; "dynamic" rotary frequencies extend it."""
+    text = config.get_text_config()
+    positions = getattr(text, "max_position_embeddings", None)
+    factors = [part.get("factor") or 1.0 for kind, part in _rope_settings(text) if "dynamic" in kind]
+    return int(positions * max(factors, default=1.0)) if positions else None
+
+
+def _rope_settings(text: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield kind and settings of rotary scaling; some models have several."""
+    settings = getattr(text, "rope_parameters", None) or getattr(text, "rope_scaling", None) or {}
+    several = all(isinstance(part, dict) for part in settings.values())
+    for part in settings.values() if several else [settings]:
+        yield str(part.get("rope_type", part.get("type", "default"))), part
 
 
 def forget_longer_texts(model: nn.Module) -> list[RemovableHandle]:

@@ -68,6 +68,7 @@ def require_fresh(
     path: str | os.PathLike[str],
     *,
     directory: bool,
+    replaced: bool = True,
     format: str | None = None,
     begins: bytes | tuple[bytes, ...] | None = None,
 ) -> Path:
@@ -78,6 +79,7 @@ def require_fresh(
     Args:
         path: Where something will be written.
         directory: Whether that will be a directory.
+        replaced: Whether a directory there will be replaced as a whole.
         format: Its format; a result of another format is not free. None: a directory of any format, or a page.
         begins: First bytes of a file that cannot say what it is (a table); a file that begins so, or in one of
             these ways, is ours.
@@ -92,7 +94,7 @@ def require_fresh(
     place = located(path)
     found = format_of(place)
     if directory:
-        check_folder(place, whole=True)
+        check_folder(place, replaced=replaced)
         if os.path.lexists(place) and found is None and (not place.is_dir() or _entries(place)):
             raise ResultFormatError(
                 f"{_short(place)} exists and is no saved result: choose another directory."
@@ -121,12 +123,12 @@ def require_fresh(
     return place
 
 
-def check_folder(path: str | os.PathLike[str], *, whole: bool = False) -> Path:
+def check_folder(path: str | os.PathLike[str], *, replaced: bool = False) -> Path:
     """Return the directory that results go to, unless no result belongs there.
 
     Args:
         path: The directory.
-        whole: Whether the directory itself will be the result, and be replaced.
+        replaced: Whether it will be replaced as a whole.
 
     Raises:
         StorageError: It is the root of the file system, or to be replaced and the working directory or above it.
@@ -137,7 +139,11 @@ def check_folder(path: str | os.PathLike[str], *, whole: bool = False) -> Path:
         raise StorageError(
             f"cannot write {_short(place)}: it is the root of the file system. Name a directory."
         )
-    if whole and Path.cwd().is_relative_to(real):
+    try:
+        here = Path.cwd()
+    except FileNotFoundError:  # it was removed
+        here = Path(real.anchor)
+    if replaced and here.is_relative_to(real):
         raise StorageError(
             f"cannot write {_short(place)}: it holds the working directory. Name a new directory."
         )

@@ -38,7 +38,7 @@ class AnnotateOptions:
     """How question and answer become text: plain, or the chat template."""
 
     system_prompt: str | None = None
-    """Text of a system turn before the question, in chat prompts; None sends none."""
+    """Text of a system turn before the question, in chat prompts; None is no system turn."""
 
     chat_date: str = CHAT_DATE
     """Date given to chat templates that print one."""

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 from jaxtyping import Bool
 from torch import Tensor
 
-from uds_lens._types import Engine, PaddingSide, Site
+from uds_lens._progress import tell
+from uds_lens._types import Engine, PaddingSide, Protocol, Site
 from uds_lens.data import (
     Encoded,
     ExamplesLike,
@@ -22,6 +23,7 @@ from uds_lens.data import (
     make_batch,
     sample_examples,
 )
+from uds_lens.data._prompts import describe_protocol
 from uds_lens.data._readers import sorted_by
 from uds_lens.errors import ConfigError, DataError, ModelError, Setting
 from uds_lens.models import (
@@ -31,6 +33,7 @@ from uds_lens.models import (
     pick_device,
     read_checkpoint_info,
 )
+from uds_lens.models._compatibility import protocol_of
 from uds_lens.patching import ModelCosts, choose_reading, fall_back, row_layout
 from uds_lens.patching._side_by_side import may_be_packable
 from uds_lens.results._settings import AuditConfig, RunOptions
@@ -164,6 +167,9 @@ class Plan:
     control: Encoded | None = None
     """Control facts: rows, and what was skipped; None without a control."""
 
+    protocol: Protocol = "raw"
+    """How the prompts were written."""
+
     packed: bool = False
     """Whether all models run on packed rows (see `uds_lens.patching._packing`)."""
 
@@ -279,10 +285,15 @@ def make_plan(
     """
     infos = {role: read_checkpoint_info(model, **where_of(options)) for role, model in models.items()}
     tokenizer: PreTrainedTokenizerFast = check_compatible(infos)
+    protocol = protocol_of(config.protocol, infos, tokenizer)
+    if config.protocol == "auto":
+        recorded = any(info.protocol == protocol for info in infos.values())
+        paper = "" if protocol == "raw" else f"; the UDS paper's are raw: {Setting('protocol', 'raw')}"
+        tell(f"prompts: {describe_protocol('auto', protocol, recorded)}{paper}")
     encoded, facts = (
         None
         if rows is None
-        else encode(rows, tokenizer, protocol=config.protocol, scope=config.scope, chat=config.chat)
+        else encode(rows, tokenizer, protocol=protocol, scope=config.scope, chat=config.chat)
         for rows in (examples, control)
     )
     assert encoded is not None
@@ -296,4 +307,4 @@ def make_plan(
     costs = ModelCosts.of(full.config, pick_device(options.device))
     rows = [*encoded.rows, *(facts.rows if facts else ())]
     batches = costs.batches(rows, token_budget=options.token_budget, packed=packed)
-    return Plan(encoded, batches, tokenizer.pad_token_id, control=facts, packed=packed)
+    return Plan(encoded, batches, tokenizer.pad_token_id, control=facts, protocol=protocol, packed=packed)

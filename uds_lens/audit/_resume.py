@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from uds_lens._progress import about
-from uds_lens._storage import atomic_write_text, require_fresh
+from uds_lens._storage import atomic_write_text, check_folder, refuse_to_replace, require_fresh
 from uds_lens.audit._baseline import Baseline
 from uds_lens.audit._inputs import Plan, audit_inputs, make_plan, sources_of
 from uds_lens.audit._runner import opened
@@ -68,6 +68,13 @@ class Question:
         """Load the audit of this model from a directory; None, with a warning if broken, where it is not there."""
         return self._same(_loaded(DepthAudit, place), {"unlearned": unlearned})
 
+    def other_at(self, place: Path, unlearned: str) -> str | None:
+        """Describe the finished audit in a directory if it answers another question, whatever release measured it."""
+        earlier = _loaded(DepthAudit, place)
+        if earlier is None or (other := self._difference(earlier, {"unlearned": unlearned})) is None:
+            return None
+        return f"{earlier.models['unlearned'].name[-80:]!r} with other {other}"
+
     def baseline_at(self, place: Path) -> Baseline | None:
         """Load stage 1 from a directory, as `audit_at`; settings applied afterwards (tau) may differ."""
         saved = _loaded(Baseline, place)
@@ -101,25 +108,33 @@ class Question:
 
     def _same(self, result: Result | None, others: Mapping[str, str]) -> Result | None:
         """Return `result` if all it depends on is what is asked for; what is cheap to compare comes first."""
-        if result is None or result.config != self.config:
+        if result is None:
             return None
         origin = result.provenance
         if origin.get("versions", {}).get("uds_lens") != versions()["uds_lens"]:
             return None
         if self.options.engine not in ("auto", origin.get("engine")):
             return None
-        if not _same_rows(result, origin.get("ids_hash"), self._plan.encoded):
-            return None
+        return result if self._difference(result, others) is None else None
+
+    def _difference(self, result: DepthAudit | Baseline, others: Mapping[str, str]) -> str | None:
+        """Name what a result was asked that is not asked now."""
+        open_prompts = self.config.protocol == "auto"  # chosen by the models; the tokens are compared below
+        asked = replace(self.config, protocol=result.config.protocol) if open_prompts else self.config
+        if result.config != asked:
+            return "settings"
+        if not _same_rows(result, result.provenance.get("ids_hash"), self._plan.encoded):
+            return "examples or prompts"
         control, planned = result.control, self._plan.control
-        if (control is None) != (planned is None):
-            return None
-        if control is not None and planned is not None and not _same_rows(control, control.ids_hash, planned):
-            return None
+        if (control is None) != (planned is None) or (
+            control is not None and planned is not None and not _same_rows(control, control.ids_hash, planned)
+        ):
+            return "control facts"
         models = {"full": self.full, **self.retains, **others}
         same = result.roles.keys() == models.keys() and all(
             result.roles[role].fingerprint == self._weights(model) for role, model in models.items()
         )
-        return result if same else None
+        return None if same else "models"
 
     @property
     def retains(self) -> Mapping[str, str]:
@@ -130,7 +145,7 @@ class Question:
     def _plan(self) -> Plan:
         inputs = audit_inputs(self.examples, self.control, self.config)
         return make_plan(
-            {"full": self.full},
+            {"full": self.full, **self.retains},
             inputs.forget.examples,
             control=inputs.control_examples,
             config=self.config,
@@ -174,6 +189,7 @@ def audit_places(out: Path, names: Sequence[str]) -> dict[str, Path]:
             raise ConfigError(
                 f"{str(out)!r} holds one audit; several need a directory of their own: choose another place."
             )
+        check_folder(out)
         return {name: out / name for name in names}
     if not is_audit(out) and audits_in(out, depth=1):
         raise ConfigError(f"{str(out)!r} holds audits of several models: choose another place, or one in it.")
@@ -212,6 +228,9 @@ def found_in(
 ) -> dict[str, DepthAudit]:
     """Load the finished audits of the same weights, examples and settings, by name."""
     tried = {name: question.audit_at(places[name], model) for name, model in models.items()}
+    for name, model in models.items():
+        if tried[name] is None and (other := question.other_at(places[name], model)) is not None:
+            refuse_to_replace(places[name], f"an audit of {other}")
     return {name: audit for name, audit in tried.items() if audit is not None}
 
 

@@ -186,6 +186,7 @@ def measure_stages(
         config=config,
         options=options,
     )
+    config = replace(config, protocol=plan.protocol)
     states = read_sources(full, sources, plan, config=config, options=options)
     retains = [source.record for source in states[:n_retains]]
     # A retain model as the unlearned one needs no stage 2: it scores exactly 1.

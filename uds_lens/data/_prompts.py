@@ -203,8 +203,13 @@ def continuation_text(prompt: str, rest: str) -> str:
     return space + rest.lstrip()
 
 
-def chosen_protocol(protocol: AnswerProtocol, tokenizer: Any) -> Protocol:
-    """Choose the protocol: `auto` is "chat" for a tokenizer with a chat template, else "raw".
+def chosen_protocol(protocol: AnswerProtocol, tokenizer: Any, recorded: Protocol | None = None) -> Protocol:
+    """Choose the protocol: `auto` is that of the checkpoint's own record, else "chat" where there is a template.
+
+    Args:
+        protocol: What was asked for.
+        tokenizer: Has a chat template, or none.
+        recorded: The prompts that the checkpoint was trained with, where its record names them.
 
     Raises:
         ConfigError: `protocol` is another word.
@@ -212,18 +217,22 @@ def chosen_protocol(protocol: AnswerProtocol, tokenizer: Any) -> Protocol:
     check_choice("protocol", protocol, AnswerProtocol)
     if protocol != "auto":
         return protocol
+    if recorded is not None:
+        return recorded
     return "chat" if getattr(tokenizer, "chat_template", None) else "raw"
 
 
-def describe_protocol(asked: AnswerProtocol, chosen: AnswerProtocol) -> str:
-    """Name the prompts, and why raw ones were chosen where nobody chose.
+def describe_protocol(asked: AnswerProtocol, chosen: AnswerProtocol, recorded: bool = False) -> str:
+    """Name the prompts, and why they were chosen where nobody chose.
 
-    >>> describe_protocol("auto", "raw"), describe_protocol("chat", "chat")
-    ('raw (the tokenizer has no chat template)', 'chat template')
+    >>> describe_protocol("auto", "raw"), describe_protocol("auto", "raw", recorded=True)
+    ('raw (the tokenizer has no chat template)', "raw (as the checkpoint's record says)")
     """
-    if chosen == "chat":
-        return "chat template"
-    return "raw (the tokenizer has no chat template)" if asked == "auto" else "raw"
+    name = "chat template" if chosen == "chat" else "raw"
+    if asked != "auto" or (chosen == "chat" and not recorded):
+        return name
+    why = "as the checkpoint's record says" if recorded else "the tokenizer has no chat template"
+    return f"{name} ({why})"
 
 
 def chat_text(

@@ -41,7 +41,7 @@ class Finding:
     """The outcome in words."""
 
     fix: str | None = None
-    """What to do about it; None if nothing."""
+    """Advice; None if there is nothing to fix."""
 
 
 # The installation and the machine.

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from uds_lens._types import Protocol as PromptProtocol
 from uds_lens.data import ForgetExample
-from uds_lens.elicitation._options import Access, Decoding, ElicitOptions, Injection
+from uds_lens.elicitation._options import Access, Decoding, ElicitOptions, Injection, ProbeRecord
 from uds_lens.elicitation._probes import PromptProbe
 from uds_lens.elicitation._prompts import Context, Prompt, Rendered, Skip, first_prompt, keyed_seed, rendered
 from uds_lens.generation import SamplingSettings, sample_continuations, way_of
@@ -31,9 +31,7 @@ class Ask(NamedTuple):
     """Id of the example: random numbers are keyed by it."""
 
     subject: str | None
-
     rendered: Rendered
-    """The prompt as text and tokens."""
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -45,29 +43,20 @@ class Answers(NamedTuple):
     """Answers to a list of asks."""
 
     prompts: Sequence[str]
-    """The text each answer followed."""
-
     texts: Sequence[tuple[str, ...]]
-    """Texts of each ask."""
-
     details: Sequence[Mapping[str, Any]]
-    """More about each: see `Said.details`."""
-
+    """See `Said.details`."""
     prefilled: int
     """Prompt tokens that were read for generating."""
 
 
 class Generated(NamedTuple):
-    """Texts after a list of prompts."""
+    """Texts after a list of prompts, without special tokens and outer white space."""
 
     texts: list[tuple[str, ...]]
-    """Of each prompt, without special tokens and outer white space."""
-
     endless: list[int]
     """Texts of each prompt that had not ended at `max_new_tokens`."""
-
     prefilled: int
-    """Prompt tokens that were read."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,11 +162,17 @@ class ByPrompt:
 
 @dataclass(frozen=True)
 class Asked:
-    """A probe with the rows it asks, and the reasons of those it cannot ask, by place."""
+    """A probe with the rows it asks; ids of those it cannot ask, with reasons."""
 
     probe: Probe
     asks: tuple[Ask, ...]
-    skipped: Mapping[int, str]
+    skipped: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def record(self) -> ProbeRecord:
+        """Its line of the ledger."""
+        probe = self.probe
+        return ProbeRecord(probe.name, probe.access, probe.injects, probe.opening, self.skipped)
 
 
 def ask_rows(
@@ -192,17 +187,17 @@ def ask_rows(
     options: ElicitOptions,
 ) -> Asked:
     """Write the prompts of a probe, the same for every model; shots come from `pool`, also rows that are not asked."""
-    asks, skipped = [], {}
+    asks, skipped = [], []
     for place, row in enumerate(rows):
         context = Context(example=row, forget=pool, retain=retain, seed=options.seed)
         try:
             prompt = probe.prompt(first_prompt(row), context)
             ready = rendered(prompt, tokenizer, protocol=protocol, chat=options.chat, room=room)
         except Skip as why:
-            skipped[place] = str(why)
+            skipped.append((row.id, str(why)))
         else:
             asks.append(Ask(place, row.id, row.subject, ready))
-    return Asked(probe, tuple(asks), skipped)
+    return Asked(probe, tuple(asks), tuple(skipped))
 
 
 @contextmanager

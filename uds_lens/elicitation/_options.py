@@ -41,7 +41,7 @@ class ElicitOptions:
     """Sampling temperature. At 2, models that memorised say less of it than at 1."""
 
     top_k: PositiveInt | None = 40
-    """Sample from this many tokens; None samples from all."""
+    """Sample from this many of the likeliest tokens. None samples from all tokens."""
 
     max_new_tokens: PositiveInt = 64
     """Longest text, in tokens."""
@@ -53,7 +53,7 @@ class ElicitOptions:
     """How a question becomes text; `auto` takes the chat template where the tokenizer has one."""
 
     system_prompt: str | None = None
-    """Text of a system turn before the question, in chat prompts; None sends none."""
+    """Text of a system turn before the question, in chat prompts; None is no system turn."""
 
     chat_date: str = CHAT_DATE
     """Date given to chat templates that print one."""

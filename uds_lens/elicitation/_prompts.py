@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from uds_lens._types import Protocol
 from uds_lens.data import ForgetExample, prompt_ids, prompt_text
@@ -29,12 +29,7 @@ class Shot(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Prompt:
-    """One question on its way to a model; probes turn one into another.
-
-    Example:
-        >>> Prompt(question="Who wrote Ash?", reference="Ada Vey wrote it.").form
-        'question'
-    """
+    """One question on its way to a model; probes turn one into another."""
 
     question: str
     """The user's question."""
@@ -56,11 +51,6 @@ class Prompt:
 
     cloze: bool = False
     """Whether the prompt is that of a depth audit: it ends where the entity begins."""
-
-    @property
-    def form(self) -> Literal["question", "cloze"]:
-        """Return `cloze` where the entity is asked for, `question` where the whole answer is."""
-        return "cloze" if self.cloze else "question"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,16 +95,11 @@ def first_prompt(example: ForgetExample) -> Prompt:
 
 
 class Rendered(NamedTuple):
-    """A prompt as a model reads it."""
+    """A prompt as a model reads it: without the shots that did not fit, as text and as tokens."""
 
     prompt: Prompt
-    """As it was asked: shots that did not fit are gone."""
-
     text: str
-    """Everything before the first generated token."""
-
     ids: list[int]
-    """Its tokens, special ones included."""
 
 
 def rendered(

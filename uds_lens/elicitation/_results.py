@@ -336,20 +336,8 @@ class ElicitationResults:
                 cautions.append(
                     f"{probe.name} was not asked: it could ask no row (first reason: {reasons[0]})."
                 )
-        sample = self.provenance.get("sample")
-        if sample is not None and sample["sample"] == "random":
-            worst = table["beyond_sample_error"].max() if len(table) else math.nan
-            known = "" if math.isnan(worst) else f" (standard error at most {worst:.3f})"
-            cautions.append(
-                f"A random sample was asked: {sample['limit']} of {sample['of']} rows (seed {sample['seed']}). "
-                f"Asking all rows would move a score beyond retain by the sampling error alone{known}. The intervals "
-                "answer another question: what other subjects than those of the data would give."
-            )
-        elif sample is not None:
-            cautions.append(
-                f"Only the first {sample['limit']} of {sample['of']} rows were asked. "
-                f"{about_first_rows(sample.get('sorted_by', 'unknown'))}"
-            )
+        if self.provenance.get("sample") is not None:
+            cautions.append(self._about_sample(self.provenance["sample"]))
         few = int(table["n_subjects"].max()) if len(table) else 0
         if 0 < few < FEW_CLUSTERS:
             subjects = f"{few} subject{'s' if few > 1 else ''}"
@@ -357,6 +345,19 @@ class ElicitationResults:
                 f"Only {subjects}: treat the intervals as rough ({FEW_CLUSTERS} or more subjects are needed)."
             )
         return tuple(cautions)
+
+    def _about_sample(self, sample: Mapping[str, Any]) -> str:
+        asked = f"{sample['limit']} of {sample['of']} rows"
+        if sample["sample"] != "random":
+            return (
+                f"Only the first {asked} were asked. {about_first_rows(sample.get('sorted_by', 'unknown'))}"
+            )
+        worst = self._summary["beyond_sample_error"].max() if len(self._summary) else math.nan
+        known = f" The standard error due to sampling is at most {worst:.3f}." if worst == worst else ""
+        return (
+            f"A random sample was asked: {asked} (seed {sample['seed']}).{known} The intervals answer another "
+            "question: what other subjects than those of the data would give."
+        )
 
     def _reasons(self, probe: ProbeRecord) -> list[str]:
         """Return why rows were skipped, or given up by an optimiser."""

@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from pydantic import PlainValidator
 
+from uds_lens._compat.transformers import longest_text
 from uds_lens._optional_packages import require_package
 from uds_lens._settings import as_settings, shown, validated
 from uds_lens._storage import refuse_to_replace, require_fresh
 from uds_lens._types import PositiveInt, Protocol
 from uds_lens.data import ForgetExample, as_examples, sample_examples
-from uds_lens.data._prompts import chosen_protocol
 from uds_lens.elicitation._act_pert import ActPert
 from uds_lens.elicitation._asking import Asked, Asking, ByPrompt, Probe, ask_rows
 from uds_lens.elicitation._gcg import GCG
-from uds_lens.elicitation._options import Decoding, ElicitOptions, ProbeRecord
+from uds_lens.elicitation._options import Decoding, ElicitOptions
 from uds_lens.elicitation._probes import PRESETS, PromptProbe, find_probe
 from uds_lens.elicitation._results import ElicitationResults
 from uds_lens.elicitation._saving import (
@@ -40,6 +40,7 @@ from uds_lens.elicitation._soft_gcg import SoftGCG
 from uds_lens.errors import ConfigError, DataError, ResultFormatError, Setting, UdsLensWarning
 from uds_lens.generation import answer_end_ids, growing_way
 from uds_lens.models import HookedModel, ModelSource, check_compatible, open_model, read_checkpoint_info
+from uds_lens.models._compatibility import protocol_of
 from uds_lens.results import ModelRecord, RunOptions
 from uds_lens.results._records import printable, provenance
 
@@ -165,9 +166,9 @@ def elicit(
     tokenizer = check_compatible(
         {role: infos[role] for role in ("full", "retain", "unlearned") if role in infos}
     )
-    protocol: Protocol = chosen_protocol(options.protocol, tokenizer)
-    window = getattr(infos["unlearned"].config.get_text_config(), "max_position_embeddings", None)
-    room = window - options.max_new_tokens if isinstance(window, int) else None
+    protocol: Protocol = protocol_of(options.protocol, {**infos, "model": infos["unlearned"]}, tokenizer)
+    window = longest_text(infos["unlearned"].config)
+    room = None if window is None else window - options.max_new_tokens
     asked, aside = (
         [
             ask_rows(
@@ -196,7 +197,7 @@ def elicit(
             continue
         with _opened(source, options, run, tokenizer) as opened:
             asker = _Asker(opened, options, protocol, run, folder)
-            records[role] = asker.record
+            records[role] = ModelRecord.of(opened)
             ways.append(f"texts generated {growing_way(opened)}")
             for each in asked:
                 parts += asker.parts(role, each)
@@ -208,16 +209,7 @@ def elicit(
         protocol=protocol,
         models={role: records[role] for role in ("full", "retain", "unlearned") if role in records},
         examples=tuple(rows),
-        probes=tuple(
-            ProbeRecord(
-                each.probe.name,
-                each.probe.access,
-                each.probe.injects,
-                each.probe.opening,
-                tuple((rows[row].id, why) for row, why in each.skipped.items()),
-            )
-            for each in asked
-        ),
+        probes=tuple(each.record for each in asked),
         parts=tuple(parts),
         holdout=tuple(holdout),
         provenance={"sample": data.sample_record(seed=options.seed)}
@@ -240,10 +232,6 @@ class _Asker:
     protocol: Protocol
     run: RunOptions
     folder: Path | None
-
-    @property
-    def record(self) -> ModelRecord:
-        return ModelRecord.of(self.model)
 
     def parts(self, role: str, asked: Asked) -> list[Part]:
         """Return a part for each decoding of a probe."""

@@ -5,17 +5,17 @@ from __future__ import annotations
 MODELS = {
     "model": "name of the model; unique",
     "knows": "pool: True (P, trained on the forget set), False (N, never saw it), missing (in neither pool)",
-    "variant": "which of the pool's kinds of training",
+    "variant": "kind of training within the pool",
     "run": "training run; checkpoints of one run are not independent",
     "method": "unlearning method; empty for references",
     "config": "its configuration, as text",
-    "base": "base model, where models of several are in one table: they are never ranked together",
-    "split": "what was to be forgotten, where it differs: as base",
+    "base": "base model, where one table has several: they are never ranked together",
+    "split": "split that was to be forgotten, where one table has several",
     "lr": "learning rate",
     "epochs": "epochs",
-    "utility_rel": "utility over that of full, uncapped",
+    "utility_rel": "utility relative to full, uncapped",
 }
-"""Columns of a table of models beside its metrics: one row per model. All but `model` are needed only where used."""
+"""Columns of a table of models besides its metrics: one row per model. All but `model` are needed only where used."""
 
 REASONS = {
     "model": "name of the model",
@@ -26,12 +26,12 @@ REASONS = {
 
 FAITHFULNESS = {
     "metric": "name",
-    "direction": "what a higher value means: knowledge or erasure",
+    "direction": "meaning of a higher value: knowledge or erasure",
     "auc": "F: probability that a model that knows is ranked above one that does not, ties half; 0.5 is chance",
     "standard_error": "DeLong's, of `auc`",
     "low": "lower end of the interval: DeLong on the logit scale; Wilson's at F = 0 or 1",
     "high": "upper end",
-    "interval": "which of the two it is: delong or wilson",
+    "interval": "kind of that interval: delong or wilson",
     "boot_low": "bootstrap within pools, models independent",
     "boot_high": "upper end",
     "cluster_low": "for these variants only: bootstrap within pool and variant, models of a run together",
@@ -71,7 +71,7 @@ PAIRS = {
     "cluster_high": "upper end",
     "cluster_p": "p value, cluster bootstrap",
     "cluster_p_holm": "Holm-adjusted",
-    "detectable": "smallest difference found with probability 0.8 at this standard error, unadjusted",
+    "detectable": "smallest difference detected with probability 0.8 at this standard error, unadjusted",
     "n_p": "models of P with both values",
     "n_n": "models of N with both values",
     "reason": "why there is no test",
@@ -95,10 +95,10 @@ VARIANTS = {
 LEAVE_ONE_OUT = {
     "metric": "name",
     "pool": "P or N",
-    "variant": "the variant that is left out",
+    "variant": "variant left out",
     "auc": "F without it",
-    "n_p": "models of P that stay",
-    "n_n": "models of N that stay",
+    "n_p": "models of P that remain",
+    "n_n": "models of N that remain",
 }
 """Columns of `leave_one_variant_out`."""
 
@@ -110,9 +110,9 @@ THRESHOLDS = {
     "youden": "J: share of P above the cut - share of N above it",
     "accuracy": "share of pool models on their side of the cut",
     "n_best": "number of cuts that reach this J",
-    "n_p_below": "models of P at or below the cut: called unlearned by mistake",
+    "n_p_below": "models of P at or below the cut: wrongly called unlearned",
     "n_n_below": "models of N at or below the cut",
-    "n_models": "of the models handed over, those at or below the cut; missing without them",
+    "n_models": "models of `models` at or below the cut; missing without them",
     "reason": "why there is no cut",
 }
 """Columns of `thresholds`."""
@@ -157,13 +157,13 @@ ROBUSTNESS = {
     "n_shift": "relearnings of retain",
     "rob": "harmonic mean of q and r",
     "p_first": "share of resamples in which the metric has the highest Overall of this setting; NaN without pools",
-    "clusters": "what is drawn as a whole: method, run, or model (the table tells nothing of what belongs together)",
+    "clusters": "unit of the intervals and of resampling: method, run, or model (without such columns)",
     "n_clusters": "clusters among the models that pass",
     "interval_reason": "why q and r have no interval",
     "n_q": "models in q",
     "n_r": "models in r",
     "threshold": "cut that was used; NaN without",
-    "unmoved_q": "models whose value quantisation does not move: they earn Q = 1",
+    "unmoved_q": "models that quantisation does not move: Q = 1 for these",
     "unmoved_r": "models whose value relearning does not move",
     "above_q": "models whose m rises by quantisation",
     "above_r": "models whose m rises by more than retain's",
@@ -172,7 +172,7 @@ ROBUSTNESS = {
     "spearman_r": "rank correlation of m before and after relearning",
     "q_reason": "why q is NaN",
     "r_reason": "why r is NaN",
-    "caution": "what to know before quoting the row",
+    "caution": "caveats before quoting the row",
 }
 """Columns of `robustness` and `robustness_by_filter`."""
 
@@ -194,21 +194,21 @@ SUMMARY = {
 
 RANKING = {
     "method": "unlearning method",
-    "rank": "place by the score that was asked for; ties share the better place",
+    "rank": "place by `score`; ties share the better place",
     "n_tied_rank": "methods that share this place",
-    "model": "the configuration that stands for the method",
-    "score": "score_with or score_without, as asked for",
+    "model": "configuration that represents the method",
+    "score": "score_with or score_without, as requested",
     "score_without": "harmonic mean of memorization, mia and utility",
     "score_with": "the same with privacy = harmonic mean of mia and depth",
     "rank_without": "place by score_without",
     "rank_with": "place by score_with",
-    "memorization": "harmonic mean of what is forgotten",
+    "memorization": "harmonic mean of 1 - m over the memorization metrics",
     "mia": "harmonic mean of the normalised attacks",
     "depth": "the depth metric (UDS)",
     "utility": "utility_rel, capped at 1",
     "utility_rel": "uncapped",
     "n_configs": "configurations of the method",
-    "n_eligible": "of these, complete and useful enough",
+    "n_eligible": "of these, complete and with enough utility",
     "n_tied": "configurations that reach the same selection score as the chosen one (1: no tie)",
     "tied": "their names, joined by a space",
     "margin": "selection score of the chosen one - that of the next (0 in a tie)",
@@ -249,7 +249,7 @@ TIED_CUTS = {
 STABILITY = {
     "method": "unlearning method",
     "resampled": "configurations or examples",
-    "view": "without or with depth in the score",
+    "view": "score without or with depth",
     "rank": "place (ties share the better one)",
     "probability": "share of resamples in which the method has it",
 }
@@ -258,7 +258,7 @@ STABILITY = {
 SCORES = {
     "method": "unlearning method",
     "resampled": "configurations or examples",
-    "view": "without or with depth in the score",
+    "view": "score without or with depth",
     "score": "on all data",
     "low": "lower end of the percentile interval",
     "high": "upper end",
@@ -270,7 +270,7 @@ SCORES = {
 
 SWAPS = {
     "resampled": "configurations or examples",
-    "view": "without or with depth in the score",
+    "view": "score without or with depth",
     "above": "method",
     "below": "method",
     "probability": "share of resamples in which the first has the higher score; ties half",
@@ -279,17 +279,17 @@ SWAPS = {
 
 SPLIT_HALF = {
     "method": "unlearning method",
-    "view": "without or with depth in the score",
+    "view": "score without or with depth",
     "selected": "mean score of the chosen configuration on the half it was chosen on",
     "fresh": "mean score of the same configuration on the other half",
-    "optimism": "selected - fresh: what choosing the best adds",
+    "optimism": "selected - fresh: the bias of choosing the best",
     "same": "share of splits in which both halves choose the same configuration",
 }
 """Columns of `Stability.split_half`."""
 
 PUBLISHED = {
     "metric": "name",
-    "label": "name for tables",
+    "label": "display name",
     "category": "the paper's family",
     "tags": "O output, R needs retain, I internal; joined",
     "auc": "F",
@@ -297,7 +297,7 @@ PUBLISHED = {
     "mean_n": "mean over N, own scale",
     "q": "Q under both filters",
     "r": "R under both filters",
-    "rob": "as in the file",
+    "rob": "robustness, as in the file",
     "n": "models behind q and r; printed on the repository's figures",
     "threshold": "cut on m; printed there too",
     "q_utility": "Q under the utility filter alone, 124 models; printed there",

@@ -150,7 +150,7 @@ def read_open_unlearning(
     taken = {run.folder for runs in references.values() for run in runs}
     folders = {folder: files for folder, files in _runs(root).items() if folder not in taken}
     if not folders:
-        raise ResultFormatError(f"{str(root)!r} holds no run beside those of retain and full.")
+        raise ResultFormatError(f"{str(root)!r} holds no run other than those of retain and full.")
     rows, reasons, runs = [], [], {}
     for folder, name in _names(root, list(folders)).items():
         run = runs[name] = _read_run(folder, folders[folder], examples, setup_of(folder, name))
@@ -234,7 +234,7 @@ def _references(role: str, root: Path, examples: bool) -> list[_Run]:
 
 
 def _read_run(folder: Path, files: Sequence[Path], examples: bool, setup: Setup) -> _Run:
-    """Read the files of one run; of a number that stands in both, the evaluation's is taken."""
+    """Read the files of one run; a number in both is taken from the evaluation."""
     values = dict.fromkeys(NAMES.values(), math.nan)
     reasons: dict[str, str] = {}
     for theirs, ours in NAMES.items():

@@ -549,7 +549,7 @@ def dominated_by(
     "Most" is a share above 2.5 / n, but at least 1/3 and at most 1/2: 1/2 of five equal clusters, 1/3 of eight or more.
     Other samples may hold no such cluster, or two, and how far those would lie cannot be learnt from one: in
     simulations where most values are 0, `clustered_mean` holds the truth in 65 to 95 % of cases. In each cell it holds,
-    or this speaks up, in at least 92 %; the interval here holds in 96 to 100 %, and is wide
+    or this is not None, in at least 92 %; the interval here holds in 98 to 100 %, and is wide
     (`benchmarks/coverage_faithfulness.py`).
 
     References:

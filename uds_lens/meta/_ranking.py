@@ -39,8 +39,8 @@ class ScoreParts:
     """As in `directions`."""
 
     attacks: Mapping[str, str] | None = None
-    """For each normalised attack the metric whose scores per example it is made of, for `stability`; beside the
-    declared ones."""
+    """For each normalised attack the metric whose scores per example it is computed from, for `stability`; in addition
+    to the declared ones."""
 
     def __post_init__(self) -> None:
         if not self.memorization or not self.membership:

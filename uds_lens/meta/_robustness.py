@@ -245,11 +245,8 @@ def perturbation_points(
     import pandas as pd
 
     ways = directions(tables.before, metrics, direction)
-    names = ("model", "metric", "before", "quantised", "relearned", "change", "q", "r", "useful", "forgot")
     parts = [
-        pd.DataFrame(
-            {name: getattr(state, name) for name in names} | {"shift": state.shift.mean, "kept": state.kept}
-        )
+        state.models.assign(metric=state.metric, shift=state.shift.mean, r=state.r, kept=state.kept)
         for state in _states(tables, ways, min_utility, symmetric, confidence=0.95)
     ]
     return pd.concat(parts, ignore_index=True)[list(POINTS)]
@@ -311,98 +308,59 @@ def tied_cuts(
     return pd.DataFrame(rows, columns=list(TIED_CUTS))
 
 
-@dataclass(frozen=True, eq=False)
-class _Clusters:
-    """Which models belong together, by one column."""
-
-    column: str
-    names: np.ndarray
-    """Sorted."""
-    codes: np.ndarray
-    """Of each model."""
-
-    def only(self, mask: np.ndarray) -> _Clusters:
-        return replace(self, codes=self.codes[mask])
-
-    def __len__(self) -> int:
-        return len(np.unique(self.codes))
-
-
 @dataclass(frozen=True, eq=False, kw_only=True)
 class _States:
-    """One metric of all models in three states, oriented (m), and which models pass the filters."""
+    """One metric of all models in three states, and which models pass the filters."""
 
     metric: str
-    model: np.ndarray
-    before: np.ndarray
-    quantised: np.ndarray | None
-    relearned: np.ndarray | None
+    models: pd.DataFrame
+    """One row per model: `before`, `quantised` and `relearned` (m; NaN where not measured), `change` (Du), `q`, whether
+    it is `useful` and `forgot`, and codes of its clusters (`in method` and the like)."""
+    given: tuple[str, ...]
+    """Perturbations that were applied."""
+    clusters: Mapping[str, np.ndarray]
+    """Names behind the codes by column, outermost first: methods and runs; without either the models themselves."""
     shift: RetainShift
     pool_distance: float
     """|mean_P - mean_N|; NaN where it is not known."""
     threshold: float
     tied: tuple[float, ...]
     """All cuts that separate the pools as well as `threshold`, itself among them; empty if it is the only one."""
-    useful: np.ndarray
-    forgot: np.ndarray
     lacks_cut: bool
     """Whether it should have a threshold and has none."""
     symmetric: bool
-    clusters: tuple[_Clusters, ...]
-    """By method and run, outermost first; the models themselves without such columns."""
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        """Return a column of `models`."""
+        return self.models[name].to_numpy()
 
     @property
     def kept(self) -> np.ndarray:
         """Models that pass both filters and have a value."""
-        return self.useful & self.forgot & ~np.isnan(self.before)
+        return np.asarray(self["useful"] & self["forgot"] & ~np.isnan(self["before"]))
 
     @property
     def complete(self) -> np.ndarray:
         """Models that pass and have a value in every state that was measured."""
-        complete = self.kept
-        for after in (self.quantised, self.relearned):
-            if after is not None and not np.isnan(after).all():
-                complete = complete & ~np.isnan(after)
-        return complete
+        measured = [name for name in self.given if self.models[name].notna().any()]
+        return np.asarray(self.kept & self.models[measured].notna().all(axis=1))
 
     @property
     def takes_part(self) -> bool:
         """Whether the metric has values and, where thresholds are used, one of its own."""
-        return not self.lacks_cut and not np.isnan(self.before).all()
+        return not self.lacks_cut and bool(self.models["before"].notna().any())
 
     def with_filters(self, by_utility: bool, by_threshold: bool) -> _States:
         """Turn the filters off that are not asked for."""
-        everything = np.ones(len(self.model), dtype=bool)
-        found = self if by_utility else replace(self, useful=everything)
+        models = self.models if by_utility else self.models.assign(useful=True)
         if by_threshold:
-            return found
-        return replace(found, forgot=everything, threshold=math.nan, tied=(), lacks_cut=False)
+            return replace(self, models=models)
+        models = models.assign(forgot=True)
+        return replace(self, models=models, threshold=math.nan, tied=(), lacks_cut=False)
 
     def only(self, mask: np.ndarray) -> _States:
         """Return the same for some of the models."""
-        return replace(
-            self,
-            model=self.model[mask],
-            before=self.before[mask],
-            quantised=None if self.quantised is None else self.quantised[mask],
-            relearned=None if self.relearned is None else self.relearned[mask],
-            useful=self.useful[mask],
-            forgot=self.forgot[mask],
-            clusters=tuple(each.only(mask) for each in self.clusters),
-        )
-
-    @property
-    def change(self) -> np.ndarray:
-        """Du; NaN without relearned models."""
-        return np.full(len(self.model), np.nan) if self.relearned is None else self.relearned - self.before
-
-    @property
-    def q(self) -> np.ndarray:
-        """Q of each model; NaN without quantised models."""
-        if self.quantised is None:
-            return np.full(len(self.model), np.nan)
-        form = symmetric_quantisation if self.symmetric else one_directional_quantisation
-        return form(self.before, self.quantised)
+        return replace(self, models=self.models[mask])
 
     @property
     def r(self) -> np.ndarray:
@@ -411,7 +369,7 @@ class _States:
 
     def r_over(self, shifts: np.ndarray) -> np.ndarray:
         """Return R of each model for each of several shifts of retain: shift x model."""
-        return relearning_over_shifts(self.change, shifts, symmetric=self.symmetric)
+        return relearning_over_shifts(self["change"], shifts, symmetric=self.symmetric)
 
 
 def _states(
@@ -420,15 +378,16 @@ def _states(
     """Join the tables by the column `model`: one record per metric."""
     import pandas as pd
 
-    models = _models(tables.before, "before")
-    if len(set(models)) < len(models):
+    names = _models(tables.before, "before")
+    if len(set(names)) < len(names):
         raise DataError("the table before has a model twice: its column 'model' must be unique.")
     thresholds = tables.thresholds
     cuts = None if thresholds is None else as_cuts(thresholds)
-    useful = useful_models(tables.before, min_utility)
-    quantised = _after(tables.quantised, ways, models, "quantised")
-    relearned = _after(tables.relearned, ways, models, "relearned")
-    clusters = _clusters(tables.before, tables.cluster, models)
+    clusters = _clusters(tables.before, tables.cluster, names)
+    shared = pd.DataFrame({"model": names, "useful": useful_models(tables.before, min_utility)})
+    shared = shared.assign(**{f"in {column}": codes for column, (_, codes) in clusters.items()})
+    after = {role: _after(getattr(tables, role), ways, names, role) for role in ("quantised", "relearned")}
+    quantisation = symmetric_quantisation if symmetric else one_directional_quantisation
     states = []
     for name, before in oriented_columns(tables.before, ways).items():
         cut = math.nan if cuts is None else cuts.get(name, math.nan)
@@ -439,22 +398,27 @@ def _states(
         if tables.retain_before is not None and tables.retain_relearned is not None:
             retain = (tables.retain_before, tables.retain_relearned)
             shift = retain_shift(*retain, name, direction=ways[name], confidence=confidence)
+        quantised, relearned = (found.get(name, np.full(len(names), np.nan)) for found in after.values())
+        models = shared.assign(
+            before=before,
+            quantised=quantised,
+            relearned=relearned,
+            change=relearned - before,
+            q=quantisation(before, quantised),
+            forgot=True if cuts is None else forgotten(before, cut),
+        )
         states.append(
             _States(
                 metric=name,
-                model=np.array(models, dtype=object),
-                before=before,
-                quantised=None if quantised is None else quantised[name],
-                relearned=None if relearned is None else relearned[name],
+                models=models,
+                given=tuple(role for role, found in after.items() if found),
+                clusters={column: labels for column, (labels, _) in clusters.items()},
                 shift=shift,
                 pool_distance=_pool_distance(tables.faithful, name),
                 threshold=cut,
                 tied=tied if len(tied) > 1 else (),
-                useful=useful,
-                forgot=np.ones(len(models), dtype=bool) if cuts is None else forgotten(before, cut),
                 lacks_cut=cuts is not None and math.isnan(cut),
                 symmetric=symmetric,
-                clusters=clusters,
             )
         )
     return states
@@ -468,12 +432,12 @@ def _models(frame: pd.DataFrame, role: str) -> list[str]:
 
 def _after(
     frame: pd.DataFrame | None, ways: Mapping[str, Points], models: Sequence[str], role: str
-) -> dict[str, np.ndarray] | None:
-    """Return m after a perturbation by metric, averaged over the rows of each model."""
+) -> dict[str, np.ndarray]:
+    """Return m after a perturbation by metric, averaged over the rows of each model; empty without it."""
     import pandas as pd
 
     if frame is None:
-        return None
+        return {}
     names = _models(frame, role)
     if unknown := sorted(set(names) - set(models)):
         raise DataError(f"the table {role} has the model {unknown[0]!r}, which is not in the table before.")
@@ -489,8 +453,10 @@ def _after(
     return {name: means[name].to_numpy() for name in ways}
 
 
-def _clusters(before: pd.DataFrame, columns: Sequence[str], models: Sequence[str]) -> tuple[_Clusters, ...]:
-    """Return the clusters of each model by column, outermost first.
+def _clusters(
+    before: pd.DataFrame, columns: Sequence[str], models: Sequence[str]
+) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Return the names of clusters and the code of each model by column, outermost first.
 
     A column that is missing or has gaps is left out, and so is an outer one with a single value. Runs with the same
     name in two methods are two runs.
@@ -503,26 +469,25 @@ def _clusters(before: pd.DataFrame, columns: Sequence[str], models: Sequence[str
         label = [f"{outer} {inner}".strip() for outer, inner in pairs]
         if name == usable[-1] or len(set(label)) > 1:
             labels[name] = label
-    return tuple(
-        _Clusters(name, *np.unique(np.asarray(each, dtype=str), return_inverse=True))
-        for name, each in labels.items()
-    )
+    return {
+        name: np.unique(np.asarray(each, dtype=str), return_inverse=True) for name, each in labels.items()
+    }
 
 
 def _row(states: _States, setting: str, confidence: float) -> dict[str, Any]:
     """Judge one metric under one filter setting: a row as in `uds_lens.meta.ROBUSTNESS`, without `p_first`."""
     kept = states.only(states.kept)
-    n, outer = len(kept.model), kept.clusters[0]
+    n, outer = len(kept.models), next(iter(kept.clusters))
     row: dict[str, Any] = {**dict.fromkeys(ROBUSTNESS, math.nan), "metric": states.metric, "filter": setting}
     row |= {"models": "own", "n": n, "threshold": states.threshold, "n_q": 0, "n_r": 0, "n_shift": 0}
     row |= dict.fromkeys(("unmoved_q", "unmoved_r", "above_q", "above_r"), 0)
     row |= dict.fromkeys(("interval_reason", "q_reason", "r_reason", "caution"))
-    row |= {"clusters": outer.column, "n_clusters": len(outer)}
+    row |= {"clusters": outer, "n_clusters": kept.models[f"in {outer}"].nunique()}
     why = None
     if states.lacks_cut:
         why = "there is no threshold for it"
     elif not n:
-        why = "no model passes the filters" if len(states.model) else "there is no model"
+        why = "no model passes the filters" if len(states.models) else "there is no model"
     if why is not None:
         return row | {"q_reason": why, "r_reason": why}
     cautions: list[str] = []
@@ -533,13 +498,13 @@ def _row(states: _States, setting: str, confidence: float) -> dict[str, Any]:
 
 
 def _quantisation(kept: _States, confidence: float, cautions: list[str]) -> dict[str, Any]:
-    if kept.quantised is None:
+    if "quantised" not in kept.given:
         return {"q_reason": "no quantised models were given"}
-    measured = ~np.isnan(kept.q)
+    measured = ~np.isnan(kept["q"])
     if not measured.any():
         return {"q_reason": "no model has a value after quantisation"}
     kept = kept.only(measured)
-    before, after = kept.before, np.asarray(kept.quantised)
+    before, after = kept["before"], kept["quantised"]
     moves, distance = np.abs(after - before), kept.pool_distance
     columns: dict[str, Any] = {
         "n_q": len(before),
@@ -550,23 +515,23 @@ def _quantisation(kept: _States, confidence: float, cautions: list[str]) -> dict
     }
     if _constant(before, after):
         return columns | {"q_reason": "constant: all models have the same value before and after"}
-    columns["q"] = float(kept.q.mean())
-    return columns | _intervals("q", kept.q, kept.clusters, confidence, cautions)
+    columns["q"] = float(kept["q"].mean())
+    return columns | _intervals("q", kept["q"], kept, confidence, cautions)
 
 
 def _relearning(kept: _States, confidence: float, cautions: list[str]) -> dict[str, Any]:
     shift = kept.shift
-    if kept.relearned is None:
+    if "relearned" not in kept.given:
         return {"r_reason": "no relearned models were given"}
     columns: dict[str, Any] = {"shift": shift.mean, "shift_low": shift.low, "shift_high": shift.high}
     columns["n_shift"] = shift.n
     if math.isnan(shift.mean):
         return columns | {"r_reason": shift.reason}
-    measured = ~np.isnan(kept.change)
+    measured = ~np.isnan(kept["change"])
     if not measured.any():
         return columns | {"r_reason": "no model has a value after relearning"}
     kept = kept.only(measured)
-    before, after, change = kept.before, np.asarray(kept.relearned), kept.change
+    before, after, change = kept["before"], kept["relearned"], kept["change"]
     columns |= {
         "n_r": len(change),
         "unmoved_r": int((np.abs(change) <= EPSILON).sum()),
@@ -574,7 +539,7 @@ def _relearning(kept: _States, confidence: float, cautions: list[str]) -> dict[s
         "spearman_r": _spearman(before, after),
         "r_at_shift": float(kept.r.mean()),
     }
-    columns |= _intervals("r", kept.r, kept.clusters, confidence, cautions)
+    columns |= _intervals("r", kept.r, kept, confidence, cautions)
     if not math.isnan(shift.low):
         columns["r_shift_low"], columns["r_shift_high"] = _extremes(kept)
     if _constant(before, after):
@@ -599,7 +564,7 @@ def _extremes(kept: _States) -> tuple[float, float]:
     They lie on a grid, or where one model's R turns.
     """
     low, high = kept.shift.low, kept.shift.high
-    turns = np.append(kept.change, 0.0)
+    turns = np.append(kept["change"], 0.0)
     inside = turns[(turns > low) & (turns < high)]
     if len(inside) > _TURNS:
         inside = np.sort(inside)[:: -(-len(inside) // _TURNS)]
@@ -608,29 +573,23 @@ def _extremes(kept: _States) -> tuple[float, float]:
 
 
 def _intervals(
-    prefix: str,
-    values: np.ndarray,
-    clusters: Sequence[_Clusters],
-    confidence: float,
-    cautions: list[str],
+    prefix: str, values: np.ndarray, kept: _States, confidence: float, cautions: list[str]
 ) -> dict[str, Any]:
     """Return the interval of mean Q or R, with the outermost clusters and with the innermost."""
-    outer, inner = clusters[0], clusters[-1]
-    interval, reason = clustered_mean(values, outer.codes, confidence)
-    runs = interval if inner is outer else clustered_mean(values, inner.codes, confidence)[0]
-    columns: dict[str, Any] = {
-        f"{prefix}_{name}{end}": getattr(ends, end)
-        for name, ends in (("", interval), ("runs_", runs))
-        for end in ("low", "high")
-    }
+    outer, *_, inner = [*kept.clusters, *kept.clusters]
+    codes = kept[f"in {outer}"]
+    interval, reason = clustered_mean(values, codes, confidence)
+    runs = interval if inner == outer else clustered_mean(values, kept[f"in {inner}"], confidence)[0]
+    columns: dict[str, Any] = {f"{prefix}_low": interval.low, f"{prefix}_high": interval.high}
+    columns |= {f"{prefix}_runs_low": runs.low, f"{prefix}_runs_high": runs.high}
     if reason is not None:
-        return columns | {"interval_reason": reason.replace("cluster", outer.column, 1)}
-    if (most := dominated_by(values, outer.codes, confidence)) is not None:
+        return columns | {"interval_reason": reason.replace("cluster", outer, 1)}
+    if (most := dominated_by(values, codes, confidence)) is not None:
         nearest = 0 if values.mean() < 0.5 else 1
         low, high = most.interval
         cautions.append(
-            f"{most.share:.0%} of the distance of {prefix.upper()} from {nearest} comes from {outer.column} "
-            f"{outer.names[most.cluster]}: its interval may be too short; if another {outer.column} can be anywhere "
+            f"{most.share:.0%} of the distance of {prefix.upper()} from {nearest} comes from {outer} "
+            f"{kept.clusters[outer][most.cluster]}: its interval may be too short; if another {outer} can be anywhere "
             f"between 0 and 1 it is {low:.2f} to {high:.2f}"
         )
     return columns
@@ -685,7 +644,7 @@ def _cautions(row: Mapping[str, Any], kept: _States, about_intervals: Sequence[s
 
 def _why_none_common(states: Sequence[_States]) -> str:
     """Name the metrics that let no model pass, or say that each passes others."""
-    if not states[0].useful.any():
+    if not states[0]["useful"].any():
         return "no model passes the filters"
     blocking = [state.metric for state in states if state.takes_part and not state.complete.any()]
     if not blocking:
@@ -731,7 +690,8 @@ def _add_p_first(
     if len(ranked) < 2:
         return
     n_resamples = len(aucs[states[ranked[0]].metric])
-    codes = np.unique(states[0].clusters[0].codes, return_inverse=True)[1]
+    outer = next(iter(states[0].clusters))
+    codes = np.unique(states[0][f"in {outer}"], return_inverse=True)[1]
     n_clusters = int(codes.max()) + 1
     rng = np.random.default_rng(seed)
     drawn = rng.multinomial(n_clusters, [1 / n_clusters] * n_clusters, size=n_resamples).astype(float)
@@ -761,6 +721,6 @@ def _overall(
     moved = np.array(states.shift.shifts)
     shifts = moved[rng.integers(len(moved), size=(len(drawn), len(moved)))].mean(1)
     distinct, which = np.unique(shifts, return_inverse=True)  # few relearnings have few means
-    rob = harmonic_means(np.stack([means(states.q[None]), means(states.r_over(distinct), which)], axis=1))
+    rob = harmonic_means(np.stack([means(states["q"][None]), means(states.r_over(distinct), which)], axis=1))
     overall = harmonic_means(np.stack([np.clip(aucs, 0, 1), rob], axis=1))
     return np.where(np.isnan(overall), -1.0, overall)

@@ -517,8 +517,8 @@ def _split_half(
     rows = []
     one, other = pair
     at = np.arange(one.shape[1])
-    for method, own in candidates.items():
-        first, second = (own[half[by][:, own].argmax(1)] for half in pair)
+    for method, of_method in candidates.items():
+        first, second = (of_method[half[by][:, of_method].argmax(1)] for half in pair)
         for view, name in enumerate(_VIEWS):
             selected = (one[view][at, first] + other[view][at, second]) / 2
             fresh = (other[view][at, first] + one[view][at, second]) / 2

@@ -65,9 +65,9 @@ def summary(
     table = table.rename_axis("metric").reset_index()[list(SUMMARY)]
     if printed is None:
         return table
-    beside = _by_metric(printed, ["rob_printed", "overall_printed"], "read_published(...).metrics")
+    reported = _by_metric(printed, ["rob_printed", "overall_printed"], "read_published(...).metrics")
     for name in ("rob", "overall"):
-        expected: Any = beside[f"{name}_printed"].reindex(table["metric"]).to_numpy(dtype=float)
+        expected: Any = reported[f"{name}_printed"].reindex(table["metric"]).to_numpy(dtype=float)
         # Half a unit in the last place, and a hair for binary fractions.
         close = np.abs(table[name].to_numpy(dtype=float) - expected) <= 0.5 * 10.0**-decimals + 1e-9
         table[f"{name}_printed"] = expected

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from uds_lens._compat.transformers import keep_cached_rows, keeps_plain_keys
+from uds_lens._compat.transformers import keep_cached_rows, keeps_plain_keys, longest_text
 from uds_lens._progress import progress
 from uds_lens.data import TokenSequence, make_batch
 from uds_lens.generation import growing_way, normed_at_window, raise_not_finite, read_tokens
@@ -85,7 +85,7 @@ def score_answers(
     Raises:
         ModelError: NaN or infinite logits; names the first example.
     """
-    longest = getattr(model.hf.config.get_text_config(), "max_position_embeddings", None)
+    longest = longest_text(model.hf.config)
     fitting = [i for i, row in enumerate(rows) if longest is None or len(row.ids) <= longest]
     empty = torch.empty(0)
     scores: list[tuple[Tensor, ...]] = [(empty, empty.bool(), empty, empty.long())] * len(rows)

@@ -129,7 +129,7 @@ def compare_logit_lens(
         >>> len(table) == audit.n_layers
         True
     """
-    if audit.config.protocol != "raw":
+    if audit.config.protocol == "chat":
         raise ConfigError(
             "Logit Lens is defined on the raw protocol; this audit used ", Setting("protocol", "chat"), "."
         )

@@ -26,7 +26,6 @@ from uds_lens.data import (
     TokenSequence,
     answer_prompt,
     answer_sequences,
-    chosen_protocol,
     prompt_ids,
 )
 from uds_lens.errors import ModelError
@@ -47,6 +46,7 @@ from uds_lens.models import (
     open_model,
     read_checkpoint_info,
 )
+from uds_lens.models._compatibility import protocol_of
 from uds_lens.patching import row_layout
 from uds_lens.results import AuditConfig, RunOptions
 from uds_lens.results._records import ModelRecord
@@ -149,8 +149,8 @@ class Session:
             for role, source in self.sources.items()
         }
         self.tokenizer = check_compatible(infos)
-        self.protocol: Protocol = chosen_protocol(options.protocol, self.tokenizer)
-        self.config = AuditConfig(tau=options.tau, dtype=options.dtype)
+        self.protocol: Protocol = protocol_of(options.protocol, infos, self.tokenizer)
+        self.config = AuditConfig(tau=options.tau, dtype=options.dtype, protocol="raw")
         self.results: dict[Pass, PassResult] = {}
         self.fresh: set[Pass] = set()
         self.records: dict[str, ModelRecord] = {}

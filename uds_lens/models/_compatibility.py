@@ -6,12 +6,15 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
 from torch import nn
 
-from uds_lens.errors import IncompatibleModelsError, ModelError, warn_once
+from uds_lens._types import AnswerProtocol, Protocol
+from uds_lens.data import chosen_protocol
+from uds_lens.errors import IncompatibleModelsError, ModelError, Setting, warn_once
 from uds_lens.models._checkpoint import load_config, load_tokenizer
 from uds_lens.models._fingerprint import arithmetic
 from uds_lens.models._hooked import HookedModel
@@ -29,6 +32,9 @@ _SHAPE = {
     "vocabulary size": "vocab_size",
     "attention heads": "num_attention_heads",
 }
+
+_LARGEST_RECORD = 1 << 26
+"""Bytes of a record that is read."""
 
 _MOST = 6
 """Differences that a message lists."""
@@ -52,6 +58,9 @@ class CheckpointInfo:
 
     tokenizer: PreTrainedTokenizerFast | None
     """The tokenizer, or None where the checkpoint has none."""
+
+    protocol: Protocol | None
+    """Prompts it was trained with, where its own record (`unlearning.json`, `relearning.json`) names them."""
 
     tokenizer_hash: str | None
     """Hash of vocabulary, merges, normaliser and special tokens; prompts use full's chat template."""
@@ -82,7 +91,45 @@ def read_checkpoint_info(
         "offline": offline,
         "trust_remote_code": trust_remote_code,
     }
-    return _info(os.fspath(source), load_config(source, **where), load_tokenizer(source, **where))
+    info = _info(os.fspath(source), load_config(source, **where), load_tokenizer(source, **where))
+    return replace(info, protocol=_recorded_protocol(Path(source)))
+
+
+def _recorded_protocol(directory: Path) -> Protocol | None:
+    for name in ("unlearning.json", "relearning.json"):
+        try:
+            file = directory / name
+            record = json.loads(file.read_bytes()) if file.stat().st_size < _LARGEST_RECORD else None
+        except (OSError, ValueError, RecursionError):
+            continue
+        if isinstance(record, dict) and record.get("protocol") in ("raw", "chat"):
+            return cast("Protocol", record["protocol"])
+    return None
+
+
+def protocol_of(asked: AnswerProtocol, infos: Mapping[str, CheckpointInfo], tokenizer: Any) -> Protocol:
+    """Choose the prompts of several models: as asked, else by the first record that names some, else by the tokenizer.
+
+    Warns of a model that was trained with other prompts than those chosen.
+
+    Args:
+        asked: "raw", "chat", or "auto".
+        infos: By role; an unlearned model does not choose, so that a baseline and its audits agree.
+        tokenizer: The one all are asked with.
+    """
+    recorded = {role: info.protocol for role, info in infos.items() if info.protocol is not None}
+    first = next((word for role, word in recorded.items() if not role.startswith("unlearned")), None)
+    chosen = chosen_protocol(asked, tokenizer, first)
+    for role, word in recorded.items():
+        if word != chosen:
+            names = {"chat": "the chat template", "raw": "raw prompts"}
+            warn_once(
+                f"{role} {infos[role].name!r} was trained with {names[word]} and is asked with {names[chosen]}: it may "
+                "seem to know less than it does. ",
+                Setting("protocol", word),
+                " asks as it was trained.",
+            )
+    return chosen
 
 
 def check_compatible(infos: Mapping[str, CheckpointInfo]) -> PreTrainedTokenizerFast:
@@ -141,6 +188,7 @@ def _info(name: str, config: Any, tokenizer: PreTrainedTokenizerFast | None) -> 
         arithmetic=arithmetic(config),
         shape={property_: getattr(text, field, None) for property_, field in _SHAPE.items()},
         tokenizer=tokenizer,
+        protocol=None,
         tokenizer_hash=None if tokenizer is None else _tokenizer_hash(tokenizer),
     )
 

@@ -381,7 +381,7 @@ def _lens_belongs(source: LensSource, audit: DepthAudit) -> bool:
     Examples are compared by the tokens of all; where one of the two holds more rows, by the last layer, at which Logit
     Lens and UDS are the same measurement of `retain`.
     """
-    if audit.config.protocol != "raw" or audit.config.site != "resid_post":
+    if audit.config.protocol == "chat" or audit.config.site != "resid_post":
         return False
     if isinstance(source, LensComparison):
         return any(

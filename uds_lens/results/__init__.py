@@ -1,4 +1,4 @@
-"""What was measured, and all that needs no model: settings, records, scores, `DepthAudit`, frames, analyses, files."""
+"""Finished measurements, and all that needs no model: settings, scores, `DepthAudit`, tables, comparisons, files."""
 
 import lazy_loader
 

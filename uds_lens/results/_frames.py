@@ -113,8 +113,8 @@ def layers_frame(audit: DepthAudit) -> pd.DataFrame:
     # all in one call: the same clusters are drawn for every column
     low, high = _intervals(audit, torch.cat(list(kinds.values()), 1), audit.subjects, bounds)
     for place, (name, values) in enumerate(kinds.items()):
-        own = slice(place * n_layers, (place + 1) * n_layers)
-        columns |= _spread(name, values) | {f"{name}_low": low[own], f"{name}_high": high[own]}
+        part = slice(place * n_layers, (place + 1) * n_layers)
+        columns |= _spread(name, values) | {f"{name}_low": low[part], f"{name}_high": high[part]}
     count = torch.where(n_ke > 0, n_ke.double(), torch.nan)
     columns["over_share"] = ((audit.ler_raw > 1) & ke).sum(0).double().div(count).numpy()
     columns["negative_share"] = ((audit.ler_raw < 0) & ke).sum(0).double().div(count).numpy()

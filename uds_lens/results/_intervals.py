@@ -304,9 +304,9 @@ def column_intervals(
     for column in np.flatnonzero(n > 1).tolist():
         limits = None if bounds is None else bounds[column]
         scores = data[there[:, column], column]
-        _, own = np.unique(codes[there[:, column]], return_inverse=True)
+        _, present = np.unique(codes[there[:, column]], return_inverse=True)
         if np.ptp(scores) < ROUNDING:
-            equal = of_equal_scores(float(scores[0]), own, limits, confidence) if limits else NO_INTERVAL
+            equal = of_equal_scores(float(scores[0]), present, limits, confidence) if limits else NO_INTERVAL
             ends[:, column] = equal
             continue
         if error[column] == 0:  # clusters agree but examples differ: resample examples
@@ -319,7 +319,9 @@ def column_intervals(
             )
             ends[:, column] = low[0], high[0]
         if limits:
-            reached = widened(float(ends[0, column]), float(ends[1, column]), scores, own, limits, confidence)
+            reached = widened(
+                float(ends[0, column]), float(ends[1, column]), scores, present, limits, confidence
+            )
             ends[:, column] = np.clip(reached, *limits)
     return ColumnIntervals(*ends.tolist())
 

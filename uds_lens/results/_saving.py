@@ -255,16 +255,16 @@ class _Provenance:
 
 def _manifest(content: bytes, folder: Path, kind: SavedKind) -> dict[str, Any]:
     """Parse a manifest and check its members' types; their content is checked where it is used."""
-    told = repr(str(folder))
-    manifest = unsealed(content, told=told, format=kind.format, versions=(PLAIN, VERSION))
+    where = repr(str(folder))
+    manifest = unsealed(content, told=where, format=kind.format, versions=(PLAIN, VERSION))
     members = _MEMBERS | {name: shape for name, shape in _OPTIONAL.items() if name in manifest}
     wrong = sorted({*_MEMBERS, "format", "version", kind.more} ^ (set(manifest) - set(_OPTIONAL)))
     wrong += [name for name, shape in members.items() if not isinstance(manifest.get(name), shape)]
     if wrong:
-        raise ResultFormatError(f"{told} is not a complete {kind.name}: see {wrong[0][:60]!r} in it.")
+        raise ResultFormatError(f"{where} is not a complete {kind.name}: see {wrong[0][:60]!r} in it.")
     if set(manifest["models"]) != set(kind.roles):
         raise ResultFormatError(
-            f"{told} is not a complete {kind.name}: expected models {', '.join(kind.roles)}, got "
+            f"{where} is not a complete {kind.name}: expected models {', '.join(kind.roles)}, got "
             f"{', '.join(sorted(manifest['models']))[:100]}."
         )
     return manifest
@@ -291,7 +291,7 @@ def _check_sample(sample: Any, where: str) -> None:
 
 
 def _fields(manifest: Mapping[str, Any], folder: Path, kind: SavedKind) -> dict[str, Any]:
-    told = repr(str(folder))
+    where = repr(str(folder))
 
     def content(name: str) -> bytes:
         found = read_file(folder / name)
@@ -300,47 +300,47 @@ def _fields(manifest: Mapping[str, Any], folder: Path, kind: SavedKind) -> dict[
         return found
 
     def table(name: str) -> tuple[ForgetExample, ...]:
-        return examples_from_parquet(content(name), told=repr(str(folder / name)))
+        return examples_from_parquet(content(name), where=repr(str(folder / name)))
 
-    _check_provenance(manifest["provenance"], f"{told}: provenance")
+    _check_provenance(manifest["provenance"], f"{where}: provenance")
     stored, examples = content(_TENSORS), table(_EXAMPLES)
     facts = table(_CONTROL) if "control" in manifest else ()
     shapes = _shapes(kind, manifest, len(examples), len(facts))
-    tensors = tensors_from(stored, shapes, told=repr(str(folder / _TENSORS)))
+    tensors = tensors_from(stored, shapes, where=repr(str(folder / _TENSORS)))
     optional: dict[str, Any] = {}
     if "control" in manifest:
-        entry = conform(_Control, manifest["control"], where=f"{told}: control")
+        entry = conform(_Control, manifest["control"], where=f"{where}: control")
         if entry.sample is not None:
-            _check_sample(entry.sample, f"{told}: control.sample")
-        own: dict[str, Any] = {
+            _check_sample(entry.sample, f"{where}: control.sample")
+        measured: dict[str, Any] = {
             name: tensors.pop(f"control_{name}") for name in ("n_tokens", "s_full", "s1_delta")
         }
-        optional["control"] = ControlFacts(examples=facts, **vars(entry), **own)
+        optional["control"] = ControlFacts(examples=facts, **vars(entry), **measured)
     if "retains" in manifest:
         records = manifest["retains"]
         if len(records) < 2:
             raise ResultFormatError(
-                f"{told}: retains must hold several retain models, or be missing; got {len(records)}."
+                f"{where}: retains must hold several retain models, or be missing; got {len(records)}."
             )
         stacks = {
             name.removeprefix("retains_"): tensors.pop(name) for name in shapes if name.startswith("retains_")
         }
         optional["retains"] = tuple(
             RetainStage1(
-                model=conform(ModelRecord, record, where=f"{told}: retains[{i}]"),
+                model=conform(ModelRecord, record, where=f"{where}: retains[{i}]"),
                 **{name: stack[i] for name, stack in stacks.items()},
             )
             for i, record in enumerate(records)
         )
     return {
-        "config": conform(AuditConfig, manifest["config"], where=f"{told}: config"),
+        "config": conform(AuditConfig, manifest["config"], where=f"{where}: config"),
         "models": {
-            role: conform(ModelRecord, record, where=f"{told}: models.{role}")
+            role: conform(ModelRecord, record, where=f"{where}: models.{role}")
             for role, record in manifest["models"].items()
         },
         "provenance": manifest["provenance"],
         "skipped": tuple(
-            conform(SkippedExample, row, where=f"{told}: skipped[{i}]")
+            conform(SkippedExample, row, where=f"{where}: skipped[{i}]")
             for i, row in enumerate(manifest["skipped"])
         ),
         "examples": examples,
@@ -371,13 +371,13 @@ def _shapes(kind: SavedKind, manifest: Mapping[str, Any], n: int, n_facts: int) 
     return shapes
 
 
-def tensors_from(content: bytes, shapes: Mapping[str, Shape], *, told: str) -> dict[str, Tensor]:
+def tensors_from(content: bytes, shapes: Mapping[str, Shape], *, where: str) -> dict[str, Tensor]:
     """Read the tensors of a safetensors file.
 
     Args:
         content: Its bytes.
         shapes: Names and shapes it must hold; names that end in `n_tokens` are whole numbers.
-        told: Its name in messages.
+        where: Its name in messages.
 
     Raises:
         ResultFormatError: It is no such file, holds other tensors, or one of another shape or dtype.
@@ -388,9 +388,9 @@ def tensors_from(content: bytes, shapes: Mapping[str, Shape], *, told: str) -> d
     try:
         tensors = load(content)
     except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:
-        raise ResultFormatError(f"{told} holds no tensors: {str(error)[:160]}.") from error
+        raise ResultFormatError(f"{where} holds no tensors: {str(error)[:160]}.") from error
     if wrong := sorted(set(shapes) ^ set(tensors)):
-        raise ResultFormatError(f"{told} must hold {', '.join(shapes)[:300]}; see {wrong[0][:60]!r}.")
+        raise ResultFormatError(f"{where} must hold {', '.join(shapes)[:300]}; see {wrong[0][:60]!r}.")
     first = tensors["s1_delta"]
     layers = first.shape[-1] if first.ndim == 2 else -1
     for name, sizes in shapes.items():
@@ -398,7 +398,7 @@ def tensors_from(content: bytes, shapes: Mapping[str, Shape], *, told: str) -> d
         dtypes = (torch.int64,) if name.endswith("n_tokens") else (torch.float32, torch.float64)
         if tuple(tensor.shape) != shape or tensor.dtype not in dtypes:
             raise ResultFormatError(
-                f"{told}: {name} must have shape {shape} and dtype {dtypes[-1]}; got {tuple(tensor.shape)} and "
+                f"{where}: {name} must have shape {shape} and dtype {dtypes[-1]}; got {tuple(tensor.shape)} and "
                 f"{tensor.dtype}."
             )
     return {name: tensors[name] for name in shapes}
@@ -426,21 +426,21 @@ def examples_to_parquet(examples: Sequence[ForgetExample]) -> bytes:
     return stream.getvalue()
 
 
-def examples_from_parquet(content: bytes, *, told: str) -> tuple[ForgetExample, ...]:
-    """Read the examples of a file whose name in messages is `told`.
+def examples_from_parquet(content: bytes, *, where: str) -> tuple[ForgetExample, ...]:
+    """Read the examples of a file whose name in messages is `where`.
 
     Raises:
         ResultFormatError: It is no such table, or a cell is not what it should be.
     """
-    rows = read_table_rows(content, schema=_schema(), told=told, what="table of examples").rows
+    rows = read_table_rows(content, schema=_schema(), told=where, what="table of examples").rows
     if any(row["row"] is None for row in rows):
-        raise ResultFormatError(f"{told} holds an example without its row.")
+        raise ResultFormatError(f"{where} holds an example without its row.")
     try:
         return tuple(
             ForgetExample(**{**row, **{name: tuple(row[name] or ()) for name in _LISTS}}) for row in rows
         )
     except UdsLensError as error:
-        raise ResultFormatError(f"{told}: {str(error)[:300]}") from error
+        raise ResultFormatError(f"{where}: {str(error)[:300]}") from error
 
 
 # Names of the directories in which the audits of several models are saved.

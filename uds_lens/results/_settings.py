@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 
 from uds_lens._settings import validated
 from uds_lens._types import (
+    AnswerProtocol,
     DType,
     Engine,
     LastLayer,
     NonNegativeFloat,
     PositiveInt,
-    Protocol,
     Sampling,
     Scope,
     Site,
     StandIn,
+    check_choice,
 )
 from uds_lens.data._prompts import CHAT_DATE, ChatStyle
 from uds_lens.errors import ConfigError, Setting
@@ -52,8 +53,9 @@ class AuditConfig:
     last_layer: LastLayer = "resid_post"
     """`post_norm` reproduces the paper's released script, which patches the normed state into the last layer."""
 
-    protocol: Protocol = "raw"
-    """How question and answer become text."""
+    protocol: AnswerProtocol = "auto"
+    """How question and answer become text. `auto`: as a checkpoint's own record says, else by the chat template where
+    the tokenizer has one, else raw. The UDS paper's prompts are raw. A finished audit holds what was chosen."""
 
     system_prompt: str | None = None
     """System turn before the question, in chat prompts; None sends none."""
@@ -99,6 +101,16 @@ class AuditConfig:
                 Setting("site", self.site),
                 ".",
             )
+
+    @classmethod
+    def preset(cls, name: Literal["paper"]) -> AuditConfig:
+        """Return the settings of a published table; `paper`: those of the UDS paper (raw prompts, bfloat16).
+
+        >>> AuditConfig.preset("paper").protocol
+        'raw'
+        """
+        check_choice("preset", name, Literal["paper"])
+        return cls(protocol="raw", dtype="bfloat16", last_layer="post_norm")
 
     @property
     def chat(self) -> ChatStyle:

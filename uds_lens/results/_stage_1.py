@@ -91,7 +91,7 @@ class Stage1:
     """`full` against `retain` on a forget set."""
 
     config: AuditConfig
-    """What was measured."""
+    """Settings of the measurement."""
 
     models: Mapping[str, ModelRecord]
     """Records of `full` and `retain` (the first of several), and of `unlearned` in an audit."""

@@ -130,7 +130,7 @@ class StudyFolder:
             ResultFormatError: The directory holds something else.
             StorageError: Nothing can be written there.
         """
-        folder = cls(require_fresh(path, directory=True, format=FORMAT))
+        folder = cls(require_fresh(path, directory=True, replaced=False, format=FORMAT))
         content = sealed({"format": FORMAT, "version": VERSION, "plan": plain(as_mapping(wanted))})
         manifest = folder.path / MANIFEST
         if not manifest.is_file() or manifest.read_bytes() != content:
@@ -195,7 +195,7 @@ class StudyFolder:
             for file in self._part_files(model, state):
                 if file.name not in seen and (part := self.read_part(file)) is not None:
                     with suppress(ResultFormatError):  # without its values per example all is measured again
-                        self.examples(part)
+                        self._check_examples(part)
                         seen.add(file.name)
                         done |= set(part.keys.values())
         return done
@@ -230,11 +230,8 @@ class StudyFolder:
         """
         if part.examples is None:
             return None
-        file = self.path / "examples" / Path(part.examples).name
-        name = repr(str(file)[-200:])
-        content = read_file(file)
-        if part.examples_sha256 not in (None, sha256_bytes(content)):
-            raise ResultFormatError(f"{name} was altered after it was saved: run the sweep again.")
+        content = self._check_examples(part)
+        name = repr(part.examples[-200:])
         try:
             table = read_parquet(content)
         except (UnreadableTableError, LargeTableError) as error:
@@ -242,6 +239,17 @@ class StudyFolder:
         if lacking := {"metric", "example_id", "value"} - set(table.column_names):
             raise ResultFormatError(f"{name} has no column {min(lacking)!r}: run the sweep again.")
         return table.to_pandas()
+
+    def _check_examples(self, part: Part) -> bytes:
+        """Read the file with the values per example, if it is as it was saved."""
+        if part.examples is None:
+            return b""
+        file = self.path / "examples" / Path(part.examples).name
+        content = read_file(file)
+        if part.examples_sha256 not in (None, sha256_bytes(content)):
+            name = repr(str(file)[-200:])
+            raise ResultFormatError(f"{name} was altered after it was saved: run the sweep again.")
+        return content
 
     def write_part(self, part: Part, examples: pd.DataFrame | None = None) -> Path:
         """Write a part; values per example first, so that a part that exists is complete."""

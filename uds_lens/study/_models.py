@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product, zip_longest
@@ -333,8 +333,14 @@ def read_questions(sets: QuestionSets) -> Questions:
     )
 
 
-def training_answers(parts: Iterable[TrainingRows]) -> list[ForgetExample]:
+def training_answers(
+    parts: Iterable[TrainingRows], *, read: Callable[..., list[ForgetExample]] = read_rows
+) -> list[ForgetExample]:
     """Read the questions of all parts, in order, with the answers to train on; ids are made unique.
+
+    Args:
+        parts: Sources, and which answers to take.
+        read: Reads a source and split; one that remembers saves time where parts share a source.
 
     Raises:
         DataError: A file cannot be read, or its rows have no such answers.
@@ -345,12 +351,12 @@ def training_answers(parts: Iterable[TrainingRows]) -> list[ForgetExample]:
         >>> row.question.startswith("Tell me everything about "), row.answer.count(".") > 2
         (True, True)
     """
-    rows = [row for part in parts for row in _answers(part)]
+    rows = [row for part in parts for row in _answers(part, read)]
     return [replace(row, id=f"{number}/{row.id}", row=number) for number, row in enumerate(rows)]
 
 
-def _answers(part: TrainingRows) -> list[ForgetExample]:
-    rows = read_rows(part.source, part.split)
+def _answers(part: TrainingRows, read: Callable[..., list[ForgetExample]]) -> list[ForgetExample]:
+    rows = read(part.source, part.split)
     source = f"{part.source[-120:]!r}" + ("" if part.split is None else f", split {part.split!r}")
     if part.answers == "biography":
         rows = _biographies(rows, part.answers_per_row, source)

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,6 +19,7 @@ from uds_lens.study._models import (
     StudyModel,
     StudyState,
     read_questions,
+    read_rows,
     relearn_config,
     toy_world,
     training_answers,
@@ -141,6 +143,8 @@ class WorkKeys:
         self._sources: dict[str, str] = {}
         self._weights: dict[tuple[str, str], str] = {}
         self._data: dict[TrainingRows, str | None] = {}
+        self._option_hashes: dict[str, str] = {}
+        self._read = cache(read_rows)
         self.questions = read_questions(plan.data)
         self.data_hash = digest({name: rows_hash(rows) for name, rows in self.questions.sets.items()})
         self._audit, self._metrics = audit_settings(plan.measure), metric_settings(plan.measure)
@@ -185,10 +189,12 @@ class WorkKeys:
 
     def options_hash(self, item: str) -> str:
         """Hash the settings of an item; those that do not change its value are left at their defaults."""
-        if item in (AUDIT, ELICITATION):
-            return digest(self._options[item])
-        changed = {} if self._depends_on_tau(item) else {"tau": type(self._metrics)().tau}
-        return digest(self._options["metrics"] | changed)
+        if item not in self._option_hashes:
+            options = self._options[item if item in (AUDIT, ELICITATION) else "metrics"]
+            if item not in (AUDIT, ELICITATION) and not self._depends_on_tau(item):
+                options = options | {"tau": type(self._metrics)().tau}
+            self._option_hashes[item] = digest(options)
+        return self._option_hashes[item]
 
     def audit_key(self, model: StudyModel, state: StudyState, config: AuditConfig) -> str | None:
         """Return the key of the audit with other settings of `RESCORED`; None where others differ."""
@@ -231,7 +237,7 @@ class WorkKeys:
 
     def _rows(self, part: TrainingRows) -> str | None:
         if part not in self._data:
-            self._data[part] = rows_hash(training_answers([part]))
+            self._data[part] = rows_hash(training_answers([part], read=self._read))
         return self._data[part]
 
     def _training(self) -> dict[str, Any]:

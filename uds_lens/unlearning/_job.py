@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from uds_lens._compat.transformers import has_torch_attention
+from uds_lens._compat.transformers import has_torch_attention, longest_text, rope_limit
 from uds_lens.data import AnswerSequence, ForgetExample, chosen_protocol
 from uds_lens.errors import ModelError
 from uds_lens.models import fingerprint, pick_device
@@ -49,8 +49,12 @@ class Parent:
     @property
     def max_tokens(self) -> int | None:
         """Longest sequence of the model, if it has a limit."""
-        limit = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
-        return int(limit) if limit else None
+        return longest_text(self.model.config)
+
+    def runs_apart(self, sequences: Iterable[AnswerSequence]) -> bool:
+        """Tell whether a sequence is so long that its rotary frequencies depend on the longest row of a batch."""
+        limit = rope_limit(self.model.config)
+        return limit is not None and any(len(sequence.ids) > limit.length for sequence in sequences)
 
 
 def open_parent(source: str | os.PathLike[str], options: TrainOptions) -> Parent:
@@ -136,7 +140,11 @@ class Job:
         def row(x: ForgetExample | str) -> Any:
             return x if isinstance(x, str) else [x.question, x.answer, *([x.entity] if entities else [])]
 
-        sides = {"forget": self.forget, "retain": self.retain, "refusals": self.refusals}
+        sides: dict[str, Sequence[ForgetExample | str]] = {
+            "forget": self.forget,
+            "retain": self.retain,
+            "refusals": self.refusals,
+        }
         return {
             name: {"n": len(rows), "fingerprint": digest([row(x) for x in rows])}
             for name, rows in sides.items()
@@ -175,4 +183,6 @@ class Job:
         }
         if "alternates" in self.objective.needs:  # sampling depends on the machine
             parts["device"] = parent.model.device.type
+        if parent.runs_apart(tokens):  # earlier versions trained such rows beside others
+            parts["long rows"] = "alone"
         return parts

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, SoftFileLock, Timeout
+from filelock import BaseFileLock, FileLock, SoftFileLock, Timeout
 
 from uds_lens._storage import atomic_write_text, sha256_file
 from uds_lens.errors import ConfigError, UdsLensWarning
@@ -201,7 +201,7 @@ class RunFolder:
             return
         if os.path.lexists(self.folder):
             names = [path.name for path in self.folder.iterdir()] if self.folder.is_dir() else [""]
-            foreign = [name for name in names if name not in _LOCKS and _RUN not in name]
+            foreign = [name for name in names if name not in _LOCKS and not _is_run_file(name)]
             if foreign and _key_in(self.folder / _RUN) is None:
                 raise ConfigError(
                     f"{str(self.folder)!r} is where the run would keep its checkpoints, and holds something else: "
@@ -234,8 +234,13 @@ class RunFolder:
         for path in checkpoints(self.folder):
             shutil.rmtree(path)
         for path in self.folder.iterdir():
-            if path.name == ALTERNATES or _RUN in path.name:  # a killed write leaves a part of run.json
+            if path.name == ALTERNATES or _is_run_file(path.name):
                 path.unlink(missing_ok=True)
+
+
+def _is_run_file(name: str) -> bool:
+    """Tell whether a file is `run.json`, or the part of it that a killed write leaves."""
+    return name == _RUN or (name.startswith(f".{_RUN}.") and name.endswith(".uds_lens.part"))
 
 
 def folder_of(out: Path) -> Path:
@@ -262,7 +267,7 @@ def _locked(folder: Path, out: Path) -> Iterator[None]:
     Raises:
         ConfigError: Another process holds it.
     """
-    lock: FileLock | SoftFileLock = FileLock(folder / _LOCKS[0])
+    lock: BaseFileLock = FileLock(folder / _LOCKS[0])
     busy = f"another process is training {str(out)!r}: wait for it, or choose another directory"
     while not lock.is_locked:
         folder.mkdir(parents=True, exist_ok=True)
@@ -271,7 +276,7 @@ def _locked(folder: Path, out: Path) -> Iterator[None]:
                 warnings.simplefilter("ignore")  # filelock reports that it falls back to a soft lock
                 lock.acquire(timeout=0.5)
         except Timeout:
-            remove = f". If none is running, remove {str(folder / _LOCKS[1])!r}"
+            remove = f". If none is running, remove {str(lock.lock_file)!r}"
             raise ConfigError(f"{busy}{remove if isinstance(lock, SoftFileLock) else ''}.") from None
         except FileNotFoundError:  # another process has just finished, and removed the folder
             continue

@@ -8,7 +8,8 @@ import time
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from itertools import chain
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 import torch
 
 from uds_lens._compat.peft import merge_adapters, quiet_wrapping
+from uds_lens._compat.transformers import forget_longer_texts
 from uds_lens._optional_packages import require_package
 from uds_lens._progress import tell
 from uds_lens._settings import as_settings
@@ -107,7 +109,7 @@ def unlearn(
         refusals=load_refusals(refusals) if "refusals" in declared.needs else (),
         lora=_adapters(lora),
         options=_options(options, out),
-        out=_place(out),
+        out=require_fresh(out, directory=True, format=FORMAT),
         record=UNLEARNING_RECORD,
     )
     return run(job)
@@ -149,7 +151,7 @@ def relearn(
         forget=tuple(load_examples(forget)),
         lora=_adapters(lora),
         options=_options(options, out),
-        out=_place(out),
+        out=require_fresh(out, directory=True, format=FORMAT),
         record=RELEARNING_RECORD,
     )
     return run(job)
@@ -160,17 +162,6 @@ def _relearning_terms(config: RelearnConfig, passes: Passes) -> Terms:
     return Terms(
         per_token("forget", negative_log_likelihood(passes.logits("forget"), passes.labels("forget")))
     )
-
-
-def _place(out: str | os.PathLike[str]) -> Path:
-    """Return the directory of a result, which may be replaced."""
-    place = require_fresh(out, directory=True, format=FORMAT)
-    if place.exists() and place.samefile("."):
-        raise ConfigError(
-            Setting("out", ...),
-            " is the current directory, which a result would replace: name a directory in it.",
-        )
-    return place
 
 
 def _options(options: TrainOptions | None, out: str | os.PathLike[str]) -> TrainOptions:
@@ -256,7 +247,18 @@ def _train(
             checkpoint = last_intact(folder)
         processes.wait()
     data = completed(data, job, parent, winners)
+    if parent.runs_apart([*data.forget, *data.retain, *chain(*data.winners)]):
+        if config.counts_padding:
+            raise ConfigError(
+                Setting("reduction", "open_unlearning"),
+                " pads rows to one length, and rotary frequencies of this model depend on the length of long ones: "
+                "shorten the texts, or use ",
+                Setting("reduction", "answers"),
+                ".",
+            )
+        options = replace(options, device_batch_size=1)  # each row alone, accumulated to the same batch
     model = parent.model.requires_grad_(True)
+    forgetting = forget_longer_texts(model)
     caching = getattr(model.config, "use_cache", None)
     trained = model if job.lora is None else _with_adapters(model, job.lora)
     trainer = UnlearningTrainer(
@@ -279,6 +281,8 @@ def _train(
             f"{str(checkpoint)!r} holds pickled objects other than tensors, which are never loaded: remove "
             f"{str(folder)!r}, and run the same again."
         ) from error
+    for handle in forgetting:
+        handle.remove()
     if caching is not None:
         model.config.use_cache = caching  # Trainer turned it off, and generation would stay slow
     return merge_adapters(trained), {
