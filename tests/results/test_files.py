@@ -40,7 +40,7 @@ def audit(trio):
     return DepthAudit.run(
         *trio("llama"),
         [EXAMPLES[0], lost, rich, *EXAMPLES[2:]],
-        config=AuditConfig(tau=0.07, seed=3, n_bootstrap=200),
+        config=AuditConfig(tau=0.07, seed=3, n_bootstrap=200, protocol="raw"),
         options=RunOptions(device="cpu", engine="wavefront"),
     )
 

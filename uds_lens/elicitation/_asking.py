@@ -107,7 +107,7 @@ class Probe(Protocol):
 
     @property
     def access(self) -> Access:
-        """What it needs of a model beside texts."""
+        """The access to a model that it needs."""
 
     @property
     def injects(self) -> Injection:
@@ -133,7 +133,7 @@ class ByPrompt:
     """A probe that changes nothing but the prompt."""
 
     change: PromptProbe
-    """What turns the plain question into what is asked."""
+    """The change of the prompt."""
 
     opening: str = ""
     samples_too: bool = True

@@ -32,7 +32,7 @@ from uds_lens.models import HookedModel
 from uds_lens.patching import row_layout
 
 TARGET = "Sure, the answer is"
-"""What a model is brought to say."""
+"""The default target."""
 
 _MARK = "\x02suffix\x02"
 
@@ -59,7 +59,7 @@ class SuffixProbe:
 
     @property
     def opening(self) -> str:
-        """What is cut off before scoring; nothing where the answer itself was the target."""
+        """The target, cut off before scoring; empty where the answer itself was the target."""
         return "" if self.target == "answer" else self.target
 
     def prompt(self, prompt: Prompt, context: Context) -> Prompt:
@@ -324,7 +324,7 @@ class GCG(SuffixProbe):
     """Whether the best candidate is taken only if its loss is lower."""
 
     target: str = TARGET
-    """What the model is to begin with; "answer" is the reference itself, and measures capacity, not knowledge."""
+    """Text that the model is to begin with; "answer" is the reference itself, and measures capacity, not knowledge."""
 
     cached: bool = True
     """Read once what candidates have in common. Results agree to rounding."""

@@ -13,12 +13,12 @@ from uds_lens.data._prompts import CHAT_DATE, ChatStyle
 Decoding: TypeAlias = Literal["greedy", "sampled"]
 
 Access: TypeAlias = Literal["text", "samples", "gradients", "activations"]
-"""What a probe needs of a model, least first."""
+"""Access to a model that a probe needs, least first."""
 
 Injection: TypeAlias = Literal[
     "nothing", "format", "other facts", "answer prefix", "affirmative gradient", "gold answer"
 ]
-"""What a probe gives away beside the question, least first."""
+"""Information that a probe gives away beside the question, least first."""
 
 
 @validated

@@ -40,7 +40,7 @@ class PromptProbe(Protocol):
 
     @property
     def injects(self) -> Injection:
-        """What it gives away beside the question."""
+        """The most it gives away beside the question."""
 
     def __call__(self, prompt: Prompt, context: Context) -> Prompt:
         """Return the changed prompt."""

@@ -55,7 +55,7 @@ class Prompt:
 
 @dataclass(frozen=True, kw_only=True)
 class Context:
-    """What a probe may look at beside the prompt."""
+    """Facts that a probe may use beside the prompt."""
 
     example: ForgetExample
     """The row that is asked."""

@@ -47,7 +47,7 @@ HOLDOUT = "holdout"
 
 @dataclass(frozen=True, kw_only=True)
 class Said:
-    """What a model was asked and said about one row."""
+    """The prompt and the texts of one row."""
 
     row: int
     """Place of the row among the examples."""

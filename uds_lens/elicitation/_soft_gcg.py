@@ -123,7 +123,7 @@ class SoftGCG(SuffixProbe):
     """Of Adam, in units of the embedding; None is 0.005, and 0.02 where the answer is the target."""
 
     target: str = TARGET
-    """What the model is to begin with; "answer" is the reference itself."""
+    """Text that the model is to begin with; "answer" is the reference itself."""
 
     rows_at_once: PositiveInt = 16
     """Questions in a batch."""
