@@ -16,7 +16,9 @@ import base64
 import json
 import os
 import re
+import struct
 import tempfile
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,7 +29,6 @@ import plotly.io
 from jupyter_client.manager import KernelManager
 from nbclient import NotebookClient
 
-from uds_lens.plots._export import packed
 from uds_lens.plots._style import recolouring
 
 HERE = Path(__file__).resolve().parent
@@ -116,6 +117,25 @@ def figures(notebook: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
     """The outputs that are figures."""
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
     return [output for output in outputs if PLOTLY in output.get("data", {})]
+
+
+def packed(picture: bytes) -> bytes:
+    """Return a PNG with its pixels compressed as far as zlib can: notebooks stay small."""
+    begin, parts, at = picture[:8], [], 8
+    while at < len(picture):
+        (length,) = struct.unpack(">I", picture[at : at + 4])
+        parts.append((picture[at + 4 : at + 8], picture[at + 8 : at + 8 + length]))
+        at += 12 + length
+    pixels = zlib.compress(
+        zlib.decompress(b"".join(content for kind, content in parts if kind == b"IDAT")), 9
+    )
+    first = [kind for kind, _ in parts].index(b"IDAT")
+    kept = [part for part in parts if part[0] != b"IDAT"]
+    kept.insert(first, (b"IDAT", pixels))
+    return begin + b"".join(
+        struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+        for kind, content in kept
+    )
 
 
 def drawn(figure: Mapping[str, Any]) -> bytes:

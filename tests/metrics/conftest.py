@@ -7,10 +7,11 @@ from tiny_models import EXAMPLES
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
 from uds_lens.metrics import MetricData, MetricOptions, evaluate
-from uds_lens.results import RunOptions
+from uds_lens.results import AuditConfig, RunOptions
 
 RUN = RunOptions(device="cpu", progress=False, engine="wavefront")
 SHORT = MetricOptions(max_new_tokens=6, protocol="raw", fluency="heuristic")
+RAW = AuditConfig(protocol="raw")  # as the white-box metrics
 WHITE_BOX = ["cka", "logit_lens", "uds", "fisher_masked_0.0001", "fisher_masked_0.001", "fisher_masked_0.01"]
 
 

@@ -23,7 +23,7 @@ from uds_lens.metrics import (
 )
 from uds_lens.models import HookedModel, open_model
 
-from .conftest import RUN, SHORT, WHITE_BOX, ask
+from .conftest import RAW, RUN, SHORT, WHITE_BOX, ask
 
 S_MIA = ["s_mia_loss", "s_mia_zlib", "s_mia_min_k", "s_mia_min_kpp"]
 
@@ -58,7 +58,10 @@ def test_retain_against_itself_is_1_and_full_against_itself_0(results):
 
 
 def test_uds_is_that_of_an_audit(trio, results):
-    audit, uds = ul.DepthAudit.run(*trio("llama"), EXAMPLES[:5], options=RUN), results["unlearned"]["uds"]
+    audit, uds = (
+        ul.DepthAudit.run(*trio("llama"), EXAMPLES[:5], config=RAW, options=RUN),
+        results["unlearned"]["uds"],
+    )
     assert uds.value == pytest.approx(audit.uds, abs=1e-6)
     assert uds.per_example == pytest.approx(audit.uds_per_example.tolist(), nan_ok=True)
     assert list(uds.ids) == [example.id for example in audit.examples]

@@ -12,7 +12,7 @@ from uds_lens.errors import ConfigError, DataError, ModelError
 from uds_lens.metrics import compare_logit_lens, evaluate, lens_logprobs
 from uds_lens.patching import capture, record
 
-from .conftest import RUN
+from .conftest import RAW, RUN
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma2"])
@@ -48,7 +48,7 @@ def test_the_last_layer_read_out_is_the_model(llama):
 
 @pytest.fixture(scope="module")
 def audit(trio):
-    return ul.DepthAudit.run(*trio("llama"), EXAMPLES[:4], options=RUN)
+    return ul.DepthAudit.run(*trio("llama"), EXAMPLES[:4], config=RAW, options=RUN)
 
 
 def test_both_sides_of_the_table(trio, audit):

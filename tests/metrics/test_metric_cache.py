@@ -15,7 +15,7 @@ from uds_lens.metrics import MetricCache, MetricData, score_answers
 from uds_lens.models import fingerprint, open_model
 from uds_lens.patching import WavefrontTarget
 
-from .conftest import RUN, total
+from .conftest import RAW, RUN, total
 from .conftest import ask as ask_all
 
 
@@ -78,7 +78,7 @@ def test_uds_as_a_metric_runs_what_an_audit_runs(trio, data, token_layers):
     ask(models.unlearned, few, ["uds"], retain=models.retain, full=models.full)
     as_metric = total(token_layers)
     token_layers.clear()
-    ul.DepthAudit.run(*models, few.with_entities, options=RUN)
+    ul.DepthAudit.run(*models, few.with_entities, config=RAW, options=RUN)
     assert as_metric == total(token_layers) > 0
 
 

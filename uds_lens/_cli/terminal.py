@@ -77,7 +77,13 @@ def print_audits(audits: Mapping[str, DepthAudit], *, cautions_of: Sequence[str]
     print_cautions(
         {name: [(_MARKS[level], text) for level, text, _ in audit.cautions] for name, audit in shown.items()}
     )
-    typer.echo(f"\n{fill(_LEGEND + _SAMPLED if sampled else _LEGEND, width())}")
+    by_prompt: dict[str, list[str]] = {}
+    for name, audit in audits.items():
+        by_prompt.setdefault(audit.prompts, []).append(name)
+    one = len(by_prompt) == 1
+    prompts = "; ".join(words if one else f"{words}: {', '.join(names)}" for words, names in by_prompt.items())
+    legend = _LEGEND + (_SAMPLED if sampled else "") + f" Prompts: {prompts}."
+    typer.echo(f"\n{fill(legend, width())}")
 
 
 def _print_damage(audits: Mapping[str, DepthAudit]) -> None:

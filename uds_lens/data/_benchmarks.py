@@ -49,8 +49,7 @@ def question_and_short_answer(row: Row) -> Iterator[dict[str, Any]]:
 def multiple_choice(row: Row) -> Iterator[dict[str, Any]]:
     """Read a row of WMDP: the right one of `choices` is answer and entity, the others are perturbed answers."""
     choices, right = row.get("choices"), row.get("answer")
-    is_place = isinstance(right, int) and not isinstance(right, bool)
-    if not isinstance(choices, (list, tuple)) or not is_place or not 0 <= right < len(choices):  # type: ignore[operator]
+    if not isinstance(choices, (list, tuple)) or type(right) is not int or not 0 <= right < len(choices):
         raise DataError(
             f"expected a list of `choices` and `answer`, the place of the right one from 0; got {short(choices)} "
             f"and {short(right)}."

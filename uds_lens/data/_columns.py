@@ -82,7 +82,7 @@ def examples_from_list(items: Sequence[Any]) -> list[ForgetExample]:
     """
     if not any(isinstance(item, ForgetExample) for item in items):
         return examples_from_rows(items, where="the list of rows")
-    examples = []
+    examples: list[ForgetExample] = []
     for index, item in enumerate(items):
         is_example = isinstance(item, ForgetExample)
         examples += [item] if is_example else examples_from_rows([item], where=f"the list, item {index}")

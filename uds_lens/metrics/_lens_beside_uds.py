@@ -124,7 +124,8 @@ def compare_logit_lens(
     Example:
         >>> import uds_lens as ul
         >>> world = ul.toy.load()
-        >>> audit = ul.DepthAudit.run(world.full, world.retain, world.retain, world.examples[:2])
+        >>> raw = ul.AuditConfig(protocol="raw")
+        >>> audit = ul.DepthAudit.run(world.full, world.retain, world.retain, world.examples[:2], config=raw)
         >>> table = ul.metrics.compare_logit_lens(audit, 0).to_frame()
         >>> len(table) == audit.n_layers
         True
