@@ -81,7 +81,9 @@ def print_audits(audits: Mapping[str, DepthAudit], *, cautions_of: Sequence[str]
     for name, audit in audits.items():
         by_prompt.setdefault(audit.prompts, []).append(name)
     one = len(by_prompt) == 1
-    prompts = "; ".join(words if one else f"{words}: {', '.join(names)}" for words, names in by_prompt.items())
+    prompts = "; ".join(
+        words if one else f"{words}: {', '.join(names)}" for words, names in by_prompt.items()
+    )
     legend = _LEGEND + (_SAMPLED if sampled else "") + f" Prompts: {prompts}."
     typer.echo(f"\n{fill(legend, width())}")
 
