@@ -17,7 +17,7 @@ from uds_lens.generation import SamplingSettings, greedy, sample_continuations
 from uds_lens.metrics import score_answers
 from uds_lens.metrics._definitions.es import extraction_strength
 from uds_lens.metrics._definitions.prob import probability
-from uds_lens.results import DepthAudit, RunOptions
+from uds_lens.results import AuditConfig, DepthAudit, RunOptions
 
 EVERY = [*FAMILIES, *HYBRIDS, *LONG_ROPE]
 OPTIONS = RunOptions(device="cpu", progress=False)
@@ -47,7 +47,7 @@ def plain(trio):
 @pytest.mark.parametrize("family", [*HYBRIDS, *LONG_ROPE])  # tests/audit/test_parity.py has the others
 def test_an_audit_is_that_of_each_row_alone(trio, family):
     paths = trio(family)
-    found = DepthAudit.run(*paths, ASKED[:3], options=OPTIONS)
+    found = DepthAudit.run(*paths, ASKED[:3], config=AuditConfig(protocol="raw"), options=OPTIONS)
     assert len(found.examples) == 3
     for row, example in enumerate(ASKED[:3]):
         alone = independent.audit(*paths, [example], cut=family in LONG_ROPE)

@@ -79,6 +79,7 @@ def test_4bit_sources_and_targets_equal_their_dequantised_twins(wide, tmp_path):
     assert four.models["unlearned"].fingerprint != twin.models["unlearned"].fingerprint
 
 
+@pytest.mark.filterwarnings("ignore::uds_lens.errors.UdsLensWarning")
 def test_live_4bit_models_are_measured_the_same_every_time_and_stay_as_they_were(wide):
     """bitsandbytes repacks the weights of a model that runs on some CPUs, and does not get them back exactly."""
     ids = torch.tensor([[1, 5, 9, 20]])
