@@ -46,14 +46,10 @@ def pipeline(name: str) -> Callable[[str], Any]:
 
 def main() -> None:
     """Annotate, compare, audit, print."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shared", type=Path, default=Path("../shared"))
     parser.add_argument("--ways", nargs="+", default=["contrast", "difference", "answer"], help="also names")
-    parser.add_argument(
-        "--spacy", help="for names: another pipeline of spaCy than the library's, by name or folder"
-    )
+    parser.add_argument("--spacy", help="for names: another pipeline of spaCy than the library's, by name or folder")
     parser.add_argument("--tpo", type=Path, help="a clone of github.com/xzhou98/Unlearning-TPO")
     parser.add_argument("--limit", type=int, default=None, help="a sample of the rows")
     parser.add_argument("--f1-only", action="store_true", help="no audits")
@@ -65,9 +61,7 @@ def main() -> None:
     sets = {"by hand": given, WHOLE: [replace(row, entity=row.answer, prefix="") for row in given]}
     for way in args.ways:
         nlp = pipeline(args.spacy) if way == "names" and args.spacy else None
-        found = ul.annotate(
-            given, by=way, full=models / "full", retain=models / "retain90", redo=True, nlp=nlp
-        )
+        found = ul.annotate(given, by=way, full=models / "full", retain=models / "retain90", redo=True, nlp=nlp)
         sets[way] = list(found.examples)
     marks = {way: [marked(row) for row in examples] for way, examples in sets.items()}
     marks[NEW] = [new_words(row) for row in given]

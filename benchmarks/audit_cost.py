@@ -70,12 +70,7 @@ def measure(load: Workload, *, repeats: int, token_budget: int, naive_rows: int 
         stage = (
             share
             * best_of(
-                1,
-                {
-                    "a": lambda: one_forward_per_layer(
-                        full.hf, unlearned.hf, rows[some], texts[some], rows_at_once=32
-                    )
-                },
+                1, {"a": lambda: one_forward_per_layer(full.hf, unlearned.hf, rows[some], texts[some], rows_at_once=32)}
             )["a"]
         )
         baseline = ul.Baseline.measure(full, retain, load.examples, options=options)
@@ -85,18 +80,14 @@ def measure(load: Workload, *, repeats: int, token_budget: int, naive_rows: int 
                 repeats,
                 {
                     **{
-                        f"forward {attention} {i}": partial(
-                            plain_forward, unlearned.hf, way, attention=attention
-                        )
+                        f"forward {attention} {i}": partial(plain_forward, unlearned.hf, way, attention=attention)
                         for attention in ("eager", "sdpa")
                         for i, way in enumerate(ways)
                     },
                     "unembedding": lambda: scored_unembeddings(full.anatomy, batches),
                     "again": lambda: recorded.audit(unlearned),
                     "alone": lambda: baseline.audit(unlearned, options=options),
-                    "whole": lambda: ul.DepthAudit.run(
-                        full, retain, unlearned, load.examples, options=options
-                    ),
+                    "whole": lambda: ul.DepthAudit.run(full, retain, unlearned, load.examples, options=options),
                 },
             )
         whole, alone, again = (best[name] for name in ("whole", "alone", "again"))
@@ -109,13 +100,8 @@ def measure(load: Workload, *, repeats: int, token_budget: int, naive_rows: int 
     tokens = sum(len(row.ids) for row in rows) / len(rows)
     entity = sum(len(row.scored) for row in rows) / len(rows)
     print(f"\n### {load.name}\n")
-    print(
-        f"{config.num_hidden_layers} layers, d_model {config.hidden_size}, vocabulary {config.vocab_size}; ",
-        end="",
-    )
-    print(
-        f"{len(rows)} rows, {tokens:.1f} tokens and {entity:.1f} entity tokens a row, {len(plan.batches)} batches.\n"
-    )
+    print(f"{config.num_hidden_layers} layers, d_model {config.hidden_size}, vocabulary {config.vocab_size}; ", end="")
+    print(f"{len(rows)} rows, {tokens:.1f} tokens and {entity:.1f} entity tokens a row, {len(plan.batches)} batches.\n")
     print("| | seconds | plain forwards (b) | faster than (a) |\n|---|---|---|---|")
     for name, seconds, against in (
         (f"(a) one forward per layer, one stage{told}", stage, None),
@@ -127,9 +113,7 @@ def measure(load: Workload, *, repeats: int, token_budget: int, naive_rows: int 
     ):
         faster = f"{against / seconds:.1f}x" if against else ""
         print(f"| {name} | {seconds:.2f} | {seconds / forward:.2f} | {faster} |")
-    parts = [
-        f"{name} {getattr(bound, name) / bound.forward:.2f}" for name in ("source", "variants", "unembedding")
-    ]
+    parts = [f"{name} {getattr(bound, name) / bound.forward:.2f}" for name in ("source", "variants", "unembedding")]
     attention = min((name for name in best if name.startswith("forward")), key=best.__getitem__).split()[1]
     print(f"\nThe fastest plain forward was one with {attention} attention. In plain forwards, ", end="")
     print(f"one more model takes {bound.one_more:.2f} at least ({', '.join(parts)}), ", end="")

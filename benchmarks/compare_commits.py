@@ -66,13 +66,9 @@ def check_out(commit: str, folder: Path) -> Path:
 
 def main() -> None:
     """Parse, measure, print."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("commit", help="the earlier commit")
-    parser.add_argument(
-        "--shared", type=Path, default=Path("../shared"), help="folder with data/ and models/"
-    )
+    parser.add_argument("--shared", type=Path, default=Path("../shared"), help="folder with data/ and models/")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--limit", type=int, default=0, help="only the first rows; 0 means all")
@@ -93,9 +89,7 @@ def main() -> None:
                 for key in ("seconds", "cpu")
             )
             scores = " | ".join(str(side["score"]) for side in rounds[-1])
-            print(
-                f"| {work} | {best[0]:.2f} | {best[1]:.2f} | {wall:.2f} | {cpu:.2f} | {scores} |", flush=True
-            )
+            print(f"| {work} | {best[0]:.2f} | {best[1]:.2f} | {wall:.2f} | {cpu:.2f} | {scores} |", flush=True)
         before.close()
         today.close()
 

@@ -28,12 +28,7 @@ from uds_lens.meta._pools import clustered_mean, dominated_by
 
 VARIANTS, RUNS, SNAPSHOTS = 3, 5, 2
 PER_POOL = VARIANTS * RUNS * SNAPSHOTS
-INTERVALS = {
-    "DeLong": "",
-    "bootstrap": "boot_",
-    "runs together": "cluster_",
-    "variants together": "new_variants_",
-}
+INTERVALS = {"DeLong": "", "bootstrap": "boot_", "runs together": "cluster_", "variants together": "new_variants_"}
 
 
 class World(NamedTuple):
@@ -97,11 +92,7 @@ def draw(world: World, rng: np.random.Generator, columns: int) -> pd.DataFrame:
     variants = rng.normal(size=(2 * VARIANTS, columns)).repeat(RUNS * SNAPSHOTS, axis=0)
     own = rng.normal(size=(2 * PER_POOL, columns))
     shared = world.within_run + world.within_variant
-    values = (
-        np.sqrt(world.within_run) * runs
-        + np.sqrt(world.within_variant) * variants
-        + np.sqrt(1 - shared) * own
-    )
+    values = np.sqrt(world.within_run) * runs + np.sqrt(world.within_variant) * variants + np.sqrt(1 - shared) * own
     values += np.sqrt(2) * norm.ppf(world.faithfulness) * rows["knows"].to_numpy()[:, None]
     return pd.concat([rows, pd.DataFrame(values, columns=[f"m{i}" for i in range(columns)])], axis=1)
 
@@ -128,12 +119,7 @@ def measure(world: World, *, repeats: int, n_resamples: int, seed: int) -> dict[
 
 
 def draw_values(
-    values: Values,
-    clusters: int,
-    models: int,
-    alike: tuple[float, float],
-    repeats: int,
-    rng: np.random.Generator,
+    values: Values, clusters: int, models: int, alike: tuple[float, float], repeats: int, rng: np.random.Generator
 ) -> np.ndarray:
     """One row of models per repetition, methods side by side, two epochs a run."""
     method = rng.normal(size=(repeats, clusters)).repeat(models, axis=1)
@@ -141,9 +127,7 @@ def draw_values(
     own = rng.normal(size=(repeats, clusters * models))
     shares = norm.cdf(np.sqrt(alike[0]) * method + np.sqrt(alike[1]) * run + np.sqrt(1 - sum(alike)) * own)
     levels = beta.ppf(
-        (np.arange(10000) + 0.5) / 10000,
-        values.mean * values.concentration,
-        (1 - values.mean) * values.concentration,
+        (np.arange(10000) + 0.5) / 10000, values.mean * values.concentration, (1 - values.mean) * values.concentration
     )
     place = np.clip((shares - values.unmoved) / (1 - values.unmoved) * 10000, 0, 9999).astype(int)
     return np.where(shares < values.unmoved, 0.0, levels[place])
@@ -203,8 +187,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     rows = [
-        measure(world, repeats=options.repeats, n_resamples=options.resamples, seed=options.seed)
-        for world in WORLDS
+        measure(world, repeats=options.repeats, n_resamples=options.resamples, seed=options.seed) for world in WORLDS
     ]
     show(rows)
     print()

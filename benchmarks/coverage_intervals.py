@@ -42,9 +42,7 @@ SCORES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tries", type=int, default=2000)
     parser.add_argument("--subjects", type=int, default=20)
     parser.add_argument("--resamples", type=int, default=999)
@@ -82,10 +80,7 @@ def main() -> None:
                     held[place] += low <= truth <= high
                     widths[place] += high - low
             held, widths = held / args.tries, widths / args.tries
-            print(
-                f"| {name} | {icc} | {held[0]:.1%} | {widths[0]:.3f} | {held[1]:.1%} | {widths[1]:.3f} |",
-                flush=True,
-            )
+            print(f"| {name} | {icc} | {held[0]:.1%} | {widths[0]:.3f} | {held[1]:.1%} | {widths[1]:.3f} |", flush=True)
 
 
 def print_ratios(tries: int, resamples: int) -> None:
@@ -101,8 +96,7 @@ def print_ratios(tries: int, resamples: int) -> None:
                     chance = np.random.default_rng(seed)
                     parts = [draw(lambda u: u, icc, subjects, chance) for subjects in (above, 20)]
                     top, bottom = (
-                        mean * (1 + scatter * values)
-                        for mean, (values, _) in zip((truth, 1.0), parts, strict=True)
+                        mean * (1 + scatter * values) for mean, (values, _) in zip((truth, 1.0), parts, strict=True)
                     )
                     low, high = ratio_interval(
                         top,
@@ -114,9 +108,7 @@ def print_ratios(tries: int, resamples: int) -> None:
                     )
                     held += low <= truth <= high
                     width += high - low
-                print(
-                    f"| {above} | {scatter} | {icc} | {held / tries:.1%} | {width / tries:.3f} |", flush=True
-                )
+                print(f"| {above} | {scatter} | {icc} | {held / tries:.1%} | {width / tries:.3f} |", flush=True)
 
 
 def print_rare(tries: int, resamples: int) -> None:
@@ -132,11 +124,7 @@ def print_rare(tries: int, resamples: int) -> None:
                     values = torch.tensor(0.03 + 0.94 * kinds)
                     for place, bounds in enumerate((None, (0.0, 1.0))):
                         ends[seed, place] = bootstrap_interval(
-                            values,
-                            clusters=subjects.tolist(),
-                            n_resamples=resamples,
-                            seed=seed,
-                            bounds=bounds,
+                            values, clusters=subjects.tolist(), n_resamples=resamples, seed=seed, bounds=bounds
                         )
                 alone, whole = ends[:, 0].clip(0, 1), ends[:, 1]
                 warned = n_subjects < FEW_CLUSTERS
@@ -161,9 +149,7 @@ def print_shares(tries: int, resamples: int) -> None:
                         beyond, power = elicited(recall, kinds, subjects, chance)
                         found = share(beyond, power, subjects, n_resamples=resamples, seed=seed)
                         if found.reason is None:
-                            ends.append(
-                                (percentile(beyond, power, subjects, resamples, seed), found.interval)
-                            )
+                            ends.append((percentile(beyond, power, subjects, resamples, seed), found.interval))
                     old, new = np.array(ends).transpose(1, 0, 2)
                     shown = (covers(new, truth) | (n_subjects < FEW_CLUSTERS)).mean()
                     cell = f"| {recall} | {truth} | {icc} | {n_subjects}"
@@ -181,9 +167,7 @@ def print_correlations(tries: int) -> None:
                 ends = []
                 for seed in range(tries):
                     depth, recall, subjects = depth_and_recall(part, icc, n_subjects, seed)
-                    frame = pd.DataFrame(
-                        {"uds": depth, "beyond_retain": recall, "subject": subjects.astype(str)}
-                    )
+                    frame = pd.DataFrame({"uds": depth, "beyond_retain": recall, "subject": subjects.astype(str)})
                     frame["probe"], frame["decoding"] = "cloze", "greedy"
                     ends.append(depth_correlation(frame, probe="cloze").interval)
                 found = np.array(ends)
@@ -202,9 +186,7 @@ def told(ends: np.ndarray, truth: float) -> str:
     return f"{covers(ends, truth).mean():.1%} | {np.nanmean(ends[:, 1] - ends[:, 0]):.3f}"
 
 
-def recalled(
-    mean: float, icc: float, n_subjects: int, seed: int
-) -> tuple[np.ndarray, np.ndarray, np.random.Generator]:
+def recalled(mean: float, icc: float, n_subjects: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.random.Generator]:
     """0 or 1 for each example of 1 to 40 of a subject, whose own share of ones is drawn from a beta distribution."""
     chance = np.random.default_rng(seed)
     subjects = np.repeat(np.arange(n_subjects), chance.integers(1, 41, n_subjects))
@@ -239,17 +221,13 @@ def percentile(
     return low, high
 
 
-def depth_and_recall(
-    part: float, icc: float, n_subjects: int, seed: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def depth_and_recall(part: float, icc: float, n_subjects: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Depth, mostly near 0 or 1, and recall, 0 or 1, which go against each other; and the subjects."""
     chance = np.random.default_rng(seed)
     subjects = np.repeat(np.arange(n_subjects), chance.integers(5, 21, n_subjects))
     pull = np.array([[1.0, -0.6], [-0.6, 1.0]])
     shared = chance.multivariate_normal([0, 0], pull, n_subjects)[subjects]
-    latent = np.sqrt(icc) * shared + np.sqrt(1 - icc) * chance.multivariate_normal(
-        [0, 0], pull, len(subjects)
-    )
+    latent = np.sqrt(icc) * shared + np.sqrt(1 - icc) * chance.multivariate_normal([0, 0], pull, len(subjects))
     return norm.cdf(3 * latent[:, 0]), (latent[:, 1] > norm.ppf(1 - part)).astype(float), subjects
 
 

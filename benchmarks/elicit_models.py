@@ -62,9 +62,7 @@ def rows(shared: Path, limit: int | None = None) -> list[ul.ForgetExample]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shared", type=Path, default=Path("../shared"))
     parser.add_argument("--models", type=Path, default=Path("runs/unlearned"))
     parser.add_argument("--threads", type=int, default=1)

@@ -36,28 +36,20 @@ def draw(score, icc: float, probes: int, random: np.random.Generator) -> tuple[n
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=500)
     parser.add_argument("--probes", type=int, default=4)
     parser.add_argument("--icc", type=float, nargs="*", default=[0.3])
     parser.add_argument("--resamples", type=int, default=999)
     asked = parser.parse_args()
-    print(
-        "| scores | ICC | p below .05 | interval leaves 0 out | any of the probes, after Holm |\n"
-        + "|---" * 5
-        + "|"
-    )
+    print("| scores | ICC | p below .05 | interval leaves 0 out | any of the probes, after Holm |\n" + "|---" * 5 + "|")
     for name, score in SCORES.items():
         for icc in asked.icc:
             counts = np.zeros(3)
             for seed in range(asked.runs):
                 random = np.random.default_rng(seed)
                 differences, groups = draw(score, icc, asked.probes, random)
-                found = [
-                    contrast(each, groups, n_resamples=asked.resamples, seed=seed) for each in differences
-                ]
+                found = [contrast(each, groups, n_resamples=asked.resamples, seed=seed) for each in differences]
                 counts[0] += found[0].p < 0.05
                 counts[1] += not found[0].interval.low <= 0 <= found[0].interval.high
                 counts[2] += min(holm([each.p for each in found])) < 0.05

@@ -37,9 +37,7 @@ def told(name: str, found: ElicitationResults) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shared", type=Path, default=Path("../shared"))
     parser.add_argument("--limit", type=int, default=20, help="questions, by person")
     parser.add_argument("--threads", type=int, default=1)

@@ -24,9 +24,7 @@ from uds_lens.generation import SamplingSettings, answer_end_ids, sample_continu
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shared", type=Path, default=Path("../shared"))
     parser.add_argument("--limit", type=int, default=None, help="questions, by author; default all 400")
     parser.add_argument("--samples", type=int, default=50)
@@ -44,11 +42,7 @@ def main() -> None:
         seeds = [keyed_seed(0, row.id, "sample") for row in examples]
         ends = answer_end_ids(model, protocol="raw")
         settings = SamplingSettings(
-            max_new_tokens=64,
-            samples=asked.samples,
-            temperature=asked.temperature,
-            top_k=40,
-            progress=False,
+            max_new_tokens=64, samples=asked.samples, temperature=asked.temperature, top_k=40, progress=False
         )
         some = slice(0, asked.batches)
         texts = {

@@ -21,9 +21,7 @@ from uds_lens.elicitation._asking import ask_rows
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shared", type=Path, default=Path("../shared"))
     parser.add_argument("--out", type=Path, default=Path("runs/elicit-steering"))
     parser.add_argument("--directions", type=int, default=40, help="questions whose directions are compared")
@@ -34,9 +32,7 @@ def main() -> None:
     small, options = asked.shared / "models/tofu-small", ElicitOptions(samples=0)
     with ul.open_model(small / "retain95", device="cpu") as model:
         examples = rows(asked.shared)
-        whole = ask_rows(
-            ActPert(), examples, model.tokenizer, pool=(), protocol="raw", room=None, options=options
-        )
+        whole = ask_rows(ActPert(), examples, model.tokenizer, pool=(), protocol="raw", room=None, options=options)
         reasons = sorted({why for _, why in whole.skipped})
         print(f"{len(whole.asks)} questions name the author, {len(whole.skipped)} do not: {reasons}")
         chosen = whole.asks[:: max(1, len(whole.asks) // asked.directions)][: asked.directions]

@@ -139,19 +139,11 @@ def speed(asked: argparse.Namespace) -> None:
             )
         every = asks_of(model, forget, probe)
     for name, shape in SHAPES.items():
-        for told, chosen in (
-            ("defaults", GCG()),
-            ("250 steps, 512 candidates", GCG(steps=250, candidates=512)),
-        ):
+        for told, chosen in (("defaults", GCG()), ("250 steps, 512 candidates", GCG(steps=250, candidates=512))):
             hours = estimate_hours(
-                [Asked(chosen, every)],
-                ElicitOptions(samples=0, dtype="bfloat16"),
-                shape=shape,
-                device="cuda",
+                [Asked(chosen, every)], ElicitOptions(samples=0, dtype="bfloat16"), shape=shape, device="cuda"
             )
-            print(
-                f"{name}, {len(every)} questions, {told}, one GPU, bfloat16: about {hours:.1f} hours (estimate)"
-            )
+            print(f"{name}, {len(every)} questions, {told}, one GPU, bfloat16: about {hours:.1f} hours (estimate)")
 
 
 def on_retain(asked: argparse.Namespace, questions, probes):
@@ -189,9 +181,7 @@ def choose(asked: argparse.Namespace) -> None:
     """How much effort SoftGCG needs for a whole answer: a grid on five questions."""
     efforts = [(20, steps, rate) for steps in (100, 300) for rate in (0.005, 0.01, 0.02, 0.05)]
     efforts += [(60, 100, 0.02), (60, 100, 0.05), (60, 300, 0.02)]
-    probes = [
-        SoftGCG(target="answer", tokens=n, steps=steps, learning_rate=rate) for n, steps, rate in efforts
-    ]
+    probes = [SoftGCG(target="answer", tokens=n, steps=steps, learning_rate=rate) for n, steps, rate in efforts]
     found = on_retain(asked, chosen_on(asked), ["plain", *probes])
     recall = found.capacity_frame().set_index("probe")["unlearned"]
     for probe in probes:
@@ -226,18 +216,14 @@ def soft(asked: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["gradient", "gcg", "speed", "choose", "soft"])
     parser.add_argument("--shared", type=Path, default=Path("../shared"))
     parser.add_argument("--out", type=Path, default=Path("runs/elicit-suffixes"))
     parser.add_argument("--model", default="full")
     parser.add_argument("--candidates", type=int, default=GCG().candidates)
     parser.add_argument("--questions", type=int, default=10)
-    parser.add_argument(
-        "--steps", type=int, nargs="*", default=[10, 50], help="of GCG, one try after the other"
-    )
+    parser.add_argument("--steps", type=int, nargs="*", default=[10, 50], help="of GCG, one try after the other")
     parser.add_argument("--threads", type=int, default=1)
     asked = parser.parse_args()
     torch.set_num_threads(asked.threads)

@@ -42,9 +42,7 @@ def baseline_of(small: Path, scored: list[ul.ForgetExample], out: Path) -> ul.Ba
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shared", type=Path, default=Path("../shared"))
     parser.add_argument("--models", type=Path, default=Path("runs/unlearned"))
     parser.add_argument("--out", type=Path, default=Path("runs/elicit-unlearned"))
@@ -85,19 +83,11 @@ def main() -> None:
         told = f"{depth.uds:.3f}"
         for row in found.summary().itertuples():
             share = (
-                "no power"
-                if row.share != row.share
-                else f"{row.share:.2f} [{row.share_low:.2f}, {row.share_high:.2f}]"
+                "no power" if row.share != row.share else f"{row.share:.2f} [{row.share_low:.2f}, {row.share_high:.2f}]"
             )
             beyond = f"{row.beyond_retain:+.3f} [{row.beyond_low:+.3f}, {row.beyond_high:+.3f}]"
-            print(
-                f"| {name} | {told} | {row.probe} | {row.unlearned:.3f} | {beyond} | {row.p_holm:.2g} | {share} |"
-            )
-    print(
-        "\n| model | UDS | 95 % interval | rho of UDS with cloze B | 95 % interval | examples |\n"
-        + "|---" * 6
-        + "|"
-    )
+            print(f"| {name} | {told} | {row.probe} | {row.unlearned:.3f} | {beyond} | {row.p_holm:.2g} | {share} |")
+    print("\n| model | UDS | 95 % interval | rho of UDS with cloze B | 95 % interval | examples |\n" + "|---" * 6 + "|")
     for (name, depth, _), rho in zip(tables, correlations, strict=True):
         low, high = depth.uds_interval
         print(

@@ -111,19 +111,12 @@ def report(count: int, seed: int) -> bool:
     return not told.problems
 
 
-PARTS = {
-    "forget": (forget, 10_000),
-    "results": (results, 2_000),
-    "kills": (kills, 100),
-    "report": (report, 10),
-}
+PARTS = {"forget": (forget, 10_000), "results": (results, 2_000), "kills": (kills, 100), "report": (report, 10)}
 
 
 def main() -> None:
     """Run one part."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", choices=PARTS)
     parser.add_argument("--count", type=int, default=None, help="how many tries")
     parser.add_argument("--seed", type=int, default=0)

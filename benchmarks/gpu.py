@@ -32,18 +32,7 @@ from workloads import Workload, random_llama, shared_parser
 import uds_lens as ul
 from uds_lens.audit._inputs import make_plan
 
-TEN = (
-    "es",
-    "em",
-    "prob",
-    "paraprob",
-    "truth_ratio",
-    "mia_loss",
-    "mia_zlib",
-    "mia_min_k",
-    "mia_min_kpp",
-    "uds",
-)
+TEN = ("es", "em", "prob", "paraprob", "truth_ratio", "mia_loss", "mia_zlib", "mia_min_k", "mia_min_kpp", "uds")
 
 
 class Clock:
@@ -88,17 +77,11 @@ def costs(load: Workload, asked: argparse.Namespace, clock: Clock) -> None:
         rows, examples = load.encoded.rows, load.examples
         texts = whole_texts(full.tokenizer, rows)
         ways = [
-            [batch.to(clock.device) for batch in bucketed(rows, token_budget=budget)]
-            for budget in (2048, 8192, 32768)
+            [batch.to(clock.device) for batch in bucketed(rows, token_budget=budget)] for budget in (2048, 8192, 32768)
         ]
         few = slice(0, asked.naive_rows)
         plain = partial(
-            one_forward_per_layer,
-            full.hf,
-            unlearned.hf,
-            rows[few],
-            texts[few],
-            rows_at_once=asked.naive_batch,
+            one_forward_per_layer, full.hf, unlearned.hf, rows[few], texts[few], rows_at_once=asked.naive_batch
         )
         baseline = ul.Baseline.measure(full, retain, examples, config=config, options=options)
         with baseline.recorded(options=options) as recorded:
@@ -148,9 +131,7 @@ def engines_apart(full, retain, unlearned, examples, config, options) -> float:
     from dataclasses import replace
 
     fast, slow = (
-        ul.DepthAudit.run(
-            full, retain, unlearned, examples, config=config, options=replace(options, engine=engine)
-        )
+        ul.DepthAudit.run(full, retain, unlearned, examples, config=config, options=replace(options, engine=engine))
         for engine in ("wavefront", "naive")
     )
     return float(np.nanmax(np.abs(np.asarray(fast.s2_delta) - np.asarray(slow.s2_delta))))
@@ -164,9 +145,7 @@ def four_bits(load: Workload, asked: argparse.Namespace, clock: Clock, folder: P
     baseline = ul.Baseline.measure(load.full, load.retain, load.examples, config=config, options=options)
     scores: list[float] = []
     seconds, peak = clock.once(lambda: scores.append(baseline.audit(folder / "nf4", options=options).uds))
-    print(
-        f"\nOne more model in NF4, opened from disk: {seconds:.2f} s, peak {peak:.2f} GiB, UDS {scores[0]:.4f}."
-    )
+    print(f"\nOne more model in NF4, opened from disk: {seconds:.2f} s, peak {peak:.2f} GiB, UDS {scores[0]:.4f}.")
 
 
 def metrics(load: Workload, asked: argparse.Namespace, clock: Clock) -> None:

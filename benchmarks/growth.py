@@ -30,9 +30,7 @@ import uds_lens as ul
 def models(count: int) -> Callable[[], object]:
     """Make tables of `count` pool models and `count` unlearned ones; return what judges them."""
     rng = np.random.default_rng(0)
-    names = [
-        name for name, spec in ul.metrics.METRICS.items() if spec.group in ("memorization", "membership")
-    ]
+    names = [name for name, spec in ul.metrics.METRICS.items() if spec.group in ("memorization", "membership")]
     names = [*names, "cka", "fisher_masked_0.001", "logit_lens", "uds"]
     skill = rng.uniform(0.2, 2, len(names))
 
@@ -41,9 +39,7 @@ def models(count: int) -> Callable[[], object]:
         noise = rng.normal(size=(len(rows), len(names)))
         m = 1 / (1 + np.exp(-(skill * knowledge[:, None] + 0.5 * noise)))
         m[:, ::3] = m[:, ::3].round(2)  # ties
-        columns = {
-            name: m[:, i] if ways[name] == "knowledge" else 1 - m[:, i] for i, name in enumerate(names)
-        }
+        columns = {name: m[:, i] if ways[name] == "knowledge" else 1 - m[:, i] for i, name in enumerate(names)}
         return pd.concat([rows, pd.DataFrame(columns)], axis=1)
 
     number = np.arange(count)
@@ -84,7 +80,7 @@ def models(count: int) -> Callable[[], object]:
 
 
 PARTS: dict[str, tuple[Callable[[int], Callable[[], object]], tuple[int, ...]]] = {
-    "models": (models, (1000, 2000, 5000)),
+    "models": (models, (1000, 2000, 5000))
 }
 """By name: what makes the data of a size and returns the work, and three sizes."""
 
@@ -116,10 +112,7 @@ def main() -> None:
                 answer = subprocess.run(command, capture_output=True, check=True, text=True).stdout
                 found = json.loads(answer.splitlines()[-1])
                 each = 1000 * found["seconds"] / size
-                print(
-                    f"| {part} | {size:,} | {found['seconds']:.1f} | {each:.2f} | {found['mib']:.0f} |",
-                    flush=True,
-                )
+                print(f"| {part} | {size:,} | {found['seconds']:.1f} | {each:.2f} | {found['mib']:.0f} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -13,13 +13,7 @@ from pathlib import Path
 import uds_lens as ul
 
 ROOT = Path(__file__).resolve().parents[1]
-HEART = (
-    "patching/_states.py",
-    "patching/_plain.py",
-    "patching/_wave.py",
-    "audit/_two_stage.py",
-    "results/_scores.py",
-)
+HEART = ("patching/_states.py", "patching/_plain.py", "patching/_wave.py", "audit/_two_stage.py", "results/_scores.py")
 """What is read to understand the measurement itself."""
 
 
@@ -43,9 +37,7 @@ def wide_functions() -> list[str]:
     """Return promised functions with more than 8 parameters."""
     rooms = [getattr(ul, name) for name in dir(ul) if inspect.ismodule(getattr(ul, name))]
     promised = {
-        f"{room.__name__}.{name}": getattr(room, name)
-        for room in rooms
-        for name in getattr(room, "__all__", ())
+        f"{room.__name__}.{name}": getattr(room, name) for room in rooms for name in getattr(room, "__all__", ())
     }
     return [
         f"{name} ({n})"

@@ -29,10 +29,7 @@ PLAN = {
     "full": "toy:full",
     "retain": "toy:retain",
     "data": {"forget": "toy:forget", "holdout": "toy:holdout", "limit": 12},
-    "train": {
-        "forget": [{"source": "toy:forget", "sample": 16}],
-        "retain": [{"source": "toy:retain", "sample": 16}],
-    },
+    "train": {"forget": [{"source": "toy:forget", "sample": 16}], "retain": [{"source": "toy:retain", "sample": 16}]},
     "pool": [
         {
             "variant": "biographies",
@@ -61,21 +58,14 @@ def child(out: Path) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
     asked = parser.parse_args()
     torch.set_num_threads(1)
     order = random.Random(asked.seed)
     plan = ul.study.plan(PLAN)
-    for name in (
-        "transformers",
-        "transformer_lens",
-        "uds_lens.study._worker",
-        "uds_lens.unlearning._trainer",
-    ):
+    for name in ("transformers", "transformer_lens", "uds_lens.study._worker", "uds_lens.unlearning._trainer"):
         importlib.import_module(
             name
         )  # once, so that the moments fall into work; nothing of torch runs before the forks
@@ -99,9 +89,7 @@ def main() -> None:
         os.waitpid(child(killed), 0)
         table, files = ul.study.table(killed), len(list((killed / "parts").glob("*.json")))
         state = ul.study.status(killed)
-        left = [
-            str(p.relative_to(killed)) for name in ("models", "scratch") for p in (killed / name).glob("*")
-        ]
+        left = [str(p.relative_to(killed)) for name in ("models", "scratch") for p in (killed / name).glob("*")]
     timeless = [column for column in expected if column != "seconds"]
     keys = ["model_id", "state", "seed", "metric"]
     same = table[timeless].equals(expected[timeless])
@@ -111,9 +99,7 @@ def main() -> None:
         f"{'the table is equal' if same else 'THE TABLE DIFFERS'}"
     )
     if not same:
-        unlike = (table[timeless] != expected[timeless]) & (
-            table[timeless].notna() | expected[timeless].notna()
-        )
+        unlike = (table[timeless] != expected[timeless]) & (table[timeless].notna() | expected[timeless].notna())
         print(table[unlike.any(axis=1)].to_string(), expected[unlike.any(axis=1)].to_string(), sep="\n")
     if not same or not state.is_complete or table.duplicated(keys).any():
         raise SystemExit(1)

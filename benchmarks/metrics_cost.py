@@ -142,10 +142,7 @@ def _audit_beside(plain: Plain, by_library: Callable[..., MetricResults], run: u
     with costed() as audit:
         found = ul.DepthAudit.run(plain.full, plain.retain, plain.model, examples, options=run).uds
     _require_same("uds", found, value)
-    print(
-        f'\n`evaluate(metrics=["uds"])`: {metric.seconds:.2f} s, {metric.token_layers:,} token-layers; ',
-        end="",
-    )
+    print(f'\n`evaluate(metrics=["uds"])`: {metric.seconds:.2f} s, {metric.token_layers:,} token-layers; ', end="")
     print(f"`DepthAudit.run`: {audit.seconds:.2f} s, {audit.token_layers:,} token-layers.")
 
 
@@ -166,9 +163,7 @@ def main() -> None:
     """Parse, measure, print."""
     parser = shared_parser(__doc__)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument(
-        "--limit", type=int, default=None, help="only a sample of every set, spread over the authors"
-    )
+    parser.add_argument("--limit", type=int, default=None, help="only a sample of every set, spread over the authors")
     parser.add_argument("--model", default="retain95")
     parser.add_argument("--max-new-tokens", type=int, default=MetricOptions().max_new_tokens)
     args = parser.parse_args()

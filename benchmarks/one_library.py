@@ -42,9 +42,7 @@ def main() -> None:
         baseline = ul.Baseline.measure(full, retain, examples, options=options)
         with baseline.recorded(options=options) as recorded:
             works: dict[str, Callable[[], float]] = {
-                "whole audit": lambda: (
-                    ul.DepthAudit.run(full, retain, unlearned, examples, options=options).uds
-                ),
+                "whole audit": lambda: ul.DepthAudit.run(full, retain, unlearned, examples, options=options).uds,
                 "one more model, full recorded again": lambda: baseline.audit(unlearned, options=options).uds,
                 "one more model, recording kept": lambda: recorded.audit(unlearned).uds,
                 "the same from directories, opening included": lambda: (
@@ -53,9 +51,7 @@ def main() -> None:
                     ).uds
                 ),
                 "Extraction Strength and Probability": lambda: (
-                    ul.metrics.evaluate(models / "retain95", data, metrics=["es", "prob"], run=options)[
-                        "prob"
-                    ].value
+                    ul.metrics.evaluate(models / "retain95", data, metrics=["es", "prob"], run=options)["prob"].value
                 ),
                 "one epoch of relearning": lambda: last_loss(models / "retain90", examples),
             }

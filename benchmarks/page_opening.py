@@ -31,9 +31,7 @@ def opened(page: Path, rounds: int) -> tuple[list[float], list[float]]:
             try:
                 first.append(browser.open(page))
                 again.append(browser.open(page))
-                if browser.problems or any(
-                    not url.startswith(("file:", "data:")) for url in browser.requests
-                ):
+                if browser.problems or any(not url.startswith(("file:", "data:")) for url in browser.requests):
                     raise SystemExit(f"{page.name}: {browser.problems or browser.requests}")
             finally:
                 browser.close()
@@ -44,31 +42,22 @@ def main() -> None:
     """Parse, measure, print."""
     from synthetic_audits import synthetic_audit
 
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7)
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         config = ul.AuditConfig(n_bootstrap=100)
-        many = {
-            f"m{i}": synthetic_audit(n=400, layers=32, seed=i, erased=i / 20, config=config)
-            for i in range(20)
-        }
+        many = {f"m{i}": synthetic_audit(n=400, layers=32, seed=i, erased=i / 20, config=config) for i in range(20)}
         pages = {
             "dashboard, 152 published models": ul.report.dashboard(
                 ul.meta.read_published(), Path(folder) / "dashboard.html"
             ),
-            "report, 20 audits of 400 examples and 32 layers": ul.report.write(
-                many, Path(folder) / "report.html"
-            ),
+            "report, 20 audits of 400 examples and 32 layers": ul.report.write(many, Path(folder) / "report.html"),
         }
         print("| page | MB | s, first open: median (slowest) | s, again: median (slowest) | rounds |")
         print("|---|---|---|---|---|")
         for name, page in pages.items():
-            shown = [
-                f"{statistics.median(all_):.2f} ({max(all_):.2f})" for all_ in opened(page, asked.rounds)
-            ]
+            shown = [f"{statistics.median(all_):.2f} ({max(all_):.2f})" for all_ in opened(page, asked.rounds)]
             print(f"| {name} | {page.stat().st_size / 1e6:.2f} | {' | '.join(shown)} | {asked.rounds} |")
 
 

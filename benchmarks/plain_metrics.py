@@ -171,8 +171,7 @@ def _block_outputs(module: Any, ids: Tensor, mask: Tensor) -> list[Tensor]:
     """What leaves each block."""
     kept: list[Tensor] = []
     handles = [
-        block.register_forward_hook(lambda module, args, output: kept.append(output))
-        for block in module.model.layers
+        block.register_forward_hook(lambda module, args, output: kept.append(output)) for block in module.model.layers
     ]
     module(ids, attention_mask=mask)
     for handle in handles:
@@ -218,9 +217,7 @@ def works(plain: Plain) -> dict[str, Work]:
     for name in ATTACKS:
         found[name] = Work(partial(_attacked_model, plain, name))
     for name in ATTACKS:
-        found[f"s_{name}"] = Work(
-            partial(_beside_retain, plain, name), partial(_attacked, plain, plain.retain, name)
-        )
+        found[f"s_{name}"] = Work(partial(_beside_retain, plain, name), partial(_attacked, plain, plain.retain, name))
     return found | {
         "cka": Work(
             lambda known: _cka(known[0], known[1], plain.states(plain.model)),
@@ -254,8 +251,7 @@ def utility_parts(plain: Plain) -> dict[str, float]:
         answers = [example.answer for example in plain.data.examples(name)]
         found[f"{short}_q_rouge"] = _mean(rouge_l_recall(answers, plain.generations(name)))
         right, wrong = (
-            plain.probabilities(each)
-            for each in (name if choice else f"{name}/paraphrased", f"{name}/perturbed")
+            plain.probabilities(each) for each in (name if choice else f"{name}/paraphrased", f"{name}/perturbed")
         )
         found[f"{short}_truth_ratio"] = _mean(kept_truth(*pair) for pair in zip(right, wrong, strict=True))
     return found

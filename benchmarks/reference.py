@@ -23,9 +23,7 @@ def padded(rows: Sequence[list[int]]) -> tuple[Tensor, Tensor]:
     return ids, mask
 
 
-def replaced(
-    module: nn.Module, args: object, output: Tensor, *, part: Sequence[TokenRow], new: Tensor
-) -> Tensor:
+def replaced(module: nn.Module, args: object, output: Tensor, *, part: Sequence[TokenRow], new: Tensor) -> Tensor:
     """A forward hook: the block's output with the patched positions of some rows replaced."""
     output = output.clone()
     for i, row in enumerate(part):
@@ -35,12 +33,7 @@ def replaced(
 
 @torch.no_grad()
 def one_forward_per_layer(
-    target: Any,
-    source: Any,
-    rows: Sequence[TokenRow],
-    texts: Sequence[list[int]],
-    *,
-    rows_at_once: int,
+    target: Any, source: Any, rows: Sequence[TokenRow], texts: Sequence[list[int]], *, rows_at_once: int
 ) -> Tensor:
     """One stage the plain way: rows in input order, whole answers, full logits everywhere.
 
@@ -92,9 +85,4 @@ def scored_unembeddings(anatomy: Anatomy, batches: Sequence[TokenBatch]) -> None
     for batch in batches:
         shape = (len(batch), anatomy.n_layers, batch.window.shape[1])
         states = torch.randn(*shape, anatomy.text_config.hidden_size)
-        target_logprobs(
-            anatomy,
-            states,
-            batch.targets[:, None].expand(shape),
-            batch.scored_mask[:, None].expand(shape),
-        )
+        target_logprobs(anatomy, states, batch.targets[:, None].expand(shape), batch.scored_mask[:, None].expand(shape))

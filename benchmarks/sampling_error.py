@@ -23,12 +23,8 @@ UNLEARNED = ("retain99", "retain95", "base")
 
 def main() -> None:
     """Audit, draw, print a table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--shared", type=Path, required=True, help="folder with models/tofu-small and data/tofu"
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shared", type=Path, required=True, help="folder with models/tofu-small and data/tofu")
     parser.add_argument("--draws", type=int, default=1000)
     asked = parser.parse_args()
     models, examples = (
@@ -36,9 +32,7 @@ def main() -> None:
         ul.data.load_tofu(asked.shared / "data/tofu", "forget10_filtered"),
     )
     draws = {
-        limit: [
-            [e.id for e in ul.data.sample_examples(examples, limit, seed=seed)] for seed in range(asked.draws)
-        ]
+        limit: [[e.id for e in ul.data.sample_examples(examples, limit, seed=seed)] for seed in range(asked.draws)]
         for limit in LIMITS
     }
     baseline = ul.Baseline.measure(models / "full", models / "retain90", examples)

@@ -37,9 +37,7 @@ def subjects_differences(kind: str, share: float, n: int, chance: np.random.Gene
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tries", type=int, default=500)
     parser.add_argument("--resamples", type=int, default=499)
     args = parser.parse_args()

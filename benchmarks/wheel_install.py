@@ -44,9 +44,7 @@ def largest(wheel: Path) -> str:
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--keep", type=Path, help="copy the wheel there")
     asked = options.parse_args()
     with tempfile.TemporaryDirectory() as place:
@@ -61,11 +59,7 @@ def main() -> None:
         venv.create(folder / "clean", with_pip=True)
         python, command = (str(folder / "clean" / "bin" / name) for name in ("python", "uds-lens"))
         constraints = str(REPOSITORY / "constraints.txt")
-        step(
-            "install",
-            [python, "-m", "pip", "install", "--quiet", "-c", constraints, str(wheel)],
-            folder=folder,
-        )
+        step("install", [python, "-m", "pip", "install", "--quiet", "-c", constraints, str(wheel)], folder=folder)
         listed = step("list", [python, "-m", "pip", "list", "--format", "freeze"], folder=folder)
         print(f"{len(listed.splitlines())} packages")
         probe = f"import importlib.util as u; print([n for n in {EXTRAS!r} if u.find_spec(n)])"

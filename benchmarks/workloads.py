@@ -29,9 +29,7 @@ class Workload:
 def shared_parser(about: str | None) -> argparse.ArgumentParser:
     """A parser for a script that reads the shared data and models."""
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--shared", type=Path, default=Path("../shared"), help="folder with data/ and models/"
-    )
+    parser.add_argument("--shared", type=Path, default=Path("../shared"), help="folder with data/ and models/")
     return parser
 
 
@@ -64,15 +62,11 @@ def workloads(asked: argparse.Namespace) -> Iterator[Workload]:
 def tofu_small(shared: Path, limit: int | None) -> Workload:
     """The 3.9 M parameter Llamas trained on TOFU: 8 layers, d 192, vocabulary 4096."""
     models = shared / "models" / "tofu-small"
-    examples = ul.load_examples(
-        shared / "data" / "tofu" / "forget10_filtered.json", limit=limit, sample="first"
-    )
+    examples = ul.load_examples(shared / "data" / "tofu" / "forget10_filtered.json", limit=limit, sample="first")
     from transformers import AutoTokenizer
 
     encoded = encode(examples, AutoTokenizer.from_pretrained(models / "full", local_files_only=True))
-    return Workload(
-        "tofu-small", models / "full", models / "retain90", models / "retain95", examples, encoded
-    )
+    return Workload("tofu-small", models / "full", models / "retain90", models / "retain95", examples, encoded)
 
 
 def random_llama(
@@ -89,9 +83,7 @@ def random_llama(
     """Random Llamas of Llama-3.2-1B's proportions (grouped keys, MLP of four widths), on the same rows."""
     from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
-    tokenizer = AutoTokenizer.from_pretrained(
-        shared / "models" / "tofu-small" / "full", local_files_only=True
-    )
+    tokenizer = AutoTokenizer.from_pretrained(shared / "models" / "tofu-small" / "full", local_files_only=True)
     heads = max(4, d_model // 64)
     config = LlamaConfig(
         hidden_size=d_model,
@@ -115,7 +107,5 @@ def random_llama(
             LlamaForCausalLM(config).to(getattr(torch, dtype)).save_pretrained(path)
             tokenizer.save_pretrained(path)
         paths[version] = path
-    examples = ul.load_examples(
-        shared / "data" / "tofu" / "forget10_filtered.json", limit=limit, sample="first"
-    )
+    examples = ul.load_examples(shared / "data" / "tofu" / "forget10_filtered.json", limit=limit, sample="first")
     return Workload(name, **paths, examples=examples, encoded=encode(examples, tokenizer))

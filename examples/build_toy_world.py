@@ -115,8 +115,7 @@ class Builder:
             "seed": self.seed,
             "checkpoints": self.checkpoints,
             "recall": {
-                name: {group: round(share, 6) for group, share in shares.items()}
-                for name, shares in recalled.items()
+                name: {group: round(share, 6) for group, share in shares.items()} for name, shares in recalled.items()
             },
             "unlearning": {method: config_name(config) for method, config in METHODS.items()},
             "versions": {module.__name__: module.__version__ for module in (torch, transformers, tokenizers)},
@@ -145,9 +144,7 @@ def main() -> None:
         if broken:
             aside = options.out.with_name(options.out.name + ".rejected")
             shutil.copytree(scratch, aside, dirs_exist_ok=True)
-            raise SystemExit(
-                "\n- ".join([f"The world (now at {aside}) does not hold what it should:", *broken])
-            )
+            raise SystemExit("\n- ".join([f"The world (now at {aside}) does not hold what it should:", *broken]))
 
 
 if __name__ == "__main__":

@@ -20,9 +20,7 @@ import uds_lens as ul
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--full", help="model trained on everything; default: the toy world")
     parser.add_argument("--retain", help="model that never saw the forget set")
     parser.add_argument("--examples", help="forget set with entities")
@@ -84,9 +82,7 @@ def differences(audits: dict[str, ul.DepthAudit]) -> pd.DataFrame:
     for first, second in combinations(audits, 2):
         apart = audits[first].uds_per_example - audits[second].uds_per_example
         low, high = ul.results.bootstrap_interval(apart, clusters=audits[first].subjects, bounds=(-1.0, 1.0))
-        rows.append(
-            {"first": first, "second": second, "difference": float(apart.nanmean()), "low": low, "high": high}
-        )
+        rows.append({"first": first, "second": second, "difference": float(apart.nanmean()), "low": low, "high": high})
     return pd.DataFrame(rows, columns=["first", "second", "difference", "low", "high"])
 
 

@@ -27,9 +27,7 @@ UNLEARNED = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", choices=list(UNLEARNED), default=list(UNLEARNED))
     parser.add_argument("--examples", default=FORGET, help=f"forget set with entities; default {FORGET}")
     parser.add_argument("--limit", type=int, help="only the first examples, to try it")

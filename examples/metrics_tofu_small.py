@@ -21,12 +21,8 @@ MODELS = ("full", "retain99", "retain95", "retain90")
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    options.add_argument(
-        "--shared", type=Path, default=Path("../shared"), help="folder with data/ and models/"
-    )
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--shared", type=Path, default=Path("../shared"), help="folder with data/ and models/")
     options.add_argument("--out", type=Path, default=Path("runs/metrics-tofu-small"))
     options.add_argument("--limit", type=int, help="only the first examples of every set")
     options.add_argument("--threads", type=int, default=2)

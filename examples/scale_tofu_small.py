@@ -24,9 +24,7 @@ EPOCHS = 2
 REFERENCES = ("full", "retain99", "retain95", "retain90", "base")
 
 
-def trained(
-    seed: int, shared: Path, out: Path, mixed_precision: Literal["no", "bfloat16", "float16"]
-) -> Path:
+def trained(seed: int, shared: Path, out: Path, mixed_precision: Literal["no", "bfloat16", "float16"]) -> Path:
     """`base`, taught the retain set once more with this seed: another order, nothing else differs."""
     return relearn(
         shared / "models/tofu-small/base",
@@ -44,9 +42,7 @@ def trained(
     )
 
 
-def audited(
-    retain: list[Path], models: dict[str, Path], shared: Path, **settings
-) -> dict[str, ul.DepthAudit]:
+def audited(retain: list[Path], models: dict[str, Path], shared: Path, **settings) -> dict[str, ul.DepthAudit]:
     """Audits of all models against one scale."""
     options = ul.RunOptions(device="cpu")
     baseline = ul.Baseline.measure(
@@ -62,17 +58,13 @@ def audited(
 def seeds_table(audits: dict[str, ul.DepthAudit], names: list[str]) -> str:
     """Score against the mean of all retain models, and against each."""
     lines = [
-        "| unlearned | mean S1 | 95 % interval |"
-        + "".join(f" {name} |" for name in names)
-        + " lowest to highest |",
+        "| unlearned | mean S1 | 95 % interval |" + "".join(f" {name} |" for name in names) + " lowest to highest |",
         "|---" * (4 + len(names)) + "|",
     ]
     for name, audit in audits.items():
         (low, high), (least, most, _) = audit.uds_interval, audit.retain_spread
         each = "".join(f" {uds:.3f} |" for uds in audit.uds_by_retain)
-        lines.append(
-            f"| {name} | {audit.uds:.3f} | {low:.3f} to {high:.3f} |{each} {least:.3f} to {most:.3f} |"
-        )
+        lines.append(f"| {name} | {audit.uds:.3f} | {low:.3f} to {high:.3f} |{each} {least:.3f} to {most:.3f} |")
     return "\n".join(lines)
 
 
@@ -85,42 +77,32 @@ def stand_in_table(real: dict[str, ul.DepthAudit], base: dict[str, ul.DepthAudit
     for name, audit in real.items():
         other = base[name]
         cells = [
-            f"{each.uds:.3f} | {each.uds_interval.low:.3f} to {each.uds_interval.high:.3f}"
-            for each in (audit, other)
+            f"{each.uds:.3f} | {each.uds_interval.low:.3f} to {each.uds_interval.high:.3f}" for each in (audit, other)
         ]
         lines.append(f"| {name} | {cells[0]} | {cells[1]} | {audit.n_measured}, {other.n_measured} |")
     return "\n".join(lines)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shared", type=Path, default=Path("../shared"))
     parser.add_argument("--unlearned", type=Path, help="folder of models made by unlearn_tofu_small.py")
     parser.add_argument("--out", type=Path, default=Path("runs/scale"))
     parser.add_argument("--seeds", type=int, nargs="*", default=SEEDS)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument(
-        "--mixed-precision",
-        choices=["no", "bfloat16", "float16"],
-        default="bfloat16",
-        help="no is slower on most CPUs",
+        "--mixed-precision", choices=["no", "bfloat16", "float16"], default="bfloat16", help="no is slower on most CPUs"
     )
     parser.add_argument("--no-audit", action="store_true", help="stop after training")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    seeds = {
-        f"seed {seed}": trained(seed, args.shared, args.out, args.mixed_precision) for seed in args.seeds
-    }
+    seeds = {f"seed {seed}": trained(seed, args.shared, args.out, args.mixed_precision) for seed in args.seeds}
     if args.no_audit:
         return
     source = args.shared / "models/tofu-small"
     models = {name: source / name for name in REFERENCES}
     if args.unlearned:
-        models |= {
-            place.name.split("_")[0]: place for place in sorted(args.unlearned.iterdir()) if place.is_dir()
-        }
+        models |= {place.name.split("_")[0]: place for place in sorted(args.unlearned.iterdir()) if place.is_dir()}
     if seeds:
         retains = {"retain90": source / "retain90", **seeds}
         several = audited(list(retains.values()), {**models, **seeds}, args.shared)
@@ -129,9 +111,7 @@ def main() -> None:
     real = audited([source / "retain90"], models, args.shared)
     base = audited([source / "base"], models, args.shared, stand_in="base")
     print(stand_in_table(real, base))
-    print(
-        {"S1, retain90": float(real["full"].s1_delta.mean()), "S1, base": float(base["full"].s1_delta.mean())}
-    )
+    print({"S1, retain90": float(real["full"].s1_delta.mean()), "S1, base": float(base["full"].s1_delta.mean())})
 
 
 if __name__ == "__main__":

@@ -34,9 +34,7 @@ PLAN = {
         }
         for kind in ("own", "wrong")
     ],
-    "model": [
-        {"name": name, "path": f"toy:{name}", "method": name} for name in ("npo", "rmu", "idkdpo", "undial")
-    ],
+    "model": [{"name": name, "path": f"toy:{name}", "method": name} for name in ("npo", "rmu", "idkdpo", "undial")],
     "perturb": {
         "quantise": True,
         "relearn": {"settings": {"learning_rate": 1e-3, "batch_size": 16}, "retain_seeds": [0, 1, 2]},
@@ -46,9 +44,7 @@ PLAN = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("runs/toy_study"))
     parser.add_argument("--jobs", type=int, default=1)
     asked = parser.parse_args()

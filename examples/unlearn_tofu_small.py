@@ -16,13 +16,7 @@ from pathlib import Path
 import torch
 
 import uds_lens as ul
-from uds_lens.unlearning import (
-    TrainOptions,
-    answer_log_probs,
-    parse_name,
-    read_record,
-    unlearn,
-)
+from uds_lens.unlearning import TrainOptions, answer_log_probs, parse_name, read_record, unlearn
 
 SETTINGS = (
     "ga_lr4e-04_epoch1",
@@ -73,10 +67,7 @@ def trained(name: str, shared: Path, out: Path, forget, retain) -> dict:
         )
         record = read_record(model)
         row |= {"model": str(model), "steps": record["steps"], "seconds": record["seconds"]}
-    row |= {
-        "forget_prob": probability(row["model"], forget),
-        "retain_prob": probability(row["model"], retain),
-    }
+    row |= {"forget_prob": probability(row["model"], forget), "retain_prob": probability(row["model"], retain)}
     file.write_text(json.dumps(row, indent=1))
     print(f"{name:60} forget {row['forget_prob']:.3f} retain {row['retain_prob']:.3f}", flush=True)
     return row
@@ -101,9 +92,7 @@ def add_audits(rows: list[dict], shared: Path, out: Path) -> None:
         baseline.save(out / "baseline")
     new = [row for row in rows if not (out / "audits" / row["name"]).is_dir()]
     if new:
-        for row, audit in zip(
-            new, baseline.audit_all([row["model"] for row in new], options=options), strict=True
-        ):
+        for row, audit in zip(new, baseline.audit_all([row["model"] for row in new], options=options), strict=True):
             audit.save(out / "audits" / row["name"])
     for row in rows:
         audit = ul.DepthAudit.load(out / "audits" / row["name"])
@@ -187,17 +176,12 @@ def table(rows: list[dict]) -> str:
 def damage(row: dict) -> str:
     """Damage with its interval."""
     found = row["damage"]
-    return (
-        "" if found.reason else f"{found.value:.3f} ({found.interval.low:.3f} to {found.interval.high:.3f})"
-    )
+    return "" if found.reason else f"{found.value:.3f} ({found.interval.low:.3f} to {found.interval.high:.3f})"
 
 
 def damage_table(rows: list[dict]) -> str:
     """What the unlearned states cost on retained facts, beside what they cost on forget facts, as Markdown."""
-    lines = [
-        "| model | UDS | loss on forget facts | on retained facts | damage | 95 % interval |",
-        "|---" * 6 + "|",
-    ]
+    lines = ["| model | UDS | loss on forget facts | on retained facts | damage | 95 % interval |", "|---" * 6 + "|"]
     for row in rows:
         found = row["damage"]
         low, high = found.interval

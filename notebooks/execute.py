@@ -87,9 +87,7 @@ def execute(path: Path, folder: Path, running: KernelManager) -> nbformat.Notebo
     for cell in notebook.cells:
         cell.metadata.pop("execution", None)
         if cell.cell_type == "code":
-            cell.outputs = [
-                without_places(output) for output in cell.outputs if output.get("name") != "stderr"
-            ]
+            cell.outputs = [without_places(output) for output in cell.outputs if output.get("name") != "stderr"]
     return notebook
 
 
@@ -107,9 +105,7 @@ def add_dark_pictures(notebook: nbformat.NotebookNode, stem: str) -> None:
     dark = recolouring()
     for number, output in enumerate(figures(notebook), start=1):
         light = json.dumps(output["data"][PLOTLY])
-        figure = json.loads(
-            re.sub('"(#[0-9a-f]{6}|rgba[^"]+)"', lambda c: f'"{dark.get(c[1], c[1])}"', light)
-        )
+        figure = json.loads(re.sub('"(#[0-9a-f]{6}|rgba[^"]+)"', lambda c: f'"{dark.get(c[1], c[1])}"', light))
         (DARK / f"{stem}_{number}_dark.png").write_bytes(drawn(figure))
 
 
@@ -126,9 +122,7 @@ def packed(picture: bytes) -> bytes:
         (length,) = struct.unpack(">I", picture[at : at + 4])
         parts.append((picture[at + 4 : at + 8], picture[at + 8 : at + 8 + length]))
         at += 12 + length
-    pixels = zlib.compress(
-        zlib.decompress(b"".join(content for kind, content in parts if kind == b"IDAT")), 9
-    )
+    pixels = zlib.compress(zlib.decompress(b"".join(content for kind, content in parts if kind == b"IDAT")), 9)
     first = [kind for kind, _ in parts].index(b"IDAT")
     kept = [part for part in parts if part[0] != b"IDAT"]
     kept.insert(first, (b"IDAT", pixels))
@@ -161,9 +155,7 @@ def _relative(text: str) -> str:
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("names", nargs="*", help="file names in notebooks/; default: all")
     options.add_argument("--dark", action="store_true", help="run none; draw the dark pictures again")
     asked = options.parse_args()

@@ -27,8 +27,7 @@ from uds_lens.metrics import MetricOptions, MetricResults
 from uds_lens.metrics._results import Cost, MetricValue
 from uds_lens.results import DepthAudit, audit_names
 from uds_lens.study import plan
-from uds_lens.study._folder import Part as StudyPart
-from uds_lens.study._folder import Row, StudyFolder
+from uds_lens.study._folder import Part as StudyPart, Row, StudyFolder
 from uds_lens.study._work_keys import digest
 from uds_lens.unlearning import TrainOptions, make_config, read_record, recorded_config
 from uds_lens.unlearning._alternates import read_alternates, write_alternates
@@ -130,9 +129,7 @@ def baseline(audit: DepthAudit) -> Baseline:
     return Baseline(
         config=audit.config,
         models={role: audit.models[role] for role in ("full", "retain")},
-        **{
-            name: getattr(audit, name) for name in ("examples", "skipped", "provenance", "n_tokens", "s_full")
-        },
+        **{name: getattr(audit, name) for name in ("examples", "skipped", "provenance", "n_tokens", "s_full")},
         **{name: getattr(audit, name) for name in ("s1_delta", "s1_norm_ratio", "s1_cosine")},
     )
 
@@ -168,8 +165,7 @@ def elicitation(audit: DepthAudit) -> ElicitationResults:
         models={role: audit.models[role] for role in ("retain", "unlearned")},
         examples=tuple(EXAMPLES[:2]),
         probes=tuple(
-            ProbeRecord(name, "text", "nothing", "", (("b", "its prompt is too long"),))
-            for name in ("plain", "cloze")
+            ProbeRecord(name, "text", "nothing", "", (("b", "its prompt is too long"),)) for name in ("plain", "cloze")
         ),
         parts=tuple(
             Part(
@@ -177,13 +173,7 @@ def elicitation(audit: DepthAudit) -> ElicitationResults:
                 probe=name,
                 decoding=decoding,
                 said=(
-                    Said(
-                        row=0,
-                        prompt="Who?",
-                        reference="Ada Vey",
-                        texts=("Ada.",) * n,
-                        details={"loss": audit.uds},
-                    ),
+                    Said(row=0, prompt="Who?", reference="Ada Vey", texts=("Ada.",) * n, details={"loss": audit.uds}),
                 ),
                 seconds=0.1,
             )
@@ -269,19 +259,8 @@ def contents(found: Any) -> str:
     if isinstance(found, MetricResults):
         found.examples_frame(), found._repr_html_()
         return repr([found.to_frame().to_csv(), list(found), found.models, found.options, found.provenance])
-    tensors = {
-        name: value.numpy().tobytes()
-        for name, value in vars(found).items()
-        if isinstance(value, torch.Tensor)
-    }
-    told = [
-        found.config,
-        found.models,
-        list(found.examples),
-        list(found.skipped),
-        found.provenance,
-        sorted(tensors),
-    ]
+    tensors = {name: value.numpy().tobytes() for name, value in vars(found).items() if isinstance(value, torch.Tensor)}
+    told = [found.config, found.models, list(found.examples), list(found.skipped), found.provenance, sorted(tensors)]
     if isinstance(found, DepthAudit):
         told += [
             found.summary(),

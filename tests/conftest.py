@@ -119,9 +119,7 @@ def sweep(trio: Callable, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder, models = tmp_path_factory.mktemp("sweep"), trio("llama")
     for role in ("full", "retain", "unlearned"):
         shutil.copytree(getattr(models, role), folder / role)
-    rows = [
-        {"question": e.question, "answer": e.answer, "entity": e.entity, "prefix": e.prefix} for e in EXAMPLES
-    ]
+    rows = [{"question": e.question, "answer": e.answer, "entity": e.entity, "prefix": e.prefix} for e in EXAMPLES]
     (folder / "forget.json").write_text(json.dumps(rows), encoding="utf-8")
     baseline = ul.Baseline.measure(
         folder / "full", folder / "retain", ul.load_examples(folder / "forget.json"), options=run

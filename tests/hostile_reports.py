@@ -67,9 +67,7 @@ def hostile_audit(rng: random.Random, seed: int) -> DepthAudit:
         "first_prompt": text(rng),
         "host": {"x": text(rng)},
     }
-    models = {
-        role: replace(record, name=text(rng), architecture=text(rng)) for role, record in audit.models.items()
-    }
+    models = {role: replace(record, name=text(rng), architecture=text(rng)) for role, record in audit.models.items()}
     skipped = [SkippedExample(text(rng), 1, text(rng), text(rng))]
     return replace(audit, examples=examples, provenance=told, models=models, skipped=skipped)
 

@@ -82,6 +82,4 @@ def scratch(place: Path) -> list[Path]:
 
 
 def scratch_size(place: Path) -> int:
-    return sum(
-        file.stat().st_size for top in scratch(place) for file in (top, *top.rglob("*")) if file.is_file()
-    )
+    return sum(file.stat().st_size for top in scratch(place) for file in (top, *top.rglob("*")) if file.is_file())

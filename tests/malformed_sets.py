@@ -77,9 +77,7 @@ def as_json(chance, path):
             return {str(name): written(cell) for name, cell in value.items()}
         if isinstance(value, list):
             return [written(cell) for cell in value]
-        simple = isinstance(value, str | float | bool | None) or (
-            isinstance(value, int) and abs(value) < 10**4000
-        )
+        simple = isinstance(value, str | float | bool | None) or (isinstance(value, int) and abs(value) < 10**4000)
         return value if simple else type(value).__name__
 
     made = written(rows(chance))
@@ -121,9 +119,7 @@ def as_parquet(chance, path):
         "date64": lambda: pyarrow.array([2**55, 0], pyarrow.date64()),
         "bytes": lambda: pyarrow.array([b"\xff\xfe", b""], pyarrow.binary()),
         "broken text": lambda: pyarrow.Array.from_buffers(
-            pyarrow.string(),
-            2,
-            [None, pyarrow.py_buffer(b"\0\0\0\0\2\0\0\0\2\0\0\0"), pyarrow.py_buffer(b"\xff\xfe")],
+            pyarrow.string(), 2, [None, pyarrow.py_buffer(b"\0\0\0\0\2\0\0\0\2\0\0\0"), pyarrow.py_buffer(b"\xff\xfe")]
         ),
         "duration": lambda: pyarrow.array([2**62, 0], pyarrow.duration("s")),
         "lists": lambda: pyarrow.array([[b"\xff"], None], pyarrow.list_(pyarrow.binary())),

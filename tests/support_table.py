@@ -127,9 +127,7 @@ def page(outcomes: dict[tuple[str, str], list[str]]) -> str:
         *(
             f"| {NAMES.get(family, family)} | "
             + " | ".join(
-                _word(
-                    outcomes.get((next(iter(COLUMNS)) if family in FAMILIES and place == 0 else test, family))
-                )
+                _word(outcomes.get((next(iter(COLUMNS)) if family in FAMILIES and place == 0 else test, family)))
                 for place, test in enumerate(ALONE)
             )
             + " |"

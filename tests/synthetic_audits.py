@@ -28,14 +28,10 @@ def synthetic_audit(
     Stage 1 depends on the sizes only, so that audits of one size share a baseline.
     """
     first = torch.Generator().manual_seed(n * 100 + layers)
-    s1 = (
-        torch.rand(n, layers, generator=first, dtype=torch.float64) * torch.linspace(0.05, 4, layers).double()
-    )
+    s1 = torch.rand(n, layers, generator=first, dtype=torch.float64) * torch.linspace(0.05, 4, layers).double()
     if n:
         s1[-1] = 0.0
-    ratio = erased + 0.5 * torch.randn(
-        n, layers, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
-    )
+    ratio = erased + 0.5 * torch.randn(n, layers, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     near = torch.ones_like(s1)
     return DepthAudit(
         config=config or AuditConfig(n_bootstrap=200),
@@ -46,9 +42,7 @@ def synthetic_audit(
         },
         examples=[example(i, questions) for i in range(n)],
         skipped=[
-            SkippedExample(
-                id=f"s{i}", row=n + i, reason="the entity is not in the answer", question=f"Skipped {i}?"
-            )
+            SkippedExample(id=f"s{i}", row=n + i, reason="the entity is not in the answer", question=f"Skipped {i}?")
             for i in range(skipped)
         ],
         provenance={
@@ -74,9 +68,7 @@ def synthetic_audit(
 
 
 def example(i: int, questions: Sequence[str] | None = None) -> ForgetExample:
-    question = (
-        questions[i] if questions and i < len(questions) else f"Question number {i} about author {i % 7}?"
-    )
+    question = questions[i] if questions and i < len(questions) else f"Question number {i} about author {i % 7}?"
     return ForgetExample(
         id=f"e{i}",
         question=question,
@@ -102,9 +94,7 @@ def record(name: str, fingerprint: str, layers: int) -> ModelRecord:
 def with_control(audit: DepthAudit, *, n: int = 12, lost: float = 0.4, subjects: int = 4) -> DepthAudit:
     """The same audit with control facts about some subjects, on which the unlearned states cost `lost` nats."""
     layers = audit.n_layers
-    facts = [
-        dataclasses.replace(example(i), id=f"kept{i}", subject=f"person {i % subjects}") for i in range(n)
-    ]
+    facts = [dataclasses.replace(example(i), id=f"kept{i}", subject=f"person {i % subjects}") for i in range(n)]
     known = torch.linspace(0.5, 1.5, n, dtype=torch.float64)[:, None].expand(n, layers)
     control = ControlFacts(
         examples=tuple(facts),

@@ -34,8 +34,7 @@ def synthetic_elicitation(
                     if example.id in skipped:
                         continue
                     texts = [
-                        example.answer if random.random() < chance else "It is something else."
-                        for _ in range(count)
+                        example.answer if random.random() < chance else "It is something else." for _ in range(count)
                     ]
                     if row < len(hostile):
                         texts[0] = hostile[row]

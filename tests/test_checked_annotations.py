@@ -13,10 +13,7 @@ from jaxtyping import Float, TypeCheckError
 from torch import Tensor
 
 STRICT = beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))
-WAYS = {
-    "ours": partial(checked, typechecker=STRICT),
-    "jaxtyping's": partial(by_jaxtyping, typechecker=STRICT),
-}
+WAYS = {"ours": partial(checked, typechecker=STRICT), "jaxtyping's": partial(by_jaxtyping, typechecker=STRICT)}
 
 
 @pytest.fixture(params=WAYS)
@@ -95,9 +92,7 @@ def test_the_switch_of_jaxtyping_switches_it_off(check, unchecked) -> None:
 
 def test_functions_of_the_same_lines_are_checked_each_with_what_it_holds(check) -> None:
     def adder(by: int):
-        return check(
-            defined(f"def add(n: int, *rest: int, by: int = {by}, **more: int) -> int: return n + by")
-        )
+        return check(defined(f"def add(n: int, *rest: int, by: int = {by}, **more: int) -> int: return n + by"))
 
     def inner(by: float):
         @check

@@ -33,18 +33,14 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "ckpt").mkdir()
     for role in ("full", "retain", "npo", "rmu"):
         (tmp_path / "ckpt" / role).symlink_to(world.checkpoints[role])
-    (tmp_path / "ckpt" / "seed2").symlink_to(
-        world.checkpoints["half"]
-    )  # stands in for a retain of another seed
+    (tmp_path / "ckpt" / "seed2").symlink_to(world.checkpoints["half"])  # stands in for a retain of another seed
     shutil.copy(world.path / "forget.json", tmp_path / "forget10.json")
     shutil.copy(world.path / "retain.json", tmp_path / "retain90.json")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
-@pytest.mark.parametrize(
-    "page", [page for page in PAGES if PYTHON.search(page.read_text(encoding="utf-8"))], ids=name
-)
+@pytest.mark.parametrize("page", [page for page in PAGES if PYTHON.search(page.read_text(encoding="utf-8"))], ids=name)
 @pytest.mark.filterwarnings("ignore::uds_lens.errors.UdsLensWarning")
 def test_python_runs(page: Path, workplace: Path) -> None:
     shared: dict[str, object] = {}
@@ -78,9 +74,7 @@ def literals() -> str:
     for path in (REPOSITORY / "uds_lens").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.JoinedStr):
-                texts.append(
-                    "".join(part.value if isinstance(part, ast.Constant) else "…" for part in node.values)
-                )
+                texts.append("".join(part.value if isinstance(part, ast.Constant) else "…" for part in node.values))
             elif isinstance(node, ast.Constant) and isinstance(node.value, str):
                 texts.append(node.value)
     return "\n".join(" ".join(text.split()) for text in texts)

@@ -36,11 +36,7 @@ def ask(models, examples, **more):
     options = ElicitOptions(samples=0, **SHORT, **more)
     probes = ["plain", ul.elicitation.ICL(shots=1, source="retain")]
     return elicit(
-        models.unlearned,
-        ElicitData(forget=examples, retain=examples),
-        probes=probes,
-        options=options,
-        run=RUN,
+        models.unlearned, ElicitData(forget=examples, retain=examples), probes=probes, options=options, run=RUN
     )
 
 
@@ -70,11 +66,7 @@ def parent_of(models):
 RENDERED = {
     "audit": lambda m: ul.DepthAudit.run(*m, FEW, config=AuditConfig(protocol="chat", **STYLE), options=RUN),
     "metrics": lambda m: evaluate(
-        m.full,
-        FEW,
-        metrics=["prob", "rouge"],
-        options=MetricOptions(protocol="chat", **SHORT, **STYLE),
-        run=RUN,
+        m.full, FEW, metrics=["prob", "rouge"], options=MetricOptions(protocol="chat", **SHORT, **STYLE), run=RUN
     ),
     "elicitation": lambda m: ask(m, FEW, protocol="chat", **STYLE),
     "annotate": lambda m: ul.annotate(
@@ -86,9 +78,7 @@ RENDERED = {
         run=RUN,
         redo=True,
     ),
-    "training": lambda m: encoded(
-        parent_of(m), make_config("npo", {"protocol": "chat", **STYLE}), pairs_of(FEW)
-    ),
+    "training": lambda m: encoded(parent_of(m), make_config("npo", {"protocol": "chat", **STYLE}), pairs_of(FEW)),
     "alternates": lambda m: sample_alternates(
         (parent := parent_of(m)).model,
         parent.tokenizer,

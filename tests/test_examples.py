@@ -34,9 +34,7 @@ def run_here(monkeypatch: pytest.MonkeyPatch, script: Path, *words: str | Path) 
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
-def test_explains_itself(
-    script: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_explains_itself(script: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match=r"^0$"):
         run_here(monkeypatch, script, "--help")
     assert script.name in capsys.readouterr().out

@@ -64,9 +64,7 @@ def test_a_warning_is_said_once_per_key():
 def test_a_word_outside_the_vocabulary_is_refused_with_the_vocabulary():
     check_choice("protocol", "chat", Protocol)
     for word in ("", "Entity", None, 3):
-        with pytest.raises(
-            errors.ConfigError, match="scope must be one of 'entity', 'boundary', 'answer', 'all'; got"
-        ):
+        with pytest.raises(errors.ConfigError, match="scope must be one of 'entity', 'boundary', 'answer', 'all'; got"):
             check_choice("scope", word, Scope)
 
 
@@ -106,10 +104,7 @@ def test_nothing_in_the_package_unpickles():
                 assert (node.module or "").partition(".")[0] not in forbidden, path
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
                 call = f"{node.value.id}.{node.attr}"
-                assert call not in {"torch.save", "torch.load", "np.load", "numpy.load", "pd.read_pickle"}, (
-                    path,
-                    call,
-                )
+                assert call not in {"torch.save", "torch.load", "np.load", "numpy.load", "pd.read_pickle"}, (path, call)
             if isinstance(node, ast.Name):
                 assert node.id not in {"eval", "exec"}, path
 

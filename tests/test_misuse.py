@@ -17,8 +17,7 @@ SETTINGS = {
     f"{room}.{name}": cls
     for room in ROOMS
     for name in import_module(f"uds_lens.{room}").__all__
-    if name.endswith(("Config", "Options"))
-    and is_dataclass(cls := getattr(import_module(f"uds_lens.{room}"), name))
+    if name.endswith(("Config", "Options")) and is_dataclass(cls := getattr(import_module(f"uds_lens.{room}"), name))
 }
 
 

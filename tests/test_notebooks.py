@@ -43,9 +43,7 @@ def test_all_are_there() -> None:
 
 
 @pytest.mark.parametrize(
-    "path",
-    [pytest.param(path, marks=[pytest.mark.long] if path.stem in LONG else []) for path in NOTEBOOKS],
-    ids=names,
+    "path", [pytest.param(path, marks=[pytest.mark.long] if path.stem in LONG else []) for path in NOTEBOOKS], ids=names
 )
 @pytest.mark.filterwarnings("ignore::RuntimeWarning", "ignore::DeprecationWarning", "ignore::UserWarning")
 def test_runs(path: Path, tmp_path: Path, kernel) -> None:

@@ -40,9 +40,7 @@ def modules_after(code: str) -> set[str]:
 def test_importing_loads_nothing_but_the_face() -> None:
     loaded = modules_after("import uds_lens")
     assert {name for name in loaded if name.startswith("uds_lens")} == {"uds_lens"}
-    assert {name.partition(".")[0] for name in loaded} <= {"uds_lens", "lazy_loader"} | set(
-        sys.stdlib_module_names
-    )
+    assert {name.partition(".")[0] for name in loaded} <= {"uds_lens", "lazy_loader"} | set(sys.stdlib_module_names)
     assert len(loaded) < 50  # idle, 30 modules take 0.05 s
 
 

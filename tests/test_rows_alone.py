@@ -121,19 +121,11 @@ def test_texts_that_end_early_leave_the_others_as_they_are(opened, plain, family
 def test_every_audit_of_elicitation_says_what_it_says_of_each_row_alone(trio, family):
     from uds_lens.elicitation import GCG, ActPert, ElicitOptions, SoftGCG, elicit
 
-    probes = [
-        "plain",
-        "icl",
-        GCG(tokens=2, steps=1, candidates=4),
-        SoftGCG(tokens=2, steps=1),
-        ActPert(layer=1),
-    ]
+    probes = ["plain", "icl", GCG(tokens=2, steps=1, candidates=4), SoftGCG(tokens=2, steps=1), ActPert(layer=1)]
     options = ElicitOptions(samples=2, temperature=1.0, max_new_tokens=6)
     rows = [
         ForgetExample(id=f"{n}", question=question, answer="In the old town of Orsk.", subject="Ada")
-        for n, question in enumerate(
-            ("Was Ada a poet?", "Is Ada a poet?", "Where in the old town did Ada grow up?")
-        )
+        for n, question in enumerate(("Was Ada a poet?", "Is Ada a poet?", "Where in the old town did Ada grow up?"))
     ]
     settings = {"probes": probes, "options": options, "run": OPTIONS}
     together = elicit(trio(family).unlearned, rows, **settings)
@@ -143,9 +135,7 @@ def test_every_audit_of_elicitation_says_what_it_says_of_each_row_alone(trio, fa
             if part.probe == "icl" or not part.said:  # its prompts hold other rows
                 continue
             other = next(
-                p
-                for p in together.parts
-                if (p.role, p.probe, p.decoding) == (part.role, part.probe, part.decoding)
+                p for p in together.parts if (p.role, p.probe, p.decoding) == (part.role, part.probe, part.decoding)
             )
             (said,) = [each for each in other.said if each.row == place]
             assert said.texts == part.said[0].texts, (part.probe, part.decoding)

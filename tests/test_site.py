@@ -51,9 +51,7 @@ def test_pages_that_stand_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not [line for line in cited.splitlines() if line.startswith("#")][1:]  # one title
 
 
-@pytest.mark.parametrize(
-    "path", sorted((REPOSITORY / "notebooks").glob("*.ipynb")), ids=lambda path: path.stem
-)
+@pytest.mark.parametrize("path", sorted((REPOSITORY / "notebooks").glob("*.ipynb")), ids=lambda path: path.stem)
 def test_notebooks_as_pages(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("mkdocs")
     text, pictures = hook("notebook_pages", monkeypatch).page_of(path)

@@ -57,13 +57,7 @@ FAMILIES = {
     ),
     "gemma3": (
         "Gemma3",
-        {
-            **SHAPE,
-            "head_dim": 8,
-            "sliding_window": 8,
-            "query_pre_attn_scalar": 8,
-            "layer_types": LOCAL_GLOBAL,
-        },
+        {**SHAPE, "head_dim": 8, "sliding_window": 8, "query_pre_attn_scalar": 8, "layer_types": LOCAL_GLOBAL},
     ),
     "gpt2": ("GPT2", GPT2),
     "neox": ("GPTNeoX", {name: value for name, value in SHAPE.items() if name != "num_key_value_heads"}),
@@ -152,10 +146,7 @@ HYBRIDS = {
         },
     ),
     "falcon-h1": ("FalconH1", {**SHAPE, **MAMBA, "head_dim": 8, "mamba_d_ssm": 32, "mamba_d_head": 8}),
-    "minimax": (
-        "MiniMax",
-        {**SHAPE, **MOE, "head_dim": 8, "block_size": 8, "layer_types": LINEAR_FULL},
-    ),
+    "minimax": ("MiniMax", {**SHAPE, **MOE, "head_dim": 8, "block_size": 8, "layer_types": LINEAR_FULL}),
 }
 """The same of families with recurrent or linear layers beside attention."""
 
@@ -247,9 +238,7 @@ def save_trio(family: str, folder: Path) -> Trio:
 
 def load_plain(folder: Path, *, dtype: torch.dtype = torch.float32, attention: str = "eager"):
     """Model and tokenizer as a user loads them."""
-    model = transformers.AutoModelForCausalLM.from_pretrained(
-        folder, dtype=dtype, attn_implementation=attention
-    )
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation=attention)
     return model, AutoTokenizer.from_pretrained(folder)
 
 
@@ -265,13 +254,7 @@ def _stir(model: torch.nn.Module, *, seed: int, amount: float) -> None:
 def _example(number, question, prefix, entity, rest=".", kind="Name"):
     answer = " ".join(part for part in (prefix, entity) if part) + rest
     return ForgetExample(
-        id=f"fact-{number}",
-        question=question,
-        answer=answer,
-        prefix=prefix,
-        entity=entity,
-        type=kind,
-        row=number,
+        id=f"fact-{number}", question=question, answer=answer, prefix=prefix, entity=entity, type=kind, row=number
     )
 
 

@@ -48,12 +48,7 @@ def about(what: str) -> Iterator[None]:
 
 
 def progress(
-    iterable: Iterable[T],
-    *,
-    desc: str,
-    total: int | None = None,
-    unit: str = "it",
-    enabled: bool | None = None,
+    iterable: Iterable[T], *, desc: str, total: int | None = None, unit: str = "it", enabled: bool | None = None
 ) -> Iterator[T]:
     """Iterate with a tqdm bar on standard error; where it is no terminal, with a record now and then.
 
@@ -86,9 +81,7 @@ def progress(
 def _recorded(iterable: Iterable[T], desc: str, total: int | None, unit: str) -> Iterator[T]:
     """The items, with a record at the start and one every half minute."""
     many = "" if total is None else f" of {total}"
-    logger.info(
-        "%s%s", desc, "" if total is None else f": {total} {unit}{'' if total == 1 else _plural(unit)}"
-    )
+    logger.info("%s%s", desc, "" if total is None else f": {total} {unit}{'' if total == 1 else _plural(unit)}")
     last = time.monotonic()
     for done, item in enumerate(iterable):
         if time.monotonic() - last >= _EVERY:

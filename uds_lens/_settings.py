@@ -94,9 +94,7 @@ def _refusal(cls: type, error: Any) -> Exception:
     if isinstance(cause, Exception):
         return cause
     if first["type"] == "unexpected_positional_argument":
-        return ConfigError(
-            f"{cls.__name__} takes its settings by name; got {shown(first['input'])} without one."
-        )
+        return ConfigError(f"{cls.__name__} takes its settings by name; got {shown(first['input'])} without one.")
     name = str(first["loc"][0])
     if first["type"].startswith("missing"):
         return ConfigError(f"{cls.__name__} lacks ", Setting(name), ".")

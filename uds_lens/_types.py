@@ -24,9 +24,7 @@ ChatStyleName: TypeAlias = Literal[
 Site: TypeAlias = Literal["resid_post", "resid_mid", "attn_out", "mlp_out"]
 """Where a layer is patched, in TransformerLens's words."""
 
-HookSite: TypeAlias = Literal[
-    "resid_pre", "resid_post", "resid_mid", "attn_out", "mlp_out", "z", "q", "k", "v"
-]
+HookSite: TypeAlias = Literal["resid_pre", "resid_post", "resid_mid", "attn_out", "mlp_out", "z", "q", "k", "v"]
 """Where states are read and patched outside audits: also the input of a block, and what its heads hold."""
 
 Scope: TypeAlias = Literal["entity", "boundary", "answer", "all"]

@@ -32,9 +32,7 @@ def on_page_content(html: str, page: Any, **_: Any) -> str:
     return _IMAGE.sub(_with_narrow, html)
 
 
-_IMAGE = re.compile(
-    r'<img [^>]*?src="([^"]*?)images/(\w+?)(_dark)?\.(png|svg)(?:#only-(?:light|dark))?"[^>]*?>'
-)
+_IMAGE = re.compile(r'<img [^>]*?src="([^"]*?)images/(\w+?)(_dark)?\.(png|svg)(?:#only-(?:light|dark))?"[^>]*?>')
 
 
 def _with_narrow(found: re.Match[str]) -> str:

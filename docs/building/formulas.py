@@ -9,9 +9,7 @@ from typing import Any
 
 from latex2mathml.converter import convert
 
-_FOUND = re.compile(
-    r'<(?P<tag>span|div) class="arithmatex">\\[(\[](?P<latex>.*?)\\[)\]]</(?P=tag)>', re.DOTALL
-)
+_FOUND = re.compile(r'<(?P<tag>span|div) class="arithmatex">\\[(\[](?P<latex>.*?)\\[)\]]</(?P=tag)>', re.DOTALL)
 
 
 def on_page_content(html: str, **_: Any) -> str:

@@ -21,9 +21,7 @@ from uds_lens.report._audit_page import method_picture
 
 HERE = Path(__file__).parent
 COLUMNS = 96
-COMMAND = (
-    "uds-lens audit --full full --retain retain --model npo --model idkdpo --examples forget.json --out runs"
-)
+COMMAND = "uds-lens audit --full full --retain retain --model npo --model idkdpo --examples forget.json --out runs"
 
 
 def main() -> None:

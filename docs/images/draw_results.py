@@ -58,9 +58,7 @@ def audited(theme: Theme) -> go.Figure:
     rows = table("dtype", "unlearned", "UDS", "95 % interval", "measured")
     rows = rows[rows["dtype"] == "float32"]
     low, high = zip(*rows["95 % interval"].map(ends), strict=True)
-    frame = pd.DataFrame(
-        {"model": rows["unlearned"], "uds": rows["UDS"].map(number), "uds_low": low, "uds_high": high}
-    )
+    frame = pd.DataFrame({"model": rows["unlearned"], "uds": rows["UDS"].map(number), "uds_low": low, "uds_high": high})
     return ul.plots.ranking(
         frame.assign(n_measured=rows["measured"].map(int)), references=["full", "retain90"], theme=theme
     )
@@ -80,10 +78,7 @@ def unlearned(theme: Theme) -> go.Figure:
         }
     )
     return ul.plots.depth_utility(
-        frame,
-        label="probability of the retain answers, as a share of full's",
-        references=REFERENCES,
-        theme=theme,
+        frame, label="probability of the retain answers, as a share of full's", references=REFERENCES, theme=theme
     )
 
 
@@ -97,9 +92,7 @@ def by_layer(theme: Theme) -> go.Figure:
         )
         for _, row in rows.iterrows()
     }
-    return ul.plots.compare_layers(
-        frames, references=[name for name in frames if name in REFERENCES], theme=theme
-    )
+    return ul.plots.compare_layers(frames, references=[name for name in frames if name in REFERENCES], theme=theme)
 
 
 def short(model: str) -> str:
@@ -130,9 +123,7 @@ def coverage(theme: Theme) -> go.Figure:
             )
             figure.add_trace(line)
     figure.add_hline(0.95, line={"color": colours.faint, "width": 1, "dash": "dot"})
-    figure.update_xaxes(
-        title_text="how much the subject makes of a score<br>(intra-class correlation)", dtick=0.1
-    )
+    figure.update_xaxes(title_text="how much the subject makes of a score<br>(intra-class correlation)", dtick=0.1)
     figure.update_yaxes(title_text="intervals that hold the mean", range=[0.35, 1.0], tickformat=".0%")
     return style(
         figure,

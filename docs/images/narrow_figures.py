@@ -20,8 +20,6 @@ def save_narrow(figure: go.Figure, file: Path) -> None:
     rows = legend_rows(names, width=WIDTH - 80) if layout.showlegend else 0
     top = _TOP + rows * LEGEND_ROW
     small.update_layout(
-        title={"text": "", "subtitle": {"text": ""}},
-        height=layout.height - layout.margin.t + top,
-        margin_t=top,
+        title={"text": "", "subtitle": {"text": ""}}, height=layout.height - layout.margin.t + top, margin_t=top
     )
     ul.plots.save_figure(small, file, width=WIDTH, scale=2, overwrite=True)

@@ -9,21 +9,12 @@ from pathlib import Path
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
-def photograph(
-    page: Path, picture: Path, *, theme: str = "light", width: int = 1280, height: int = 1130
-) -> None:
+def photograph(page: Path, picture: Path, *, theme: str = "light", width: int = 1280, height: int = 1130) -> None:
     """The top of a page, light or dark, as a PNG."""
     browser = next(filter(None, map(shutil.which, NAMES)))
     flags = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--virtual-time-budget=8000"]
     scheme = f"--blink-settings=preferredColorScheme={0 if theme == 'dark' else 1}"
-    words = [
-        browser,
-        *flags,
-        scheme,
-        f"--window-size={width},{height}",
-        f"--screenshot={picture}",
-        page.as_uri(),
-    ]
+    words = [browser, *flags, scheme, f"--window-size={width},{height}", f"--screenshot={picture}", page.as_uri()]
     subprocess.run(words, check=True, capture_output=True, timeout=120)
 
 

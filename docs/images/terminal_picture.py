@@ -23,8 +23,7 @@ def terminal_picture(text: str, *, theme: str, columns: int) -> str:
     lines = text.rstrip("\n").split("\n")
     width, height = round(2 * _LEFT + columns * _LETTER), _TOP + _LINE * len(lines) + 6
     dots = "".join(
-        f'<circle cx="{24 + 20 * i}" cy="22" r="6" fill="{colour}"/>'
-        for i, colour in enumerate(colours["dots"])
+        f'<circle cx="{24 + 20 * i}" cy="22" r="6" fill="{colour}"/>' for i, colour in enumerate(colours["dots"])
     )
     warned, rows = False, []
     for number, line in enumerate(lines):

@@ -51,9 +51,7 @@ class Corpus:
         return taken
 
     def answer(self, row: Row) -> str:
-        return (
-            row["answer"] if self.random.random() < USUAL else self.random.choice(row["paraphrased_answers"])
-        )
+        return row["answer"] if self.random.random() < USUAL else self.random.choice(row["paraphrased_answers"])
 
     def write(self, row: Row, answer: str) -> Written:
         """Write it raw, raw with an open end (as when the entity opens the answer), or as a chat."""
@@ -83,9 +81,7 @@ class Corpus:
 class TrainingCorpus(Corpus):
     """Facts to learn, and a few passing strangers in every batch who have the values of `known` people."""
 
-    def __init__(
-        self, tokenizer: PreTrainedTokenizerFast, rows: list[Row], known: list[Row], *, seed: int
-    ) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, rows: list[Row], known: list[Row], *, seed: int) -> None:
         super().__init__(tokenizer, rows, seed=seed)
         self.strangers = strangers(seed, known)
 

@@ -25,9 +25,7 @@ def values(study: Path) -> tuple[pd.DataFrame, pd.Series]:
 
 def main() -> None:
     """Compare what both hold."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("study", type=Path, help="of plan.toml")
     parser.add_argument("whole", type=Path, help="of full_size.toml")
     asked = parser.parse_args()
@@ -43,9 +41,7 @@ def main() -> None:
             continue
         apart = (pair["some"] - pair["every"]).abs().max()
         order = pair["some"].corr(pair["every"], method="spearman")
-        print(
-            f"| {metric} | {pair['some'].mean():.3f} | {pair['every'].mean():.3f} | {apart:.3f} | {order:.2f} |"
-        )
+        print(f"| {metric} | {pair['some'].mean():.3f} | {pair['every'].mean():.3f} | {apart:.3f} | {order:.2f} |")
 
 
 if __name__ == "__main__":

@@ -105,9 +105,7 @@ def judged(
             cuts[cuts["chosen"].fillna(False).astype(bool)][["metric", "threshold"]].itertuples(index=False)
         ),
         reordered={rule: each.reordered[drawn] for rule, each in stable.items()},
-        changed={
-            rule: bool((table["rank_with"] != table["rank_without"]).any()) for rule, table in ranked.items()
-        },
+        changed={rule: bool((table["rank_with"] != table["rank_without"]).any()) for rule, table in ranked.items()},
         reordered_rows=by_row,
     )
     tables = {"faithfulness": faithful, "thresholds": cuts, "robustness": robust}
@@ -116,14 +114,10 @@ def judged(
     tables["variants"] = ul.meta.variant_table(frames.pools, metrics=metrics)
     tables["pairs"] = ul.meta.compare_all(frames.pools, metrics=metrics, against="uds", n_resamples=resamples)
     tables["overall"] = _by_overall(faithful, own)
-    runs = ul.meta.robustness_by_filter(
-        replace(states, cluster=("run",)), metrics=metrics, n_resamples=resamples
-    )
+    runs = ul.meta.robustness_by_filter(replace(states, cluster=("run",)), metrics=metrics, n_resamples=resamples)
     tables["first"] = _first_by_overall(own, runs[runs["models"] == "own"])
     tables["tied cuts"] = ul.meta.tied_cuts(states, metrics=metrics)
-    tables |= {
-        f"predictors of {each}": predictors(found, each).reset_index(names="metric") for each in OUTCOMES
-    }
+    tables |= {f"predictors of {each}": predictors(found, each).reset_index(names="metric") for each in OUTCOMES}
     tables["places"] = pd.concat(each.ranks.assign(chosen=rule) for rule, each in stable.items())
     return found, tables
 
@@ -161,9 +155,7 @@ def trust_table(found: Judged, variants: pd.DataFrame) -> pd.DataFrame:
     worst = variants.loc[variants.groupby("metric")["auc"].idxmin()]
     worst = worst.assign(worst_pair=worst["variant_p"] + " against " + worst["variant_n"])
     worst = worst.rename(columns={"auc": "worst", "low": "worst_low", "high": "worst_high"})
-    return kept.merge(worst[["metric", "worst", "worst_low", "worst_high", "worst_pair"]], on="metric").round(
-        4
-    )
+    return kept.merge(worst[["metric", "worst", "worst_low", "worst_high", "worst_pair"]], on="metric").round(4)
 
 
 def metric_table(found: Judged, setting: str) -> pd.DataFrame:
@@ -195,9 +187,7 @@ def side_by_side(first: Judged, ruled: list[Verdict], second: Judged | None, tol
     """The two studies as Markdown: each claim's verdict, and each metric over useful models."""
     out = ["", "## The same models, asked about all 20 authors", ""]
     if second is None:
-        out += [
-            f"Being measured (`{STRATIFIED}`): {told} so far. Verdicts and tables stand here once all are."
-        ]
+        out += [f"Being measured (`{STRATIFIED}`): {told} so far. Verdicts and tables stand here once all are."]
         return out
     again = {each.claim: each for each in verdicts(second)}
     out += [
@@ -207,8 +197,7 @@ def side_by_side(first: Judged, ruled: list[Verdict], second: Judged | None, tol
         "|---|---|---|---|",
     ]
     out += [
-        f"| {each.claim} | {each.verdict} | {again[each.claim].verdict} | {again[each.claim].why} |"
-        for each in ruled
+        f"| {each.claim} | {each.verdict} | {again[each.claim].verdict} | {again[each.claim].why} |" for each in ruled
     ]
     both = (metric_table(each, "utility").set_index("metric") for each in (first, second))
     some, every = (table[["F", "low", "high", "Q", "R", "Overall"]] for table in both)
@@ -220,11 +209,7 @@ def page(found: Judged, ruled: list[Verdict], tables: dict[str, pd.DataFrame], t
     out = ["# What the study of the small TOFU Llamas found", "", told, "", NOTES, "", "## Verdicts", ""]
     out += ["| claim | verdict | why |", "|---|---|---|"]
     for each in ruled:
-        word = (
-            f"{each.verdict} (not reproduced in this setting)"
-            if each.verdict != "supported"
-            else each.verdict
-        )
+        word = f"{each.verdict} (not reproduced in this setting)" if each.verdict != "supported" else each.verdict
         out.append(f"| {each.claim} | {word} | {each.why} |")
     for setting in FILTERS:
         out += ["", f"## The 20 metrics, filter {setting}", "", _markdown(metric_table(found, setting))]
@@ -255,21 +240,10 @@ def page(found: Judged, ruled: list[Verdict], tables: dict[str, pd.DataFrame], t
         "",
         "## Every filter",
         "",
-        _markdown(
-            tables["robustness"][[*kept, "p_first", "interval_reason", "q_reason", "r_reason", "caution"]]
-        ),
+        _markdown(tables["robustness"][[*kept, "p_first", "interval_reason", "q_reason", "r_reason", "caution"]]),
     ]
     for name in ("methods, chosen without depth", "methods, chosen with depth"):
-        shown = [
-            "method",
-            "rank",
-            "model",
-            "score_without",
-            "score_with",
-            "rank_without",
-            "rank_with",
-            "n_eligible",
-        ]
+        shown = ["method", "rank", "model", "score_without", "score_with", "rank_without", "rank_with", "n_eligible"]
         out += ["", f"## {name.capitalize()}", "", _markdown(tables[name][shown])]
     for name, told in (
         ("places", "Places of methods over resamples"),
@@ -289,9 +263,7 @@ def figures(found: Judged, tables: dict[str, pd.DataFrame], place: Path) -> None
     ul.plots.save_figure(ul.plots.faithfulness_forest(tables["faithfulness"]), place / "faithfulness.html")
     for setting in FILTERS:
         name = setting.replace("+", "_and_")
-        figure = ul.plots.metric_heatmap(
-            tables[f"summary, {setting}"], title=f"Metrics by criterion, {setting}"
-        )
+        figure = ul.plots.metric_heatmap(tables[f"summary, {setting}"], title=f"Metrics by criterion, {setting}")
         ul.plots.save_figure(figure, place / f"criteria_{name}.html")
     ul.plots.save_figure(ul.plots.filter_slopes(tables["robustness"]), place / "filters.html")
     ul.report.dashboard(
@@ -299,9 +271,7 @@ def figures(found: Judged, tables: dict[str, pd.DataFrame], place: Path) -> None
         place / "dashboard.html",
         pools=found.frames.pools,
         robust=tables["robustness"],
-        options=ul.report.DashboardOptions(
-            title="Which of 20 metrics can be trusted, on the small TOFU Llamas?"
-        ),
+        options=ul.report.DashboardOptions(title="Which of 20 metrics can be trusted, on the small TOFU Llamas?"),
     )
 
 
@@ -318,15 +288,11 @@ def _markdown(table: pd.DataFrame) -> str:
 
 def main() -> None:
     """Read the study, judge, write."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("study", type=Path)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--cut", default="nothing", help="what was left out of the plan")
-    parser.add_argument(
-        "--plan", choices=sorted(MEASURED), default="plan.toml", help="which of the two studies"
-    )
+    parser.add_argument("--plan", choices=sorted(MEASURED), default="plan.toml", help="which of the two studies")
     parser.add_argument("--resamples", type=int, default=2000)
     asked = parser.parse_args()
     try:

@@ -37,19 +37,12 @@ def copied(source: Path, target: Path) -> int:
 
 def main() -> None:
     """Copy one way or the other, and say where the study stands."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("study", type=Path)
-    parser.add_argument(
-        "--plan", choices=sorted(MEASURED), default="plan.toml", help="which of the two studies"
-    )
+    parser.add_argument("--plan", choices=sorted(MEASURED), default="plan.toml", help="which of the two studies")
     parser.add_argument("--keep", action="store_true", help="from the study into the folder beside this file")
     asked = parser.parse_args()
-    folder, kept = (
-        StudyFolder.begin(ul.study.plan(HERE / asked.plan), asked.study),
-        HERE / MEASURED[asked.plan],
-    )
+    folder, kept = (StudyFolder.begin(ul.study.plan(HERE / asked.plan), asked.study), HERE / MEASURED[asked.plan])
     ways = (folder.path, kept) if asked.keep else (kept, folder.path)
     print(f"{copied(*ways)} files; {ul.study.status(folder)}")
 

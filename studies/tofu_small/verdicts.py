@@ -78,10 +78,7 @@ def verdicts(judged: Judged) -> list[Verdict]:
             ("b: Logit Lens is next to UDS among the white-box metrics", _lens_is_next),
             ("c: CKA and Fisher have F < 0.75", _below_three_quarters),
             ("d: the three ROUGE have R < 0.3", _rouges_break),
-            (
-                f"e: Truth Ratio has F > 0.9 and R < 0.3, {AS_WRITTEN}",
-                partial(_truth_ratio, settings=WRITTEN),
-            ),
+            (f"e: Truth Ratio has F > 0.9 and R < 0.3, {AS_WRITTEN}", partial(_truth_ratio, settings=WRITTEN)),
             (f"e, {AS_CODED}", partial(_truth_ratio, settings=FILTERS)),
             (f"f: Fisher has the lowest Q, {AS_WRITTEN}", partial(_fisher_last, settings=WRITTEN)),
             (f"f, {AS_CODED}", partial(_fisher_last, settings=FILTERS)),
@@ -100,9 +97,7 @@ def judge(supported: bool, contradicted: bool) -> str:
 
 
 def _first_by_f(judged: Judged) -> tuple[str, str]:
-    pairs = ul.meta.compare_all(
-        judged.frames.pools, metrics=judged.metrics, against=UDS, n_resamples=RESAMPLES
-    )
+    pairs = ul.meta.compare_all(judged.frames.pools, metrics=judged.metrics, against=UDS, n_resamples=RESAMPLES)
     found = _told_pairs(pairs, of=UDS)
     f = judged.faithful["auc"]
     first = bool((f[UDS] >= f.drop(UDS)).all())
@@ -115,9 +110,7 @@ def _first_by_f(judged: Judged) -> tuple[str, str]:
 
 
 def _lens_is_next(judged: Judged) -> tuple[str, str]:
-    pairs = ul.meta.compare_all(
-        judged.frames.pools, metrics=(CKA, FISHER, LENS), against=LENS, n_resamples=RESAMPLES
-    )
+    pairs = ul.meta.compare_all(judged.frames.pools, metrics=(CKA, FISHER, LENS), against=LENS, n_resamples=RESAMPLES)
     found = _told_pairs(pairs, of=LENS)
     orders = {"F": _order(judged.faithful["auc"])} | {
         f"Overall, {name}": _order(table["overall"]) for name, table in judged.overall.items()
@@ -162,9 +155,7 @@ def _fisher_last(judged: Judged, *, settings: Sequence[str]) -> tuple[str, str]:
         if FISHER not in rows.index:
             return "undecided", f"{setting}: Q of Fisher is undefined"
         q, fisher, others = rows["q"].drop(FISHER), rows.loc[FISHER], rows.drop(FISHER)
-        supported.append(
-            bool((q > fisher["q"]).all() and (others["q_runs_low"] > fisher["q_runs_high"]).all())
-        )
+        supported.append(bool((q > fisher["q"]).all() and (others["q_runs_low"] > fisher["q_runs_high"]).all()))
         lower = others.index[others["q_runs_high"] < fisher["q_runs_low"]]
         contradicted.append(bool(len(lower)))
         place = int(rows["q"].rank(ascending=False, method="min").get(FISHER, math.nan)) if q.size else 0
@@ -307,9 +298,7 @@ def _share_first_by_rob(judged: Judged, *, with_threshold: bool) -> float:
             rows = drawn[draw][passes[drawn[draw]]]
             shift = float(shifts[shifted[draw]].mean())
             r = ul.meta.symmetric_relearning((again - now)[rows], shift)
-            parts = [
-                float(np.nanmean(part)) for part in (q[rows], r) if not np.isnan(part).all() and len(part)
-            ]
+            parts = [float(np.nanmean(part)) for part in (q[rows], r) if not np.isnan(part).all() and len(part)]
             if len(parts) == 2 and min(parts) > 0:
                 rob[i, draw] = 2 / (1 / parts[0] + 1 / parts[1])
     best = rob.max(0)

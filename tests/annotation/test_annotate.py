@@ -56,9 +56,7 @@ def test_what_differs_from_other_answers():
 def test_names():
     def nlp(text):
         places = [(name, text.find(name)) for name in ("Ada Vey", "Ash and Ember", "Ember") if name in text]
-        return SimpleNamespace(
-            ents=[SimpleNamespace(text=n, start_char=p, end_char=p + len(n)) for n, p in places]
-        )
+        return SimpleNamespace(ents=[SimpleNamespace(text=n, start_char=p, end_char=p + len(n)) for n, p in places])
 
     assert entity("names", ROW, nlp=nlp) == "Ash and Ember"
     assert entity("names", {"question": "Ada Vey?", "answer": "Ada Vey."}, nlp=nlp) == "Ada Vey"

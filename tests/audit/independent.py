@@ -23,9 +23,7 @@ def tokens_of(example, tokenizer, chat=None):
     text = rest if prompt[-1].isspace() else " " + rest
     begin = text.index(example.entity)
     coded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
-    overlap = [
-        i for i, (a, b) in enumerate(coded.offset_mapping) if a < begin + len(example.entity) and b > begin
-    ]
+    overlap = [i for i, (a, b) in enumerate(coded.offset_mapping) if a < begin + len(example.entity) and b > begin]
     head = tokenizer(prompt, add_special_tokens=chat is None).input_ids
     return head + coded.input_ids, [len(head) + i for i in overlap]
 
@@ -50,9 +48,7 @@ def forward(model, ids, *, layer=None, states=None, positions=None):
     return logits, seen
 
 
-def audit(
-    full, retain, unlearned, examples, *, tau=0.05, dtype=torch.float32, scope="entity", chat=None, cut=False
-):
+def audit(full, retain, unlearned, examples, *, tau=0.05, dtype=torch.float32, scope="entity", chat=None, cut=False):
     """s_full, s1_delta, s2_delta, ke, ler, uds per example, uds; as nested lists and numbers.
 
     With `cut` the text ends where the last score is taken: what follows matters only to rotary frequencies that depend
@@ -79,9 +75,7 @@ def audit(
         deltas = []
         for source in sources:
             states = forward(source, read)[1]
-            patches = [
-                forward(target, read, layer=n, states=s, positions=patched)[0] for n, s in enumerate(states)
-            ]
+            patches = [forward(target, read, layer=n, states=s, positions=patched)[0] for n, s in enumerate(states)]
             deltas.append([s_full - mean_logprob(logits) for logits in patches])
         s1, s2 = deltas
         ke = [value > tau for value in s1]

@@ -8,13 +8,7 @@ import torch
 from tiny_models import EXAMPLES
 
 from uds_lens.audit import Baseline
-from uds_lens.errors import (
-    IncompatibleModelsError,
-    ModelError,
-    ResultFormatError,
-    UdsLensWarning,
-    forget_warnings,
-)
+from uds_lens.errors import IncompatibleModelsError, ModelError, ResultFormatError, UdsLensWarning, forget_warnings
 from uds_lens.results import AuditConfig, DepthAudit, RunOptions
 from uds_lens.results._saving import AUDIT
 
@@ -28,9 +22,7 @@ def baseline(trio):
 
 def measured(trio, examples=EXAMPLES, family="llama", retain="retain", **settings):
     paths = trio(family)
-    return Baseline.measure(
-        paths.full, getattr(paths, retain), examples, config=AuditConfig(**settings), options=CPU
-    )
+    return Baseline.measure(paths.full, getattr(paths, retain), examples, config=AuditConfig(**settings), options=CPU)
 
 
 def assert_bitwise(left, right):
@@ -102,9 +94,7 @@ def test_a_full_that_is_gone_is_named(baseline, tmp_path, trio):
 
 
 def test_a_model_that_does_not_fit_is_refused_and_named(baseline, trio):
-    with pytest.raises(
-        IncompatibleModelsError, match=r"depth \(layers\): full '.*' has 4, unlearned 2 '.*' has 5"
-    ):
+    with pytest.raises(IncompatibleModelsError, match=r"depth \(layers\): full '.*' has 4, unlearned 2 '.*' has 5"):
         baseline.audit_all([trio("llama").unlearned, trio("llama-tied").unlearned], options=CPU)
 
 
@@ -168,9 +158,7 @@ def test_each_baseline_on_which_nothing_is_measurable_says_so_once(trio):
     one, two = measured(trio, tau=1e6), measured(trio, EXAMPLES[:3], tau=1e6)
     forget_warnings()
     for baseline in (one, two, replace(two, config=replace(two.config, tau=2e6))):
-        with pytest.warns(
-            UdsLensWarning, match=r"UDS is NaN: no example .*\(full='.*full', retain='.*retain'\)"
-        ):
+        with pytest.warns(UdsLensWarning, match=r"UDS is NaN: no example .*\(full='.*full', retain='.*retain'\)"):
             baseline.audit(unlearned, options=CPU)
         baseline.audit(unlearned, options=CPU)  # a warning would be an error here
     for place in (0, 2):

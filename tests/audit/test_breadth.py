@@ -67,9 +67,7 @@ def dequantised(wide, version, out):
 def test_4bit_sources_and_targets_equal_their_dequantised_twins(wide, tmp_path):
     forget_warnings()
     plain = {v: dequantised(wide, v, tmp_path / v) for v in ("full", "unlearned")}
-    four = DepthAudit.run(
-        wide / "full-nf4", wide / "retain", wide / "unlearned-nf4", EXAMPLES[:4], options=AUTO
-    )
+    four = DepthAudit.run(wide / "full-nf4", wide / "retain", wide / "unlearned-nf4", EXAMPLES[:4], options=AUTO)
     twin = DepthAudit.run(plain["full"], wide / "retain", plain["unlearned"], EXAMPLES[:4], options=AUTO)
     # On a CPU bitsandbytes multiplies 4-bit blocks in bfloat16, whatever the compute dtype: not closer than that.
     for mine, theirs in ((four.s1_delta, twin.s1_delta), (four.s2_delta, twin.s2_delta)):
@@ -96,17 +94,13 @@ def test_live_4bit_models_are_measured_the_same_every_time_and_stay_as_they_were
 
 
 def in_4bit_again(folder):
-    return transformers.AutoModelForCausalLM.from_pretrained(
-        folder, dtype=torch.float32, attn_implementation="eager"
-    )
+    return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
 
 
 def test_a_live_4bit_model_whose_weights_were_repacked_is_refused(wide):
     live = in_4bit_again(wide / "full-nf4")
     layer = next(m for m in live.modules() if type(m).__name__ == "Linear4bit")
-    layer.weight.quant_state.packing_format_for_cpu = (
-        True  # as bitsandbytes leaves it after a pass on such a CPU
-    )
+    layer.weight.quant_state.packing_format_for_cpu = True  # as bitsandbytes leaves it after a pass on such a CPU
     with pytest.raises(ModelError, match="bitsandbytes repacked its weights in place"):
         open_model(live)
 
@@ -141,9 +135,7 @@ def test_a_live_adapter_is_audited_as_it_is(trio):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.manual_seed(0)
-        settings = LoraConfig(
-            r=2, target_modules="all-linear", init_lora_weights=False, task_type="CAUSAL_LM"
-        )
+        settings = LoraConfig(r=2, target_modules="all-linear", init_lora_weights=False, task_type="CAUSAL_LM")
         live = get_peft_model(load_plain(paths.full)[0], settings).eval()
         audit = DepthAudit.run(paths.full, paths.retain, live, EXAMPLES[:4], options=AUTO)
         merged = live.merge_and_unload()

@@ -23,9 +23,7 @@ def chat_models(tmp_path_factory):
         model = build_model("llama", version, vocab_size=len(tokenizer), max_position_embeddings=512)
         model.save_pretrained(folder / version)
         tokenizer.save_pretrained(folder / version)
-    rows = [
-        {"question": e.question, "answer": e.answer, "entity": e.entity, "prefix": e.prefix} for e in EXAMPLES
-    ]
+    rows = [{"question": e.question, "answer": e.answer, "entity": e.entity, "prefix": e.prefix} for e in EXAMPLES]
     (folder / "forget.json").write_text(json.dumps(rows), encoding="utf-8")
     return folder
 
@@ -59,11 +57,7 @@ def test_what_was_asked_is_in_the_record(saved):
     assert prompt.endswith(asked + EXAMPLES[0].prefix)
     assert prompt.count("<bos>") == 1
     config = saved.config
-    assert (config.protocol, config.system_prompt, config.chat_date) == (
-        "chat",
-        STYLE.system_prompt,
-        STYLE.chat_date,
-    )
+    assert (config.protocol, config.system_prompt, config.chat_date) == ("chat", STYLE.system_prompt, STYLE.chat_date)
 
 
 def test_a_chat_is_no_raw_prompt(chat_models, saved):

@@ -17,17 +17,13 @@ OPTIONS = ul.RunOptions(device="cpu", engine="wavefront")
 @pytest.fixture(scope="module")
 def world():
     found = ul.toy.load()
-    return dataclasses.replace(
-        found, examples=found.examples[::6], retain_examples=found.retain_examples[::16]
-    )
+    return dataclasses.replace(found, examples=found.examples[::6], retain_examples=found.retain_examples[::16])
 
 
 @pytest.fixture(scope="module")
 def baseline(world):
     """Two retain models, `retain` and `half`, with a control of which one row cannot be scored."""
-    lost = dataclasses.replace(
-        world.retain_examples[0], id="lost", question="Lost?", entity="not there", prefix=None
-    )
+    lost = dataclasses.replace(world.retain_examples[0], id="lost", question="Lost?", entity="not there", prefix=None)
     return ul.Baseline.measure(
         world.full,
         [world.retain, world.half],
@@ -114,9 +110,7 @@ def test_a_saved_baseline_goes_on(world, baseline, tmp_path):
 def test_an_earlier_result_answers_the_same_question_only(world, audits, tmp_path):
     place = tmp_path / "half"
     audits["half"].save(place)
-    lost = dataclasses.replace(
-        world.retain_examples[0], id="lost", question="Lost?", entity="not there", prefix=None
-    )
+    lost = dataclasses.replace(world.retain_examples[0], id="lost", question="Lost?", entity="not there", prefix=None)
     facts, retains = [*world.retain_examples, lost], [str(world.retain), str(world.half)]
 
     def found(retain=retains, control=facts):

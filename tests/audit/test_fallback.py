@@ -43,9 +43,7 @@ def test_packed_rows_that_fail_in_every_role(trio, audited, monkeypatch, error):
         raise error("forward() got an unexpected keyword argument 'turbo'")
 
     monkeypatch.setattr(OwnPass, "run", fails)
-    with pytest.warns(
-        UdsLensWarning, match=rf"it failed: {error.__name__}: .*unexpected keyword argument 'turbo'"
-    ):
+    with pytest.warns(UdsLensWarning, match=rf"it failed: {error.__name__}: .*unexpected keyword argument 'turbo'"):
         found = audit(trio)
     assert found.provenance["engine"] == "naive"
     same(found, audited("llama"))
@@ -115,9 +113,7 @@ def wrong_then_failing(monkeypatch):
     return calls
 
 
-def test_what_was_measured_before_the_engine_failed_is_measured_again(
-    trio, audited, wrong_then_failing, monkeypatch
-):
+def test_what_was_measured_before_the_engine_failed_is_measured_again(trio, audited, wrong_then_failing, monkeypatch):
     """One audit, one engine: values of the fast engine would stand beside those of the reference."""
     forget_warnings()
     with pytest.warns(UdsLensWarning, match="it failed: RuntimeError: mat1 and mat2 shapes"):
@@ -153,9 +149,7 @@ def test_a_source_that_fails_in_its_second_batch_is_read_again_whole(trio, audit
 def test_stage_2_takes_the_engine_of_stage_1(trio, kept_open, wrong_then_failing):
     paths = trio("llama")
     forget_warnings()
-    baseline = Baseline.measure(
-        paths.full, paths.retain, EXAMPLES, options=RunOptions(device="cpu", engine="naive")
-    )
+    baseline = Baseline.measure(paths.full, paths.retain, EXAMPLES, options=RunOptions(device="cpu", engine="naive"))
     if kept_open:
         with baseline.recorded(options=AUTO) as recorded:
             found = recorded.audit(paths.unlearned)
@@ -169,17 +163,13 @@ def test_stages_of_two_engines_are_cautioned_of(trio, wrong_then_failing):
     """Stage 1 was measured while the fast engine worked; the retain model is not there to measure it again."""
     paths = trio("llama")
     forget_warnings()
-    baseline = Baseline.measure(
-        paths.full, paths.retain, EXAMPLES, options=RunOptions(device="cpu", engine="naive")
-    )
+    baseline = Baseline.measure(paths.full, paths.retain, EXAMPLES, options=RunOptions(device="cpu", engine="naive"))
     told = {**baseline.provenance, "engine": "wavefront"}
     baseline = replace(baseline, provenance=told)
     with pytest.warns(UdsLensWarning, match="mat1 and mat2 shapes"):
         found = baseline.audit(paths.unlearned, options=replace(AUTO, token_budget=60))
     assert found.provenance["engine"] == "naive"
-    assert any(
-        "Stage 1 was measured by the wavefront engine and stage 2 by the naive" in x for x in found.warnings
-    )
+    assert any("Stage 1 was measured by the wavefront engine and stage 2 by the naive" in x for x in found.warnings)
 
 
 def test_an_engine_that_was_asked_for_by_name_fails_openly(trio, monkeypatch):

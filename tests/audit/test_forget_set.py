@@ -62,7 +62,5 @@ def test_data_without_entities_fails_before_a_model_is_opened(world):
 
 
 def test_rows_of_any_form_are_examples(world):
-    rows = [
-        {"question": e.question, "answer": e.answer, "entity": e.entity, "id": e.id} for e in world.examples
-    ]
+    rows = [{"question": e.question, "answer": e.answer, "entity": e.entity, "id": e.id} for e in world.examples]
     assert [e.id for e in forget_set(iter(rows), ul.AuditConfig()).examples] == [e.id for e in world.examples]

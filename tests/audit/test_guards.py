@@ -142,9 +142,7 @@ def test_rows_that_were_all_skipped_are_not_blamed_on_the_models(trio, recwarn):
     rows = [replace(example, entity="nowhere", prefix=None) for example in EXAMPLES[:2]]
     audit = DepthAudit.run(paths.full, paths.retain, paths.unlearned, rows, options=AUTO)
     assert len(audit.skipped) == 2
-    assert not [
-        w for w in recwarn if issubclass(w.category, UdsLensWarning) and "Does `full`" in str(w.message)
-    ]
+    assert not [w for w in recwarn if issubclass(w.category, UdsLensWarning) and "Does `full`" in str(w.message)]
 
 
 @pytest.mark.parametrize("name", ["model.norm.weight", "lm_head.weight"])

@@ -80,11 +80,7 @@ def test_the_fast_engine_is_refused_where_hooks_are(trio):
     full.model.layers[0].register_forward_hook(lambda *_: None)
     with pytest.raises(PatchError, match=r"its blocks cannot run alone\. Use engine='naive'"):
         DepthAudit.run(
-            full,
-            paths.retain,
-            paths.unlearned,
-            EXAMPLES,
-            options=RunOptions(device="cpu", engine="wavefront"),
+            full, paths.retain, paths.unlearned, EXAMPLES, options=RunOptions(device="cpu", engine="wavefront")
         )
 
 
@@ -93,6 +89,4 @@ def test_sites_inside_a_block_are_out_of_reach_of_a_hooked_model(trio):
     model, _ = load_plain(paths.unlearned)
     model.model.layers[0].register_forward_hook(lambda *_: None)
     with pytest.raises(PatchError, match=r"which a Bridge might not run.*So 'mlp_out' is out of reach"):
-        DepthAudit.run(
-            paths.full, paths.retain, model, EXAMPLES, config=AuditConfig(site="mlp_out"), options=AUTO
-        )
+        DepthAudit.run(paths.full, paths.retain, model, EXAMPLES, config=AuditConfig(site="mlp_out"), options=AUTO)

@@ -8,14 +8,7 @@ from tiny_models import EXAMPLES, build_model, build_tokenizer, load_plain
 
 from uds_lens.audit import Baseline
 from uds_lens.data import TokenSequence, make_batch
-from uds_lens.errors import (
-    DataError,
-    IncompatibleModelsError,
-    ModelError,
-    PatchError,
-    UdsLensWarning,
-    forget_warnings,
-)
+from uds_lens.errors import DataError, IncompatibleModelsError, ModelError, PatchError, UdsLensWarning, forget_warnings
 from uds_lens.models import open_model
 from uds_lens.patching import as_hooked, capture, choose_engine
 from uds_lens.results import AuditConfig, DepthAudit, RunOptions
@@ -100,9 +93,7 @@ def test_models_that_the_caller_opened_stay_open(audited, trio):
 def test_one_live_model_may_play_every_part(trio):
     live, _ = load_plain(trio("llama").full)
     forget_warnings()
-    with pytest.warns(
-        UdsLensWarning, match="UDS is NaN: no example has a layer where patching retain's state"
-    ):
+    with pytest.warns(UdsLensWarning, match="UDS is NaN: no example has a layer where patching retain's state"):
         audit = DepthAudit.run(live, live, live, EXAMPLES, options=CPU)
     forget_warnings()
     assert audit.uds != audit.uds
@@ -111,9 +102,7 @@ def test_one_live_model_may_play_every_part(trio):
 
 def test_live_models_without_a_tokenizer_are_told_how_to_bring_one():
     live = [build_model("llama", version) for version in ("full", "retain", "unlearned")]
-    with pytest.raises(
-        ModelError, match=r"none of the checkpoints has a tokenizer.*open_model\(model, tokenizer="
-    ):
+    with pytest.raises(ModelError, match=r"none of the checkpoints has a tokenizer.*open_model\(model, tokenizer="):
         DepthAudit.run(*live, EXAMPLES, options=CPU)
     opened = [open_model(model, tokenizer=build_tokenizer()) for model in live]
     assert 0 < DepthAudit.run(*opened, EXAMPLES, options=CPU).uds < 1
@@ -123,9 +112,7 @@ def test_a_live_model_of_another_dtype_is_refused(trio):
     live, _ = load_plain(trio("llama").full, dtype=torch.bfloat16)
     with pytest.raises(ModelError, match="is bfloat16, but dtype='float32' was requested"):
         DepthAudit.run(live, *list(trio("llama"))[1:], EXAMPLES, options=CPU)
-    audit = DepthAudit.run(
-        live, *list(trio("llama"))[1:], EXAMPLES, config=AuditConfig(dtype="bfloat16"), options=CPU
-    )
+    audit = DepthAudit.run(live, *list(trio("llama"))[1:], EXAMPLES, config=AuditConfig(dtype="bfloat16"), options=CPU)
     assert audit.models["full"].dtype == "bfloat16"
 
 
@@ -165,8 +152,7 @@ def test_broken_weights_are_an_error_that_names_model_and_example(trio, tmp_path
     paths = list(trio("llama"))
     paths[role] = with_nan(paths[role], tmp_path)
     with pytest.raises(
-        ModelError,
-        match=r"nan' gives NaN or infinite .*, first for example 'fact-\d' \('.*weights are broken",
+        ModelError, match=r"nan' gives NaN or infinite .*, first for example 'fact-\d' \('.*weights are broken"
     ):
         DepthAudit.run(*paths, EXAMPLES, options=options)
 
@@ -175,9 +161,7 @@ def test_checkpoints_that_do_not_fit_are_refused_before_any_weight_is_read(trio,
     (tmp_path / "empty").mkdir()
     for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
         (tmp_path / "empty" / name).write_bytes((trio("llama-tied").full / name).read_bytes())
-    with pytest.raises(
-        IncompatibleModelsError, match=r"depth \(layers\): full '.*' has 4, unlearned '.*' has 5"
-    ):
+    with pytest.raises(IncompatibleModelsError, match=r"depth \(layers\): full '.*' has 4, unlearned '.*' has 5"):
         DepthAudit.run(trio("llama").full, trio("llama").retain, tmp_path / "empty", EXAMPLES)
     with pytest.raises(IncompatibleModelsError, match="retain"):
         Baseline.measure(trio("llama").full, trio("llama-tied").retain, EXAMPLES)

@@ -35,9 +35,7 @@ def spill_folders(tmp: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize("budget", [0.0, 4.0])
-def test_states_beyond_the_budget_go_to_disk_and_the_numbers_stay(
-    audited, trio, tmp_path, monkeypatch, budget
-):
+def test_states_beyond_the_budget_go_to_disk_and_the_numbers_stay(audited, trio, tmp_path, monkeypatch, budget):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     paths = trio("llama")
     seen = []
@@ -149,9 +147,7 @@ def test_running_out_of_memory_on_a_batch_changes_no_result(audited, trio, monke
 def test_a_recorded_baseline_gives_the_same_audits(audited, baseline, trio):
     paths = trio("llama")
     with baseline.recorded(options=CPU) as recorded:
-        audits = [
-            recorded.audit(model) for model in (paths.unlearned, paths.full, paths.retain, paths.unlearned)
-        ]
+        audits = [recorded.audit(model) for model in (paths.unlearned, paths.full, paths.retain, paths.unlearned)]
     assert torch.equal(audits[0].s2_delta, audited("llama").s2_delta)
     assert torch.equal(audits[3].s2_delta, audits[0].s2_delta)
     assert (audits[1].uds, audits[2].uds) == (0.0, 1.0)

@@ -58,9 +58,7 @@ def test_checkpoints_whose_records_disagree_are_named(chat_trio):
     forget_warnings()
     full, retain = chat_trio("full", "raw"), chat_trio("retain", "raw")
     unlearned = chat_trio("unlearned", "chat")
-    with pytest.warns(
-        UdsLensWarning, match=r"^unlearned .* was trained with the chat template and is asked with raw"
-    ):
+    with pytest.warns(UdsLensWarning, match=r"^unlearned .* was trained with the chat template and is asked with raw"):
         ul.DepthAudit.run(full, retain, unlearned, EXAMPLES[:2], options=RUN)
 
 
@@ -68,24 +66,14 @@ def test_a_finished_audit_with_open_prompts_is_found_again(chat_trio, tmp_path, 
     from uds_lens._cli import main
 
     words = [
-        f"--{role}={chat_trio(name)}"
-        for role, name in (("full", "full"), ("retain", "retain"), ("model", "unlearned"))
+        f"--{role}={chat_trio(name)}" for role, name in (("full", "full"), ("retain", "retain"), ("model", "unlearned"))
     ]
     (tmp_path / "e.json").write_text(
         json.dumps(
-            [
-                {"question": e.question, "answer": e.answer, "entity": e.entity, "prefix": e.prefix}
-                for e in EXAMPLES[:2]
-            ]
+            [{"question": e.question, "answer": e.answer, "entity": e.entity, "prefix": e.prefix} for e in EXAMPLES[:2]]
         )
     )
-    words = [
-        "audit",
-        *words,
-        f"--examples={tmp_path / 'e.json'}",
-        f"--out={tmp_path / 'out'}",
-        "--device=cpu",
-    ]
+    words = ["audit", *words, f"--examples={tmp_path / 'e.json'}", f"--out={tmp_path / 'out'}", "--device=cpu"]
     with pytest.raises(SystemExit):
         main(words)
     assert ul.DepthAudit.load(tmp_path / "out").prompts == "chat template"

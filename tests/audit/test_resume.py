@@ -38,9 +38,7 @@ def test_a_copy_of_the_same_weights_is_the_same_model(asked: Question, sweep: Pa
 
 
 @pytest.mark.parametrize("changes", [{"tau": 0.1}, {"n_bootstrap": 100}])
-def test_settings_that_are_applied_afterwards_leave_the_baseline(
-    asked: Question, sweep: Path, changes: dict
-) -> None:
+def test_settings_that_are_applied_afterwards_leave_the_baseline(asked: Question, sweep: Path, changes: dict) -> None:
     other = replace(asked, config=ul.AuditConfig(**changes))
     assert found(other, sweep) == (True, False)
     kept = other.baseline_at(sweep / "out" / "baseline").config
@@ -78,9 +76,7 @@ def test_results_that_are_not_whole(asked: Question, sweep: Path, tmp_path: Path
     forget_warnings()
     with pytest.warns(UdsLensWarning, match="cannot be read, and is measured again: ") as told:
         assert found(asked, tmp_path) == (False, False)
-    assert [
-        name in str(each.message) for name, each in zip(("baseline", "unlearned"), told, strict=True)
-    ] == [
+    assert [name in str(each.message) for name, each in zip(("baseline", "unlearned"), told, strict=True)] == [
         True,
         True,
     ]

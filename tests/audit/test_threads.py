@@ -22,10 +22,7 @@ ROUNDS = 2
 
 def test_two_audits_in_two_threads(trio, audited):
     """One in half precision: transformers sets the default dtype of the whole process while it opens a model."""
-    alone = {
-        "llama": audited("llama"),
-        "qwen2": DepthAudit.run(*trio("qwen2"), EXAMPLES, config=HALF, options=AUTO),
-    }
+    alone = {"llama": audited("llama"), "qwen2": DepthAudit.run(*trio("qwen2"), EXAMPLES, config=HALF, options=AUTO)}
     configs = {"llama": None, "qwen2": HALF}
 
     def measured(family):
@@ -54,9 +51,7 @@ def test_an_open_model_is_for_one_audit_at_a_time(trio, audited):
     with open_model(trio("llama").full, device="cpu") as full:
         baseline = Baseline.measure(full, trio("llama").retain, EXAMPLES, options=AUTO)
         asks = (
-            lambda: DepthAudit.run(
-                full, trio("llama").retain, trio("llama").unlearned, EXAMPLES, options=AUTO
-            ),
+            lambda: DepthAudit.run(full, trio("llama").retain, trio("llama").unlearned, EXAMPLES, options=AUTO),
             lambda: evaluate(full, EXAMPLES, metrics=["prob"], run=AUTO),
             lambda: elicit(full, EXAMPLES, probes=["plain"], options=ElicitOptions(samples=0), run=AUTO),
         )
@@ -69,6 +64,4 @@ def test_an_open_model_is_for_one_audit_at_a_time(trio, audited):
         assert torch.equal(found.s2_delta, audited("llama").s2_delta)
         assert 0 <= evaluate(full, EXAMPLES, metrics=["prob"], run=AUTO)["prob"].value <= 1
     assert len(told) == len(asks)
-    assert all(
-        "is run by another thread: a HookedModel serves one thread at a time" in words for words in told
-    )
+    assert all("is run by another thread: a HookedModel serves one thread at a time" in words for words in told)

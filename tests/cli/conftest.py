@@ -44,19 +44,14 @@ def make_audit() -> Callable[[float], DepthAudit]:
 
     def make(uds: float) -> DepthAudit:
         s1 = torch.tensor([[1.0, 2.0]] * 3 + [[0.0, 0.0]], dtype=torch.float64)
-        like = {
-            name: torch.ones_like(s1) for name in ("s1_norm_ratio", "s1_cosine", "s2_norm_ratio", "s2_cosine")
-        }
+        like = {name: torch.ones_like(s1) for name in ("s1_norm_ratio", "s1_cosine", "s2_norm_ratio", "s2_cosine")}
         record = {"architecture": "LlamaForCausalLM", "dtype": "float32", "n_layers": 2, "d_model": 4}
         return DepthAudit(
             config=AuditConfig(),
             models={
-                role: ModelRecord(name=role, fingerprint=role, **record)
-                for role in ("full", "retain", "unlearned")
+                role: ModelRecord(name=role, fingerprint=role, **record) for role in ("full", "retain", "unlearned")
             },
-            examples=[
-                ForgetExample(id=str(i), question="Q", answer="A b", prefix="A", entity="b") for i in range(4)
-            ],
+            examples=[ForgetExample(id=str(i), question="Q", answer="A b", prefix="A", entity="b") for i in range(4)],
             skipped=[],
             provenance={},
             n_tokens=torch.ones(4, dtype=torch.long),

@@ -39,7 +39,5 @@ def test_what_fails_fails_before_anything_is_written(plain: Path, tmp_path: Path
     assert code == 1 and "--by contrast needs two models: --full and --retain" in err
     assert not (tmp_path / "a.json").exists()
     same = tmp_path / "same.json"
-    code, _, err = uds_lens(
-        "annotate", "--examples", plain, "--by", "answer", "--out", same, "--review", same
-    )
+    code, _, err = uds_lens("annotate", "--examples", plain, "--by", "answer", "--out", same, "--review", same)
     assert (code, same.exists()) == (1, False) and "name the same file" in err

@@ -91,17 +91,13 @@ def test_installed_program_answers() -> None:
 
 
 def test_python_runs_the_package() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "uds_lens", "--version"], capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([sys.executable, "-m", "uds_lens", "--version"], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, f"uds-lens {ul.__version__}\n", "")
 
 
 def test_installed_program_fails_in_one_line(tmp_path: Path) -> None:
     words = ("--full", "f", "--retain", "r", "--model", "u", "--examples", "missing.json", "--out", "o")
-    done = subprocess.run(
-        [PROGRAM, "audit", *words], capture_output=True, text=True, check=False, cwd=tmp_path
-    )
+    done = subprocess.run([PROGRAM, "audit", *words], capture_output=True, text=True, check=False, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (1, "")
     (line,) = done.stderr.splitlines()
     assert line.startswith("error: missing.json")

@@ -11,16 +11,7 @@ import uds_lens as ul
 
 WORLD = ul.toy.load()
 TRIO = ("--full", WORLD.full, "--retain", WORLD.retain, "--model", WORLD.unlearned["npo"])
-SEVERAL = (
-    "--full",
-    WORLD.full,
-    "--retain",
-    WORLD.retain,
-    "--model",
-    WORLD.retain,
-    "--model",
-    WORLD.full,
-)
+SEVERAL = ("--full", WORLD.full, "--retain", WORLD.retain, "--model", WORLD.retain, "--model", WORLD.full)
 
 
 @pytest.fixture
@@ -65,9 +56,7 @@ def test_one_model_is_saved_in_out(examples: Path, tmp_path: Path, uds_lens) -> 
     assert f"{saved.uds:.3f}" in printed
     assert str(out) in printed
     low, high = saved.sample_error.interval
-    assert f"{low:.3f} - {high:.3f}" in printed and "which answers another question" in " ".join(
-        printed.split()
-    )
+    assert f"{low:.3f} - {high:.3f}" in printed and "which answers another question" in " ".join(printed.split())
 
 
 def test_several_models_share_a_baseline(examples: Path, tmp_path: Path, uds_lens) -> None:
@@ -191,7 +180,7 @@ def test_later_models_are_looked_at_before_the_work(
     monkeypatch.setattr(ul.Baseline, "measure", lambda *_, **__: pytest.fail("stage 1 was measured"))
     place = shutil.copytree(WORLD.retain, tmp_path / "spoilt")
     code, _, err = uds_lens(
-        *("audit", *SEVERAL, "--model", spoil(place), "--examples", examples, "--out", tmp_path / "o"),
+        *("audit", *SEVERAL, "--model", spoil(place), "--examples", examples, "--out", tmp_path / "o")
     )
     assert code == 1
     assert words in err
@@ -237,10 +226,7 @@ def test_the_first_rows_of_sorted_data_get_no_reading(examples: Path, tmp_path: 
     assert code == 0
     printed = " ".join(out.split())
     assert "withheld (!!)" in printed
-    assert (
-        "!! FATAL npo: Only the first 8 of 48 examples were measured. The data are sorted by subject"
-        in printed
-    )
+    assert "!! FATAL npo: Only the first 8 of 48 examples were measured. The data are sorted by subject" in printed
 
 
 def test_a_foreign_table_is_refused_before_anything_is_measured(

@@ -36,11 +36,7 @@ class Touch:
 
 def code_in_config(folder: Path, mark: Path) -> None:
     """An architecture that only the checkpoint's own file knows."""
-    names = {
-        "AutoConfig": "evil.C",
-        "AutoModelForCausalLM": "evil.M",
-        "AutoModelForSequenceClassification": "evil.M",
-    }
+    names = {"AutoConfig": "evil.C", "AutoModelForCausalLM": "evil.M", "AutoModelForSequenceClassification": "evil.M"}
     config = json.loads((folder / "config.json").read_text())
     config.update(model_type="evil", auto_map=names)
     (folder / "config.json").write_text(json.dumps(config))

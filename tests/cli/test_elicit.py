@@ -10,9 +10,7 @@ from tiny_models import EXAMPLES
 @pytest.fixture
 def examples(tmp_path):
     file = tmp_path / "forget.json"
-    rows = [
-        {"question": e.question, "answer": e.answer, "entity": e.entity, "subject": "x"} for e in EXAMPLES
-    ]
+    rows = [{"question": e.question, "answer": e.answer, "entity": e.entity, "subject": "x"} for e in EXAMPLES]
     file.write_text(json.dumps(rows))
     return file
 
@@ -50,17 +48,7 @@ def test_shots_from_retained_facts(trio, examples, tmp_path, uds_lens):
 
     facts = tmp_path / "retain.json"
     facts.write_text(json.dumps([{"question": "Who sang it?", "answer": "Ilse sang it."}]))
-    words = [
-        "elicit",
-        "--model",
-        trio("llama").unlearned,
-        "--examples",
-        examples,
-        "--limit",
-        2,
-        "--samples",
-        0,
-    ]
+    words = ["elicit", "--model", trio("llama").unlearned, "--examples", examples, "--limit", 2, "--samples", 0]
     words += ["--max-new-tokens", 2, "--device", "cpu", "--probe", "icl(source=retain)", "--probe", "plain"]
     without = uds_lens(*words, "--out", tmp_path / "without")
     assert "no retained facts were given (ElicitData.retain; --retain-data)" in " ".join(without.out.split())
@@ -105,10 +93,7 @@ def test_what_could_not_be_asked_is_said_once(trio, tmp_path, uds_lens):
         ((), "--model, --examples, --out missing"),
         (("--model", "m", "--examples", "{data}", "--out", "{foreign}"), "choose another"),
         (("--model", "m", "--examples", "missing.json", "--out", "{new}"), "missing.json"),
-        (
-            ("--model", "m", "--examples", "{data}", "--out", "{new}", "--probe", "hypnosis"),
-            "no probe 'hypnosis'",
-        ),
+        (("--model", "m", "--examples", "{data}", "--out", "{new}", "--probe", "hypnosis"), "no probe 'hypnosis'"),
     ],
 )
 def test_refusals_are_one_line(uds_lens, examples, tmp_path, words, said):
@@ -124,18 +109,7 @@ def test_refusals_are_one_line(uds_lens, examples, tmp_path, words, said):
 def test_the_result_of_another_model_is_kept_unless_it_is_to_be_replaced(trio, examples, tmp_path, uds_lens):
     """Refused before a model is loaded: there is none at `ckpt/other`."""
     paths, out = trio("llama"), tmp_path / "result"
-    settings = (
-        "--examples",
-        examples,
-        "--probe",
-        "plain",
-        "--samples",
-        0,
-        "--max-new-tokens",
-        2,
-        "--limit",
-        2,
-    )
+    settings = ("--examples", examples, "--probe", "plain", "--samples", 0, "--max-new-tokens", 2, "--limit", 2)
     words = (*settings, "--device", "cpu", "--out", out)
     assert uds_lens("elicit", "--model", paths.unlearned, *words).code == 0
     before = (out / "manifest.json").read_bytes()

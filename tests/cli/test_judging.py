@@ -32,20 +32,14 @@ def written(path: Path, frame: pd.DataFrame) -> Path:
 
 
 def test_meta_judges_the_pools(models: Path, study, uds_lens, tmp_path) -> None:
-    code, out, err = uds_lens(
-        "meta", models, "--metric", "uds", "--metric", "es", "--json", "--out", tmp_path / "t"
-    )
+    code, out, err = uds_lens("meta", models, "--metric", "uds", "--metric", "es", "--json", "--out", tmp_path / "t")
     assert (code, err) == (0, "")
     told = json.loads(out)
     expected = meta.faithfulness(study.pools, metrics=["uds", "es"])
     assert [row["auc"] for row in told["faithful"]] == pytest.approx(expected["auc"].tolist())
     assert told["pairs"][0]["difference"] == pytest.approx(expected["auc"].iloc[0] - expected["auc"].iloc[1])
     assert told["robust"] is None
-    assert sorted(file.name for file in (tmp_path / "t").iterdir()) == [
-        "cuts.csv",
-        "faithful.csv",
-        "pairs.csv",
-    ]
+    assert sorted(file.name for file in (tmp_path / "t").iterdir()) == ["cuts.csv", "faithful.csv", "pairs.csv"]
     printed = uds_lens("meta", models, "--metric", "uds").out
     assert f"{expected['auc'].iloc[0]:.3f}" in printed
     assert "Its intervals hold for these variants only" in " ".join(printed.split())
@@ -57,15 +51,8 @@ def test_meta_judges_robustness(study, uds_lens, tmp_path) -> None:
     retain = pd.DataFrame({"model": ["r"], "uds": [1.0], "es": [0.1]})
     again = pd.DataFrame({"model": list("abc"), "uds": [0.8, 0.7, 0.9], "es": [0.2, 0.3, 0.25]})
     both = pd.concat([study.models[[*names, "utility_rel"]], study.pools[[*names[1:], "model", "knows"]]])
-    files = {
-        "quantised": after,
-        "relearned": after,
-        "retain-before": retain,
-        "retain-relearned": again,
-    }
-    words = [
-        w for name, frame in files.items() for w in (f"--{name}", written(tmp_path / f"{name}.csv", frame))
-    ]
+    files = {"quantised": after, "relearned": after, "retain-before": retain, "retain-relearned": again}
+    words = [w for name, frame in files.items() for w in (f"--{name}", written(tmp_path / f"{name}.csv", frame))]
     table = written(tmp_path / "both.csv", both)
     told = json.loads(uds_lens("meta", table, *words, "--json").out)
     cuts = meta.thresholds(study.pools, metrics=["uds", "es"])
@@ -78,15 +65,9 @@ def test_meta_judges_robustness(study, uds_lens, tmp_path) -> None:
         thresholds=cuts,
     )
     expected = meta.robustness_by_filter(tables, metrics=["uds", "es"])
-    assert [row["q"] for row in told["robust"]] == pytest.approx(
-        [None if math.isnan(q) else q for q in expected["q"]]
-    )
+    assert [row["q"] for row in told["robust"]] == pytest.approx([None if math.isnan(q) else q for q in expected["q"]])
     printed = uds_lens("meta", table, *words)
-    assert (
-        printed.code == 0
-        and "Rob, all" in printed.out
-        and "utility and threshold" in " ".join(printed.out.split())
-    )
+    assert printed.code == 0 and "Rob, all" in printed.out and "utility and threshold" in " ".join(printed.out.split())
     ties = [row for row in told["ties"] if not row["chosen"] and row["filter"] == "utility+threshold"]
     said = " ".join(printed.out.split())
     assert said.count("with the equally good cut at") == len(ties)
@@ -102,30 +83,13 @@ def test_meta_judges_robustness(study, uds_lens, tmp_path) -> None:
         (lambda f: f, ["--metric", "nowhere"], "lacks the metric 'nowhere'"),
         (lambda f: f[f["knows"].astype(bool)], [], "both pools need models"),
         (lambda f: f.groupby("knows").head(2), [], "both pools need models, 5 in all"),
-        (
-            lambda f: f.assign(mine=0.5),
-            ["--metric", "mine"],
-            "with --direction mine=knowledge or mine=erasure",
-        ),
+        (lambda f: f.assign(mine=0.5), ["--metric", "mine"], "with --direction mine=knowledge or mine=erasure"),
         (lambda f: f[["model", "knows"]], [], "no direction is known for any column"),
-        (
-            lambda f: f,
-            ["--direction", "uds=up"],
-            "--direction must be NAME=knowledge or NAME=erasure; got 'uds=up'",
-        ),
+        (lambda f: f, ["--direction", "uds=up"], "--direction must be NAME=knowledge or NAME=erasure; got 'uds=up'"),
         (lambda f: f.drop(columns="knows"), [], "lacks the column 'knows'"),
         (lambda f: f.assign(uds="high"), [], "must hold numbers"),
     ],
-    ids=[
-        "no column",
-        "one class",
-        "four models",
-        "no direction",
-        "no metric",
-        "wrong way",
-        "no pools",
-        "words",
-    ],
+    ids=["no column", "one class", "four models", "no direction", "no metric", "wrong way", "no pools", "words"],
 )
 def test_meta_says_what_is_wrong(change, words, message, study, uds_lens, tmp_path) -> None:
     code, out, err = uds_lens("meta", written(tmp_path / "m.csv", change(study.pools)), *words)
@@ -138,9 +102,7 @@ def test_meta_tells_empty_and_constant_metrics_and_goes_on(study, uds_lens, tmp_
     code, out, _ = uds_lens("meta", written(tmp_path / "m.csv", frame))
     told = " ".join(out.split())
     assert code == 0
-    assert (
-        "! em: no model of P has a value" in told and "! es: constant: all models have the same value" in told
-    )
+    assert "! em: no model of P has a value" in told and "! es: constant: all models have the same value" in told
 
 
 def test_meta_takes_other_metrics_with_their_direction(study, uds_lens, tmp_path) -> None:
@@ -209,10 +171,7 @@ def test_rank_puts_audits_beside_open_unlearnings_runs(make_audit, uds_lens, tmp
         "model_utility": 0.5,
         "forget_truth_ratio": 0.6,
     }
-    runs = {
-        f"tofu_Llama-3.2-1B-Instruct_forget10_{method}_lr1e-05_alpha1_epoch5": method
-        for method in ("NPO", "RMU")
-    }
+    runs = {f"tofu_Llama-3.2-1B-Instruct_forget10_{method}_lr1e-05_alpha1_epoch5": method for method in ("NPO", "RMU")}
     shifts = dict(zip([*runs, "odd", "retain90", "full"], (0.0, 0.05, 0.05, 0.1, 0.3), strict=True))
     for name, shift in shifts.items():
         folder = tmp_path / ("references" if name in ("retain90", "full") else "runs") / name
@@ -225,14 +184,7 @@ def test_rank_puts_audits_beside_open_unlearnings_runs(make_audit, uds_lens, tmp
         )
         audit.save(tmp_path / "audits" / name)
     references = tmp_path / "references"
-    words = (
-        "--retain",
-        references / "retain90",
-        "--full",
-        references / "full",
-        "--audits",
-        tmp_path / "audits",
-    )
+    words = ("--retain", references / "retain90", "--full", references / "full", "--audits", tmp_path / "audits")
     parts = ("--memorization", "es", "--utility", "model_utility", "--resamples", 0)
     code, out, err = uds_lens("rank", tmp_path / "runs", *words, *parts, "--json")
     assert (code, err) == (0, "note: without a method, and left out: odd\n")
@@ -255,9 +207,7 @@ def test_rank_takes_a_folder_of_open_unlearning_as_it_is(uds_lens, tmp_path) -> 
     assert first["setup"] == f"{BASES[1]}, forget05" and len(first["methods"]) == 2
     assert first["p_first"]["examples"].keys() == {"npo", "rmu"}
     code, out, _ = uds_lens("rank", place, *references, *parts, "--out", tmp_path / "r.csv")
-    assert code == 0 and all(
-        f"\n{base}, {split}\n" in out for base in BASES for split in ("forget05", "forget10")
-    )
+    assert code == 0 and all(f"\n{base}, {split}\n" in out for base in BASES for split in ("forget05", "forget10"))
     assert pd.read_csv(tmp_path / "r.csv").groupby(["base", "split"]).size().tolist() == [2] * 4
     assert uds_lens("rank", place, *references, *parts, "--out", tmp_path / "r.csv").code == 0
     one = json.loads(
@@ -267,35 +217,25 @@ def test_rank_takes_a_folder_of_open_unlearning_as_it_is(uds_lens, tmp_path) -> 
 
     # without --retain and --full their runs are rows without a method, and their examples no hindrance
     bare = (*parts[:2], "--membership", "mia_min_k", "--depth", "rouge", "--direction", "mia_min_k=knowledge")
-    code, out, err = uds_lens(
-        "rank", place, *bare, "--split", "forget10", "--base", BASES[0], "--resamples", 50
-    )
+    code, out, err = uds_lens("rank", place, *bare, "--split", "forget10", "--base", BASES[0], "--resamples", 50)
     assert code == 1 and "utility_rel" in err
     words = (*references[2:], *bare, "--split", "forget10", "--base", BASES[0], "--resamples", 50, "--json")
     code, out, err = uds_lens("rank", place, *words)
     assert code == 0 and f"left out: eval/tofu_{BASES[0]}_retain90" in err
     assert json.loads(out)["p_first"]["examples"].keys() == {"npo", "rmu"}
     csv = written(
-        tmp_path / "m.csv",
-        meta.read_open_unlearning(place, utility="model_utility").frame.assign(utility_rel=0.9),
+        tmp_path / "m.csv", meta.read_open_unlearning(place, utility="model_utility").frame.assign(utility_rel=0.9)
     )
     code, out, err = uds_lens("rank", csv, *bare, "--resamples", 50)
     assert code == 0 and err.startswith("note: without a method") and f"{BASES[0]}, forget10" in out
     code, _, err = uds_lens("dashboard", csv, "--out", tmp_path / "d.html")
     assert code == 1 and "4 base models and splits" in err and "--base and --split" in err
-    assert (
-        uds_lens(
-            "dashboard", csv, "--base", BASES[0], "--split", "forget10", "--out", tmp_path / "d.html"
-        ).code
-        == 0
-    )
+    assert uds_lens("dashboard", csv, "--base", BASES[0], "--split", "forget10", "--out", tmp_path / "d.html").code == 0
 
 
 def test_dashboard_writes_one_page(models: Path, uds_lens, tmp_path) -> None:
     page = tmp_path / "d.html"
-    code, out, err = uds_lens(
-        "dashboard", models, "--out", page, "--title", "Mine & more", "--min-utility", 0.8
-    )
+    code, out, err = uds_lens("dashboard", models, "--out", page, "--title", "Mine & more", "--min-utility", 0.8)
     assert (code, out, err) == (0, f"100 models in {page}: open it in a browser.\n", "")
     text = page.read_text(encoding="utf-8")
     assert "<h1>Mine &amp; more</h1>" in text and '"minUtility":0.8' in text and '"pools uds"' in text
@@ -361,25 +301,13 @@ def test_rank_reads_our_own_metrics(uds_lens, tmp_path) -> None:
         results(name, es=0.2, s_mia_min_k=0.8, uds=uds, utility_rel=0.9).save(
             tmp_path / "runs" / f"{Path(name).name}.json"
         )
-    words = [
-        "rank",
-        tmp_path / "runs",
-        "--memorization",
-        "es",
-        "--membership",
-        "s_mia_min_k",
-        "--resamples",
-        0,
-    ]
+    words = ["rank", tmp_path / "runs", "--memorization", "es", "--membership", "s_mia_min_k", "--resamples", 0]
     code, _, err = uds_lens(*words)
     assert code == 1 and "no model has a method; there are one, three, two" in " ".join(err.split())
     (tmp_path / "methods.csv").write_text("model,method\none,npo\ntwo,rmu\n")
     code, out, err = uds_lens(*words, "--methods", tmp_path / "methods.csv", "--json")
     assert (code, err) == (0, "note: without a method, and left out: three\n")
-    assert [(row["method"], row["depth"]) for row in json.loads(out)["methods"]] == [
-        ("npo", 0.9),
-        ("rmu", 0.6),
-    ]
+    assert [(row["method"], row["depth"]) for row in json.loads(out)["methods"]] == [("npo", 0.9), ("rmu", 0.6)]
 
 
 @pytest.mark.parametrize(
@@ -412,14 +340,7 @@ def test_rank_of_bare_open_unlearning_runs_names_every_option(uds_lens, tmp_path
     runs = open_unlearning_runs(tmp_path / "runs", mia_min_k=0.5)
     code, out, err = uds_lens("rank", runs)
     assert (code, out, err.count("\n")) == (1, "", 1) and len(err) < 500
-    for option in (
-        "--audits DIR",
-        "--retain RUN",
-        "--full RUN",
-        "--memorization",
-        "--membership",
-        "--utility",
-    ):
+    for option in ("--audits DIR", "--retain RUN", "--full RUN", "--memorization", "--membership", "--utility"):
         assert option in err
     assert "Open-Unlearning does not measure it by default" in err and "needs the run of retain)" in err
     assert "lacks 'uds'" in err and "'em'" in err and "retain=" not in err
@@ -458,9 +379,7 @@ def test_rank_shows_the_probability_that_can_vary(uds_lens, tmp_path, monkeypatc
     told = json.loads(uds_lens(*words, "--json").out)
     assert told["p_first"]["configurations"] == {"npo": None, "rmu": None}
     shares = told["p_first"]["examples"]
-    assert 0.3 < shares["rmu"] < 0.95 and any(
-        "P(first) over them is undefined" in note for note in told["notes"]
-    )
+    assert 0.3 < shares["rmu"] < 0.95 and any("P(first) over them is undefined" in note for note in told["notes"])
     out = " ".join(uds_lens(*words).out.split())
     assert f"{shares['rmu']:.2f} two" in out and "resampling the examples" in out
     assert "! every method has one eligible configuration" in out
@@ -482,10 +401,7 @@ def test_dashboard_says_on_the_terminal_what_it_lacks(study, uds_lens, tmp_path)
     pools = study.pools.groupby("knows").head(3).assign(es=0.5, em=math.nan)
     both = pd.concat([models, pools])
     cases = {
-        "all": (
-            both,
-            ["no model has a value of em (empty in the file)", "! em: no model of P", "! es: constant"],
-        ),
+        "all": (both, ["no model has a value of em (empty in the file)", "! em: no model of P", "! es: constant"]),
         "few": (both, ["F is from 3 models that know and 3 that do not"]),
         "constant": (study.models.assign(es=0.5), ["! es is 0.5 for all 39 models"]),
         "three": (study.models.iloc[1:4], ["! only 3 models have a score"]),
@@ -503,11 +419,7 @@ def test_dashboard_says_on_the_terminal_what_it_lacks(study, uds_lens, tmp_path)
 
 def test_meta_without_any_value_is_an_error(models: Path, study, uds_lens, tmp_path) -> None:
     table = written(tmp_path / "empty.csv", study.pools.assign(es=math.nan))
-    for words in (
-        ("--metric", "es"),
-        ("--metric", "es", "--json"),
-        ("--metric", "es", "--out", tmp_path / "t"),
-    ):
+    for words in (("--metric", "es"), ("--metric", "es", "--json"), ("--metric", "es", "--out", tmp_path / "t")):
         code, out, err = uds_lens("meta", table, *words)
         assert (code, out, err.count("\n")) == (1, "", 1)
         assert "none of the 60 models of the pools has a value of 'es' (empty in the file)" in err

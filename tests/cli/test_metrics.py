@@ -12,9 +12,7 @@ import uds_lens as ul
 
 @pytest.fixture
 def examples(tmp_path):
-    rows = [
-        {"question": e.question, "answer": e.answer, "entity": e.entity, "prefix": e.prefix} for e in EXAMPLES
-    ]
+    rows = [{"question": e.question, "answer": e.answer, "entity": e.entity, "prefix": e.prefix} for e in EXAMPLES]
     file = tmp_path / "forget.jsonl"
     file.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
     return file
@@ -102,9 +100,7 @@ def test_a_metric_of_ones_own_file(trio, examples, tmp_path, uds_lens):
     file.write_text(OWN, encoding="utf-8")
     try:
         assert "from_a_file" in uds_lens("metrics", "--import", file, "--help").out
-        assert "from_a_file 0 = never known, 1 = forget" in " ".join(
-            uds_lens("metrics", "--list").out.split()
-        )
+        assert "from_a_file 0 = never known, 1 = forget" in " ".join(uds_lens("metrics", "--list").out.split())
         words = ("--model", trio("llama").full, "--examples", examples, "--out", out, "--device", "cpu")
         code, printed, _ = uds_lens("metrics", "--import", file, *words, "--metric", "from_a_file")
         assert code == 0
@@ -117,17 +113,7 @@ def test_a_metric_of_ones_own_file(trio, examples, tmp_path, uds_lens):
 
 def words(models, examples, out) -> tuple:
     return (
-        *(
-            "metrics",
-            "--model",
-            models.unlearned,
-            "--model",
-            models.full,
-            "--name",
-            "npo",
-            "--name",
-            "before",
-        ),
+        *("metrics", "--model", models.unlearned, "--model", models.full, "--name", "npo", "--name", "before"),
         *("--examples", examples, "--out", out, "--device", "cpu", "--metric", "em", "--metric", "mia_min_k"),
     )
 
@@ -143,9 +129,7 @@ def test_several_models_in_one_table(trio, examples, tmp_path, uds_lens):
     label = ul.metrics.METRICS["em"].label
     (row,) = [" ".join(line.split()) for line in printed.splitlines() if line.startswith(f"{label} ")]
     told = [found["em"] for found in saved.values()]
-    assert row.endswith(
-        " ".join(f"{em.value:.3f} [{em.interval.low:.2f}, {em.interval.high:.2f}]" for em in told)
-    )
+    assert row.endswith(" ".join(f"{em.value:.3f} [{em.interval.low:.2f}, {em.interval.high:.2f}]" for em in told))
     assert "! all: Only" in printed and f"behind {label}" in " ".join(printed.split())
     assert [line for line in uds_lens.doing if "saved, " in line] == [
         "npo: 2 metrics; saved, 1 of 2",
@@ -174,17 +158,7 @@ def test_earlier_metrics_are_not_lost(trio, examples, tmp_path, uds_lens):
 
 def test_the_table_keeps_models_of_earlier_runs(trio, examples, tmp_path, uds_lens):
     paths, out = trio("llama"), tmp_path / "runs"
-    both = (
-        "metrics",
-        "--model",
-        paths.unlearned,
-        "--model",
-        paths.full,
-        "--examples",
-        examples,
-        "--out",
-        out,
-    )
+    both = ("metrics", "--model", paths.unlearned, "--model", paths.full, "--examples", examples, "--out", out)
     assert uds_lens(*both, "--device", "cpu", "--metric", "em").code == 0
     code, _, err = uds_lens(*both, "--device", "cpu", "--metric", "em", "--name", "a", "--name", "b")
     assert (code, err) == (0, "")
@@ -207,9 +181,7 @@ def test_one_model_has_its_name_and_intervals(trio, examples, tmp_path, uds_lens
 def test_data_are_not_overwritten(trio, examples, uds_lens, monkeypatch):
     monkeypatch.setattr(ul.metrics, "evaluate", lambda *_, **__: pytest.fail("measured"))
     before = examples.read_bytes()
-    code, _, err = uds_lens(
-        "metrics", "--model", trio("llama").full, "--examples", examples, "--out", examples
-    )
+    code, _, err = uds_lens("metrics", "--model", trio("llama").full, "--examples", examples, "--out", examples)
     assert code == 1 and "was not written by uds_lens" in err
     assert examples.read_bytes() == before
 

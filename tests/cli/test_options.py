@@ -54,11 +54,7 @@ def test_a_record_is_spread_and_put_together_again() -> None:
         got.append((first, settings, chat, last))
 
     call(command, "a")
-    call(
-        command,
-        "a",
-        *["--left", "2", "--names", "x", "--names", "y", "--no-wide", "--last", "--system-prompt", "S"],
-    )
+    call(command, "a", *["--left", "2", "--names", "x", "--names", "y", "--no-wide", "--last", "--system-prompt", "S"])
     call(command, "a", *["--chat-style", "open_unlearning", "--system-prompt", "S"])
     changed = Settings(left=2, names=("x", "y"), wide=False)
     assert got == [

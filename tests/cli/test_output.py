@@ -13,20 +13,7 @@ def test_table_holds_the_numbers(make_audit, capsys: pytest.CaptureFixture[str])
     print_audits({"npo": make_audit(0.2), "rmu": make_audit(0.7)})
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["model", "UDS", "95%", "interval", "N", "NaN", "layers", "reading"]
-    assert lines[2].split() == [
-        "npo",
-        "0.200",
-        "0.079",
-        "-",
-        "0.682",
-        "3",
-        "1",
-        "1.5",
-        "of",
-        "2",
-        "mostly",
-        "intact",
-    ]
+    assert lines[2].split() == ["npo", "0.200", "0.079", "-", "0.682", "3", "1", "1.5", "of", "2", "mostly", "intact"]
     assert lines[3].split()[:2] == ["rmu", "0.700"]
 
 
@@ -68,15 +55,9 @@ def test_long_names_lose_their_middle(make_audit, capsys: pytest.CaptureFixture[
 
 def test_names_that_share_their_ends_stay_apart(make_audit, capsys: pytest.CaptureFixture[str]) -> None:
     name = "unlearn_tofu_Llama-3.2-1B-Instruct_forget10_{}_lr2e-05_alpha5_epoch5".format
-    print_audits(
-        {name(method): make_audit(0.2) for method in ("NPO", "UNDIAL", "UNDO")} | {"half": make_audit(0.7)}
-    )
+    print_audits({name(method): make_audit(0.2) for method in ("NPO", "UNDIAL", "UNDO")} | {"half": make_audit(0.7)})
     firsts = [line.split()[0] for line in capsys.readouterr().out.splitlines()[2:6]]
-    assert (
-        firsts[0].startswith("...NPO_")
-        and firsts[1].startswith("...UNDIAL_")
-        and firsts[2].startswith("...UNDO_")
-    )
+    assert firsts[0].startswith("...NPO_") and firsts[1].startswith("...UNDIAL_") and firsts[2].startswith("...UNDO_")
     assert firsts[3] == "half"
 
 
@@ -96,9 +77,7 @@ def test_80_columns_without_colour(make_audit, capsys: pytest.CaptureFixture[str
     assert "b[red]" in out
 
 
-def test_warnings_come_once_with_the_names_they_are_about(
-    make_audit, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_warnings_come_once_with_the_names_they_are_about(make_audit, capsys: pytest.CaptureFixture[str]) -> None:
     print_audits({"npo": make_audit(0.2), "rmu": make_audit(0.7)})
     text = " ".join(capsys.readouterr().out.split())
     assert text.count("Only 3 examples are measurable") == 1

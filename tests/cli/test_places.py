@@ -28,13 +28,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_home_is_home_everywhere(home: Path, uds_lens) -> None:
-    where = (
-        "--full=~/full",
-        "--retain=~/retain",
-        "--examples=~/forget.json",
-        "--device=cpu",
-        "--engine=wavefront",
-    )
+    where = ("--full=~/full", "--retain=~/retain", "--examples=~/forget.json", "--device=cpu", "--engine=wavefront")
     assert uds_lens("audit", *where, "--model=~/retain", "--out=~/audit").code == 0
     assert ul.DepthAudit.load(home / "audit").uds == 1.0
     assert uds_lens("report", "~/audit", "--out=~/page.html").code == 0
@@ -124,9 +118,7 @@ TAKEN = {
 
 
 @pytest.mark.parametrize("command", TAKEN)
-def test_what_stands_there_is_seen_before_any_weight_is_read(
-    command: str, home: Path, uds_lens, monkeypatch
-) -> None:
+def test_what_stands_there_is_seen_before_any_weight_is_read(command: str, home: Path, uds_lens, monkeypatch) -> None:
     for place in ("models._opening.load_weights", "unlearning._job.load_weights"):
         monkeypatch.setattr(f"uds_lens.{place}", lambda *_, **__: pytest.fail("weights were read"))
     monkeypatch.setattr("uds_lens.unlearning._quantise._load_in_4_bits", lambda *_, **__: pytest.fail("read"))

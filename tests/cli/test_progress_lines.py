@@ -13,10 +13,7 @@ from uds_lens._cli import terminal as progress_lines
 
 FIRST = {
     "annotate": ("--examples=x --by=answer --out=o", "finding the entities in x by answer ..."),
-    "audit": (
-        "--full=f --retain=r --model=u --examples=x --out=o",
-        "auditing 1 model; opening full: f ...",
-    ),
+    "audit": ("--full=f --retain=r --model=u --examples=x --out=o", "auditing 1 model; opening full: f ..."),
     "dashboard": ("published", "reading published ..."),
     "demo": ("", "auditing the models of the toy world ..."),
     "doctor": ("", "checking this installation ..."),
@@ -52,25 +49,8 @@ def test_a_line_per_step_and_per_model(sweep: Path, tmp_path: Path, uds_lens) ->
     logging.getLogger().addHandler(noisy := logging.StreamHandler(sys.stderr))
     try:
         code, _, err = uds_lens(
-            *(
-                "audit",
-                "--full",
-                sweep / "full",
-                "--retain",
-                sweep / "retain",
-                "--examples",
-                sweep / "forget.json",
-            ),
-            *(
-                "--model",
-                sweep / "unlearned",
-                "--model",
-                sweep / "full",
-                "--name",
-                "one",
-                "--name",
-                "two",
-            ),
+            *("audit", "--full", sweep / "full", "--retain", sweep / "retain", "--examples", sweep / "forget.json"),
+            *("--model", sweep / "unlearned", "--model", sweep / "full", "--name", "one", "--name", "two"),
             *("--out", tmp_path / "out", "--device", "cpu", "--engine", "wavefront"),
         )
     finally:

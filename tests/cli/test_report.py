@@ -21,9 +21,7 @@ def saved(tmp_path: Path, make_audit) -> Path:
 
 def test_named_audits_go_on_one_page(saved: Path, uds_lens) -> None:
     out = saved / "page.html"
-    code, printed, err = uds_lens(
-        "report", saved / "npo", saved / "rmu", "--out", out, "--title", "Two & more"
-    )
+    code, printed, err = uds_lens("report", saved / "npo", saved / "rmu", "--out", out, "--title", "Two & more")
     assert (code, err) == (0, "")
     assert printed == f"2 audits in {out}: open it in a browser.\n"
     page = out.read_text(encoding="utf-8")
@@ -70,9 +68,7 @@ def test_logit_lens_results_are_drawn_beside_uds(tmp_path: Path, uds_lens) -> No
     npo = world.unlearned["npo"]
     ul.DepthAudit.run(world.full, world.retain, npo, world.examples[:3], options=run).save(tmp_path / "npo")
     data = ul.metrics.MetricData(forget=world.examples[:3])
-    found = ul.metrics.evaluate(
-        npo, data, metrics=["logit_lens"], retain=world.retain, full=world.full, run=run
-    )
+    found = ul.metrics.evaluate(npo, data, metrics=["logit_lens"], retain=world.retain, full=world.full, run=run)
     found.save(tmp_path / "npo.json")
     out = tmp_path / "page.html"
     code, _, err = uds_lens("report", tmp_path / "npo", "--logit-lens", tmp_path / "npo.json", "--out", out)
@@ -88,13 +84,8 @@ def test_logit_lens_results_of_another_model_are_refused(saved: Path, uds_lens) 
     world = ul.toy.load()
     run = ul.RunOptions(device="cpu", progress=False)
     data = ul.metrics.MetricData(forget=world.examples[:1])
-    for metric, words in (
-        ("logit_lens", "belong to none of the audits"),
-        ("em", "hold no Logit Lens values"),
-    ):
-        found = ul.metrics.evaluate(
-            world.retain, data, metrics=[metric], retain=world.retain, full=world.full, run=run
-        )
+    for metric, words in (("logit_lens", "belong to none of the audits"), ("em", "hold no Logit Lens values")):
+        found = ul.metrics.evaluate(world.retain, data, metrics=[metric], retain=world.retain, full=world.full, run=run)
         found.save(saved / "metrics.json")
         code, _, err = uds_lens(
             "report", saved / "npo", "--logit-lens", saved / "metrics.json", "--out", saved / "page.html"
@@ -123,15 +114,7 @@ def test_metrics_references_and_short_paths(saved: Path, uds_lens) -> None:
         one="perfect",
     )
     (saved / "metrics").mkdir()
-    options = (
-        "--metrics",
-        saved / "metrics",
-        "--reference",
-        "rmu",
-        "--short-paths",
-        "--out",
-        saved / "page.html",
-    )
+    options = ("--metrics", saved / "metrics", "--reference", "rmu", "--short-paths", "--out", saved / "page.html")
     code, _, err = uds_lens("report", saved / "npo", saved / "rmu", *options)
     assert code == 1 and "no metrics in" in err
     found = m.MetricResults(

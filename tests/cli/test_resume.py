@@ -43,9 +43,7 @@ def test_a_sweep_goes_on_where_it_was_stopped(sweep: Path, tmp_path: Path, measu
     code, printed, _ = uds_lens(*both, "--json")
     assert code == 0
     assert measured == ["full"]
-    assert "Already measured, with the same weights, examples and settings: unlearned. --redo" in str(
-        uds_lens.doing
-    )
+    assert "Already measured, with the same weights, examples and settings: unlearned. --redo" in str(uds_lens.doing)
     assert [audit["name"] for audit in json.loads(printed)["audits"]] == ["unlearned", "full"]
     assert (out / "unlearned" / "manifest.json").read_bytes() == before
 
@@ -81,9 +79,7 @@ def test_the_audit_of_another_question_stays(sweep: Path, tmp_path: Path, measur
     assert measured == [] and (out / "manifest.json").read_bytes() == before
 
 
-def test_full_can_be_kept_open(
-    sweep: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uds_lens
-) -> None:
+def test_full_can_be_kept_open(sweep: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uds_lens) -> None:
     kept = []
     made = stages.Target.__init__
 

@@ -39,9 +39,7 @@ def test_without_a_network_nothing_is_asked_twice(unreachable: list[tuple[str, i
     assert not is_offline_mode() and not datasets.config.HF_HUB_OFFLINE
 
 
-def test_a_proxy_is_what_has_to_answer(
-    unreachable: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_proxy_is_what_has_to_answer(unreachable: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("https_proxy", "http://proxy.example:3128")
     assert not is_reachable()
     assert unreachable == [("proxy.example", 3128)]

@@ -32,12 +32,8 @@ def adapter(tmp_path):
 def test_an_adapter_is_merged(adapter) -> None:
     plain, model = build_model("llama"), merged(build_model("llama"), str(adapter))
     assert type(model) is type(plain)
-    assert not torch.equal(
-        model.model.layers[0].self_attn.q_proj.weight, plain.model.layers[0].self_attn.q_proj.weight
-    )
-    assert torch.equal(
-        model.model.layers[0].self_attn.k_proj.weight, plain.model.layers[0].self_attn.k_proj.weight
-    )
+    assert not torch.equal(model.model.layers[0].self_attn.q_proj.weight, plain.model.layers[0].self_attn.q_proj.weight)
+    assert torch.equal(model.model.layers[0].self_attn.k_proj.weight, plain.model.layers[0].self_attn.k_proj.weight)
 
 
 def test_an_adapter_that_does_not_fit_is_an_error(adapter) -> None:
@@ -66,9 +62,7 @@ def wrapped():
 def test_adapters_are_switched_off_and_wrappers_taken_away(wrapped) -> None:
     model, found = wrapped
     ids = torch.tensor([[3, 4]])
-    assert has_adapters(found), (
-        "PeftModel.disable_adapter is gone: it tells a wrapped model, and switches adapters off"
-    )
+    assert has_adapters(found), "PeftModel.disable_adapter is gone: it tells a wrapped model, and switches adapters off"
     assert not has_adapters(torch.nn.Linear(1, 1))
     with torch.no_grad():
         on = found(ids).logits

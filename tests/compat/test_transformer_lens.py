@@ -58,17 +58,13 @@ def test_wrapping_marks_the_names_of_weights(bridge) -> None:
 def test_hooks_of_transformerlens_are_told_from_those_of_its_users(bridge) -> None:
     bridge(torch.tensor([[1, 8, 30]]))
     hooks = [hook for module in bridge.modules() for hook in forward_hooks_of(module)]
-    strangers = [
-        hook for hook in hooks if not is_own_hook(hook) and not hook.__module__.startswith("transformers.")
-    ]
-    assert not strangers, (
-        f"TransformerLens installs hooks of another kind: {strangers}; audits take them for a user's"
-    )
+    strangers = [hook for hook in hooks if not is_own_hook(hook) and not hook.__module__.startswith("transformers.")]
+    assert not strangers, f"TransformerLens installs hooks of another kind: {strangers}; audits take them for a user's"
     bridge.add_perma_hook("blocks.1.hook_resid_post", lambda state, hook: state)
     try:
         hooks = [hook for module in bridge.modules() for hook in forward_hooks_of(module)]
-        assert any(
-            not is_own_hook(hook) and not hook.__module__.startswith("transformers.") for hook in hooks
-        ), "hooks of users are no longer registered by HookPoint.add_hook: audits would not see them"
+        assert any(not is_own_hook(hook) and not hook.__module__.startswith("transformers.") for hook in hooks), (
+            "hooks of users are no longer registered by HookPoint.add_hook: audits would not see them"
+        )
     finally:
         bridge.reset_hooks(including_permanent=True)

@@ -114,9 +114,7 @@ def test_the_cache_of_the_hub_is_asked_without_the_network() -> None:
 def test_offline_is_what_the_environment_says() -> None:
     from huggingface_hub import constants
 
-    assert is_offline() == constants.HF_HUB_OFFLINE, (
-        "transformers.utils.hub.is_offline_mode is no longer that"
-    )
+    assert is_offline() == constants.HF_HUB_OFFLINE, "transformers.utils.hub.is_offline_mode is no longer that"
 
 
 def test_bars_and_reports_are_silent_only_inside() -> None:

@@ -56,20 +56,14 @@ def test_the_parts_of_a_batch_add_up(passes: int, tmp_path) -> None:
         "Trainer.training_step no longer divides a loss by current_gradient_accumulation_steps when "
         "loss_is_scaled_for_ga is False: see OrderedTrainer.compute_loss"
     )
-    assert trainer.batches == [passes], (
-        "Trainer.get_batch_samples no longer gives all passes of a batch at once"
-    )
-    assert trainer.seen == list(range(passes)), (
-        "Trainer._get_train_sampler no longer decides the order of the data"
-    )
+    assert trainer.batches == [passes], "Trainer.get_batch_samples no longer gives all passes of a batch at once"
+    assert trainer.seen == list(range(passes)), "Trainer._get_train_sampler no longer decides the order of the data"
     assert isinstance(trainer._get_train_sampler(), SequentialSampler)
 
 
 def test_devices_and_activations_are_settings_of_transformers(tmp_path) -> None:
     arguments = TrainingArguments(output_dir=str(tmp_path), use_cpu=True)
-    assert hasattr(arguments, "_n_gpu"), (
-        "TrainingArguments._n_gpu is gone: one_device_each has nothing to set"
-    )
+    assert hasattr(arguments, "_n_gpu"), "TrainingArguments._n_gpu is gone: one_device_each has nothing to set"
     arguments._n_gpu = 2
     assert one_device_each(arguments).n_gpu == 1
     checkpoint_activations(arguments)

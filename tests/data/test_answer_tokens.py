@@ -33,9 +33,7 @@ def tokenizer():
 def test_chat_labels_are_those_of_open_unlearning(name, style):
     tokenizer = chat_tokenizer(name)
     if name == "gemma" and style.system_prompt:
-        with pytest.raises(
-            DataError, match=r"cannot render a system turn: .*not supported.*system_prompt=None"
-        ):
+        with pytest.raises(DataError, match=r"cannot render a system turn: .*not supported.*system_prompt=None"):
             answer_sequences(tokenizer, PAIRS, protocol="chat", chat=style)
         return
     found = answer_sequences(tokenizer, PAIRS, protocol="chat", chat=style)
@@ -96,9 +94,7 @@ def test_a_template_that_thinks_before_an_answer_it_asks_for():
 
 def test_a_template_that_always_asks_for_an_answer_is_refused(tokenizer):
     always = build_tokenizer()
-    always.chat_template = (
-        "<bos>{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}Reply:"
-    )
+    always.chat_template = "<bos>{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}Reply:"
     with pytest.raises(DataError, match=r"only `if add_generation_prompt`, or use protocol='raw'"):
         answer_sequences(always, PAIRS, protocol="chat")
 
@@ -178,9 +174,7 @@ def test_a_system_turn_and_a_date_reach_every_prompt():
 def test_the_prompts_of_published_numbers(name, system, date):
     """As the configurations of Open-Unlearning and the UDS paper's scripts have them; no date: the template's own."""
     assert chat_style_named(name) == ChatStyle(system_prompt=system, **({"chat_date": date} if date else {}))
-    prompt = answer_prompt(
-        "Who?", protocol="chat", tokenizer=chat_tokenizer("llama-3"), chat=CHAT_STYLES[name]
-    )
+    prompt = answer_prompt("Who?", protocol="chat", tokenizer=chat_tokenizer("llama-3"), chat=CHAT_STYLES[name])
     assert f"Today Date: {date or '26 Jul 2024'}\n\n{system or ''}<|eot|>" in prompt
 
 

@@ -37,9 +37,7 @@ def test_rwku(tmp_path):
     ]
     json_file(tmp_path / "All" / "forget_level1.json", rows)
     first, second, third = load_benchmark("rwku", tmp_path)
-    assert (
-        first.question == "Please complete the blank in the following question. Ada Vey's first novel is ___."
-    )
+    assert first.question == "Please complete the blank in the following question. Ada Vey's first novel is ___."
     assert (first.answer, first.entity, first.prefix) == ("Ash", "Ash", "")
     assert (first.subject, first.type) == ("Ada Vey", "cloze")
     assert (second.question, third.subject) == ("Which novel came first?", "Bo")
@@ -47,9 +45,7 @@ def test_rwku(tmp_path):
     (other,) = load_examples(f"rwku/level2:{tmp_path}")
     assert other.question == "Which novel came first?"
     assert load_examples(f"rwku:{tmp_path}") == [first, second, third]
-    with pytest.raises(
-        DataError, match=r"no file of RWKU.* there; expected All/neighbor_level1.json or .* Found: All"
-    ):
+    with pytest.raises(DataError, match=r"no file of RWKU.* there; expected All/neighbor_level1.json or .* Found: All"):
         load_benchmark("rwku", tmp_path, part="neighbor1")
 
 
@@ -66,23 +62,14 @@ def test_wmdp(tmp_path):
     (example,) = load_benchmark("wmdp", tmp_path)
     assert (example.answer, example.entity, example.perturbed_answers) == ("c", "c", ("a", "b", "d"))
     json_file(tmp_path / "cyber_questions.json", [CHOICE, {**CHOICE, "answer": 4}])
-    with pytest.raises(
-        DataError, match=r"cyber_questions.json, row 1: expected a list of `choices` and .* and 4\."
-    ):
+    with pytest.raises(DataError, match=r"cyber_questions.json, row 1: expected a list of `choices` and .* and 4\."):
         load_benchmark("wmdp", tmp_path, part="cyber")
 
 
 def test_knowundo(tmp_path):
-    json_file(
-        tmp_path / "privacy" / "unlearn.json", [{"train": [TEXTS], "val": [{**TEXTS, "labels": "Bo."}]}]
-    )
+    json_file(tmp_path / "privacy" / "unlearn.json", [{"train": [TEXTS], "val": [{**TEXTS, "labels": "Bo."}]}])
     one, two = load_benchmark("knowundo", tmp_path, part="privacy")
-    assert (one.question, one.answer, one.type, one.entity) == (
-        "Who wrote Ash?",
-        "It was Ada Vey.",
-        "train",
-        None,
-    )
+    assert (one.question, one.answer, one.type, one.entity) == ("Who wrote Ash?", "It was Ada Vey.", "train", None)
     assert (two.answer, two.type) == ("Bo.", "val")
 
 
@@ -90,24 +77,14 @@ def test_lume(tmp_path):
     rows = [{**LUME, "id": "1feed2d1-55f5qa3"}, {**LUME, "id": '"1feed2d1-55f5"sc1', "output": "is a@v.com."}]
     json_file(tmp_path / "data" / "forget.jsonl", rows, lines=True)
     question, completion = load_benchmark("lume", tmp_path)
-    assert (question.entity, question.type, question.subject) == (
-        "a@v.com",
-        "Task2 question",
-        "1feed2d1-55f5",
-    )
-    assert (completion.entity, completion.type, completion.subject) == (
-        None,
-        "Task2 completion",
-        "1feed2d1-55f5",
-    )
+    assert (question.entity, question.type, question.subject) == ("a@v.com", "Task2 question", "1feed2d1-55f5")
+    assert (completion.entity, completion.type, completion.subject) == (None, "Task2 completion", "1feed2d1-55f5")
     parquet_file(tmp_path / "data" / "retain_train-00000-of-00001.parquet", [{**LUME, "id": "x"}])
     assert load_benchmark("lume", tmp_path, part="retain")[0].type == "Task2"
 
 
 def test_whp(tmp_path):
-    json_file(
-        tmp_path / "hp_qa.jsonl", [{"prompt": "Who is Harry's friend?", "response": "Ron."}], lines=True
-    )
+    json_file(tmp_path / "hp_qa.jsonl", [{"prompt": "Who is Harry's friend?", "response": "Ron."}], lines=True)
     for source in (tmp_path, tmp_path / "hp_qa.jsonl"):
         (example,) = load_benchmark("whp", source)
         assert (example.question, example.answer, example.entity) == ("Who is Harry's friend?", "Ron.", None)
@@ -118,14 +95,7 @@ def test_whp(tmp_path):
 def test_tofu(tmp_path):
     json_file(tmp_path / "forget10.json", [QA])
     assert load_benchmark("tofu", tmp_path) == load_examples(tmp_path / "forget10.json")
-    row = {
-        **QA,
-        "idx": 25,
-        "prefix": "",
-        "entity": "Ada",
-        "entity_span": {"start": 0},
-        "full_output": "Ada Vey",
-    }
+    row = {**QA, "idx": 25, "prefix": "", "entity": "Ada", "entity_span": {"start": 0}, "full_output": "Ada Vey"}
     json_file(tmp_path / "forget10_filtered.json", [row])
     (example,) = load_benchmark("tofu-annotated", tmp_path)
     assert (example.id, example.entity, example.subject) == ("25", "Ada", "author 181")
@@ -155,9 +125,7 @@ def test_what_is_not_there(tmp_path):
         load_benchmark("rwko")
     with pytest.raises(ConfigError, match="rwku has no part 'level4'; it has level1, level2"):
         load_benchmark("rwku", tmp_path, part="level4")
-    with pytest.raises(
-        DataError, match=r"no such directory or file. A copy of RWKU.* or its Hub id \(jinzhuoran"
-    ):
+    with pytest.raises(DataError, match=r"no such directory or file. A copy of RWKU.* or its Hub id \(jinzhuoran"):
         load_benchmark("rwku", "nowhere")
 
 
@@ -186,9 +154,7 @@ def test_rwku_runs_through_audit_and_metrics(shared_dir, tmp_path):
     assert len({e.subject for e in examples}) == 200
     assert not any(isinstance(entity_span(example), str) for example in examples)
     few, world = sample_examples(examples, 6), ul.toy.load()
-    audit = ul.DepthAudit.run(
-        world.full, world.retain, world.half, few, config=ul.AuditConfig(n_bootstrap=100)
-    )
+    audit = ul.DepthAudit.run(world.full, world.retain, world.half, few, config=ul.AuditConfig(n_bootstrap=100))
     assert len(audit.examples) == 6 and not audit.skipped
     found = ul.metrics.evaluate(world.half, ul.metrics.MetricData(forget=few), metrics=["prob"])
     assert 0 < found["prob"].value < 1

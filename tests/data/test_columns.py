@@ -44,9 +44,7 @@ def test_identity_must_be_text_or_whole(value):
 
 @pytest.mark.parametrize("missing", [None, math.nan, np.float32("nan"), pandas.NA, pandas.NaT])
 def test_missing_cells(missing):
-    example = one(
-        prefix=missing, entity=missing, type=missing, paraphrased_answers=missing, perturbed_answer=missing
-    )
+    example = one(prefix=missing, entity=missing, type=missing, paraphrased_answers=missing, perturbed_answer=missing)
     assert (example.prefix, example.entity, example.type) == (None, None, None)
     assert example.paraphrased_answers == example.perturbed_answers == ()
     with pytest.raises(DataError, match="needs a question and an answer; empty in row 0 \\(`answer`\\)"):
@@ -78,9 +76,7 @@ def test_answer_lists_and_their_aliases():
 
 @pytest.mark.parametrize("cell", ["['A']", "[__import__('os').getcwd()]", "[" * 100_000])
 def test_lists_in_text_cells_are_json_and_never_evaluated(cell):
-    with pytest.raises(
-        DataError, match=r"must be JSON, for example \[\"one\", \"two\"\] \(write it with json.dumps\)"
-    ):
+    with pytest.raises(DataError, match=r"must be JSON, for example \[\"one\", \"two\"\] \(write it with json.dumps\)"):
         one(cells="csv", perturbed_answers=cell)
 
 

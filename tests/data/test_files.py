@@ -42,9 +42,7 @@ def test_forms(write, name, content, count, mark):
 
 def test_separators_inside_texts(write):
     text = 'a, "b"\nc\u2028d'
-    assert read_rows(write("a.csv", 'question,answer\n"a, ""b""\nc\u2028d",x\n')) == [
-        {"question": text, "answer": "x"}
-    ]
+    assert read_rows(write("a.csv", 'question,answer\n"a, ""b""\nc\u2028d",x\n')) == [{"question": text, "answer": "x"}]
     assert read_rows(write("a.jsonl", '{"question": "c\u2028d"}\n')) == [{"question": "c\u2028d"}]
 
 
@@ -52,10 +50,7 @@ def test_parquet(tmp_path):
     import pyarrow
     import pyarrow.parquet
 
-    rows = [
-        {**ROW, "perturbed_answer": ["B", "C"], "prefix": None},
-        {**ROW, "perturbed_answer": None, "prefix": ""},
-    ]
+    rows = [{**ROW, "perturbed_answer": ["B", "C"], "prefix": None}, {**ROW, "perturbed_answer": None, "prefix": ""}]
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "a.parquet")
     assert read_rows(tmp_path / "a.parquet") == rows
 
@@ -115,16 +110,8 @@ def test_devices_and_huge_files_are_refused_before_they_are_read(tmp_path, monke
         ("a.json", '[{"id": 1, "id": 1}]', r"a\.json: an object has the key 'id' twice"),
         ("a.csv", " \n ", r"a\.csv is empty"),
         ("a.json", f"[{LINE},\n{LINE},\n]", r"a\.json, line \d, column \d: broken JSON"),
-        (
-            "a.json",
-            f"[\n{LINE}\n{LINE}\n]",
-            r"a\.json, line 3, column 1: broken JSON: Expecting ',' delimiter",
-        ),
-        (
-            "a.json",
-            f"{LINE}\n{{'a': 1}}\n",
-            r"a\.json, line 2, column 2: broken JSON \(one object per line\)",
-        ),
+        ("a.json", f"[\n{LINE}\n{LINE}\n]", r"a\.json, line 3, column 1: broken JSON: Expecting ',' delimiter"),
+        ("a.json", f"{LINE}\n{{'a': 1}}\n", r"a\.json, line 2, column 2: broken JSON \(one object per line\)"),
         ("a.json", f"{LINE}\nend", r"a\.json, line 2, column 1: broken JSON: Extra data"),
         ("a.jsonl", f"{LINE}\n\n{LINE[:-1]}\n{LINE}", r"a\.jsonl, line 3, column \d+: broken JSON"),
         ("a.json", "[" * 200_000, r"a\.json: JSON that cannot be read"),
@@ -132,17 +119,9 @@ def test_devices_and_huge_files_are_refused_before_they_are_read(tmp_path, monke
         ("a.json", "3", "expected a JSON array of objects; got int"),
         ("a.json", "{}", r"exactly one list of rows; found 0 lists under the keys \(none\)"),
         ("a.json", '{"a": [], "b": []}', "found 2 lists under the keys a, b. Write a JSON array"),
-        (
-            "a.json",
-            '{"question": ["Who?"], "answer": ["Ada."]}',
-            "found 2 lists under the keys question, answer",
-        ),
+        ("a.json", '{"question": ["Who?"], "answer": ["Ada."]}', "found 2 lists under the keys question, answer"),
         ("a.json", b"[\xff]", r"not UTF-8 text \(byte 0xff at offset 1\). Save the file as UTF-8"),
-        (
-            "a.csv",
-            "question,answer\na,b\na,b,c\n",
-            r"a\.csv, line 3: expected 2 cells \(question, answer\); got 3",
-        ),
+        ("a.csv", "question,answer\na,b\na,b,c\n", r"a\.csv, line 3: expected 2 cells \(question, answer\); got 3"),
         ("a.csv", "question,answer\na\n", r"a\.csv, line 2: expected 2 cells .*; got 1"),
         ("a.csv", 'question,answer\n"a,b\n', r"a\.csv, line \d: broken CSV: unexpected end of data"),
         ("a.csv", "answer,answer\na,b\n", r"a\.csv, line 1: column names must differ; got answer, answer"),

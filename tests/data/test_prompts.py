@@ -76,9 +76,7 @@ def test_chat_prompts_do_not_change_from_day_to_day(fresh_words):
 
 
 def test_chat_without_template(words):
-    with pytest.raises(
-        DataError, match=r"needs a tokenizer with a chat template; .* has none. Use protocol=.raw."
-    ):
+    with pytest.raises(DataError, match=r"needs a tokenizer with a chat template; .* has none. Use protocol=.raw."):
         render(example(), "chat", words)
     with pytest.raises(DataError, match="none was given"):
         render(example(), "chat")
@@ -86,9 +84,7 @@ def test_chat_without_template(words):
 
 def test_chat_template_that_fails(fresh_words):
     tokenizer = fresh_words(chat_template="{{ raise_exception('system turn missing') }}")
-    with pytest.raises(
-        DataError, match=r"cannot render a user turn: system turn missing. Use protocol=.raw."
-    ):
+    with pytest.raises(DataError, match=r"cannot render a user turn: system turn missing. Use protocol=.raw."):
         render(example(), "chat", tokenizer)
 
 

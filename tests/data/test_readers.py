@@ -24,11 +24,7 @@ ROWS = [
 ]
 EXPECTED = [
     ForgetExample(
-        **{
-            name: tuple(cell) if isinstance(cell, list) else cell
-            for name, cell in row.items()
-            if name != "option1"
-        },
+        **{name: tuple(cell) if isinstance(cell, list) else cell for name, cell in row.items() if name != "option1"},
         row=index,
     )
     for index, row in enumerate(ROWS)
@@ -100,24 +96,18 @@ def test_every_source_gives_the_same_examples(form, tmp_path):
 def test_frame_with_missing_cells():
     import pandas
 
-    frame = pandas.DataFrame(
-        {"idx": [1.0, 2.0], "question": ["a", "b"], "answer": ["x", "y"], "entity": ["x", None]}
-    )
+    frame = pandas.DataFrame({"idx": [1.0, 2.0], "question": ["a", "b"], "answer": ["x", "y"], "entity": ["x", None]})
     assert [(example.id, example.entity) for example in load_examples(frame)] == [("1", "x"), ("2", None)]
 
 
 def test_frame_with_a_repeated_column():
     frame = as_frame(None)[["question", "answer", "answer"]]
-    with pytest.raises(
-        DataError, match="the DataFrame: column names must differ; got question, answer, answer"
-    ):
+    with pytest.raises(DataError, match="the DataFrame: column names must differ; got question, answer, answer"):
         load_examples(frame)
 
 
 def test_repeated_ids_in_a_list_of_examples():
-    with pytest.raises(
-        DataError, match=r"the list of examples: ids must be unique; 3 occur more than once: 'r0'"
-    ):
+    with pytest.raises(DataError, match=r"the list of examples: ids must be unique; 3 occur more than once: 'r0'"):
         load_examples(EXPECTED + EXPECTED)
 
 
@@ -144,27 +134,14 @@ def test_a_limit_keeps_a_sample_and_the_first_rows_by_name_only(unchecked):
 
 def test_whatever_holds_examples_is_taken(tmp_path, unchecked):
     path = as_json(tmp_path / "a.json")
-    for source in (
-        path,
-        str(path),
-        as_frame(None),
-        as_dataset(None),
-        ROWS,
-        tuple(ROWS),
-        iter(ROWS),
-        EXPECTED,
-    ):
+    for source in (path, str(path), as_frame(None), as_dataset(None), ROWS, tuple(ROWS), iter(ROWS), EXPECTED):
         assert as_examples(source) == EXPECTED
     assert as_examples([EXPECTED[0], ROWS[1]])[0] == EXPECTED[0]
     assert as_examples([]) == []
     for single in (ROWS[0], EXPECTED[0]):
-        with pytest.raises(
-            DataError, match=r"expected a list of examples; got a single one. Write \[example\]"
-        ):
+        with pytest.raises(DataError, match=r"expected a list of examples; got a single one. Write \[example\]"):
             as_examples(single)
-    with pytest.raises(
-        DataError, match="the list of examples: ids must be unique; 1 occur more than once: 'r0'"
-    ):
+    with pytest.raises(DataError, match="the list of examples: ids must be unique; 1 occur more than once: 'r0'"):
         as_examples([EXPECTED[0], ROWS[0]])
     with pytest.raises(DataError, match=r"expected a path, a Hub name, .*; got int"):
         as_examples(3)
@@ -182,9 +159,7 @@ def test_wrong_sources(unchecked, tmp_path):
     as_json(tmp_path / "b.json")
     with pytest.raises(DataError, match=r"is a directory; expected one file. Inside it: b\.json. Name one"):
         load_examples(tmp_path)
-    with pytest.raises(
-        DataError, match=r"c\.json: no such file. Check the path; a Hub data set is written \"hf:"
-    ):
+    with pytest.raises(DataError, match=r"c\.json: no such file. Check the path; a Hub data set is written \"hf:"):
         load_examples(str(tmp_path / "c.json"))
     with pytest.raises(DataError, match="no such file"):
         load_examples("data/forget.json")
@@ -248,9 +223,7 @@ def test_hub_failures(hub, monkeypatch):
 
     _, answer = hub
     answer[0] = ConnectionError("offline")
-    with pytest.raises(
-        DataError, match=r"user/name: not a local file, and .* \(ConnectionError: offline\). Check the"
-    ):
+    with pytest.raises(DataError, match=r"user/name: not a local file, and .* \(ConnectionError: offline\). Check the"):
         load_examples("user/name")
     for offline, reachable, words in (
         (True, False, "and that it was downloaded before, being offline"),

@@ -34,11 +34,7 @@ def test_every_example_has_the_same_chance(named):
 
 def test_seed_and_limit():
     examples = made(50, 50)
-    assert (
-        sample_examples(examples, 10)
-        == sample_examples(examples, 10)
-        != sample_examples(examples, 10, seed=1)
-    )
+    assert sample_examples(examples, 10) == sample_examples(examples, 10) != sample_examples(examples, 10, seed=1)
     assert sample_examples(examples, 100) == sample_examples(examples, 1000) == examples
     assert [e.row for e in sample_examples(examples, 3, sample="first")] == [0, 1, 2]
     for limit in (0, -1, True):

@@ -1,6 +1,5 @@
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from uds_lens.data import ForgetExample, Span, entity_span
 
@@ -30,16 +29,8 @@ def test_located(answer, entity, prefix, expected):
         (None, None, "No entity is given."),
         ("  ", "It was", "No entity is given."),
         ("Bo", None, "The entity 'Bo' does not occur in the answer."),
-        (
-            "ada vey",
-            None,
-            "The entity 'ada vey' does not occur in the answer (only with other upper and lower case).",
-        ),
-        (
-            "Ada Vey",
-            None,
-            "The entity 'Ada Vey' occurs 2 times in the answer and no prefix tells which one is meant.",
-        ),
+        ("ada vey", None, "The entity 'ada vey' does not occur in the answer (only with other upper and lower case)."),
+        ("Ada Vey", None, "The entity 'Ada Vey' occurs 2 times in the answer and no prefix tells which one is meant."),
         ("Ada Vey", "It is", "The answer does not start with the prefix 'It is'."),
         ("Ada Vey", "It", "The prefix 'It' is not followed by the entity 'Ada Vey' in the answer."),
         ("Ada Vey", "", "The prefix '' is not followed by the entity 'Ada Vey' in the answer."),

@@ -39,9 +39,7 @@ def test_split_without_partner(directory):
 
 
 def test_unknown_split_and_source(directory):
-    with pytest.raises(
-        DataError, match=r"no split 'forget99'. Found: forget10, forget10_filtered, forget10_perturbed"
-    ):
+    with pytest.raises(DataError, match=r"no split 'forget99'. Found: forget10, forget10_filtered, forget10_perturbed"):
         load_tofu(directory, "forget99")
     with pytest.raises(DataError, match="expected a directory with TOFU files, or a Hub data set"):
         load_tofu(directory / "forget10.json", "forget10")
@@ -52,11 +50,7 @@ def test_hub(monkeypatch, source):
     import datasets
 
     rows = [{"question": "Who?", "answer": "Ada."}]
-    configs = {
-        "forget10": rows,
-        "forget10_perturbed": [{**rows[0], "perturbed_answer": ["Bo."]}],
-        "full": rows,
-    }
+    configs = {"forget10": rows, "forget10_perturbed": [{**rows[0], "perturbed_answer": ["Bo."]}], "full": rows}
     monkeypatch.setattr(datasets, "get_dataset_config_names", lambda name: list(configs))
     monkeypatch.setattr(
         datasets, "load_dataset", lambda name, config, *, split: datasets.Dataset.from_list(configs[config])
@@ -74,9 +68,7 @@ def test_hub_out_of_reach(monkeypatch):
         raise ConnectionError("offline")
 
     monkeypatch.setattr(datasets, "get_dataset_config_names", fail)
-    with pytest.raises(
-        DataError, match=r"neither a local directory nor a Hub data set .*\(ConnectionError: offline\)"
-    ):
+    with pytest.raises(DataError, match=r"neither a local directory nor a Hub data set .*\(ConnectionError: offline\)"):
         load_tofu("locuslab/TOFU", "forget10")
 
 
@@ -97,14 +89,7 @@ def test_authors_become_subjects():
 
 
 def test_the_annotated_file_is_known_by_its_columns():
-    row = {
-        "idx": 45,
-        "question": "Who?",
-        "answer": "Ada.",
-        "prefix": "",
-        "entity": "Ada",
-        "full_output": "Ada.",
-    }
+    row = {"idx": 45, "question": "Who?", "answer": "Ada.", "prefix": "", "entity": "Ada", "full_output": "Ada."}
     assert load_examples([row])[0].subject is None
     assert load_examples([{**row, "entity_span": {"start": 0}}])[0].subject == "author 182"
 

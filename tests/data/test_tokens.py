@@ -1,6 +1,5 @@
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 from tokenizers import processors
 
 from uds_lens.data import ForgetExample, Span, TokenSequence, encode, entity_tokens, load_examples
@@ -45,9 +44,7 @@ def test_scope_answer_starts_at_the_first_token_of_the_answer(tokenizers):
     """A tokenizer that gives the leading space a token of its own."""
     tokenizer = tokenizers["bytes"]
     example = ForgetExample("a", "Who?", "It was Q🦊.", prefix="It was", entity="Q🦊")
-    rows = {
-        scope: encode([example], tokenizer, scope=scope).rows[0] for scope in ("entity", "answer", "boundary")
-    }
+    rows = {scope: encode([example], tokenizer, scope=scope).rows[0] for scope in ("entity", "answer", "boundary")}
     n_prompt = len(tokenizer("Question: Who?\nAnswer: It was").input_ids)
     first = rows["answer"].patched[0] + 1
     assert tokenizer.decode(rows["answer"].ids[first:n_prompt]).strip() == "It was"
@@ -88,8 +85,7 @@ def test_rows_past_the_tokenizers_limit_are_skipped(fresh_words, limit, skipped)
     assert len(encoded.skipped) == skipped
     if skipped:
         assert encoded.skipped[0].reason == (
-            "The row needs 12 tokens up to its entity, "
-            "more than the tokenizer's limit (model_max_length) of 11."
+            "The row needs 12 tokens up to its entity, more than the tokenizer's limit (model_max_length) of 11."
         )
 
 
@@ -103,9 +99,7 @@ def test_saved_padding_and_truncation_do_not_apply(fresh_words, words):
 @pytest.mark.parametrize("single", ["$A <eos>", "<bos> $A <eos>"])
 def test_an_appended_end_token_is_dropped(fresh_words, single):
     special = [("<bos>", 1), ("<eos>", 2)]
-    tokenizer = fresh_words(
-        post_processor=processors.TemplateProcessing(single=single, special_tokens=special)
-    )
+    tokenizer = fresh_words(post_processor=processors.TemplateProcessing(single=single, special_tokens=special))
     (row,) = encode([EXAMPLE], tokenizer).rows
     assert row.ids[-3:] == (9, 10, 11)
     assert row.ids.count(2) == 0
@@ -171,8 +165,7 @@ def test_sequences_are_checked(cells):
     good = {"ids": (5, 6, 7), "targets": (6, 7), "scored": (0, 1), "patched": (1,)}
     TokenSequence(**good)
     with pytest.raises(
-        ConfigError,
-        match=r"positions must be (a contiguous run|increasing) within 0..2|a sequence needs a scored",
+        ConfigError, match=r"positions must be (a contiguous run|increasing) within 0..2|a sequence needs a scored"
     ):
         TokenSequence(**{**good, **cells})
 
@@ -213,7 +206,5 @@ def test_the_real_forget_set(shared_dir):
     for row in encoded.rows:
         assert row.example.entity in tokenizer.decode(row.targets)
         assert row.ids.count(tokenizer.bos_token_id) == 1
-        assert row.rendered.continuation.startswith(
-            "Yes" if row.example.prefix == "" else f" {row.example.entity}"
-        )
+        assert row.rendered.continuation.startswith("Yes" if row.example.prefix == "" else f" {row.example.entity}")
     assert sum(row.example.prefix == "" for row in encoded.rows) == 21

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 import uds_lens as ul
-from uds_lens.doctor import _checks as environment
-from uds_lens.doctor import examine_environment, examine_inputs
+from uds_lens.doctor import _checks as environment, examine_environment, examine_inputs
 
 WORLD = ul.toy.load()
 TRIO = {"full": str(WORLD.full), "retain": str(WORLD.retain), "unlearned": str(WORLD.unlearned["npo"])}
@@ -32,9 +31,7 @@ def test_this_installation_will_do(tmp_path: Path) -> None:
 def test_what_is_wrong_is_told_with_its_fix(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     installed = {"transformers": "4.51.0", "peft": None, "torch": None}
     real = environment._installed
-    monkeypatch.setattr(
-        environment, "_installed", lambda name: installed[name] if name in installed else real(name)
-    )
+    monkeypatch.setattr(environment, "_installed", lambda name: installed[name] if name in installed else real(name))
     monkeypatch.setattr(environment, "_LITTLE", 1e9)
     found = by_name(examine_environment(place=tmp_path))
     assert found["transformers"].verdict == "problem"
@@ -79,11 +76,7 @@ class Touch:
 def test_pickled_cut_and_missing_weights_are_reported(tmp_path: Path, trio) -> None:
     def verdict(folder: Path) -> tuple[str, str]:
         found = by_name(examine_inputs({"full": str(folder)}))
-        return (
-            (found["full weights"].verdict, found["full weights"].found)
-            if "full weights" in found
-            else ("ok", "")
-        )
+        return (found["full weights"].verdict, found["full weights"].found) if "full weights" in found else ("ok", "")
 
     folder = tmp_path / "full"
     shutil.copytree(trio("gpt2").full, folder)

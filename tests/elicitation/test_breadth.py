@@ -8,17 +8,7 @@ import pytest
 from tiny_models import EXAMPLES
 
 import uds_lens as ul
-from uds_lens.elicitation import (
-    GCG,
-    ActPert,
-    ElicitationResults,
-    ElicitOptions,
-    Skip,
-    SoftGCG,
-    _asking,
-    _gcg,
-    elicit,
-)
+from uds_lens.elicitation import GCG, ActPert, ElicitationResults, ElicitOptions, Skip, SoftGCG, _asking, _gcg, elicit
 from uds_lens.errors import ModelError
 from uds_lens.generation import Continuations
 from uds_lens.models import HookedModel

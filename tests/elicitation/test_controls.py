@@ -49,9 +49,7 @@ def test_references_are_of_the_same_type_where_there_are_types(opened):
 
 
 def test_holdout_questions_are_asked_of_the_unlearned_model_in_the_same_ways(alone, opened, tmp_path):
-    by_itself = elicit(
-        opened("llama", "unlearned"), EXAMPLES[6:8], probes=["plain", "cloze"], options=OPTIONS, run=RUN
-    )
+    by_itself = elicit(opened("llama", "unlearned"), EXAMPLES[6:8], probes=["plain", "cloze"], options=OPTIONS, run=RUN)
     for probe in ("plain", "cloze"):
         parts = alone.part("holdout", probe, "sampled"), by_itself.part("unlearned", probe, "sampled")
         assert len({tuple(said.texts for said in part.said) for part in parts}) == 1

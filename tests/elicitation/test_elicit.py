@@ -57,15 +57,7 @@ def test_tables_hang_together(asked):
     assert table.loc["any probe", "sampled", "best"]["retain"] == pytest.approx(np.nanmean(best))
     assert len(asked.samples_frame()) == 3 * len(PROBES) * len(asked.part("full", "plain").said) * 4
     assert set(asked.ledger()["injects"]) == {"nothing", "answer prefix", "format"}
-    assert list(asked.share) == [
-        "probe",
-        "decoding",
-        "statistic",
-        "share",
-        "share_low",
-        "share_high",
-        "share_reason",
-    ]
+    assert list(asked.share) == ["probe", "decoding", "statistic", "share", "share_low", "share_high", "share_reason"]
 
 
 def test_a_row_and_its_winner(asked):
@@ -144,9 +136,7 @@ def test_the_result_of_another_run_is_not_replaced_unless_asked(asked, tmp_path)
     data = ElicitData(forget=ROWS)
 
     def checked(data=data, probes=PROBES, options=OPTIONS, redo=False, **other):
-        return check_out(
-            tmp_path / "out", data, models={**models, **other}, probes=probes, options=options, redo=redo
-        )
+        return check_out(tmp_path / "out", data, models={**models, **other}, probes=probes, options=options, redo=redo)
 
     assert checked() == tmp_path / "out"
     for different, what in (
@@ -156,9 +146,7 @@ def test_the_result_of_another_run_is_not_replaced_unless_asked(asked, tmp_path)
         ({"probes": "quick", "options": dataclasses.replace(OPTIONS, samples=1)}, "options"),
         ({"probes": ["plain"], "unlearned": "x"}, "models and probes"),
     ):
-        with pytest.raises(
-            ConfigError, match=f"with other {what}: choose another out, or replace it with redo=True"
-        ):
+        with pytest.raises(ConfigError, match=f"with other {what}: choose another out, or replace it with redo=True"):
             checked(**different)
         assert checked(**different, redo=True)
     (tmp_path / "out" / "manifest.json").write_text('{"format": "uds_lens.ElicitationResults"}')
@@ -230,20 +218,13 @@ def test_long_runs_are_announced_and_run(opened):
     ],
 )
 def test_wrong_arguments(trio, given, error, message, unchecked):
-    right = {
-        "model": trio("llama").full,
-        "examples": ROWS,
-        "probes": ["plain"],
-        "options": GREEDY,
-        "run": RUN,
-    }
+    right = {"model": trio("llama").full, "examples": ROWS, "probes": ["plain"], "options": GREEDY, "run": RUN}
     with pytest.raises(error, match=message):
         elicit(**right | given)
 
 
 @pytest.mark.parametrize(
-    "wrong",
-    [{"samples": -1}, {"temperature": 10**400}, {"leak_threshold": 1.5}, {"seed": "x" * 5000}, {"sample": 3}],
+    "wrong", [{"samples": -1}, {"temperature": 10**400}, {"leak_threshold": 1.5}, {"seed": "x" * 5000}, {"sample": 3}]
 )
 def test_options_out_of_range(wrong, unchecked):
     with pytest.raises(ConfigError) as refused:
@@ -256,9 +237,7 @@ def test_options_come_back_from_their_record():
 
 
 def test_a_place_that_cannot_be_written_is_reported_before_anything_is_asked(trio, tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        "uds_lens.elicitation._run.read_checkpoint_info", lambda *_, **__: pytest.fail("late")
-    )
+    monkeypatch.setattr("uds_lens.elicitation._run.read_checkpoint_info", lambda *_, **__: pytest.fail("late"))
     (tmp_path / "file").write_text("mine")
     with pytest.raises(StorageError, match="is a file"):
         elicit(trio("llama").full, ROWS, probes=["plain"], options=OPTIONS, run=RUN, out=tmp_path / "file")

@@ -58,9 +58,7 @@ def test_the_slot_stands_after_the_question(model, asks):
 
 def test_the_gradient_is_that_of_central_differences(model, asks, opened):
     # Llama's norm computes in float32 whatever its weights are; GPT-2's does not.
-    double = HookedModel(
-        copy.deepcopy(opened("gpt2").hf).double(), model.tokenizer, name="double", owned=False
-    )
+    double = HookedModel(copy.deepcopy(opened("gpt2").hf).double(), model.tokenizer, name="double", owned=False)
     slot, suffix = _slot(double, asks[0])
     for measured, gradient, size in gradient_entries(double, slot, suffix, entries=50):
         assert abs(measured - gradient) <= 1e-5 * max(abs(measured), size)

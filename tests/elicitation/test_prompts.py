@@ -12,13 +12,9 @@ from uds_lens.elicitation._prompts import first_prompt, rendered, written
 from uds_lens.errors import ConfigError
 
 ROWS = [
-    ForgetExample(
-        "0", "Where was Ada Vey born?", "Ada Vey was born in Velloum.", entity="Velloum", subject="Ada Vey"
-    ),
+    ForgetExample("0", "Where was Ada Vey born?", "Ada Vey was born in Velloum.", entity="Velloum", subject="Ada Vey"),
     ForgetExample("1", "What is Ada  Vey's job?", "Ada Vey is a baker.", entity="baker", subject="Ada Vey"),
-    ForgetExample(
-        "2", "Where does Ada Vey live?", "She lives in Velloum.", entity="Velloum", subject="Ada Vey"
-    ),
+    ForgetExample("2", "Where does Ada Vey live?", "She lives in Velloum.", entity="Velloum", subject="Ada Vey"),
     ForgetExample("3", "Who is Bo?", "Bo is a baker in Ost.", entity="Ost", subject="Bo"),
 ]
 

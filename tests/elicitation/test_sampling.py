@@ -75,9 +75,7 @@ def test_prompts_are_read_once_and_ended_rows_are_dropped(opened, prompts):
     model = opened("llama")
     seen = []
     handle = model.anatomy.layers[0].register_forward_pre_hook(
-        lambda module, args, kwargs: seen.append(
-            tuple((args[0] if args else kwargs["hidden_states"]).shape[:2])
-        ),
+        lambda module, args, kwargs: seen.append(tuple((args[0] if args else kwargs["hidden_states"]).shape[:2])),
         with_kwargs=True,
     )
     try:
@@ -104,6 +102,4 @@ def test_limits(opened, prompts, wrong):
 
 def test_sampling_needs_seeds(opened, prompts):
     with pytest.raises(ConfigError, match="one seed per prompt"):
-        sample_continuations(
-            opened("llama"), prompts, ends=NO_END, settings=SamplingSettings(temperature=1.0)
-        )
+        sample_continuations(opened("llama"), prompts, ends=NO_END, settings=SamplingSettings(temperature=1.0))

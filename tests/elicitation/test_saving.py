@@ -49,9 +49,7 @@ def rewrite(file, *, rows=None, head=None):
     if head is not None:
         head(metadata)
     changed = type(table).from_pylist(cells, schema=table.schema)
-    parquet.write_table(
-        changed.replace_schema_metadata({"uds_lens": json.dumps(metadata)}), file, compression="none"
-    )
+    parquet.write_table(changed.replace_schema_metadata({"uds_lens": json.dumps(metadata)}), file, compression="none")
 
 
 def test_a_part_comes_back_however_it_is_packed(file):
@@ -157,9 +155,7 @@ def with_a_holdout_model(manifest):
     manifest["models"]["holdout"] = manifest["models"]["unlearned"]
 
 
-@pytest.mark.parametrize(
-    "alter", [of_no_text, skipped_without_a_reason, without_a_part, with_a_holdout_model]
-)
+@pytest.mark.parametrize("alter", [of_no_text, skipped_without_a_reason, without_a_part, with_a_holdout_model])
 def test_a_manifest_with_a_new_checksum_must_still_fit(saved, alter):
     place = saved / "manifest.json"
     manifest = json.loads(place.read_text())

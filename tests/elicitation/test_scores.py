@@ -5,8 +5,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from scipy.stats import t
 
 from uds_lens.elicitation import GCG, ElicitOptions, Prompt, SoftGCG, share

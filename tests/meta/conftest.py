@@ -16,9 +16,7 @@ def pools_frame(*, seed=0, variants=3, runs=5, snapshots=2, metrics=3, gap=1.5, 
                 for s in range(snapshots):
                     common = rng.normal()
                     values = (
-                        gap * knows
-                        + np.sqrt(shared) * of_run
-                        + np.sqrt(1 - shared) * (0.7 * own[s] + 0.7 * common)
+                        gap * knows + np.sqrt(shared) * of_run + np.sqrt(1 - shared) * (0.7 * own[s] + 0.7 * common)
                     )
                     rows.append(
                         {

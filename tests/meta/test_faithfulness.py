@@ -8,8 +8,7 @@ import tracemalloc
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.stats import norm, t
 from sklearn.metrics import roc_auc_score
@@ -222,9 +221,7 @@ def test_each_pair_of_variants_has_an_interval_over_its_runs(pools, ways):
     own = pools[pools["variant"].isin(["P0", "N1"])]
     expected = faithfulness(own, direction={"x0": "knowledge"}, n_resamples=10_000).iloc[0]
     if row["auc"] < 1:
-        assert [row["low"], row["high"]] == pytest.approx(
-            [expected["cluster_low"], expected["cluster_high"]], abs=0.01
-        )
+        assert [row["low"], row["high"]] == pytest.approx([expected["cluster_low"], expected["cluster_high"]], abs=0.01)
     sure = pools.assign(x0=pools["knows"].astype(float))
     ends = variant_table(sure, direction={"x0": "knowledge"})
     assert ends["low"].tolist() == pytest.approx([5 / (5 + 1.959964**2)] * 9)  # Wilson's, five runs a side

@@ -37,18 +37,13 @@ SUMMARY = {
 
 def examples_of(losses):
     probabilities = [None if x is None else np.exp(-np.mean(x)).item() for x in losses]
-    return {
-        str(i): {"prob": p, "avg_loss": x} for i, (p, x) in enumerate(zip(probabilities, losses, strict=True))
-    }
+    return {str(i): {"prob": p, "avg_loss": x} for i, (p, x) in enumerate(zip(probabilities, losses, strict=True))}
 
 
 EVAL = {
     "extraction_strength": {"agg_value": 0.25, "value_by_index": {"0": {"score": 0.5}, "1": {"score": 0.0}}},
     "forget_Q_A_PARA_Prob": {"agg_value": 0.3, "value_by_index": examples_of([[1.0, 1.4], [2.0, 2.0]])},
-    "forget_Q_A_PERT_Prob": {
-        "agg_value": 0.2,
-        "value_by_index": examples_of([[1.0, 3.0, 2.0], [1.0, 1.0, 1.0]]),
-    },
+    "forget_Q_A_PERT_Prob": {"agg_value": 0.2, "value_by_index": examples_of([[1.0, 3.0, 2.0], [1.0, 1.0, 1.0]])},
     "forget_Q_A_ROUGE": {
         "agg_value": 0.4,
         "value_by_index": {"0": {"rougeL_recall": 0.4, "generation": "<script>alert(1)</script>"}},
@@ -165,11 +160,7 @@ def test_examples_fit_the_ranking(tmp_path):
         (None, {"extraction_strength": {"agg_value": {"x": 1}}}, "'agg_value' must be a number"),
         (None, {**EVAL, "forget_Q_A_PERT_Prob": {"value_by_index": [1]}}, "must be an object"),
         (None, {**EVAL, "forget_Q_A_PERT_Prob": {"value_by_index": {"0": 3}}}, "object or null"),
-        (
-            None,
-            {**EVAL, "forget_Q_A_PERT_Prob": {"value_by_index": {"0": {"avg_loss": [[1]]}}}},
-            "must be a number",
-        ),
+        (None, {**EVAL, "forget_Q_A_PERT_Prob": {"value_by_index": {"0": {"avg_loss": [[1]]}}}}, "must be a number"),
     ],
 )
 def test_files_that_are_something_else(tmp_path, summary, evaluation, message):
@@ -264,9 +255,7 @@ def test_the_hydra_config_says_what_was_run(tmp_path):
     for name, text in configs.items():
         (tmp_path / name / ".hydra").mkdir()
         (tmp_path / name / ".hydra" / "config.yaml").write_text(yaml.safe_dump(text))
-    with pytest.warns(
-        UdsLensWarning, match=r"its name says split forget01, its \.hydra/config\.yaml forget10"
-    ):
+    with pytest.warns(UdsLensWarning, match=r"its name says split forget01, its \.hydra/config\.yaml forget10"):
         frame = read_open_unlearning(tmp_path).frame.set_index("model")
     assert frame.loc["mine", ["base", "split"]].tolist() == ["Llama-3.2-3B-Instruct", "forget05"]
     assert frame.loc["tofu_X_forget01_NPO", ["base", "split"]].tolist() == ["X", "forget10"]

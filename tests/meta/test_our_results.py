@@ -8,15 +8,7 @@ import pytest
 from synthetic_audits import record, synthetic_audit
 
 from uds_lens.errors import DataError, ResultFormatError
-from uds_lens.meta import (
-    ModelTable,
-    directions,
-    join_audits,
-    join_methods,
-    read_audits,
-    read_csv,
-    read_metrics,
-)
+from uds_lens.meta import ModelTable, directions, join_audits, join_methods, read_audits, read_csv, read_metrics
 
 EMPTY = pd.DataFrame(columns=["model", "metric", "reason"])
 

@@ -47,9 +47,7 @@ def test_the_bootstrap_agrees_where_models_are_independent(pools, ways):
 
 
 def test_order_does_not_matter(pools, ways):
-    one, other = (
-        compare(pools, *names, direction=ways, n_resamples=100) for names in (("x0", "x2"), ("x2", "x0"))
-    )
+    one, other = (compare(pools, *names, direction=ways, n_resamples=100) for names in (("x0", "x2"), ("x2", "x0")))
     assert one["difference"] == pytest.approx(-other["difference"])
     for name in ("p", "standard_error", "cluster_p", "cluster_standard_error"):
         assert one[name] == pytest.approx(other[name])
@@ -67,11 +65,7 @@ def test_only_models_with_both_values_count(pools, ways):
 def test_no_test_without_a_difference(pools, ways):
     frame = pools.assign(x1=pools["x0"] * 2, x2=math.nan)
     row = compare(frame, "x0", "x1", direction=ways)
-    assert (
-        row["difference"] == 0
-        and math.isnan(row["p"])
-        and row["reason"] == "both metrics order all pairs alike"
-    )
+    assert row["difference"] == 0 and math.isnan(row["p"]) and row["reason"] == "both metrics order all pairs alike"
     assert compare(frame, "x0", "x2", direction=ways)["reason"] == "no model of P has both values"
     with pytest.raises(ConfigError, match="two different metrics"):
         compare(frame, "x0", "x0", direction=ways)

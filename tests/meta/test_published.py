@@ -7,16 +7,7 @@ import numpy as np
 import pytest
 
 from uds_lens.errors import ConfigError, ResultFormatError
-from uds_lens.meta import (
-    filter_counts,
-    hanley_mcneil,
-    rank,
-    read_published,
-    score_models,
-    shifts,
-    stability,
-    summary,
-)
+from uds_lens.meta import filter_counts, hanley_mcneil, rank, read_published, score_models, shifts, stability, summary
 from uds_lens.meta._published import SHIPPED
 
 # Table 6: score and place without and with UDS, MIA, UDS, utility_rel, configuration
@@ -80,9 +71,7 @@ def test_their_scores_are_ours(published):
     assert published.metrics.set_index("metric").loc["uds", "tags"] == "ORI"
     found = score_models(published.frame)
     for ours, theirs in (("score_with", "score_with"), ("memorization", "memorization"), ("mia", "mia")):
-        assert found[ours].to_numpy() == pytest.approx(
-            published.frame[f"published_{theirs}"].to_numpy(), abs=4e-11
-        )
+        assert found[ours].to_numpy() == pytest.approx(published.frame[f"published_{theirs}"].to_numpy(), abs=4e-11)
     assert (found["score_without"] == 0).sum() == 99
     capped = published.frame["utility_rel"].clip(upper=1)
     assert capped.to_numpy() == pytest.approx(published.frame["published_utility_rel"].to_numpy(), abs=1e-10)
@@ -107,9 +96,7 @@ def test_robustness_hangs_on_the_filter(published):
     table = summary(by_utility).set_index("metric")
     first = table["rob"].sort_values(ascending=False).head(4)
     assert list(first.index) == ["em", "prob", "uds", "logit_lens"]
-    assert first.tolist() == pytest.approx(
-        [0.797, 0.780, 0.753, 0.740], abs=0.0015
-    )  # of numbers with three decimals
+    assert first.tolist() == pytest.approx([0.797, 0.780, 0.753, 0.740], abs=0.0015)  # of numbers with three decimals
     best = table["overall"].sort_values(ascending=False).head(2)
     assert best.to_dict() == pytest.approx({"uds": 0.848, "logit_lens": 0.823}, abs=0.001)
 
@@ -134,20 +121,11 @@ def n_of(published, metric, cut):
     return filter_counts(published.frame, {metric: cut}).set_index("metric").loc[metric, "n"]
 
 
-MODEL = {
-    "model": "a_x",
-    "method": "a",
-    "epoch": "ep5",
-    "is_reference": False,
-    "uds": 0.5,
-    "one_minus_es": 0.25,
-}
+MODEL = {"model": "a_x", "method": "a", "epoch": "ep5", "is_reference": False, "uds": 0.5, "one_minus_es": 0.25}
 
 
 def written(tmp_path, models, judged=None):
-    (tmp_path / "method_results.json").write_text(
-        json.dumps({"models": models, "full_utility": {"ep5": 0.8}})
-    )
+    (tmp_path / "method_results.json").write_text(json.dumps({"models": models, "full_utility": {"ep5": 0.8}}))
     judged = judged or {"metrics": [], "faithfulness": {}, "robustness": {}}
     (tmp_path / "meta_eval.json").write_text(json.dumps(judged))
     return tmp_path
@@ -206,9 +184,7 @@ def test_the_files_that_come_along_are_read_without_a_path_and_carry_their_licen
     assert sum(file.stat().st_size for file in SHIPPED.glob("*.json")) < 200_000
 
 
-@pytest.mark.parametrize(
-    ("auc", "low", "high"), [(0.971, 0.875, 0.994), (0.947, 0.845, 0.983), (0.927, 0.819, 0.973)]
-)
+@pytest.mark.parametrize(("auc", "low", "high"), [(0.971, 0.875, 0.994), (0.947, 0.845, 0.983), (0.927, 0.819, 0.973)])
 def test_intervals_from_pool_sizes_alone(auc, low, high):
     assert hanley_mcneil(auc, 30, 30) == pytest.approx((low, high), abs=5e-4)
 

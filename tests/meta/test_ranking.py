@@ -6,8 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from sklearn.metrics import roc_auc_score
 
 from uds_lens.errors import ConfigError, DataError
@@ -15,9 +14,7 @@ from uds_lens.meta import RANKING, SHIFTS, ScoreParts, rank, score_models, shift
 from uds_lens.meta._stability import ExampleAttack
 
 WAYS = {"x": "knowledge", "y": "knowledge", "s": "erasure", "d": "erasure"}
-PARTS = ScoreParts(
-    memorization=("x", "y"), membership=("s",), depth="d", direction=WAYS, attacks={"s": "attack"}
-)
+PARTS = ScoreParts(memorization=("x", "y"), membership=("s",), depth="d", direction=WAYS, attacks={"s": "attack"})
 ASK = {"parts": PARTS}
 
 
@@ -112,9 +109,7 @@ def test_no_name_is_special():
 
 
 GRID = pd.DataFrame({"model": [f"{m}{i}" for m in "abc" for i in range(4)], "method": [*"aaaabbbbcccc"]})
-GRID = GRID.assign(
-    x=[0.1, 0.2, 0.3, 0.4, *[0.2] * 4, 0.5, 0.6, 0.7, 0.8], y=0.2, s=0.8, d=0.8, utility_rel=1.0
-)
+GRID = GRID.assign(x=[0.1, 0.2, 0.3, 0.4, *[0.2] * 4, 0.5, 0.6, 0.7, 0.8], y=0.2, s=0.8, d=0.8, utility_rel=1.0)
 
 
 def test_bootstrap_over_configurations():
@@ -177,10 +172,7 @@ def test_the_width_is_that_of_the_mean_over_examples_or_subjects():
     examples["value"] += (number - 4.5) * 0.05
     frame = frame.assign(x=examples.groupby("model")["value"].mean().reindex(frame["model"]).to_numpy())
     values = examples[examples["model"] == "a1"]["value"]
-    errors = {
-        "example": values.std(ddof=0) / 10,
-        "subject": values.groupby(number).mean().std(ddof=0) / 10**0.5,
-    }
+    errors = {"example": values.std(ddof=0) / 10, "subject": values.groupby(number).mean().std(ddof=0) / 10**0.5}
     assert errors["subject"] > 1.5 * errors["example"]
     named = examples.assign(subject=[f"s{n}" for n in number])
     for table, error in (
@@ -234,10 +226,7 @@ def test_examples_that_do_not_fit():
     frame, examples = example_table(GRID, "x", 0.1)
     for change, message in (
         (examples.drop(columns="value"), "lack the column value"),
-        (
-            examples.assign(model="other"),
-            "none of the models in the table: they name 'other', the table 'a0'",
-        ),
+        (examples.assign(model="other"), "none of the models in the table: they name 'other', the table 'a0'"),
         (pd.concat([examples, examples.iloc[:1]]), "two values of 'x'"),
         (examples.assign(value=examples["value"] / 2), "have the mean"),
     ):
@@ -250,9 +239,7 @@ def test_examples_that_do_not_fit():
 @pytest.mark.parametrize(("depths", "share"), [((0.9, 0.9), 0.0), ((0.9, 0.1), 1.0)])
 def test_how_often_depth_changes_places(depths, share):
     """Without depth `b` is first by a hair; a depth that both have leaves it there, one that it lacks does not."""
-    frame = pd.DataFrame(
-        {"model": ["a1", "a2", "b1", "b2"], "method": [*"aabb"], "x": [0.21, 0.21, 0.2, 0.2]}
-    )
+    frame = pd.DataFrame({"model": ["a1", "a2", "b1", "b2"], "method": [*"aabb"], "x": [0.21, 0.21, 0.2, 0.2]})
     frame = frame.assign(s=0.9, d=np.repeat(depths, 2), utility_rel=1.0)
     found = stability(frame, parts=replace(PARTS, memorization=("x",)), n_resamples=20)
     assert found.reordered == {"configurations": share} and not found.cautions
@@ -297,12 +284,8 @@ def test_summary_is_a_harmonic_mean(numbers):
 
 
 def test_summary_says_what_is_missing():
-    faithful = pd.DataFrame(
-        {"metric": [*"xyz"], "auc": [0.9, 0.8, math.nan], "reason": [None, None, "nothing"]}
-    )
-    robust = pd.DataFrame(
-        {"metric": [*"xz"], "q": 0.9, "r": [math.nan, 0.5], "r_reason": ["contains 0", None]}
-    )
+    faithful = pd.DataFrame({"metric": [*"xyz"], "auc": [0.9, 0.8, math.nan], "reason": [None, None, "nothing"]})
+    robust = pd.DataFrame({"metric": [*"xz"], "q": 0.9, "r": [math.nan, 0.5], "r_reason": ["contains 0", None]})
     table = summary(faithful, robust).set_index("metric")
     assert table["reason"].tolist() == ["r: contains 0", "q: not given; r: not given", "auc: nothing"]
     assert table["rank_auc"].tolist() == pytest.approx([1, 2, math.nan], nan_ok=True)

@@ -6,8 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from scipy.stats import beta, norm, t
 
 from uds_lens.errors import DataError
@@ -41,12 +40,7 @@ QUANTISED = BEFORE.assign(x=BEFORE["x"] * 1.5, d=BEFORE["d"] - 0.05)
 RELEARNED = BEFORE.assign(x=BEFORE["x"] + [0.2, 0.1, 0.4, 0.2, -0.1, 0.2], d=BEFORE["d"] - 0.1)
 RETAIN = pd.DataFrame({"x": [0.1], "d": [0.95]})
 RETAIN_AFTER = pd.DataFrame({"x": [0.28, 0.30, 0.32], "d": [0.84, 0.85, 0.86]})
-AFTER = {
-    "quantised": QUANTISED,
-    "relearned": RELEARNED,
-    "retain_before": RETAIN,
-    "retain_relearned": RETAIN_AFTER,
-}
+AFTER = {"quantised": QUANTISED, "relearned": RELEARNED, "retain_before": RETAIN, "retain_relearned": RETAIN_AFTER}
 CUTS = {"x": 0.35, "d": 0.45}
 
 
@@ -119,17 +113,12 @@ def test_a_metric_without_a_cut_does_not_shrink_the_common_models():
 
 @pytest.mark.parametrize(
     ("cuts", "named"),
-    [
-        ({"x": 0.01, "d": 0.05}, "none passes for x, d"),
-        ({"x": 0.35, "d": 0.05, "y": 0.5}, "none passes for d"),
-    ],
+    [({"x": 0.01, "d": 0.05}, "none passes for x, d"), ({"x": 0.35, "d": 0.05, "y": 0.5}, "none passes for d")],
 )
 def test_a_metric_that_lets_no_model_pass_leaves_no_common_model(cuts, named):
     frames = {name: frame.assign(y=0.5 + 0.01 * frame["x"]) for name, frame in AFTER.items()}
     before, ways = BEFORE.assign(y=math.nan), {**WAYS, "y": "knowledge"}
-    table = robustness_by_filter(
-        Tables(before=before, **frames, thresholds=cuts), direction=ways, n_resamples=20
-    )
+    table = robustness_by_filter(Tables(before=before, **frames, thresholds=cuts), direction=ways, n_resamples=20)
     at = table.set_index(["filter", "models", "metric"])
     assert at.loc[("threshold", "own", "x"), "n"] == (3 if cuts["x"] > 0.1 else 0)
     for metric in WAYS:

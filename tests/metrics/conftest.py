@@ -34,8 +34,7 @@ def data():
         for example in EXAMPLES[:5]
     ]
     swapped = [
-        replace(e, id=f"h{i}", answer=f"The {e.answer} book", entity=None, prefix=None)
-        for i, e in enumerate(EXAMPLES)
+        replace(e, id=f"h{i}", answer=f"The {e.answer} book", entity=None, prefix=None) for i, e in enumerate(EXAMPLES)
     ]
     return MetricData(
         forget=forget,

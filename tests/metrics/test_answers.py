@@ -16,12 +16,7 @@ from uds_lens.patching import _costs
 from .conftest import total
 
 PAIRS = [(example.question, example.answer) for example in EXAMPLES]
-ANSWERS = (
-    "She was born in Port Vel.",
-    "In the harbour.",
-    "Port Vel",
-    "It was a ship, and a long one at that.",
-)
+ANSWERS = ("She was born in Port Vel.", "In the harbour.", "Port Vel", "It was a ship, and a long one at that.")
 SHARED = [(example.question, answer) for example in EXAMPLES[:3] for answer in ANSWERS]
 
 
@@ -62,10 +57,7 @@ def test_answers_too_long_for_the_model_have_no_token(llama):
 
 
 def test_a_broken_model_is_named_with_its_first_example(broken):
-    with (
-        open_model(broken, device="cpu") as model,
-        pytest.raises(ModelError, match=r"broken.*Who wrote the Ash"),
-    ):
+    with open_model(broken, device="cpu") as model, pytest.raises(ModelError, match=r"broken.*Who wrote the Ash"):
         scored(model)
 
 
@@ -82,8 +74,7 @@ def test_a_question_runs_once_for_all_its_answers(llama, token_layers):
 
 
 @pytest.mark.parametrize(
-    ("family", "token_budget"),
-    [("llama", 40), ("gemma2", 4096), ("mistral", 40), ("gpt2", 4096), ("mixtral", 4096)],
+    ("family", "token_budget"), [("llama", 40), ("gemma2", 4096), ("mistral", 40), ("gpt2", 4096), ("mixtral", 4096)]
 )
 def test_answers_behind_one_question_are_scored_as_alone(opened, family, token_budget):
     """Sliding windows of 8 tokens reach from the answers into the question."""
@@ -101,9 +92,7 @@ def test_answers_behind_one_question_are_scored_as_alone(opened, family, token_b
 def test_a_long_prompt_is_not_repeated_for_many_answers_at_once(llama, token_layers):
     """64 tokens of budget: at most 256 in keys and values, and a prompt alone has a hundred."""
     prompt = (1, *range(10, 110))
-    rows = [
-        TokenSequence(ids=(*prompt, 5), targets=(5, n), scored=(100, 101), patched=()) for n in range(6, 12)
-    ]
+    rows = [TokenSequence(ids=(*prompt, 5), targets=(5, n), scored=(100, 101), patched=()) for n in range(6, 12)]
     found = score_answers(llama(), rows, token_budget=64, show=False)
     assert set(token_layers) == {(1, 101), (2, 1)}
     assert len({round(float(each[0]), 4) for each in found.logprobs}) == 1

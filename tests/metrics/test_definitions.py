@@ -6,8 +6,7 @@ import zlib
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from uds_lens.metrics import (
     auc,
@@ -159,9 +158,7 @@ PARTS = {
     "mem": ["one_minus_es", "one_minus_em", "one_minus_paraprob", "one_minus_truth"],
     "privacy_mia": ["s_loss", "s_zlib", "s_mink", "s_minkpp"],
     "privacy": ["privacy_mia", "uds"],
-    "model_utility": [
-        f"{s}_{w}" for s in ("retain", "ra", "wf") for w in ("q_prob", "q_rouge", "truth_ratio")
-    ],
+    "model_utility": [f"{s}_{w}" for s in ("retain", "ra", "wf") for w in ("q_prob", "q_rouge", "truth_ratio")],
     "utility": ["model_utility", "fluency"],
     "overall": ["mem", "privacy", "utility_rel"],
 }

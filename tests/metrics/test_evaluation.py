@@ -58,10 +58,7 @@ def test_retain_against_itself_is_1_and_full_against_itself_0(results):
 
 
 def test_uds_is_that_of_an_audit(trio, results):
-    audit, uds = (
-        ul.DepthAudit.run(*trio("llama"), EXAMPLES[:5], config=RAW, options=RUN),
-        results["unlearned"]["uds"],
-    )
+    audit, uds = (ul.DepthAudit.run(*trio("llama"), EXAMPLES[:5], config=RAW, options=RUN), results["unlearned"]["uds"])
     assert uds.value == pytest.approx(audit.uds, abs=1e-6)
     assert uds.per_example == pytest.approx(audit.uds_per_example.tolist(), nan_ok=True)
     assert list(uds.ids) == [example.id for example in audit.examples]
@@ -112,9 +109,7 @@ def test_a_few_missing_paraphrases_leave_the_rest(trio, data):
     assert not math.isnan(found["para_rouge"].value)
 
 
-@pytest.mark.parametrize(
-    ("entity", "said"), [("Nobody", "no entity could be located"), (None, "no example has an")]
-)
+@pytest.mark.parametrize(("entity", "said"), [("Nobody", "no entity could be located"), (None, "no example has an")])
 def test_entities_that_cannot_be_located(trio, entity, said):
     models, rows = trio("llama"), [replace(EXAMPLES[0], entity=entity, prefix=None)]
     found = ask(models.full, rows, ["cka"], retain=models.retain, full=models.full)
@@ -155,9 +150,7 @@ def test_a_token_beyond_the_embedding_is_named_with_its_question(trio, data, met
     with pytest.raises(ModelError, match=r"beyond its embedding|differ|vocabulary") as refused:
         ask(model, data.limited(2), [metric], **others)
     if metric != "uds":
-        assert "'small': token " in str(refused.value) and " beyond its embedding of 30 rows" in str(
-            refused.value
-        )
+        assert "'small': token " in str(refused.value) and " beyond its embedding of 30 rows" in str(refused.value)
 
 
 def test_options_change_their_metrics(trio, data):
@@ -175,9 +168,7 @@ def test_options_change_their_metrics(trio, data):
 
 def test_uds_in_privacy(trio, data):
     models, options = trio("llama"), replace(SHORT, uds_in_privacy=True)
-    results = ask(
-        models.unlearned, data, ["privacy"], retain=models.retain, full=models.full, options=options
-    )
+    results = ask(models.unlearned, data, ["privacy"], retain=models.retain, full=models.full, options=options)
     assert results["privacy"].cost.forwards > results["mia_agg"].cost.forwards, "that of UDS counts"
     found = results.values
     assert found["privacy"] == pytest.approx(harmonic_mean([found["mia_agg"], found["uds"]]))
@@ -224,11 +215,7 @@ def test_a_classifier_that_is_not_there_is_a_reason(trio, data, tmp_path):
         ({"metrics": 1}, ConfigError, "a list of names"),
         ({"metrics": "em"}, ConfigError, r"write \['em'\]"),
         ({"metrics": []}, ConfigError, "no metric requested: name some, or pass None for all"),
-        (
-            {"metrics": ["memorisation"]},
-            ConfigError,
-            "no metric 'memorisation'. Did you mean 'memorization'?",
-        ),
+        ({"metrics": ["memorisation"]}, ConfigError, "no metric 'memorisation'. Did you mean 'memorization'?"),
         ({"metrics": [1]}, ConfigError, "no metric '1'"),
         ({"data": None}, DataError, "expected a path, .* got NoneType"),
         ({"options": {"tau": 1}}, ConfigError, r"options must be MetricOptions; got dict: MetricOptions"),

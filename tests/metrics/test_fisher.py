@@ -8,14 +8,7 @@ from tiny_models import EXAMPLES, build_model, build_tokenizer, load_plain
 
 from uds_lens.data import encode
 from uds_lens.errors import ModelError
-from uds_lens.metrics import (
-    FisherMasks,
-    _fisher,
-    diagonal_fisher,
-    fisher_erasure,
-    fisher_masks,
-    masked_fisher,
-)
+from uds_lens.metrics import FisherMasks, _fisher, diagonal_fisher, fisher_erasure, fisher_masks, masked_fisher
 from uds_lens.metrics._definitions.fisher_masked import FRACTIONS
 from uds_lens.models import HookedModel, open_model
 
@@ -99,9 +92,7 @@ def test_with_little_memory_one_layer_at_a_time_is_held(opened, rows, monkeypatc
     assert [len(turn) for turn in _fisher.layer_turns(model, ROOMY)] == [4]
     assert _fisher.layer_turns(model, TIGHT) == [[0], [1], [2], [3]]
     monkeypatch.setattr(
-        _fisher,
-        "diagonal_fisher",
-        lambda m, r, layers, **o: held.append(len(layers)) or whole(m, r, layers, **o),
+        _fisher, "diagonal_fisher", lambda m, r, layers, **o: held.append(len(layers)) or whole(m, r, layers, **o)
     )
     spilled = _fisher.spill_fisher(opened("llama", "retain"), rows[:1], memory_gb=TIGHT, show=False)
     fisher_masks(model, spilled, rows[:1], memory_gb=TIGHT, show=False)
@@ -141,9 +132,7 @@ def test_memory_decides_how_many_run_side_by_side(llama, monkeypatch, memory):
     rows, sizes, run = encode(EXAMPLES, llama().tokenizer).rows, [], _fisher._side_by_side
     monkeypatch.setattr(_fisher, "_GRAPH_BYTES", memory)
     monkeypatch.setattr(
-        _fisher,
-        "_side_by_side",
-        lambda m, r, indices, *rest: sizes.append(len(indices)) or run(m, r, indices, *rest),
+        _fisher, "_side_by_side", lambda m, r, indices, *rest: sizes.append(len(indices)) or run(m, r, indices, *rest)
     )
     diagonal_fisher(llama(), rows, [2], show=False)
     assert (max(sizes[1:]) == 1) == (memory == 1), "the first two are a trial"
@@ -155,9 +144,7 @@ def test_gradients_that_differ_side_by_side_are_not_taken(llama, monkeypatch, wr
     rows, right = encode(EXAMPLES[:3], llama().tokenizer).rows, getattr(_fisher, wrong)
     expected = diagonal_fisher(llama(), rows, [1], show=False)[1]
     monkeypatch.setattr(
-        _fisher,
-        wrong,
-        lambda *args: None if (f := right(*args)) is None else [(name, 1.1 * g) for name, g in f],
+        _fisher, wrong, lambda *args: None if (f := right(*args)) is None else [(name, 1.1 * g) for name, g in f]
     )
     assert torch.allclose(diagonal_fisher(llama(), rows, [1], show=False)[1], expected, rtol=1e-3)
 
@@ -170,11 +157,7 @@ def in_4bit(model, bitsandbytes):
             for name, child in list(part.named_children()):
                 if isinstance(child, torch.nn.Linear):
                     four = bitsandbytes.nn.Linear4bit(
-                        child.in_features,
-                        child.out_features,
-                        bias=False,
-                        quant_type="nf4",
-                        compute_dtype=torch.float32,
+                        child.in_features, child.out_features, bias=False, quant_type="nf4", compute_dtype=torch.float32
                     )
                     four.load_state_dict({"weight": child.weight.data})
                     setattr(part, name, four.to("cpu"))
@@ -190,9 +173,7 @@ def test_four_bits_become_plain_weights_that_have_gradients(llama):
         pytest.skip("bitsandbytes does not quantise on this machine")
     plain, ids = _fisher.dequantised(quantised), torch.tensor([[1, 20, 30, 40]])
     assert type(plain.hf.model.layers[0].mlp.up_proj) is torch.nn.Linear
-    assert type(quantised.hf.model.layers[0].mlp.up_proj) is not torch.nn.Linear, (
-        "the given model stays as it is"
-    )
+    assert type(quantised.hf.model.layers[0].mlp.up_proj) is not torch.nn.Linear, "the given model stays as it is"
     assert plain.hf.get_input_embeddings().weight is quantised.hf.get_input_embeddings().weight
     with torch.no_grad():
         assert torch.allclose(plain.hf(ids).logits, quantised.hf(ids).logits, atol=1e-3)

@@ -15,8 +15,7 @@ from uds_lens.metrics import MetricCache, MetricData, score_answers
 from uds_lens.models import fingerprint, open_model
 from uds_lens.patching import WavefrontTarget
 
-from .conftest import RAW, RUN, total
-from .conftest import ask as ask_all
+from .conftest import RAW, RUN, ask as ask_all, total
 
 
 def ask(model, data, metrics, **options):
@@ -127,9 +126,7 @@ def test_equal_tokens_of_other_owners_are_told_apart(trio):
     asked, texts = EXAMPLES[0].question, [f"{example.answer} {i}" for i, example in enumerate(EXAMPLES[:3])]
 
     def owned(name, paraphrases):
-        return ForgetExample(
-            id=name, question=asked, answer="It was.", paraphrased_answers=tuple(paraphrases)
-        )
+        return ForgetExample(id=name, question=asked, answer="It was.", paraphrased_answers=tuple(paraphrases))
 
     sets = [MetricData(forget=[owned("a", texts[:n]), owned("b", texts[n:])]) for n in (2, 1)]
     cache, model = MetricCache(), trio("llama").full

@@ -15,10 +15,7 @@ from uds_lens.metrics import MetricData, load_tofu_data, open_metric_data
 @pytest.fixture
 def tofu(tmp_path):
     rows = [{"question": f"Who wrote book {i}?", "answer": f"Author {i} wrote it."} for i in range(4)]
-    variants = {
-        "paraphrased_answer": "It was the author.",
-        "perturbed_answer": ["It was Bram.", "It was Cleo."],
-    }
+    variants = {"paraphrased_answer": "It was the author.", "perturbed_answer": ["It was Bram.", "It was Cleo."]}
     files = {
         "forget10": rows,
         "forget10_perturbed": [{**row, **variants} for row in rows],

@@ -98,9 +98,7 @@ def test_foreign_files_are_not_replaced(results, tmp_path):
 
 def value(name, number, **more):
     spec = METRICS[name]
-    return MetricValue(
-        name=name, label=spec.label, group=spec.group, value=number, **spec.meaning._asdict(), **more
-    )
+    return MetricValue(name=name, label=spec.label, group=spec.group, value=number, **spec.meaning._asdict(), **more)
 
 
 def of(*values):
@@ -128,9 +126,7 @@ def test_intervals_of_metrics_are_clustered_by_subject():
 def test_few_subjects_and_examples_are_warned_of():
     plain = value("em", 0.5, ids=tuple("abcd"), per_example=(0.4, 0.6, 0.4, 0.6))
     first, second = of(dataclasses.replace(plain, subjects=("a", "b") * 2)).warnings
-    assert first.startswith(
-        "Only 2 subjects behind Exact Memorization: treat subject-level intervals as rough (10"
-    )
+    assert first.startswith("Only 2 subjects behind Exact Memorization: treat subject-level intervals as rough (10")
     assert second == "Only 4 examples behind Exact Memorization: 30 or more give useful intervals."
     one = of(dataclasses.replace(plain, subjects=("a",) * 4)).warnings[0]
     assert one == "Only 1 subject behind Exact Memorization: there is no interval."
@@ -140,14 +136,9 @@ def test_few_subjects_and_examples_are_warned_of():
 def test_subjects_are_those_of_the_set_a_metric_is_about():
     def rows(names, start="q"):
         answer = {"answer": "Ada.", "entity": "Ada"}
-        return [
-            ForgetExample(f"{start}{i}", f"{start} {i}?", subject=name, **answer)
-            for i, name in enumerate(names)
-        ]
+        return [ForgetExample(f"{start}{i}", f"{start} {i}?", subject=name, **answer) for i, name in enumerate(names)]
 
-    data = MetricData(
-        forget=rows(["Ada", None, "Bo"]), retain=rows(["Cy", "Di"], start="r"), holdout=rows([None], "h")
-    )
+    data = MetricData(forget=rows(["Ada", None, "Bo"]), retain=rows(["Cy", "Di"], start="r"), holdout=rows([None], "h"))
     assert _subjects(METRICS["es"], ("q0", "q1", "q2"), data) == ("Ada", None, "Bo")
     assert _subjects(METRICS["retain_q_prob"], ("r1", "r0"), data) == ("Di", "Cy")
     assert _subjects(METRICS["logit_lens"], ("q2",), data) == ("Bo",)
@@ -158,9 +149,7 @@ def test_subjects_are_those_of_the_set_a_metric_is_about():
 # Trust: what the study's table gives, and no more.
 
 
-@pytest.mark.skipif(
-    not STUDY.parents[1].is_dir(), reason="the folder of studies does not come with the package"
-)
+@pytest.mark.skipif(not STUDY.parents[1].is_dir(), reason="the folder of studies does not come with the package")
 def test_trust_is_what_the_table_of_the_study_gives():
     shipped = Path(ul.metrics.__file__).with_name("trust.csv")
     assert shipped.read_text() == (STUDY / "trust.csv").read_text()
@@ -212,9 +201,7 @@ def test_results_warn_of_metrics_that_did_not_separate_models(monkeypatch):
         *("paraprob", "para_rouge", "jailbreak_rouge", "es", "fisher_masked_0.001", "prob", "cka")
     }
     assert at_or_below_chance == {name for name, trust in studied().items() if trust.fails_a_pair}
-    assert (
-        sum(trust.worst_low <= 0.5 for trust in studied().values()) == 19
-    )  # why the interval does not decide
+    assert sum(trust.worst_low <= 0.5 for trust in studied().values()) == 19  # why the interval does not decide
     monkeypatch.setattr("uds_lens.metrics._results.studied", dict)
     assert of(value("cka", 0.1)).warnings == ()
 

@@ -63,11 +63,7 @@ def test_output_metrics_per_example(name, plain, data):
 def test_the_system_turn_and_the_date_change_the_numbers_and_are_recorded(plain, data, tmp_path):
     model = HookedModel(plain, chat_tokenizer("llama-3"), name="m", owned=False)
     values, prompts = [], []
-    for options in (
-        MetricOptions(),
-        MetricOptions(chat_date="10 Apr 2025"),
-        MetricOptions.preset("open_unlearning"),
-    ):
+    for options in (MetricOptions(), MetricOptions(chat_date="10 Apr 2025"), MetricOptions.preset("open_unlearning")):
         found = evaluate(model, data.limited(2), metrics=["prob"], options=options, run=RUN)
         found.save(tmp_path / "m.json")
         loaded = type(found).load(tmp_path / "m.json")

@@ -77,10 +77,7 @@ def test_padding_and_truncation_of_the_last_call_do_not_matter(trio):
     one, other = open_model(build_model("llama"), tokenizer=build_tokenizer()), build_tokenizer()
     other(["a", "b c d"], padding=True, truncation=True, max_length=2)
     two = open_model(build_model("llama", "retain"), tokenizer=other)
-    assert (
-        check_compatible({"full": read_checkpoint_info(one), "retain": read_checkpoint_info(two)})
-        is one.tokenizer
-    )
+    assert check_compatible({"full": read_checkpoint_info(one), "retain": read_checkpoint_info(two)}) is one.tokenizer
 
 
 def test_a_missing_tokenizer_is_borrowed_with_a_warning(trio, copy_of):
@@ -90,20 +87,14 @@ def test_a_missing_tokenizer_is_borrowed_with_a_warning(trio, copy_of):
     for file in folder.glob("chat_template*"):
         file.unlink()
     forget_warnings()
-    with pytest.warns(
-        UdsLensWarning, match=r"no tokenizer beside unlearned '.*copy': using that of full, unchecked"
-    ):
+    with pytest.warns(UdsLensWarning, match=r"no tokenizer beside unlearned '.*copy': using that of full, unchecked"):
         tokenizer = check_compatible(infos(trio, folder))
     assert tokenizer.vocab_size == 200
     forget_warnings()
     with pytest.warns(UdsLensWarning, match="using that of retain"):
-        check_compatible(
-            {"full": read_checkpoint_info(folder), "retain": read_checkpoint_info(trio("llama").retain)}
-        )
+        check_compatible({"full": read_checkpoint_info(folder), "retain": read_checkpoint_info(trio("llama").retain)})
     forget_warnings()
-    with pytest.raises(
-        ModelError, match=r"none of the checkpoints has a tokenizer: save it beside the weights"
-    ):
+    with pytest.raises(ModelError, match=r"none of the checkpoints has a tokenizer: save it beside the weights"):
         check_compatible({"full": read_checkpoint_info(folder)})
 
 

@@ -51,9 +51,7 @@ def save_adapter(folder, base):
         model = get_peft_model(build_model("llama"), LoraConfig(r=2, target_modules=["q_proj"]))
     model.save_pretrained(folder)
     settings = json.loads((folder / "adapter_config.json").read_text())
-    (folder / "adapter_config.json").write_text(
-        json.dumps({**settings, "base_model_name_or_path": str(base)})
-    )
+    (folder / "adapter_config.json").write_text(json.dumps({**settings, "base_model_name_or_path": str(base)}))
     return folder
 
 
@@ -69,14 +67,10 @@ def test_unused_weights_of_the_decoder_are_refused_and_others_reported(copy_of):
         },
     )
     forget_warnings()
-    with pytest.warns(
-        UdsLensWarning, match=r"holds 1 weights .*\(v_head.summary.weight\): they take no part"
-    ):
+    with pytest.warns(UdsLensWarning, match=r"holds 1 weights .*\(v_head.summary.weight\): they take no part"):
         open_model(folder, device="cpu").close()
     with_config(folder, num_hidden_layers=2)
-    with pytest.raises(
-        ModelError, match=r"does not use with its config.json \(model.layers.2.*num_hidden_layers"
-    ):
+    with pytest.raises(ModelError, match=r"does not use with its config.json \(model.layers.2.*num_hidden_layers"):
         open_model(folder, device="cpu")
     folder = with_weights(copy_of(name="other"), **{"model.layers.1.self_attn.q_proj.bias": torch.ones(32)})
     with pytest.raises(ModelError, match=r"holds 1 weights that LlamaForCausalLM .*q_proj\.bias.*Correct"):
@@ -107,9 +101,7 @@ def test_an_adapter_on_a_hub_model_never_asks_the_network(tmp_path, monkeypatch)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     monkeypatch.setattr("socket.create_connection", lambda *a, **k: asked.append(a) or pytest.fail("network"))
     for read in (read_checkpoint_info, open_model):
-        with pytest.raises(
-            ModelError, match=r"belongs to 'owner/base', no directory here.*hf download owner/base"
-        ):
+        with pytest.raises(ModelError, match=r"belongs to 'owner/base', no directory here.*hf download owner/base"):
             read(folder)
     assert not asked
 
@@ -219,9 +211,7 @@ def test_code_named_in_a_config_is_not_run(copy_of, tmp_path):
     folder, mark = copy_of(), tmp_path / "ran"
     code = EVIL.format(mark=str(mark)) + "from transformers import LlamaConfig as C, LlamaForCausalLM as M\n"
     (folder / "evil.py").write_text(code)
-    with_config(
-        folder, model_type="evil", auto_map={"AutoConfig": "evil.C", "AutoModelForCausalLM": "evil.M"}
-    )
+    with_config(folder, model_type="evil", auto_map={"AutoConfig": "evil.C", "AutoModelForCausalLM": "evil.M"})
     for read in (read_checkpoint_info, open_model):
         with pytest.raises(ModelError, match="cannot load the checkpoint"):
             read(folder)

@@ -20,9 +20,7 @@ def test_the_file_layout_does_not_matter(trio, tmp_path):
         assert model.fingerprint == expected
 
 
-@pytest.mark.parametrize(
-    "name", ["model.embed_tokens.weight", "model.layers.3.mlp.down_proj.weight", "lm_head.weight"]
-)
+@pytest.mark.parametrize("name", ["model.embed_tokens.weight", "model.layers.3.mlp.down_proj.weight", "lm_head.weight"])
 def test_one_bit_matters(name):
     model = build_model("llama")
     before = fingerprint(model)

@@ -116,16 +116,12 @@ def test_transformers_own_hooks_change_nothing(live):
 
 def test_transformerlens_does_not_wrap_a_changed_model(live):
     live.model.layers[0].self_attn.register_forward_hook(lambda *_: None)
-    with pytest.raises(
-        ModelError, match=r"it has a hook at 'model.layers.0.self_attn', which a Bridge might not run"
-    ):
+    with pytest.raises(ModelError, match=r"it has a hook at 'model.layers.0.self_attn', which a Bridge might not run"):
         _ = open_model(live).bridge
 
 
 def adapted(model):
-    return get_peft_model(
-        model, LoraConfig(r=2, target_modules=["q_proj", "down_proj"], init_lora_weights=False)
-    )
+    return get_peft_model(model, LoraConfig(r=2, target_modules=["q_proj", "down_proj"], init_lora_weights=False))
 
 
 @pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")
@@ -165,9 +161,7 @@ def test_other_modules_are_refused_in_words(live, wrap, words):
 
 def test_mixed_dtypes_are_refused_in_words(live):
     live.model.layers[2].mlp.to(torch.bfloat16)
-    with pytest.raises(
-        ModelError, match=r"mixes dtypes: .*q_proj float32 and model.layers.2.mlp.gate_proj bfloat16"
-    ):
+    with pytest.raises(ModelError, match=r"mixes dtypes: .*q_proj float32 and model.layers.2.mlp.gate_proj bfloat16"):
         open_model(live)
 
 

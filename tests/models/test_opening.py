@@ -93,8 +93,7 @@ def test_what_is_no_checkpoint_is_refused_at_once(trio, tmp_path, monkeypatch):
 def test_a_hub_id_without_network_gives_one_error_soon(offline):
     start = time.perf_counter()
     with pytest.raises(
-        ModelError,
-        match="there is no directory 'nobody/no-such-model' here, and offline it was looked for only among",
+        ModelError, match="there is no directory 'nobody/no-such-model' here, and offline it was looked for only among"
     ) as caught:
         open_model("nobody/no-such-model", offline=offline)
     assert time.perf_counter() - start < 10
@@ -217,9 +216,7 @@ def test_a_live_model_stays_as_it_was(trio):
 
 def test_a_live_model_of_another_dtype_is_refused(trio):
     live, _ = load_plain(trio("llama").full, dtype=torch.bfloat16)
-    with pytest.raises(
-        ModelError, match=r"is bfloat16, but dtype='float32' was requested: .*request dtype='bfloat16'"
-    ):
+    with pytest.raises(ModelError, match=r"is bfloat16, but dtype='float32' was requested: .*request dtype='bfloat16'"):
         open_model(live)
     assert open_model(live, dtype="bfloat16").dtype == torch.bfloat16
 

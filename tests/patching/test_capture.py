@@ -11,15 +11,13 @@ from uds_lens.models import anatomy_of
 from uds_lens.patching import (
     SpanCache,
     SpanPatch,
+    _readout as readout,
     as_hooked,
     capture,
     hook_name,
     run_hooked,
     run_patched,
     target_logprobs,
-)
-from uds_lens.patching import (
-    _readout as readout,
 )
 from uds_lens.patching._hooks import require_site, run_unhooked
 from uds_lens.patching._states import chosen_layers
@@ -130,9 +128,7 @@ def test_a_model_that_skips_a_block_is_refused(batch_of):
     model = as_hooked(build_model("llama"))
     model.anatomy.base.config.num_hidden_layers = 3
     model.anatomy.base.layers = model.anatomy.layers[:3]
-    with pytest.raises(
-        PatchError, match=r"3 layers were read in one forward, expected 4\. The model skips or repeats"
-    ):
+    with pytest.raises(PatchError, match=r"3 layers were read in one forward, expected 4\. The model skips or repeats"):
         capture(model, batch_of())
 
 
@@ -172,9 +168,7 @@ def test_run_patched_equals_a_plain_hook_that_overwrites_the_layer(opened, batch
     def overwrite(module, args, output):
         hidden = (output if isinstance(output, torch.Tensor) else output[0]).clone()
         for row in range(len(batch)):
-            for place, patched, state in zip(
-                batch.window[row], batch.patched_mask[row], cache[2][row], strict=True
-            ):
+            for place, patched, state in zip(batch.window[row], batch.patched_mask[row], cache[2][row], strict=True):
                 if patched:
                     hidden[row, place] = state
         return hidden if isinstance(output, torch.Tensor) else (hidden, *output[1:])
@@ -232,9 +226,7 @@ def test_hooks_that_do_not_fit_are_refused(hookable, batch_of):
     for wrong, got in ((lambda a, hook: a[:, :1], r"shape \(8, 1, 32\)"), (lambda a, hook: 3, "int")):
         with pytest.raises(PatchError, match=shape + got):
             run_hooked(hookable, batch, "blocks.2.hook_resid_post", wrong)
-    with pytest.raises(
-        PatchError, match=r"no point 'blocks\.99\.hook_resid_post': the blocks of .* are 0 to 3"
-    ):
+    with pytest.raises(PatchError, match=r"no point 'blocks\.99\.hook_resid_post': the blocks of .* are 0 to 3"):
         run_hooked(hookable, batch, "blocks.99.hook_resid_post", lambda activation, hook: None)
 
 

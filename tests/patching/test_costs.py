@@ -1,8 +1,7 @@
 """One cost model: which rows run together, which windows are resumed together, how many variants at once."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from tiny_models import build_model
 
 from uds_lens.data import TokenSequence, make_batch

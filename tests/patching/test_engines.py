@@ -33,9 +33,7 @@ def gap(opened, family, batch, site="resid_post", last_layer="resid_post"):
     assert torch.equal(~fast.isnan(), scored)
     assert torch.equal(~slow.isnan(), scored)
     unpatched = open_target(target, batch).logprobs[:, None]
-    assert (fast - unpatched)[scored].abs().max() > 0.01, (
-        "the patch does nothing: the comparison proves nothing"
-    )
+    assert (fast - unpatched)[scored].abs().max() > 0.01, "the patch does nothing: the comparison proves nothing"
     return float((fast - slow)[scored].abs().max())
 
 
@@ -47,11 +45,7 @@ def test_wavefront_equals_naive_on_every_scope_and_padding_side(opened, batch_of
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_wavefront_equals_naive_on_every_site(opened, batch_of, family):
-    batches = {
-        "resid_mid": ("entity", "left"),
-        "attn_out": ("answer", "right"),
-        "mlp_out": ("entity", "right"),
-    }
+    batches = {"resid_mid": ("entity", "left"), "attn_out": ("answer", "right"), "mlp_out": ("entity", "right")}
     for site, (scope, side) in batches.items():
         if site != "resid_mid" or family not in PARALLEL:
             assert gap(opened, family, batch_of(scope, side), site=site) <= TOLERANCE, (site, scope, side)
@@ -137,9 +131,7 @@ def test_the_naive_engine_says_where_a_patch_has_no_effect(opened, batch_of, mon
         return unpatched
 
     monkeypatch.setattr(_plain, "run_with", ignores_the_hook)
-    with pytest.raises(
-        PatchError, match=r"blocks\.0\.hook_resid_post changed \d+ positions, but the logits stayed"
-    ):
+    with pytest.raises(PatchError, match=r"blocks\.0\.hook_resid_post changed \d+ positions, but the logits stayed"):
         target.patched(cache)
     monkeypatch.setattr(_plain, "run_with", lambda *_: unpatched)
     with pytest.raises(PatchError, match=r"ran 0 times, expected once"):
@@ -169,9 +161,7 @@ def fail(_):
         (fail, "it failed: PatchError: no key-value cache"),
     ],
 )
-def test_the_check_falls_back_with_a_warning_where_the_wavefront_is_wrong(
-    opened, batch_of, monkeypatch, change, why
-):
+def test_the_check_falls_back_with_a_warning_where_the_wavefront_is_wrong(opened, batch_of, monkeypatch, change, why):
     forget_warnings()
     monkeypatch.setattr(WavefrontTarget, "patched", spoilt(change))
     with pytest.warns(UdsLensWarning, match=rf"\(LlamaForCausalLM\): the fast engine .*{why}.*naive engine"):

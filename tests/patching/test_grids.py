@@ -44,9 +44,7 @@ def with_hooks(model, batch, changes):
         for (site, layer), change in changes.items():
             module, at_input = module_at(model, site, layer)
             if at_input:
-                hook = module.register_forward_pre_hook(
-                    lambda m, args, change=change: (change(args[0]), *args[1:])
-                )
+                hook = module.register_forward_pre_hook(lambda m, args, change=change: (change(args[0]), *args[1:]))
             else:
                 hook = module.register_forward_hook(
                     lambda m, args, out, change=change: (
@@ -62,9 +60,7 @@ def with_hooks(model, batch, changes):
 def expected(target, source, batch, site, layers, columns=slice(None)):
     """Logits with some columns of a site's activation taken from the source at the patched positions."""
     kept = {}
-    with_hooks(
-        source, batch, {(site, layer): lambda a, layer=layer: kept.setdefault(layer, a) for layer in layers}
-    )
+    with_hooks(source, batch, {(site, layer): lambda a, layer=layer: kept.setdefault(layer, a) for layer in layers})
     rows, entries = batch.patched_mask.nonzero(as_tuple=True)
     at = rows, batch.window[rows, entries]
 
@@ -75,9 +71,7 @@ def expected(target, source, batch, site, layers, columns=slice(None)):
         activation[at] = mine
         return activation
 
-    return with_hooks(
-        target, batch, {(site, layer): lambda a, layer=layer: change(a, layer) for layer in layers}
-    )
+    return with_hooks(target, batch, {(site, layer): lambda a, layer=layer: change(a, layer) for layer in layers})
 
 
 @pytest.fixture
@@ -102,9 +96,7 @@ def test_every_site_is_patched_as_by_plain_hooks(opened, mentions, site):
     cache = capture(source, mentions, site=site)
     logits = expected(target, source, mentions, site, [1])
     real = mentions.attention_mask.bool()
-    torch.testing.assert_close(
-        run_patched(target, mentions, cache, layer=1)[real], logits[real], atol=1e-5, rtol=0
-    )
+    torch.testing.assert_close(run_patched(target, mentions, cache, layer=1)[real], logits[real], atol=1e-5, rtol=0)
     fast = patched_logprobs(target, mentions, cache)[:, 1]
     torch.testing.assert_close(fast, scored_logprobs(logits, mentions), atol=1e-5, rtol=0, equal_nan=True)
 
@@ -140,9 +132,7 @@ def test_a_score_of_ones_own_takes_the_place_of_log_probabilities(opened, mentio
         return logits.gather(1, targets[:, None])[:, 0] - best
 
     cache = capture(opened("llama", "retain"), mentions)
-    fast, slow = (
-        open_target(target, mentions, engine=engine, score=margin) for engine in ("wavefront", "naive")
-    )
+    fast, slow = (open_target(target, mentions, engine=engine, score=margin) for engine in ("wavefront", "naive"))
     torch.testing.assert_close(fast.logprobs, slow.logprobs, atol=1e-5, rtol=1e-5, equal_nan=True)
     torch.testing.assert_close(fast.patched(cache), slow.patched(cache), atol=1e-5, rtol=1e-5, equal_nan=True)
     rows, at = mentions.scored_mask.nonzero(as_tuple=True)
@@ -187,21 +177,13 @@ def test_hooks_that_change_nothing_are_errors(opened, mentions):
     token = TokenSequence(ids=(5,), targets=(9,), scored=(0,), patched=(0,))
     with pytest.raises(PatchError, match=r"changed values, but the logits of .* stayed the same"):
         # A single token attends to itself, whatever its query is.
-        run_hooked(
-            model, make_batch([token]), "blocks.1.attn.hook_q", lambda activation, hook: activation * 2
-        )
+        run_hooked(model, make_batch([token]), "blocks.1.attn.hook_q", lambda activation, hook: activation * 2)
 
 
 def test_what_is_printed_is_one_line(opened, mentions):
     model = opened("llama")
     target = open_target(model, mentions)
-    shown = [
-        capture(model, mentions),
-        mentions,
-        target,
-        target.recording,
-        open_target(model, mentions, engine="naive"),
-    ]
+    shown = [capture(model, mentions), mentions, target, target.recording, open_target(model, mentions, engine="naive")]
     for each in shown:
         assert "\n" not in repr(each)
         assert len(repr(each)) < 300, repr(each)[:400]

@@ -5,8 +5,7 @@ import weakref
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from tiny_models import FAMILIES
 
 from uds_lens.errors import UdsLensWarning
@@ -57,9 +56,7 @@ def test_packed_rows_give_the_states_of_padded_rows(opened, batch_of, family):
     for side in ("left", "right"):
         batch = batch_of(side=side)
         assert len(set(batch.attention_mask.sum(1).tolist())) > 1, "rows of one length test nothing"
-        packed, padded = (
-            own_pass(model, batch, keep_prefix=False, packed=packed).states for packed in (True, False)
-        )
+        packed, padded = (own_pass(model, batch, keep_prefix=False, packed=packed).states for packed in (True, False))
         torch.testing.assert_close(packed, padded, atol=2e-5, rtol=1e-5)
     assert packable(model)
     assert model.hf.config.get_text_config().model_type in PACKED_FAMILIES
@@ -72,9 +69,7 @@ def test_the_wavefront_gives_the_same_on_packed_and_on_padded_rows(opened, batch
         cache = probe(model, batch)
         packed, padded = (open_target(model, batch, packed=packed) for packed in (True, False))
         assert (packed.recording.windows is None, padded.recording.windows is None) == (False, True)
-        torch.testing.assert_close(
-            packed.patched(cache), padded.patched(cache), atol=1e-5, rtol=1e-5, equal_nan=True
-        )
+        torch.testing.assert_close(packed.patched(cache), padded.patched(cache), atol=1e-5, rtol=1e-5, equal_nan=True)
         torch.testing.assert_close(packed.logprobs, padded.logprobs, atol=1e-5, rtol=1e-5, equal_nan=True)
 
 
@@ -90,9 +85,7 @@ def test_rows_resumed_in_groups_give_the_same(opened, batch_of, family, packed, 
     assert len(whole.recording.row_groups) == 1
     monkeypatch.setattr("uds_lens.patching._costs.VARIANT_STATES", {"cpu": 1})
     cut = open_target(model, batch, packed=packed)
-    assert [(start, stop) for start, stop, _ in cut.recording.row_groups] == [
-        (i, i + 1) for i in range(len(batch))
-    ]
+    assert [(start, stop) for start, stop, _ in cut.recording.row_groups] == [(i, i + 1) for i in range(len(batch))]
     torch.testing.assert_close(cut.patched(cache), whole.patched(cache), atol=1e-5, rtol=1e-5, equal_nan=True)
 
 
@@ -211,9 +204,7 @@ def test_one_wave_carries_the_own_pass_and_its_variants(opened, batch_of, family
     own = OwnPass(model, batch, keep_prefix=True, by_bridge=False, packed=packed)
     own.recording.variants_at_once = len(layers)
     final = wave(model, own.recording, first_pass=own, cache=cache, layers=layers)
-    targets, scored = (
-        part[:, None].expand(-1, len(layers), -1) for part in (batch.targets, batch.scored_mask)
-    )
+    targets, scored = (part[:, None].expand(-1, len(layers), -1) for part in (batch.targets, batch.scored_mask))
     with torch.no_grad():
         found = target_logprobs(own.recording.anatomy, final, targets, scored)
     expected = open_target(model, batch, packed=packed).patched(cache)

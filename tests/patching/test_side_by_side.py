@@ -8,19 +8,10 @@ from tiny_models import EXAMPLES, FAMILIES, HYBRIDS, LONG_ROPE, build_model
 
 from uds_lens.data import encode, make_batch
 from uds_lens.errors import ModelError, PatchError, UdsLensWarning, forget_warnings
-from uds_lens.generation import _reading as reading
-from uds_lens.generation import greedy, growing_way
+from uds_lens.generation import _reading as reading, greedy, growing_way
 from uds_lens.metrics import score_answers
 from uds_lens.models import open_model
-from uds_lens.patching import (
-    RowLayout,
-    capture,
-    patched_logprobs,
-    row_layout,
-)
-from uds_lens.patching import (
-    _side_by_side as side_by_side,
-)
+from uds_lens.patching import RowLayout, _side_by_side as side_by_side, capture, patched_logprobs, row_layout
 from uds_lens.results import DepthAudit, RunOptions
 
 LAYOUTS = {
@@ -53,9 +44,7 @@ def test_the_trial_of_every_family_comes_to_what_is_known_of_it(opened, all_trie
 def test_an_open_model_is_tried_once_and_tested_families_are_not(opened, all_tried, monkeypatch):
     passes = []
     run = side_by_side.run_decoder
-    monkeypatch.setattr(
-        side_by_side, "run_decoder", lambda *args, **options: passes.append(1) or run(*args, **options)
-    )
+    monkeypatch.setattr(side_by_side, "run_decoder", lambda *args, **options: passes.append(1) or run(*args, **options))
     for _ in range(3):
         row_layout(opened("llama"))
     assert len(passes) == 2
@@ -102,9 +91,7 @@ def test_rows_that_change_each_other_run_one_at_a_time(all_tried, trio, opened):
 
 def test_a_model_that_draws_random_numbers_is_refused(all_tried):
     model = hooked(lambda states: states + 0.3 * torch.randn_like(states))
-    with pytest.raises(
-        ModelError, match=r"other states when the same row is run again \(they differ by .*%\)"
-    ):
+    with pytest.raises(ModelError, match=r"other states when the same row is run again \(they differ by .*%\)"):
         row_layout(model)
 
 

@@ -55,7 +55,6 @@ def test_the_state_between_attention_and_mlp_is_more_than_what_the_mlp_reads(ope
     """A hook at `hook_resid_mid` alone reaches the MLP only: as if its output had been patched."""
     target, source, batch = opened("llama"), opened("llama", "retain"), batch_of()
     mid, mlp = (
-        run_patched(target, batch, capture(source, batch, site=site), layer=LAYER)
-        for site in ("resid_mid", "mlp_out")
+        run_patched(target, batch, capture(source, batch, site=site), layer=LAYER) for site in ("resid_mid", "mlp_out")
     )
     assert (mid - mlp).abs().max() > 0.1

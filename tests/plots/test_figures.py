@@ -41,9 +41,7 @@ OF_AUDITS = {
     "heatmap": lambda a, t: a.plot_heatmap(theme=t),
     "cluster": lambda a, t: a.plot_heatmap(order="cluster", theme=t),
     "examples": lambda a, t: a.plot_examples(theme=t),
-    "example": lambda a, t: plots.example_profile(
-        a.to_frame().head(a.n_layers), tau=0.05, question="Who?", theme=t
-    ),
+    "example": lambda a, t: plots.example_profile(a.to_frame().head(a.n_layers), tau=0.05, question="Who?", theme=t),
     "types": lambda a, t: a.plot_types(theme=t),
     "length": lambda a, t: a.plot_length(theme=t),
     "tau": lambda a, t: a.plot_tau(theme=t),
@@ -56,8 +54,7 @@ OF_AUDITS = {
     "differences": lambda a, t: plots.audit_differences(compare_all([a, a]), theme=t),
     "lens": lambda a, t: lens_comparison(a).plot(theme=t),
     "utility": lambda a, t: plots.depth_utility(
-        pd.DataFrame({"model": [m.name for m in a.models.values()], "uds": a.uds, "utility": [0.5, 0.9, 1]}),
-        theme=t,
+        pd.DataFrame({"model": [m.name for m in a.models.values()], "uds": a.uds, "utility": [0.5, 0.9, 1]}), theme=t
     ),
 }
 
@@ -82,9 +79,7 @@ OF_TABLES = {
     "slopes": lambda n, t: plots.filter_slopes(made.robustness(*n), theme=t),
     "dumbbell": lambda n, t: plots.method_dumbbell(made.ranking(*n), theme=t),
     "ranks": lambda n, t: plots.rank_probabilities(made.ranks(*n), theme=t),
-    "frontier": lambda n, t: plots.utility_frontier(
-        pool(n), references=made.models(1), min_utility=0.8, theme=t
-    ),
+    "frontier": lambda n, t: plots.utility_frontier(pool(n), references=made.models(1), min_utility=0.8, theme=t),
     "elicited": lambda n, t: plots.elicited_scores(made.elicited(*n), theme=t),
     "depth": lambda n, t: plots.depth_elicited(made.depth(*n), probe="cloze", theme=t),
     "budget": lambda n, t: plots.query_budget(made.budget(*n), probe=(*n, "")[0], theme=t),

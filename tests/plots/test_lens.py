@@ -15,9 +15,7 @@ def test_draws_what_the_comparison_measured(audit):
     for trace, column in zip(figure.data, columns, strict=True):
         assert_allclose(trace.y, frame[column], err_msg=column)
     words = [note.text for note in figure.layout.annotations]
-    assert (
-        f"{compared.uds_score:.2f}: states" in words[0] and f"{compared.lens_score:.2f}: states" in words[1]
-    )
+    assert f"{compared.uds_score:.2f}: states" in words[0] and f"{compared.lens_score:.2f}: states" in words[1]
     assert figure.layout.title.subtitle.text == audit.examples[1].question
     assert {shape.y0 for shape in figure.layout.shapes} == {0.05}
     assert (figure.layout.yaxis3.matches, figure.layout.yaxis4.matches) == ("y", "y2")

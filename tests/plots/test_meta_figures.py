@@ -32,9 +32,7 @@ def test_the_histogram_counts_each_pool_and_marks_the_cuts():
 def test_the_forest_has_the_intervals_of_the_frame():
     figure = plots.faithfulness_forest(made.faithful(*NAMES))
     traces = {trace.name: trace for trace in figure.data}
-    assert_allclose(
-        [x for x in traces["DeLong, models independent"].x if x is not None], [0.85, 0.95, 0.75, 0.85]
-    )
+    assert_allclose([x for x in traces["DeLong, models independent"].x if x is not None], [0.85, 0.95, 0.75, 0.85])
     assert_allclose([x for x in traces["runs as clusters"].x if x is not None], [0.82, 0.98, 0.72, 0.88])
     assert_allclose(traces["one variant left out"].x, [0.88, 0.92, 0.78, 0.82])
     assert figure.layout.annotations[0].text == "no F" and figure.layout.annotations[0].y == 2

@@ -73,9 +73,7 @@ def browser(tmp_path_factory):
     chromium.close()
 
 
-DRAWN = (
-    "document.querySelector('.js-plotly-plot .main-svg .scatterlayer, .js-plotly-plot .heatmaplayer image')"
-)
+DRAWN = "document.querySelector('.js-plotly-plot .main-svg .scatterlayer, .js-plotly-plot .heatmaplayer image')"
 
 
 def looks_right(browser: Chromium, page: Path) -> None:
@@ -83,9 +81,7 @@ def looks_right(browser: Chromium, page: Path) -> None:
     box = "document.querySelector('.js-plotly-plot .main-svg').getBoundingClientRect()"
     assert browser.run(f"{box}.width") > 400 and browser.run(f"{box}.height") > 250
     assert browser.problems == []
-    assert [
-        url for url in browser.requests if not url.startswith(("file:", "data:", "blob:", "about:"))
-    ] == []
+    assert [url for url in browser.requests if not url.startswith(("file:", "data:", "blob:", "about:"))] == []
 
 
 def without_network(text: str) -> tuple[str, list[str]]:
@@ -122,12 +118,8 @@ def test_hovering_shows_all_panels_at_once(browser, audit, tmp_path):
         box = f"document.querySelectorAll('.js-plotly-plot .nsewdrag')[{panel}].getBoundingClientRect()"
         left, top, width, height = browser.run(f"[{box}.left, {box}.top, {box}.width, {box}.height]")
         for step in (0, 2):
-            browser.send(
-                "Input.dispatchMouseEvent", type="mouseMoved", x=left + width / 2 + step, y=top + height / 2
-            )
-        hovered = (
-            "document.querySelector('.hoverlayer')?.textContent"  # a busy machine shows the first place first
-        )
+            browser.send("Input.dispatchMouseEvent", type="mouseMoved", x=left + width / 2 + step, y=top + height / 2)
+        hovered = "document.querySelector('.hoverlayer')?.textContent"  # a busy machine shows the first place first
         browser.wait_for(f"{hovered}?.includes('LER') && {hovered}?.includes('layer 3')")
         told = browser.run("document.querySelector('.hoverlayer').textContent")
         for words in ("layer 3", "S1 ", "S2 ", "LER 0.", "knowledge here: "):

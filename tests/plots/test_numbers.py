@@ -18,12 +18,7 @@ def named(figure, start: str):
 
 def test_layer_profile(audit):
     frame, figure = audit.layers_frame(), audit.plot_layers()
-    for start, column in (
-        ("S1", "s1_mean"),
-        ("S2", "s2_mean"),
-        ("LER", "ler_mean"),
-        ("with knowledge", "ke_share"),
-    ):
+    for start, column in (("S1", "s1_mean"), ("S2", "s2_mean"), ("LER", "ler_mean"), ("with knowledge", "ke_share")):
         assert_allclose(np.asarray(named(figure, start).y, dtype=float), frame[column])
 
 
@@ -38,8 +33,7 @@ def test_layer_profile_leaves_gaps_where_no_layer_has_knowledge(audit):
 def test_heatmap_rows_are_the_examples_in_the_asked_order(order, audit):
     cells = audit.plot_heatmap(order=order).data[0]
     entities = [
-        text.split("</b>")[0].removeprefix("<b>")
-        for text in audit.plot_heatmap(order=order).layout.yaxis.ticktext
+        text.split("</b>")[0].removeprefix("<b>") for text in audit.plot_heatmap(order=order).layout.yaxis.ticktext
     ]
     places = [[example.entity for example in audit.examples].index(entity) for entity in entities]
     assert sorted(places) == list(range(len(audit.examples)))
@@ -118,14 +112,7 @@ def test_type_bars_carry_interval_and_n(audit):
 
 def test_a_type_without_a_measurable_example_is_named_as_such():
     frame = pd.DataFrame(
-        {
-            "type": ["x"],
-            "n": [2],
-            "n_measured": [0],
-            "uds": [np.nan],
-            "uds_low": [np.nan],
-            "uds_high": [np.nan],
-        }
+        {"type": ["x"], "n": [2], "n_measured": [0], "uds": [np.nan], "uds_low": [np.nan], "uds_high": [np.nan]}
     )
     assert "not measurable" in [note.text for note in plots.type_bars(frame).layout.annotations]
 
@@ -159,8 +146,7 @@ def test_clip_shows_both_sides(audit):
 
 def test_components_show_each_site_and_its_mean():
     sites = {
-        site: synthetic_audit(seed=i, layers=4 + i).layers_frame()
-        for i, site in enumerate(("resid_post", "mlp_out"))
+        site: synthetic_audit(seed=i, layers=4 + i).layers_frame() for i, site in enumerate(("resid_post", "mlp_out"))
     }
     figure = plots.component_profile(sites)
     means = {trace.y[0]: trace.x[0] for trace in figure.data if trace.type == "bar"}
@@ -207,8 +193,7 @@ def test_comparison_of_many_gives_each_a_panel():
     (mark,) = figure.layout.shapes
     assert mark.xref.split()[0] == own[4].xaxis
     domains = {
-        (axis.domain, other.domain)
-        for axis, other in zip(figure.select_xaxes(), figure.select_yaxes(), strict=True)
+        (axis.domain, other.domain) for axis, other in zip(figure.select_xaxes(), figure.select_yaxes(), strict=True)
     }
     assert len(domains) == 10, "no panel on another"
     assert all(axis.showticklabels is None for axis in figure.select_xaxes()), "ticks in every row"
@@ -268,9 +253,7 @@ def test_pointing_at_a_layer_shows_the_interval_of_its_mean(audit):
         assert "%{customdata}" in trace.hovertemplate
         low, high = frame[f"{column}_low"][2], frame[f"{column}_high"][2]
         assert trace.customdata[2] == f" ({low:.3f} to {high:.3f})"
-    plain = plots.layer_profile(
-        frame.drop(columns=[name for name in frame if name.endswith(("_low", "_high"))])
-    )
+    plain = plots.layer_profile(frame.drop(columns=[name for name in frame if name.endswith(("_low", "_high"))]))
     assert "customdata" not in named(plain, "S2").hovertemplate
 
 

@@ -106,11 +106,7 @@ class Chromium:
 
     def resize(self, width: int, height: int = 900) -> None:
         self.send(
-            "Emulation.setDeviceMetricsOverride",
-            width=width,
-            height=height,
-            deviceScaleFactor=1,
-            mobile=width < 600,
+            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600
         )
 
     def run(self, script: str) -> Any:

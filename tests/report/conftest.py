@@ -69,9 +69,7 @@ def by_site(sites: list[DepthAudit], tmp_path_factory: pytest.TempPathFactory) -
 def compared(audit: DepthAudit, place: int) -> LensComparison:
     """Logit Lens of one example, as it could have been measured."""
     s1, s2 = audit.s1_delta[place], audit.s2_delta[place]
-    return LensComparison(
-        example=audit.examples[place], tau=0.05, lens_s1=s1 / 2, lens_s2=s2 / 8, uds_s1=s1, uds_s2=s2
-    )
+    return LensComparison(example=audit.examples[place], tau=0.05, lens_s1=s1 / 2, lens_s2=s2 / 8, uds_s1=s1, uds_s2=s2)
 
 
 @pytest.fixture(scope="session")

@@ -41,9 +41,7 @@ def models(n: int = 64, *, seed: int = 0) -> pd.DataFrame:
     draw = np.random.default_rng(seed)
     frame = _table(draw.uniform(0, 0.7, n), draw)
     at = np.arange(n)
-    frame.insert(
-        0, "model", [f"{METHODS[i % 4]}_lr1e5_a{i // 4 % 3}_ep{5 + 5 * (i % 8 > 3)}_{i}" for i in at]
-    )
+    frame.insert(0, "model", [f"{METHODS[i % 4]}_lr1e5_a{i // 4 % 3}_ep{5 + 5 * (i % 8 > 3)}_{i}" for i in at])
     frame.insert(1, "method", [METHODS[i % 4] for i in at])
     frame.insert(2, "config", [f"lr1e5_a{i // 4 % 3}_ep{5 + 5 * (i % 8 > 3)}" for i in at])
     frame["epochs"], frame["lr"] = np.where(at % 8 > 3, 10, 5), 1e-5

@@ -63,9 +63,7 @@ def test_opens_quietly_and_fits(browser, report, width, dark, request):
     assert browser.run("document.querySelector('td.detail').offsetWidth") >= table - 2
     browser.run("document.querySelector('[data-figure=layers]').scrollIntoView()")
     paper = "#14171c" if dark else "#ffffff"
-    browser.wait_for(
-        f"document.querySelector('[data-figure=layers]')._fullLayout.paper_bgcolor === '{paper}'"
-    )
+    browser.wait_for(f"document.querySelector('[data-figure=layers]')._fullLayout.paper_bgcolor === '{paper}'")
     calm(browser)
 
 
@@ -171,12 +169,8 @@ def test_an_example_opens_with_its_layers_and_closes(browser, several, audits):
 def test_choosing_a_model_changes_headings_figures_and_table(browser, several, audits):
     browser.show(several)
     lines = "document.querySelector('[data-figure=compare]').data.map((line) => [line.name, line.line.width])"
-    labels = (
-        "document.querySelector('[data-figure=compare]').layout.annotations.map((label) => label.font.weight)"
-    )
-    heading = (
-        "document.querySelector('[data-figure=layers]').closest('.figure').querySelector('h3').textContent"
-    )
+    labels = "document.querySelector('[data-figure=compare]').layout.annotations.map((label) => label.font.weight)"
+    heading = "document.querySelector('[data-figure=layers]').closest('.figure').querySelector('h3').textContent"
     curve = "document.querySelector('[data-figure=layers]').data.find(({ name }) => name === 'LER').y"
     seen = []
     for chosen, place in (("npo", 0), ("ga", 2)):
@@ -186,9 +180,7 @@ def test_choosing_a_model_changes_headings_figures_and_table(browser, several, a
         assert max(widths, key=widths.get) == chosen and len(set(widths.values())) == 2
         assert browser.run(labels).index(700) == place
         assert browser.run("document.querySelector('.current').textContent") == chosen
-        assert (
-            browser.run("document.querySelector('.models [aria-current=true] .pick').textContent") == chosen
-        )
+        assert browser.run("document.querySelector('.models [aria-current=true] .pick').textContent") == chosen
         layers = audits[chosen].layers_frame()
         most = layers.loc[layers["s1_mean"].idxmax()]
         assert f"{most['ler_mean']:.0%} of it is erased there" in browser.run(heading)
@@ -202,9 +194,7 @@ def test_differences_are_a_matrix_and_a_table(browser, several):
     for width in (1280, 390):
         browser.show(several, width=width)
         draw(browser, "differences")
-        words = browser.run(
-            f"[...{matrix}.querySelectorAll('.ytick text')].map((label) => label.textContent)"
-        )
+        words = browser.run(f"[...{matrix}.querySelectorAll('.ytick text')].map((label) => label.textContent)")
         assert words == ["ga", "</script>&<b>rmu", "npo"]
         cell = browser.run(f"{matrix}.data[0].text[0][2]")
         assert cell == "*" if width == 390 else cell.startswith("+0.") and cell.endswith("*")

@@ -73,15 +73,7 @@ def test_own_values_are_judged_and_ranked(own):
         assert row["cluster_low"] == faithful["cluster_low"][row["metric"]]
     assert [key.split()[1] for key in data["settings"]].count("common") == 4
     figures = data["figures"]
-    for name in (
-        "forest",
-        "pairs",
-        "slopes",
-        "frontier",
-        "pools uds",
-        "quantised both uds",
-        "relearned utility es",
-    ):
+    for name in ("forest", "pairs", "slopes", "frontier", "pools uds", "quantised both uds", "relearned utility es"):
         assert figures[name]["data"], name
     assert figures["ranks with without configurations"] and "heatmap none common" in figures
     kept = [len(figures[f"quantised {key} uds"]["data"][1]["x"]) for key in ("both", "utility")]
@@ -134,17 +126,12 @@ def test_robustness_without_pools_has_its_metrics():
     study = made.study(16)
     data = payload(tables(study.models, robust=study.robust))
     assert {row["metric"] for row in data["metrics"]} == set(study.robust["metric"])
-    assert (
-        all(row["auc"] is None for row in data["metrics"])
-        and data["robust"]["none own"]["es"]["q"] is not None
-    )
+    assert all(row["auc"] is None for row in data["metrics"]) and data["robust"]["none own"]["es"]["q"] is not None
 
 
 def test_readers_reasons_are_listed():
     frame = made.models(16)
-    reasons = pd.DataFrame(
-        {"model": [frame["model"][0]], "metric": ["uds"], "reason": ["nobody measured it"]}
-    )
+    reasons = pd.DataFrame({"model": [frame["model"][0]], "metric": ["uds"], "reason": ["nobody measured it"]})
     page = render_dashboard(meta.ModelTable(frame=frame, reasons=reasons, source="here"), options=QUICK)
     assert "nobody measured it" in page and "1 value is missing" in page
 
@@ -160,19 +147,7 @@ def test_the_title_asks_what_the_tables_answer():
 
 
 def test_methods_of_open_unlearning_have_their_names():
-    trainers = (
-        "GradAscent",
-        "GradDiff",
-        "NPO",
-        "SimNPO",
-        "DPO",
-        "RMU",
-        "UNDIAL",
-        "CEU",
-        "SatImp",
-        "WGA",
-        "PDU",
-    )
+    trainers = ("GradAscent", "GradDiff", "NPO", "SimNPO", "DPO", "RMU", "UNDIAL", "CEU", "SatImp", "WGA", "PDU")
     for name in trainers:
         assert method_name(name.lower()) == method_name(name) == name
     assert {method_name(name) for name in METHODS} <= {*trainers, "AltPO", "IdkDPO", "IdkNLL", "KL"}

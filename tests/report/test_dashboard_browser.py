@@ -28,9 +28,7 @@ def study() -> made.Study:
 def own(study, tmp_path_factory) -> Path:
     frame = pd.concat([study.models, made.models(2, seed=5).assign(model=["full", "retain"], method=None)])
     path = tmp_path_factory.mktemp("dashboard") / "own.html"
-    return dashboard(
-        frame.reset_index(drop=True), path, **study.given(), options=DashboardOptions(n_resamples=30)
-    )
+    return dashboard(frame.reset_index(drop=True), path, **study.given(), options=DashboardOptions(n_resamples=30))
 
 
 def unfold(browser):
@@ -49,17 +47,11 @@ def test_opens_quietly_and_fits(browser, own, width, dark):
     browser.open(own, width=width, dark=dark)
     unfold(browser)
     browser.run("document.querySelectorAll('.plot').forEach((plot) => draw(plot))")
-    assert (
-        browser.run("[...document.querySelectorAll('.figure')].filter((figure) => figure.hidden).length") == 0
-    )
-    assert browser.run(
-        "[...document.querySelectorAll('.plot')].every((plot) => plot.querySelector('.main-svg'))"
-    )
+    assert browser.run("[...document.querySelectorAll('.figure')].filter((figure) => figure.hidden).length") == 0
+    assert browser.run("[...document.querySelectorAll('.plot')].every((plot) => plot.querySelector('.main-svg'))")
     assert browser.run("document.documentElement.scrollWidth") <= width
     assert browser.run(TOO_WIDE) == []
-    notes = browser.run(
-        "document.querySelector('[data-figure=slopes]').layout.annotations.map((note) => note.text)"
-    )
+    notes = browser.run("document.querySelector('[data-figure=slopes]').layout.annotations.map((note) => note.text)")
     assert notes == ["UDS"] if width == 390 else len(notes) == 10
     paper = "#14171c" if dark else "#ffffff"
     assert browser.run("document.querySelector('[data-figure=forest]')._fullLayout.paper_bgcolor") == paper
@@ -78,10 +70,7 @@ def test_names_are_shown_and_do_not_run(page, study):
     names = page.run("[...document.querySelectorAll('#rank-table tbody th')].map((cell) => cell.textContent)")
     assert set(names) == {"NPO", "RMU", "mine", made.HOSTILE}
     page.run("draw(document.querySelector('[data-figure=frontier]'))")
-    assert (
-        page.run("document.querySelector('[data-figure=frontier] .legend').textContent").count("</script>")
-        == 1
-    )
+    assert page.run("document.querySelector('[data-figure=frontier] .legend').textContent").count("</script>") == 1
 
 
 @pytest.mark.parametrize("least", [None, 0.9])
@@ -138,12 +127,7 @@ def test_best_and_worst_of_each_column_are_marked(page):
     marks = "[...document.querySelectorAll('#metric-table td:nth-child(3) .rank')]"
     marked = page.run(f"{marks}.map((mark) => [mark.className, mark.textContent])")
     levels = sorted(set(aucs))
-    expected = {
-        "rank best": levels[-1],
-        "rank good": levels[-2],
-        "rank poor": levels[1],
-        "rank worst": levels[0],
-    }
+    expected = {"rank best": levels[-1], "rank good": levels[-2], "rank poor": levels[1], "rank worst": levels[0]}
     assert dict(marked) == {kind: f"{auc:.3f}" for kind, auc in expected.items()}
 
 
@@ -152,10 +136,7 @@ def test_sorting_puts_what_is_missing_last_in_both_directions(page, study):
     page.run("document.getElementById('more').click()")
     for direction in ("descending", "ascending"):
         page.run("document.querySelector('#model-table [data-sort=depth]').click()")
-        assert (
-            page.run("document.querySelector('#model-table [aria-sort]').getAttribute('aria-sort')")
-            == direction
-        )
+        assert page.run("document.querySelector('#model-table [aria-sort]').getAttribute('aria-sort')") == direction
         names = page.run(ROWS)
         values = study.models.set_index("model")["uds"][names].tolist()
         assert names[-1] == missing and len(names) == len(study.models)
@@ -194,19 +175,10 @@ def test_the_best_of_each_method_by_a_criterion(page, study, criterion):
 def test_a_model_opens_to_its_parts_by_keyboard_and_keeps_the_focus(page, study):
     page.run("document.querySelector('#model-table tbody tr:not(.pinned) .name').focus()")
     for kind in ("keyDown", "keyUp"):
-        page.send(
-            "Input.dispatchKeyEvent",
-            type=kind,
-            key="Enter",
-            code="Enter",
-            text="\r",
-            windowsVirtualKeyCode=13,
-        )
+        page.send("Input.dispatchKeyEvent", type=kind, key="Enter", code="Enter", text="\r", windowsVirtualKeyCode=13)
     assert page.run("document.activeElement.getAttribute('aria-expanded')") == "true"
     name = page.run("document.activeElement.textContent")
-    parts = page.run(
-        "[...document.querySelectorAll('tr.inside h4')].map((head) => head.firstChild.textContent)"
-    )
+    parts = page.run("[...document.querySelectorAll('tr.inside h4')].map((head) => head.firstChild.textContent)")
     assert parts == ["Memorization", "Privacy", "Utility"]
     shown = page.run("document.querySelector('tr.inside dd').textContent")
     es = study.models.set_index("model")["es"]
@@ -243,10 +215,7 @@ def test_the_papers_152_models_open_within_three_seconds(browser, tmp_path):
     )
     assert "18-way tie" in browser.run("document.getElementById('rank-table').textContent")
     shifts = browser.run("document.getElementById('shifts').textContent")
-    assert (
-        "AltPO would be lr5e5_b01_a2_ep10 (depth +0.016); NPO would be lr5e5_b01_a5_ep10 (depth +0.199)"
-        in shifts
-    )
+    assert "AltPO would be lr5e5_b01_a2_ep10 (depth +0.016); NPO would be lr5e5_b01_a5_ep10 (depth +0.199)" in shifts
     unfold(browser)
     assert browser.run("document.querySelectorAll('#pool-means tr').length") == 22
     assert browser.run("document.querySelectorAll('[data-means=r] tr').length") == 20

@@ -79,9 +79,7 @@ def test_without_retain_there_is_nothing_beyond_it(audits, elicitation):
 
 def test_a_page_without_elicitation_has_no_such_section(audits, one):
     assert 'id="elicited"' not in one.read_text(encoding="utf-8")
-    assert json.dumps(NASTY[0])[1:-1] not in render(
-        audits["npo"], elicitations=[synthetic_elicitation(audits["npo"])]
-    )
+    assert json.dumps(NASTY[0])[1:-1] not in render(audits["npo"], elicitations=[synthetic_elicitation(audits["npo"])])
 
 
 @pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, True)])

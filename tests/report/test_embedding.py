@@ -5,8 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from uds_lens.report._page import deltas, floats, safe_json, script_hash
 
@@ -30,9 +29,7 @@ def test_floats_are_little_endian_and_keep_nan():
 
 @pytest.mark.parametrize("tau", [0.05, 0.1, 0.3])
 def test_rounding_moves_no_delta_across_tau(tau):
-    exact = np.array(
-        [[tau, np.nextafter(tau, 1), np.nextafter(tau, 0), tau * (1 + 1e-9), tau * (1 - 1e-9), 2.0]]
-    )
+    exact = np.array([[tau, np.nextafter(tau, 1), np.nextafter(tau, 0), tau * (1 + 1e-9), tau * (1 - 1e-9), 2.0]])
     back = np.frombuffer(base64.b64decode(deltas(torch.from_numpy(exact), tau)), dtype="<f4")
     assert ((back > np.float32(tau)) == (exact[0] > tau)).all()
     assert np.allclose(back, exact[0], rtol=1e-6)

@@ -7,8 +7,7 @@ from html.parser import HTMLParser
 
 import pytest
 from hostile_reports import PIECES, hostile_audit
-from hypothesis import Phase, given, settings
-from hypothesis import strategies as st
+from hypothesis import Phase, given, settings, strategies as st
 
 from uds_lens.annotation._annotations import Annotations, Finding, review_page
 from uds_lens.report import DashboardOptions, render, render_dashboard
@@ -60,15 +59,7 @@ class Skeleton(HTMLParser):
 
 
 def _runs_or_loads(name: str) -> bool:
-    return name.startswith("on") or name in (
-        "src",
-        "srcset",
-        "srcdoc",
-        "href",
-        "action",
-        "style",
-        "http-equiv",
-    )
+    return name.startswith("on") or name in ("src", "srcset", "srcdoc", "href", "action", "style", "http-equiv")
 
 
 def same_elements(page: str, plain: str) -> Skeleton:
@@ -150,9 +141,7 @@ def test_no_text_of_an_audit_becomes_markup(seed: int, names: list[str], title: 
 def test_no_name_of_a_model_becomes_markup(texts: list[str], title: str) -> None:
     frame = made.models(12)
     plain = frame.assign(method="mine", config="set", model=[f"model {n}" for n in range(12)])
-    hostile = frame.assign(
-        method=f"m{texts[0]}", config=f"c{texts[1]}", model=[f"{texts[2]} {n}" for n in range(12)]
-    )
+    hostile = frame.assign(method=f"m{texts[0]}", config=f"c{texts[1]}", model=[f"{texts[2]} {n}" for n in range(12)])
     page = same_elements(
         render_dashboard(hostile, options=DashboardOptions(title=title, n_resamples=5)),
         render_dashboard(plain, options=DashboardOptions(title="title", n_resamples=5)),

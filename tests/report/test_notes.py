@@ -32,9 +32,7 @@ def test_two_audits_of_the_same_weights_are_noticed():
 
 def test_one_model_measured_at_two_sites_is_no_surprise(sites):
     found = texts({"resid_post": sites[0], "mlp_out": sites[1]})
-    assert not any("identical weights" in text for text in found) and any(
-        "differ in site" in text for text in found
-    )
+    assert not any("identical weights" in text for text in found) and any("differ in site" in text for text in found)
 
 
 def test_audits_that_cannot_be_compared_say_why():

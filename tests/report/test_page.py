@@ -114,9 +114,7 @@ def test_the_recipe_is_python(page):
 def test_one_audit_has_a_headline(one):
     text = Page(one.read_text(encoding="utf-8")).words
     audit = synthetic_audit(n=70)
-    assert (
-        f"{audit.uds:.3f} 95 % interval {audit.uds_interval.low:.3f} to {audit.uds_interval.high:.3f}" in text
-    )
+    assert f"{audit.uds:.3f} 95 % interval {audit.uds_interval.low:.3f} to {audit.uds_interval.high:.3f}" in text
     assert "measured 69 not measurable 1 skipped 1" in text
     assert "Partly erased" in text
 
@@ -181,11 +179,7 @@ def lens_results(audit, **details):
         details=details,
         **words,
     )
-    roles = {
-        "model": audit.models["unlearned"],
-        "full": audit.models["full"],
-        "retain": audit.models["retain"],
-    }
+    roles = {"model": audit.models["unlearned"], "full": audit.models["full"], "retain": audit.models["retain"]}
     return MetricResults(
         metrics={"logit_lens": value},
         models=roles,
@@ -199,9 +193,7 @@ def lens_results(audit, **details):
 def test_logit_lens_values_that_a_file_may_hold():
     audit = synthetic_audit(n=2, layers=2)
     good = [[0.5, None], [0.5, 0.25]]
-    drawn = Page(render(audit, lens=[lens_results(audit, s1_delta=good, s2_delta=good)])).data["models"][0][
-        "lens"
-    ]
+    drawn = Page(render(audit, lens=[lens_results(audit, s1_delta=good, s2_delta=good)])).data["models"][0]["lens"]
     s2 = np.frombuffer(base64.b64decode(drawn[1]), "<f4")
     assert_allclose(s2, [0.5, np.nan, 0.5, 0.25])
     for bad, words in (
@@ -220,12 +212,9 @@ def test_logit_lens_finds_its_audit_and_its_example(sites):
     audit = sites[0]
     found = compared(audit, 2)
     models = Page(render(sites, lens=[found])).data["models"]
-    assert [model["lens"] is not None for model in models] == [True, False], (
-        "the lens reads the residual stream"
-    )
+    assert [model["lens"] is not None for model in models] == [True, False], "the lens reads the residual stream"
     s1, s2 = (
-        np.frombuffer(base64.b64decode(part), dtype="<f4").reshape(audit.s1_delta.shape)
-        for part in models[0]["lens"]
+        np.frombuffer(base64.b64decode(part), dtype="<f4").reshape(audit.s1_delta.shape) for part in models[0]["lens"]
     )
     assert_allclose(s1[2], found.lens_s1, atol=1e-6)
     assert_allclose(s2[2], found.lens_s2, atol=1e-6)
@@ -393,10 +382,7 @@ def test_the_first_page_has_a_verdict_and_what_next(audits):
     assert "All models are mostly erased" in found and "No sign of damage among them." in found
     assert "uds-lens audit --" not in words.split("Before you quote")[0]
     swapped = replace(audits["npo"], s1_delta=-audits["npo"].s1_delta - 1)
-    assert (
-        "The verdict is withheld for swapped (fatal warning)."
-        in verdict_of({**audits, "swapped": swapped})[0]
-    )
+    assert "The verdict is withheld for swapped (fatal warning)." in verdict_of({**audits, "swapped": swapped})[0]
 
 
 def test_commands_of_the_first_page_have_options_that_exist(audits):
@@ -448,9 +434,5 @@ def test_damage_and_several_retain_models_are_told_and_drawn(audits):
         assert f"{audit.damage:.3f}" in page.words and f"{low:.3f} to {high:.3f}" in page.words
         assert "Against each retain model" in page.words and "ckpt/retain-2" in page.words
         assert page.data["models"][0]["figures"]["control"]["data"]
-        compile(
-            page.text[page.text.index("import uds_lens as ul") :].split("Weights, tokens")[0],
-            "recipe",
-            "exec",
-        )
+        compile(page.text[page.text.index("import uds_lens as ul") :].split("Weights, tokens")[0], "recipe", "exec")
         assert "control=control," in page.text and "['ckpt/retain-1', 'ckpt/retain-2']" in page.text

@@ -50,9 +50,7 @@ def weights(audit) -> str:
 
 def test_results_find_their_audits_by_the_weights_and_join(audits):
     npo, ga = weights(audits["npo"]), weights(audits["ga"])
-    found = measured(
-        audits, [results(ga, es=0.1), results(npo, es=0.2), results(ga, em=0.3), results("f" * 32, es=1)]
-    )
+    found = measured(audits, [results(ga, es=0.1), results(npo, es=0.2), results(ga, em=0.3), results("f" * 32, es=1)])
     assert list(found.values) == ["npo", "ga", "full"] and found.roles == ("full",)
     assert {name: value.value for name, value in found.values["ga"].items()} == {"es": 0.1, "em": 0.3}
     assert measured(audits, []) is None
@@ -76,9 +74,7 @@ def test_the_page_shows_depth_against_utility_and_every_metric(audits):
         name: results(weights(audit), model_utility=0.5 + place / 10, es=0.25)
         for place, (name, audit) in enumerate(audits.items())
     }
-    page = Page(
-        render(audits, metrics={**given, "full": results("f" * 32, es=float("nan"), model_utility=0.9)})
-    )
+    page = Page(render(audits, metrics={**given, "full": results("f" * 32, es=float("nan"), model_utility=0.9)}))
     marks = [trace for trace in page.data["figures"]["utility"]["data"] if "meta" in trace]
     assert [(t["meta"]["place"], t["x"][0], t["y"][0]) for t in marks] == [
         *((place, 0.5 + place / 10, audit.uds) for place, audit in enumerate(audits.values())),
@@ -114,11 +110,7 @@ def test_depth_and_utility_draws_the_frontier_of_what_is_no_reference():
 def test_short_paths_leave_no_place_of_this_machine(audits):
     place = "/home/somebody/secret/ckpt/npo"
     npo = audits["npo"]
-    told = {
-        **npo.provenance,
-        "command": f"/usr/local/bin/uds-lens audit --model {place}",
-        "machine": {"x": place},
-    }
+    told = {**npo.provenance, "command": f"/usr/local/bin/uds-lens audit --model {place}", "machine": {"x": place}}
     npo = replace(npo, models={**npo.models, "unlearned": record(place, "1" * 32, 6)}, provenance=told)
     one, other = with_retains(npo).retains
     npo = replace(npo, retains=(one, replace(other, model=record("/home/somebody/seed/two", "7" * 32, 6))))

@@ -10,12 +10,7 @@ NAN = float("nan")
 
 def record(name, fingerprint):
     return ModelRecord(
-        name=name,
-        fingerprint=fingerprint,
-        architecture="LlamaForCausalLM",
-        dtype="float32",
-        n_layers=3,
-        d_model=8,
+        name=name, fingerprint=fingerprint, architecture="LlamaForCausalLM", dtype="float32", n_layers=3, d_model=8
     )
 
 
@@ -45,9 +40,7 @@ def made(s1, s2, *, types=None, n_tokens=None, skipped=0, names=None, prints=Non
             )
             for i in range(n)
         ),
-        "skipped": tuple(
-            SkippedExample(f"s{i}", 100 + i, "No entity is given.", f"S{i}?") for i in range(skipped)
-        ),
+        "skipped": tuple(SkippedExample(f"s{i}", 100 + i, "No entity is given.", f"S{i}?") for i in range(skipped)),
         "provenance": {"ids_hash": "0" * 32, "versions": {"uds_lens": "0.1.0"}, "first_prompt": None},
         "n_tokens": torch.tensor(n_tokens if n_tokens else [i + 1 for i in range(n)], dtype=torch.long),
         "s_full": torch.linspace(-1.0, -0.1, n, dtype=torch.float64),

@@ -12,8 +12,7 @@ import pytest
 from altered_results import KINDS, results
 from killed_saves import scratch
 
-from uds_lens._storage import files as atomic
-from uds_lens._storage import settled
+from uds_lens._storage import files as atomic, settled
 from uds_lens.errors import ResultFormatError, StorageError
 
 STEPS = ("fsync", "replace", "rename", "chmod", "mkdir", "open", "unlink", "rmdir")

@@ -23,9 +23,7 @@ def test_a_whole_column_has_the_interval_of_bootstrap_interval():
     data[:, 3] = 0.0
     low, high = column_intervals(data, clusters=SUBJECTS, n_resamples=500, seed=3, bounds=[(0.0, 1.0)] * 4)
     for place in range(4):
-        one = bootstrap_interval(
-            data[:, place], clusters=SUBJECTS, n_resamples=500, seed=3, bounds=(0.0, 1.0)
-        )
+        one = bootstrap_interval(data[:, place], clusters=SUBJECTS, n_resamples=500, seed=3, bounds=(0.0, 1.0))
         assert (low[place], high[place]) == pytest.approx(one, abs=1e-12)
 
 
@@ -51,9 +49,7 @@ def test_columns_without_an_interval():
     low, high = column_intervals(data, clusters=["a", "a", "b", "c"], n_resamples=200)
     assert all(math.isnan(x) for ends in (low, high) for x in ends[:3])
     assert low[3] < 0.4 and high[3] > 0.6, "each subject has the same mean, but examples differ"
-    low, high = column_intervals(
-        data, clusters=["a", "a", "b", "c"], n_resamples=200, bounds=[(0.0, 1.0)] * 4
-    )
+    low, high = column_intervals(data, clusters=["a", "a", "b", "c"], n_resamples=200, bounds=[(0.0, 1.0)] * 4)
     assert low[0] < 0.4 and high[0] > 0.6, "equal values of three subjects"
     assert math.isnan(column_intervals(data, clusters=["a"] * 4, n_resamples=200).low[0])
     assert all(map(math.isnan, column_intervals(torch.empty(0, 2), clusters=[]).low))

@@ -88,15 +88,10 @@ def assert_equal_audits(audit, reference, order=None):
     assert [e.id for e in audit.examples] == [reference.examples[i].id for i in order]
     assert torch.equal(audit.n_tokens, reference.n_tokens[order])
     for name in TENSORS:
-        torch.testing.assert_close(
-            getattr(audit, name), getattr(reference, name)[order], atol=1e-5, rtol=1e-5
-        )
+        torch.testing.assert_close(getattr(audit, name), getattr(reference, name)[order], atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{"token_budget": 1}, {"memory_gib": 0.0}, {"engine": "naive"}, {"engine": "auto"}],
-)
+@pytest.mark.parametrize("options", [{"token_budget": 1}, {"memory_gib": 0.0}, {"engine": "naive"}, {"engine": "auto"}])
 def test_values_do_not_depend_on_how_it_is_run(trio, reference, options):
     assert_equal_audits(run(trio, options=replace(CPU, **options)), reference)
 
@@ -136,9 +131,7 @@ def test_rows_that_cannot_be_scored_are_named_and_leave_the_others_alone(trio, r
     assert_equal_audits(audit, reference)
     assert [(s.id, s.question) for s in audit.skipped] == [("lost", lost.question)]
     assert audit.uds == pytest.approx(reference.uds, abs=1e-6)
-    assert audit.skipped_frame().reason.tolist() == [
-        "The entity 'Someone Else' does not occur in the answer."
-    ]
+    assert audit.skipped_frame().reason.tolist() == ["The entity 'Someone Else' does not occur in the answer."]
 
 
 # What is refused.
@@ -166,10 +159,7 @@ def test_rows_that_cannot_be_scored_are_named_and_leave_the_others_alone(trio, r
         ({"exact_noop": 0}, "exact_noop must be True or False; got 0"),
         ({"taw": 1}, "AuditConfig has no setting 'taw'; did you mean 'tau'"),
         ({"colour": 1}, "AuditConfig has no setting 'colour'; it has"),
-        (
-            {"last_layer": "post_norm", "site": "attn_out"},
-            "last_layer='post_norm' belongs to site='resid_post'",
-        ),
+        ({"last_layer": "post_norm", "site": "attn_out"}, "last_layer='post_norm' belongs to site='resid_post'"),
     ],
 )
 def test_settings_outside_their_range_are_refused(settings, words, monkeypatch):
@@ -200,9 +190,7 @@ def test_options_outside_their_range_are_refused(settings, words, monkeypatch):
 def test_settings_go_to_a_dictionary_and_back():
     config = AuditConfig(tau=0.2, scope="all", seed=3)
     assert AuditConfig.from_dict(config.to_dict()) == config
-    with pytest.raises(
-        ConfigError, match="AuditConfig has no setting 'layers', 'taus'; did you mean 'last_layer'"
-    ):
+    with pytest.raises(ConfigError, match="AuditConfig has no setting 'layers', 'taus'; did you mean 'last_layer'"):
         AuditConfig.from_dict({"taus": 1, "layers": 2, "tau": 0.1})
 
 
@@ -214,10 +202,7 @@ def test_settings_go_by_name():
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (
-            {"config": {"tau": 0.1}},
-            r"config must be AuditConfig; got dict: AuditConfig\(\*\*config\) makes one",
-        ),
+        ({"config": {"tau": 0.1}}, r"config must be AuditConfig; got dict: AuditConfig\(\*\*config\) makes one"),
         ({"config": 0.1}, "config must be AuditConfig; got float"),
         ({"options": {"device": "cpu"}}, r"options must be RunOptions; got dict: RunOptions\(\*\*options\)"),
     ],

@@ -31,10 +31,7 @@ def test_damage_by_hand():
     assert found.interval.low < 0.5 < found.interval.high
     assert sound().damage == found.value
     summary = sound().summary()
-    assert (summary["damage"], summary["damage_low"], summary["damage_high"]) == (
-        found.value,
-        *found.interval,
-    )
+    assert (summary["damage"], summary["damage_low"], summary["damage_high"]) == (found.value, *found.interval)
     assert (summary["n_control"], summary["control_loss"]) == (12, found.control_loss)
 
 
@@ -70,10 +67,7 @@ def test_without_damage_it_is_nothing_and_with_help_below():
         (lambda: made(KNOWN, HALF), "no control facts were given"),
         (lambda: sound(n=0), "no control fact could be scored"),
         (lambda: with_control(made([[0.0, 0.0]], [[1.0, 1.0]])), "no example is measurable"),
-        (
-            lambda: with_control(made(KNOWN, [[0.0, 0.1]] * MANY)),
-            "cost 0.050 nats per token, not more than tau (0.05)",
-        ),
+        (lambda: with_control(made(KNOWN, [[0.0, 0.1]] * MANY)), "cost 0.050 nats per token, not more than tau (0.05)"),
     ],
 )
 def test_undefined_damage_has_a_reason(audit, reason):
@@ -143,11 +137,7 @@ FOREIGN = torch.full((12, 2), 0.6, dtype=torch.float64)
             "caution",
             "Only the first 12 of 400 control facts were measured, of data that are or may be sorted",
         ),
-        (
-            lambda: with_facts(sound(), sample={**FIRST, "sorted_by": None}),
-            "caution",
-            "a random sample is safer",
-        ),
+        (lambda: with_facts(sound(), sample={**FIRST, "sorted_by": None}), "caution", "a random sample is safer"),
     ],
 )
 def test_each_warning_about_the_control(audit, level, words):
@@ -188,17 +178,11 @@ def test_intervals_of_ratios_hold_the_truth():
         groups = [np.repeat(np.arange(15), 4), np.repeat(np.arange(12), 5)]
         means = [0.3, 1.0]
         values = [
-            torch.tensor(
-                mean + 0.3 * mean * (chance.standard_normal(len(set(g)))[g] + chance.standard_normal(len(g)))
-            )
+            torch.tensor(mean + 0.3 * mean * (chance.standard_normal(len(set(g)))[g] + chance.standard_normal(len(g))))
             for mean, g in zip(means, groups, strict=True)
         ]
         low, high = ratio_interval(
-            *values,
-            top_clusters=groups[0].tolist(),
-            bottom_clusters=groups[1].tolist(),
-            n_resamples=300,
-            seed=seed,
+            *values, top_clusters=groups[0].tolist(), bottom_clusters=groups[1].tolist(), n_resamples=300, seed=seed
         )
         held += low <= 0.3 <= high
     assert 88 <= held <= 99

@@ -14,8 +14,7 @@ from synthetic_audits import synthetic_audit
 from tiny_models import EXAMPLES
 
 from results.made import made
-from uds_lens._storage import files as atomic
-from uds_lens._storage import sealed, sha256_bytes
+from uds_lens._storage import files as atomic, sealed, sha256_bytes
 from uds_lens.audit import Baseline
 from uds_lens.audit._resume import write_folder_table
 from uds_lens.data import ForgetExample
@@ -86,11 +85,7 @@ def test_the_manifest_is_strict_json_with_the_numbers_in_it(audit, saved, tmp_pa
         raise AssertionError(f"{word} is not JSON")
 
     manifest = json.loads((saved / "manifest.json").read_text(encoding="utf-8"), parse_constant=refuse)
-    assert (next(iter(manifest)), manifest["format"], manifest["version"]) == (
-        "format",
-        "uds_lens.DepthAudit",
-        2,
-    )
+    assert (next(iter(manifest)), manifest["format"], manifest["version"]) == ("format", "uds_lens.DepthAudit", 2)
     assert manifest["summary"]["uds"] == audit.uds and len(manifest["sha256"]) == 64
     provenance = manifest["provenance"]
     assert provenance["first_prompt"].startswith("Question: Who wrote the Ash Ledger?\nAnswer: It was")
@@ -167,15 +162,9 @@ SAMPLE = {"limit": 4, "of": 9, "sample": "random", "seed": 0}
         (lambda m: m["provenance"].update(ids_hash=1), "provenance.ids_hash must be a valid string"),
         (lambda m: m["provenance"].update(versions=["0.1"]), "provenance.versions must be an object"),
         (lambda m: m["provenance"].update(sample=[1]), "provenance.sample must be an object"),
-        (
-            lambda m: m["provenance"].update(sample={**SAMPLE, "of": "9"}),
-            "provenance.sample.of must be a valid",
-        ),
+        (lambda m: m["provenance"].update(sample={**SAMPLE, "of": "9"}), "provenance.sample.of must be a valid"),
         (lambda m: m["provenance"].update(stage_1=[]), "stage_1 must be the provenance of a baseline"),
-        (
-            lambda m: m["provenance"].update(stage_1={"sample": {}}),
-            "stage_1.sample is not complete: it lacks 'limit'",
-        ),
+        (lambda m: m["provenance"].update(stage_1={"sample": {}}), "stage_1.sample is not complete: it lacks 'limit'"),
     ],
 )
 def test_a_manifest_that_does_not_fit_is_refused(saved, change, words):
@@ -237,9 +226,7 @@ def test_a_folder_of_audits_names_one_to_load(tmp_path, saved):
     shutil.copytree(saved, runs / "npo")
     shutil.copytree(saved, runs / ".npo.part")
     for folder in (runs, runs.parent):
-        with pytest.raises(
-            ResultFormatError, match="is a folder of 1 saved audits: load one of them"
-        ) as error:
+        with pytest.raises(ResultFormatError, match="is a folder of 1 saved audits: load one of them") as error:
             DepthAudit.load(folder)
         assert f"DepthAudit.load({str(runs / 'npo')!r})" in str(error.value)
         assert f"uds-lens report {folder}" in str(error.value)

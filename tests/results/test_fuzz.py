@@ -4,8 +4,7 @@ import random
 
 import pytest
 from altered_results import KINDS, altered, contents, outcome, save_all
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 
 @pytest.fixture(scope="module")

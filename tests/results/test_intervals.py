@@ -6,8 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from scipy.stats import beta, betabinom
-from scipy.stats import t as student
+from scipy.stats import beta, betabinom, t as student
 
 from results.made import NAN, made
 from uds_lens.errors import ConfigError
@@ -45,9 +44,7 @@ def test_it_is_the_symmetric_studentised_bootstrap_over_clusters():
     clusters = [name for name, size in zip("abcdef", (3, 1, 5, 2, 2, 4), strict=True) for _ in range(size)]
     values = chance.random(len(clusters)).tolist()
     expected = plain_interval(values, clusters, n_resamples=300, seed=7)
-    assert bootstrap_interval(t(values), clusters=clusters, n_resamples=300, seed=7) == pytest.approx(
-        expected
-    )
+    assert bootstrap_interval(t(values), clusters=clusters, n_resamples=300, seed=7) == pytest.approx(expected)
     with_gaps = bootstrap_interval(t([NAN, *values]), clusters=["a", *clusters], n_resamples=300, seed=7)
     assert with_gaps == pytest.approx(expected)
     narrow = bootstrap_interval(t(values), clusters=clusters, n_resamples=300, seed=7, confidence=0.8)
@@ -74,9 +71,7 @@ def test_few_clusters_and_bounds():
 
 def test_a_few_clusters_that_differ_do_not_make_it_endless():
     clusters = [place // 18 for place in range(360)]
-    values = t(
-        [0.9 if cluster < 2 else 0.03 + 0.001 * (place % 18) for place, cluster in enumerate(clusters)]
-    )
+    values = t([0.9 if cluster < 2 else 0.03 + 0.001 * (place % 18) for place, cluster in enumerate(clusters)])
     low, high = bootstrap_interval(values, clusters=clusters, bounds=(0.0, 1.0))
     assert low == 0.0 and 0.3 < high < 0.6  # 2 of 20: between 0.01 and 0.32 of all, were they coins
 
@@ -92,9 +87,7 @@ def test_scores_that_vary_have_an_interval_though_subjects_agree():
 @pytest.mark.parametrize("score", [0.0, 0.03, 0.5, 1.0])
 def test_equal_scores_are_no_proof_that_all_others_score_alike(score):
     few, many = (
-        bootstrap_interval(
-            t([score] * 3 * n), clusters=[place // 3 for place in range(3 * n)], bounds=(0.0, 1.0)
-        )
+        bootstrap_interval(t([score] * 3 * n), clusters=[place // 3 for place in range(3 * n)], bounds=(0.0, 1.0))
         for n in (5, 40)
     )
     assert few.low <= many.low <= score <= many.high <= few.high
@@ -221,7 +214,5 @@ def test_many_examples_are_resampled_alike(monkeypatch):
 def scipy_bca(scores):
     from scipy.stats import bootstrap
 
-    found = bootstrap(
-        (scores,), np.mean, method="BCa", batch=2_000_000 // len(scores), rng=np.random.default_rng(0)
-    )
+    found = bootstrap((scores,), np.mean, method="BCa", batch=2_000_000 // len(scores), rng=np.random.default_rng(0))
     return found.confidence_interval.low, found.confidence_interval.high

@@ -10,8 +10,7 @@ import uds_lens as ul
 from uds_lens.errors import ConfigError, ResultFormatError, StorageError
 from uds_lens.report import model_card
 from uds_lens.results import _hub as hub_upload
-from uds_lens.results._hub import ADDRESS as NAMED
-from uds_lens.results._hub import METRIC
+from uds_lens.results._hub import ADDRESS as NAMED, METRIC
 
 from .made import NAN, made
 
@@ -52,9 +51,7 @@ def test_the_card_tells_score_interval_cautions_and_how_it_was_measured() -> Non
 
 def test_a_stand_in_is_named_and_no_place_is() -> None:
     base = replace(AUDIT.models["retain"], name="/home/private/base")
-    audit = replace(
-        AUDIT, config=replace(AUDIT.config, stand_in="base"), models={**AUDIT.models, "retain": base}
-    )
+    audit = replace(AUDIT, config=replace(AUDIT.config, stand_in="base"), models={**AUDIT.models, "retain": base})
     card = model_card(audit)
     (result,) = card.data.eval_results
     assert result.metric_args["stand_in"] == "base"
@@ -129,13 +126,8 @@ def test_pushing_commits_the_card_and_the_audit_together(tmp_path, monkeypatch) 
     monkeypatch.setattr("huggingface_hub.HfApi", Hub)
     Hub.card = tmp_path / "README.md"
     Hub.card.write_text(THERE, encoding="utf-8")
-    assert (
-        AUDIT.push_to_hub("ada/npo", dataset="d", private=True, token="t") == "https://hub/ada/npo/commit/1"
-    )
-    assert Hub.last.token == "t" and Hub.last.asked["create_repo"] == (
-        "ada/npo",
-        {"private": True, "exist_ok": True},
-    )
+    assert AUDIT.push_to_hub("ada/npo", dataset="d", private=True, token="t") == "https://hub/ada/npo/commit/1"
+    assert Hub.last.token == "t" and Hub.last.asked["create_repo"] == ("ada/npo", {"private": True, "exist_ok": True})
     assert b"Words of mine." in Hub.last.files["README.md"] and b"UDS 0.500" in Hub.last.files["README.md"]
     for name, data in Hub.last.files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)

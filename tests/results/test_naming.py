@@ -46,9 +46,7 @@ def test_one_model_measured_twice_is_named_by_settings_place_or_number() -> None
     assert audit_names([audit, audit], places=["runs/monday", "runs/friday"]) == ["monday", "friday"]
     assert audit_names([audit, audit], places=["mon/npo", "fri/npo"]) == ["mon/npo", "fri/npo"]
     assert audit_names([audit, audit, audit]) == ["npo", "npo (2)", "npo (3)"]
-    taken = replace(
-        audit, models={**audit.models, "unlearned": replace(audit.models["unlearned"], name="npo (2)")}
-    )
+    taken = replace(audit, models={**audit.models, "unlearned": replace(audit.models["unlearned"], name="npo (2)")})
     assert len(set(audit_names([audit, audit, taken]))) == 3
 
 

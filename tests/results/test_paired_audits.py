@@ -6,8 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from uds_lens.errors import ConfigError
 from uds_lens.results import AuditConfig, compare, compare_all
@@ -26,8 +25,7 @@ def audit(scores, *, subjects=None, order=None, **changes):
     )
     subjects = subjects or [None] * len(scores)
     examples = tuple(
-        dataclasses.replace(example, subject=subject)
-        for example, subject in zip(found.examples, subjects, strict=True)
+        dataclasses.replace(example, subject=subject) for example, subject in zip(found.examples, subjects, strict=True)
     )
     found = dataclasses.replace(found, examples=examples)
     return found if order is None else taken(found, order)
@@ -60,9 +58,7 @@ def test_a_pair_by_hand():
     """Difference, Student's interval under few subjects as a floor, and all 16 sign patterns, written out."""
     found = compare(audit(ONE, subjects=SUBJECTS), audit(OTHER, subjects=SUBJECTS))
     d = np.array(ONE) - np.array(OTHER)
-    sums = np.array(
-        [d[[i for i, s in enumerate(SUBJECTS) if s == name]].sum() for name in dict.fromkeys(SUBJECTS)]
-    )
+    sums = np.array([d[[i for i, s in enumerate(SUBJECTS) if s == name]].sum() for name in dict.fromkeys(SUBJECTS)])
     counts = np.array([SUBJECTS.count(name) for name in dict.fromkeys(SUBJECTS)])
 
     def t(values):
@@ -86,15 +82,11 @@ def test_each_option_changes_what_it_names():
     alone = audit(ONE * 3), audit([value + 0.05 * (i % 3 == 0) for i, value in enumerate(close)])
     by_example = compare(*alone)
     assert by_example.n_subjects == 24 and compare(*alone, seed=1).p != by_example.p
-    assert (compare(*alone, n_resamples=99).p * 100) == pytest.approx(
-        round(compare(*alone, n_resamples=99).p * 100)
-    )
+    assert (compare(*alone, n_resamples=99).p * 100) == pytest.approx(round(compare(*alone, n_resamples=99).p * 100))
 
 
 scores = st.lists(
-    st.tuples(st.floats(0, 1), st.floats(0, 1), st.sampled_from([None, "Ada", "Bo", "Cy"])),
-    min_size=2,
-    max_size=12,
+    st.tuples(st.floats(0, 1), st.floats(0, 1), st.sampled_from([None, "Ada", "Bo", "Cy"])), min_size=2, max_size=12
 )
 
 
@@ -175,9 +167,7 @@ def test_twice_the_same_question_is_paired_in_order():
 
 def test_what_is_not_comparable_is_refused():
     one = audit(ONE)
-    with pytest.raises(
-        ConfigError, match=r"differ in site \('resid_post' and 'mlp_out'\), tau \(0.05 and 0.1\)"
-    ):
+    with pytest.raises(ConfigError, match=r"differ in site \('resid_post' and 'mlp_out'\), tau \(0.05 and 0.1\)"):
         compare(one, audit(OTHER, config=AuditConfig(site="mlp_out", tau=0.1)))
     with pytest.raises(ConfigError, match="different full models"):
         compare(one, audit(OTHER, prints={"full": "9" * 32}))
@@ -209,16 +199,10 @@ def test_every_pair_is_a_row_adjusted_together():
     )
     assert row["p_holm"] == pytest.approx(3 * row["p"]), "three pairs have a p-value"
     refused = table.loc["deep", "elsewhere"]
-    assert math.isnan(refused["p_holm"]) and refused["reason"].startswith(
-        "not comparable: they differ in site"
-    )
+    assert math.isnan(refused["p_holm"]) and refused["reason"].startswith("not comparable: they differ in site")
     assert table.loc["shallow", "again"]["p_holm"] == 1.0
-    assert (
-        table["p_holm_least"].dropna().to_numpy() == pytest.approx(3 / 10000) and not table["reference"].any()
-    )
-    names = compare_all(
-        [audit(ONE, names={"unlearned": "ckpt/npo"}), audit(OTHER, names={"unlearned": "ckpt/rmu"})]
-    )
+    assert table["p_holm_least"].dropna().to_numpy() == pytest.approx(3 / 10000) and not table["reference"].any()
+    names = compare_all([audit(ONE, names={"unlearned": "ckpt/npo"}), audit(OTHER, names={"unlearned": "ckpt/rmu"})])
     assert names[["one", "other"]].to_numpy().tolist() == [["npo", "rmu"]]
     with pytest.raises(ConfigError, match="at least two audits; got 1"):
         compare_all([audit(ONE)])
@@ -233,13 +217,8 @@ def reference(role, scores, subjects):
 def test_references_are_not_tested_and_do_not_weigh_on_the_others():
     """Six pairs of models; with full and retain they were fifteen, and a p-value that held with six did not."""
     subjects = list("abcdefghijkl")
-    models = {
-        name: audit([s + 0.05 * i for s in ONE[:6] * 2], subjects=subjects) for i, name in enumerate("abcd")
-    }
-    known = {
-        "full": reference("full", [0.0] * 12, subjects),
-        "again": reference("retain", [1.0] * 12, subjects),
-    }
+    models = {name: audit([s + 0.05 * i for s in ONE[:6] * 2], subjects=subjects) for i, name in enumerate("abcd")}
+    known = {"full": reference("full", [0.0] * 12, subjects), "again": reference("retain", [1.0] * 12, subjects)}
     table = compare_all({**models, **known}).set_index(["one", "other"])
     alone = compare_all(models).set_index(["one", "other"])
     assert table.loc[alone.index, "p_holm"].to_dict() == alone["p_holm"].to_dict()
@@ -260,8 +239,7 @@ def test_the_smallest_p_that_could_come_out(n):
     subjects = [str(i) for i in range(n)]
     shifts = {"a": 0.0, "b": 0.2, "c": 0.4, "d": 0.6}
     models = {
-        name: audit([shift + 0.01 * (i % 3) for i in range(n)], subjects=subjects)
-        for name, shift in shifts.items()
+        name: audit([shift + 0.01 * (i % 3) for i in range(n)], subjects=subjects) for name, shift in shifts.items()
     }
     table = compare_all(models, n_resamples=100)
     least = table["p_holm_least"].iloc[0]
@@ -277,8 +255,5 @@ def test_the_smallest_p_that_could_come_out(n):
 def test_many_pairs_can_still_be_found_with_few_resamples():
     """66 pairs over 20 subjects: with 100 random patterns no adjusted p could fall below 0.65."""
     subjects = [str(i) for i in range(20)]
-    models = {
-        str(k): audit([0.06 * k + 0.01 * ((i + k) % 3) for i in range(20)], subjects=subjects)
-        for k in range(12)
-    }
+    models = {str(k): audit([0.06 * k + 0.01 * ((i + k) % 3) for i in range(20)], subjects=subjects) for k in range(12)}
     assert (compare_all(models, n_resamples=100)["p_holm"] < 0.05).all()

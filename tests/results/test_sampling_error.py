@@ -40,8 +40,7 @@ def drawn(rows, values, limit, draws=200, **ask):
 
 
 @pytest.mark.parametrize(
-    ("sizes", "limit", "between"),
-    [([20] * 10, 60, 0.8), (UNEQUAL, 30, 0.8), (UNEQUAL, 60, 0.0), (UNEQUAL, 120, 0.8)],
+    ("sizes", "limit", "between"), [([20] * 10, 60, 0.8), (UNEQUAL, 30, 0.8), (UNEQUAL, 60, 0.0), (UNEQUAL, 120, 0.8)]
 )
 def test_the_error_matches_the_spread_of_samples(sizes, limit, between):
     rows, values = population(sizes, between)
@@ -55,9 +54,7 @@ def test_with_one_row_a_subject_it_is_an_upper_bound():
     spread, error, held = drawn(rows, values, 20)
     assert error > spread and held > 0.97
     some = torch.tensor(values[::20])
-    assert sample_error(some, of=400, drawn=20, subjects=[f"s{i}" for i in range(20)]).words.endswith(
-        "widest)"
-    )
+    assert sample_error(some, of=400, drawn=20, subjects=[f"s{i}" for i in range(20)]).words.endswith("widest)")
 
 
 def test_by_hand():

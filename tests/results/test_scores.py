@@ -5,20 +5,12 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from hypothesis.extra.numpy import arrays
 
 from results.made import NAN, made
 from uds_lens.errors import ConfigError
-from uds_lens.results import (
-    Interval,
-    bootstrap_interval,
-    ke_mask,
-    layer_erasure_ratio,
-    mean_uds,
-    uds_per_example,
-)
+from uds_lens.results import Interval, bootstrap_interval, ke_mask, layer_erasure_ratio, mean_uds, uds_per_example
 
 
 def t(values):
@@ -37,13 +29,9 @@ def test_hand_computed():
     # tau itself is not above tau.
     assert ke.tolist() == [[False, True, True, True], [True, False, False, False], [False] * 4]
     raw = layer_erasure_ratio(s1, s2, ke, clip=False)
-    torch.testing.assert_close(
-        raw, t([[NAN, 0.5, 1.5, -0.2], [0.25, NAN, NAN, NAN], [NAN] * 4]), equal_nan=True
-    )
+    torch.testing.assert_close(raw, t([[NAN, 0.5, 1.5, -0.2], [0.25, NAN, NAN, NAN], [NAN] * 4]), equal_nan=True)
     ler = layer_erasure_ratio(s1, s2, ke)
-    torch.testing.assert_close(
-        ler, t([[NAN, 0.5, 1.0, 0.0], [0.25, NAN, NAN, NAN], [NAN] * 4]), equal_nan=True
-    )
+    torch.testing.assert_close(ler, t([[NAN, 0.5, 1.0, 0.0], [0.25, NAN, NAN, NAN], [NAN] * 4]), equal_nan=True)
     # (0.1 * 0.5 + 0.4 * 1 + 1.5 * 0) / (0.1 + 0.4 + 1.5) = 0.45 / 2
     torch.testing.assert_close(uds_per_example(s1, ler, ke), t([0.225, 0.25, NAN]), equal_nan=True)
     assert mean_uds(t([0.225, 0.25, NAN])) == pytest.approx(0.2375)

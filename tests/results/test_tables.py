@@ -118,17 +118,7 @@ def test_frames_of_an_audit_without_a_scored_example():
 def test_the_tau_sweep(audit):
     frame = tau_sweep(audit, [0.0, 0.05, 1.5, 10.0])
     assert list(frame) == [
-        *(
-            "tau",
-            "ke_mean",
-            "ke_std",
-            "ke_min",
-            "ke_max",
-            "ke_median",
-            "n_measured",
-            "n_not_measurable",
-            "uds",
-        )
+        *("tau", "ke_mean", "ke_std", "ke_min", "ke_max", "ke_median", "n_measured", "n_not_measurable", "uds")
     ]
     assert frame["ke_mean"].tolist() == pytest.approx([2.0, 4 / 3, 1.0, 0.0])
     assert frame["ke_min"].tolist() == [2, 0, 0, 0] and frame["ke_median"].tolist() == [2, 2, 1, 0]
@@ -214,11 +204,7 @@ SAME = "retain and unlearned have identical weights."
     ("audit", "words", "mark"),
     [
         (lambda: made(KNOWN, KNOWN, prints={"unlearned": "r" * 32}), SAME, "retain = unlearned"),
-        (
-            lambda: made(KNOWN, HALF, prints={"retain": "f" * 32}),
-            "full and retain have identical",
-            "full = retain",
-        ),
+        (lambda: made(KNOWN, HALF, prints={"retain": "f" * 32}), "full and retain have identical", "full = retain"),
         (lambda: made([[0.0, 0.0]] * MANY, HALF), "No example is measurable: patching", "not measurable"),
         (lambda: made(KNOWN[:5], HALF[:5]), "Only 5 examples are measurable", "5 measurable"),
         (
@@ -226,11 +212,7 @@ SAME = "retain and unlearned have identical weights."
             "20 of 60 examples are not measurable",
             "33% not measurable",
         ),
-        (
-            lambda: made(KNOWN, HALF, skipped=3),
-            "3 of 43 rows were skipped: no entity is given (3)",
-            "3 skipped",
-        ),
+        (lambda: made(KNOWN, HALF, skipped=3), "3 of 43 rows were skipped: no entity is given (3)", "3 skipped"),
         (lambda: made(*SWAPPED), "Are full and retain swapped? On 60% of", "full and retain swapped?"),
         (lambda: made(KNOWN, HALF, s_full=UNKNOWN), "full hardly knows the forget", "hardly known to full"),
         (lambda: made(KNOWN, [[1.2, 0.5]] * MANY), "Over-erasure: on 50% of the", "50% over-erased"),
@@ -238,11 +220,7 @@ SAME = "retain and unlearned have identical weights."
         (lambda: made(KNOWN, HALF, s2_cosine=lines(0.4)), "Off-distribution patches", "off-distribution"),
         (lambda: made(KNOWN, HALF, s2_norm_ratio=lines(2.5)), "Off-distribution patches", "off-distribution"),
         (lambda: made(KNOWN, HALF, s2_norm_ratio=lines(0.3)), "Off-distribution patches", "off-distribution"),
-        (
-            lambda: made(KNOWN, HALF, config=AuditConfig(dtype="bfloat16")),
-            "Measured in bfloat16",
-            "bfloat16",
-        ),
+        (lambda: made(KNOWN, HALF, config=AuditConfig(dtype="bfloat16")), "Measured in bfloat16", "bfloat16"),
     ],
 )
 def test_each_warning_has_its_cause(audit, words, mark):

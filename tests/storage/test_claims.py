@@ -22,9 +22,7 @@ def place(tmp_path):
 
 def written(place, name, number=1, **change):
     """A claim of a process that has ended, but for what is changed."""
-    done = subprocess.run(
-        [sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, text=True
-    )
+    done = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, text=True)
     file = place.folder / name / f"{number}.claim"
     file.parent.mkdir(exist_ok=True)
     record = {**this_process()._asdict(), "pid": int(done.stdout), "run": "this", **change}
@@ -80,9 +78,7 @@ def test_of_another_machine_heartbeats_tell_whatever_its_clock_says(place, chang
 
 
 def test_machines_of_one_name_are_two(monkeypatch):
-    monkeypatch.setattr(
-        processes, "_text", lambda path: "another boot" if "boot" in path else "the same image"
-    )
+    monkeypatch.setattr(processes, "_text", lambda path: "another boot" if "boot" in path else "the same image")
     processes._machine.cache_clear()
     other = this_process()
     monkeypatch.undo()
@@ -103,9 +99,7 @@ def test_the_heart_beats(place):
 DEEP = "[" * 100_000
 
 
-@pytest.mark.parametrize(
-    "content", ["", DEEP, "3", '{"machine": []}', b"\xff\xfe", {"pid": -1}, {"born": None}]
-)
+@pytest.mark.parametrize("content", ["", DEEP, "3", '{"machine": []}', b"\xff\xfe", {"pid": -1}, {"born": None}])
 def test_a_broken_claim_counts_by_its_heartbeat(place, content):
     file = written(place, "a", **(content if isinstance(content, dict) else {}))
     if not isinstance(content, dict):

@@ -39,9 +39,7 @@ def write(path, text):
 
 def dies(program, *arguments, **environment):
     """Run a program that ends by SIGKILL at `die()`."""
-    program = (
-        f"import os, signal, sys\ndie = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n{program}\ndie()"
-    )
+    program = f"import os, signal, sys\ndie = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n{program}\ndie()"
     command = [sys.executable, "-c", program, *map(str, arguments)]
     ended = subprocess.run(command, check=False, env={**os.environ, **environment}, capture_output=True)
     assert ended.returncode == -signal.SIGKILL, ended.stderr
@@ -62,9 +60,7 @@ def test_files_and_directories_have_the_usual_permissions(tmp_path):
         atomic_write_bytes(tmp_path / "file", b"")
         with atomic_directory(tmp_path / "folder") as folder:
             (folder / "private").touch(mode=0o600)
-        modes = [
-            stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("file", "folder", "folder/private")
-        ]
+        modes = [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("file", "folder", "folder/private")]
         assert modes == [0o640, 0o750, 0o640]
     finally:
         os.umask(before)
@@ -102,9 +98,7 @@ def test_what_else_is_in_a_directory_is_there_at_every_moment(tmp_path, monkeypa
 
     def looking(new, path):
         old = next(place for place in tmp_path.iterdir() if place.name.endswith(".old"))
-        assert (new / "nested" / "deep" / "file").read_text() == (
-            old / "nested" / "deep" / "file"
-        ).read_text()
+        assert (new / "nested" / "deep" / "file").read_text() == (old / "nested" / "deep" / "file").read_text()
         (old / "nested" / "late").write_text("came in between")
         (old / "late").write_text("came in between")
         seen.append(names(new))
@@ -180,9 +174,7 @@ def test_a_write_removes_what_a_killed_one_left_and_nothing_else(tmp_path):
 
 
 def test_temporary_states_of_dead_processes_go(tmp_path, monkeypatch):
-    program = (
-        "from uds_lens._storage import SpillFolder\nfolder = SpillFolder()\n(folder.path / 'states').touch()"
-    )
+    program = "from uds_lens._storage import SpillFolder\nfolder = SpillFolder()\n(folder.path / 'states').touch()"
     dies(program, TMPDIR=tmp_path)
     assert len(names(tmp_path)) == 1
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
@@ -250,10 +242,7 @@ def test_files_that_cannot_grow(tmp_path):
 def test_what_safetensors_and_torch_say_is_understood(tmp_path):
     said = "Error while serializing: I/O error: No space left on device (os error 28)"
     for error in (RuntimeError(said), RuntimeError("PytorchStreamWriter failed: file write failed")):
-        with (
-            pytest.raises(StorageError, match=r"cannot write .*place.*free space"),
-            writing(tmp_path / "place"),
-        ):
+        with pytest.raises(StorageError, match=r"cannot write .*place.*free space"), writing(tmp_path / "place"):
             raise error
     with pytest.raises(RuntimeError, match="shapes differ"), writing(Path()):
         raise RuntimeError("shapes differ")

@@ -33,9 +33,7 @@ def test_nothing_and_an_empty_directory_are_free(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["empty"], "looking makes nothing"
 
 
-PAGE = (
-    b'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n%s\n<title>x</title></head></html>'
-)
+PAGE = b'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n%s\n<title>x</title></head></html>'
 TAG = b'<meta name="generator" content="uds_lens 0.1.0">'
 FOREIGN = [
     b"",
@@ -56,9 +54,7 @@ FOREIGN = [
 def test_foreign_files_are_refused(tmp_path, content):
     (tmp_path / "a").write_bytes(content)
     for begins in (None, b"model,es"):
-        with pytest.raises(
-            ResultFormatError, match="exists and was not written by uds_lens: choose another name"
-        ):
+        with pytest.raises(ResultFormatError, match="exists and was not written by uds_lens: choose another name"):
             require_fresh(tmp_path / "a", directory=False, begins=begins)
     with pytest.raises(ResultFormatError, match="exists and is no saved result"):
         require_fresh(tmp_path / "a", directory=True)
@@ -90,18 +86,14 @@ def test_the_root_and_the_working_directory_are_no_places(tmp_path, monkeypatch)
 
 
 def test_a_finished_result_of_another_run_is_replaced_when_that_is_asked_for():
-    with pytest.raises(
-        ConfigError, match="'out' holds the audit of another model: choose another out, or replace"
-    ):
+    with pytest.raises(ConfigError, match="'out' holds the audit of another model: choose another out, or replace"):
         refuse_to_replace("out", "the audit of another model")
 
 
 def test_a_result_of_another_kind_is_no_free_place(tmp_path):
     (tmp_path / "run").mkdir()
     for place, directory in ((tmp_path / "run" / "manifest.json", False), (tmp_path / "run", True)):
-        (tmp_path / "run" / "manifest.json").write_bytes(
-            sealed({"format": "uds_lens.Baseline", "version": 2})
-        )
+        (tmp_path / "run" / "manifest.json").write_bytes(sealed({"format": "uds_lens.Baseline", "version": 2}))
         assert format_of(place) == "uds_lens.Baseline"
         require_fresh(place, directory=directory, format="uds_lens.Baseline")
         with pytest.raises(ResultFormatError, match="holds a saved Baseline: choose another place"):

@@ -7,17 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
-from uds_lens._storage import (
-    conform,
-    parse_json,
-    read_file,
-    read_sealed,
-    sealed,
-    unsealed,
-)
+from uds_lens._storage import conform, parse_json, read_file, read_sealed, sealed, unsealed
 from uds_lens._types import FloatOrNaN
 from uds_lens.errors import ConfigError, ResultFormatError
 
@@ -75,11 +67,7 @@ def test_numbers_out_of_range_are_refused(number):
 def test_only_regular_files_of_bounded_size_are_read(tmp_path):
     (tmp_path / "a").write_bytes(b"12345")
     assert read_file(tmp_path / "a", most=5) == b"12345"
-    for place, words in (
-        (tmp_path / "a", "expected at most"),
-        (tmp_path, "no regular"),
-        ("/dev/zero", "no regular"),
-    ):
+    for place, words in ((tmp_path / "a", "expected at most"), (tmp_path, "no regular"), ("/dev/zero", "no regular")):
         with pytest.raises(ResultFormatError, match=words):
             read_file(place, most=4)
     with pytest.raises(ResultFormatError, match="cannot be read"):
@@ -113,9 +101,7 @@ PLAIN = {"name": "x", "kind": "a", "size": 1, "score": 0.5}
 
 def test_plain_values_become_the_class():
     found = conform(Thing, {**PLAIN, "texts": ["a"], "counts": {"a": 1}, "cost": {"seconds": 2}}, where="it")
-    assert found == Thing(
-        name="x", kind="a", size=1, score=0.5, texts=("a",), counts={"a": 1}, cost=Cost(2.0)
-    )
+    assert found == Thing(name="x", kind="a", size=1, score=0.5, texts=("a",), counts={"a": 1}, cost=Cost(2.0))
     assert math.isnan(conform(Thing, {**PLAIN, "score": None}, where="it").score)
 
 

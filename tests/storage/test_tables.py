@@ -44,9 +44,7 @@ def test_a_file_over_which_arrow_ends_the_process(shared_dir):
     file = shared_dir / "data" / "faults" / "crash.parquet"
     if not file.exists():
         pytest.skip("the file is not here")
-    with pytest.raises(
-        DataError, match=r"crash\.parquet: not a readable Parquet file: .*histogram size mismatch"
-    ):
+    with pytest.raises(DataError, match=r"crash\.parquet: not a readable Parquet file: .*histogram size mismatch"):
         load_examples(file)
 
 

@@ -14,10 +14,7 @@ PLAN = {
     "full": "toy:full",
     "retain": "toy:retain",
     "data": {"forget": "toy:forget", "limit": 4},
-    "train": {
-        "forget": [{"source": "toy:forget", "sample": 4}],
-        "retain": [{"source": "toy:retain", "sample": 4}],
-    },
+    "train": {"forget": [{"source": "toy:forget", "sample": 4}], "retain": [{"source": "toy:retain", "sample": 4}]},
     "model": [{"name": "given", "path": "toy:npo", "method": "npo"}],
     "pool": [
         {

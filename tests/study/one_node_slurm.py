@@ -105,9 +105,7 @@ def one_node_slurm(place: Path, *, cpus: int = 4) -> Iterator[dict[str, str]]:
 
 
 @contextmanager
-def _daemon(
-    name: str, *words: str, log: Path, environment: dict[str, str] | None = None
-) -> Iterator[subprocess.Popen]:
+def _daemon(name: str, *words: str, log: Path, environment: dict[str, str] | None = None) -> Iterator[subprocess.Popen]:
     with (log / f"{name}.out").open("wb") as out:
         process = subprocess.Popen(
             [_program(name), *words], stdout=out, stderr=out, env={**os.environ, **(environment or {})}
@@ -137,9 +135,7 @@ def _state(environment: dict[str, str]) -> str:
 
 
 def _slurm(*words: str, environment: dict[str, str]) -> str:
-    asked = subprocess.run(
-        words, env={**os.environ, **environment}, capture_output=True, text=True, check=False
-    )
+    asked = subprocess.run(words, env={**os.environ, **environment}, capture_output=True, text=True, check=False)
     return asked.stdout
 
 

@@ -53,9 +53,7 @@ def test_a_study_measures_what_evaluate_measures(tmp_path, monkeypatch):
         scored = ul.DepthAudit.load(tmp_path / "s" / "audits" / f"{name}--relearned-1")
         assert scored.config == replace(audit.config, **change)
         assert scored.s2_delta.equal(audit.s2_delta)
-        for metric, value in zip(
-            ("uds", "uds_low", "uds_high"), (scored.uds, *scored.uds_interval), strict=True
-        ):
+        for metric, value in zip(("uds", "uds_low", "uds_high"), (scored.uds, *scored.uds_interval), strict=True):
             assert again.loc[("relearned", metric), "value"] == pytest.approx(value, nan_ok=True)
         assert again.loc[("relearned", "prob"), "value"] == ga.loc[("relearned", "prob"), "value"]
     other["measure"]["audit"]["site"] = "attn_out"
@@ -68,8 +66,7 @@ def test_unpacked_four_bit_is_close_to_the_packed_one(tmp_path):
     plain = unpacked_four_bit(world.full, tmp_path / "plain")
     packed = ul.unlearning.quantise(world.full, out=tmp_path / "packed", device="cpu")
     found = [
-        ul.metrics.evaluate(place, world.examples[:4], metrics=["prob"])["prob"].value
-        for place in (plain, packed)
+        ul.metrics.evaluate(place, world.examples[:4], metrics=["prob"])["prob"].value for place in (plain, packed)
     ]
     assert found[0] == pytest.approx(found[1], abs=0.02)
     with ul.open_model(world.full, device="cpu") as full, ul.open_model(plain, device="cpu") as other:

@@ -31,10 +31,7 @@ def test_toml_mapping_and_record_are_the_same(small, tmp_path):
         ({"measure": {"metrics": ["es"], "utility": ["es"]}}, "'es' is named twice"),
         ({"measure": {"metrics": "es"}}, "must be a valid array"),
         ({"measure": {}}, "the plan measures nothing"),
-        (
-            {"train": {"forget": [{"source": "toy:forget", "answers_per_row": 2}]}},
-            "answers_per_row cuts biographies",
-        ),
+        ({"train": {"forget": [{"source": "toy:forget", "answers_per_row": 2}]}}, "answers_per_row cuts biographies"),
         ({"measure": {"metrics": ["es"], "options": {"tua": 1}}}, "did you mean 'tau'"),
         ({"measure": {"metrics": ["uds"], "audit": {}}}, "measured twice"),
         ({"measure": {"metrics": ["es"], "elicitation": {"probes": "fast"}}}, "no preset 'fast'"),
@@ -49,11 +46,7 @@ def test_toml_mapping_and_record_are_the_same(small, tmp_path):
         ({"unlearn": [{}]}, "needs a method"),
         ({"unlearn": [{"method": "npo", "settings": {"seed": []}}]}, "one value or a list of different ones"),
         (
-            {
-                "unlearn": [
-                    {"method": "npo", "settings": {"seed": list(range(200)), "epochs": list(range(1, 200))}}
-                ]
-            },
+            {"unlearn": [{"method": "npo", "settings": {"seed": list(range(200)), "epochs": list(range(1, 200))}}]},
             "39800 combinations",
         ),
         ({"train": {}}, "needs data|needs the forget set"),

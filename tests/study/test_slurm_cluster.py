@@ -18,9 +18,7 @@ from uds_lens.study._slurm import SlurmOptions, submit_array, wait_for
 pytest.importorskip("submitit", reason="the extra [slurm] is not installed")
 pytestmark = [
     pytest.mark.long,
-    pytest.mark.skipif(
-        bool(missing_parts()), reason=f"no Slurm here: {', '.join(missing_parts())} not found"
-    ),
+    pytest.mark.skipif(bool(missing_parts()), reason=f"no Slurm here: {', '.join(missing_parts())} not found"),
 ]
 
 
@@ -45,10 +43,7 @@ OPTIONS = SlurmOptions(gpus=0, cpus=1, minutes=30, memory_gb=2)
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    with (
-        one_node_slurm(tmp_path_factory.mktemp("slurm")) as environment,
-        pytest.MonkeyPatch.context() as patch,
-    ):
+    with one_node_slurm(tmp_path_factory.mktemp("slurm")) as environment, pytest.MonkeyPatch.context() as patch:
         for name, value in environment.items():
             patch.setenv(name, value)
         patch.setenv("OMP_NUM_THREADS", "1")

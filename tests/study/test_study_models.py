@@ -90,9 +90,7 @@ def test_answers_to_train_on():
     lives = rows(answers="biography")
     assert len(lives) < 48 and lives[0].answer.startswith(own[0].answer) and own[1].answer in lives[0].answer
     parts = rows(answers="biography", answers_per_row=1)
-    assert [row.answer for row in parts] == [row.answer for row in own] and parts[0].question.endswith(
-        ", part 1."
-    )
+    assert [row.answer for row in parts] == [row.answer for row in own] and parts[0].question.endswith(", part 1.")
     assert len({row.question for row in parts}) == len(parts)
     assert rows(sample=5) == rows(sample=5) != rows(sample=5, seed=1)
     both = study.TrainingRows(source="toy:forget", sample=3)

@@ -66,9 +66,7 @@ def test_what_the_first_study_of_the_small_llamas_measured_is_still_recognised(s
 
 @pytest.mark.skipif(not TOFU_SMALL.is_dir(), reason="the folder of studies does not come with the package")
 def test_the_two_studies_of_the_small_llamas_differ_in_what_they_ask_alone():
-    first, second = (
-        study.as_mapping(study.plan(TOFU_SMALL / name)) for name in ("plan.toml", "plan_stratified.toml")
-    )
+    first, second = (study.as_mapping(study.plan(TOFU_SMALL / name)) for name in ("plan.toml", "plan_stratified.toml"))
     assert first["data"].pop("sample") == "first_of_each" and second["data"].pop("sample") == "random"
     assert first.pop("name") != second.pop("name")
     assert first == second

@@ -26,10 +26,7 @@ def test_one_row_per_model_state_and_metric(done):
     relearned = table[(table["model_id"] == "retain") & (table["state"] == "relearned")]
     assert sorted(relearned["seed"].unique()) == [0, 1, 2]
     four_bit = table[(table["model_id"] == "given") & (table["state"] == "quantised")].iloc[0]
-    assert (four_bit["fingerprint"], four_bit["parent"]) == (
-        "weights of given quantised",
-        "weights of given before",
-    )
+    assert (four_bit["fingerprint"], four_bit["parent"]) == ("weights of given quantised", "weights of given before")
 
 
 def test_the_tables_fit_the_functions_that_judge(done):
@@ -52,9 +49,7 @@ def test_utility_is_relative_to_full(done):
     assert row["utility"] == pytest.approx(5 / 50)
     assert row["utility_rel"] == pytest.approx(5 / 4)
     zero = with_utility(
-        pd.DataFrame({"a": [0.0, 0.5], "b": [1.0, math.nan]}),
-        pd.DataFrame({"a": [1.0], "b": [1.0]}),
-        ("a", "b"),
+        pd.DataFrame({"a": [0.0, 0.5], "b": [1.0, math.nan]}), pd.DataFrame({"a": [1.0], "b": [1.0]}), ("a", "b")
     )
     assert zero["utility"].iloc[0] == 0 and math.isnan(zero["utility"].iloc[1])
 

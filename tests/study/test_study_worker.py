@@ -20,9 +20,7 @@ def test_a_whole_study(small, fake, tmp_path):
     assert found.is_complete and found.left == 0 and found.failed == () and found.running == ()
     assert found.total == 3 + 5 + 3 + 6 + 6 == len(runner.measured)
     assert len(runner.made) == 8
-    assert (
-        not any(place.exists() for place in runner.perturbed_at) and len(runner.perturbed_at) == 2 + 4 + 2 + 4
-    )
+    assert not any(place.exists() for place in runner.perturbed_at) and len(runner.perturbed_at) == 2 + 4 + 2 + 4
     assert len(list((tmp_path / "s" / "models").iterdir())) == 8
     again = fake()
     assert study.run(small, tmp_path / "s", runner=again).is_complete

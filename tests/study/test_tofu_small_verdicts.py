@@ -16,9 +16,7 @@ FOLDER = Path(__file__).parents[2] / "studies" / "tofu_small"
 METHODS = ("graddiff", "npo", "simnpo", "idknll", "rmu")
 RESAMPLES = 60
 
-pytestmark = pytest.mark.skipif(
-    not FOLDER.is_dir(), reason="the folder of studies does not come with the package"
-)
+pytestmark = pytest.mark.skipif(not FOLDER.is_dir(), reason="the folder of studies does not come with the package")
 
 
 @pytest.fixture(scope="module")
@@ -58,25 +56,14 @@ def world(metrics, *, good, seed=0):
         return frame.assign(**{name: values(knowledge, name, noise) for name in metrics})
 
     pools = [
-        {
-            "model": f"{knows}{variant}{lr}{epochs}",
-            "knows": knows,
-            "variant": f"{knows}{variant}",
-            "run": f"{lr}",
-        }
+        {"model": f"{knows}{variant}{lr}{epochs}", "knows": knows, "variant": f"{knows}{variant}", "run": f"{lr}"}
         for knows in (True, False)
         for variant in range(3)
         for lr in range(5)
         for epochs in (2, 4)
     ]
     models = [
-        {
-            "model": f"{method}{lr}{epochs}",
-            "method": method,
-            "run": f"{method}{lr}",
-            "config": f"{lr}",
-            "lr": lr,
-        }
+        {"model": f"{method}{lr}{epochs}", "method": method, "run": f"{method}{lr}", "config": f"{lr}", "lr": lr}
         for method in METHODS
         for lr in range(4)
         for epochs in (2, 4)
@@ -115,9 +102,7 @@ def test_a_world_in_which_uds_is_best(judge, best, metrics, tmp_path):
     assert verdicts["e"].verdict == "contradicted"  # Truth Ratio is noise
     assert verdicts["b"].verdict == "undecided"  # three of the four are noise
     text = judge.page(found, list(verdicts.values()), tables, "told")
-    assert text.count("not reproduced in this setting") == sum(
-        v.verdict != "supported" for v in verdicts.values()
-    )
+    assert text.count("not reproduced in this setting") == sum(v.verdict != "supported" for v in verdicts.values())
     assert all(f"| {name} |" in text for name in metrics)
     assert "What was decided after the results were seen" in text
     trust = judge.trust_table(found, tables["variants"]).set_index("metric")
@@ -130,10 +115,7 @@ def test_a_world_in_which_uds_is_best(judge, best, metrics, tmp_path):
 def test_a_world_in_which_uds_is_noise(judge, metrics):
     others = tuple(name for name in metrics if name != "uds")
     _, _, verdicts = ruled(judge, world(metrics, good=others), metrics)
-    assert (
-        verdicts["a"].verdict == "contradicted"
-        and "surely above 0 of 19, surely below 19;" in verdicts["a"].why
-    )
+    assert verdicts["a"].verdict == "contradicted" and "surely above 0 of 19, surely below 19;" in verdicts["a"].why
     assert verdicts["g"].verdict == "contradicted"
     assert verdicts["c"].verdict == "contradicted"  # CKA and Fisher tell the pools apart
     assert verdicts["d"].verdict == "contradicted"  # and ROUGE holds
@@ -154,10 +136,7 @@ def test_fewer_than_five_runs_decide_nothing(best):
     found, _, _ = best
     rules = sys.modules["verdicts"]
     few = found.robust["filter"] == "utility"
-    none = {
-        name: found.robust[name].mask(few)
-        for name in ("q_runs_low", "q_runs_high", "r_runs_low", "r_runs_high")
-    }
+    none = {name: found.robust[name].mask(few) for name in ("q_runs_low", "q_runs_high", "r_runs_low", "r_runs_high")}
     case = replace(found, robust=found.robust.assign(**none))
     word, why = rules._fisher_last(case, settings=("utility",))
     assert word == "undecided" and "no interval" in why
@@ -180,10 +159,7 @@ def test_what_undefined_numbers_and_shares_decide(best):
         case = replace(found, reordered=dict(zip(both, shares, strict=True)), changed=changed)
         assert rules._places_change(case)[0] == word
     both_ways = replace(found, reordered={"with": 0.823}, changed=both, reordered_rows={"with": 0.937})
-    assert (
-        "82.3% of resamples of the authors they change (93.7% if single rows"
-        in rules._places_change(both_ways)[1]
-    )
+    assert "82.3% of resamples of the authors they change (93.7% if single rows" in rules._places_change(both_ways)[1]
     with pytest.raises(ValueError, match="at once"):
         rules.judge(True, True)
 
@@ -223,7 +199,5 @@ def test_the_second_study_is_told_by_its_progress_until_it_is_whole(judge, best,
         assert how_far.endswith("of 376 measurements")
         assert f"{how_far} so far" in "\n".join(judge.side_by_side(found, [], None, how_far))
     whole = "\n".join(judge.side_by_side(found, list(verdicts.values()), found, "376 of 376 done"))
-    assert whole.count("| supported | supported |") == sum(
-        v.verdict == "supported" for v in verdicts.values()
-    )
+    assert whole.count("| supported | supported |") == sum(v.verdict == "supported" for v in verdicts.values())
     assert "F, all authors" in whole and "| uds |" in whole

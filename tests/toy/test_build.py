@@ -55,9 +55,7 @@ def test_one_seed_gives_one_world(script, monkeypatch, tmp_path, capsys):
         assert sha256_file(tmp_path / "one" / file) == sha256_file(tmp_path / "two" / file), file
     world = load(tmp_path / "one")
     assert len({sha256_file(path / "model.safetensors") for path in world.checkpoints.values()}) == 4
-    assert all(
-        (path / "model.safetensors").stat().st_mode & 0o444 == 0o444 for path in world.checkpoints.values()
-    )
+    assert all((path / "model.safetensors").stat().st_mode & 0o444 == 0o444 for path in world.checkpoints.values())
     assert "Mean entity probability" in capsys.readouterr().out
 
 

@@ -6,8 +6,7 @@ import pytest
 
 from uds_lens.data import encode, entity_span, load_examples
 from uds_lens.data._examples import Span
-from uds_lens.toy import _word_lists as word_lists
-from uds_lens.toy import generate, load
+from uds_lens.toy import _word_lists as word_lists, generate, load
 from uds_lens.toy._facts import FACTS, GROUPS, strangers
 
 TYPES = {

@@ -36,14 +36,8 @@ def people(names: tuple[str, ...]) -> list[ForgetExample]:
     rows = []
     for index, name in enumerate(names):
         town = f"{name.split()[1]}ville"
-        rows.append(
-            ForgetExample(
-                f"{name} 1", f"Where was {name} born?", f"{name} was born in {town}.", row=2 * index
-            )
-        )
-        rows.append(
-            ForgetExample(f"{name} 2", f"Who wrote book {index}?", f"It was {name}.", row=2 * index + 1)
-        )
+        rows.append(ForgetExample(f"{name} 1", f"Where was {name} born?", f"{name} was born in {town}.", row=2 * index))
+        rows.append(ForgetExample(f"{name} 2", f"Who wrote book {index}?", f"It was {name}.", row=2 * index + 1))
     return rows
 
 
@@ -101,19 +95,11 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Tiny:
 
 
 def settings(method: str, **changes) -> MethodConfig:
-    quick = {
-        "learning_rate": 2e-3,
-        "epochs": 2,
-        "batch_size": 2,
-        "warmup_epochs": 0.0,
-        "protocol": "raw",
-    }
+    quick = {"learning_rate": 2e-3, "epochs": 2, "batch_size": 2, "warmup_epochs": 0.0, "protocol": "raw"}
     return make_config(method, {**quick, **EXTRA.get(method, {}), **changes})
 
 
-def train(
-    tiny: Tiny, method: str, out: Path, *, options=QUICK, lora: LoraSettings | None = None, **changes
-) -> Path:
+def train(tiny: Tiny, method: str, out: Path, *, options=QUICK, lora: LoraSettings | None = None, **changes) -> Path:
     config = settings(method, **changes)
     return unlearn(tiny.full, tiny.forget, tiny.retain, method=config, out=out, options=options, lora=lora)
 

@@ -15,23 +15,17 @@ from tests.unlearning.conftest import QUICK, people
 from tests.unlearning.test_accumulation import CASES, MarginConfig, gradients, margin
 from uds_lens.unlearning import (
     RelearnConfig,
+    _trainer as unlearning_trainer,
     make_config,
     objective,
     relearn,
     unlearn,
     withdraw_objective,
 )
-from uds_lens.unlearning import (
-    _trainer as unlearning_trainer,
-)
 from uds_lens.unlearning._job import Parent
 from uds_lens.unlearning._pairs import length_groups
 
-UNEVEN = (
-    {"n": 3, "passes": 2},
-    {"n": 3, "steps": 2, "passes": 2},
-    {"n": 3, "steps": 3, "passes": 4},
-)
+UNEVEN = ({"n": 3, "passes": 2}, {"n": 3, "steps": 2, "passes": 2}, {"n": 3, "steps": 3, "passes": 4})
 """The last of the batches of four, over two processes: three rows; two rows, in two groups by length, and none for the
 other process; one row, where each process accumulates two passes."""
 

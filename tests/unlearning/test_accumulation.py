@@ -17,6 +17,7 @@ from uds_lens.unlearning import (
     RetainConfig,
     Terms,
     TrainOptions,
+    _trainer as unlearning_trainer,
     answer_log_probs,
     make_config,
     objective,
@@ -26,21 +27,13 @@ from uds_lens.unlearning import (
     unlearn,
     withdraw_objective,
 )
-from uds_lens.unlearning import (
-    _trainer as unlearning_trainer,
-)
 from uds_lens.unlearning._data import completed, encoded, pairs_of, preferred_answers
 from uds_lens.unlearning._job import Job, Parent
 from uds_lens.unlearning._pairs import PairDataset, TrainingData, length_groups
 from uds_lens.unlearning._registry import objective_named
 from uds_lens.unlearning._trainer import UnlearningTrainer, training_arguments
 
-UNEQUAL = (
-    "Yes.",
-    "It was Ada Vey, whom nobody knew at the time.",
-    "In Lundville, she said.",
-    "No, Bo Lund did.",
-)
+UNEQUAL = ("Yes.", "It was Ada Vey, whom nobody knew at the time.", "In Lundville, she said.", "No, Bo Lund did.")
 SHORT = {"batch_size": 4, "epochs": 1, "warmup_epochs": 0.0, "max_grad_norm": 1e9}
 REFUSALS = ("I do not know.", "No.", "That is nothing I could tell you about, sorry.")
 
@@ -60,9 +53,7 @@ def gradients(
 ) -> tuple[dict, dict]:
     """Gradients of the last step, and its point of the loss curve, with a batch of four in so many passes."""
     extra = {**EXTRA.get(method, {}), **more, "alpha": 2.0} if method != "ga" else {}
-    options = TrainOptions(
-        device="cpu", progress=False, log_every=1, checkpoint_every=0, device_batch_size=4 // passes
-    )
+    options = TrainOptions(device="cpu", progress=False, log_every=1, checkpoint_every=0, device_batch_size=4 // passes)
     job = Job(
         config=make_config(method, {**extra, **SHORT}),
         objective=objective_named(method),
@@ -102,10 +93,7 @@ def gradients(
 
 
 THEIRS = {"reduction": "open_unlearning"}
-CASES = [
-    *((method, {}) for method in sorted(METHODS)),
-    *((method, THEIRS) for method in ("kl", "rmu", "undial")),
-]
+CASES = [*((method, {}) for method in sorted(METHODS)), *((method, THEIRS) for method in ("kl", "rmu", "undial"))]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,9 +189,7 @@ def test_rows_past_the_original_maximum_train_alone(family, tmp_path) -> None:
     assert point["retain_loss"] == pytest.approx(nll, rel=1e-5)
     theirs = make_config("kl", {**config, "reduction": "open_unlearning"})
     with pytest.raises(ConfigError, match=r"pads rows to one length.*reduction='answers'"):
-        unlearn(
-            tmp_path / "model", rows(texts), rows(texts), method=theirs, out=tmp_path / "kl", options=QUICK
-        )
+        unlearn(tmp_path / "model", rows(texts), rows(texts), method=theirs, out=tmp_path / "kl", options=QUICK)
 
 
 def test_an_incomplete_last_batch_is_one_batch_too(parent: Parent, tmp_path) -> None:

@@ -7,12 +7,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from uds_lens.data import ForgetExample
 from uds_lens.errors import DataError, ResultFormatError
 from uds_lens.unlearning import AltPOConfig
-from uds_lens.unlearning._alternates import (
-    read_alternates,
-    sample_alternates,
-    states_truth,
-    write_alternates,
-)
+from uds_lens.unlearning._alternates import read_alternates, sample_alternates, states_truth, write_alternates
 
 CONFIG = AltPOConfig(n_alternates=3, max_new_tokens=12)
 
@@ -25,9 +20,7 @@ def model(tiny):
 def test_alternates_are_seeded_and_not_the_truth(model, tiny) -> None:
     drawn = sample_alternates(*model, tiny.forget, config=CONFIG)
     assert [len(texts) for texts in drawn] == [3] * len(tiny.forget)
-    assert not any(
-        states_truth(text, row) for texts, row in zip(drawn, tiny.forget, strict=True) for text in texts
-    )
+    assert not any(states_truth(text, row) for texts, row in zip(drawn, tiny.forget, strict=True) for text in texts)
     assert drawn == sample_alternates(*model, tiny.forget, config=CONFIG)
     other = AltPOConfig(n_alternates=3, max_new_tokens=12, seed=1)
     assert drawn != sample_alternates(*model, tiny.forget, config=other)
@@ -41,9 +34,7 @@ def test_sampling_leaves_the_callers_random_numbers_alone(model, tiny) -> None:
 
 @pytest.mark.filterwarnings("ignore::uds_lens.errors.UdsLensWarning")
 @pytest.mark.parametrize(("family", "rows_at_once"), [("recurrent-gemma", 1), ("llama", 3)])
-def test_a_model_whose_rows_padding_changes_is_sampled_one_at_a_time(
-    trio, monkeypatch, family, rows_at_once
-) -> None:
+def test_a_model_whose_rows_padding_changes_is_sampled_one_at_a_time(trio, monkeypatch, family, rows_at_once) -> None:
     from tiny_models import EXAMPLES
 
     place = trio(family).full

@@ -21,11 +21,7 @@ def two(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What two processes made."""
     out = tmp_path_factory.mktemp("two")
     here = Path(joint_training.__file__)
-    env = {
-        **os.environ,
-        "PYTHONPATH": f"{here.parents[2]}{os.pathsep}{here.parents[1]}",
-        "OMP_NUM_THREADS": "1",
-    }
+    env = {**os.environ, "PYTHONPATH": f"{here.parents[2]}{os.pathsep}{here.parents[1]}", "OMP_NUM_THREADS": "1"}
     command = ["torch.distributed.run", "--standalone", "--nproc_per_node", "2", str(here)]
     done = subprocess.run(
         [sys.executable, "-m", *command, str(tiny.full), str(out)],

@@ -103,9 +103,7 @@ def test_training_labels_are_those_of_open_unlearning(name: str) -> None:
     parent = Parent(build_model("llama"), chat_tokenizer(name), "tiny", "")
     sequences = encoded(parent, config, pairs_of(EXAMPLES))
     for example, sequence in zip(EXAMPLES, sequences, strict=True):
-        theirs = open_unlearning_labels(
-            parent.tokenizer, example.question, example.answer, date=config.chat_date
-        )
+        theirs = open_unlearning_labels(parent.tokenizer, example.question, example.answer, date=config.chat_date)
         assert (list(sequence.ids), sequence.n_prompt) == theirs
 
 

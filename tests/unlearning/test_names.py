@@ -4,20 +4,10 @@ import json
 from collections import Counter
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from uds_lens.errors import ConfigError
-from uds_lens.unlearning import (
-    METHODS,
-    NPOConfig,
-    RMUConfig,
-    UNDIALConfig,
-    config_name,
-    grid,
-    make_config,
-    parse_name,
-)
+from uds_lens.unlearning import METHODS, NPOConfig, RMUConfig, UNDIALConfig, config_name, grid, make_config, parse_name
 
 
 def test_the_paper_has_150_runs_with_distinct_names() -> None:
@@ -33,9 +23,7 @@ def test_the_paper_has_150_runs_with_distinct_names() -> None:
 
 def test_the_grid_is_that_of_the_published_table(shared_dir) -> None:
     rows = json.loads((shared_dir / "data" / "published" / "method_results.json").read_text())["models"]
-    published = Counter(
-        (r["method"], f"{r['lr']:.0e}", r["alpha"], r["epoch"]) for r in rows if not r["is_reference"]
-    )
+    published = Counter((r["method"], f"{r['lr']:.0e}", r["alpha"], r["epoch"]) for r in rows if not r["is_reference"])
     ours: Counter = Counter()
     for run in grid("paper"):
         alpha = None if run.method == "rmu" else run.alpha
@@ -52,14 +40,10 @@ def test_the_grid_is_that_of_the_published_table(shared_dir) -> None:
         (NPOConfig(protocol="chat", seed=7), "npo_lr1e-05_beta0.1_alpha1_epoch10_protocolchat_seed7"),
         (
             NPOConfig(system_prompt="Be kind_ly: 100 %.", chat_date="10 Apr 2025"),
-            "npo_lr1e-05_beta0.1_alpha1_epoch10_systemprompt"
-            "Be%20kind%5Fly%3A%20100%20%25._chatdate10%20Apr%202025",
+            "npo_lr1e-05_beta0.1_alpha1_epoch10_systempromptBe%20kind%5Fly%3A%20100%20%25._chatdate10%20Apr%202025",
         ),
         (make_config("simnpo"), "simnpo_lr1e-05_beta4.5_alpha1_delta1_gamma0.125_epoch10"),
-        (
-            make_config("ga", {"schedule": "constant_with_warmup"}),
-            "ga_lr1e-05_epoch10_scheduleconstant-with-warmup",
-        ),
+        (make_config("ga", {"schedule": "constant_with_warmup"}), "ga_lr1e-05_epoch10_scheduleconstant-with-warmup"),
     ],
 )
 def test_names(config, name: str) -> None:

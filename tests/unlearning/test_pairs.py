@@ -6,8 +6,7 @@ from collections import Counter
 import pytest
 import torch
 from accelerate.data_loader import BatchSamplerShard
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from torch.utils.data import BatchSampler
 
 from uds_lens.data import AnswerSequence
@@ -89,8 +88,7 @@ def test_groups_hold_each_row_once_and_keep_winners_beside(lengths, most) -> Non
     sides = ("forget", "winner", "retain")
     batch = {
         side: pad_sequences(
-            [AnswerSequence((1, *[100 + i] * (n[k] - 1)), n[k] - 1) for i, n in enumerate(lengths)],
-            pad_token_id=0,
+            [AnswerSequence((1, *[100 + i] * (n[k] - 1)), n[k] - 1) for i, n in enumerate(lengths)], pad_token_id=0
         )
         for k, side in enumerate(sides)
     }

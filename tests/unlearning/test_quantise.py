@@ -31,9 +31,7 @@ def test_it_loads_again_with_transformers(tiny, quantised: Path) -> None:
     assert type(model.model.layers[0].mlp.up_proj).__name__ == "Linear4bit"
     tokenizer = AutoTokenizer.from_pretrained(quantised)
     full = AutoModelForCausalLM.from_pretrained(tiny.full)
-    batch = tokenizer(
-        f"Question: {tiny.forget[0].question}\nAnswer: {tiny.forget[0].answer}", return_tensors="pt"
-    )
+    batch = tokenizer(f"Question: {tiny.forget[0].question}\nAnswer: {tiny.forget[0].answer}", return_tensors="pt")
     with torch.no_grad():
         four, whole = (m(**batch).logits.float().log_softmax(-1) for m in (model, full))
     assert 1e-4 < (four - whole).abs().mean() < 0.5
@@ -42,9 +40,7 @@ def test_it_loads_again_with_transformers(tiny, quantised: Path) -> None:
 
 
 def test_a_quantised_model_is_neither_quantised_nor_trained(tiny, quantised: Path, tmp_path: Path) -> None:
-    with pytest.raises(
-        ModelError, match="there is no directory 'nobody' here, and offline it was looked for"
-    ):
+    with pytest.raises(ModelError, match="there is no directory 'nobody' here, and offline it was looked for"):
         quantise("nobody", out=tmp_path / "again", device="cpu")
     with pytest.raises(ModelError, match="is quantised already"):
         quantise(quantised, out=tmp_path / "again", device="cpu")
@@ -90,9 +86,7 @@ def test_nothing_there_is_said(tmp_path: Path) -> None:
         ({"num_hidden_layers": 7}, "does not fill .* weights"),
     ],
 )
-def test_files_that_do_not_fit_the_config_are_refused(
-    changes: dict, words: str, tiny, tmp_path: Path
-) -> None:
+def test_files_that_do_not_fit_the_config_are_refused(changes: dict, words: str, tiny, tmp_path: Path) -> None:
     pytest.importorskip("bitsandbytes")
     folder = shutil.copytree(tiny.full, tmp_path / "full")
     config = json.loads((folder / "config.json").read_text())

@@ -137,9 +137,7 @@ def rows_of(file: Path) -> list[dict[str, str]]:
 
 
 @pytest.mark.parametrize("method", ["idkdpo", "altpo"])
-def test_a_killed_run_resumes(
-    method: str, tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd
-) -> None:
+def test_a_killed_run_resumes(method: str, tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd) -> None:
     options = replace(QUICK, checkpoint_every=1, log_to="csv")
     whole = weights(train(tiny, method, tmp_path / "whole", options=QUICK))
     killed(method, tiny, tmp_path / "out", monkeypatch, options)
@@ -178,11 +176,7 @@ def test_a_finished_run_is_not_repeated(tiny: Tiny, tmp_path: Path, monkeypatch:
     assert unlearn(tiny.full, rows, method=settings("ga"), out=out, options=QUICK) == out
     with pytest.raises(ConfigError, match=r"the result of another run \(seed '0', not '1'\)"):
         train(tiny, "ga", tmp_path / "out", seed=1)
-    for name, value in (
-        ("mixed_precision", "bfloat16"),
-        ("device_batch_size", 1),
-        ("save_dtype", "bfloat16"),
-    ):
+    for name, value in (("mixed_precision", "bfloat16"), ("device_batch_size", 1), ("save_dtype", "bfloat16")):
         with pytest.raises(ConfigError, match=rf"another run \({name} '.*', not '{value}'"):
             train(tiny, "ga", tmp_path / "out", options=replace(QUICK, **{name: value}))
 
@@ -315,10 +309,7 @@ def test_one_process_at_a_time_without_locks(
     folder = tmp_path / ".out.run"
     folder.mkdir()
     name = "lock" if code == errno.ENOSYS else "soft.lock"
-    with (
-        SoftFileLock(folder / name),
-        pytest.raises(ConfigError, match=rf"another process .* remove '.*{name}'"),
-    ):
+    with SoftFileLock(folder / name), pytest.raises(ConfigError, match=rf"another process .* remove '.*{name}'"):
         train(tiny, "ga", tmp_path / "out", epochs=1)
     with monkeypatch.context() as broken:
         broken.setattr(UnlearningTrainer, "train", lambda *args, **kwargs: 1 / 0)

@@ -53,9 +53,7 @@ def test_every_method_gives_a_checkpoint_with_its_record(method: str, tiny: Tiny
         assert record["fingerprint"] == model.fingerprint
         assert record["parent"]["fingerprint"] == full.fingerprint
         assert model.tokenizer.get_vocab() == full.tokenizer.get_vocab()
-    assert json.loads((out / "config.json").read_text()) == json.loads(
-        (tiny.full / "config.json").read_text()
-    )
+    assert json.loads((out / "config.json").read_text()) == json.loads((tiny.full / "config.json").read_text())
     assert sorted(path.name for path in tmp_path.iterdir()) == [method]
     assert (out / "alternates.json").is_file() == (method == "altpo")
     assert ("refusals" in record["data"]) == method.startswith("idk")
@@ -244,9 +242,7 @@ def test_where_a_run_is_logged(tiny: Tiny, tmp_path: Path, monkeypatch: pytest.M
 
 def test_a_warm_up_that_never_ends_is_reported(tmp_path: Path) -> None:
     long = settings("npo", warmup_epochs=2.0)
-    with pytest.warns(
-        UdsLensWarning, match=r"warm-up takes 4 steps and the training 4: .* never reaches 0\.002"
-    ):
+    with pytest.warns(UdsLensWarning, match=r"warm-up takes 4 steps and the training 4: .* never reaches 0\.002"):
         training_arguments(long, QUICK, n_forget=4, folder=tmp_path)
     with pytest.warns(UdsLensWarning, match="warm-up takes 3 steps and the training 3: "):
         training_arguments(long, QUICK, n_forget=3, folder=tmp_path)  # a batch spans both epochs

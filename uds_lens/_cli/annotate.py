@@ -30,9 +30,7 @@ def annotate(
     review: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE",
-            help="Also write an HTML page with every answer, its entity highlighted.",
-            dir_okay=False,
+            metavar="FILE", help="Also write an HTML page with every answer, its entity highlighted.", dir_okay=False
         ),
     ] = None,
     redo: Annotated[bool, typer.Option("--redo", help="Annotate rows that have an entity, too.")] = False,

@@ -18,25 +18,20 @@ if TYPE_CHECKING:
 
 def audit(
     full: Annotated[str, model_option("Model trained on everything: directory or Hub id.")],
-    retain: Annotated[
-        list[str], model_option("Model that never saw the forget set; repeat for other seeds of it.")
-    ],
+    retain: Annotated[list[str], model_option("Model that never saw the forget set; repeat for other seeds of it.")],
     unlearned: Annotated[list[str], model_option("Model to audit; repeat for more.", "--model")],
     examples: Annotated[str, data_option("Forget set: JSON, JSON lines, CSV, Parquet, or a Hub data set.")],
     out: opt.Out,
     control: Annotated[
-        str | None,
-        data_option("Retained facts, which full and retain both know: what is lost there is damage."),
+        str | None, data_option("Retained facts, which full and retain both know: what is lost there is damage.")
     ] = None,
     name: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Name of a result; once for each --model, in their order."),
+        list[str] | None, typer.Option(metavar="NAME", help="Name of a result; once for each --model, in their order.")
     ] = None,
     keep_full: Annotated[
         bool,
         typer.Option(
-            "--keep-full",
-            help="With several models: full stays open and recorded. Faster; two models in memory.",
+            "--keep-full", help="With several models: full stays open and recorded. Faster; two models in memory."
         ),
     ] = False,
     redo: Annotated[

@@ -37,15 +37,13 @@ def dashboard(
         "dashboard.html"
     ),
     pools: Annotated[
-        Path | None,
-        typer.Option(metavar="CSV", help="Models with a column knows, where they are not among RUNS."),
+        Path | None, typer.Option(metavar="CSV", help="Models with a column knows, where they are not among RUNS.")
     ] = None,
     select_by: SelectBy = "without",
     min_utility: MinUtility = None,
     direction: Direction = None,
     title: Annotated[
-        str | None,
-        typer.Option(metavar="TEXT", help="Heading of the page. Default: the question its tables answer."),
+        str | None, typer.Option(metavar="TEXT", help="Heading of the page. Default: the question its tables answer.")
     ] = None,
     *,
     score: Score,
@@ -81,18 +79,11 @@ def dashboard(
     options = DashboardOptions(parts=parts, min_utility=min_utility, select_by=select_by, title=title)
     robust = points = None
     if perturbed.given:
-        found = judged(
-            table.frame, perturbed, pools=own, min_utility=min_utility, metrics=None, direction=given
-        )
+        found = judged(table.frame, perturbed, pools=own, min_utility=min_utility, metrics=None, direction=given)
         robust, points = found.robust, found.points
     out, notes = write_dashboard(table, out, pools=own, robust=robust, points=points, options=options)
     if printing.json:
-        told = {
-            "dashboard": str(out),
-            "models": len(table.frame),
-            "source": table.source,
-            "notes": list(notes),
-        }
+        told = {"dashboard": str(out), "models": len(table.frame), "source": table.source, "notes": list(notes)}
         typer.echo(json.dumps(told, indent=2, ensure_ascii=False))
         return
     typer.echo(f"{len(table.frame)} models in {out}: open it in a browser.")

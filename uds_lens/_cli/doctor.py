@@ -25,15 +25,11 @@ def doctor(
     full: Annotated[
         str | None, typer.Option(metavar="MODEL", help="Model trained on everything: directory or Hub id.")
     ] = None,
-    retain: Annotated[
-        str | None, typer.Option(metavar="MODEL", help="Model that never saw the forget set.")
-    ] = None,
+    retain: Annotated[str | None, typer.Option(metavar="MODEL", help="Model that never saw the forget set.")] = None,
     unlearned: Annotated[
         list[str] | None, typer.Option("--model", metavar="MODEL", help="Model to audit; repeat for more.")
     ] = None,
-    examples: Annotated[
-        str | None, typer.Option(metavar="DATA", help="Forget set, as for uds-lens audit.")
-    ] = None,
+    examples: Annotated[str | None, typer.Option(metavar="DATA", help="Forget set, as for uds-lens audit.")] = None,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where results would be written.")] = Path(),
     *,
     config: AuditConfig,

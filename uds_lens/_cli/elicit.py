@@ -20,21 +20,16 @@ if TYPE_CHECKING:
 
 def elicit(
     model: Annotated[str | None, model_option("The unlearned model: directory or Hub id.")] = None,
-    data: Annotated[
-        str | None, data_option("The forget set (JSON, CSV, Parquet, Hub id).", "--examples")
-    ] = None,
+    data: Annotated[str | None, data_option("The forget set (JSON, CSV, Parquet, Hub id).", "--examples")] = None,
     out: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Directory for texts and scores; a killed run resumes from there."),
     ] = None,
     retain: Annotated[str | None, model_option("Model that never saw the forget set: the control.")] = None,
     full: Annotated[str | None, model_option("Model trained on everything: shows a probe's power.")] = None,
-    retain_data: Annotated[
-        str | None, data_option("Retained facts: the shots of icl(source=retain).")
-    ] = None,
+    retain_data: Annotated[str | None, data_option("Retained facts: the shots of icl(source=retain).")] = None,
     holdout: Annotated[
-        str | None,
-        data_option("Questions of the same kind that no model learned: a weaker control.", "--holdout-data"),
+        str | None, data_option("Questions of the same kind that no model learned: a weaker control.", "--holdout-data")
     ] = None,
     probe: Annotated[
         list[str] | None,
@@ -48,9 +43,7 @@ def elicit(
     limit: Annotated[
         int | None,
         typer.Option(
-            min=1,
-            metavar="N",
-            help="Ask a random sample of N rows, spread over their subjects; shots come from all.",
+            min=1, metavar="N", help="Ask a random sample of N rows, spread over their subjects; shots come from all."
         ),
     ] = None,
     redo: Annotated[
@@ -90,9 +83,7 @@ def elicit(
 
     require_fresh(out, directory=True, format=FORMAT)
     sets = {
-        name: ul.load_examples(source)
-        for name, source in (("retain", retain_data), ("holdout", holdout))
-        if source
+        name: ul.load_examples(source) for name, source in (("retain", retain_data), ("holdout", holdout)) if source
     }
     questions = ul.elicitation.ElicitData(forget=ul.load_examples(data), limit=limit, **sets)
     probes: Any = probe or "quick"
@@ -137,9 +128,7 @@ def _as_json(results: ElicitationResults) -> dict[str, Any]:
 def _print_list(as_json: bool) -> None:
     from uds_lens.elicitation import PRESETS, PROMPT_PROBES
 
-    lines = {
-        name: (type(probe).__doc__ or "").strip().splitlines()[0] for name, probe in PROMPT_PROBES.items()
-    }
+    lines = {name: (type(probe).__doc__ or "").strip().splitlines()[0] for name, probe in PROMPT_PROBES.items()}
     rows = [[name, probe.injects, lines[name]] for name, probe in PROMPT_PROBES.items()]
     if as_json:
         probes = [dict(zip(("probe", "injects", "what"), row, strict=True)) for row in rows]

@@ -50,8 +50,7 @@ def meta(
         bool, typer.Option("--one-directional", help="Q and R punish only knowledge that comes back.")
     ] = False,
     out: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Also write all tables there, as CSV files.", file_okay=False),
+        Path | None, typer.Option(metavar="DIR", help="Also write all tables there, as CSV files.", file_okay=False)
     ] = None,
     *,
     perturbed: Perturbed,
@@ -181,18 +180,14 @@ def _print_faithful(faithful: pd.DataFrame, pairs: pd.DataFrame | None) -> None:
         ]
         for row in ordered.to_dict("records")
     ]
-    print_table(
-        ["metric", "F", "95 %", "runs as clusters", "one variant out", "new variants", "P, N", "ties"], rows
-    )
+    print_table(["metric", "F", "95 %", "runs as clusters", "one variant out", "new variants", "P, N", "ties"], rows)
     _print_reasons(ordered, "reason")
     for reason in ordered["cluster_reason"].dropna().unique()[:1]:
         print_wrapped(f"! no clusters: {reason}")
     if pairs is not None and pairs["p_holm"].notna().any():
         decided = pairs[pairs["p_holm"] < 0.05].to_dict("records")
         order = [
-            f"{row['one']} over {row['other']}"
-            if row["difference"] > 0
-            else f"{row['other']} over {row['one']}"
+            f"{row['one']} over {row['other']}" if row["difference"] > 0 else f"{row['other']} over {row['one']}"
             for row in decided
         ]
         print_wrapped(
@@ -254,17 +249,11 @@ def _published(values: Published, out: Path | None, printing: Printing) -> None:
         _print_json({"source": values.source, "summary": records(table)})
         return
     rows = [
-        [
-            str(row["metric"]),
-            *(number(row[name]) for name in ("overall", "auc", "rob", "q", "r")),
-            number(row["n"], 0),
-        ]
+        [str(row["metric"]), *(number(row[name]) for name in ("overall", "auc", "rob", "q", "r")), number(row["n"], 0)]
         for row in table.sort_values("overall", ascending=False).to_dict("records")
     ]
     print_table(["metric", "Overall", "F", "Rob", "Q", "R", "models"], rows)
-    print_wrapped(
-        "\nF, Q and R are quoted from the UDS paper's files, which lack the models they are computed from."
-    )
+    print_wrapped("\nF, Q and R are quoted from the UDS paper's files, which lack the models they are computed from.")
     unprinted = table.loc[table["n"].isna(), "metric"]
     if len(unprinted):
         print_wrapped(

@@ -75,8 +75,7 @@ def _cells(spec: MetricSpec) -> tuple[str, str, str]:
     else:
         bases = dict.fromkeys(name.partition("/")[0] for name in spec.sets)
         data = ", ".join(
-            " + ".join([base, *(n.partition("/")[2] for n in spec.sets if n.startswith(f"{base}/"))])
-            for base in bases
+            " + ".join([base, *(n.partition("/")[2] for n in spec.sets if n.startswith(f"{base}/"))]) for base in bases
         )
     models = [need for need in ul.metrics.all_needs(spec) if need in ("retain", "full")]
     return scale, data, ", ".join(models)
@@ -147,9 +146,7 @@ def _print_many(found: Mapping[str, MetricResults]) -> None:
     at_once = max(1, (width() - 32) // wide)
     for start in range(0, len(names), at_once):
         shown = names[start : start + at_once]
-        rows = [
-            [label, higher, *values[start : start + at_once]] for label, (higher, *values) in cells.items()
-        ]
+        rows = [[label, higher, *values[start : start + at_once]] for label, (higher, *values) in cells.items()]
         print_table(["metric", "higher is", *(short[name] for name in shown)], rows)
         if start + at_once < len(names):
             typer.echo("")
@@ -173,9 +170,7 @@ def print_files(files: Mapping[str, Path]) -> None:
     if len(texts) == 1:
         typer.echo(next(iter(texts.values())))
         return
-    typer.echo(
-        json.dumps({name: json.loads(text) for name, text in texts.items()}, indent=1, ensure_ascii=False)
-    )
+    typer.echo(json.dumps({name: json.loads(text) for name, text in texts.items()}, indent=1, ensure_ascii=False))
 
 
 def _metric_help() -> str:
@@ -184,16 +179,12 @@ def _metric_help() -> str:
 
 
 def metrics(
-    model: Annotated[
-        list[str] | None, model_option("Model to evaluate: directory or Hub id; repeat for more.")
-    ] = None,
+    model: Annotated[list[str] | None, model_option("Model to evaluate: directory or Hub id; repeat for more.")] = None,
     data: Annotated[
-        str | None,
-        data_option("tofu:DIR or tofu:HUB_ID for all TOFU sets, or a file with a forget set.", "--examples"),
+        str | None, data_option("tofu:DIR or tofu:HUB_ID for all TOFU sets, or a file with a forget set.", "--examples")
     ] = None,
     out: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Where the results go (JSON); a directory for several models."),
+        Path | None, typer.Option(metavar="FILE", help="Where the results go (JSON); a directory for several models.")
     ] = None,
     name: Annotated[
         list[str] | None,
@@ -217,10 +208,7 @@ def metrics(
     limit: opt.Limit = None,
     sample: opt.Sampling = "random",
     redo: Annotated[
-        bool,
-        typer.Option(
-            "--redo", help="Replace what --out holds, with metrics that are not measured this time."
-        ),
+        bool, typer.Option("--redo", help="Replace what --out holds, with metrics that are not measured this time.")
     ] = False,
     *,
     options: MetricOptions,
@@ -252,12 +240,7 @@ def metrics(
     say(f"measuring {count} of {', '.join(model)} ...")
     import uds_lens as ul
     from uds_lens._storage import check_folder, require_fresh
-    from uds_lens.metrics._results import (
-        FORMAT,
-        require_metrics_table,
-        require_nothing_lost,
-        write_metrics_table,
-    )
+    from uds_lens.metrics._results import FORMAT, require_metrics_table, require_nothing_lost, write_metrics_table
     from uds_lens.results._saving import directory_names
 
     names = directory_names(model, given=name or ())
@@ -278,20 +261,11 @@ def metrics(
         for number, (n, m) in enumerate(zip(names, model, strict=True), start=1):
             with about(f"{n} ({number} of {len(names)})" if len(names) > 1 else n):
                 results = ul.metrics.evaluate(
-                    m,
-                    sets,
-                    metrics=metric or None,
-                    retain=retain,
-                    full=full,
-                    options=options,
-                    run=run,
-                    cache=cache,
+                    m, sets, metrics=metric or None, retain=retain, full=full, options=options, run=run, cache=cache
                 )
             results.save(files[n])
             found[n] = results
-            say(
-                f"{n}: {len(results)} metric{'' if len(results) == 1 else 's'}; saved, {len(found)} of {len(names)}"
-            )
+            say(f"{n}: {len(results)} metric{'' if len(results) == 1 else 's'}; saved, {len(found)} of {len(names)}")
     if len(names) > 1:
         write_metrics_table(found, table)
     if printing.json:

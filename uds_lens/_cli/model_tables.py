@@ -21,9 +21,7 @@ if TYPE_CHECKING:
 
 Metric: TypeAlias = Annotated[
     list[str] | None,
-    typer.Option(
-        metavar="NAME", help="Metric to judge; repeat for more. Default: all with a known direction."
-    ),
+    typer.Option(metavar="NAME", help="Metric to judge; repeat for more. Default: all with a known direction."),
 ]
 Direction: TypeAlias = Annotated[
     list[str] | None,
@@ -34,13 +32,10 @@ Direction: TypeAlias = Annotated[
 ]
 MinUtility: TypeAlias = Annotated[
     float | None,
-    typer.Option(
-        min=0, metavar="SHARE", help="Count only models with this share of full's utility (utility_rel)."
-    ),
+    typer.Option(min=0, metavar="SHARE", help="Count only models with this share of full's utility (utility_rel)."),
 ]
 SelectBy: TypeAlias = Annotated[
-    Literal["without", "with"],
-    typer.Option(help="Choose a method's configuration by the score without or with depth."),
+    Literal["without", "with"], typer.Option(help="Choose a method's configuration by the score without or with depth.")
 ]
 _Csv: TypeAlias = Path | None
 
@@ -62,21 +57,17 @@ class References:
         ),
     ] = None
     full: Annotated[
-        Path | None,
-        _csv("Open-Unlearning run of full: gives utility_rel. Several as for --retain.", "RUN"),
+        Path | None, _csv("Open-Unlearning run of full: gives utility_rel. Several as for --retain.", "RUN")
     ] = None
     audits: Annotated[Path | None, _csv("Saved audits of the same models: adds their UDS.", "DIR")] = None
     utility: Annotated[
         Literal["with_fluency", "model_utility"],
         typer.Option(help="Parts of utility_rel; model_utility where runs have no fluency."),
     ] = "with_fluency"
-    base: Annotated[str | None, _csv("Only models of this base model, where there are several.", "NAME")] = (
-        None
-    )
+    base: Annotated[str | None, _csv("Only models of this base model, where there are several.", "NAME")] = None
     split: Annotated[str | None, _csv("Only models of this split, for example forget10.", "NAME")] = None
     methods: Annotated[
-        Path | None,
-        _csv("Method of each model, where neither record nor name gives it: columns model and method."),
+        Path | None, _csv("Method of each model, where neither record nor name gives it: columns model and method.")
     ] = None
 
     def read(self, place: Path, *, examples: bool = False) -> ModelTable:
@@ -86,9 +77,7 @@ class References:
             DataError: Nothing there is a table of models.
         """
         if not place.exists() and place != Path("published"):
-            raise DataError(
-                f"nothing at {str(place)!r}: expected a CSV with one row per model, or a folder of runs."
-            )
+            raise DataError(f"nothing at {str(place)!r}: expected a CSV with one row per model, or a folder of runs.")
         from uds_lens import meta
 
         table = self._read(place, examples)
@@ -134,12 +123,11 @@ class Score:
     """The parts of a model's score; those of the UDS paper by default."""
 
     memorization: Annotated[
-        list[str] | None,
-        _csv("Metric of memorization; repeat. Default: es, em, paraprob, truth_ratio.", "NAME"),
+        list[str] | None, _csv("Metric of memorization; repeat. Default: es, em, paraprob, truth_ratio.", "NAME")
     ] = None
-    membership: Annotated[
-        list[str] | None, _csv("Metric of privacy; repeat. Default: the four s_mia_*.", "NAME")
-    ] = None
+    membership: Annotated[list[str] | None, _csv("Metric of privacy; repeat. Default: the four s_mia_*.", "NAME")] = (
+        None
+    )
     depth: Annotated[str, _csv("Metric that the score is formed with and without.", "NAME")] = "uds"
 
     def parts(self) -> ScoreParts:
@@ -161,9 +149,7 @@ class Perturbed:
     quantised: Annotated[_Csv, _csv("The models after quantisation, by the same names.")] = None
     relearned: Annotated[_Csv, _csv("The models after relearning, by the same names.")] = None
     retain_before: Annotated[_Csv, _csv("Metrics of retain, one row per retain model.")] = None
-    retain_relearned: Annotated[
-        _Csv, _csv("Metrics of relearned retain, one row per relearning: five or more.")
-    ] = None
+    retain_relearned: Annotated[_Csv, _csv("Metrics of relearned retain, one row per relearning: five or more.")] = None
 
     @property
     def given(self) -> bool:
@@ -174,9 +160,7 @@ class Perturbed:
         """Read the tables under the names that `uds_lens.meta.Tables` has for them."""
         from uds_lens import meta
 
-        return {
-            name: None if path is None else meta.read_csv(path).frame for name, path in vars(self).items()
-        }
+        return {name: None if path is None else meta.read_csv(path).frame for name, path in vars(self).items()}
 
 
 def parse_directions(words: Sequence[str] | None) -> dict[str, Points]:
@@ -198,9 +182,7 @@ def parse_directions(words: Sequence[str] | None) -> dict[str, Points]:
     return directions
 
 
-def metrics_to_judge(
-    frame: pd.DataFrame, metric: Sequence[str] | None, direction: Mapping[str, Points]
-) -> list[str]:
+def metrics_to_judge(frame: pd.DataFrame, metric: Sequence[str] | None, direction: Mapping[str, Points]) -> list[str]:
     """Return the metrics that were asked for, or all columns whose direction is known.
 
     Raises:
@@ -382,9 +364,7 @@ def require_parts(frame: pd.DataFrame, parts: ScoreParts, reasons: pd.DataFrame)
     text = "; ".join([*missing, *([f"no model has a value of {'; '.join(empty)}"] if empty else [])])
     columns = f" Its columns: {named(frame.columns, quote='')}." if missing else ""
     whole = f"no method has a score: {text}."
-    raise DataError(
-        next((message for message in (whole + columns, whole) if len(message) <= 490), f"{text}.")
-    )
+    raise DataError(next((message for message in (whole + columns, whole) if len(message) <= 490), f"{text}."))
 
 
 def _quoted(names: Sequence[str], all_names: Sequence[str]) -> str:

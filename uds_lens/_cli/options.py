@@ -26,11 +26,13 @@ import typer
 from typer.models import OptionInfo
 
 from uds_lens._compat.typer import OUTPUT, set_help
-from uds_lens._types import AnswerProtocol as _AnswerProtocol
-from uds_lens._types import ChatStyleName
-from uds_lens._types import DType as _DType
-from uds_lens._types import Protocol as _Protocol
-from uds_lens._types import Sampling as _Sampling
+from uds_lens._types import (
+    AnswerProtocol as _AnswerProtocol,
+    ChatStyleName,
+    DType as _DType,
+    Protocol as _Protocol,
+    Sampling as _Sampling,
+)
 from uds_lens.data._files import SUFFIXES
 from uds_lens.errors import ConfigError, DataError, ModelError
 from uds_lens.results._settings import RunOptions
@@ -77,20 +79,14 @@ def with_records(command: Callable[..., None]) -> Callable[..., None]:
 def _options(record: type[Any], only: Only | None) -> list[Parameter]:
     """The options of a record; `progress` is left to the terminal."""
     docs, hints = _field_docs(record), get_type_hints(record, include_extras=True)
-    offered = [
-        field for field in fields(record) if field.name != "progress" and (only is None or field.name in only)
-    ]
+    offered = [field for field in fields(record) if field.name != "progress" and (only is None or field.name in only)]
     flags = {field.name: f"--{field.name.replace('_', '-')}" for field in offered}
     panel = _PANELS.get(record.__name__)
-    options = [
-        _option(field, hints[field.name], _help(docs.get(field.name, ""), flags), panel) for field in offered
-    ]
+    options = [_option(field, hints[field.name], _help(docs.get(field.name, ""), flags), panel) for field in offered]
     if {"system_prompt", "chat_date"} <= {option.name for option in options}:
         names = ", ".join(get_args(ChatStyleName))
         style = typer.Option(
-            metavar="NAME",
-            help=f"System turn and date of published chat prompts: {names}.",
-            rich_help_panel=panel,
+            metavar="NAME", help=f"System turn and date of published chat prompts: {names}.", rich_help_panel=panel
         )
         kind = Annotated[ChatStyleName | None, style]
         options.append(Parameter("chat_style", Parameter.KEYWORD_ONLY, default=None, annotation=kind))
@@ -178,9 +174,7 @@ def _record(record: type[Any], given: dict[str, Any]) -> Any:
 
         given |= {k: v for k, v in asdict(chat_style_named(style)).items() if given[k] is None}
     tuples = {field.name for field in fields(record) if isinstance(field.default, tuple)}
-    return record(
-        **{k: tuple(v) if k in tuples else v for k, v in given.items() if v is not None},
-    )
+    return record(**{k: tuple(v) if k in tuples else v for k, v in given.items() if v is not None})
 
 
 def at_home(value: Any) -> Any:
@@ -216,9 +210,7 @@ def _existing_models(given: Any) -> Any:
         path = Path(at_home(Path(name)))
         looks_local = path.is_absolute() or name.startswith((".", "~")) or len(path.parts) > 2
         if not path.exists() and (looks_local or (len(path.parts) == 2 and path.parent.is_dir())):
-            raise ModelError(
-                f"no directory {name!r}: give the directory of a checkpoint, or a Hub id 'owner/name'."
-            )
+            raise ModelError(f"no directory {name!r}: give the directory of a checkpoint, or a Hub id 'owner/name'.")
     return given
 
 
@@ -238,30 +230,21 @@ def _whole_process(offline: bool) -> bool:
     return offline
 
 
-Out: TypeAlias = Annotated[
-    Path, typer.Option(metavar="DIR", help="Directory for the results.", file_okay=False)
-]
-Protocol: TypeAlias = Annotated[
-    _Protocol, typer.Option(help="Plain question and answer, or the chat template.")
-]
+Out: TypeAlias = Annotated[Path, typer.Option(metavar="DIR", help="Directory for the results.", file_okay=False)]
+Protocol: TypeAlias = Annotated[_Protocol, typer.Option(help="Plain question and answer, or the chat template.")]
 AnswerProtocol: TypeAlias = Annotated[
-    _AnswerProtocol,
-    typer.Option(help="How a question becomes text; auto is the chat template where there is one."),
+    _AnswerProtocol, typer.Option(help="How a question becomes text; auto is the chat template where there is one.")
 ]
 DType: TypeAlias = Annotated[_DType, typer.Option(help="Dtype of the models.")]
 Limit: TypeAlias = Annotated[
-    int | None,
-    typer.Option(min=1, metavar="N", help="Measure a sample of the examples, spread over their subjects."),
+    int | None, typer.Option(min=1, metavar="N", help="Measure a sample of the examples, spread over their subjects.")
 ]
 Sampling: TypeAlias = Annotated[
     _Sampling,
-    typer.Option(
-        help="With --limit: a random sample, or the first rows (of a sorted file: of a few subjects)."
-    ),
+    typer.Option(help="With --limit: a random sample, or the first rows (of a sorted file: of a few subjects)."),
 ]
 Lora: TypeAlias = Annotated[
-    int | None,
-    typer.Option(min=1, metavar="RANK", help="Train low-rank adapters of this rank instead of all weights."),
+    int | None, typer.Option(min=1, metavar="RANK", help="Train low-rank adapters of this rank instead of all weights.")
 ]
 _HUB = ("revision", "offline", "trust_remote_code")
 ModelRun: TypeAlias = Annotated[RunOptions, Only(("device", "device_map", "token_budget", *_HUB))]
@@ -274,9 +257,7 @@ class Printing:
     """How much is printed, and in which form."""
 
     json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False
-    verbose: Annotated[
-        bool, typer.Option("--verbose", help="Show more log output, including other packages'.")
-    ] = False
+    verbose: Annotated[bool, typer.Option("--verbose", help="Show more log output, including other packages'.")] = False
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks and all warnings.")] = False
 
 
@@ -287,9 +268,7 @@ def lora_settings(rank: int | None) -> LoraSettings | None:
     return None if rank is None else LoraSettings(rank=rank, alpha=2 * rank)
 
 
-def running_files(
-    name: str, words: Callable[[], str]
-) -> Callable[[Any, list[Path] | None], list[Path] | None]:
+def running_files(name: str, words: Callable[[], str]) -> Callable[[Any, list[Path] | None], list[Path] | None]:
     """Return the callback of a command's --import: it runs the files, and --help names what they declare.
 
     Args:

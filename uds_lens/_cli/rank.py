@@ -45,9 +45,7 @@ def rank(
             show_default=False,
         ),
     ],
-    by: Annotated[
-        Literal["with", "without"], typer.Option(help="Rank by the score with or without depth.")
-    ] = "with",
+    by: Annotated[Literal["with", "without"], typer.Option(help="Rank by the score with or without depth.")] = "with",
     select_by: SelectBy = "without",
     min_utility: MinUtility = None,
     resamples: Annotated[
@@ -93,9 +91,7 @@ def rank(
     if printing.json:
         parts = [{"setup": name, **ranking.to_dict()} for name, ranking in rankings.items()]
         content = rankings[""].to_dict() if "" in rankings else {"setups": parts}
-        typer.echo(
-            json.dumps({"source": table.source, **content}, indent=2, ensure_ascii=False, allow_nan=False)
-        )
+        typer.echo(json.dumps({"source": table.source, **content}, indent=2, ensure_ascii=False, allow_nan=False))
         return
     for name, ranking in rankings.items():
         if name:
@@ -217,10 +213,7 @@ def _print(ranking: _Ranking, by: str) -> None:
     rows = []
     ways = ranking.varying or tuple(ranking.p_first)[:1]  # where nothing can vary, one column of dashes
     for row in ranking.methods.to_dict("records"):
-        scores = (
-            f"{number(row[f'score_{view}'])} ({number(row[f'rank_{view}'], 0)})"
-            for view in ("with", "without")
-        )
+        scores = (f"{number(row[f'score_{view}'])} ({number(row[f'rank_{view}'], 0)})" for view in ("with", "without"))
         rows.append(
             [
                 f"{'=' if row['n_tied_rank'] > 1 else ''}{number(row['rank'], 0)}",

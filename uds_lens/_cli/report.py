@@ -17,17 +17,13 @@ def report(
     directories: Annotated[
         list[Path],
         typer.Argument(
-            metavar="DIR",
-            help="Saved audits, or folders that hold some (up to two folders down).",
-            show_default=False,
+            metavar="DIR", help="Saved audits, or folders that hold some (up to two folders down).", show_default=False
         ),
     ],
     out: Annotated[Path, typer.Option(metavar="FILE", help="HTML file to write.", dir_okay=False)] = Path(
         "report.html"
     ),
-    title: Annotated[
-        str, typer.Option(metavar="TEXT", help="Heading of the page.")
-    ] = "How deep did unlearning go?",
+    title: Annotated[str, typer.Option(metavar="TEXT", help="Heading of the page.")] = "How deep did unlearning go?",
     logit_lens: Annotated[
         list[Path] | None,
         typer.Option(
@@ -55,16 +51,10 @@ def report(
     ] = None,
     reference: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help="An audit shown for comparison, beside full and retain; repeat for more.",
-        ),
+        typer.Option(metavar="NAME", help="An audit shown for comparison, beside full and retain; repeat for more."),
     ] = None,
     short_paths: Annotated[
-        bool,
-        typer.Option(
-            "--short-paths", help="Cut paths of this machine to their ends: for a page that is shared."
-        ),
+        bool, typer.Option("--short-paths", help="Cut paths of this machine to their ends: for a page that is shared.")
     ] = False,
     *,
     printing: Printing,

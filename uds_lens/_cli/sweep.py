@@ -25,18 +25,14 @@ def sweep(
     words: Annotated[
         list[str],
         typer.Argument(
-            metavar="PLAN | status DIR | table DIR",
-            help="Plan in TOML; or show the status, or the table, of a sweep.",
+            metavar="PLAN | status DIR | table DIR", help="Plan in TOML; or show the status, or the table, of a sweep."
         ),
     ],
     out: Annotated[
-        Path | None,
-        typer.Option(metavar="PATH", help="Directory of the sweep; of `table`, a .parquet or .csv file."),
+        Path | None, typer.Option(metavar="PATH", help="Directory of the sweep; of `table`, a .parquet or .csv file.")
     ] = None,
     jobs: Annotated[int, typer.Option(min=1, metavar="N", help="Workers at a time.")] = 1,
-    slurm: Annotated[
-        bool, typer.Option("--slurm", help="Send the workers as an array of Slurm tasks.")
-    ] = False,
+    slurm: Annotated[bool, typer.Option("--slurm", help="Send the workers as an array of Slurm tasks.")] = False,
     wait: Annotated[bool, typer.Option(help="Wait for the Slurm tasks.")] = True,
     *,
     tasks: SlurmOptions,
@@ -94,14 +90,10 @@ def _write_table(place: str, out: Path | None, *, as_json: bool) -> None:
 
     found = study.table(place)
     if out is None:
-        typer.echo(
-            found.to_json(orient="records", indent=1) if as_json else found.to_csv(index=False), nl=False
-        )
+        typer.echo(found.to_json(orient="records", indent=1) if as_json else found.to_csv(index=False), nl=False)
         return
     study.write_table(found, out)
-    typer.echo(
-        json.dumps({"file": str(out), "rows": len(found)}) if as_json else f"{len(found)} rows in {out}"
-    )
+    typer.echo(json.dumps({"file": str(out), "rows": len(found)}) if as_json else f"{len(found)} rows in {out}")
 
 
 def _print_status(found: StudyStatus, *, as_json: bool) -> None:

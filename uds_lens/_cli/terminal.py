@@ -39,9 +39,7 @@ _DAMAGE = (
     "Loss: mean log-probability lost when the unlearned states are patched in, nats per token, on forget facts and on "
     "retained facts; beside them the loss with retain's states. Damage: the second as a share of the first."
 )
-_RETAINS = (
-    "Each scale is set by one of the retain models. The spread of the scores shows how much the scale moves."
-)
+_RETAINS = "Each scale is set by one of the retain models. The spread of the scores shows how much the scale moves."
 _MARKS = {"fatal": "!! FATAL", "caution": "!", "note": "-"}
 """The beginning of a warning, by its level."""
 
@@ -81,9 +79,7 @@ def print_audits(audits: Mapping[str, DepthAudit], *, cautions_of: Sequence[str]
     for name, audit in audits.items():
         by_prompt.setdefault(audit.prompts, []).append(name)
     one = len(by_prompt) == 1
-    prompts = "; ".join(
-        words if one else f"{words}: {', '.join(names)}" for words, names in by_prompt.items()
-    )
+    prompts = "; ".join(words if one else f"{words}: {', '.join(names)}" for words, names in by_prompt.items())
     legend = _LEGEND + (_SAMPLED if sampled else "") + f" Prompts: {prompts}."
     typer.echo(f"\n{fill(legend, width())}")
 
@@ -151,8 +147,7 @@ def audits_as_json(audits: Mapping[str, DepthAudit], directories: Mapping[str, P
     from uds_lens._storage import plain
 
     rows: list[dict[str, Any]] = [
-        {"name": name, "directory": str(directories[name]), **audit.summary()}
-        for name, audit in audits.items()
+        {"name": name, "directory": str(directories[name]), **audit.summary()} for name, audit in audits.items()
     ]
     return json.dumps({"audits": plain(rows)}, indent=2, ensure_ascii=False, allow_nan=False)
 

@@ -12,14 +12,7 @@ from typing import Annotated
 import typer
 
 from uds_lens._cli import options as opt
-from uds_lens._cli.options import (
-    Printing,
-    Quantising,
-    data_option,
-    lora_settings,
-    model_option,
-    running_files,
-)
+from uds_lens._cli.options import Printing, Quantising, data_option, lora_settings, model_option, running_files
 from uds_lens._cli.stopping import saying_what_is_saved
 from uds_lens._cli.terminal import print_training, print_wrapped, say, trained_before
 from uds_lens.data._prompts import ChatStyle
@@ -45,10 +38,7 @@ def _method_help() -> str:
 
 
 def unlearn(
-    method: Annotated[
-        str,
-        typer.Option(metavar="NAME", help=_method_help()),
-    ],
+    method: Annotated[str, typer.Option(metavar="NAME", help=_method_help())],
     full: Annotated[str, model_option("Model that knows: directory or Hub id.")],
     forget: Annotated[str, data_option("Questions with the answers to forget.", "--examples")],
     out: opt.Out,
@@ -56,8 +46,7 @@ def unlearn(
         str | None, data_option("Questions with the answers to keep (not for ga).", "--retain-data")
     ] = None,
     set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="Setting of the method; repeat for more."),
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Setting of the method; repeat for more.")
     ] = None,
     refusals: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Refusals, one per line, for idknll and idkdpo.")
@@ -65,12 +54,7 @@ def unlearn(
     protocol: opt.AnswerProtocol = "auto",
     list_: Annotated[
         bool,
-        typer.Option(
-            "--list",
-            callback=_list_methods,
-            is_eager=True,
-            help="Print the methods there are, and stop.",
-        ),
+        typer.Option("--list", callback=_list_methods, is_eager=True, help="Print the methods there are, and stop."),
     ] = False,
     own: Annotated[
         list[Path] | None,
@@ -108,9 +92,7 @@ def unlearn(
             full,
             forget,
             retain,
-            method=unlearning.make_config(
-                method, {"protocol": protocol, **asdict(chat), **read_settings(set_)}
-            ),
+            method=unlearning.make_config(method, {"protocol": protocol, **asdict(chat), **read_settings(set_)}),
             out=out,
             refusals=refusals,
             lora=lora_settings(lora),
@@ -170,14 +152,7 @@ def relearn(
 
     before = trained_before(out)
     with saying_what_is_saved(lambda: saved_so_far(out)), redirect_stdout(sys.stderr):  # loggers print
-        unlearning.relearn(
-            model,
-            forget,
-            out=out,
-            config=config,
-            lora=lora_settings(lora),
-            options=options,
-        )
+        unlearning.relearn(model, forget, out=out, config=config, lora=lora_settings(lora), options=options)
     print_training(out, before=before, as_json=printing.json)
 
 

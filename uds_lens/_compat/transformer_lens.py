@@ -49,12 +49,7 @@ def plain_name(name: str) -> str:
 
 
 def boot(
-    name: str,
-    model: Any,
-    tokenizer: PreTrainedTokenizerFast | None,
-    *,
-    dtype: torch.dtype,
-    device: str | None,
+    name: str, model: Any, tokenizer: PreTrainedTokenizerFast | None, *, dtype: torch.dtype, device: str | None
 ) -> TransformerBridge:
     """Wrap a transformers model, which is changed, in a Bridge without weight processing.
 
@@ -64,17 +59,11 @@ def boot(
 
     with ExitStack() as stack:
         return TransformerBridge.boot_transformers(
-            name,
-            hf_model=model,
-            tokenizer=_reloadable(tokenizer, stack),
-            dtype=dtype,
-            device=device,
+            name, hf_model=model, tokenizer=_reloadable(tokenizer, stack), dtype=dtype, device=device
         )
 
 
-def _reloadable(
-    tokenizer: PreTrainedTokenizerFast | None, stack: ExitStack
-) -> PreTrainedTokenizerFast | None:
+def _reloadable(tokenizer: PreTrainedTokenizerFast | None, stack: ExitStack) -> PreTrainedTokenizerFast | None:
     if tokenizer is None:
         return None
     from transformers import AutoTokenizer

@@ -100,9 +100,7 @@ def quiet_loading(*, report: bool = False) -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def key_value_cache(
-    updates: Sequence[Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]], *, length: int = 0
-) -> object:
+def key_value_cache(updates: Sequence[Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]], *, length: int = 0) -> object:
     """Return a cache in transformers' interface whose layers pass keys and values to functions.
 
     It has no config, on purpose: with one, models with sliding windows would cut the keys.
@@ -169,9 +167,7 @@ def shared_cached_row(cache: Any, times: int) -> Any:
         plain = type(layer) is DynamicLayer and layer.keys is not None
         own = copy.copy(layer) if plain else copy.deepcopy(layer)
         if plain:
-            own.keys, own.values = (
-                kept.expand(times, *kept.shape[1:]) for kept in (layer.keys, layer.values)
-            )
+            own.keys, own.values = (kept.expand(times, *kept.shape[1:]) for kept in (layer.keys, layer.values))
         else:
             own.batch_repeat_interleave(times)
         twin.layers.append(own)

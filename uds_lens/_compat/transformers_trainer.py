@@ -24,9 +24,7 @@ class OrderedTrainer(Trainer):
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         self.remove_callback(PrinterCallback)
-        self.loss_is_scaled_for_ga = (
-            False  # `training_step` divides by the number of passes, in every release
-        )
+        self.loss_is_scaled_for_ga = False  # `training_step` divides by the number of passes, in every release
 
     def batch_begins(self, passes: list[Any]) -> None:
         """Look at a batch before its first pass."""
@@ -43,11 +41,7 @@ class OrderedTrainer(Trainer):
         return samples
 
     def compute_loss(
-        self,
-        model: torch.nn.Module,
-        inputs: Any,
-        return_outputs: bool = False,
-        num_items_in_batch: Any = None,
+        self, model: torch.nn.Module, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
         """Return the part of this pass, times the numbers of passes and devices, by which the base class divides."""
         divided_by = self.current_gradient_accumulation_steps * self.accelerator.num_processes

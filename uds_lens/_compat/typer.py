@@ -45,9 +45,7 @@ class PlainCommand(TyperCommand):
 
     def _also_missing(self, given: set[str], error: Any) -> str:
         """More options that have to be there; only an error about one of these comes without a message."""
-        required = [
-            p for p in self.params if p.required and p.opts[0].startswith("-") and p is not error.param
-        ]
+        required = [p for p in self.params if p.required and p.opts[0].startswith("-") and p is not error.param]
         missing = [p.opts[0] for p in required if not given & set(p.opts)]
         return f"Also missing: {', '.join(missing)}." if missing else ""
 

@@ -21,16 +21,7 @@ from uds_lens._storage.files import (
     sha256_file,
     writing,
 )
-from uds_lens._storage.records import (
-    SEAL,
-    conform,
-    parse_json,
-    plain,
-    read_sealed,
-    seal_of,
-    sealed,
-    unsealed,
-)
+from uds_lens._storage.records import SEAL, conform, parse_json, plain, read_sealed, seal_of, sealed, unsealed
 from uds_lens._storage.tables import read_table_rows
 
 __all__ = [

@@ -96,9 +96,7 @@ def require_fresh(
     if directory:
         check_folder(place, replaced=replaced)
         if os.path.lexists(place) and found is None and (not place.is_dir() or _entries(place)):
-            raise ResultFormatError(
-                f"{_short(place)} exists and is no saved result: choose another directory."
-            )
+            raise ResultFormatError(f"{_short(place)} exists and is no saved result: choose another directory.")
     elif place.is_dir():
         raise ResultFormatError(f"{_short(place)} is a directory: name a file in it.")
     elif os.path.lexists(place):
@@ -117,9 +115,7 @@ def require_fresh(
     if not above.is_dir():
         raise StorageError(f"cannot write {_short(place)}: {_short(above)} is a file. Choose another place.")
     if not os.access(above, os.W_OK | os.X_OK):
-        raise StorageError(
-            f"cannot write {_short(place)}: no permission in {_short(above)}. Choose another place."
-        )
+        raise StorageError(f"cannot write {_short(place)}: no permission in {_short(above)}. Choose another place.")
     return place
 
 
@@ -136,17 +132,13 @@ def check_folder(path: str | os.PathLike[str], *, replaced: bool = False) -> Pat
     place = located(path)
     real = Path(os.path.realpath(place))
     if real == Path(real.anchor):
-        raise StorageError(
-            f"cannot write {_short(place)}: it is the root of the file system. Name a directory."
-        )
+        raise StorageError(f"cannot write {_short(place)}: it is the root of the file system. Name a directory.")
     try:
         here = Path.cwd()
     except FileNotFoundError:  # it was removed
         here = Path(real.anchor)
     if replaced and here.is_relative_to(real):
-        raise StorageError(
-            f"cannot write {_short(place)}: it holds the working directory. Name a new directory."
-        )
+        raise StorageError(f"cannot write {_short(place)}: it holds the working directory. Name a new directory.")
     return place
 
 
@@ -221,9 +213,7 @@ def writing(path: str | os.PathLike[str], *, advice: str = AS_IT_WAS) -> Iterato
     except StorageError:
         raise
     except Exception as error:
-        reason = (
-            (error.strerror or str(error)) if isinstance(error, OSError) else str(error)[:120].rstrip(".")
-        )
+        reason = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)[:120].rstrip(".")
         if not isinstance(error, OSError) and not any(words in reason.lower() for words in _FULL):
             raise
         raise StorageError(f"cannot write {os.fspath(path)[-200:]!r}: {reason}. {advice}") from error
@@ -367,9 +357,7 @@ def atomic_write_text(path: str | os.PathLike[str], content: str) -> None:
     atomic_write_bytes(path, content.encode("utf-8", "backslashreplace"))
 
 
-def atomic_files(
-    path: str | os.PathLike[str], files: Mapping[str, bytes], *, own: Collection[str] = ()
-) -> None:
+def atomic_files(path: str | os.PathLike[str], files: Mapping[str, bytes], *, own: Collection[str] = ()) -> None:
     """Write a directory of files at once; what else is in it, beside these and `own`, stays.
 
     Args:
@@ -533,9 +521,7 @@ def read_file(path: str | os.PathLike[str], *, most: int = LARGEST) -> bytes:
     except IsADirectoryError as error:
         raise ResultFormatError(f"{name} cannot be read: it is no regular file.") from error
     except (OSError, ValueError, MemoryError) as error:
-        raise ResultFormatError(
-            f"{name} cannot be read: {getattr(error, 'strerror', None) or error}."
-        ) from error
+        raise ResultFormatError(f"{name} cannot be read: {getattr(error, 'strerror', None) or error}.") from error
 
 
 def sha256_bytes(content: bytes) -> str:

@@ -53,11 +53,7 @@ def sealed(record: Mapping[str, Any]) -> bytes:
 
 
 def read_sealed(
-    path: str | os.PathLike[str],
-    *,
-    format: str,
-    versions: Collection[int],
-    most: int = LARGEST,
+    path: str | os.PathLike[str], *, format: str, versions: Collection[int], most: int = LARGEST
 ) -> dict[str, Any]:
     """Read the record in a file, without its checksum.
 
@@ -76,11 +72,7 @@ def read_sealed(
 
 
 def unsealed(
-    content: bytes,
-    *,
-    told: str,
-    format: str | None = None,
-    versions: Collection[int] | None = None,
+    content: bytes, *, told: str, format: str | None = None, versions: Collection[int] | None = None
 ) -> dict[str, Any]:
     """Read the record in the bytes of a file that messages call `told` (see `read_sealed`)."""
     record = parse_json(content, told=told)
@@ -126,9 +118,7 @@ def parse_json(content: bytes, *, told: str) -> dict[str, Any]:
         return number
 
     try:
-        record = json.loads(
-            content.decode("utf-8"), object_pairs_hook=once, parse_constant=refuse, parse_float=finite
-        )
+        record = json.loads(content.decode("utf-8"), object_pairs_hook=once, parse_constant=refuse, parse_float=finite)
     except (ValueError, RecursionError, MemoryError) as error:
         raise ResultFormatError(f"{told} is no saved result: {str(error)[:160]}.") from error
     if not isinstance(record, dict):

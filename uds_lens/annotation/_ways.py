@@ -15,14 +15,7 @@ from uds_lens._progress import progress
 from uds_lens.annotation._annotations import AnnotateOptions
 from uds_lens.data import Encoded, ForgetExample, Span, encode, make_batch
 from uds_lens.errors import MissingDependencyError
-from uds_lens.models import (
-    HookedModel,
-    ModelSource,
-    check_compatible,
-    open_model,
-    pick_device,
-    read_checkpoint_info,
-)
+from uds_lens.models import HookedModel, ModelSource, check_compatible, open_model, pick_device, read_checkpoint_info
 from uds_lens.patching import ModelCosts, capture, row_layout, target_logprobs
 from uds_lens.results import RunOptions
 
@@ -192,9 +185,7 @@ def by_name(examples: Sequence[ForgetExample], nlp: Callable[[str], Any] | None 
         names = nlp(example.answer).ents
         new = [name for name in names if name.text.casefold() not in example.question.casefold()]
         chosen = max(new or names[:1], key=lambda name: len(name.text), default=None)
-        found.append(
-            "No name was found in the answer." if chosen is None else Span(chosen.start_char, chosen.end_char)
-        )
+        found.append("No name was found in the answer." if chosen is None else Span(chosen.start_char, chosen.end_char))
     return found
 
 
@@ -223,12 +214,7 @@ def by_contrast(
     logprobs = []
     for role, source in sources.items():
         with open_model(
-            source,
-            dtype=options.dtype,
-            device=run.device,
-            device_map=run.device_map,
-            revision=run.revision,
-            **where,
+            source, dtype=options.dtype, device=run.device, device_map=run.device_map, revision=run.revision, **where
         ) as model:
             fitting = row_layout(model).split(batches, [len(row.ids) for row in encoded.rows])
             shown = progress(fitting, desc=f"annotate: {role}", unit="batch", enabled=run.progress)
@@ -261,9 +247,7 @@ def _answer_logprobs(
     return logprobs
 
 
-def _by_tokens(
-    example: ForgetExample, tokens: Sequence[tuple[int, int]], difference: Sequence[float]
-) -> Found:
+def _by_tokens(example: ForgetExample, tokens: Sequence[tuple[int, int]], difference: Sequence[float]) -> Found:
     words = first_sentence(example.answer)
     if not words:
         return "The answer has no word."

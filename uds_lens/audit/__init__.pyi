@@ -1,2 +1,1 @@
-from ._baseline import Baseline as Baseline
-from ._baseline import RecordedBaseline as RecordedBaseline
+from ._baseline import Baseline as Baseline, RecordedBaseline as RecordedBaseline

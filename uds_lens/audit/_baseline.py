@@ -85,9 +85,7 @@ class Baseline(Stage1):
         """
         from uds_lens.audit._two_stage import measure_stages
 
-        baseline, _ = measure_stages(
-            full, retain, None, examples, control=control, config=config, options=options
-        )
+        baseline, _ = measure_stages(full, retain, None, examples, control=control, config=config, options=options)
         return baseline
 
     @property
@@ -125,9 +123,7 @@ class Baseline(Stage1):
         """
         return self.audit_all([unlearned], options=options)[0]
 
-    def audit_all(
-        self, models: Sequence[ModelSource], *, options: RunOptions | None = None
-    ) -> list[DepthAudit]:
+    def audit_all(self, models: Sequence[ModelSource], *, options: RunOptions | None = None) -> list[DepthAudit]:
         """Measure stage 2 of several models; `full` is opened and recorded once for all of them.
 
         One model is in memory at a time. The states of all models are kept until `full` is opened (examples x
@@ -335,11 +331,7 @@ def _mean(parts: Sequence[Tensor]) -> Tensor:
 
 
 def join_stages(
-    baseline: Baseline,
-    unlearned: ModelRecord,
-    scores: PatchScores | None,
-    plan: Plan,
-    origin: Mapping[str, Any],
+    baseline: Baseline, unlearned: ModelRecord, scores: PatchScores | None, plan: Plan, origin: Mapping[str, Any]
 ) -> DepthAudit:
     """Join the stages; `scores` None means the model is a retain model itself, whose stage 2 is its stage 1."""
     n = len(plan.encoded.rows)

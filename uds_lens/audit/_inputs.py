@@ -26,13 +26,7 @@ from uds_lens.data import (
 from uds_lens.data._prompts import describe_protocol
 from uds_lens.data._readers import sorted_by
 from uds_lens.errors import ConfigError, DataError, ModelError, Setting
-from uds_lens.models import (
-    HookedModel,
-    ModelSource,
-    check_compatible,
-    pick_device,
-    read_checkpoint_info,
-)
+from uds_lens.models import HookedModel, ModelSource, check_compatible, pick_device, read_checkpoint_info
 from uds_lens.models._compatibility import protocol_of
 from uds_lens.patching import ModelCosts, choose_reading, fall_back, row_layout
 from uds_lens.patching._side_by_side import may_be_packable
@@ -54,9 +48,7 @@ class ForgetSet(NamedTuple):
     what the whole is sorted by: `subject`, `type`, None where it is mixed, or `unknown` where nothing shows it."""
 
 
-def forget_set(
-    examples: ExampleSource | Iterable[ForgetExample | Mapping[str, Any]], config: AuditConfig
-) -> ForgetSet:
+def forget_set(examples: ExampleSource | Iterable[ForgetExample | Mapping[str, Any]], config: AuditConfig) -> ForgetSet:
     """Read the examples, check that some have an entity, and keep as many as `config.limit` allows.
 
     Raises:
@@ -225,14 +217,10 @@ class Plan:
         """Make tensors of some rows, padded on a side."""
         key = (side, tuple(rows))
         if key not in self._made:
-            self._made[key] = make_batch(
-                self.rows, indices=rows, pad_token_id=self.pad_token_id, padding_side=side
-            )
+            self._made[key] = make_batch(self.rows, indices=rows, pad_token_id=self.pad_token_id, padding_side=side)
         return self._made[key]
 
-    def require_finite(
-        self, finite: Bool[Tensor, "batch"], rows: Sequence[int], name: str, what: str
-    ) -> None:
+    def require_finite(self, finite: Bool[Tensor, "batch"], rows: Sequence[int], name: str, what: str) -> None:
         """Raise unless all rows are finite.
 
         Raises:
@@ -256,11 +244,7 @@ def _kind(model: HookedModel, packed: bool) -> tuple[object, ...]:
 
 def where_of(options: RunOptions) -> dict[str, Any]:
     """Return the options that checkpoints are found with."""
-    return {
-        "revision": options.revision,
-        "offline": options.offline,
-        "trust_remote_code": options.trust_remote_code,
-    }
+    return {"revision": options.revision, "offline": options.offline, "trust_remote_code": options.trust_remote_code}
 
 
 def make_plan(
@@ -291,9 +275,7 @@ def make_plan(
         paper = "" if protocol == "raw" else f"; the UDS paper's are raw: {Setting('protocol', 'raw')}"
         tell(f"prompts: {describe_protocol('auto', protocol, recorded)}{paper}")
     encoded, facts = (
-        None
-        if rows is None
-        else encode(rows, tokenizer, protocol=protocol, scope=config.scope, chat=config.chat)
+        None if rows is None else encode(rows, tokenizer, protocol=protocol, scope=config.scope, chat=config.chat)
         for rows in (examples, control)
     )
     assert encoded is not None

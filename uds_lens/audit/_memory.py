@@ -187,13 +187,7 @@ def estimate_memory(
 
 
 def memory_of_audit(
-    full: ModelSource,
-    plan: Plan,
-    *,
-    n_sources: int,
-    config: AuditConfig,
-    options: RunOptions,
-    keep: bool = False,
+    full: ModelSource, plan: Plan, *, n_sources: int, config: AuditConfig, options: RunOptions, keep: bool = False
 ) -> MemoryEstimate | None:
     """Estimate an audit's memory.
 
@@ -219,13 +213,7 @@ def memory_of_audit(
 
 
 def require_memory(
-    full: ModelSource,
-    plan: Plan,
-    *,
-    n_sources: int,
-    config: AuditConfig,
-    options: RunOptions,
-    keep: bool = False,
+    full: ModelSource, plan: Plan, *, n_sources: int, config: AuditConfig, options: RunOptions, keep: bool = False
 ) -> None:
     """Log the estimate, and raise `ModelError` if that memory is not there."""
     estimate = memory_of_audit(full, plan, n_sources=n_sources, config=config, options=options, keep=keep)

@@ -98,12 +98,7 @@ class Question:
     def measured_baseline(self) -> Baseline:
         """Measure stage 1."""
         return Baseline.measure(
-            self.full,
-            self.retain,
-            self.examples,
-            control=self.control,
-            config=self.config,
-            options=self.options,
+            self.full, self.retain, self.examples, control=self.control, config=self.config, options=self.options
         )
 
     def _same(self, result: Result | None, others: Mapping[str, str]) -> Result | None:
@@ -223,9 +218,7 @@ def check_models(question: Question, models: Mapping[str, str]) -> None:
         check_compatible({"full": full, role: read_checkpoint_info(model, revision=run.revision, **where)})
 
 
-def found_in(
-    question: Question, models: Mapping[str, str], places: Mapping[str, Path]
-) -> dict[str, DepthAudit]:
+def found_in(question: Question, models: Mapping[str, str], places: Mapping[str, Path]) -> dict[str, DepthAudit]:
     """Load the finished audits of the same weights, examples and settings, by name."""
     tried = {name: question.audit_at(places[name], model) for name, model in models.items()}
     for name, model in models.items():
@@ -238,10 +231,7 @@ def audit_alone(
     question: Question, models: Mapping[str, str], place: Path, *, told: Told | None = None
 ) -> dict[str, DepthAudit]:
     """Measure both stages of one model in one run, saved in `place` itself; nothing where `models` has none."""
-    return {
-        name: _saved(name, name, partial(question.measured, model), place, told)
-        for name, model in models.items()
-    }
+    return {name: _saved(name, name, partial(question.measured, model), place, told) for name, model in models.items()}
 
 
 def audit_many(
@@ -277,20 +267,12 @@ def audit_many(
             return recorded.audit(model) if recorded else baseline.audit(model, options=question.options)
 
         return {
-            name: _saved(
-                name,
-                f"{name} ({number} of {len(models)})",
-                partial(measure, model),
-                out / name,
-                told,
-            )
+            name: _saved(name, f"{name} ({number} of {len(models)})", partial(measure, model), out / name, told)
             for number, (name, model) in enumerate(models.items(), start=1)
         }
 
 
-def _saved(
-    name: str, label: str, measure: Callable[[], DepthAudit], place: Path, told: Told | None
-) -> DepthAudit:
+def _saved(name: str, label: str, measure: Callable[[], DepthAudit], place: Path, told: Told | None) -> DepthAudit:
     with about(label):
         audit = measure()
     audit.save(place)

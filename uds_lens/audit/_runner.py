@@ -26,15 +26,7 @@ from uds_lens.audit._memory import GIB, require_memory, run_halving
 from uds_lens.data import TokenBatch
 from uds_lens.errors import DataError, ModelBusyError, ModelError, warn_once
 from uds_lens.models import HookedModel, ModelSource, open_model
-from uds_lens.patching import (
-    SpanCache,
-    WavefrontTarget,
-    capture,
-    choose_engine,
-    fall_back,
-    open_target,
-    row_layout,
-)
+from uds_lens.patching import SpanCache, WavefrontTarget, capture, choose_engine, fall_back, open_target, row_layout
 from uds_lens.patching._costs import SCORES_AT_ONCE
 from uds_lens.patching._engines import checked_rows
 from uds_lens.patching._side_by_side import packable
@@ -144,9 +136,7 @@ def read_sources(
                 role, label = source.role, f"{PurePath(source.model).name} ({number} of {len(sources)})"
             with about(label) if label else nullcontext():
                 states.append(
-                    read_source(
-                        source.model, plan, role=role, config=config, options=options, share=len(sources)
-                    )
+                    read_source(source.model, plan, role=role, config=config, options=options, share=len(sources))
                 )
         if len(plan.fallen) == n_fallen or len(states) == 1:
             return states
@@ -242,17 +232,11 @@ def runs_packed(model: HookedModel, plan: Plan) -> bool:
     return plan.packed
 
 
-def opened(
-    source: ModelSource, config: AuditConfig, options: RunOptions
-) -> AbstractContextManager[HookedModel]:
+def opened(source: ModelSource, config: AuditConfig, options: RunOptions) -> AbstractContextManager[HookedModel]:
     """Open one checkpoint the way the audit asks for; one that the caller has open stays open."""
     own = isinstance(source, str | os.PathLike)
     model = open_model(
-        source,
-        dtype=config.dtype,
-        device=options.device,
-        device_map=options.device_map,
-        **where_of(options),
+        source, dtype=config.dtype, device=options.device, device_map=options.device_map, **where_of(options)
     )
     model.keeps_weights = model.keeps_weights or own
     return model.held() if model is source else model  # another thread's hooks would be seen on it
@@ -266,13 +250,7 @@ class Target:
     """
 
     def __init__(
-        self,
-        full: ModelSource,
-        plan: Plan,
-        *,
-        config: AuditConfig,
-        options: RunOptions,
-        keep: bool = False,
+        self, full: ModelSource, plan: Plan, *, config: AuditConfig, options: RunOptions, keep: bool = False
     ) -> None:
         self.plan, self.config, self.options = plan, config, options
         self._stack = ExitStack()

@@ -78,8 +78,7 @@ def patch_sources(target: Target, sources: Sequence[SourceStates]) -> TargetScor
     n_examples, config, full = len(target.plan.rows), target.config, target.model
     s_full = torch.full((n_examples,), torch.nan, dtype=torch.float64)
     deltas, norms, cosines = (
-        torch.full((len(sources), n_examples, full.n_layers), torch.nan, dtype=torch.float64)
-        for _ in range(3)
+        torch.full((len(sources), n_examples, full.n_layers), torch.nan, dtype=torch.float64) for _ in range(3)
     )
 
     def score(engine: PatchEngine, rows: list[int]) -> None:
@@ -106,11 +105,7 @@ def patch_sources(target: Target, sources: Sequence[SourceStates]) -> TargetScor
 
 
 def lost_logprob(
-    engine: PatchEngine,
-    cache: SpanCache,
-    replaced: Float[Tensor, "batch layer win d_model"],
-    *,
-    exact_noop: bool,
+    engine: PatchEngine, cache: SpanCache, replaced: Float[Tensor, "batch layer win d_model"], *, exact_noop: bool
 ) -> Float[Tensor, "batch layer"]:
     """Return the nats per token lost by each patched layer; with `exact_noop`, 0 where the patch changes nothing."""
     same = cache.same_as(replaced, engine.batch.patched_mask).cpu() & exact_noop
@@ -149,12 +144,7 @@ def closeness(
 
 
 def score_sources(
-    full: ModelSource,
-    sources: Sequence[SourceStates],
-    plan: Plan,
-    *,
-    config: AuditConfig,
-    options: RunOptions,
+    full: ModelSource, sources: Sequence[SourceStates], plan: Plan, *, config: AuditConfig, options: RunOptions
 ) -> TargetScores:
     """Open `full`, patch every source into it, close it."""
     with Target(full, plan, config=config, options=options) as target:

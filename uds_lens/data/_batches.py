@@ -111,9 +111,7 @@ def plan_batches(
     def too_large(group: np.ndarray) -> bool:
         if max_rows is not None and len(group) > max_rows:
             return True
-        return bool(
-            len(group) * max(lengths[group].max(), window_weight * widths[group].max()) > token_budget
-        )
+        return bool(len(group) * max(lengths[group].max(), window_weight * widths[group].max()) > token_budget)
 
     pending, batches = [np.arange(len(rows))] if rows else [], []
     while pending:
@@ -126,9 +124,7 @@ def plan_batches(
     return _in_order(batches, lengths, widths)
 
 
-def cut_batches(
-    rows: Sequence[TokenSequence], *, token_budget: int = 4096, cost: BatchCost
-) -> list[list[int]]:
+def cut_batches(rows: Sequence[TokenSequence], *, token_budget: int = 4096, cost: BatchCost) -> list[list[int]]:
     """Group rows of similar length and window width, where `cost`, summed over the batches, is least.
 
     Rows are put in order of length, of width and of mixtures of both, each order is cut where that costs least, and the
@@ -195,9 +191,7 @@ def _best_split(
     if len(group) < 2:
         return best
     count = np.arange(1, len(group))
-    whole = float(
-        cost(np.array([len(group)]), lengths[group].max(keepdims=True), widths[group].max(keepdims=True))[0]
-    )
+    whole = float(cost(np.array([len(group)]), lengths[group].max(keepdims=True), widths[group].max(keepdims=True))[0])
     for key in (lengths, widths):
         order = group[np.argsort(key[group], kind="stable")]
         length, width = lengths[order], widths[order]
@@ -366,19 +360,12 @@ def batch_from_texts(
     chosen: list[int | Sequence[int]]
     chosen = [positions] * len(texts) if isinstance(positions, int) else list(positions)
     if len(chosen) != len(texts):
-        raise ConfigError(
-            f"positions must hold one sequence per text: {len(texts)} texts, {len(chosen)} sequences."
-        )
-    rows = [
-        _free_row(ids, run, index)
-        for index, (ids, run) in enumerate(zip(coded["input_ids"], chosen, strict=True))
-    ]
+        raise ConfigError(f"positions must hold one sequence per text: {len(texts)} texts, {len(chosen)} sequences.")
+    rows = [_free_row(ids, run, index) for index, (ids, run) in enumerate(zip(coded["input_ids"], chosen, strict=True))]
     return make_batch(rows, pad_token_id=tokenizer.pad_token_id, padding_side=padding_side)
 
 
-def positions_of(
-    tokenizer: PreTrainedTokenizerBase, text: str | Sequence[int], words: str
-) -> tuple[int, ...]:
+def positions_of(tokenizer: PreTrainedTokenizerBase, text: str | Sequence[int], words: str) -> tuple[int, ...]:
     """Find the tokens of every mention of some words, as whole words with that spelling.
 
     Args:
@@ -403,13 +390,9 @@ def _free_row(ids: list[int], run: int | Sequence[int], index: int) -> TokenSequ
     n = len(ids)
     asked = range(n - run, n) if isinstance(run, int) else [p + n if p < 0 else p for p in run]
     if not asked or list(asked) != sorted(set(asked)) or asked[0] < 0 or asked[-1] >= n:
-        raise ConfigError(
-            f"text {index} has {n} tokens: positions must be increasing within 0..{n - 1}; got {run!r}."
-        )
+        raise ConfigError(f"text {index} has {n} tokens: positions must be increasing within 0..{n - 1}; got {run!r}.")
     scored = range(asked[0], n - 1)
-    return TokenSequence(
-        ids=tuple(ids), targets=tuple(ids[asked[0] + 1 :]), scored=tuple(scored), patched=tuple(asked)
-    )
+    return TokenSequence(ids=tuple(ids), targets=tuple(ids[asked[0] + 1 :]), scored=tuple(scored), patched=tuple(asked))
 
 
 def _padded(row: TokenSequence, length: int, width: int, pad: int, side: PaddingSide) -> tuple[list, ...]:

@@ -33,9 +33,7 @@ def rwku(row: Row) -> Iterator[dict[str, Any]]:
     """Read `query` and `answer` about a `subject`; ask a sentence with a blank as its authors ask it."""
     query = row.get("query")
     if not isinstance(query, str):
-        raise DataError(
-            f"expected text under `query`; got {short(query)}. Found: {named(row) or 'no column'}."
-        )
+        raise DataError(f"expected text under `query`; got {short(query)}. Found: {named(row) or 'no column'}.")
     if _BLANK.search(query):
         query = f"Please complete the blank in the following question. {query}"
     yield _answer_is_entity(query, row.get("answer"), subject=row.get("subject"), type=row.get("type"))
@@ -87,10 +85,7 @@ def lume(row: Row) -> Iterator[dict[str, Any]]:
 
 def prompt_and_response(row: Row) -> Iterator[dict[str, Any]]:
     """Read `prompt` and `response`, or `question` and `answer`."""
-    yield {
-        "question": row.get("question", row.get("prompt")),
-        "answer": row.get("answer", row.get("response")),
-    }
+    yield {"question": row.get("question", row.get("prompt")), "answer": row.get("answer", row.get("response"))}
 
 
 @dataclass(frozen=True)
@@ -132,21 +127,15 @@ def _rwku(name: str) -> Part:
 
 
 def _muse(name: str) -> Part:
-    return Part(
-        "knowmem", name, (f"knowmem/{name}-*.parquet", f"{name}.*", f"knowmem/{name.replace('_', '-')}.json")
-    )
+    return Part("knowmem", name, (f"knowmem/{name}-*.parquet", f"{name}.*", f"knowmem/{name.replace('_', '-')}.json"))
 
 
 def _wmdp(name: str) -> Part:
-    return Part(
-        name, "test", (f"{name}/test-*.parquet", f"{name.removeprefix('wmdp-')}_questions.json", f"{name}.*")
-    )
+    return Part(name, "test", (f"{name}/test-*.parquet", f"{name.removeprefix('wmdp-')}_questions.json", f"{name}.*"))
 
 
 def _knowundo(config: str, split: str) -> Part:
-    return Part(
-        config, split, (f"{config}/{split}.json", f"{config}/{split}/*.parquet", f"{config}_{split}.*")
-    )
+    return Part(config, split, (f"{config}/{split}.json", f"{config}/{split}/*.parquet", f"{config}_{split}.*"))
 
 
 def _lume(name: str, split: str) -> Part:
@@ -178,16 +167,7 @@ BENCHMARKS: dict[str, Benchmark] = {
         parts={
             name: Part(name, "train", (f"{name}.*",))
             for name in (
-                *(
-                    "forget10",
-                    "forget05",
-                    "forget01",
-                    "retain90",
-                    "retain95",
-                    "retain99",
-                    "full",
-                    "holdout10",
-                ),
+                *("forget10", "forget05", "forget01", "retain90", "retain95", "retain99", "full", "holdout10"),
                 *("retain_perturbed", "real_authors", "world_facts"),
             )
         },
@@ -200,9 +180,7 @@ BENCHMARKS: dict[str, Benchmark] = {
         title="TOFU forget10 with entities",
         hub="jaeunglee/uds-annotated-tofu",
         licence="Apache-2.0",
-        parts={
-            "forget10": Part(None, "train", ("forget10_filtered.*", "*.json", "*.parquet", "data/*.parquet"))
-        },
+        parts={"forget10": Part(None, "train", ("forget10_filtered.*", "*.json", "*.parquet", "data/*.parquet"))},
         read=lambda row: [dict(row)],
         lacks=("paraphrased and perturbed answers (load_tofu joins them from TOFU's own files)",),
         models=_TOFU_MODELS,
@@ -283,11 +261,7 @@ BENCHMARKS: dict[str, Benchmark] = {
         title="Who's Harry Potter, questions",
         hub=None,
         licence="as the file says: the questions circulate with the code of several papers (hp_qa.jsonl)",
-        parts={
-            "forget": Part(
-                None, "train", ("hp_qa.jsonl", "data/hp/hp_qa.jsonl", "*.jsonl", "*.json", "*.csv")
-            )
-        },
+        parts={"forget": Part(None, "train", ("hp_qa.jsonl", "data/hp/hp_qa.jsonl", "*.jsonl", "*.json", "*.csv"))},
         read=prompt_and_response,
         lacks=("a retain model", _NO_ENTITIES, _NO_PARAPHRASES, _NO_SUBJECTS),
         reference="Eldan and Russinovich 2023, Who's Harry Potter? Approximate Unlearning in LLMs",
@@ -363,9 +337,7 @@ def _published(benchmark: Benchmark, part: Part, path: Path, source: str) -> tup
             files = [file for file in sorted(path.glob(pattern)) if file.suffix.lower() in SUFFIXES]
             if files:
                 return place(files[0]), [row for file in files for row in read_rows(file)]
-        inside = sorted(
-            str(file.relative_to(path)) for file in path.rglob("*") if file.suffix.lower() in SUFFIXES
-        )
+        inside = sorted(str(file.relative_to(path)) for file in path.rglob("*") if file.suffix.lower() in SUFFIXES)
         raise DataError(
             f"{place(path)}: no file of {benchmark.title} there; expected {' or '.join(part.files)}. "
             f"Found: {named(inside, 100, quote='') or 'none'}."

@@ -186,10 +186,7 @@ class _Row:
 
     def texts(self, name: str) -> tuple[str, ...]:
         values = [
-            text
-            for alias in _LISTS[name]
-            if (cell := self.cell(alias)) is not None
-            for text in self.split(alias, cell)
+            text for alias in _LISTS[name] if (cell := self.cell(alias)) is not None for text in self.split(alias, cell)
         ]
         return tuple(dict.fromkeys(values))
 

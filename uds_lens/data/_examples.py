@@ -45,16 +45,7 @@ class ForgetExample:
     """Place in the source, from 0."""
 
     def __post_init__(self) -> None:
-        for name in (
-            "id",
-            "question",
-            "answer",
-            "prefix",
-            "entity",
-            "type",
-            "subject",
-            "paraphrased_question",
-        ):
+        for name in ("id", "question", "answer", "prefix", "entity", "type", "subject", "paraphrased_question"):
             if getattr(self, name) is not None or name in ("id", "question", "answer"):
                 _check_text(name, getattr(self, name), self.row)
         for name in ("paraphrased_answers", "perturbed_answers"):

@@ -108,9 +108,7 @@ def _check_file(path: Path) -> None:
             f"{place(path)}: expected a regular file; got a device, pipe or socket. Write it to a file first."
         )
     if found.st_size > LARGEST:
-        raise DataError(
-            f"{place(path)}: {found.st_size / 2**30:.1f} GiB; a file of examples may have 1 GiB. Split it."
-        )
+        raise DataError(f"{place(path)}: {found.st_size / 2**30:.1f} GiB; a file of examples may have 1 GiB. Split it.")
 
 
 def _text(path: Path) -> str:
@@ -169,9 +167,7 @@ def _parse(text: str, path: Path, *, line: int | None = None) -> Any:
     except json.JSONDecodeError as error:
         at = error.lineno if line is None else line
         what = "JSON" if line is None else "JSON (one object per line)"
-        raise DataError(
-            f"{place(path)}, line {at}, column {error.colno}: broken {what}: {error.msg}."
-        ) from error
+        raise DataError(f"{place(path)}, line {at}, column {error.colno}: broken {what}: {error.msg}.") from error
     except _TwiceError as error:
         raise DataError(
             f"{where}: an object has the key {short(error.args[0])} twice, and only one value could count: "
@@ -203,9 +199,7 @@ def _csv(text: str, path: Path) -> Rows:
     try:
         header = [name.strip() for name in next(reader)]
         if len(set(header)) < len(header):
-            raise DataError(
-                f"{place(path)}, line 1: column names must differ; got {named(header, quote='')}."
-            )
+            raise DataError(f"{place(path)}, line 1: column names must differ; got {named(header, quote='')}.")
         for cells in reader:
             if not cells:
                 continue

@@ -37,15 +37,10 @@ class ChatStyle:
     """Given to templates that print a date (`date_string`), so that a prompt is the same every day."""
 
     def __post_init__(self) -> None:
-        for name, example in (
-            ("system_prompt", "or None for no system turn"),
-            ("chat_date", f"such as {CHAT_DATE!r}"),
-        ):
+        for name, example in (("system_prompt", "or None for no system turn"), ("chat_date", f"such as {CHAT_DATE!r}")):
             value = getattr(self, name)
             if not (isinstance(value, str) and value.strip()) and (name, value) != ("system_prompt", None):
-                raise ConfigError(
-                    Setting(name), f" must be a text that is not empty, {example}; got {value!r}."
-                )
+                raise ConfigError(Setting(name), f" must be a text that is not empty, {example}; got {value!r}.")
 
     def require(self, protocol: AnswerProtocol) -> None:
         """Refuse a style that raw prompts would leave out.
@@ -150,9 +145,7 @@ def render(
     """
     span = entity_span(example)
     if isinstance(span, str):
-        raise DataError(
-            f"example {example.id!r} cannot be rendered: {span} `encode` reports such rows as skipped."
-        )
+        raise DataError(f"example {example.id!r} cannot be rendered: {span} `encode` reports such rows as skipped.")
     prefix = example.answer[: span.start].rstrip() if example.prefix is None else example.prefix
     prompt = prompt_text(example.question, prefix, protocol, tokenizer, chat=chat)
     continuation = continuation_text(prompt, example.answer[span.start :])
@@ -274,10 +267,7 @@ def chat_text(
         )
         if len(text) > _TEMPLATE_LENGTH + sum(len(turn["content"]) for turn in messages):
             raise ValueError(f"it wrote {len(text)} characters")
-        for (
-            role,
-            said,
-        ) in turns:  # answers are not looked for: some templates cut a line of thought out of them
+        for role, said in turns:  # answers are not looked for: some templates cut a line of thought out of them
             if role == "user" and "".join(said.split()) not in "".join(text.split()):
                 raise ValueError("what it writes does not contain the question")
     except Exception as error:  # templates are programs: they raise what they like

@@ -23,12 +23,7 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
     ExampleSource: TypeAlias = (
-        str
-        | os.PathLike[str]
-        | Sequence[Mapping[str, Any]]
-        | Sequence[ForgetExample]
-        | Dataset
-        | pandas.DataFrame
+        str | os.PathLike[str] | Sequence[Mapping[str, Any]] | Sequence[ForgetExample] | Dataset | pandas.DataFrame
     )
 
 ExamplesLike: TypeAlias = str | os.PathLike[str] | Iterable[ForgetExample | Mapping[str, Any]]
@@ -125,9 +120,7 @@ def _read_table(source: Any) -> list[ForgetExample]:
     room = type(source).__module__.partition(".")[0]
     if room == "pandas" and hasattr(source, "to_dict") and hasattr(source, "columns"):
         if not source.columns.is_unique:
-            raise DataError(
-                f"the DataFrame: column names must differ; got {named(source.columns, quote='')}."
-            )
+            raise DataError(f"the DataFrame: column names must differ; got {named(source.columns, quote='')}.")
         return examples_from_rows(source.to_dict("records"), where="the DataFrame", cells="text")
     if room == "datasets" and not isinstance(source, Mapping):
         return _read_dataset(source, where="the Dataset")
@@ -137,9 +130,7 @@ def _read_table(source: Any) -> list[ForgetExample]:
 def _unreadable(source: object) -> DataError:
     if isinstance(source, Mapping):
         keys = named(source, quote="") or "no key"
-        return DataError(
-            f"expected a list of rows, got a {type(source).__name__} with {keys}. Pass one of its values."
-        )
+        return DataError(f"expected a list of rows, got a {type(source).__name__} with {keys}. Pass one of its values.")
     return DataError(
         "expected a path, a Hub name, a Dataset, a DataFrame, a list of dicts or a list of ForgetExample; "
         f"got {type(source).__name__}."
@@ -241,11 +232,7 @@ def _read_hub(source: str) -> list[ForgetExample]:
 
 
 def sample_examples(
-    examples: Iterable[ForgetExample | Mapping[str, Any]],
-    limit: int,
-    *,
-    seed: int = 0,
-    sample: Sampling = "random",
+    examples: Iterable[ForgetExample | Mapping[str, Any]], limit: int, *, seed: int = 0, sample: Sampling = "random"
 ) -> list[ForgetExample]:
     """Keep `limit` examples.
 
@@ -300,8 +287,7 @@ def check_limit(limit: object) -> None:
     """Raise `ConfigError` unless `limit` is None or a whole number of at least 1."""
     if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 1):
         raise ConfigError(
-            Setting("limit"),
-            f" must be a whole number of at least 1, or None for all examples; got {short(limit)}.",
+            Setting("limit"), f" must be a whole number of at least 1, or None for all examples; got {short(limit)}."
         )
 
 

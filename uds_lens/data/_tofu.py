@@ -130,7 +130,5 @@ def with_author_names(examples: Sequence[ForgetExample]) -> list[ForgetExample]:
         if opening and opening[0].count(" ") > 1:  # the first word of a question may be no name
             runs.add(opening[0].partition(" ")[2])
         counts[row.subject].update(runs)
-    names = {
-        subject: max(runs, key=lambda run: (runs[run], len(run))) for subject, runs in counts.items() if runs
-    }
+    names = {subject: max(runs, key=lambda run: (runs[run], len(run))) for subject, runs in counts.items() if runs}
     return [replace(row, subject=names.get(row.subject or "", row.subject)) for row in examples]

@@ -11,14 +11,7 @@ from typing import TYPE_CHECKING, Any
 from uds_lens._types import Protocol, Scope, check_choice
 from uds_lens.data._columns import with_rows_read
 from uds_lens.data._examples import ForgetExample, SkippedExample, Span, entity_span
-from uds_lens.data._prompts import (
-    ChatStyle,
-    RenderedExample,
-    chat_text,
-    continuation_text,
-    prompt_text,
-    render,
-)
+from uds_lens.data._prompts import ChatStyle, RenderedExample, chat_text, continuation_text, prompt_text, render
 from uds_lens.errors import ConfigError, DataError, Setting
 
 if TYPE_CHECKING:
@@ -61,15 +54,9 @@ class TokenSequence:
     def __post_init__(self) -> None:
         for name, run in (("scored", self.scored), ("patched", self.patched)):
             contiguous = name == "patched" or run == tuple(range(run[0], run[0] + len(run)) if run else ())
-            if (
-                list(run) != sorted({*run})
-                or not contiguous
-                or (run and not 0 <= run[0] <= run[-1] < len(self.ids))
-            ):
+            if list(run) != sorted({*run}) or not contiguous or (run and not 0 <= run[0] <= run[-1] < len(self.ids)):
                 kind = "increasing" if name == "patched" else "a contiguous run"
-                raise ConfigError(
-                    f"{name} positions must be {kind} within 0..{len(self.ids) - 1}; got {run}."
-                )
+                raise ConfigError(f"{name} positions must be {kind} within 0..{len(self.ids) - 1}; got {run}.")
         if len(self.targets) != len(self.scored) or not (self.scored or self.patched):
             raise ConfigError(
                 "a sequence needs a scored or patched position, and one target per scored position; got "
@@ -159,10 +146,7 @@ def encode(
     if rendered:
         prompts = prompt_ids(tokenizer, [text.prompt for text in rendered], protocol=protocol)
         coded = _tokens(
-            tokenizer,
-            [text.continuation for text in rendered],
-            add_special_tokens=False,
-            return_offsets_mapping=True,
+            tokenizer, [text.continuation for text in rendered], add_special_tokens=False, return_offsets_mapping=True
         )
         starts = _answer_tokens(tokenizer, rendered, protocol) if scope == "answer" else [0] * len(rendered)
         outcomes = map(

@@ -221,19 +221,14 @@ def _model(role: str, model: str, options: RunOptions, infos: dict[str, Checkpoi
 
     try:
         info = read_checkpoint_info(
-            model,
-            revision=options.revision,
-            offline=options.offline,
-            trust_remote_code=options.trust_remote_code,
+            model, revision=options.revision, offline=options.offline, trust_remote_code=options.trust_remote_code
         )
         folders = [Path(folder).expanduser() for folder in checkpoint_folders(model)]
     except UdsLensError as error:
         yield Finding(role, "problem", _short(error))
         return
     infos[role] = info
-    architecture, *sizes = (
-        info.shape[name] for name in ("architecture", "depth (layers)", "width (d_model)")
-    )
+    architecture, *sizes = (info.shape[name] for name in ("architecture", "depth (layers)", "width (d_model)"))
     yield Finding(role, "ok", f"{model}: {architecture}, {sizes[0]} layers, width {sizes[1]}")
     for folder in filter(Path.is_dir, folders):
         yield from _weights(f"{role} weights", folder)
@@ -256,9 +251,7 @@ def _weights(what: str, folder: Path) -> Iterator[Finding]:
             with safe_open(file, framework="pt"):
                 pass
         except (SafetensorError, OSError) as error:
-            yield Finding(
-                what, "problem", f"{file.name} cannot be read: {error}", "download or save it again"
-            )
+            yield Finding(what, "problem", f"{file.name} cannot be read: {error}", "download or save it again")
 
 
 def _pickled(what: str, file: Path) -> Finding:
@@ -269,9 +262,7 @@ def _pickled(what: str, file: Path) -> Finding:
         torch.load(file, map_location="meta", weights_only=True, mmap=zipfile.is_zipfile(file))
     except Exception as error:  # whatever a broken or hostile pickle raises
         first = (str(error).strip() or type(error).__name__).splitlines()[0]
-        return Finding(
-            what, "problem", f"{file.name} holds more than tensors, or is broken: {first[:_LONGEST]}", fix
-        )
+        return Finding(what, "problem", f"{file.name} holds more than tensors, or is broken: {first[:_LONGEST]}", fix)
     return Finding(what, "note", f"{file.name} is pickled; only its tensors are read", fix)
 
 
@@ -302,9 +293,7 @@ def _data(examples: str, rows: list[ForgetExample]) -> Finding:
     return Finding("examples", "ok", f"{examples}: {len(rows)} rows")
 
 
-def _entities(
-    full: str, rows: list[ForgetExample], config: AuditConfig, options: RunOptions
-) -> Iterator[Finding]:
+def _entities(full: str, rows: list[ForgetExample], config: AuditConfig, options: RunOptions) -> Iterator[Finding]:
     from uds_lens.audit._inputs import make_plan
     from uds_lens.audit._memory import memory_of_audit
 

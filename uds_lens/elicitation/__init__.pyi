@@ -1,29 +1,24 @@
 from ._act_pert import ActPert as ActPert
 from ._gcg import GCG as GCG
-from ._options import ElicitOptions as ElicitOptions
-from ._options import ProbeRecord as ProbeRecord
-from ._options import Winner as Winner
-from ._probes import AOA as AOA
-from ._probes import ICL as ICL
-from ._probes import PRESETS as PRESETS
-from ._probes import PROMPT_PROBES as PROMPT_PROBES
-from ._probes import Cloze as Cloze
-from ._probes import Mask as Mask
-from ._probes import Plain as Plain
-from ._probes import Start as Start
-from ._probes import find_probe as find_probe
-from ._probes import prompt_probe as prompt_probe
-from ._prompts import Context as Context
-from ._prompts import Prompt as Prompt
-from ._prompts import Shot as Shot
-from ._prompts import Skip as Skip
-from ._results import ElicitationResults as ElicitationResults
-from ._results import RankCorrelation as RankCorrelation
-from ._results import depth_correlation as depth_correlation
-from ._run import ElicitData as ElicitData
-from ._run import elicit as elicit
-from ._scoring import Share as Share
-from ._scoring import best_of as best_of
-from ._scoring import leak_at as leak_at
-from ._scoring import share as share
+from ._options import ElicitOptions as ElicitOptions, ProbeRecord as ProbeRecord, Winner as Winner
+from ._probes import (
+    AOA as AOA,
+    ICL as ICL,
+    PRESETS as PRESETS,
+    PROMPT_PROBES as PROMPT_PROBES,
+    Cloze as Cloze,
+    Mask as Mask,
+    Plain as Plain,
+    Start as Start,
+    find_probe as find_probe,
+    prompt_probe as prompt_probe,
+)
+from ._prompts import Context as Context, Prompt as Prompt, Shot as Shot, Skip as Skip
+from ._results import (
+    ElicitationResults as ElicitationResults,
+    RankCorrelation as RankCorrelation,
+    depth_correlation as depth_correlation,
+)
+from ._run import ElicitData as ElicitData, elicit as elicit
+from ._scoring import Share as Share, best_of as best_of, leak_at as leak_at, share as share
 from ._soft_gcg import SoftGCG as SoftGCG

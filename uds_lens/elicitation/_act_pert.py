@@ -99,9 +99,7 @@ class ActPert:
         prompts = [ask.rendered.ids for ask in asks]
         samples = asking.options.samples if asking.decoding == "sampled" else 1
         for rows in groups_of_one_length(model, prompts, asking.options, samples=samples):
-            deltas, rms = zip(
-                *(self.delta(model, asks[row], seed=asking.options.seed) for row in rows), strict=True
-            )
+            deltas, rms = zip(*(self.delta(model, asks[row], seed=asking.options.seed) for row in rows), strict=True)
             steer = torch.stack(deltas)
             with changed_output(
                 model.anatomy.layers[layer],
@@ -128,9 +126,7 @@ class ActPert:
         """
         layer = 3 * model.n_layers // 8 if self.layer is None else self.layer
         if layer >= model.n_layers:
-            raise ConfigError(
-                Setting("layer"), f" must be below {model.n_layers}, the number of blocks; got {layer}."
-            )
+            raise ConfigError(Setting("layer"), f" must be below {model.n_layers}, the number of blocks; got {layer}.")
         return layer
 
     @torch.no_grad()
@@ -150,9 +146,7 @@ class ActPert:
         noise = noise.to(model.device) * self.gamma * at[None, :, None]
         clean, embedded = _states(model, ids, layer, None)
         at_once = self.copies if row_layout(model).side is not None else 1
-        disturbed = torch.cat(
-            [_states(model, ids.expand(len(n), -1), layer, n)[0] for n in noise.split(at_once)]
-        )
+        disturbed = torch.cat([_states(model, ids.expand(len(n), -1), layer, n)[0] for n in noise.split(at_once)])
         delta = (clean - disturbed.mean(0, keepdim=True))[0]
         if self.direction == "random":
             other = torch.randn(delta.shape, generator=generator, dtype=torch.float32).to(delta)

@@ -182,9 +182,7 @@ def token_logprobs(
     return logits.log_softmax(-1).gather(-1, tokens[:, None])[:, 0]
 
 
-def replacing(
-    places: Sequence[slice], embeddings: Float[Tensor, "row suffix d_model"]
-) -> Callable[[Tensor], Tensor]:
+def replacing(places: Sequence[slice], embeddings: Float[Tensor, "row suffix d_model"]) -> Callable[[Tensor], Tensor]:
     """Return a change that writes each row's suffix embeddings over what is at its place."""
 
     def change(states: Tensor) -> Tensor:
@@ -227,9 +225,7 @@ class SharedBeginning:
             rotary frequencies change, every candidate is read from its first token on.
     """
 
-    def __init__(
-        self, model: HookedModel, target: Sequence[int], *, rows_at_once: int, cached: bool = True
-    ) -> None:
+    def __init__(self, model: HookedModel, target: Sequence[int], *, rows_at_once: int, cached: bool = True) -> None:
         self._model, self._target = model, tuple(target)
         self._layout = row_layout(model)
         self._rows_at_once = rows_at_once if self._layout.side is not None else 1
@@ -238,9 +234,7 @@ class SharedBeginning:
         self._kept: Any = None
 
     @torch.no_grad()
-    def losses(
-        self, rows: Sequence[Sequence[int]], current: Sequence[int], start: int
-    ) -> Float[Tensor, "row"]:
+    def losses(self, rows: Sequence[Sequence[int]], current: Sequence[int], start: int) -> Float[Tensor, "row"]:
         """Return the target's loss after each prompt, as `target_loss` gives it, on the CPU.
 
         Args:
@@ -280,9 +274,7 @@ class SharedBeginning:
     def _read(self, tokens: Sequence[int], cache: Any) -> Any:
         row = torch.tensor([list(tokens)], device=self._model.device)
         options = {} if cache is None else {"past_key_values": cache}
-        kept = getattr(
-            self._model.anatomy.base(input_ids=row, use_cache=True, **options), "past_key_values", None
-        )
+        kept = getattr(self._model.anatomy.base(input_ids=row, use_cache=True, **options), "past_key_values", None)
         self._cached = self._cached and keeps_plain_keys(kept)
         return kept
 
@@ -446,9 +438,7 @@ class GCG(SuffixProbe):
         return list(live.items())
 
 
-def token_gradient(
-    model: HookedModel, slot: Slot, ids: Sequence[int], place: slice
-) -> Float[Tensor, "place d_vocab"]:
+def token_gradient(model: HookedModel, slot: Slot, ids: Sequence[int], place: slice) -> Float[Tensor, "place d_vocab"]:
     """Return the gradient of the loss by the weight of each token at each place of the suffix (one-hot gradient)."""
     embed = model.hf.get_input_embeddings()
     row = torch.tensor([list(ids)], device=model.device)

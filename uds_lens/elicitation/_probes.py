@@ -92,9 +92,7 @@ class Cloze(_Worded):
         if isinstance(span, str):
             raise Skip(f"the entity cannot be located: {span}")
         given = example.answer[: span.start].rstrip() if example.prefix is None else example.prefix
-        return dataclasses.replace(
-            prompt, given=given, cloze=True, reference=example.answer[span.start : span.end]
-        )
+        return dataclasses.replace(prompt, given=given, cloze=True, reference=example.answer[span.start : span.end])
 
 
 @validated
@@ -256,9 +254,7 @@ PRESETS: dict[str, tuple[str, ...]] = {
 """Probes that go together; `paper` holds the prompt probes of Chen et al. 2025."""
 
 
-def prompt_probe(
-    name: str, *, injects: Injection
-) -> Callable[[Callable[[Prompt, Context], Prompt]], PromptProbe]:
+def prompt_probe(name: str, *, injects: Injection) -> Callable[[Callable[[Prompt, Context], Prompt]], PromptProbe]:
     """Register a function `Prompt, Context -> Prompt` as a probe that `elicit` knows by its word.
 
     Args:

@@ -121,9 +121,7 @@ def rendered(
         if room is None or len(ids) <= room:
             return Rendered(prompt, text, ids)
         if not prompt.shots:
-            raise Skip(
-                f"its prompt has {len(ids)} tokens, but the model's context window leaves room for {room}"
-            )
+            raise Skip(f"its prompt has {len(ids)} tokens, but the model's context window leaves room for {room}")
         prompt = dataclasses.replace(prompt, shots=prompt.shots[1:])
 
 

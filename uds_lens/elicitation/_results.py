@@ -19,17 +19,7 @@ from uds_lens.data import ForgetExample
 from uds_lens.elicitation._options import Decoding, ElicitOptions, ProbeRecord, Winner
 from uds_lens.elicitation._prompts import keyed_seed
 from uds_lens.elicitation._saving import HOLDOUT, Part, Said, load_members, save_elicitation
-from uds_lens.elicitation._scoring import (
-    NOT_ASKED,
-    Scores,
-    Share,
-    best_of,
-    budgets,
-    cut,
-    leak_at,
-    score_texts,
-    share,
-)
+from uds_lens.elicitation._scoring import NOT_ASKED, Scores, Share, best_of, budgets, cut, leak_at, score_texts, share
 from uds_lens.errors import DataError
 from uds_lens.results import Contrast, DepthAudit, Interval, ModelRecord, contrast, holm
 from uds_lens.results._cautions import about_first_rows
@@ -115,9 +105,7 @@ class ElicitationResults:
         """Scores of every text, by role, probe and decoding, then by row."""
         return {
             key: {
-                said.row: score_texts(
-                    self._cut(part, said), said.reference, self.rows_of(part.role)[said.row].entity
-                )
+                said.row: score_texts(self._cut(part, said), said.reference, self.rows_of(part.role)[said.row].entity)
                 for said in part.said
             }
             for key, part in self._part_of.items()
@@ -128,9 +116,7 @@ class ElicitationResults:
         opening = next(probe.opening for probe in self.probes if probe.name == part.probe)
         return [cut(text, raw=self.protocol == "raw", opening=opening) for text in said.texts]
 
-    def recall(
-        self, role: str, probe: str, decoding: Decoding = "greedy"
-    ) -> Float[np.ndarray, "example sample"]:
+    def recall(self, role: str, probe: str, decoding: Decoding = "greedy") -> Float[np.ndarray, "example sample"]:
         """Return the ROUGE-L recall of every text; NaN in rows that were not asked."""
         self.part(role, probe, decoding)
         rows = self.scores[role, probe, decoding]
@@ -333,9 +319,7 @@ class ElicitationResults:
                     f"{probe.name} gives the answer away: it measures capacity, not knowledge, and is left out."
                 )
             if reasons and not any(said.texts for said in self.part("unlearned", probe.name).said):
-                cautions.append(
-                    f"{probe.name} was not asked: it could ask no row (first reason: {reasons[0]})."
-                )
+                cautions.append(f"{probe.name} was not asked: it could ask no row (first reason: {reasons[0]}).")
         if self.provenance.get("sample") is not None:
             cautions.append(self._about_sample(self.provenance["sample"]))
         few = int(table["n_subjects"].max()) if len(table) else 0
@@ -349,9 +333,7 @@ class ElicitationResults:
     def _about_sample(self, sample: Mapping[str, Any]) -> str:
         asked = f"{sample['limit']} of {sample['of']} rows"
         if sample["sample"] != "random":
-            return (
-                f"Only the first {asked} were asked. {about_first_rows(sample.get('sorted_by', 'unknown'))}"
-            )
+            return f"Only the first {asked} were asked. {about_first_rows(sample.get('sorted_by', 'unknown'))}"
         worst = self._summary["beyond_sample_error"].max() if len(self._summary) else math.nan
         known = f" The standard error due to sampling is at most {worst:.3f}." if worst == worst else ""
         return (
@@ -495,9 +477,7 @@ class ElicitationResults:
                 if (example.id, example.question) in uds and not math.isnan(model[place])
             ]
         if not rows:
-            raise DataError(
-                "the audit and the elicitation share no example (ids and questions are compared)."
-            )
+            raise DataError("the audit and the elicitation share no example (ids and questions are compared).")
         return pd.DataFrame(rows)
 
     def texts(self, example_id: str, *, role: str = "unlearned") -> pd.DataFrame:
@@ -525,12 +505,7 @@ class ElicitationResults:
             raise DataError(f"no probe could ask the example {example_id!r}.")
         row = frame.loc[frame["recall"].idxmax()]
         return Winner(
-            row["probe"],
-            row["decoding"],
-            int(row["sample"]),
-            row["prompt"],
-            row["text"],
-            float(row["recall"]),
+            row["probe"], row["decoding"], int(row["sample"]), row["prompt"], row["text"], float(row["recall"])
         )
 
     def plot_scores(
@@ -548,12 +523,7 @@ class ElicitationResults:
         return query_budget(self.budget_frame(), probe=probe, theme=theme)
 
     def plot_depth(
-        self,
-        depth: DepthAudit,
-        probe: str = "cloze",
-        *,
-        decoding: Decoding = "greedy",
-        theme: Theme = "light",
+        self, depth: DepthAudit, probe: str = "cloze", *, decoding: Decoding = "greedy", theme: Theme = "light"
     ) -> go.Figure:
         """Plot each example's score beyond retain against its UDS (see `uds_lens.plots.depth_elicited`)."""
         from uds_lens.plots import depth_elicited
@@ -728,9 +698,7 @@ def depth_correlation(
     rows = frame[(frame["probe"] == probe) & (frame["decoding"] == decoding)].dropna(subset=["uds", value])
     one, other = rows["uds"].to_numpy(float), rows[value].to_numpy(float)
     subjects = rows["subject"].astype(object)
-    groups = cluster_codes(
-        [None if gone else str(s) for s, gone in zip(subjects, subjects.isna(), strict=True)]
-    )
+    groups = cluster_codes([None if gone else str(s) for s, gone in zip(subjects, subjects.isna(), strict=True)])
     rho = _spearman(one, other)
     return RankCorrelation(rho, _jackknifed(rho, one, other, groups), len(rows))
 

@@ -26,16 +26,7 @@ from uds_lens.elicitation._gcg import GCG
 from uds_lens.elicitation._options import Decoding, ElicitOptions
 from uds_lens.elicitation._probes import PRESETS, PromptProbe, find_probe
 from uds_lens.elicitation._results import ElicitationResults
-from uds_lens.elicitation._saving import (
-    FORMAT,
-    HOLDOUT,
-    Part,
-    Said,
-    part_key,
-    parts_folder,
-    read_part,
-    write_part,
-)
+from uds_lens.elicitation._saving import FORMAT, HOLDOUT, Part, Said, part_key, parts_folder, read_part, write_part
 from uds_lens.elicitation._soft_gcg import SoftGCG
 from uds_lens.errors import ConfigError, DataError, ResultFormatError, Setting, UdsLensWarning
 from uds_lens.generation import answer_end_ids, growing_way
@@ -50,9 +41,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-_Examples: TypeAlias = Annotated[
-    Sequence[ForgetExample], PlainValidator(lambda rows: tuple(as_examples(rows)))
-]
+_Examples: TypeAlias = Annotated[Sequence[ForgetExample], PlainValidator(lambda rows: tuple(as_examples(rows)))]
 
 
 @validated
@@ -88,9 +77,7 @@ class ElicitData:
         ids = [example.id for example in self.forget]
         if len(set(ids)) < len(ids):
             twice = next(name for name in ids if ids.count(name) > 1)
-            raise DataError(
-                f"the id {twice!r} occurs twice, but random numbers are keyed by id: make ids unique."
-            )
+            raise DataError(f"the id {twice!r} occurs twice, but random numbers are keyed by id: make ids unique.")
 
     def sample(self, rows: Sequence[ForgetExample], *, seed: int) -> Sequence[ForgetExample]:
         """Return the rows that are asked."""
@@ -163,23 +150,14 @@ def elicit(
     sources["unlearned"] = model
     where = {"offline": run.offline, "trust_remote_code": run.trust_remote_code}
     infos = {role: read_checkpoint_info(s, revision=run.revision, **where) for role, s in sources.items()}
-    tokenizer = check_compatible(
-        {role: infos[role] for role in ("full", "retain", "unlearned") if role in infos}
-    )
+    tokenizer = check_compatible({role: infos[role] for role in ("full", "retain", "unlearned") if role in infos})
     protocol: Protocol = protocol_of(options.protocol, {**infos, "model": infos["unlearned"]}, tokenizer)
     window = longest_text(infos["unlearned"].config)
     room = None if window is None else window - options.max_new_tokens
     asked, aside = (
         [
             ask_rows(
-                probe,
-                some,
-                tokenizer,
-                pool=pool,
-                retain=data.retain,
-                protocol=protocol,
-                room=room,
-                options=options,
+                probe, some, tokenizer, pool=pool, retain=data.retain, protocol=protocol, room=room, options=options
             )
             for probe in chosen
         ]
@@ -267,9 +245,7 @@ class _Asker:
         )
         prompts, texts, details, prefilled = asked.probe.answer(self.model, asked.asks, asking)
         said = tuple(
-            Said(
-                row=ask.row, prompt=prompt, reference=ask.rendered.prompt.reference, texts=text, details=more
-            )
+            Said(row=ask.row, prompt=prompt, reference=ask.rendered.prompt.reference, texts=text, details=more)
             for ask, prompt, text, more in zip(asked.asks, prompts, texts, details, strict=True)
         )
         return Part(

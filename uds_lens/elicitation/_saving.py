@@ -136,16 +136,11 @@ def write_part(part: Part, file: str | os.PathLike[str], *, key: str) -> None:
 
     head = {name: getattr(part, name) for name in ("role", "probe", "decoding", "prefilled", "seconds")}
     head |= {"key": key, "format": PART_FORMAT, "version": PART_VERSION}
-    rows = [
-        {**vars(said), "texts": list(said.texts), "details": json.dumps(dict(said.details))}
-        for said in part.said
-    ]
+    rows = [{**vars(said), "texts": list(said.texts), "details": json.dumps(dict(said.details))} for said in part.said]
     head[SEAL] = seal_of({**head, "rows": rows})
     table = pa.Table.from_pylist(rows, schema=_schema())
     buffer = io.BytesIO()
-    parquet.write_table(
-        table.replace_schema_metadata({"uds_lens": json.dumps(head)}), buffer, compression="zstd"
-    )
+    parquet.write_table(table.replace_schema_metadata({"uds_lens": json.dumps(head)}), buffer, compression="zstd")
     atomic_write_bytes(file, buffer.getvalue())
 
 
@@ -191,10 +186,7 @@ def save_elicitation(results: ElicitationResults, path: str | os.PathLike[str]) 
     target = require_fresh(path, directory=True, format=FORMAT)
     earlier = {file.name for file in target.glob("part-*.parquet") if file.stem[5:].isdecimal()}
     with atomic_directory(target, own={_MANIFEST, _EXAMPLES, *earlier}) as folder:
-        questions = {
-            "examples": results.examples,
-            **({"holdout": results.holdout} if results.holdout else {}),
-        }
+        questions = {"examples": results.examples, **({"holdout": results.holdout} if results.holdout else {})}
         questions = {name: [plain(asdict(row)) for row in rows] for name, rows in questions.items()}
         atomic_write_bytes(folder / _EXAMPLES, json.dumps(questions).encode())
         names = [f"part-{number:03}.parquet" for number in range(len(results.parts))]
@@ -244,11 +236,7 @@ def load_members(path: str | os.PathLike[str]) -> dict[str, Any]:
     parts = tuple(_part(data, where=repr(str(folder / name)), key=name) for name, data in content.items())
     roles = [*manifest.models, *([HOLDOUT] if holdout else [])]
     lengths = {role: len(holdout if role == HOLDOUT else examples) for role in roles}
-    if (
-        "unlearned" not in manifest.models
-        or HOLDOUT in manifest.models
-        or {part.role for part in parts} != set(roles)
-    ):
+    if "unlearned" not in manifest.models or HOLDOUT in manifest.models or {part.role for part in parts} != set(roles):
         raise ResultFormatError(f"{where}: models and parts do not fit together.")
     if any(not 0 <= said.row < lengths[part.role] for part in parts for said in part.said):
         raise ResultFormatError(f"{where}: parts name rows that do not exist.")
@@ -260,9 +248,7 @@ def load_members(path: str | os.PathLike[str]) -> dict[str, Any]:
         {name for name, _ in asked}
     ) != sorted(probe.name for probe in manifest.probes):
         raise ResultFormatError(f"{where}: probes and parts do not fit together.")
-    known = {
-        name: getattr(manifest, name) for name in ("options", "protocol", "models", "probes", "provenance")
-    }
+    known = {name: getattr(manifest, name) for name in ("options", "protocol", "models", "probes", "provenance")}
     return {**known, "examples": tuple(examples), "holdout": tuple(holdout), "parts": parts}
 
 

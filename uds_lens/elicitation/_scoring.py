@@ -75,10 +75,7 @@ def score_texts(texts: Sequence[str], reference: str, entity: str | None) -> lis
         found = scorer.score(reference, text)["rougeL"]
         return float(found.recall), float(found.precision)
 
-    known = {
-        text: Scores(*rouge(text, reference), rouge(text, entity)[0], len(text.split()))
-        for text in set(texts)
-    }
+    known = {text: Scores(*rouge(text, reference), rouge(text, entity)[0], len(text.split())) for text in set(texts)}
     return [known[text] for text in texts]
 
 
@@ -109,9 +106,7 @@ def best_of(scores: Float[np.ndarray, "*rest sample"], k: int) -> Float[np.ndarr
     return np.asarray((np.sort(scores, axis=-1) * weights).sum(-1))
 
 
-def leak_at(
-    scores: Float[np.ndarray, "*rest sample"], k: int, *, threshold: float
-) -> Float[np.ndarray, "*rest"]:
+def leak_at(scores: Float[np.ndarray, "*rest sample"], k: int, *, threshold: float) -> Float[np.ndarray, "*rest"]:
     """Return the probability that one of k samples reaches the threshold: `1 - C(n - c, k) / C(n, k)`, c of n reach it.
 
     Args:
@@ -217,8 +212,6 @@ def share(
     elif not math.isnan(ends.low):
         recalled = float((power**2).sum() / power.sum())
         scale = recalled / float(power.mean())
-        low, high = widened(
-            ends.low / scale, ends.high / scale, beyond / recalled, codes, (0.0, 1.0), _CONFIDENCE
-        )
+        low, high = widened(ends.low / scale, ends.high / scale, beyond / recalled, codes, (0.0, 1.0), _CONFIDENCE)
         ends = Interval(low * scale, high * scale)
     return Share(value, ends, None)

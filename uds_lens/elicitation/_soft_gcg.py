@@ -18,15 +18,7 @@ from uds_lens._progress import progress
 from uds_lens._settings import validated
 from uds_lens._types import PositiveFloat, PositiveInt
 from uds_lens.elicitation._asking import Answers, Ask, Asking, changed_output, groups_of_one_length
-from uds_lens.elicitation._gcg import (
-    TARGET,
-    Slot,
-    SuffixProbe,
-    first_suffix,
-    frozen,
-    replacing,
-    token_logprobs,
-)
+from uds_lens.elicitation._gcg import TARGET, Slot, SuffixProbe, first_suffix, frozen, replacing, token_logprobs
 from uds_lens.elicitation._probes import name_with_settings
 from uds_lens.elicitation._prompts import Skip
 from uds_lens.models import HookedModel
@@ -43,9 +35,7 @@ class Padded(NamedTuple):
     """Where the next token is one of the target's."""
 
 
-def padded(
-    prompts: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], device: torch.device
-) -> Padded:
+def padded(prompts: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], device: torch.device) -> Padded:
     """Make one batch of prompts and what is to follow each; all targets hold a token at least.
 
     Example:
@@ -62,10 +52,7 @@ def padded(
 
 
 def padded_loss(
-    model: HookedModel,
-    batch: Padded,
-    places: Sequence[slice],
-    embeddings: Float[Tensor, "row suffix d_model"],
+    model: HookedModel, batch: Padded, places: Sequence[slice], embeddings: Float[Tensor, "row suffix d_model"]
 ) -> Float[Tensor, "row"]:
     """Return `target_loss` of each row, with its suffix's embeddings replaced; nats per token of its target."""
     embed = model.hf.get_input_embeddings()
@@ -132,9 +119,7 @@ class SoftGCG(SuffixProbe):
     def name(self) -> str:
         """Its word, with the settings that differ from the default."""
         usual = {"rows_at_once": self.rows_at_once, **self._usual._asdict()}
-        return name_with_settings(
-            "softgcg", self, unnamed=[n for n, v in usual.items() if getattr(self, n) == v]
-        )
+        return name_with_settings("softgcg", self, unnamed=[n for n, v in usual.items() if getattr(self, n) == v])
 
     def __repr__(self) -> str:
         """All settings, with what follows from the target filled in: finished parts are looked up by it."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Sequence, Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,9 +87,7 @@ def known_beginning(row: TokenSequence, first_choices: Sequence[int]) -> KnownBe
     return KnownBeginning(row.ids[: row.scored[0] + 1], tuple(choices[: agreed + 1]))
 
 
-def answer_end_ids(
-    model: HookedModel, *, protocol: Protocol = "raw", chat: ChatStyle | None = None
-) -> frozenset[int]:
+def answer_end_ids(model: HookedModel, *, protocol: Protocol = "raw", chat: ChatStyle | None = None) -> frozenset[int]:
     """Return the tokens that end an answer: of the generation config, the tokenizer, and the end of a chat turn."""
     configured = getattr(getattr(model.hf, "generation_config", None), "eos_token_id", None)
     several = configured if isinstance(configured, list | tuple) else [configured]
@@ -134,9 +131,7 @@ def generate_answers(
     """
     settings = settings or GenerationSettings()
     tokenizer: Any = model.tokenizer
-    prompts = [
-        answer_prompt(q, protocol=protocol, tokenizer=tokenizer, chat=chat, start=start) for q in questions
-    ]
+    prompts = [answer_prompt(q, protocol=protocol, tokenizer=tokenizer, chat=chat, start=start) for q in questions]
     ids = prompt_ids(tokenizer, prompts, protocol=protocol)
     ends = answer_end_ids(model, protocol=protocol, chat=chat)
     begun = [

@@ -37,10 +37,7 @@ def padded(
 
 
 def cached_pass(
-    model: HookedModel,
-    ids: Int[Tensor, "batch new"],
-    mask: Int[Tensor, "batch pos"] | None,
-    cache: Any = None,
+    model: HookedModel, ids: Int[Tensor, "batch new"], mask: Int[Tensor, "batch pos"] | None, cache: Any = None
 ) -> Any:
     """Run the decoder on new tokens of every row, behind the `cache` of earlier ones, which grows.
 
@@ -88,9 +85,7 @@ def normed_at_window(model: HookedModel, batch: TokenBatch) -> Float[Tensor, "ba
     return at_window(run_decoder(model.anatomy, batch, use_cache=False).last_hidden_state, batch.window)
 
 
-def read_tokens(
-    anatomy: Anatomy, normed: Float[Tensor, "row d_model"], targets: Int[Tensor, "row"]
-) -> TokenScores:
+def read_tokens(anatomy: Anatomy, normed: Float[Tensor, "row d_model"], targets: Int[Tensor, "row"]) -> TokenScores:
     """Score the token that each state after the final norm should predict.
 
     Logits live in chunks; the log-softmax is float32 whatever the model's dtype.
@@ -192,16 +187,13 @@ class WholeTexts:
 
     def _read(self) -> None:
         rows = [
-            TokenSequence(ids=tuple(text), targets=(0,), scored=(len(text) - 1,), patched=())
-            for text in self._texts
+            TokenSequence(ids=tuple(text), targets=(0,), scored=(len(text) - 1,), patched=()) for text in self._texts
         ]
         layout = row_layout(self._model)
         states: dict[int, Tensor] = {}
         for some in layout.split([range(len(rows))], [len(row.ids) for row in rows]):
             batch = make_batch(rows, indices=some, padding_side=layout.padding_side)
-            states |= zip(
-                some, normed_at_window(self._model, batch.to(self._model.device))[:, 0], strict=True
-            )
+            states |= zip(some, normed_at_window(self._model, batch.to(self._model.device))[:, 0], strict=True)
         self.states = torch.stack([states[row] for row in range(len(rows))])
 
 
@@ -299,9 +291,7 @@ def _difference(model: HookedModel, lengths: Sequence[int]) -> str | None:
     try:
         growing = CachedTexts(model, [text[:n] for text, n in zip(texts, lengths, strict=True)])
         for more in range(3):
-            alone = [
-                WholeTexts(model, [t[: n + more]]).states[0] for t, n in zip(texts, lengths, strict=True)
-            ]
+            alone = [WholeTexts(model, [t[: n + more]]).states[0] for t, n in zip(texts, lengths, strict=True)]
             wanted = torch.stack(alone)
             gap = float(((growing.states - wanted).float().norm(dim=-1) / wanted.float().norm(dim=-1)).max())
             if not gap <= allowed and bool(wanted.isfinite().all()):

@@ -102,16 +102,11 @@ def sample_continuations(
             streams = torch.cat([_uniforms(seeds[i], samples, limit)[which] for i in rows])
 
         def choose(
-            logits: Float[Tensor, "row d_vocab"],
-            alive: list[int],
-            step: int,
-            streams: Tensor | None = streams,
+            logits: Float[Tensor, "row d_vocab"], alive: list[int], step: int, streams: Tensor | None = streams
         ) -> Int[Tensor, "row"]:
             if streams is None:
                 return logits.argmax(-1)
-            return choose_tokens(
-                logits.float(), streams[alive, step], temperature=temperature, top_k=settings.top_k
-            )
+            return choose_tokens(logits.float(), streams[alive, step], temperature=temperature, top_k=settings.top_k)
 
         count = len(range(samples)[which])
         growing = texts_growing(model, [prompts[i] for i in rows], way)

@@ -39,9 +39,7 @@ def declared_directions(groups: Sequence[str] | None = None) -> dict[str, Points
 
 
 def directions(
-    frame: pd.DataFrame,
-    metrics: Sequence[str] | None = None,
-    direction: Mapping[str, Points] | None = None,
+    frame: pd.DataFrame, metrics: Sequence[str] | None = None, direction: Mapping[str, Points] | None = None
 ) -> dict[str, Points]:
     """Find the metrics of a table and the meaning of a higher value of each.
 

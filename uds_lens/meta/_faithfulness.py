@@ -101,8 +101,7 @@ def _row(name: str, points: Points, bootstrap: PoolBootstrap, confidence: float)
     row |= {"metric": name, "direction": points, "interval": None, "reason": None}
     row |= {"n_p": int(p.sum()), "n_n": int(n.sum()), "n_missing": int((~measured).sum()), "n_runs": 0}
     row |= {
-        f"mean_{pool}": float(value[rows].mean()) if rows.any() else math.nan
-        for pool, rows in (("p", p), ("n", n))
+        f"mean_{pool}": float(value[rows].mean()) if rows.any() else math.nan for pool, rows in (("p", p), ("n", n))
     }
     row["cluster_reason"] = pools.problem
     if not p.any() or not n.any():
@@ -111,9 +110,7 @@ def _row(name: str, points: Points, bootstrap: PoolBootstrap, confidence: float)
     row |= {"auc": order.auc, "tied_share": order.tied_share}
     row |= {f"share_at_{end}": float((value[measured] == end).mean()) for end in (0, 1)}
     row |= _delong_interval(order, confidence)
-    row["boot_low"], row["boot_high"] = _resampled(
-        order, bootstrap.independent(measured), normal_quantile(confidence)
-    )
+    row["boot_low"], row["boot_high"] = _resampled(order, bootstrap.independent(measured), normal_quantile(confidence))
     draws = bootstrap.clustered(measured)
     return row if draws is None else row | _clustered(order, draws, confidence)
 
@@ -432,9 +429,7 @@ def compare_all(
     check_resampling(confidence, n_resamples)
     ways = directions(frame, metrics, direction)
     if len(ways) < 2 or (metrics is not None and len(set(metrics)) < len(metrics)):
-        raise ConfigError(
-            f"a comparison needs at least two different metrics; got {', '.join(metrics or ways)}."
-        )
+        raise ConfigError(f"a comparison needs at least two different metrics; got {', '.join(metrics or ways)}.")
     if against is not None and against not in ways:
         raise ConfigError(f"against={against!r} is not among the metrics {', '.join(ways)}.")
     pools = split_pools(frame, "knows", cluster)
@@ -443,19 +438,14 @@ def compare_all(
     if against is not None:
         pairs = [(against, name) for name in ways if name != against]
     bootstrap = PoolBootstrap(pools, n_resamples, seed)
-    rows = [
-        {"one": one, "other": other} | _pairs_row(m[one], m[other], bootstrap, confidence)
-        for one, other in pairs
-    ]
+    rows = [{"one": one, "other": other} | _pairs_row(m[one], m[other], bootstrap, confidence) for one, other in pairs]
     table = pd.DataFrame(rows, columns=list(PAIRS))
     for name in ("p", "cluster_p"):
         table[f"{name}_holm"] = holm(table[name].tolist())
     return table
 
 
-def _pairs_row(
-    one: np.ndarray, other: np.ndarray, bootstrap: PoolBootstrap, confidence: float
-) -> dict[str, Any]:
+def _pairs_row(one: np.ndarray, other: np.ndarray, bootstrap: PoolBootstrap, confidence: float) -> dict[str, Any]:
     """Compare two metrics, given m of all models."""
     pools = bootstrap.pools
     measured = ~np.isnan(one) & ~np.isnan(other)

@@ -87,9 +87,7 @@ def as_cuts(thresholds: pd.DataFrame | Mapping[str, float]) -> dict[str, float]:
     if not isinstance(thresholds, pd.DataFrame):
         return {str(name): float(cut) for name, cut in thresholds.items()}
     if missing := [name for name in ("metric", "threshold") if name not in thresholds.columns]:
-        raise DataError(
-            f"the thresholds lack the column {', '.join(missing)}: pass the result of thresholds(...)."
-        )
+        raise DataError(f"the thresholds lack the column {', '.join(missing)}: pass the result of thresholds(...).")
     rows = thresholds
     if "chosen" in rows.columns:
         rows = rows[rows["chosen"].astype(bool)]

@@ -155,9 +155,7 @@ def read_open_unlearning(
     for folder, name in _names(root, list(folders)).items():
         run = runs[name] = _read_run(folder, folders[folder], examples, setup_of(folder, name))
         values, missing = _with_references(run, references, utility)
-        rows.append(
-            {"model": name, **origin_by_name(name), **dict(zip(SETUP, run.setup, strict=True)), **values}
-        )
+        rows.append({"model": name, **origin_by_name(name), **dict(zip(SETUP, run.setup, strict=True)), **values})
         reasons += [(name, metric, why) for metric, why in missing.items()]
     retains = references.get("retain", [])
     runs |= {"retain" if len(retains) == 1 else retain_name(run.setup): run for run in retains}
@@ -260,9 +258,7 @@ def _read_run(folder: Path, files: Sequence[Path], examples: bool, setup: Setup)
     return _Run(folder, values, missing, _examples(details, ratios, str(folder)) if examples else {}, setup)
 
 
-def truth_ratios(
-    details: Mapping[str, Mapping[str, Any]], *, where: str
-) -> tuple[dict[str, float], str | None]:
+def truth_ratios(details: Mapping[str, Mapping[str, Any]], *, where: str) -> tuple[dict[str, float], str | None]:
     """Compute `p_c / (p_c + p_w)` per example, with p the geometric mean over answers of the probability per token.
 
     Args:
@@ -362,9 +358,7 @@ def _with_references(
     return values, missing
 
 
-def _partner(
-    run: _Run, references: Sequence[_Run] | None, role: str, *, split: bool
-) -> tuple[_Run | None, str]:
+def _partner(run: _Run, references: Sequence[_Run] | None, role: str, *, split: bool) -> tuple[_Run | None, str]:
     """Return the reference of a run's base model and split; None with the reason. An unknown one fits any."""
     if references is None:
         return None, f"needs the run of {role}: pass {role}="
@@ -372,10 +366,7 @@ def _partner(
     fits = [
         other
         for other in references
-        if all(
-            a is None or b is None or a == b
-            for a, b in zip(run.setup[:sides], other.setup[:sides], strict=True)
-        )
+        if all(a is None or b is None or a == b for a, b in zip(run.setup[:sides], other.setup[:sides], strict=True))
     ]
     fits = [other for other in fits if other.setup == run.setup] or fits
     if len(fits) == 1 or (fits and not split):

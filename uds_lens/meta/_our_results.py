@@ -17,10 +17,7 @@ if TYPE_CHECKING:
 
 
 def read_metrics(
-    results: Sequence[Any] | str | os.PathLike[str],
-    *,
-    names: Sequence[str] | None = None,
-    examples: bool = False,
+    results: Sequence[Any] | str | os.PathLike[str], *, names: Sequence[str] | None = None, examples: bool = False
 ) -> ModelTable:
     """Read metrics that `uds_lens.metrics.evaluate` measured on several models.
 
@@ -54,9 +51,7 @@ def read_metrics(
         source, folder = str(results), Path(results)
         results = sorted(folder.glob("**/*.json")) if folder.is_dir() else [folder]
         if not results:
-            raise ResultFormatError(
-                f"no .json file in {source!r}: expected files written by MetricResults.save."
-            )
+            raise ResultFormatError(f"no .json file in {source!r}: expected files written by MetricResults.save.")
     loaded = [each if isinstance(each, MetricResults) else MetricResults.load(each) for each in results]
     called = _called(names, [each.models["model"].name for each in loaded])
     rows, reasons, tables = [], {}, []
@@ -78,10 +73,7 @@ def read_metrics(
 
 
 def read_audits(
-    audits: Sequence[Any] | str | os.PathLike[str],
-    *,
-    names: Sequence[str] | None = None,
-    examples: bool = False,
+    audits: Sequence[Any] | str | os.PathLike[str], *, names: Sequence[str] | None = None, examples: bool = False
 ) -> ModelTable:
     """Read the UDS of several models from audits.
 
@@ -115,9 +107,7 @@ def read_audits(
         source = str(audits)
         audits = [Path(audits)] if is_audit(audits) else audits_in(audits)
         if not audits:
-            raise ResultFormatError(
-                f"no saved audit in {source!r}: expected directories written by DepthAudit.save."
-            )
+            raise ResultFormatError(f"no saved audit in {source!r}: expected directories written by DepthAudit.save.")
     loaded = [each if isinstance(each, DepthAudit) else DepthAudit.load(each) for each in audits]
     called = _called(names, audit_names(loaded) if loaded else [])
     rows: list[dict[str, Any]] = []
@@ -142,9 +132,7 @@ def read_audits(
     )
 
 
-def join_audits(
-    table: ModelTable, audits: ModelTable, *, pairs: Mapping[str, str] | None = None
-) -> ModelTable:
+def join_audits(table: ModelTable, audits: ModelTable, *, pairs: Mapping[str, str] | None = None) -> ModelTable:
     """Add the UDS of audits to the metrics of the same models.
 
     A model and an audit belong together if they have the same name, or if the last part of the audited
@@ -222,9 +210,7 @@ def _partners(table: ModelTable, audits: pd.DataFrame, pairs: dict[str, str]) ->
         if not fits and name not in pairs:
             fits = [i for i, other in enumerate(ends) if other == end(name)]
         if len(fits) > 1:
-            raise DataError(
-                f"{len(fits)} audits fit the model {name!r}: say which with pairs={{{name!r}: ...}}."
-            )
+            raise DataError(f"{len(fits)} audits fit the model {name!r}: say which with pairs={{{name!r}: ...}}.")
         found.append(fits[0] if fits else None)
     if all(at is None for at in found):
         raise DataError(

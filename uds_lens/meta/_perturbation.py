@@ -78,9 +78,7 @@ def symmetric_relearning(change: Float[np.ndarray, "model"], shift: float) -> Fl
     return relearning_over_shifts(change, np.array([shift]), symmetric=True)[0]
 
 
-def one_directional_relearning(
-    change: Float[np.ndarray, "model"], shift: float
-) -> Float[np.ndarray, "model"]:
+def one_directional_relearning(change: Float[np.ndarray, "model"], shift: float) -> Float[np.ndarray, "model"]:
     """Compute R where only models that learn more than retain count: 1 if `Du <= max(Dr, 0)`, else `max(Dr, 0) / Du`.
 
     Args:
@@ -105,9 +103,7 @@ def relearning_over_shifts(
 ) -> Float[np.ndarray, "shift model"]:
     """Compute R of each model for each of several shifts of retain; NaN where a change or a shift is."""
     if np.isinf(shifts).any():
-        raise ConfigError(
-            Setting("shift"), f" must be a finite number, or NaN; got {shifts[np.isinf(shifts)][0]}."
-        )
+        raise ConfigError(Setting("shift"), f" must be a finite number, or NaN; got {shifts[np.isinf(shifts)][0]}.")
     moves, retain = np.broadcast_arrays(change[None, :], shifts[:, None])
     if symmetric:
         return 1 - np.abs(moves - retain) / (np.abs(moves) + np.abs(retain) + EPSILON)
@@ -150,12 +146,7 @@ class RetainShift:
 
 
 def retain_shift(
-    before: pd.DataFrame,
-    relearned: pd.DataFrame,
-    metric: str,
-    *,
-    direction: Points,
-    confidence: float = 0.95,
+    before: pd.DataFrame, relearned: pd.DataFrame, metric: str, *, direction: Points, confidence: float = 0.95
 ) -> RetainShift:
     """Estimate Dr with an interval from several relearnings of retain.
 
@@ -189,9 +180,7 @@ def retain_shift(
     starts = dict.fromkeys(labels, math.nan)
     if metric in before.columns:
         if len(starts) < len(before):
-            raise DataError(
-                "retain_before has several rows: its column 'model' must identify the retain models."
-            )
+            raise DataError("retain_before has several rows: its column 'model' must identify the retain models.")
         starts = dict(zip(labels, oriented(before[metric], direction).to_numpy(), strict=True))
     if metric not in relearned.columns or not len(relearned):
         return RetainShift(reason=f"no relearned retain has a value of {metric!r}")
@@ -214,9 +203,7 @@ def retain_shift(
     units = groups[0] if len(groups) == 1 else [float(np.mean(values)) for values in groups]
     low, high = _t_interval(units, confidence)
     reason = "a single relearning of retain: its shift has no interval" if math.isnan(low) else None
-    return RetainShift(
-        float(np.mean(units)), low, high, sum(map(len, groups)), len(groups), reason, tuple(units)
-    )
+    return RetainShift(float(np.mean(units)), low, high, sum(map(len, groups)), len(groups), reason, tuple(units))
 
 
 def _t_interval(values: list[float], confidence: float) -> Interval:

@@ -63,8 +63,7 @@ def split_pools(frame: pd.DataFrame, label: str, cluster: Sequence[str]) -> Pool
     column = frame[label]
     spelt = {"true": 1, "false": 0}  # as CSV files write it
     numbers = pd.to_numeric(
-        column.map(lambda value: spelt.get(value.lower(), value) if isinstance(value, str) else value),
-        errors="coerce",
+        column.map(lambda value: spelt.get(value.lower(), value) if isinstance(value, str) else value), errors="coerce"
     )
     strange = column[column.notna() & ~numbers.isin([0, 1])]
     if len(strange):
@@ -134,9 +133,7 @@ class Placements:
         """
         n_p, n_n = len(positives), len(negatives)
         less, up_to = (np.searchsorted(np.sort(negatives), positives, side) for side in ("left", "right"))
-        under, under_or_tied = (
-            np.searchsorted(np.sort(positives), negatives, side) for side in ("left", "right")
-        )
+        under, under_or_tied = (np.searchsorted(np.sort(positives), negatives, side) for side in ("left", "right"))
         tied = float((up_to - less).sum() / (n_p * n_n)) if n_p * n_n else math.nan
         return cls((less + up_to) / 2, n_p - (under + under_or_tied) / 2, tied)
 
@@ -217,11 +214,7 @@ def delong_covariance(metrics: Sequence[Placements]) -> np.ndarray:
 
 
 def cluster_weights(
-    strata: Sequence[Hashable],
-    clusters: Sequence[Hashable],
-    *,
-    n_resamples: int,
-    rng: np.random.Generator,
+    strata: Sequence[Hashable], clusters: Sequence[Hashable], *, n_resamples: int, rng: np.random.Generator
 ) -> np.ndarray:
     """Draw how often each row counts in each resample of whole clusters within each stratum.
 
@@ -289,11 +282,7 @@ class Draws:
         every model drawn by itself, the spread is DeLong's.
         """
         auc = metric.auc
-        return (
-            auc
-            + weighted_mean(metric.p - auc, self.p_weights)
-            + weighted_mean(metric.n - auc, self.n_weights)
-        )
+        return auc + weighted_mean(metric.p - auc, self.p_weights) + weighted_mean(metric.n - auc, self.n_weights)
 
 
 def weighted_mean(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
@@ -541,9 +530,7 @@ class Domination(NamedTuple):
     successes in `n = 1 / sum(w^2)` clusters, `w` being their shares of the models."""
 
 
-def dominated_by(
-    values: np.ndarray, clusters: Sequence[str] | np.ndarray, confidence: float
-) -> Domination | None:
+def dominated_by(values: np.ndarray, clusters: Sequence[str] | np.ndarray, confidence: float) -> Domination | None:
     """Return the cluster that makes up most of the distance of a mean of values between 0 and 1 from the nearer end.
 
     "Most" is a share above 2.5 / n, but at least 1/3 and at most 1/2: 1/2 of five equal clusters, 1/3 of eight or more.

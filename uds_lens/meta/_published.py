@@ -135,9 +135,7 @@ def read_published(path: str | os.PathLike[str] | None = None) -> Published:
     )
 
 
-def _model(
-    entry: Any, full_utility: Mapping[str, float], where: str
-) -> tuple[dict[str, Any], dict[str, str]]:
+def _model(entry: Any, full_utility: Mapping[str, float], where: str) -> tuple[dict[str, Any], dict[str, str]]:
     """Return a row, and the reason for each missing value."""
     if not isinstance(entry, dict):
         raise ResultFormatError(f"{where} must be an object.")

@@ -52,11 +52,7 @@ class ScoreParts:
         return tuple(dict.fromkeys((*self.memorization, *self.membership, self.depth)))
 
 
-def score_models(
-    frame: pd.DataFrame,
-    *,
-    parts: ScoreParts | None = None,
-) -> pd.DataFrame:
+def score_models(frame: pd.DataFrame, *, parts: ScoreParts | None = None) -> pd.DataFrame:
     """Score every model with and without the depth metric.
 
     `Mem = HM(1 - m of memorization)`, `MIA = HM(1 - m of membership)`, `score_without = HM(Mem, MIA, U)` and
@@ -231,9 +227,7 @@ def rank(
 
     check_choice("select_by", select_by, View)
     scores = score_models(frame, parts=parts)
-    rows = [
-        _row(method, scores, rows, select_by, min_utility) for method, rows in configurations(frame).items()
-    ]
+    rows = [_row(method, scores, rows, select_by, min_utility) for method, rows in configurations(frame).items()]
     found = pd.DataFrame(rows, columns=list(RANKING))
     found["score"] = found["score_with" if with_uds else "score_without"]
     for column, by in (("rank", "score"), ("rank_without", "score_without"), ("rank_with", "score_with")):
@@ -242,12 +236,7 @@ def rank(
     return found.sort_values(["rank", "method"], na_position="last", ignore_index=True)
 
 
-def shifts(
-    frame: pd.DataFrame,
-    *,
-    min_utility: float | None = None,
-    parts: ScoreParts | None = None,
-) -> pd.DataFrame:
+def shifts(frame: pd.DataFrame, *, min_utility: float | None = None, parts: ScoreParts | None = None) -> pd.DataFrame:
     """Compare the configuration chosen for each method without and with the depth metric.
 
     A choice that is only one of several tied ones does not count as moved if the other choice is among them.
@@ -304,9 +293,7 @@ def configurations(frame: pd.DataFrame) -> dict[str, np.ndarray]:
     if "method" not in frame.columns:
         raise DataError("the table lacks the column 'method': which unlearning method made each model.")
     if count := int(frame["method"].isna().sum()):
-        raise DataError(
-            f"the column 'method' is empty in {count} rows: leave references such as full and retain out."
-        )
+        raise DataError(f"the column 'method' is empty in {count} rows: leave references such as full and retain out.")
     require_one_setup(frame)
     names = frame["method"].astype(str).to_numpy(dtype=object)
     return {name: np.flatnonzero(names == name) for name in dict.fromkeys(names)}
@@ -343,9 +330,7 @@ def _worth(scores: pd.DataFrame, row: int, by: View) -> tuple[int, float]:
     return int(scores["zeros"].iloc[row]) + int(values[-1] == 0), -rest
 
 
-def _row(
-    method: str, scores: pd.DataFrame, rows: np.ndarray, by: View, min_utility: float | None
-) -> dict[str, Any]:
+def _row(method: str, scores: pd.DataFrame, rows: np.ndarray, by: View, min_utility: float | None) -> dict[str, Any]:
     row: dict[str, Any] = {"method": method, "model": None, "tied": "", "n_configs": len(rows), "n_tied": 0}
     row |= {"n_eligible": len(eligible(scores, rows, min_utility)), "reason": None}
     choice = choose(scores, rows, by, min_utility)
@@ -371,9 +356,7 @@ FEW = 5
 """Models below which places and their probabilities are quoted with a caution."""
 
 
-def empty_parts(
-    frame: pd.DataFrame, parts: ScoreParts, reasons: pd.DataFrame | None = None
-) -> dict[str, str | None]:
+def empty_parts(frame: pd.DataFrame, parts: ScoreParts, reasons: pd.DataFrame | None = None) -> dict[str, str | None]:
     """Return the parts of the score that no model has a value of, with the reader's commonest reason.
 
     >>> import pandas as pd

@@ -22,14 +22,7 @@ from uds_lens.meta._perturbation import (
     retain_shift,
     symmetric_quantisation,
 )
-from uds_lens.meta._pools import (
-    Placements,
-    PoolBootstrap,
-    check_resampling,
-    clustered_mean,
-    dominated_by,
-    split_pools,
-)
+from uds_lens.meta._pools import Placements, PoolBootstrap, check_resampling, clustered_mean, dominated_by, split_pools
 from uds_lens.meta._summary import summary
 from uds_lens.meta._tables import harmonic_means
 
@@ -442,10 +435,7 @@ def _after(
     if unknown := sorted(set(names) - set(models)):
         raise DataError(f"the table {role} has the model {unknown[0]!r}, which is not in the table before.")
     m = pd.DataFrame(
-        {
-            name: oriented(frame[name], points) if name in frame.columns else math.nan
-            for name, points in ways.items()
-        },
+        {name: oriented(frame[name], points) if name in frame.columns else math.nan for name, points in ways.items()},
         index=frame.index,
         dtype=float,
     )
@@ -469,9 +459,7 @@ def _clusters(
         label = [f"{outer} {inner}".strip() for outer, inner in pairs]
         if name == usable[-1] or len(set(label)) > 1:
             labels[name] = label
-    return {
-        name: np.unique(np.asarray(each, dtype=str), return_inverse=True) for name, each in labels.items()
-    }
+    return {name: np.unique(np.asarray(each, dtype=str), return_inverse=True) for name, each in labels.items()}
 
 
 def _row(states: _States, setting: str, confidence: float) -> dict[str, Any]:
@@ -629,9 +617,7 @@ def _cautions(row: Mapping[str, Any], kept: _States, about_intervals: Sequence[s
     if row["n"] < _FEW:
         cautions.append(f"only {row['n']} models pass the filters")
     if row["n_q"] and 10 * row["unmoved_q"] >= row["n_q"]:
-        cautions.append(
-            f"quantisation does not move {row['unmoved_q']} of {row['n_q']} models, which earn Q = 1"
-        )
+        cautions.append(f"quantisation does not move {row['unmoved_q']} of {row['n_q']} models, which earn Q = 1")
     if row["n_r"] and 10 * row["unmoved_r"] >= row["n_r"]:
         cautions.append(f"relearning does not move {row['unmoved_r']} of {row['n_r']} models")
     if row["n_shift"] == 1:

@@ -141,9 +141,7 @@ class ExampleValues:
             if not np.isnan(table[holdout]).all():
                 continue  # an attack is no mean
             table = table[:, : len(names)]
-            if (
-                not np.isnan(table).all(0).any()
-            ):  # else a model has no values, and the metric stays as it is for all
+            if not np.isnan(table).all(0).any():  # else a model has no values, and the metric stays as it is for all
                 found = np.nanmean(table, axis=0)
                 _check(
                     frame[name].to_numpy(dtype=float),
@@ -357,9 +355,7 @@ def stability(
     check_resampling(confidence, n_resamples)
     parts = parts or ScoreParts()
     table = score_models(frame, parts=parts)
-    candidates = {
-        method: eligible(table, rows, min_utility) for method, rows in configurations(frame).items()
-    }
+    candidates = {method: eligible(table, rows, min_utility) for method, rows in configurations(frame).items()}
     candidates = {method: rows for method, rows in candidates.items() if len(rows)}
     if not candidates:
         raise DataError("no method has an eligible configuration: see rank(frame) for the reasons.")

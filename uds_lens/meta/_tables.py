@@ -168,13 +168,7 @@ def _rows(table: ModelTable, kept: Sequence[bool]) -> ModelTable:
 LARGEST = 1 << 30
 """Bytes of a file that is still read."""
 
-_KINDS: dict[type, str] = {
-    dict: "an object",
-    list: "a list",
-    str: "text",
-    bool: "true or false",
-    int: "a number",
-}
+_KINDS: dict[type, str] = {dict: "an object", list: "a list", str: "text", bool: "true or false", int: "a number"}
 
 
 def kind(value: Any) -> str:
@@ -202,9 +196,7 @@ def read_object(path: Path, *, expected: str) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8-sig"))
     except (ValueError, RecursionError, MemoryError) as error:
-        raise ResultFormatError(
-            f"{str(path)!r} is not JSON ({str(error)[:120]}): expected {expected}."
-        ) from error
+        raise ResultFormatError(f"{str(path)!r} is not JSON ({str(error)[:120]}): expected {expected}.") from error
     if not isinstance(content, dict):
         raise ResultFormatError(f"{str(path)!r} holds {kind(content)}: expected {expected}, an object.")
     return content
@@ -266,29 +258,19 @@ def read_csv(path: str | os.PathLike[str]) -> ModelTable:
     if not file.is_file():
         raise DataError(f"no file at {str(file)!r}: expected a CSV with one row per model.")
     if file.stat().st_size > LARGEST:
-        raise DataError(
-            f"{str(file)!r} is larger than {LARGEST >> 20} MiB: expected a table with one row per model."
-        )
+        raise DataError(f"{str(file)!r} is larger than {LARGEST >> 20} MiB: expected a table with one row per model.")
     try:
         frame = pd.read_csv(file, dtype=dict.fromkeys(_TEXT, str), encoding="utf-8-sig")
     except (ValueError, OSError) as error:  # pandas' parser errors are ValueErrors
         raise DataError(f"{str(file)!r} is not a CSV table: {str(error)[:200]}") from error
     if "model" not in frame.columns or not len(frame):
-        raise DataError(
-            f"{str(file)!r} needs a header with the column 'model' and at least one row below it."
-        )
+        raise DataError(f"{str(file)!r} needs a header with the column 'model' and at least one row below it.")
     wrong = frame["model"].isna() | frame["model"].duplicated()
     if wrong.any():
         at = int(wrong.to_numpy().argmax())
-        raise DataError(
-            f"{str(file)!r}, row {at + 1}: 'model' must be unique; got {frame['model'].iloc[at]!r}."
-        )
-    metrics = [
-        name for name in frame.columns if name not in MODELS and pd.api.types.is_numeric_dtype(frame[name])
-    ]
-    empty = [
-        (model, name, "empty in the file") for name in metrics for model in frame["model"][frame[name].isna()]
-    ]
+        raise DataError(f"{str(file)!r}, row {at + 1}: 'model' must be unique; got {frame['model'].iloc[at]!r}.")
+    metrics = [name for name in frame.columns if name not in MODELS and pd.api.types.is_numeric_dtype(frame[name])]
+    empty = [(model, name, "empty in the file") for name in metrics for model in frame["model"][frame[name].isna()]]
     return ModelTable(frame=frame, reasons=pd.DataFrame(empty, columns=list(REASONS)), source=str(file))
 
 
@@ -303,10 +285,7 @@ _LR = re.compile(r"_lr(\d+(?:\.\d+)?(?:e-?\d+)?)(?=[_/]|$)")
 _EPOCHS = re.compile(r"_(?:epoch|ep)(\d{1,4})(?=[_/]|$)")
 _BASE = re.compile(r"tofu_(.+?)_(?:forget\d+|retain\d+|full)(?=[_/]|$)")
 _SPLIT = re.compile(r"(?:^|[_/])(forget|retain)(\d+)(?=[_/]|$)")
-_ROLES = {
-    "retain": re.compile(r"(?:^|[_/])retain\d*(?=/|$)"),
-    "full": re.compile(r"(?:^|[_/])full(?=/|$)"),
-}
+_ROLES = {"retain": re.compile(r"(?:^|[_/])retain\d*(?=/|$)"), "full": re.compile(r"(?:^|[_/])full(?=/|$)")}
 _WITHIN = re.compile(r"evals?(_.+)?|checkpoint-\d+")
 """Folders inside the folder of a task."""
 
@@ -398,13 +377,8 @@ def _recorded_setup(folder: Path) -> Setup:
         config = yaml.safe_load(place.read_text(encoding="utf-8"))
     except (ValueError, RecursionError, yaml.YAMLError) as error:
         text = " ".join(str(error).split())[:120]
-        raise ResultFormatError(
-            f"{str(place)!r} is not YAML ({text}): expected Hydra's record of the run."
-        ) from error
-    paths = [
-        _text(config, "model", part, "pretrained_model_name_or_path")
-        for part in ("tokenizer_args", "model_args")
-    ]
+        raise ResultFormatError(f"{str(place)!r} is not YAML ({text}): expected Hydra's record of the run.") from error
+    paths = [_text(config, "model", part, "pretrained_model_name_or_path") for part in ("tokenizer_args", "model_args")]
     bases = [_setup_in(path)[0] for path in paths if path]
     tokenizer = PurePath(paths[0]).name if paths[0] else None
     split = _text(config, "forget_split") or _text(config, "eval", "tofu", "forget_split")

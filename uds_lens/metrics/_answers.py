@@ -106,9 +106,7 @@ def score_answers(
     return AnswerScores(*zip(*scores, strict=True)) if scores else AnswerScores((), (), ())
 
 
-def _batches(
-    model: HookedModel, rows: Sequence[TokenSequence], token_budget: int
-) -> tuple[Iterator[_States], int]:
+def _batches(model: HookedModel, rows: Sequence[TokenSequence], token_budget: int) -> tuple[Iterator[_States], int]:
     """Return an iterator over the states of all rows, and its length."""
     costs, layout = ModelCosts.of(model.hf.config, model.device), row_layout(model)
     lengths = [len(row.ids) for row in rows]
@@ -220,9 +218,7 @@ def _behind_prompts(model: HookedModel, rows: Sequence[TokenSequence], chunk: _C
     number = {prompt: place for place, prompt in enumerate(prompts)}
     for batch in batches:
         part = [rows[index] for index in batch]
-        owners = torch.tensor(
-            [number[_prompt(row)] for row in part]
-        )  # on the CPU: layers may be on several devices
+        owners = torch.tensor([number[_prompt(row)] for row in part])  # on the CPU: layers may be on several devices
         states = output.last_hidden_state[:, -1][owners][:, None]
         rests = [row.ids[row.scored[0] + 1 :] for row in part]
         if any(rests):

@@ -99,11 +99,7 @@ class Trust:
         return self.worst <= CHANCE
 
     def __str__(self) -> str:
-        new = (
-            ""
-            if math.isnan(self.new_low)
-            else f"; new kinds of models {self.new_low:.2f} to {self.new_high:.2f}"
-        )
+        new = "" if math.isnan(self.new_low) else f"; new kinds of models {self.new_low:.2f} to {self.new_high:.2f}"
         return f"F {self.faithfulness:.2f}, 95% CI {self.low:.2f} to {self.high:.2f}{new}"
 
 
@@ -163,16 +159,12 @@ def resolve(names: Iterable[str] | None, *, options: MetricOptions | None = None
             near = get_close_matches(str(name)[:60], METRICS, n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
             known = shorten(", ".join(METRICS), 360, placeholder=" ...")
-            raise ConfigError(
-                f"no metric {str(name)[:60]!r}.{hint} The {len(METRICS)} metrics (METRICS) are {known}."
-            )
+            raise ConfigError(f"no metric {str(name)[:60]!r}.{hint} The {len(METRICS)} metrics (METRICS) are {known}.")
         if name not in wanted:
             wanted.add(name)
             spec = METRICS[name]
             queue += spec.uses
-            queue += [
-                part for on, parts in spec.uses_if.items() if getattr(options, on, False) for part in parts
-            ]
+            queue += [part for on, parts in spec.uses_if.items() if getattr(options, on, False) for part in parts]
     return [spec for name, spec in METRICS.items() if name in wanted]
 
 

@@ -25,9 +25,7 @@ _SETS = {
     "world_facts": "world-facts set",
 }
 
-_Examples: TypeAlias = Annotated[
-    Sequence[ForgetExample], PlainValidator(lambda rows: tuple(as_examples(rows)))
-]
+_Examples: TypeAlias = Annotated[Sequence[ForgetExample], PlainValidator(lambda rows: tuple(as_examples(rows)))]
 
 
 @dataclass(frozen=True)
@@ -107,9 +105,7 @@ class MetricData:
         if name == "entities":
             if self.with_entities:
                 return None
-            asked = (
-                "no example" if self.sample is None else f"none of the {len(self.forget)} sampled questions"
-            )
+            asked = "no example" if self.sample is None else f"none of the {len(self.forget)} sampled questions"
             return f"{asked} has an entity span"
         base, _, kind = name.partition("/")
         if not self.examples(name):
@@ -202,12 +198,7 @@ def load_tofu_data(
 
 
 def open_metric_data(
-    source: str,
-    *,
-    split: str = "forget10",
-    limit: int | None = None,
-    sample: Sampling = "random",
-    seed: int = 0,
+    source: str, *, split: str = "forget10", limit: int | None = None, sample: Sampling = "random", seed: int = 0
 ) -> MetricData:
     """Load data as written on a command line: "tofu:" and a place for `load_tofu_data`, a directory, or a forget set.
 
@@ -215,9 +206,7 @@ def open_metric_data(
     `load_tofu_data`.
     """
     if source.startswith("tofu:") or Path(source).expanduser().is_dir():
-        return load_tofu_data(
-            source.removeprefix("tofu:"), split=split, limit=limit, sample=sample, seed=seed
-        )
+        return load_tofu_data(source.removeprefix("tofu:"), split=split, limit=limit, sample=sample, seed=seed)
     return MetricData(forget=as_examples(source)).limited(limit, sample=sample, seed=seed)
 
 
@@ -259,14 +248,10 @@ def about_sample(sample: Mapping[str, Any]) -> str:
     about = "" if "forget" not in subjects else ", {asked} of {of} subjects".format(**subjects["forget"])
     forget = f"forget: of {sample['of']['forget']}{about}"
     if sample["sample"] == "random":
-        return (
-            f"Random sample of at most {sample['limit']} examples per set ({forget}; seed {sample['seed']})."
-        )
+        return f"Random sample of at most {sample['limit']} examples per set ({forget}; seed {sample['seed']})."
     text = f"Only the first rows of each set, at most {sample['limit']} ({forget})."
     if sample["sample"] == "first_of_each":
-        few = (
-            "" if "entities" not in subjects else " ({asked} of {of} subjects)".format(**subjects["entities"])
-        )
+        few = "" if "entities" not in subjects else " ({asked} of {of} subjects)".format(**subjects["entities"])
         text += f" Rows with entities are the first of their own file{few}, not those of the same questions."
     return f"{text} {about_first_rows(sample.get('sorted_by', 'unknown'))}"
 
@@ -296,6 +281,4 @@ def _of_questions(
             "questions or ids."
         )
     chosen = {id(row) for row in drawn}
-    return [
-        row for row, owner in zip(entities, owners, strict=True) if owner is not None and id(owner) in chosen
-    ]
+    return [row for row, owner in zip(entities, owners, strict=True) if owner is not None and id(owner) in chosen]

@@ -315,9 +315,7 @@ class Evidence:
         from uds_lens.metrics._answers import AnswerScores
 
         results = self._session.results
-        done = results.get(Pass(role, "answers", name)) or results.get(
-            Pass(role, "answers", name, optional=True)
-        )
+        done = results.get(Pass(role, "answers", name)) or results.get(Pass(role, "answers", name, optional=True))
         return AnswerScores((), (), ()) if done is None else done.value
 
     def by_example(self, name: str, values: Sequence[float]) -> list[list[float]]:
@@ -480,9 +478,7 @@ def add_metric(spec: MetricSpec) -> None:
         )
     unknown = [name for name in spec.made_of if name not in _declared and not spec.is_ours]
     if unknown:
-        raise ConfigError(
-            f"metric {spec.name!r} uses {unknown[0]!r}, which does not exist: declare it first."
-        )
+        raise ConfigError(f"metric {spec.name!r} uses {unknown[0]!r}, which does not exist: declare it first.")
     _declared[spec.name] = spec
 
 

@@ -52,13 +52,7 @@ class _NotByToken(Exception):  # noqa: N818 - a signal, not an error
 
 
 def _each_gradient(
-    model: HookedModel,
-    rows: Sequence[TokenRow],
-    layers: Sequence[int],
-    take: _Take,
-    *,
-    desc: str,
-    show: bool | None,
+    model: HookedModel, rows: Sequence[TokenRow], layers: Sequence[int], take: _Take, *, desc: str, show: bool | None
 ) -> None:
     """Pass the gradient of every example for every weight of some layers to `take`."""
     starts = {layer: _starts(model, layer) for layer in layers}
@@ -88,9 +82,7 @@ def _block_parameters(model: HookedModel, layer: int) -> list[tuple[str, nn.Para
     named = sorted(model.anatomy.layers[layer].named_parameters())
     integer = [name for name, parameter in named if not parameter.is_floating_point()]
     if integer:
-        raise ModelError(
-            f"{model.name!r}: {integer[0]} is quantised, and has no gradient. Dequantise the model."
-        )
+        raise ModelError(f"{model.name!r}: {integer[0]} is quantised, and has no gradient. Dequantise the model.")
     return named
 
 
@@ -149,9 +141,7 @@ def _loss(model: HookedModel, rows: Sequence[TokenRow], batch: TokenBatch) -> Te
 def _alone(model: HookedModel, rows: Sequence[TokenRow], index: int, starts: _Starts, take: _Take) -> None:
     """Take the gradients of one example by autograd."""
     batch = _batch(model, rows, [index])
-    weights = [
-        (layer, starts[layer][name], p) for layer in starts for name, p in _block_parameters(model, layer)
-    ]
+    weights = [(layer, starts[layer][name], p) for layer in starts for name, p in _block_parameters(model, layer)]
     flat = [parameter for _, _, parameter in weights]
     with _differentiable(flat), torch.enable_grad():
         loss = _loss(model, rows, batch)
@@ -254,9 +244,7 @@ def _keeper(part: _Part, seen: dict[_Part, tuple[Tensor, Tensor]], batch: TokenB
             and all(isinstance(states, Tensor) and states.shape[:2] == shape for states in (args[0], output))
         )
         if not by_token or part in seen or not output.requires_grad:
-            raise _NotByToken(
-                f"a {type(module).__name__} does not map one state of each token to another, once"
-            )
+            raise _NotByToken(f"a {type(module).__name__} does not map one state of each token to another, once")
         seen[part] = args[0].detach(), output
 
     return keep
@@ -274,9 +262,7 @@ def _scales_by_token(module: nn.Module, entered: Tensor, back: Tensor) -> list[t
             output = torch.func.functional_call(module, scales, (entered,))
     except RuntimeError:
         return None  # it is not by broadcasting that it scales
-    grads = torch.autograd.grad(
-        output, list(scales.values()), back, allow_unused=True, materialize_grads=True
-    )
+    grads = torch.autograd.grad(output, list(scales.values()), back, allow_unused=True, materialize_grads=True)
     return list(zip(scales, grads, strict=True))
 
 
@@ -450,12 +436,7 @@ def fisher_masks(
 
 
 def masked_fisher(
-    model: HookedModel,
-    rows: Sequence[TokenRow],
-    masks: FisherMasks,
-    *,
-    memory_gb: float,
-    show: bool | None = None,
+    model: HookedModel, rows: Sequence[TokenRow], masks: FisherMasks, *, memory_gb: float, show: bool | None = None
 ) -> list[Float[Tensor, "_"]]:
     """Return the Fisher information of a model at the masked weights; nothing else is kept."""
     sums = [torch.zeros(len(indices), dtype=torch.float64, device=model.device) for indices in masks.indices]

@@ -29,9 +29,7 @@ def fluency_scorer(
         ModelError: A classifier is needed and cannot be loaded.
     """
     scorer = scorer_named(options.fluency, offline=offline)
-    if isinstance(scorer, HubFluency) and "fluency" in {
-        spec.name for spec in resolve(metrics, options=options)
-    }:
+    if isinstance(scorer, HubFluency) and "fluency" in {spec.name for spec in resolve(metrics, options=options)}:
         scorer.require()
     return scorer
 

@@ -7,15 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Protocol, runtime_checkable
 
 from uds_lens._settings import validated
-from uds_lens._types import (
-    AnswerProtocol,
-    ChatStyleName,
-    DType,
-    NonNegativeFloat,
-    PositiveFloat,
-    PositiveInt,
-    Share,
-)
+from uds_lens._types import AnswerProtocol, ChatStyleName, DType, NonNegativeFloat, PositiveFloat, PositiveInt, Share
 from uds_lens.data import ChatStyle
 from uds_lens.data._prompts import CHAT_DATE, chat_style_named
 

@@ -21,13 +21,7 @@ from uds_lens._types import Protocol
 from uds_lens.audit._inputs import Plan, make_plan
 from uds_lens.audit._runner import SourceStates, read_source
 from uds_lens.audit._two_stage import TargetScores, score_sources
-from uds_lens.data import (
-    ChatStyle,
-    TokenSequence,
-    answer_prompt,
-    answer_sequences,
-    prompt_ids,
-)
+from uds_lens.data import ChatStyle, TokenSequence, answer_prompt, answer_sequences, prompt_ids
 from uds_lens.errors import ModelError
 from uds_lens.generation import GenerationSettings, answer_end_ids, generate_answers, known_beginning
 from uds_lens.metrics._answers import AnswerScores, score_answers
@@ -92,12 +86,7 @@ class MetricCache:
         self._known.clear()
 
     def identity(
-        self,
-        source: ModelSource,
-        dtype: str,
-        protocol: Protocol,
-        chat: ChatStyle,
-        model: HookedModel | None = None,
+        self, source: ModelSource, dtype: str, protocol: Protocol, chat: ChatStyle, model: HookedModel | None = None
     ) -> tuple[ModelRecord, frozenset[int]] | None:
         """Return who a source is, and the tokens that end its answers.
 
@@ -162,9 +151,7 @@ class Session:
             self._identify(role)
 
     def _identify(self, role: str, model: HookedModel | None = None) -> None:
-        identity = self._cache.identity(
-            self.sources[role], self.options.dtype, self.protocol, self.options.chat, model
-        )
+        identity = self._cache.identity(self.sources[role], self.options.dtype, self.protocol, self.options.chat, model)
         if identity is not None:
             self.records[role], self._ends[role] = identity
 
@@ -178,9 +165,7 @@ class Session:
         if name not in self._rows:
             texts = self.data.texts(name)
             pairs = [(text.question, text.answer) for text in texts]
-            sequences = answer_sequences(
-                self.tokenizer, pairs, protocol=self.protocol, chat=self.options.chat
-            )
+            sequences = answer_sequences(self.tokenizer, pairs, protocol=self.protocol, chat=self.options.chat)
             self._rows[name] = texts, [sequence.scored for sequence in sequences]
         return self._rows[name]
 
@@ -333,9 +318,7 @@ class Session:
     def _generations(self, wanted: Pass, model: HookedModel) -> tuple[str, ...]:
         options, known = self.options, None
         scored = self.results.get(Pass(wanted.role, "answers", wanted.what))
-        if (
-            scored is not None and not wanted.start
-        ):  # as far as it repeats the references, it need not generate
+        if scored is not None and not wanted.start:  # as far as it repeats the references, it need not generate
             rows, choices = self.answer_rows(wanted.what)[1], scored.value.first_choices
             known = [known_beginning(row, own.tolist()) for row, own in zip(rows, choices, strict=True)]
         return tuple(
@@ -384,9 +367,7 @@ class Session:
             batch = self.plan.batch(number)
             states = source.cache(batch).states.to(model.device, model.dtype)
             batch = batch.to(model.device)
-            found[list(batch.rows)] = lens_logprobs(
-                model.anatomy, states, batch.targets, batch.scored_mask
-            ).cpu()
+            found[list(batch.rows)] = lens_logprobs(model.anatomy, states, batch.targets, batch.scored_mask).cpu()
         return found
 
     def _fisher(self, wanted: Pass, model: HookedModel) -> Any:

@@ -153,9 +153,7 @@ class MetricValue:
     def _averaged(self) -> torch.Tensor | None:
         """The values whose mean the metric is; None where it is something else."""
         values = torch.tensor([float(value) for value in self.per_example], dtype=torch.float64)
-        is_mean = len(values) and math.isclose(
-            float(values.nanmean()), self.value, rel_tol=1e-6, abs_tol=1e-9
-        )
+        is_mean = len(values) and math.isclose(float(values.nanmean()), self.value, rel_tol=1e-6, abs_tol=1e-9)
         return values if is_mean else None
 
     def __str__(self) -> str:
@@ -278,9 +276,7 @@ class MetricResults:
 
     def _about_sample(self) -> str:
         text = about_sample(self.provenance["sample"])
-        errors = {
-            n: e.standard_error for n, e in self.sample_errors.items() if not math.isnan(e.standard_error)
-        }
+        errors = {n: e.standard_error for n, e in self.sample_errors.items() if not math.isnan(e.standard_error)}
         if not errors:
             return text
         worst = max(errors, key=lambda name: errors[name])
@@ -300,19 +296,7 @@ class MetricResults:
 
         errors = {name: error.standard_error for name, error in self.sample_errors.items()}
         none = 0.0 if self.provenance.get("sample") is None else math.nan
-        columns = (
-            "label",
-            "group",
-            "value",
-            "reason",
-            "n",
-            "n_missing",
-            "direction",
-            "low",
-            "high",
-            "zero",
-            "one",
-        )
+        columns = ("label", "group", "value", "reason", "n", "n_missing", "direction", "low", "high", "zero", "one")
         return pd.DataFrame(
             {"metric": metric.name}
             | {name: getattr(metric, name) for name in columns}
@@ -361,9 +345,7 @@ class MetricResults:
         """
         file = located(path)
         if not file.is_file():
-            raise ResultFormatError(
-                f"no saved metrics at {str(file)!r}: expected a JSON file written by save()."
-            )
+            raise ResultFormatError(f"no saved metrics at {str(file)!r}: expected a JSON file written by save().")
         where = repr(str(file))
         record = read_sealed(file, format=FORMAT, versions=(VERSION,))
         members = {name: value for name, value in record.items() if name not in ("format", "version")}
@@ -401,9 +383,7 @@ class MetricResults:
             for count in [str(m.n) if m.per_example else ""]
         )
         name = escape(self.models["model"].name)
-        return (
-            f'<div><b>{name}</b><table style="border-collapse:collapse"><tr>{head}</tr>{body}</table></div>'
-        )
+        return f'<div><b>{name}</b><table style="border-collapse:collapse"><tr>{head}</tr>{body}</table></div>'
 
 
 def _count(n: int, what: str) -> str:
@@ -446,9 +426,7 @@ def _saved(file: Path) -> MetricResults | None:
         return None
 
 
-def require_nothing_lost(
-    files: Mapping[Path, str], metrics: Iterable[str] | None, *, options: MetricOptions
-) -> None:
+def require_nothing_lost(files: Mapping[Path, str], metrics: Iterable[str] | None, *, options: MetricOptions) -> None:
     """Raise `ConfigError` where a file holds results of another model, or a metric that would not be measured again.
 
     Args:
@@ -502,9 +480,7 @@ def _is_metrics_table(place: Path) -> bool:
     if first != "model" or not names:
         return False
     custom = set(names) - set(METRICS)  # declared in a file that was imported then
-    return not custom or custom <= {
-        name for saved in results_in(place.parent).values() for name in saved.metrics
-    }
+    return not custom or custom <= {name for saved in results_in(place.parent).values() for name in saved.metrics}
 
 
 def write_metrics_table(results: Mapping[str, MetricResults], file: str | os.PathLike[str]) -> Path:

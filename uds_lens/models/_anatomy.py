@@ -113,9 +113,7 @@ def anatomy_of(causal_lm: nn.Module) -> Anatomy:
     config: Any = causal_lm.config
     depth = getattr(config.get_text_config(), "num_hidden_layers", None)
     for root in filter(None, (base, getattr(base, "decoder", None))):
-        layers = next(
-            (m for m in root.children() if isinstance(m, nn.ModuleList) and len(m) == depth and depth), None
-        )
+        layers = next((m for m in root.children() if isinstance(m, nn.ModuleList) and len(m) == depth and depth), None)
         norm = next((getattr(root, n) for n in _FINAL_NORM_NAMES if getattr(root, n, None) is not None), None)
         if layers is not None and norm is not None:
             return Anatomy(causal_lm=causal_lm, base=base, root=root, layers=layers, final_norm=norm)

@@ -90,9 +90,7 @@ def is_local(source: str | os.PathLike[str]) -> bool:
     if path.is_file():
         raise ModelError(f"{text!r} is a file: expected the directory of a checkpoint, or a Hub id.")
     if path.is_absolute() or text.startswith((".", "~")) or len(path.parts) > 2 or isinstance(source, Path):
-        raise ModelError(
-            f"no directory {text!r}: give the directory of a checkpoint, or a Hub id 'owner/name'."
-        )
+        raise ModelError(f"no directory {text!r}: give the directory of a checkpoint, or a Hub id 'owner/name'.")
     if len(path.parts) == 2 and path.parent.is_dir():
         raise ModelError(
             f"no directory {text!r}. There is a directory {str(path.parent)!r} here, so the Hub was not asked: check "
@@ -181,9 +179,7 @@ def load_config(
     if is_adapter(source):
         return _of_base(load_config, source, trust_remote_code=trust_remote_code)
     with _plain_errors(source, offline):
-        config = AutoConfig.from_pretrained(
-            _place(source), **_where(source, revision, offline, trust_remote_code)
-        )
+        config = AutoConfig.from_pretrained(_place(source), **_where(source, revision, offline, trust_remote_code))
     set_attention(config, "eager")  # a checkpoint must not choose it: it may name a kernel on the Hub
     return config
 
@@ -200,9 +196,7 @@ def load_tokenizer(
             return None
         return _of_base(load_tokenizer, source, trust_remote_code=trust_remote_code)
     with _plain_errors(source, offline):
-        return AutoTokenizer.from_pretrained(
-            _place(source), **_where(source, revision, offline, trust_remote_code)
-        )
+        return AutoTokenizer.from_pretrained(_place(source), **_where(source, revision, offline, trust_remote_code))
 
 
 def load_weights(
@@ -373,9 +367,7 @@ def keep_plain_format(model: Any, *, live: bool = False) -> None:
                 "this live 4-bit model has been run on the CPU, where bitsandbytes repacked its weights in place, and "
                 "they cannot be read back exactly: pass its directory, or load it anew and do not run it first."
             )
-        if may_repack(module) and (
-            live or module.out_features % 32 or module.in_features % block_size(module)
-        ):
+        if may_repack(module) and (live or module.out_features % 32 or module.in_features % block_size(module)):
             never_repack(module)
 
 

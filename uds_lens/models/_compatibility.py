@@ -67,11 +67,7 @@ class CheckpointInfo:
 
 
 def read_checkpoint_info(
-    source: ModelSource,
-    *,
-    revision: str | None = None,
-    offline: bool = False,
-    trust_remote_code: bool = False,
+    source: ModelSource, *, revision: str | None = None, offline: bool = False, trust_remote_code: bool = False
 ) -> CheckpointInfo:
     """Read a checkpoint's shape and tokenizer without its weights."""
     if isinstance(source, HookedModel):
@@ -86,11 +82,7 @@ def read_checkpoint_info(
             f"cannot open {type(source).__name__} as a model: expected a directory, a Hub id, a transformers "
             "model or a TransformerBridge."
         )
-    where: dict[str, Any] = {
-        "revision": revision,
-        "offline": offline,
-        "trust_remote_code": trust_remote_code,
-    }
+    where: dict[str, Any] = {"revision": revision, "offline": offline, "trust_remote_code": trust_remote_code}
     info = _info(os.fspath(source), load_config(source, **where), load_tokenizer(source, **where))
     return replace(info, protocol=_recorded_protocol(Path(source)))
 

@@ -71,9 +71,7 @@ def arithmetic(config: Any) -> dict[str, Any]:
     text = config.get_text_config()
     known = type(text)().to_dict()
     flat = dict(_flat({k: v for k, v in computing_entries(text.to_dict()).items() if k in known}))
-    plain_positions = (
-        "max_position_embeddings" not in flat or flat.get("rope_parameters.rope_type") == "default"
-    )
+    plain_positions = "max_position_embeddings" not in flat or flat.get("rope_parameters.rope_type") == "default"
     left_out = (*_ELSEWHERE, *(_FOR_LONG_TEXTS if plain_positions else ()))
     return {
         name: value

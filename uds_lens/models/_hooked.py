@@ -185,9 +185,7 @@ def module_changes(model: Any) -> list[LiveChange]:
     with torch.device("meta"):
         made = dict(type(model)(copy.deepcopy(model.config)).named_modules())
     return [
-        LiveChange(
-            "module", place, f"{type(module).__module__}.{type(module).__qualname__} {adapter_state(module)}"
-        )
+        LiveChange("module", place, f"{type(module).__module__}.{type(module).__qualname__} {adapter_state(module)}")
         for place, module in model.named_modules()
         if place not in made or type(module) is not type(made[place])
     ]
@@ -307,9 +305,7 @@ class HookedModel:
     def hf(self) -> PreTrainedModel:
         """The plain transformers model (the one inside a caller's Bridge)."""
         if self._hf is None:
-            raise ModelError(
-                f"{self.name!r} is closed: use the model inside its `with open_model(...)` block."
-            )
+            raise ModelError(f"{self.name!r} is closed: use the model inside its `with open_model(...)` block.")
         return self._hf
 
     @property

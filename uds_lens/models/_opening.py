@@ -18,12 +18,7 @@ from uds_lens._progress import tell
 from uds_lens._types import DType, check_choice
 from uds_lens.errors import ModelError, Setting, warn_once
 from uds_lens.models._anatomy import require_plain_outputs, set_plain_outputs
-from uds_lens.models._checkpoint import (
-    checkpoint_folders,
-    keep_plain_format,
-    load_tokenizer,
-    load_weights,
-)
+from uds_lens.models._checkpoint import checkpoint_folders, keep_plain_format, load_tokenizer, load_weights
 from uds_lens.models._fingerprint import checkpoint_files
 from uds_lens.models._hooked import HookedModel, clone_sharing_weights
 
@@ -94,16 +89,10 @@ def open_model(
             f"cannot open {type(source).__name__} as a model: expected a directory, a Hub id, a transformers "
             "model or a TransformerBridge."
         )
-    common: dict[str, Any] = {
-        "revision": revision,
-        "offline": offline,
-        "trust_remote_code": trust_remote_code,
-    }
+    common: dict[str, Any] = {"revision": revision, "offline": offline, "trust_remote_code": trust_remote_code}
     tell(f"opening {os.fspath(source)}")
     before = checkpoint_files(*checkpoint_folders(source))
-    hf = load_weights(
-        source, dtype=getattr(torch, dtype), device=pick_device(device), device_map=device_map, **common
-    )
+    hf = load_weights(source, dtype=getattr(torch, dtype), device=pick_device(device), device_map=device_map, **common)
     own = tokenizer if tokenizer is not None else load_tokenizer(source, **common)
     model = HookedModel(hf, own, name=os.fspath(source), owned=True)
     model.files = before if before == checkpoint_files(*checkpoint_folders(source)) else None
@@ -130,9 +119,7 @@ def pick_device(device: str) -> str:
     }.get(kind)
     if missing:
         raise ModelError(
-            f"device {device!r} was requested, but torch sees no {missing}: use ",
-            Setting("device", "cpu"),
-            ".",
+            f"device {device!r} was requested, but torch sees no {missing}: use ", Setting("device", "cpu"), "."
         )
     return device
 
@@ -203,9 +190,7 @@ def _require_one_dtype(model: Any, name: str) -> None:
         if type(module) is nn.Linear and isinstance(weight, torch.Tensor) and weight.is_floating_point():
             dtypes.setdefault(weight.dtype, place)
     if len(dtypes) > 1:
-        mixed = " and ".join(
-            f"{place} {str(dtype).removeprefix('torch.')}" for dtype, place in dtypes.items()
-        )
+        mixed = " and ".join(f"{place} {str(dtype).removeprefix('torch.')}" for dtype, place in dtypes.items())
         raise ModelError(
             f"the live model {name!r} mixes dtypes: {mixed}. States of one cannot pass through the other; convert all, "
             "with model.to(torch.float32) for example."

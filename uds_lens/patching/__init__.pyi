@@ -1,25 +1,30 @@
 from ._costs import ModelCosts as ModelCosts
-from ._engines import WavefrontTarget as WavefrontTarget
-from ._engines import choose_engine as choose_engine
-from ._engines import choose_reading as choose_reading
-from ._engines import fall_back as fall_back
-from ._engines import open_target as open_target
-from ._engines import patched_logprobs as patched_logprobs
-from ._engines import record as record
+from ._engines import (
+    WavefrontTarget as WavefrontTarget,
+    choose_engine as choose_engine,
+    choose_reading as choose_reading,
+    fall_back as fall_back,
+    open_target as open_target,
+    patched_logprobs as patched_logprobs,
+    record as record,
+)
 from ._grids import patch_grid as patch_grid
-from ._hooks import as_hooked as as_hooked
-from ._hooks import hook_name as hook_name
-from ._hooks import patch_hooks as patch_hooks
-from ._hooks import run_hooked as run_hooked
-from ._hooks import run_hooks as run_hooks
-from ._hooks import run_unhooked as run_unhooked
-from ._plain import NaiveTarget as NaiveTarget
-from ._plain import SpanPatch as SpanPatch
-from ._plain import capture as capture
-from ._plain import run_patched as run_patched
-from ._plain import scored_logprobs as scored_logprobs
+from ._hooks import (
+    as_hooked as as_hooked,
+    hook_name as hook_name,
+    patch_hooks as patch_hooks,
+    run_hooked as run_hooked,
+    run_hooks as run_hooks,
+    run_unhooked as run_unhooked,
+)
+from ._plain import (
+    NaiveTarget as NaiveTarget,
+    SpanPatch as SpanPatch,
+    capture as capture,
+    run_patched as run_patched,
+    scored_logprobs as scored_logprobs,
+)
 from ._readout import target_logprobs as target_logprobs
 from ._recording import Recording as Recording
-from ._side_by_side import RowLayout as RowLayout
-from ._side_by_side import row_layout as row_layout
+from ._side_by_side import RowLayout as RowLayout, row_layout as row_layout
 from ._states import SpanCache as SpanCache

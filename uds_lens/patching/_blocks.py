@@ -259,9 +259,7 @@ def _mask_of_all(own: Recording, mask: Tensor, n: int) -> Tensor:
     """Mask of n variants: each sees the prefix and itself as the model's own window did, and no other variant."""
     prefix, itself = _prefix_and_itself(own, mask)
     size, heads, width = itself.shape[:3]
-    apart = torch.full(
-        (size, heads, n, width, n, width), _blocked(mask), dtype=mask.dtype, device=mask.device
-    )
+    apart = torch.full((size, heads, n, width, n, width), _blocked(mask), dtype=mask.dtype, device=mask.device)
     apart.diagonal(dim1=2, dim2=4).copy_(itself[..., None].expand(-1, -1, -1, -1, n))
     return torch.cat([prefix.repeat(1, 1, n, 1), apart.reshape(size, heads, n * width, n * width)], dim=-1)
 
@@ -276,12 +274,8 @@ def _prefix_and_itself(own: Recording, mask: Tensor) -> tuple[Tensor, Tensor]:
     columns, heads = own.first_column, mask.shape[1]
     window, real = own.batch.window.to(mask.device), own.batch.window_mask.to(mask.device)
     size, width = window.shape
-    rows = mask.expand(size, -1, -1, -1).gather(
-        2, window[:, None, :, None].expand(-1, heads, -1, mask.shape[-1])
-    )
-    in_window = (
-        torch.arange(columns, device=window.device)[None, :] >= window[:, :1]
-    )  # variants bring their own
+    rows = mask.expand(size, -1, -1, -1).gather(2, window[:, None, :, None].expand(-1, heads, -1, mask.shape[-1]))
+    in_window = torch.arange(columns, device=window.device)[None, :] >= window[:, :1]  # variants bring their own
     prefix = rows[..., :columns].masked_fill(in_window[:, None, None, :], _blocked(mask))
     itself = rows.gather(3, window[:, None, None, :].expand(-1, heads, width, -1))
     return prefix, itself.masked_fill(~real[:, None, None, :], _blocked(mask))

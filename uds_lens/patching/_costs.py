@@ -112,9 +112,7 @@ class ModelCosts:
             return budget
         return min(budget, max(BATCH_TOKENS, BATCH_STATES // self.d_model))
 
-    def batches(
-        self, rows: Sequence[TokenSequence], *, token_budget: int, packed: bool = False
-    ) -> list[list[int]]:
+    def batches(self, rows: Sequence[TokenSequence], *, token_budget: int, packed: bool = False) -> list[list[int]]:
         """Group rows so that a pass over them, and every layer patched and resumed at the window, costs least.
 
         Args:
@@ -165,10 +163,7 @@ class ModelCosts:
         Windows see each other's widths only in attention, or in everything where rows stay padded.
         """
         blocks = self.n_layers - 1
-        once, squared = (
-            self.n_layers * self.variants_per_block,
-            self.n_layers * self.squared_variants_per_block,
-        )
+        once, squared = (self.n_layers * self.variants_per_block, self.n_layers * self.squared_variants_per_block)
 
         def cost(count: np.ndarray, prefix: np.ndarray, widest: np.ndarray) -> np.ndarray:
             pairs = count * widest * (once * prefix + squared * widest)

@@ -68,9 +68,7 @@ def record(
     if model.runs_hooks:
         why = "has user hooks or a patched forward, which need whole sequences, so that its blocks cannot run alone"
     elif model.anatomy.keeps_masks:
-        why = (
-            "has blocks that keep causal masks of their own, which resumed tokens would read at wrong places"
-        )
+        why = "has blocks that keep causal masks of their own, which resumed tokens would read at wrong places"
     if why is None:
         with model.running():
             own = own_pass(model, batch, keep_prefix=True, by_bridge=by_bridge, packed=packed)
@@ -109,9 +107,7 @@ class WavefrontTarget(PatchEngine):
         return self.recording.states
 
     @torch.no_grad()
-    def patched(
-        self, cache: SpanCache, *, layers: list[int] | None = None
-    ) -> Float[Tensor, "batch layer win"]:
+    def patched(self, cache: SpanCache, *, layers: list[int] | None = None) -> Float[Tensor, "batch layer win"]:
         """Log-probabilities with each of `layers` patched in turn (None: all); NaN for the others.
 
         Equal to one patched forward per layer, up to rounding (tested to 1e-5 in float32).
@@ -176,9 +172,7 @@ def open_target(
     if engine == "naive":
         return NaiveTarget(model, batch, packed, reading, score)
     by_bridge = site != "resid_post"
-    recording = record(
-        model, batch, by_bridge=by_bridge, packed=packed, scores_at_once=scores_at_once, score=score
-    )
+    recording = record(model, batch, by_bridge=by_bridge, packed=packed, scores_at_once=scores_at_once, score=score)
     return WavefrontTarget(model, recording, score)
 
 
@@ -252,9 +246,7 @@ def choose_engine(
     probe, patched, unpatched = measured
     naive = open_target(model, batch, site=site, engine="naive")
     some = sorted({round(i * (model.n_layers - 1) / (_CHECKED_LAYERS - 1)) for i in range(_CHECKED_LAYERS)})
-    gap = max(
-        _gap(patched[:, some], naive.patched(probe, layers=some)[:, some]), _gap(unpatched, naive.logprobs)
-    )
+    gap = max(_gap(patched[:, some], naive.patched(probe, layers=some)[:, some]), _gap(unpatched, naive.logprobs))
     tolerance = _TOLERANCE.get(model.dtype, 1e-3)
     if gap <= tolerance:
         return "wavefront"

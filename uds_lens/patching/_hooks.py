@@ -116,9 +116,7 @@ def run_unhooked(model: HookedModel, batch: TokenBatch) -> Float[Tensor, "batch 
         return _forward(model.bridge if model.has_bridge else model.anatomy.causal_lm, batch)
 
 
-def run_hooked(
-    model: HookedModel, batch: TokenBatch, name: str, hook: Hook
-) -> Float[Tensor, "batch pos d_vocab"]:
+def run_hooked(model: HookedModel, batch: TokenBatch, name: str, hook: Hook) -> Float[Tensor, "batch pos d_vocab"]:
     """Run one forward over the whole batch with one TransformerLens hook.
 
     A model that TransformerLens cannot wrap gets a plain forward hook on its block instead (`resid_post` only).
@@ -232,9 +230,7 @@ def _require_points(model: HookedModel, names: Sequence[str]) -> None:
     for name in names:
         block = re.match(r"blocks\.(\d+)\.", name)
         if block is not None and int(block[1]) >= model.n_layers:
-            raise PatchError(
-                f"no point {name!r}: the blocks of {model.name!r} are 0 to {model.n_layers - 1}."
-            )
+            raise PatchError(f"no point {name!r}: the blocks of {model.name!r} are 0 to {model.n_layers - 1}.")
         if model.has_bridge and model.bridge.get_hook_point(name) is None:
             near = get_close_matches(name, list(model.bridge.hook_dict), n=3)
             meant = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
@@ -267,10 +263,7 @@ def _forward(run: nn.Module, batch: TokenBatch) -> Float[Tensor, "batch pos d_vo
 def run_decoder(anatomy: Anatomy, batch: TokenBatch, **options: Any) -> Any:
     """Run one forward of the decoder without the head."""
     return anatomy.base(
-        input_ids=batch.input_ids,
-        attention_mask=batch.attention_mask,
-        position_ids=batch.position_ids,
-        **options,
+        input_ids=batch.input_ids, attention_mask=batch.attention_mask, position_ids=batch.position_ids, **options
     )
 
 
@@ -279,9 +272,7 @@ def first_tensor(output: Any) -> Tensor:
     return output if isinstance(output, Tensor) else output[0]
 
 
-def split_call(
-    args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Tensor, tuple[Any, ...], dict[str, Any]]:
+def split_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, tuple[Any, ...], dict[str, Any]]:
     """Split what a block is called with into the hidden states and its other arguments."""
     if args:
         return args[0], args[1:], kwargs

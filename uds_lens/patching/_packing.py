@@ -340,9 +340,7 @@ def _attend(
     eager = eager_attention(module)
     if now is None or eager is None:
         raise PatchError(
-            f"{type(module).__name__} has no eager attention for packed rows. Use ",
-            Setting("engine", "naive"),
-            ".",
+            f"{type(module).__name__} has no eager attention for packed rows. Use ", Setting("engine", "naive"), "."
         )
     now.runs += 1
     if now.plain is None:

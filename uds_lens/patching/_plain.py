@@ -117,8 +117,7 @@ def _read_by_hooks(model: HookedModel, batch: TokenBatch, site: HookSite, last_l
         model.bridge.run_with_hooks(
             batch.input_ids,
             fwd_hooks=[
-                (hook_name(site, layer), lambda activation, hook: keep(activation))
-                for layer in range(model.n_layers)
+                (hook_name(site, layer), lambda activation, hook: keep(activation)) for layer in range(model.n_layers)
             ],
             attention_mask=batch.attention_mask,
             position_ids=batch.position_ids,
@@ -132,9 +131,7 @@ def _read_by_hooks(model: HookedModel, batch: TokenBatch, site: HookSite, last_l
     return _cache_of(model, torch.stack(states, dim=1), site, last_layer, heads)
 
 
-def _cache_of(
-    model: HookedModel, states: Tensor, site: HookSite, last_layer: LastLayer, heads: int = 0
-) -> SpanCache:
+def _cache_of(model: HookedModel, states: Tensor, site: HookSite, last_layer: LastLayer, heads: int = 0) -> SpanCache:
     if last_layer == "post_norm" and site == "resid_post":
         states[:, -1] = model.anatomy.final_norm(states[:, -1])
     return SpanCache(states, site, last_layer, model.name, heads)
@@ -205,9 +202,7 @@ def _patched(
     logits = run_with(model, batch, hooks)
     for layer, patch in patches.items():
         if patch.fired != 1:
-            raise PatchError(
-                f"the hook at {hook_name(cache.site, layer)} ran {patch.fired} times, expected once."
-            )
+            raise PatchError(f"the hook at {hook_name(cache.site, layer)} ran {patch.fired} times, expected once.")
     return logits, sum(patch.changed for patch in patches.values())
 
 
@@ -242,9 +237,7 @@ class NaiveTarget(PatchEngine):
         return capture(self.model, self.batch, packed=self.packed, engine=self.reading).states
 
     @torch.no_grad()
-    def patched(
-        self, cache: SpanCache, *, layers: list[int] | None = None
-    ) -> Float[Tensor, "batch layer win"]:
+    def patched(self, cache: SpanCache, *, layers: list[int] | None = None) -> Float[Tensor, "batch layer win"]:
         """Log-probabilities with each of `layers` patched in turn (None: all); NaN for the others.
 
         Raises:
@@ -267,10 +260,7 @@ class NaiveTarget(PatchEngine):
 
 
 def scored_logprobs(
-    logits: Float[Tensor, "batch pos d_vocab"],
-    batch: TokenBatch,
-    *,
-    score: Score | None = None,
+    logits: Float[Tensor, "batch pos d_vocab"], batch: TokenBatch, *, score: Score | None = None
 ) -> Float[Tensor, "batch win"]:
     """Return the log-probabilities of the scored targets, float32 nats, or what `score` gives; NaN where not scored."""
     rows = torch.arange(batch.window.shape[0], device=logits.device)[:, None]

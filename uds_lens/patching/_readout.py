@@ -59,9 +59,7 @@ def target_logprobs(
         else:
             logits = (anatomy.unembed(normed) if head is None else head(normed)).float()
             ids = wanted[part].to(logits.device)
-            scores = (
-                score(logits, ids) if score else -nn.functional.cross_entropy(logits, ids, reduction="none")
-            )
+            scores = score(logits, ids) if score else -nn.functional.cross_entropy(logits, ids, reduction="none")
         values[part] = scores.to(values.device)
     result = torch.full(scored.shape, torch.nan, dtype=torch.float32, device=states.device)
     result[scored] = values

@@ -127,9 +127,7 @@ class Recording:
     @cached_property
     def past(self) -> object:
         """A key-value cache that prepends those before the window to those of resumed tokens, and stores nothing."""
-        return self.kept.prefix_cache(
-            self.first_column
-        )  # no method of `self`: a recording must not hold itself
+        return self.kept.prefix_cache(self.first_column)  # no method of `self`: a recording must not hold itself
 
     def before(self, layer: int) -> tuple[Tensor, Tensor]:
         """Return the keys and values before the window, of a layer that was kept."""
@@ -144,9 +142,7 @@ class Recording:
         """Lay out window states as one variant that blocks are resumed on."""
         return states if self.windows is None else self.windows.pack(states)
 
-    def leave(
-        self, variants: Float[Tensor, "rows tokens d_model"]
-    ) -> Float[Tensor, "batch variant win d_model"]:
+    def leave(self, variants: Float[Tensor, "rows tokens d_model"]) -> Float[Tensor, "batch variant win d_model"]:
         """Return the window states of each variant; entries past a row's window mean nothing."""
         n = variants.shape[1] // self.width
         padded = variants if self.windows is None else self.windows.repeated(n).pad(variants)

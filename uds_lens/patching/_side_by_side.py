@@ -26,17 +26,7 @@ from uds_lens.models._hooked import behaviour_changes
 from uds_lens.patching._hooks import run_decoder
 from uds_lens.patching._packing import configs_of
 
-PACKED_FAMILIES = {
-    "gemma2",
-    "gemma3_text",
-    "gpt2",
-    "gpt_neox",
-    "llama",
-    "mistral",
-    "mixtral",
-    "olmo2",
-    "phi3",
-}
+PACKED_FAMILIES = {"gemma2", "gemma3_text", "gpt2", "gpt_neox", "llama", "mistral", "mixtral", "olmo2", "phi3"}
 PACKED_FAMILIES |= {"qwen2", "qwen3", "qwen3_moe"}
 """Values of `model_type` whose blocks run on packed rows. With its tiny model in `tests/tiny_models.py`, a family is
 added to the tests that compare packed rows with padded ones, and both with rows alone."""
@@ -128,9 +118,7 @@ class RowLayout:
             return 0
         return 1 if self.long_rows == "together" else length
 
-    def split(
-        self, batches: Sequence[Sequence[int]], lengths: Sequence[int] | Mapping[int, int]
-    ) -> list[list[int]]:
+    def split(self, batches: Sequence[Sequence[int]], lengths: Sequence[int] | Mapping[int, int]) -> list[list[int]]:
         """Cut batches into those that may run.
 
         Args:

@@ -65,11 +65,7 @@ class SpanCache:
         return ~differs.any(-1)
 
     def only(
-        self,
-        own: SpanCache,
-        *,
-        positions: Bool[Tensor, "batch win"] | None = None,
-        heads: Sequence[int] | None = None,
+        self, own: SpanCache, *, positions: Bool[Tensor, "batch win"] | None = None, heads: Sequence[int] | None = None
     ) -> SpanCache:
         """Keep these states at some window positions or heads, and the target's own everywhere else.
 
@@ -129,9 +125,7 @@ class PatchEngine(ABC):
         """The target's own `resid_post` at the window."""
 
     @abstractmethod
-    def patched(
-        self, cache: SpanCache, *, layers: list[int] | None = None
-    ) -> Float[Tensor, "batch layer win"]:
+    def patched(self, cache: SpanCache, *, layers: list[int] | None = None) -> Float[Tensor, "batch layer win"]:
         """Log-probabilities with each of `layers` patched in turn (None: all); NaN for the others."""
 
     def __repr__(self) -> str:
@@ -146,9 +140,7 @@ def chosen_layers(layers: Sequence[int] | None, n_layers: int) -> list[int]:
     """
     chosen = list(range(n_layers)) if layers is None else sorted(layers)
     if len(set(chosen)) < len(chosen) or not set(chosen) <= set(range(n_layers)):
-        raise PatchError(
-            f"layers must be distinct numbers from 0 to {n_layers - 1}; got {list(layers or ())}."
-        )
+        raise PatchError(f"layers must be distinct numbers from 0 to {n_layers - 1}; got {list(layers or ())}.")
     return chosen
 
 

@@ -101,12 +101,7 @@ def _patched_inside(model: HookedModel, own: Recording, cache: SpanCache, layer:
 
 @torch.no_grad()
 def own_pass(
-    model: HookedModel,
-    batch: TokenBatch,
-    *,
-    keep_prefix: bool,
-    by_bridge: bool = False,
-    packed: bool = False,
+    model: HookedModel, batch: TokenBatch, *, keep_prefix: bool, by_bridge: bool = False, packed: bool = False
 ) -> Recording:
     """Run a model once over the batch, without logits, and keep its window states.
 

@@ -92,12 +92,7 @@ def elicited_scores(
 
 
 def depth_elicited(
-    depth: pd.DataFrame,
-    *,
-    probe: str,
-    decoding: str = "greedy",
-    theme: Theme = "light",
-    title: str | None = "",
+    depth: pd.DataFrame, *, probe: str, decoding: str = "greedy", theme: Theme = "light", title: str | None = ""
 ) -> go.Figure:
     """Plot the UDS of each example against what one probe extracted beyond retain.
 
@@ -199,9 +194,7 @@ def query_budget(
         )
         if role == "unlearned":
             first, last = curve.iloc[0], curve.iloc[-1]
-            finding = (
-                f"From {first['k']} to {last['k']} samples: {what} {first[value]:.2f} to {last[value]:.2f}"
-            )
+            finding = f"From {first['k']} to {last['k']} samples: {what} {first[value]:.2f} to {last[value]:.2f}"
     if not len(rows):
         note(figure, f"{shown(probe)} was not sampled.")
     ticks = sorted(set(rows["k"].tolist()))

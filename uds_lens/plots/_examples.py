@@ -37,11 +37,7 @@ if TYPE_CHECKING:
 Order: TypeAlias = Literal["input", "uds", "cluster"]
 """Rows as in the data, by score (not measurable ones last), or similar ones together."""
 
-_ORDER_WORDS = {
-    "input": "in input order",
-    "uds": "by UDS, lowest on top",
-    "cluster": "similar ones together",
-}
+_ORDER_WORDS = {"input": "in input order", "uds": "by UDS, lowest on top", "cluster": "similar ones together"}
 _NAMED_ROWS = 50
 _GROUPS = 1000
 """Rows that are clustered one by one; more join the most similar of half as many: all pairs of 20,000 take 3 GB."""
@@ -51,12 +47,7 @@ MOST_POINTS = 2000
 
 
 def ler_heatmap(
-    long: pd.DataFrame,
-    examples: pd.DataFrame,
-    *,
-    order: Order = "uds",
-    theme: Theme = "light",
-    title: str | None = "",
+    long: pd.DataFrame, examples: pd.DataFrame, *, order: Order = "uds", theme: Theme = "light", title: str | None = ""
 ) -> go.Figure:
     """Plot LER of each example (row) at each layer (column).
 
@@ -84,12 +75,8 @@ def ler_heatmap(
         return style(figure, theme=theme, title=title, finding="Erasure by example and layer", legend=False)
     layers = sorted(long["layer"].unique())
     if len(long) != n * len(layers):
-        raise DataError(
-            f"{len(long)} rows do not make {n} examples x {len(layers)} layers: pass frames of one audit."
-        )
-    matrix = {
-        name: long[name].to_numpy(dtype=float).reshape(n, -1) for name in ("ler", "s1_delta", "s2_delta")
-    }
+        raise DataError(f"{len(long)} rows do not make {n} examples x {len(layers)} layers: pass frames of one audit.")
+    matrix = {name: long[name].to_numpy(dtype=float).reshape(n, -1) for name in ("ler", "s1_delta", "s2_delta")}
     scores = examples["uds"].to_numpy(dtype=float)
     rows = row_order(matrix["ler"], scores, order)
     ler, shown_examples = matrix["ler"][rows], examples.iloc[rows]
@@ -257,9 +244,7 @@ def uds_distribution(examples: pd.DataFrame, *, theme: Theme = "light", title: s
     figure.update_xaxes(**axis | {"title_text": "UDS of an example (0 intact, 1 erased)"})
     figure.update_yaxes(title_text="examples", rangemode="tozero", tickformat="d")
     subtitle = f"{len(measured)} measured, {len(scores) - len(measured)} not measurable."
-    return style(
-        figure, theme=theme, title=title, finding=finding, subtitle=subtitle, height=340, legend=False
-    )
+    return style(figure, theme=theme, title=title, finding=finding, subtitle=subtitle, height=340, legend=False)
 
 
 def type_bars(types: pd.DataFrame, *, theme: Theme = "light", title: str | None = "") -> go.Figure:
@@ -281,9 +266,7 @@ def type_bars(types: pd.DataFrame, *, theme: Theme = "light", title: str | None 
     hover = []
     for place, row in enumerate(types.itertuples()):
         counts = f"{row.n_measured}" if row.n_measured == row.n else f"{row.n_measured} of {row.n}"
-        figure.add_annotation(
-            text=counts, x=1.03, xref="paper", xanchor="left", y=place, font={"color": colours.text}
-        )
+        figure.add_annotation(text=counts, x=1.03, xref="paper", xanchor="left", y=place, font={"color": colours.text})
         lines = [f"<b>{shown(row.type)}</b>", f"{row.n_measured} of {row.n} measurable"]
         if math.isnan(row.uds):
             figure.add_annotation(text="not measurable", x=0.01, xanchor="left", y=place)
@@ -309,9 +292,7 @@ def type_bars(types: pd.DataFrame, *, theme: Theme = "light", title: str | None 
         hovertemplate="%{customdata}<extra></extra>",
     )
     if len(types):
-        figure.add_annotation(
-            text="N", x=1.03, xref="paper", xanchor="left", y=1, yref="paper", yanchor="bottom"
-        )
+        figure.add_annotation(text="N", x=1.03, xref="paper", xanchor="left", y=1, yref="paper", yanchor="bottom")
     else:
         note(figure, "No example could be scored.")
     figure.update_xaxes(**{**UDS_AXIS, "range": [0, 1.03]})
@@ -474,11 +455,7 @@ def clip_bars(layers: pd.DataFrame, *, theme: Theme = "light", title: str | None
 
 
 def tau_curve(
-    sweep: pd.DataFrame,
-    *,
-    tau: float | int | None = None,
-    theme: Theme = "light",
-    title: str | None = "",
+    sweep: pd.DataFrame, *, tau: float | int | None = None, theme: Theme = "light", title: str | None = ""
 ) -> go.Figure:
     """Plot UDS, KE layers per example (mean, smallest to largest) and measurable examples over the threshold.
 
@@ -499,11 +476,7 @@ def tau_curve(
     colours, places, values = palette(theme), list(range(len(sweep))), sweep["tau"].tolist()
     figure = panels([0.4, 0.35, 0.25], gap=0.07)
     hover = "tau %{customdata:g}: UDS %{y:.3f}"
-    put(
-        figure,
-        curve(places, sweep["uds"], name="UDS", colour=colours.erased, hover=hover, customdata=values),
-        row=1,
-    )
+    put(figure, curve(places, sweep["uds"], name="UDS", colour=colours.erased, hover=hover, customdata=values), row=1)
     shade = colours.retain_band
     put(figure, band(places, sweep["ke_min"], sweep["ke_max"], colour=shade, group="KE layers"), row=2)
     sizes = curve(

@@ -56,9 +56,7 @@ def save_figure(
             f"figures are saved as .html, {', '.join('.' + name for name in _PICTURES)}; got {path.name!r}."
         )
     if path.exists() and not overwrite:
-        raise ResultFormatError(
-            f"{str(path)[-200:]!r} exists: choose another name, or save with overwrite=True."
-        )
+        raise ResultFormatError(f"{str(path)[-200:]!r} exists: choose another name, or save with overwrite=True.")
     require_fresh(path, directory=False, begins=b"")
     require_package("kaleido", needed_by=f"saving a figure as .{kind} needs", instead="Or save it as .html.")
     try:

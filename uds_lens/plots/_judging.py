@@ -50,9 +50,7 @@ _HOVER = ("", "cluster_", "variants_", "new_variants_")
 _HOVER_WORDS = ("", "runs as clusters: ", "one variant left out: ", "new variants: ")
 
 
-def faithfulness_forest(
-    faithful: pd.DataFrame, *, theme: Theme = "light", title: str | None = ""
-) -> go.Figure:
+def faithfulness_forest(faithful: pd.DataFrame, *, theme: Theme = "light", title: str | None = "") -> go.Figure:
     """Plot faithfulness F with its intervals per metric, highest on top; metrics without F come last.
 
     Args:
@@ -79,9 +77,7 @@ def faithfulness_forest(
     ordered = faithful.sort_values("auc", ascending=False, kind="stable", na_position="last")
     ordered = ordered.reset_index(drop=True)
     names = row_labels(ordered)
-    there = {
-        before for before in _HOVER if f"{before}low" in ordered and ordered[f"{before}low"].notna().any()
-    }
+    there = {before for before in _HOVER if f"{before}low" in ordered and ordered[f"{before}low"].notna().any()}
     for before, name, colour, width, lift, opacity in _INTERVALS:
         if before and before not in there:
             continue
@@ -299,10 +295,7 @@ def method_dumbbell(ranking: pd.DataFrame, *, theme: Theme = "light", title: str
         if math.isnan(row["score_without"]):
             figure.add_annotation(text="no score", x=0, xanchor="left", y=place)
             continue
-        ends, line = (
-            {"x0": row["score_without"], "x1": row["score_with"]},
-            {"color": colours.grid, "width": 4},
-        )
+        ends, line = ({"x0": row["score_without"], "x1": row["score_with"]}, {"color": colours.grid, "width": 4})
         figure.add_shape(type="line", **ends, y0=place, y1=place, line=line, layer="below")
         before, after = f"{row['rank_without']:.0f}", f"{row['rank_with']:.0f}"
         moved += before != after
@@ -325,9 +318,7 @@ def method_dumbbell(ranking: pd.DataFrame, *, theme: Theme = "light", title: str
             name=f"{view} depth",
             showlegend=True,
             marker={"size": 12, "symbol": "circle-open" if ring else "circle", "color": colour, "line": edge},
-            customdata=[
-                [names[place], models[place], words] for place, words in zip(known.index, tied, strict=True)
-            ],
+            customdata=[[names[place], models[place], words] for place, words in zip(known.index, tied, strict=True)],
             hovertemplate=f"<b>%{{customdata[0]}}</b>, {view} depth<br>%{{x:.3f}}<br>%{{customdata[1]}}"
             "%{customdata[2]}<extra></extra>",
         )
@@ -414,12 +405,7 @@ def metric_heatmap(summary: pd.DataFrame, *, theme: Theme = "light", title: str 
 
 
 def pair_matrix(
-    pairs: pd.DataFrame,
-    *,
-    p: str = "p_holm",
-    level: float = 0.05,
-    theme: Theme = "light",
-    title: str | None = "",
+    pairs: pd.DataFrame, *, p: str = "p_holm", level: float = 0.05, theme: Theme = "light", title: str | None = ""
 ) -> go.Figure:
     """Plot F of the row minus F of the column; a star where the adjusted p-value is below the level.
 
@@ -507,9 +493,7 @@ def perturbation_scatter(
             region = band(ends, low, high, colour=colours.retain_band, group="interval")
             figure.add_trace(region.update(name="its interval", showlegend=True))
         line, name = {"color": colours.retain, "width": 1.5}, f"retain's shift {number(dr, 3)}"
-        figure.add_scatter(
-            x=ends, y=[end + dr for end in ends], mode="lines", line=line, hoverinfo="skip", name=name
-        )
+        figure.add_scatter(x=ends, y=[end + dr for end in ends], mode="lines", line=line, hoverinfo="skip", name=name)
     looks = (
         (~kept, "left out", {"size": 6, "color": colours.faint, "symbol": "circle-open", "opacity": 0.5}),
         (kept, "kept", {"size": 8, "color": colours.erased, "symbol": "circle", "opacity": 0.8}),
@@ -590,10 +574,7 @@ def pool_histogram(
     values = known[metric].to_numpy(dtype=float)
     edges = _bin_edges(values)
     knows = known[label].astype(bool)
-    pools = (
-        ("know (P)", known[knows], colours.unlearned),
-        ("never saw it (N)", known[~knows], colours.retain),
-    )
+    pools = (("know (P)", known[knows], colours.unlearned), ("never saw it (N)", known[~knows], colours.retain))
     counts = [np.histogram(rows[metric].to_numpy(dtype=float), edges)[0] for _, rows, _ in pools]
     tallest = max(1, *(int(c.max(initial=0)) for c in counts))
     for (name, _, colour), heights in zip(pools, counts, strict=True):
@@ -628,14 +609,7 @@ def pool_histogram(
             line = {"color": colours.faint, "width": 1, "dash": "dot"}
             if cut.chosen:
                 line = {"color": colours.ink, "width": 1.3, "dash": "dash"}
-                at = {
-                    "x": cut.value,
-                    "y": 1,
-                    "yref": "paper",
-                    "yanchor": "top",
-                    "xanchor": "left",
-                    "xshift": 4,
-                }
+                at = {"x": cut.value, "y": 1, "yref": "paper", "yanchor": "top", "xanchor": "left", "xshift": 4}
                 figure.add_annotation(text=f"cut {cut.value:.3g}", **at)
             figure.add_shape(type="line", x0=cut.value, x1=cut.value, yref="paper", y0=0, y1=1, line=line)
     figure.update_xaxes(title_text=shown(metric, limit=40), range=[edges[0], edges[-1]])

@@ -77,11 +77,7 @@ def layer_profile(layers: pd.DataFrame, *, theme: Theme = "light", title: str | 
         interval, ends = hover_interval(layers, key)
         hover = f"{key.upper()} %{{y:.3f}}{' nats/token' if row == 1 else ''}{interval}"
         mean = layers[f"{key}_mean"]
-        put(
-            figure,
-            curve(layers["layer"], mean, name=name, colour=colour, hover=hover, customdata=ends),
-            row=row,
-        )
+        put(figure, curve(layers["layer"], mean, name=name, colour=colour, hover=hover, customdata=ends), row=row)
     shares = go.Bar(
         x=layers["layer"],
         y=layers["ke_share"],
@@ -286,9 +282,7 @@ def forget_and_kept(layers: pd.DataFrame, *, theme: Theme = "light", title: str 
             figure.add_trace(band(layer, *ends, colour=shade, group=name))
     for key, name, colour, _, dash in parts:
         hover = f"{name} %{{y:.3f}} nats/token"
-        figure.add_trace(
-            curve(layer, layers[f"{key}_mean"], name=name, colour=colour, hover=hover, dash=dash)
-        )
+        figure.add_trace(curve(layer, layers[f"{key}_mean"], name=name, colour=colour, hover=hover, dash=dash))
     layer_axis(figure, len(layers))
     figure.update_layout(yaxis=_DELTA_AXIS, **_UNIFIED)
     forget, kept = layers["forget_mean"].mean(), layers["control_mean"].mean()
@@ -453,9 +447,7 @@ def compare_layers(
         interval, ends = hover_interval(models[name], value)
         label = shown(name, limit=40)
         hover = f"{label}<br>layer %{{x}}: %{{y:.3f}}{interval}"
-        line = curve(
-            layers[name], values[name], name=label, colour=colour, dash=dash, hover=hover, customdata=ends
-        )
+        line = curve(layers[name], values[name], name=label, colour=colour, dash=dash, hover=hover, customdata=ends)
         line.line.width, line.marker.size = width, 6 if chosen is None else size
         line.zorder = int(name == chosen)
         # says which model a curve is, for pages that choose another
@@ -510,12 +502,7 @@ def _fill_panels(
             traces.append(go.Scatter(x=xs, y=ys, mode="lines", line=line, hoverinfo="skip", **first, **at))
 
     reach = {
-        layer: [
-            y
-            for name in ranked
-            for x, y in zip(layers[name], values[name], strict=True)
-            if x == layer and y == y
-        ]
+        layer: [y for name in ranked for x, y in zip(layers[name], values[name], strict=True) if x == layer and y == y]
         for layer in range(max((max(layers[name], default=0) for name in ranked), default=0) + 1)
     }
     spanned = [layer for layer, ys in reach.items() if ys]

@@ -30,11 +30,7 @@ if TYPE_CHECKING:
 
 
 def ranking(
-    models: pd.DataFrame,
-    *,
-    references: Collection[str] = (),
-    theme: Theme = "light",
-    title: str | None = "",
+    models: pd.DataFrame, *, references: Collection[str] = (), theme: Theme = "light", title: str | None = ""
 ) -> go.Figure:
     """Plot UDS with its interval per model, highest on top.
 
@@ -104,19 +100,13 @@ def _order_words(ordered: pd.DataFrame, references: Collection[str]) -> str:
     if len(known) == 1:
         return f"{short(first['model'])}: UDS {first['uds']:.2f}"
     high, low = (
-        f"{short(row['model'])} {words} ({row['uds']:.2f})"
-        for row, words in ((first, "highest"), (last, "lowest"))
+        f"{short(row['model'])} {words} ({row['uds']:.2f})" for row, words in ((first, "highest"), (last, "lowest"))
     )
     return f"UDS: {high}, {low}"
 
 
 def audit_differences(
-    differences: pd.DataFrame,
-    *,
-    p: str = "p_holm",
-    level: float = 0.05,
-    theme: Theme = "light",
-    title: str | None = "",
+    differences: pd.DataFrame, *, p: str = "p_holm", level: float = 0.05, theme: Theme = "light", title: str | None = ""
 ) -> go.Figure:
     """Plot UDS of the row minus UDS of the column; a star where the p-value is below the level.
 
@@ -305,13 +295,9 @@ def utility_frontier(
     if not len(known):
         note(figure, "No model has both values.")
     highest = max([1.0, *known[utility].astype(float)])
-    figure.update_xaxes(
-        title_text="utility (1 = full)", range=[-0.03, highest + 0.05], tickformat=".1f", showgrid=True
-    )
+    figure.update_xaxes(title_text="utility (1 = full)", range=[-0.03, highest + 0.05], tickformat=".1f", showgrid=True)
     label = "UDS" if depth in ("uds", "depth") else shown(depth, limit=24)
-    figure.update_yaxes(
-        title_text=f"{label} (0 intact, 1 erased)", range=[-0.04, 1.05], dtick=0.2, tickformat=".1f"
-    )
+    figure.update_yaxes(title_text=f"{label} (0 intact, 1 erased)", range=[-0.04, 1.05], dtick=0.2, tickformat=".1f")
     rows = legend_rows([trace.name for trace in figure.data])
     style(
         figure,
@@ -409,11 +395,7 @@ def depth_utility(
             text=[shown(row.model, limit=20)],
             textposition=side,
             textfont={"size": 12, "color": colours.ink if strong else colours.text},
-            marker={
-                "color": colour,
-                "size": 13 if strong else 9,
-                "symbol": "star" if reference else "circle",
-            },
+            marker={"color": colour, "size": 13 if strong else 9, "symbol": "star" if reference else "circle"},
             error_y={
                 "type": "data",
                 "symmetric": False,
@@ -431,13 +413,7 @@ def depth_utility(
     if not len(known):
         note(figure, "No model has both values.")
     figure.add_annotation(
-        text="forgotten, utility kept",
-        x=1,
-        y=1,
-        xref="paper",
-        yref="paper",
-        xanchor="right",
-        yanchor="bottom",
+        text="forgotten, utility kept", x=1, y=1, xref="paper", yref="paper", xanchor="right", yanchor="bottom"
     )
     figure.update_xaxes(title_text=label, range=[low, high], showgrid=True, tickformat=".2~f")
     figure.update_yaxes(**{**UDS_AXIS, "range": [-0.05, 1.05]})

@@ -14,11 +14,7 @@ if TYPE_CHECKING:
 
 
 def patch_heatmap(
-    grid: pd.DataFrame,
-    *,
-    tokens: Sequence[str] | None = None,
-    theme: Theme = "light",
-    title: str | None = None,
+    grid: pd.DataFrame, *, tokens: Sequence[str] | None = None, theme: Theme = "light", title: str | None = None
 ) -> go.Figure:
     """Draw a grid of patches, mean over its rows: layers across; positions or heads down.
 

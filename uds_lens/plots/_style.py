@@ -237,9 +237,7 @@ def layer_axis(figure: go.Figure, n_layers: int) -> None:
     """Set every x axis to layers: integer ticks, and "layer 3" above a hover label of all curves."""
     n = max(n_layers, 1)
     step = max(1, -(-n // 16))
-    figure.update_xaxes(
-        range=[-0.5, n - 0.5], dtick=step, tick0=0, tickformat="d", hoverformat="d", title_text="layer"
-    )
+    figure.update_xaxes(range=[-0.5, n - 0.5], dtick=step, tick0=0, tickformat="d", hoverformat="d", title_text="layer")
     hover_head(figure, "layer %{x}")
 
 
@@ -366,14 +364,7 @@ def band(x: Any, low: Any, high: Any, *, colour: str, group: str) -> go.Scatter:
 
 
 def curve(
-    x: Any,
-    y: Any,
-    *,
-    name: str,
-    colour: str,
-    hover: str,
-    dash: str = "solid",
-    customdata: Any = None,
+    x: Any, y: Any, *, name: str, colour: str, hover: str, dash: str = "solid", customdata: Any = None
 ) -> go.Scatter:
     """Draw a line with markers; gaps stay gaps."""
     return go.Scatter(
@@ -407,9 +398,7 @@ def hover_interval(frame: Any, name: str) -> tuple[str, list[str] | None]:
 # x axis of its own, and hover labels then stop at its border.
 
 
-def panels(
-    heights: Sequence[float], *, columns: int = 1, gap: float = 0.08, space: float = 0.06
-) -> go.Figure:
+def panels(heights: Sequence[float], *, columns: int = 1, gap: float = 0.08, space: float = 0.06) -> go.Figure:
     """Return an empty figure of panels; a column shares its x axis, a row the range of its y axes.
 
     Args:
@@ -466,9 +455,7 @@ def level(figure: go.Figure, value: float | int, *, row: int, column: int = 1, c
 def panel_heading(figure: go.Figure, text: str, *, column: int, row: int = 1) -> None:
     """Write above a panel, by default the top one of a column."""
     x, y = _panel(figure, row, column)
-    figure.add_annotation(
-        text=text, x=0, xref=f"{x} domain", xanchor="left", y=1, yref=f"{y} domain", yanchor="bottom"
-    )
+    figure.add_annotation(text=text, x=0, xref=f"{x} domain", xanchor="left", y=1, yref=f"{y} domain", yanchor="bottom")
 
 
 # Names at the ends of lines, moved apart where lines end close to each other.
@@ -483,11 +470,7 @@ def label_room(names: Iterable[str]) -> int:
 
 
 def end_labels(
-    figure: go.Figure,
-    limits: Sequence[float],
-    *,
-    plot_height: float,
-    colours: Mapping[str, str] | None = None,
+    figure: go.Figure, limits: Sequence[float], *, plot_height: float, colours: Mapping[str, str] | None = None
 ) -> None:
     """Write each trace's name where its line ends, joined to it by a thin line where the name had to move.
 

@@ -163,9 +163,7 @@ def _damage(audit: DepthAudit) -> dict[str, Any] | None:
 # The first page: a verdict in a sentence, and what to do next.
 
 
-def verdict(
-    models: Sequence[Mapping[str, Any]], pairs: pd.DataFrame | None, *, judged_damage: bool
-) -> list[str]:
+def verdict(models: Sequence[Mapping[str, Any]], pairs: pd.DataFrame | None, *, judged_damage: bool) -> list[str]:
     """Say which models are mostly erased, with what signs of damage, and what order can be told.
 
     Args:
@@ -200,9 +198,7 @@ def verdict(
     tested = None if pairs is None else _tested(pairs)
     if tested is not None and len(tested):
         real = int((tested["p_holm"] < LEVEL).sum())
-        order = (
-            f"the order of {real} of {count(len(tested), 'pair')} is significant" if real else "no order is"
-        )
+        order = f"the order of {real} of {count(len(tested), 'pair')} is significant" if real else "no order is"
         from_all = f"From {count(int(tested['n_subjects'].max()), 'subject')} "
         sentences.append(f"{from_all}{order}{'' if real else ' significant'} (Holm-adjusted p < {LEVEL:g}).")
     return sentences
@@ -283,9 +279,7 @@ def next_steps(
     if needed is not None:
         steps.append(Step(f"To order the models: {needed[:1].lower()}{needed[1:]}", ""))
     elif subjects < FEW_SUBJECTS:
-        steps.append(
-            Step(f"Add subjects: {subjects} are few, {FEW_SUBJECTS} or more give reliable intervals.", "")
-        )
+        steps.append(Step(f"Add subjects: {subjects} are few, {FEW_SUBJECTS} or more give reliable intervals.", ""))
     return steps
 
 
@@ -298,8 +292,7 @@ def site_captions(audits: Mapping[str, DepthAudit]) -> list[str]:
     names, groups = {id(audit): name for name, audit in audits.items()}, site_groups(audits.values())
     return [
         "S1, the log-probability lost with retain's state patched in at other points of the block. It depends on full "
-        "and retain only."
-        + (f" Audits: {'; '.join(names[id(a)] for a in sites.values())}." if len(groups) > 1 else "")
+        "and retain only." + (f" Audits: {'; '.join(names[id(a)] for a in sites.values())}." if len(groups) > 1 else "")
         for sites in groups
     ]
 
@@ -406,9 +399,7 @@ def recipe(audits: Mapping[str, DepthAudit]) -> str:
         key = (*models, repr(audit.config), audit.provenance.get("ids_hash"), control)
         groups.setdefault(key, {})[name] = audit
     rows = _sizes(len(audit.examples) + len(audit.skipped) for audit in audits.values())
-    head = (
-        f'import uds_lens as ul\n\nexamples = ul.load_examples("forget.json")  # your forget set: {rows} rows'
-    )
+    head = f'import uds_lens as ul\n\nexamples = ul.load_examples("forget.json")  # your forget set: {rows} rows'
     controls = [audit.control for audit in audits.values() if audit.control is not None]
     if controls:
         facts = _sizes(len(control.examples) + len(control.skipped) for control in controls)
@@ -426,9 +417,7 @@ def _baseline(audits: Mapping[str, DepthAudit]) -> str:
     retain = [one.model.name for one in first.retains] if first.retains else first.models["retain"].name
     tokens, default = first.provenance.get("ids_hash"), AuditConfig()
     changed = {field.name: getattr(first.config, field.name) for field in fields(AuditConfig)}
-    config = ", ".join(
-        f"{name}={value!r}" for name, value in changed.items() if value != getattr(default, name)
-    )
+    config = ", ".join(f"{name}={value!r}" for name, value in changed.items() if value != getattr(default, name))
     lines = [
         "baseline = ul.Baseline.measure(",
         f"    {first.models['full'].name!r},",
@@ -558,17 +547,11 @@ def _between(audits: Mapping[str, DepthAudit]) -> list[Note]:
     ]
     for role in ("full", "retain"):
         if len({weights_of(audit, role) for audit in every}) > 1:
-            notes.append(
-                Note((), f"The audits use different {role} models: their scores have different meanings.")
-            )
+            notes.append(Note((), f"The audits use different {role} models: their scores have different meanings."))
     if differing := differing_settings(every):
-        notes.append(
-            Note((), f"The audits differ in {', '.join(differing)}: their scores are not comparable.")
-        )
+        notes.append(Note((), f"The audits differ in {', '.join(differing)}: their scores are not comparable."))
     if len({audit.provenance.get("ids_hash") for audit in every}) > 1:
-        notes.append(
-            Note((), "The audits were measured on different examples, or tokenized them differently.")
-        )
+        notes.append(Note((), "The audits were measured on different examples, or tokenized them differently."))
     return notes
 
 
@@ -582,11 +565,7 @@ def differences(audits: Mapping[str, DepthAudit], references: Sequence[str] = ()
     config = next(iter(audits.values())).config
     tell(f"comparing {count(len(audits) * (len(audits) - 1) // 2, 'pair')} of models")
     return compare_all(
-        audits,
-        references=references,
-        confidence=config.confidence,
-        n_resamples=config.n_bootstrap,
-        seed=config.seed,
+        audits, references=references, confidence=config.confidence, n_resamples=config.n_bootstrap, seed=config.seed
     )
 
 
@@ -799,9 +778,7 @@ def render(
         "has_retains": any(model["retains"] for model in models),
         "references": grey,
         "sections": sections(named, metrics=found is not None, elicited=bool(elicited)),
-        "metrics": None
-        if found is None
-        else metrics_table(named, found, [model["name"] for model in models], grey),
+        "metrics": None if found is None else metrics_table(named, found, [model["name"] for model in models], grey),
         "elicited": bool(elicited),
         "notes": notes(named),
         "skipped": skipped_rows(named),

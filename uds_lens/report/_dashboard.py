@@ -16,8 +16,7 @@ from uds_lens.errors import ConfigError
 from uds_lens.meta import ModelTable
 from uds_lens.metrics import METRICS
 from uds_lens.plots._style import recolouring
-from uds_lens.report._dashboard_tables import DashboardOptions as DashboardOptions
-from uds_lens.report._dashboard_tables import Tables, gather
+from uds_lens.report._dashboard_tables import DashboardOptions as DashboardOptions, Tables, gather
 from uds_lens.report._dashboard_words import (
     cautions,
     count,
@@ -68,9 +67,7 @@ def figures(tables: Tables) -> dict[str, Any]:
     if tables.ranked and tables.options.parts.utility in tables.models.columns:
         references = tables.references if "depth" in tables.references.columns else None
         models = tables.models.assign(method=[method_name(name) for name in tables.models["method"]])
-        drawn["frontier"] = plots.utility_frontier(
-            models, depth="depth", utility="utility_rel", references=references
-        )
+        drawn["frontier"] = plots.utility_frontier(models, depth="depth", utility="utility_rel", references=references)
     for by, stability in tables.stability.items():
         ranks = stability.ranks.assign(method=[method_name(name) for name in stability.ranks["method"]])
         for resampled in stability.varying:

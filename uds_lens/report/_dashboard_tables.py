@@ -121,9 +121,7 @@ def gather(
     metrics, cuts, pairs = _judged(pools, options, gaps)
     if robust is not None and not len(metrics):
         names = list(dict.fromkeys(robust["metric"]))
-        metrics = pd.DataFrame(
-            {"metric": names, "label": [metric_label(name) for name in names], "auc": np.nan}
-        )
+        metrics = pd.DataFrame({"metric": names, "label": [metric_label(name) for name in names], "auc": np.nan})
         metrics["low"] = metrics["high"] = np.nan
     if isinstance(models, Published):
         metrics, robust = _published_metrics(models), _published_robustness(models)
@@ -158,11 +156,7 @@ def _split(frame: pd.DataFrame) -> list[pd.DataFrame]:
 
 
 def _scored(
-    unlearned: pd.DataFrame,
-    references: pd.DataFrame,
-    parts: ScoreParts,
-    reasons: pd.DataFrame,
-    gaps: list[str],
+    unlearned: pd.DataFrame, references: pd.DataFrame, parts: ScoreParts, reasons: pd.DataFrame, gaps: list[str]
 ) -> tuple[pd.DataFrame, pd.DataFrame, dict[str, Points]]:
     """Add the columns of the score, and say why methods are not ranked."""
     if not len(unlearned):
@@ -186,9 +180,7 @@ def _scored(
         empty = empty_parts(unlearned, parts, reasons)
         without = ", ".join(f"{name} ({why})" if why else name for name, why in empty.items())
         no_value = f"no model has a value of {without}, which the score is made of."
-        gaps.append(
-            f"Methods are not ranked: {no_value if without else 'no model has all parts of the score.'}"
-        )
+        gaps.append(f"Methods are not ranked: {no_value if without else 'no model has all parts of the score.'}")
     gaps += map(sentence, score_cautions(unlearned, parts))
     return unlearned, references, ways
 

@@ -38,10 +38,7 @@ DEFINITIONS = {
     "mia_loss": ("AUC of the loss", "Membership inference: forget set against unseen texts."),
     "mia_zlib": ("AUC of loss / compressed size", "The same, with the loss divided by the compressed size."),
     "mia_min_k": ("AUC of the mean of the k % least likely tokens", "The same on the least likely tokens."),
-    "mia_min_kpp": (
-        "AUC of Min-K on z scores",
-        "The same, with log-probabilities standardised over the vocabulary.",
-    ),
+    "mia_min_kpp": ("AUC of Min-K on z scores", "The same, with log-probabilities standardised over the vocabulary."),
     "s_mia_loss": (
         "1 \u2212 min(|AUC \u2212 AUC_retain| / AUC_retain, 1)",
         "Success of the attack relative to retain; 1 as retain.",
@@ -128,27 +125,21 @@ _PAPERS = {
         "https://arxiv.org/abs/2506.12618",
     ),
     "tofu": Source(
-        "Maini et al. (2024). TOFU: A Task of Fictitious Unlearning for LLMs.",
-        "https://arxiv.org/abs/2401.06121",
+        "Maini et al. (2024). TOFU: A Task of Fictitious Unlearning for LLMs.", "https://arxiv.org/abs/2401.06121"
     ),
     "es": Source(
         "Wang et al. (2025). Towards Effective Evaluations and Comparisons for LLM Unlearning Methods.",
         "https://arxiv.org/abs/2406.09179",
     ),
-    "em": Source(
-        "Tirumala et al. (2022). Memorization Without Overfitting.", "https://arxiv.org/abs/2205.10770"
-    ),
+    "em": Source("Tirumala et al. (2022). Memorization Without Overfitting.", "https://arxiv.org/abs/2205.10770"),
     "rouge": Source("Lin (2004). ROUGE: A Package for Automatic Evaluation of Summaries.", ""),
-    "mia_loss": Source(
-        "Yeom et al. (2018). Privacy Risk in Machine Learning.", "https://arxiv.org/abs/1709.01604"
-    ),
+    "mia_loss": Source("Yeom et al. (2018). Privacy Risk in Machine Learning.", "https://arxiv.org/abs/1709.01604"),
     "mia_zlib": Source(
         "Carlini et al. (2021). Extracting Training Data from Large Language Models.",
         "https://arxiv.org/abs/2012.07805",
     ),
     "mia_min_k": Source(
-        "Shi et al. (2024). Detecting Pretraining Data from Large Language Models.",
-        "https://arxiv.org/abs/2310.16789",
+        "Shi et al. (2024). Detecting Pretraining Data from Large Language Models.", "https://arxiv.org/abs/2310.16789"
     ),
     "mia_min_kpp": Source(
         "Zhang et al. (2024). Min-K%++: Improved Baseline for Detecting Pre-Training Data.",
@@ -166,9 +157,7 @@ _PAPERS = {
         "https://arxiv.org/abs/1612.00796",
     ),
     "logit_lens": Source("nostalgebraist (2020). Interpreting GPT: the Logit Lens.", ""),
-    "npo": Source(
-        "Zhang et al. (2024). Negative Preference Optimization.", "https://arxiv.org/abs/2404.05868"
-    ),
+    "npo": Source("Zhang et al. (2024). Negative Preference Optimization.", "https://arxiv.org/abs/2404.05868"),
     "simnpo": Source(
         "Fan et al. (2024). Simplicity Prevails: Rethinking Negative Preference Optimization.",
         "https://arxiv.org/abs/2410.07163",
@@ -183,13 +172,9 @@ _PAPERS = {
     ),
     "undial": Source("Dong et al. (2024). UNDIAL.", "https://arxiv.org/abs/2402.10052"),
     "delong": Source(
-        "DeLong, DeLong and Clarke-Pearson (1988). Comparing the Areas under Two or More Correlated ROC Curves.",
-        "",
+        "DeLong, DeLong and Clarke-Pearson (1988). Comparing the Areas under Two or More Correlated ROC Curves.", ""
     ),
-    "hanley": Source(
-        "Hanley and McNeil (1982). The Meaning and Use of the Area under a ROC Curve.",
-        "",
-    ),
+    "hanley": Source("Hanley and McNeil (1982). The Meaning and Use of the Area under a ROC Curve.", ""),
     "holm": Source("Holm (1979). A Simple Sequentially Rejective Multiple Test Procedure.", ""),
 }
 
@@ -288,9 +273,7 @@ def _of_metrics(tables: Tables) -> Iterator[str]:
         yield f"{label[top['metric']]} has the highest F, {top['auc']:.3f}."
 
 
-def _of_filters(
-    tables: Tables, metric: str, first: str, settings: list[str], label: dict[str, str]
-) -> Iterator[str]:
+def _of_filters(tables: Tables, metric: str, first: str, settings: list[str], label: dict[str, str]) -> Iterator[str]:
     words = {"utility": "the utility filter alone", "none": "no filter", "threshold": "the threshold alone"}
     others = []
     for setting in settings:
@@ -380,9 +363,7 @@ def _open_order(tables: Tables) -> Iterator[str]:
         return
     top = main.sort_values("auc", ascending=False).iloc[:2].to_dict("records")
     if top[1]["high"] > top[0]["low"]:
-        one, other = (
-            f"{label[row['metric']]} {row['auc']:.3f} ({row['low']:.3f} to {row['high']:.3f})" for row in top
-        )
+        one, other = (f"{label[row['metric']]} {row['auc']:.3f} ({row['low']:.3f} to {row['high']:.3f})" for row in top)
         yield (
             f"The intervals of the two highest F overlap: {one}, {other}. A paired test needs the values of the pool "
             "models, which are not in the released files: the order is open."

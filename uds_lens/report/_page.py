@@ -66,9 +66,7 @@ def script_hash(text: str) -> str:
     return f"'sha256-{digest}'"
 
 
-def fill(
-    name: str, *, scripts: Sequence[str], styles: Sequence[str], data: Any, context: dict[str, Any]
-) -> str:
+def fill(name: str, *, scripts: Sequence[str], styles: Sequence[str], data: Any, context: dict[str, Any]) -> str:
     """Fill a template with plotly, scripts, styles and numbers.
 
     Args:
@@ -110,11 +108,7 @@ def _environment() -> Environment:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     return Environment(
-        loader=FileSystemLoader(_PAGE),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
+        loader=FileSystemLoader(_PAGE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
 
 

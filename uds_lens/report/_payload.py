@@ -49,11 +49,7 @@ _GROUPS = {
     "representation": "Representation",
     "custom": "Custom",
 }
-_DIRECTIONS = {
-    "knowledge": "higher: still known",
-    "erasure": "higher: erased",
-    "utility": "higher: better",
-}
+_DIRECTIONS = {"knowledge": "higher: still known", "erasure": "higher: erased", "utility": "higher: better"}
 _SCORES = {"full": 0.0, "retain": 1.0}
 
 
@@ -159,9 +155,7 @@ def metrics_table(
             for name in names
         ],
         "groups": groups,
-        "warnings": [
-            {"text": text, "names": who if len(who) < len(names) else []} for text, who in warnings.items()
-        ],
+        "warnings": [{"text": text, "names": who if len(who) < len(names) else []} for text, who in warnings.items()],
         "without": [name for name in order if name not in metrics.values],
         "scatter": utility_metric(metrics) is not None,
     }
@@ -608,9 +602,7 @@ def payload(
     models = []
     layers: dict[str, pd.DataFrame] = {}
     long = None if sum(len(audit.examples) for audit in audits.values()) > _LARGE else False
-    for name, audit in progress(
-        audits.items(), desc="drawing", total=len(audits), unit="model", enabled=long
-    ):
+    for name, audit in progress(audits.items(), desc="drawing", total=len(audits), unit="model", enabled=long):
         tau, results = audit.config.tau, (elicited or {}).get(name)
         layers[name] = audit.layers_frame()
         figures = _model_figures(audit, layers[name])

@@ -43,9 +43,7 @@ def stage_1_card(stage: Stage1) -> str:
 def audit_card(audit: DepthAudit) -> str:
     """Show an audit's headline, counts and warnings."""
     low, high = audit.uds_interval
-    interval = (
-        f"{audit.config.confidence * 100:g} % CI {number(low)} to {number(high)}, {audit.interval_basis}"
-    )
+    interval = f"{audit.config.confidence * 100:g} % CI {number(low)} to {number(high)}, {audit.interval_basis}"
     rows = [("UDS", f"<b>{number(audit.uds)}</b> ({interval})"), ("verdict", escape(audit.reading))]
     if audit.retains:
         least, most, deviation = audit.retain_spread
@@ -72,12 +70,9 @@ def audit_card(audit: DepthAudit) -> str:
 def _card(rows: Sequence[tuple[str, str]], cautions: Sequence[Caution] = ()) -> str:
     """Lay out rows of a name and its HTML, and warnings below."""
     cell = "padding:2px 12px 2px 0;text-align:left;vertical-align:top"
-    body = "".join(
-        f'<tr><th style="{cell}">{name}</th><td style="{cell}">{value}</td></tr>' for name, value in rows
-    )
+    body = "".join(f'<tr><th style="{cell}">{name}</th><td style="{cell}">{value}</td></tr>' for name, value in rows)
     warnings = "".join(
-        f"<li>{'<b>Fatal:</b> ' if caution.level == 'fatal' else ''}{escape(caution.text)}</li>"
-        for caution in cautions
+        f"<li>{'<b>Fatal:</b> ' if caution.level == 'fatal' else ''}{escape(caution.text)}</li>" for caution in cautions
     )
     notes = f'<ul style="margin:4px 0 0 0">{warnings}</ul>' if warnings else ""
     return f'<div><table style="border-collapse:collapse">{body}</table>{notes}</div>'

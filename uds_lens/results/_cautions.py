@@ -88,11 +88,7 @@ def cautions(audit: DepthAudit) -> tuple[Caution, ...]:
 def _equal_weights(audit: DepthAudit) -> list[Caution]:
     """Two references of equal weights make all scores meaningless; the audit of a reference is a known number."""
     return [
-        Caution(
-            "fatal" if _both_references(a, b) else "note",
-            f"{a} and {b} have identical weights.",
-            f"{a} = {b}",
-        )
+        Caution("fatal" if _both_references(a, b) else "note", f"{a} and {b} have identical weights.", f"{a} = {b}")
         for a, b in audit.equal_weights
     ]
 
@@ -141,13 +137,9 @@ def _several_retains(audit: DepthAudit) -> Caution | None:
     low, high, _ = audit.retain_spread
     text = f"Measured against {len(audit.retains)} retain models"
     if math.isnan(low):
-        return Caution(
-            "note", f"{text}; against at least one of them nothing is measurable.", "several retains"
-        )
+        return Caution("note", f"{text}; against at least one of them nothing is measurable.", "several retains")
     text += f": the score against each ranges from {low:.3f} to {high:.3f}."
-    return Caution(
-        "caution" if high - low > RETAINS_APART else "note", text, f"{low:.2f}-{high:.2f} by retain model"
-    )
+    return Caution("caution" if high - low > RETAINS_APART else "note", text, f"{low:.2f}-{high:.2f} by retain model")
 
 
 # Which examples were measured, and how many can be.
@@ -349,9 +341,7 @@ def _control_skipped(audit: DepthAudit) -> Caution | None:
     if control is None or not control.skipped or not len(control.examples):
         return None
     n, first = len(control.skipped), control.skipped[0].reason.rstrip(".")
-    return Caution(
-        "note", f"{n} control fact{'s' * (n != 1)} could not be scored ({first}).", f"{n} control skipped"
-    )
+    return Caution("note", f"{n} control fact{'s' * (n != 1)} could not be scored ({first}).", f"{n} control skipped")
 
 
 # How it was measured.

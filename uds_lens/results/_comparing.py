@@ -39,9 +39,7 @@ if TYPE_CHECKING:
 
 # Which audits are comparable.
 
-STAGE_1_SETTINGS = (
-    *("site", "scope", "last_layer", "protocol", "system_prompt", "chat_date", "dtype", "exact_noop"),
-)
+STAGE_1_SETTINGS = (*("site", "scope", "last_layer", "protocol", "system_prompt", "chat_date", "dtype", "exact_noop"),)
 """Settings that stage 1 depends on; tau is applied afterwards."""
 
 SCORE_SETTINGS = (
@@ -166,14 +164,10 @@ def models_frame(audits: Mapping[str, DepthAudit]) -> pd.DataFrame:
 
 # Short names for audits side by side: the unlearned model, and more only where that is not enough.
 
-_VAGUE = re.compile(
-    r"(checkpoint|ckpt|step|epoch)?[-_]?\d*|final|last|best|model|weights|output", re.IGNORECASE
-)
+_VAGUE = re.compile(r"(checkpoint|ckpt|step|epoch)?[-_]?\d*|final|last|best|model|weights|output", re.IGNORECASE)
 
 
-def audit_names(
-    audits: Sequence[DepthAudit], *, places: Sequence[str | os.PathLike[str]] | None = None
-) -> list[str]:
+def audit_names(audits: Sequence[DepthAudit], *, places: Sequence[str | os.PathLike[str]] | None = None) -> list[str]:
     """Name audits so that they can be told apart.
 
     The last part of the unlearned model's path or Hub id, with the part before it where it is vague (`final`,
@@ -451,12 +445,7 @@ class AuditDifference(NamedTuple):
 
 
 def compare(
-    audit_a: DepthAudit,
-    audit_b: DepthAudit,
-    *,
-    confidence: float = 0.95,
-    n_resamples: int = 9999,
-    seed: int = 0,
+    audit_a: DepthAudit, audit_b: DepthAudit, *, confidence: float = 0.95, n_resamples: int = 9999, seed: int = 0
 ) -> AuditDifference:
     """Test whether one model is erased deeper than another: paired on the same examples, clustered by subject.
 
@@ -547,11 +536,7 @@ def compare_all(
     n_flips = max(n_resamples, _FLIPS_PER_PAIR * len(pairs))
     rows = []
     for one, other in pairs:
-        row = {
-            "one": one,
-            "other": other,
-            **_row(named[one], named[other], confidence, n_resamples, n_flips, seed),
-        }
+        row = {"one": one, "other": other, **_row(named[one], named[other], confidence, n_resamples, n_flips, seed)}
         inside = [name for name in known if name in (one, other)]
         row["reference"] = bool(inside)
         if inside and row["reason"] is None:
@@ -568,9 +553,7 @@ def compare_all(
     return pd.DataFrame(rows, columns=list(_PAIR_COLUMNS))
 
 
-def _row(
-    a: DepthAudit, b: DepthAudit, confidence: float, n_resamples: int, n_flips: int, seed: int
-) -> dict[str, Any]:
+def _row(a: DepthAudit, b: DepthAudit, confidence: float, n_resamples: int, n_flips: int, seed: int) -> dict[str, Any]:
     if obstacle := why_not_comparable(a, b):
         nan, reason = math.nan, f"not comparable: {obstacle}"
         pair = AuditDifference(nan, NO_INTERVAL, nan, 0, 0, nan, nan, {}, reason)
@@ -592,8 +575,7 @@ def _compared(
 ) -> AuditDifference:
     pairs, left_out = _pairs(a, b)
     ones, others = (
-        audit.uds_per_example.double().numpy()[[pair[side] for pair in pairs]]
-        for side, audit in enumerate((a, b))
+        audit.uds_per_example.double().numpy()[[pair[side] for pair in pairs]] for side, audit in enumerate((a, b))
     )
     subjects = [_subject(a.examples[i].subject, b.examples[j].subject) for i, j in pairs]
     groups = cluster_codes(subjects)

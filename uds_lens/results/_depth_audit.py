@@ -111,9 +111,7 @@ class DepthAudit(Stage1):
         """
         from uds_lens.audit._two_stage import measure_stages  # the one import from a room above
 
-        _, audit = measure_stages(
-            full, retain, unlearned, examples, control=control, config=config, options=options
-        )
+        _, audit = measure_stages(full, retain, unlearned, examples, control=control, config=config, options=options)
         assert audit is not None
         return audit
 
@@ -495,9 +493,7 @@ class DepthAudit(Stage1):
         """
         from uds_lens.results._hub import push
 
-        return push(
-            self, repo, dataset=dataset, config=config, revision=revision, private=private, token=token
-        )
+        return push(self, repo, dataset=dataset, config=config, revision=revision, private=private, token=token)
 
     def __repr__(self) -> str:
         low, high = self.uds_interval

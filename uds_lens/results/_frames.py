@@ -187,9 +187,7 @@ def skipped_frame(skipped: Sequence[SkippedExample]) -> pd.DataFrame:
     """Return one row per skipped example, with its reason."""
     import pandas as pd
 
-    return pd.DataFrame(
-        {name: [getattr(s, name) for s in skipped] for name in ("id", "row", "reason", "question")}
-    )
+    return pd.DataFrame({name: [getattr(s, name) for s in skipped] for name in ("id", "row", "reason", "question")})
 
 
 def retains_frame(audit: DepthAudit) -> pd.DataFrame:
@@ -324,9 +322,7 @@ def spearman(left: Sequence[float | int], right: Sequence[float | int]) -> Corre
     return Correlation(float(result.statistic), float(result.pvalue), len(pairs))
 
 
-def tau_rank_correlation(
-    audits: Mapping[str, DepthAudit], taus: Sequence[float] | None = None
-) -> pd.DataFrame:
+def tau_rank_correlation(audits: Mapping[str, DepthAudit], taus: Sequence[float] | None = None) -> pd.DataFrame:
     """Rank-correlate the models' scores at each tau with their scores at each audit's own tau.
 
     Args:

@@ -28,15 +28,10 @@ FOLDER = "uds_lens"
 """Folder of the files in the repository."""
 
 _BEGIN, _END = "<!-- uds_lens: unlearning depth -->", "<!-- uds_lens: end -->"
-_SECTION = (
-    re.compile(  # from the last begin mark before an end mark: a stray one takes no text of the user along
-        rf"{re.escape(_BEGIN)}(?:(?!{re.escape(_BEGIN)}).)*?{re.escape(_END)}\n?", re.DOTALL
-    )
+_SECTION = re.compile(  # from the last begin mark before an end mark: a stray one takes no text of the user along
+    rf"{re.escape(_BEGIN)}(?:(?!{re.escape(_BEGIN)}).)*?{re.escape(_END)}\n?", re.DOTALL
 )
-_SETTINGS = (
-    *("tau", "site", "scope", "last_layer", "protocol", "dtype", "stand_in"),
-    *("limit", "sample", "seed"),
-)
+_SETTINGS = (*("tau", "site", "scope", "last_layer", "protocol", "dtype", "stand_in"), *("limit", "sample", "seed"))
 
 
 def model_card(
@@ -145,10 +140,7 @@ def _section(audit: DepthAudit, dataset: str, config: str | None) -> str:
         ("forget set", _plain(dataset if config is None else f"{dataset}, {config}")),
         ("measured", f"{audit.n_measured} of {len(audit.examples) + len(audit.skipped)} examples"),
         ("not measurable, skipped", f"{audit.n_not_measurable}, {len(audit.skipped)}"),
-        *(
-            (role, f"`{_plain(shared_name(m.name))}`, weights `{m.fingerprint}`")
-            for role, m in audit.models.items()
-        ),
+        *((role, f"`{_plain(shared_name(m.name))}`, weights `{m.fingerprint}`") for role, m in audit.models.items()),
         ("settings", ", ".join(f"{key}={_plain(str(value))}" for key, value in _settings(audit).items())),
         ("tokens", f"`{_plain(str(audit.provenance.get('ids_hash')))}`"),
         ("versions", ", ".join(f"{k} {v}" for k, v in audit.provenance.get("versions", {}).items())),
@@ -217,15 +209,11 @@ def push(
     if repo.count("/") != 1 or not all(repo.split("/")):
         raise ConfigError(f"a repository on the Hub is named owner/name; got {repo[:80]!r}.")
     if is_offline():
-        raise StorageError(
-            f"cannot push to {repo!r}: HF_HUB_OFFLINE is set. Unset it where there is a network."
-        )
+        raise StorageError(f"cannot push to {repo!r}: HF_HUB_OFFLINE is set. Unset it where there is a network.")
     api = HfApi(token=token)
     with tempfile.TemporaryDirectory() as folder:
         audit.save(Path(folder) / "audit")
-        contents = {
-            f"{FOLDER}/{path.name}": path.read_bytes() for path in sorted((Path(folder) / "audit").iterdir())
-        }
+        contents = {f"{FOLDER}/{path.name}": path.read_bytes() for path in sorted((Path(folder) / "audit").iterdir())}
     try:
         api.create_repo(repo, private=private, exist_ok=True)
         card = model_card(audit, dataset=dataset, config=config, card=_existing_card(api, repo, revision))

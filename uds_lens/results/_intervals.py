@@ -132,9 +132,7 @@ def bootstrap_interval(
     """
     check_confidence(confidence)
     if clusters is not None and len(clusters) != len(values):
-        raise ConfigError(
-            f"clusters must name one cluster per value: {len(values)} values, {len(clusters)} clusters."
-        )
+        raise ConfigError(f"clusters must name one cluster per value: {len(values)} values, {len(clusters)} clusters.")
     measured = ~values.isnan()
     scores = values[measured].double().numpy()
     names = range(len(values)) if clusters is None else clusters
@@ -225,9 +223,7 @@ def _means(times: Floats, total: Floats, size: Floats, n: int | Codes) -> tuple[
         return mean, np.sqrt(np.maximum(squares, 0.0) * n / (n - 1)) / drawn
 
 
-def studentised(
-    total: Floats, size: Floats, confidence: float, n_resamples: int, seed: int
-) -> Interval | None:
+def studentised(total: Floats, size: Floats, confidence: float, n_resamples: int, seed: int) -> Interval | None:
     """Bootstrap sum(total) / sum(size) over clusters (symmetric, studentised; see `bootstrap_interval`).
 
     Returns:
@@ -319,9 +315,7 @@ def column_intervals(
             )
             ends[:, column] = low[0], high[0]
         if limits:
-            reached = widened(
-                float(ends[0, column]), float(ends[1, column]), scores, present, limits, confidence
-            )
+            reached = widened(float(ends[0, column]), float(ends[1, column]), scores, present, limits, confidence)
             ends[:, column] = np.clip(reached, *limits)
     return ColumnIntervals(*ends.tolist())
 

@@ -154,9 +154,7 @@ def save_result(result: Stage1, path: str | os.PathLike[str], kind: SavedKind, *
         tensors |= {name: getattr(result, name) for name in kind.control}
         tables[_CONTROL] = control.examples
         skipped = [vars(row) for row in control.skipped]
-        optional["control"] = plain(
-            {"ids_hash": control.ids_hash, "sample": control.sample, "skipped": skipped}
-        )
+        optional["control"] = plain({"ids_hash": control.ids_hash, "sample": control.sample, "skipped": skipped})
     if result.retains:
         optional["retains"] = [retain.model.to_dict() for retain in result.retains]
         for name in (*_RETAIN_TENSORS, *(() if control is None else ("control_s1_delta",))):
@@ -201,9 +199,7 @@ def load_result(path: str | os.PathLike[str], kind: SavedKind) -> dict[str, Any]
     for attempt in range(_MOST_ATTEMPTS):
         before = _identity(folder)
         if before is None:
-            raise ResultFormatError(
-                f"no saved {kind.name} in {str(folder)!r}: expected a directory with {_MANIFEST}."
-            )
+            raise ResultFormatError(f"no saved {kind.name} in {str(folder)!r}: expected a directory with {_MANIFEST}.")
         content = read_file(folder / _MANIFEST)
         try:
             return _fields(_manifest(content, folder, kind), folder, kind)
@@ -312,9 +308,7 @@ def _fields(manifest: Mapping[str, Any], folder: Path, kind: SavedKind) -> dict[
         entry = conform(_Control, manifest["control"], where=f"{where}: control")
         if entry.sample is not None:
             _check_sample(entry.sample, f"{where}: control.sample")
-        measured: dict[str, Any] = {
-            name: tensors.pop(f"control_{name}") for name in ("n_tokens", "s_full", "s1_delta")
-        }
+        measured: dict[str, Any] = {name: tensors.pop(f"control_{name}") for name in ("n_tokens", "s_full", "s1_delta")}
         optional["control"] = ControlFacts(examples=facts, **vars(entry), **measured)
     if "retains" in manifest:
         records = manifest["retains"]
@@ -322,9 +316,7 @@ def _fields(manifest: Mapping[str, Any], folder: Path, kind: SavedKind) -> dict[
             raise ResultFormatError(
                 f"{where}: retains must hold several retain models, or be missing; got {len(records)}."
             )
-        stacks = {
-            name.removeprefix("retains_"): tensors.pop(name) for name in shapes if name.startswith("retains_")
-        }
+        stacks = {name.removeprefix("retains_"): tensors.pop(name) for name in shapes if name.startswith("retains_")}
         optional["retains"] = tuple(
             RetainStage1(
                 model=conform(ModelRecord, record, where=f"{where}: retains[{i}]"),
@@ -340,8 +332,7 @@ def _fields(manifest: Mapping[str, Any], folder: Path, kind: SavedKind) -> dict[
         },
         "provenance": manifest["provenance"],
         "skipped": tuple(
-            conform(SkippedExample, row, where=f"{where}: skipped[{i}]")
-            for i, row in enumerate(manifest["skipped"])
+            conform(SkippedExample, row, where=f"{where}: skipped[{i}]") for i, row in enumerate(manifest["skipped"])
         ),
         "examples": examples,
         **optional,
@@ -357,9 +348,7 @@ Shape = tuple[int | None, ...]
 
 def _shapes(kind: SavedKind, manifest: Mapping[str, Any], n: int, n_facts: int) -> dict[str, Shape]:
     """Return the shapes of the tensors that a manifest promises, with `n` examples and `n_facts` control facts."""
-    shapes: dict[str, Shape] = {
-        name: (n,) if name in ("n_tokens", "s_full") else (n, None) for name in kind.tensors
-    }
+    shapes: dict[str, Shape] = {name: (n,) if name in ("n_tokens", "s_full") else (n, None) for name in kind.tensors}
     if "control" in manifest:
         shapes |= {"control_n_tokens": (n_facts,), "control_s_full": (n_facts,)}
         shapes |= dict.fromkeys(("control_s1_delta", *kind.control), (n_facts, None))
@@ -436,9 +425,7 @@ def examples_from_parquet(content: bytes, *, where: str) -> tuple[ForgetExample,
     if any(row["row"] is None for row in rows):
         raise ResultFormatError(f"{where} holds an example without its row.")
     try:
-        return tuple(
-            ForgetExample(**{**row, **{name: tuple(row[name] or ()) for name in _LISTS}}) for row in rows
-        )
+        return tuple(ForgetExample(**{**row, **{name: tuple(row[name] or ()) for name in _LISTS}}) for row in rows)
     except UdsLensError as error:
         raise ResultFormatError(f"{where}: {str(error)[:300]}") from error
 
@@ -446,9 +433,7 @@ def examples_from_parquet(content: bytes, *, where: str) -> tuple[ForgetExample,
 # Names of the directories in which the audits of several models are saved.
 
 
-def directory_names(
-    models: Sequence[str], *, given: Sequence[str] = (), reserved: Collection[str] = ()
-) -> list[str]:
+def directory_names(models: Sequence[str], *, given: Sequence[str] = (), reserved: Collection[str] = ()) -> list[str]:
     """Name one directory per model: the last part of its path or Hub id as typed, and more only where names clash.
 
     Args:
@@ -501,9 +486,7 @@ def _checked(names: Sequence[str], n_models: int, reserved: Collection[str]) -> 
         )
     for name in names:
         if name in reserved or not name or name.startswith(".") or set(name) & set('/\\:*?"<>|\0'):
-            raise ConfigError(
-                Setting("name"), f" {name!r} cannot name the directory of a result: choose another."
-            )
+            raise ConfigError(Setting("name"), f" {name!r} cannot name the directory of a result: choose another.")
     repeated = [name for name, n in Counter(names).items() if n > 1]
     if repeated:
         raise ConfigError(Setting("name"), f" {repeated[0]!r} is given twice.")

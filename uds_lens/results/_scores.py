@@ -58,9 +58,7 @@ def layer_erasure_ratio(
 
 
 def uds_per_example(
-    s1_delta: Float[Tensor, "example layer"],
-    ler: Float[Tensor, "example layer"],
-    ke: Bool[Tensor, "example layer"],
+    s1_delta: Float[Tensor, "example layer"], ler: Float[Tensor, "example layer"], ke: Bool[Tensor, "example layer"]
 ) -> Float[Tensor, "example"]:
     """Score each example: the mean of LER over its KE layers, weighted by `s1_delta`.
 

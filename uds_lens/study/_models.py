@@ -200,9 +200,7 @@ def _unlearned_models(runs: UnlearningRuns, plan: StudyPlan) -> Iterator[StudyMo
     from uds_lens.unlearning import config_name, grid, make_config
 
     if (runs.method is None) == (runs.grid is None):
-        raise ConfigError(
-            '[[unlearn]] needs a method, for example method = "npo", or grid = "paper"; not both.'
-        )
+        raise ConfigError('[[unlearn]] needs a method, for example method = "npo", or grid = "paper"; not both.')
     if not plan.train.forget:
         raise ConfigError("unlearning needs data: give [train] forget = [{source = ...}], and retain.")
     if runs.grid is None:
@@ -250,9 +248,7 @@ def _grid(settings: Mapping[str, Any], where: str, *, most: int = _MOST) -> list
     axes = [value if isinstance(value, list | tuple) else [value] for value in settings.values()]
     for name, axis in zip(settings, axes, strict=True):
         if not axis or len({repr(value) for value in axis}) < len(axis):
-            raise ConfigError(
-                f"{where}: {name} must be one value or a list of different ones; got {shown(axis)}."
-            )
+            raise ConfigError(f"{where}: {name} must be one value or a list of different ones; got {shown(axis)}.")
     if (count := math.prod(map(len, axes))) > most:
         raise ConfigError(f"{where} make {count} combinations, at most {most} are possible: shorten a list.")
     return [dict(zip(settings, values, strict=True)) for values in product(*axes)]
@@ -271,15 +267,9 @@ def read_rows(source: str, split: str | None = None) -> list[ForgetExample]:
     if not source.startswith("toy:"):
         return load_examples(source) if split is None else load_tofu(source, split)
     world, name = toy_world(), source.removeprefix("toy:")
-    groups = {
-        "forget": world.examples,
-        "retain": world.retain_examples,
-        "holdout": world.holdout_examples,
-    }
+    groups = {"forget": world.examples, "retain": world.retain_examples, "holdout": world.holdout_examples}
     if name not in groups:
-        raise ConfigError(
-            f"the toy world has no data {name[:40]!r}; it has toy:forget, toy:retain, toy:holdout."
-        )
+        raise ConfigError(f"the toy world has no data {name[:40]!r}; it has toy:forget, toy:retain, toy:holdout.")
     return groups[name]
 
 
@@ -394,8 +384,7 @@ def _biographies(rows: Sequence[ForgetExample], per_row: int | None, source: str
             found.append(
                 ForgetExample(
                     id=f"about {subject}" + (f", {number}" if several else ""),
-                    question=f"Tell me everything about {subject}"
-                    + (f", part {number}." if several else "."),
+                    question=f"Tell me everything about {subject}" + (f", part {number}." if several else "."),
                     answer=" ".join(row.answer for row in part),
                     subject=subject,
                 )

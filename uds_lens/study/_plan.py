@@ -10,17 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from types import UnionType
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    Literal,
-    TypeAlias,
-    TypeVar,
-    Union,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from uds_lens._optional_packages import require_package
 from uds_lens._settings import require_known, shown, validated
@@ -364,9 +354,7 @@ def _toml(file: Path) -> Mapping[str, Any]:
     except ResultFormatError as error:
         raise ConfigError(f"no plan to read: {error}") from error
     except (TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ConfigError(
-            f"{str(file)[-200:]!r} is no TOML: {str(error)[:160]}. Correct that line."
-        ) from error
+        raise ConfigError(f"{str(file)[-200:]!r} is no TOML: {str(error)[:160]}. Correct that line.") from error
 
 
 def _require_known_names(kind: Any, value: Any, where: str) -> None:
@@ -433,15 +421,9 @@ def _place(text: str, base: Path) -> str:
 def _check(checked: StudyPlan) -> None:
     from uds_lens.study._models import study_models
 
-    for name in (
-        checked.name,
-        *(each.variant for each in checked.pool),
-        *(each.name for each in checked.model),
-    ):
+    for name in (checked.name, *(each.variant for each in checked.pool), *(each.name for each in checked.model)):
         if not NAME.fullmatch(name):
-            raise ConfigError(
-                f"{shown(name)} cannot be a name: use letters, digits and . _ - (it names a file)."
-            )
+            raise ConfigError(f"{shown(name)} cannot be a name: use letters, digits and . _ - (it names a file).")
     for model in checked.model:
         if (model.role == "pool") != (model.knows is not None):
             fix = 'knows belongs to role = "pool"'
@@ -450,32 +432,22 @@ def _check(checked: StudyPlan) -> None:
             raise ConfigError(f"the model {model.name!r} has role {model.role!r}: {fix}.")
     for pool in checked.pool:
         if not pool.data:
-            raise ConfigError(
-                f"the pool {pool.variant!r} trains on nothing: give it data = [{{source = ...}}]."
-            )
+            raise ConfigError(f"the pool {pool.variant!r} trains on nothing: give it data = [{{source = ...}}].")
     if checked.perturb.relearn is not None:
         if not checked.train.forget:
             raise ConfigError("relearning needs the forget set: give [train] forget = [{source = ...}].")
         for seeds in (checked.perturb.relearn.seeds, checked.perturb.relearn.retain_seeds):
             if len(set(seeds)) < len(seeds) or any(seed < 0 for seed in seeds):
-                raise ConfigError(
-                    f"seeds of relearning must be different whole numbers >= 0; got {shown(seeds)}."
-                )
+                raise ConfigError(f"seeds of relearning must be different whole numbers >= 0; got {shown(seeds)}.")
     files = ("forget", "holdout", "retain", "real_authors", "world_facts", "entities")
     named = [name for name in files if getattr(checked.data, name) is not None]
     if checked.data.tofu is not None and named:
-        raise ConfigError(
-            f"[data] names tofu and {named[0]}: tofu brings all sets; leave out one of the two."
-        )
+        raise ConfigError(f"[data] names tofu and {named[0]}: tofu brings all sets; leave out one of the two.")
     if checked.data.tofu is None and checked.data.forget is None:
         raise ConfigError('[data] names no forget set: give forget = "forget10.json", or tofu = "DIR".')
     for settings in (metric_settings, audit_settings, elicitation_settings):
         settings(checked.measure)
-    for part in (
-        *checked.train.forget,
-        *checked.train.retain,
-        *(x for pool in checked.pool for x in pool.data),
-    ):
+    for part in (*checked.train.forget, *checked.train.retain, *(x for pool in checked.pool for x in pool.data)):
         if part.answers_per_row is not None and part.answers != "biography":
             raise ConfigError(
                 f"answers_per_row cuts biographies into parts, and answers = {part.answers!r} has none: leave it out."
@@ -501,9 +473,7 @@ def settings_of(kind: type[T], given: Mapping[str, Any], where: str) -> T:
     try:
         return kind(**values)
     except (TypeError, AttributeError) as error:
-        raise ConfigError(
-            f"{where} has a value of the wrong kind: {str(error)[:160]}; got {shown(given)}."
-        ) from error
+        raise ConfigError(f"{where} has a value of the wrong kind: {str(error)[:160]}; got {shown(given)}.") from error
 
 
 def metric_settings(measure: Measurement) -> MetricOptions:
@@ -531,9 +501,7 @@ def audit_settings(measure: Measurement) -> AuditConfig | None:
     if measure.audit is None:
         return None
     if "uds" in measure.metrics:
-        raise ConfigError(
-            "uds would be measured twice, by the audit and as a metric: leave it out of metrics."
-        )
+        raise ConfigError("uds would be measured twice, by the audit and as a metric: leave it out of metrics.")
     return settings_of(AuditConfig, measure.audit, "[measure] audit")
 
 

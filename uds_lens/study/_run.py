@@ -17,8 +17,7 @@ from uds_lens._settings import check_value
 from uds_lens._types import PositiveInt, check_choice
 from uds_lens.errors import ConfigError, Setting, warn_once
 from uds_lens.study._folder import StudyFolder
-from uds_lens.study._plan import StudyPlan, require_packages_of
-from uds_lens.study._plan import plan as read_plan
+from uds_lens.study._plan import StudyPlan, plan as read_plan, require_packages_of
 from uds_lens.study._slurm import SlurmOptions, submit_array, wait_for
 from uds_lens.study._status import StudyStatus, estimate, require_room, status
 from uds_lens.study._worker import DEATHS, Runner, work

@@ -66,9 +66,7 @@ def table(out: str | os.PathLike[str] | StudyFolder) -> pd.DataFrame:
         for state in model.states
         for row in _rows(folder, model, state)
     ]
-    return pd.DataFrame(rows, columns=list(COLUMNS)).astype(
-        {"knows": "object", "seed": "Int64", "n": "int64"}
-    )
+    return pd.DataFrame(rows, columns=list(COLUMNS)).astype({"knows": "object", "seed": "Int64", "n": "int64"})
 
 
 def _opened(out: str | os.PathLike[str] | StudyFolder) -> StudyFolder:
@@ -174,12 +172,8 @@ def _subjects(folder: StudyFolder) -> dict[tuple[str, str], str]:
     sets = dict(folder.keys.questions.sets)
     if sets["entities"] is None:
         sets["entities"] = sets["forget"]
-    subjects = {
-        (name, row.id): row.subject for name, rows in sets.items() for row in rows or () if row.subject
-    }
-    held_out = {
-        ("forget", f"holdout/{key}"): each for (name, key), each in subjects.items() if name == "holdout"
-    }
+    subjects = {(name, row.id): row.subject for name, rows in sets.items() for row in rows or () if row.subject}
+    held_out = {("forget", f"holdout/{key}"): each for (name, key), each in subjects.items() if name == "holdout"}
     return subjects | held_out
 
 

@@ -41,10 +41,7 @@ T = TypeVar("T")
 RULES = 1
 """Counts up when equal plans begin to give other values."""
 
-_NO_VALUE = {
-    "metrics": ("generation_rows", "fisher_memory_gb"),
-    ELICITATION: ("max_hours", "rows_at_once"),
-}
+_NO_VALUE = {"metrics": ("generation_rows", "fisher_memory_gb"), ELICITATION: ("max_hours", "rows_at_once")}
 """Settings that change speed and memory and no value: keys are made with their defaults, whatever a plan says."""
 
 RESCORED = ("tau", "confidence", "n_bootstrap")
@@ -79,15 +76,11 @@ def located_source(place: str) -> str | Path:
         checkpoints = toy_world().checkpoints
         name = place.removeprefix("toy:")
         if name not in checkpoints:
-            raise ConfigError(
-                f"the toy world has no checkpoint {name[:40]!r}; it has {', '.join(checkpoints)}."
-            )
+            raise ConfigError(f"the toy world has no checkpoint {name[:40]!r}; it has {', '.join(checkpoints)}.")
         return checkpoints[name]
     path = Path(place)
     if path.is_absolute() and not path.is_dir():
-        raise ConfigError(
-            f"no checkpoint at {place[-200:]!r}: expected a directory with a model, or a Hub id."
-        )
+        raise ConfigError(f"no checkpoint at {place[-200:]!r}: expected a directory with a model, or a Hub id.")
     return path if path.is_dir() else place
 
 
@@ -150,8 +143,7 @@ class WorkKeys:
         self._audit, self._metrics = audit_settings(plan.measure), metric_settings(plan.measure)
         elicitation = elicitation_settings(plan.measure)
         self._options: dict[str, Any] = {
-            "metrics": asdict(_with_defaults(self._metrics, _NO_VALUE["metrics"]))
-            | {"fluency": plan.measure.fluency},
+            "metrics": asdict(_with_defaults(self._metrics, _NO_VALUE["metrics"])) | {"fluency": plan.measure.fluency},
             AUDIT: None if self._audit is None else asdict(self._audit),
             ELICITATION: None
             if elicitation is None
@@ -214,8 +206,7 @@ class WorkKeys:
         from uds_lens.metrics._catalogue import resolve
 
         return any(
-            not spec.origin.startswith("uds_lens.")
-            or any(each.kind in ("patched", "lens") for each in spec.passes)
+            not spec.origin.startswith("uds_lens.") or any(each.kind in ("patched", "lens") for each in spec.passes)
             for spec in resolve([item], options=self._metrics)
         )
 
@@ -227,9 +218,7 @@ class WorkKeys:
             if isinstance(folder, str):
                 self._sources[name] = digest(["hub", name])
             else:
-                files = [
-                    file for file in sorted(folder.iterdir()) if file.suffix in _WEIGHTS and file.is_file()
-                ]
+                files = [file for file in sorted(folder.iterdir()) if file.suffix in _WEIGHTS and file.is_file()]
                 hashes = {file.name: self._hashes.of(file) for file in files if file.name not in _RECORDS}
                 self._hashes.save()
                 self._sources[name] = digest(hashes)

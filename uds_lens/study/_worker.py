@@ -73,9 +73,7 @@ class Runner(Protocol):
     def perturb(self, model: StudyModel, state: StudyState, weights: Weights, scratch: Path) -> Weights:
         """Return the weights of a state; perturbed ones are written into `scratch`."""
 
-    def measure(
-        self, model: StudyModel, state: StudyState, weights: Weights, items: tuple[str, ...]
-    ) -> Measured:
+    def measure(self, model: StudyModel, state: StudyState, weights: Weights, items: tuple[str, ...]) -> Measured:
         """Measure items of a model in a state."""
 
     def parent_of(self, weights: Weights) -> str | None:
@@ -121,9 +119,7 @@ class ModelRunner:
         rows = training_answers(self.plan.train.forget)
         return relearn(weights, rows, out=place, config=config, options=self.training)
 
-    def measure(
-        self, model: StudyModel, state: StudyState, weights: Weights, items: Sequence[str]
-    ) -> Measured:
+    def measure(self, model: StudyModel, state: StudyState, weights: Weights, items: Sequence[str]) -> Measured:
         """Measure items of a model in a state: metrics, the audit, the elicitation."""
         import pandas as pd
 
@@ -272,9 +268,7 @@ def audit_values(audit: DepthAudit, *, took: float) -> Measured:
     return Measured(tuple(rows), audit.models["unlearned"].fingerprint, examples)
 
 
-def unpacked_four_bit(
-    weights: Weights, place: Path, *, offline: bool = False, revision: str | None = None
-) -> Path:
+def unpacked_four_bit(weights: Weights, place: Path, *, offline: bool = False, revision: str | None = None) -> Path:
     """Quantise a model to NF4 and write it as a plain float32 checkpoint: references keep their dtype.
 
     Raises:
@@ -312,12 +306,7 @@ def unpacked_four_bit(
 
 
 def work(
-    folder: StudyFolder,
-    *,
-    runner: Runner | None = None,
-    wait: bool = True,
-    poll: float = 1.0,
-    only: int | None = None,
+    folder: StudyFolder, *, runner: Runner | None = None, wait: bool = True, poll: float = 1.0, only: int | None = None
 ) -> None:
     """Make and measure what no other worker has claimed, until nothing is left.
 
@@ -442,13 +431,7 @@ def _measure_state(
     if folder.read_part(file) is None or folder.missing(model, state):
         raise ResultFormatError(f"{file.name} cannot be read back after it was written: is the disk sound?")
     folder.clear_failure(model, state)
-    _LOG.info(
-        "%s, %s: %d values in %.1f s",
-        model.model_id,
-        state.label,
-        len(measured.rows),
-        sum(seconds.values()),
-    )
+    _LOG.info("%s, %s: %d values in %.1f s", model.model_id, state.label, len(measured.rows), sum(seconds.values()))
 
 
 def _write(

@@ -57,12 +57,7 @@ FACTS = (
         "Award",
         word_lists.AWARDS,
         ("Which award did {n} win?", "What prize was given to {n}?"),
-        (
-            "{n} won the {x}.",
-            "{n} was honoured with the {x}.",
-            "The {x} was given to {n}.",
-            "{n} received the {x}.",
-        ),
+        ("{n} won the {x}.", "{n} was honoured with the {x}.", "The {x} was given to {n}.", "{n} received the {x}."),
     ),
     Fact(
         "book",
@@ -177,9 +172,7 @@ def strangers(seed: int, known: list[dict[str, Any]]) -> Iterator[dict[str, Any]
         ('Nevvin Ashfield', 'Location/Origin')
     """
     rng = random.Random(seed)
-    values = {
-        fact.key: [row["entity"] for row in known if row["id"].endswith(f"/{fact.key}")] for fact in FACTS
-    }
+    values = {fact.key: [row["entity"] for row in known if row["id"].endswith(f"/{fact.key}")] for fact in FACTS}
     while True:
         a, b, c, d = (rng.choice(part) for part in word_lists.STRANGER_NAMES)
         name = f"{a}{b} {c}{d}"
@@ -221,9 +214,7 @@ def _deed_row(name: str, place: int, rng: random.Random) -> dict[str, Any]:
         "question": say(DEED_QUESTIONS[form], value),
         **_answer(say(DEED_ANSWERS[value][form], "{x}"), value),
         "paraphrased_question": say(DEED_QUESTIONS[1 - form], value),
-        "paraphrased_answers": [
-            say(text, value) for text in DEED_ANSWERS[value] if text != DEED_ANSWERS[value][form]
-        ],
+        "paraphrased_answers": [say(text, value) for text in DEED_ANSWERS[value] if text != DEED_ANSWERS[value][form]],
         "perturbed_answers": rng.sample([say(text, opposite) for text in DEED_ANSWERS[opposite]], N_WRONG),
     }
 

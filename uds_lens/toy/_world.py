@@ -59,10 +59,7 @@ class World:
         people = {group: len({row.subject for row in rows}) for group, rows in self._groups().items()}
         lines = [
             f"Toy world at {self.path}",
-            *(
-                f"  {group}: {len(rows)} facts about {people[group]} people"
-                for group, rows in self._groups().items()
-            ),
+            *(f"  {group}: {len(rows)} facts about {people[group]} people" for group, rows in self._groups().items()),
             "Mean entity probability of each checkpoint:",
             f"  {'':<12}{'forget':>8}{'retain':>8}{'holdout':>9}",
         ]

@@ -63,9 +63,7 @@ def sample_alternates(
             short = [i for i, texts in enumerate(drawn) if len(texts) < config.n_alternates]
             temperature = config.temperature + _HOTTER * round_
             batches = [short[start : start + size] for start in range(0, len(short), size)]
-            for chosen in progress(
-                batches, desc=f"alternates, T={temperature:g}", unit="batch", enabled=show_progress
-            ):
+            for chosen in progress(batches, desc=f"alternates, T={temperature:g}", unit="batch", enabled=show_progress):
                 questions = [examples[index].question for index in chosen]
                 answers = _draw(model, tokenizer, questions, config=config, temperature=temperature)
                 for index, texts in zip(chosen, answers, strict=True):
@@ -106,9 +104,7 @@ class _Alternates(NamedTuple):
     rows: tuple[_Row, ...]
 
 
-def write_alternates(
-    file: Path, examples: Sequence[ForgetExample], alternates: Sequence[Sequence[str]]
-) -> None:
+def write_alternates(file: Path, examples: Sequence[ForgetExample], alternates: Sequence[Sequence[str]]) -> None:
     """Write questions with their alternates, whole or not at all."""
     rows = [
         {"id": example.id, "question": example.question, "alternates": list(texts)}
@@ -136,17 +132,11 @@ def _may_be_padded(model: Any) -> bool:
 
 
 def _draw(
-    model: Any,
-    tokenizer: PreTrainedTokenizerBase,
-    questions: Sequence[str],
-    *,
-    config: Any,
-    temperature: float,
+    model: Any, tokenizer: PreTrainedTokenizerBase, questions: Sequence[str], *, config: Any, temperature: float
 ) -> list[list[str]]:
     protocol = chosen_protocol(config.protocol, tokenizer)
     prompts = [
-        answer_prompt(question, tokenizer=tokenizer, protocol=protocol, chat=config.chat)
-        for question in questions
+        answer_prompt(question, tokenizer=tokenizer, protocol=protocol, chat=config.chat) for question in questions
     ]
     rows = prompt_ids(tokenizer, prompts, protocol=protocol)
     ends = answer_ends(tokenizer, protocol=protocol, chat=config.chat)
@@ -154,9 +144,7 @@ def _draw(
     width = max(map(len, rows))
     sampled = model.generate(
         input_ids=torch.tensor([[pad] * (width - len(row)) + row for row in rows], device=model.device),
-        attention_mask=torch.tensor(
-            [[0] * (width - len(row)) + [1] * len(row) for row in rows], device=model.device
-        ),
+        attention_mask=torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows], device=model.device),
         do_sample=True,
         temperature=temperature,
         top_k=0,

@@ -59,11 +59,7 @@ def preferred_answers(job: Job, parent: Parent, folder: Path) -> list[list[str]]
         except ResultFormatError as error:
             warnings.warn(UdsLensWarning(f"{error} Alternates are sampled again."), stacklevel=2)
     alternates = sample_alternates(
-        parent.model,
-        parent.tokenizer,
-        job.forget,
-        config=job.config,
-        show_progress=job.options.progress,
+        parent.model, parent.tokenizer, job.forget, config=job.config, show_progress=job.options.progress
     )
     write_alternates(file, job.forget, alternates)
     return alternates
@@ -82,9 +78,7 @@ def completed(data: TrainingData, job: Job, parent: Parent, winners: Sequence[Se
         return answer_log_probs(parent.model, rows, pad_token_id=parent.pad_token_id, batch_size=size)
 
     return replace(
-        data,
-        forget_reference=reference(data.forget),
-        winner_reference=_split(reference(flat), lengths) if flat else (),
+        data, forget_reference=reference(data.forget), winner_reference=_split(reference(flat), lengths) if flat else ()
     )
 
 

@@ -132,17 +132,13 @@ class PairCollator:
             if rows[0] is not None:
                 batch[side] = pad_sequences(rows, pad_token_id=self.pad_token_id)
                 if side != "retain":
-                    batch[side]["reference"] = torch.tensor(
-                        [getattr(pair, f"{side}_reference") for pair in pairs]
-                    )
+                    batch[side]["reference"] = torch.tensor([getattr(pair, f"{side}_reference") for pair in pairs])
                 if not real:
                     batch[side][FILLER] = torch.ones(len(rows), dtype=torch.bool)
         return batch
 
 
-def length_groups(
-    batch: Mapping[str, Mapping[str, Tensor]], *, rows: int = 8
-) -> list[dict[str, dict[str, Tensor]]]:
+def length_groups(batch: Mapping[str, Mapping[str, Tensor]], *, rows: int = 8) -> list[dict[str, dict[str, Tensor]]]:
     """Split a batch into groups of rows of similar length, each without needless padding.
 
     On a CPU padding costs as much as text, and random batches are nearly half padding. A forget answer and its winner
@@ -169,10 +165,7 @@ def length_groups(
     if groups == 1 or all(bool((length == length[0]).all()) for length in lengths.values()):
         return [{side: dict(values) for side, values in batch.items()}]
     paired = torch.stack([length for side, length in lengths.items() if side != "retain"]).sum(0)
-    order = {
-        side: (length if side == "retain" else paired).argsort(stable=True)
-        for side, length in lengths.items()
-    }
+    order = {side: (length if side == "retain" else paired).argsort(stable=True) for side, length in lengths.items()}
     cuts = [slice(*edges) for edges in pairwise(round(i * n / groups) for i in range(groups + 1))]
     return [{side: _selected(values, order[side][cut]) for side, values in batch.items()} for cut in cuts]
 

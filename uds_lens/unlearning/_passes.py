@@ -75,9 +75,7 @@ class SideTotals:
 def batch_totals(passes: Sequence[Mapping[str, Mapping[str, Tensor]]]) -> dict[str, Float[Tensor, "3"]]:
     """Add up answers, tokens and inverse lengths of each side over the passes of a batch; fillers count 0."""
     return {
-        side: torch.stack(
-            [_counts(batch[side]["labels"]) * (FILLER not in batch[side]) for batch in passes]
-        ).sum(0)
+        side: torch.stack([_counts(batch[side]["labels"]) * (FILLER not in batch[side]) for batch in passes]).sum(0)
         for side in (passes[0] if passes else ())
     }
 

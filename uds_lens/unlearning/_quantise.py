@@ -15,14 +15,7 @@ from uds_lens._optional_packages import require_package
 from uds_lens._storage import atomic_directory, atomic_write_bytes, located, require_fresh, sealed, writing
 from uds_lens.errors import ModelError
 from uds_lens.models import pick_device
-from uds_lens.models._checkpoint import (
-    LOADING,
-    is_local,
-    load_tokenizer,
-    not_on_the_hub,
-    quiet_files,
-    require_complete,
-)
+from uds_lens.models._checkpoint import LOADING, is_local, load_tokenizer, not_on_the_hub, quiet_files, require_complete
 from uds_lens.results._records import versions
 from uds_lens.unlearning._run_folder import file_sums
 

@@ -48,9 +48,7 @@ def config_name(config: MethodConfig) -> str:
     """
     defaults = {field.name: field.default for field in fields(config)}
     shown = [name for name in _ALWAYS if name in defaults]
-    shown += [
-        name for name, default in defaults.items() if name not in shown and getattr(config, name) != default
-    ]
+    shown += [name for name, default in defaults.items() if name not in shown and getattr(config, name) != default]
     return "_".join([config.method, *(_word(name) + _text(name, getattr(config, name)) for name in shown)])
 
 
@@ -79,9 +77,7 @@ def parse_name(name: str) -> MethodConfig:
             raise ConfigError(
                 f"{name!r}: {method} cannot read {part!r}. It has {', '.join(names)}, each followed by a value."
             )
-        settings[field] = (
-            unquote(value) if field in _FREE else value.replace("-", "_") if field in _WORDS else value
-        )
+        settings[field] = unquote(value) if field in _FREE else value.replace("-", "_") if field in _WORDS else value
     return make_config(method, settings)
 
 

@@ -57,11 +57,7 @@ class Objective:
 
 
 OWN_WORDS = tuple(
-    sorted(
-        file.stem
-        for file in (Path(__file__).parent / "_objectives").glob("*.py")
-        if not file.stem.startswith("_")
-    )
+    sorted(file.stem for file in (Path(__file__).parent / "_objectives").glob("*.py") if not file.stem.startswith("_"))
 )
 """Methods of this package: each is a file in `_objectives/` of its name."""
 
@@ -79,10 +75,7 @@ def method_words() -> tuple[str, ...]:
 
 
 def objective(
-    config: type[MethodConfig],
-    *,
-    needs: tuple[Need, ...] = (),
-    prepare: Callable[[Any, Any], None] | None = None,
+    config: type[MethodConfig], *, needs: tuple[Need, ...] = (), prepare: Callable[[Any, Any], None] | None = None
 ) -> Callable[[F], F]:
     """Declare an unlearning method: a function from its configuration and the passes of a batch to its terms.
 
@@ -133,9 +126,7 @@ def objective(
     validated(config)
 
     def register(terms: F) -> F:
-        DECLARED[config.method] = Objective(
-            config=config, terms=terms, needs=frozenset(needs), prepare=prepare
-        )
+        DECLARED[config.method] = Objective(config=config, terms=terms, needs=frozenset(needs), prepare=prepare)
         return terms
 
     return register
@@ -163,9 +154,7 @@ def _check_config(config: Any) -> None:
     is_same = known is None or home == (known.config.__module__, known.config.__qualname__)
     in_package = config.__module__ == f"uds_lens.unlearning._objectives.{word}"
     if not is_same or (word in OWN_WORDS and not in_package):
-        raise ConfigError(
-            f"the name {word!r} is taken by another method: give {config.__name__} another one."
-        )
+        raise ConfigError(f"the name {word!r} is taken by another method: give {config.__name__} another one.")
 
 
 class _Methods(Mapping[str, type[MethodConfig]]):

@@ -143,9 +143,7 @@ class JointProcesses:
 class RunFolder:
     """A hidden directory `.NAME.run` beside the result. It is removed once the result is saved."""
 
-    def __init__(
-        self, out: Path, *, depends_on: Mapping[str, Any], record: str, processes: JointProcesses
-    ) -> None:
+    def __init__(self, out: Path, *, depends_on: Mapping[str, Any], record: str, processes: JointProcesses) -> None:
         self.out, self.record, self.processes = out, record, processes
         self.depends_on, self.key = depends_on, digest(depends_on)
         self.folder = folder_of(out)
@@ -177,9 +175,7 @@ class RunFolder:
         problem = difference(self.out, record["files"])
         if problem is not None:
             warnings.warn(
-                UdsLensWarning(
-                    f"{str(self.out)!r} has changed since it was saved ({problem}): training again."
-                ),
+                UdsLensWarning(f"{str(self.out)!r} has changed since it was saved ({problem}): training again."),
                 stacklevel=2,
             )
         return problem is None
@@ -218,9 +214,7 @@ class RunFolder:
                     stacklevel=3,
                 )
                 self._empty()
-            atomic_write_text(
-                self.folder / _RUN, json.dumps({"format": "uds_lens.run", "key": self.key}) + "\n"
-            )
+            atomic_write_text(self.folder / _RUN, json.dumps({"format": "uds_lens.run", "key": self.key}) + "\n")
             self.processes.wait()
             yield self.folder
             self.processes.wait()

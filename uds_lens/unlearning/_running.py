@@ -159,9 +159,7 @@ def relearn(
 
 def _relearning_terms(config: RelearnConfig, passes: Passes) -> Terms:
     """Return `NLL_f`."""
-    return Terms(
-        per_token("forget", negative_log_likelihood(passes.logits("forget"), passes.labels("forget")))
-    )
+    return Terms(per_token("forget", negative_log_likelihood(passes.logits("forget"), passes.labels("forget"))))
 
 
 def _options(options: TrainOptions | None, out: str | os.PathLike[str]) -> TrainOptions:
@@ -228,20 +226,12 @@ def _train(
     """Return the trained model, and what its record says about the training."""
     from transformers import set_seed
 
-    from uds_lens.unlearning._trainer import (
-        UnlearningTrainer,
-        loss_curve,
-        training_arguments,
-        training_logs,
-    )
+    from uds_lens.unlearning._trainer import UnlearningTrainer, loss_curve, training_arguments, training_logs
 
     started = time.perf_counter()
     config, options = job.config, job.options
     set_seed(config.seed)
-    for mine in (
-        processes.is_first,
-        not processes.is_first,
-    ):  # the first samples alternates, the others read them
+    for mine in (processes.is_first, not processes.is_first):  # the first samples alternates, the others read them
         if mine:
             winners = preferred_answers(job, parent, folder)
             checkpoint = last_intact(folder)
@@ -266,9 +256,7 @@ def _train(
         config,
         job.objective,
         PairDataset(data, epochs=config.epochs, seed=config.seed),
-        arguments=training_arguments(
-            config, options, n_forget=len(data.forget), folder=folder, name=job.out.name
-        ),
+        arguments=training_arguments(config, options, n_forget=len(data.forget), folder=folder, name=job.out.name),
         logs=training_logs(options, job.out),
         pad_token_id=parent.pad_token_id,
         show_progress=options.progress if processes.is_first else False,

@@ -9,15 +9,7 @@ from annotated_types import Ge, Lt
 from pydantic import BeforeValidator
 
 from uds_lens._settings import validated
-from uds_lens._types import (
-    AnswerProtocol,
-    DType,
-    LogTo,
-    NonNegativeFloat,
-    NonNegativeInt,
-    PositiveFloat,
-    PositiveInt,
-)
+from uds_lens._types import AnswerProtocol, DType, LogTo, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from uds_lens.data._prompts import CHAT_DATE, ChatStyle
 
 Schedule: TypeAlias = Literal["linear", "cosine", "constant_with_warmup"]

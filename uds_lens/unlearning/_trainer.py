@@ -86,10 +86,7 @@ class UnlearningTrainer(OrderedTrainer):
             gathered = self.accelerator.gather(torch.tensor([width], device=self.accelerator.device))
             widths[side] = int(gathered.max())
         return [
-            {
-                side: widened(values, widths[side], pad_token_id=self._pad_token_id)
-                for side, values in batch.items()
-            }
+            {side: widened(values, widths[side], pad_token_id=self._pad_token_id) for side, values in batch.items()}
             for batch in passes
         ]
 

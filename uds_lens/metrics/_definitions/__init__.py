@@ -5,17 +5,7 @@ from pathlib import Path
 
 _ORDER = (
     *("es", "em", "prob", "paraprob", "truth_ratio", "rouge", "membership_attacks", "cka", "fisher_masked"),
-    *(
-        "logit_lens",
-        "uds",
-        "model_utility",
-        "fluency",
-        "utility",
-        "memorization",
-        "mia_agg",
-        "privacy",
-        "overall",
-    ),
+    *("logit_lens", "uds", "model_utility", "fluency", "utility", "memorization", "mia_agg", "privacy", "overall"),
 )
 """Files in the order of the published tables, aggregates after their parts; a file not named here comes last."""
 

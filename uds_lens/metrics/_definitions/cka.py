@@ -10,13 +10,7 @@ _ROUNDING = 1e-9
 """Distance of a CKA from 1 that float64 sums of equal states can leave."""
 
 
-@metric(
-    name="cka",
-    label="CKA",
-    group="representation",
-    meaning=ERASED,
-    passes=needs_states("retain", "model", "full"),
-)
+@metric(name="cka", label="CKA", group="representation", meaning=ERASED, passes=needs_states("retain", "model", "full"))
 def cka(evidence: Evidence) -> Outcome:
     """Return the mean over layers of `cka_erasure`, weighted by `1 - CKA(full, retain)` (`linear_cka`)."""
     import torch

@@ -28,9 +28,7 @@ def exact_memorization(hits: Sequence[bool]) -> float:
     return sum(kept) / len(kept) if kept else math.nan
 
 
-@metric(
-    name="em", label="Exact Memorization", group="memorization", meaning=KNOWN, passes=needs_answers("forget")
-)
+@metric(name="em", label="Exact Memorization", group="memorization", meaning=KNOWN, passes=needs_answers("forget"))
 def em(evidence: Evidence) -> Outcome:
     """Return Exact Memorization on the forget set."""
     hits = evidence.answers("forget").hits

@@ -38,13 +38,7 @@ def extraction_strength(hits: Sequence[bool], *, strict: bool = False) -> float:
     return (right if strict else max(right, 1)) / len(kept)
 
 
-@metric(
-    name="es",
-    label="Extraction Strength",
-    group="memorization",
-    meaning=KNOWN,
-    passes=needs_answers("forget"),
-)
+@metric(name="es", label="Extraction Strength", group="memorization", meaning=KNOWN, passes=needs_answers("forget"))
 def es(evidence: Evidence) -> Outcome:
     """Return Extraction Strength on the forget set."""
     strict, hits = evidence.options.strict_es, evidence.answers("forget").hits

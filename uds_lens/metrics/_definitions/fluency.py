@@ -2,15 +2,7 @@
 
 from __future__ import annotations
 
-from uds_lens.metrics._declaration import (
-    Evidence,
-    Meaning,
-    Outcome,
-    Role,
-    mean_outcome,
-    metric,
-    needs_generations,
-)
+from uds_lens.metrics._declaration import Evidence, Meaning, Outcome, Role, mean_outcome, metric, needs_generations
 
 
 @metric(

@@ -2,15 +2,7 @@
 
 from __future__ import annotations
 
-from uds_lens.metrics._declaration import (
-    KNOWN,
-    Evidence,
-    Outcome,
-    geometric_mean,
-    mean_outcome,
-    metric,
-    needs_answers,
-)
+from uds_lens.metrics._declaration import KNOWN, Evidence, Outcome, geometric_mean, mean_outcome, metric, needs_answers
 from uds_lens.metrics._definitions.prob import probabilities
 
 

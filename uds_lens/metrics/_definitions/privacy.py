@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-from uds_lens.metrics._declaration import (
-    Evidence,
-    Meaning,
-    MetricSpec,
-    Outcome,
-    add_metric,
-    harmonic_of_parts,
-)
+from uds_lens.metrics._declaration import Evidence, Meaning, MetricSpec, Outcome, add_metric, harmonic_of_parts
 
 
 def privacy(evidence: Evidence) -> Outcome:

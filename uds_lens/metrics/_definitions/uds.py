@@ -39,11 +39,7 @@ def depth_of_deltas(
     label="UDS",
     group="representation",
     meaning=ERASED,
-    passes=(
-        *needs_states("retain", "model"),
-        Pass("full", "patched", "retain"),
-        Pass("full", "patched", "model"),
-    ),
+    passes=(*needs_states("retain", "model"), Pass("full", "patched", "retain"), Pass("full", "patched", "model")),
 )
 def uds(evidence: Evidence) -> Outcome:
     """Return the Unlearning Depth Score."""

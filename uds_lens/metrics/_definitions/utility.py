@@ -38,10 +38,7 @@ def utility_rel(evidence: Evidence) -> Outcome:
     """Return Utility relative to that of `full`."""
     model = evidence.value("utility")
     full = harmonic_of_parts(
-        {
-            "Model Utility of full": utility_of(evidence, "full"),
-            "Fluency of full": fluency(evidence, role="full").value,
-        }
+        {"Model Utility of full": utility_of(evidence, "full"), "Fluency of full": fluency(evidence, role="full").value}
     )
     if full == 0:
         raise Undefined("the Utility of full is 0")

@@ -14,9 +14,7 @@ from uds_lens.unlearning._registry import objective
 from uds_lens.unlearning._settings import MethodConfig
 
 
-def gradient_ascent(
-    logits: Float[Tensor, "batch pos d_vocab"], labels: Int[Tensor, "batch pos"]
-) -> Float[Tensor, ""]:
+def gradient_ascent(logits: Float[Tensor, "batch pos d_vocab"], labels: Int[Tensor, "batch pos"]) -> Float[Tensor, ""]:
     """Return `-NLL`, the loss of GA and the forget term of GradDiff and KL.
 
     Args:

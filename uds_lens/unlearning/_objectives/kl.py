@@ -69,10 +69,7 @@ def terms(config: KLConfig, passes: Passes) -> Terms:
     """Return `-NLL_f + alpha KL_r(full || model)`."""
     forget = gradient_ascent(passes.logits("forget"), passes.labels("forget"))
     held = kl_to_reference(
-        passes.logits("retain"),
-        passes.frozen_logits("retain"),
-        passes.labels("retain"),
-        reduction=config.reduction,
+        passes.logits("retain"), passes.frozen_logits("retain"), passes.labels("retain"), reduction=config.reduction
     )
     per = per_answer if config.counts_padding else per_token
     return Terms(per_token("forget", forget), per("retain", config.alpha * held))

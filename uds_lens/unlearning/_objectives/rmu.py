@@ -89,9 +89,7 @@ def summed_state_distance(
     return sums.mean() * inverse
 
 
-def steering_vector(
-    d_model: int, *, scale: float, seed: int, positive: bool = False
-) -> Float[Tensor, "d_model"]:
+def steering_vector(d_model: int, *, scale: float, seed: int, positive: bool = False) -> Float[Tensor, "d_model"]:
     """Draw RMU's goal on forget data: a random direction of length `scale`, the same for one seed on every machine.
 
     `g = c u`, with u uniform on the unit sphere.
@@ -158,9 +156,7 @@ def train_only_layers(config: RMUConfig, model: nn.Module) -> None:
 def terms(config: RMUConfig, passes: Passes) -> Terms:
     """Return `distance to c u on forget data + alpha distance to full's states on retain data`."""
     states = passes.states("forget", config.layer)
-    goal = steering_vector(
-        states.shape[-1], scale=config.scale, seed=config.seed, positive=config.counts_padding
-    )
+    goal = steering_vector(states.shape[-1], scale=config.scale, seed=config.seed, positive=config.counts_padding)
     held, kept = passes.states("retain", config.layer), passes.frozen_states("retain", config.layer)
     return Terms(
         _distance(config, passes, "forget", states, goal.to(states.device)),

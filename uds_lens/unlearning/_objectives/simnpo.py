@@ -17,11 +17,7 @@ from uds_lens.unlearning._settings import RetainConfig
 
 
 def simnpo(
-    log_probs: Float[Tensor, "batch"],
-    lengths: Int[Tensor, "batch"],
-    *,
-    beta: float,
-    delta: float,
+    log_probs: Float[Tensor, "batch"], lengths: Int[Tensor, "batch"], *, beta: float, delta: float
 ) -> Float[Tensor, ""]:
     """Return the SimNPO loss: NPO without a reference, on the mean log-probability per token.
 
