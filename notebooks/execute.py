@@ -4,9 +4,9 @@
     python notebooks/execute.py 01_first_audit.ipynb
     python notebooks/execute.py --dark             # runs none, draws the pictures of the dark site again
 
-Figures become plotly JSON for Jupyter and a PNG for places that run no JavaScript (needs `uds-lens[static]` and a
-Chrome or Chromium), and a dark one in `docs/images/notebooks`, for the site. Nothing of this machine stays in the
-outputs: no paths, no times, no progress bars.
+Figures are stored as plotly JSON for Jupyter, as a PNG for viewers without JavaScript (needs `uds-lens[static]` and a
+Chrome or Chromium), and as a dark PNG in `docs/images/notebooks` for the site. Paths of this machine and progress bars
+are removed from the outputs.
 """
 
 from __future__ import annotations
@@ -43,13 +43,7 @@ def kernel() -> Iterator[KernelManager]:
     """A kernel with nothing in it."""
     manager = KernelManager(kernel_name="python3")
     manager.start_kernel(
-        env={
-            **os.environ,
-            "OMP_NUM_THREADS": "1",
-            "HF_HUB_OFFLINE": "1",
-            "TQDM_DISABLE": "1",
-            "PLOTLY_RENDERER": "plotly_mimetype",
-        }
+        env={**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PLOTLY_RENDERER": "plotly_mimetype"}
     )
     try:
         yield manager
@@ -87,8 +81,14 @@ def execute(path: Path, folder: Path, running: KernelManager) -> nbformat.Notebo
     for cell in notebook.cells:
         cell.metadata.pop("execution", None)
         if cell.cell_type == "code":
-            cell.outputs = [without_places(output) for output in cell.outputs if output.get("name") != "stderr"]
+            cell.outputs = [without_places(output) for output in cell.outputs if not is_transient(output)]
+    notebook.metadata.pop("widgets", None)
     return notebook
+
+
+def is_transient(output: nbformat.NotebookNode) -> bool:
+    """Whether the output is a progress bar or goes to standard error."""
+    return output.get("name") == "stderr" or "application/vnd.jupyter.widget-view+json" in output.get("data", {})
 
 
 def add_pictures(notebook: nbformat.NotebookNode) -> None:
