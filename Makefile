@@ -17,7 +17,7 @@ test: $(INSTALLED)  ## all tests and doctests, on every core (4 at most: each wo
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
 
 test-long: $(INSTALLED)  ## what `make test` leaves out: a sweep on a Slurm of one node (skips without slurm-wlm and munge), a whole study, training in two processes
-	$(BIN)/python -m pytest -q -rs -m long --durations=5 tests/study/test_slurm_cluster.py tests/test_notebooks.py tests/unlearning/test_joint_processes.py
+	$(BIN)/python -m pytest -q -rs -m long --durations=5 tests/study tests/test_notebooks.py tests/unlearning/test_joint_processes.py
 
 check: $(INSTALLED)  ## lint, format, types, import contracts
 	$(BIN)/ruff check .

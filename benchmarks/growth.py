@@ -3,6 +3,9 @@
     python benchmarks/growth.py
     python benchmarks/growth.py --only models --sizes 1000,2000
 
+examples: the report of one audit of as many examples of 16 layers, with 9999 resamples, from the measured losses to the
+page. subjects: the same with 10 examples of each of as many subjects.
+
 models: everything `uds-lens meta` computes for a table of 20 metrics of as many pool models and unlearned models, each
 quantised and relearned: intervals of F, cuts, all pairs of four metrics, Q and R under every filter, tied cuts; and a
 ranking with its stability over configurations.
@@ -14,17 +17,44 @@ Each row is a process of its own; `CPU s` and `MiB` are its time and its peak me
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import resource
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
 import uds_lens as ul
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+
+
+def examples(count: int, *, per_subject: int | None = None) -> Callable[[], object]:
+    """Make up an audit of `count` examples; return what writes its report."""
+    from synthetic_audits import synthetic_audit
+
+    audit = synthetic_audit(n=count, layers=16, config=ul.AuditConfig())
+    subjects = [None if per_subject is None else f"subject {i // per_subject}" for i in range(count)]
+    rows = [dataclasses.replace(row, subject=name) for row, name in zip(audit.examples, subjects, strict=True)]
+    audit = dataclasses.replace(audit, examples=rows)
+    place = Path(tempfile.mkdtemp()) / "report.html"
+
+    def run() -> int:
+        ul.report.write(audit, place)
+        return place.stat().st_size
+
+    return run
+
+
+def subjects(count: int) -> Callable[[], object]:
+    """Make up an audit of `count` subjects with 10 examples each; return what writes its report."""
+    return examples(10 * count, per_subject=10)
 
 
 def models(count: int) -> Callable[[], object]:
@@ -80,7 +110,9 @@ def models(count: int) -> Callable[[], object]:
 
 
 PARTS: dict[str, tuple[Callable[[int], Callable[[], object]], tuple[int, ...]]] = {
-    "models": (models, (1000, 2000, 5000))
+    "examples": (examples, (2000, 5000, 20_000)),
+    "subjects": (subjects, (200, 500, 2000)),
+    "models": (models, (1000, 2000, 5000)),
 }
 """By name: what makes the data of a size and returns the work, and three sizes."""
 

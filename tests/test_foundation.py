@@ -96,13 +96,18 @@ def test_progress_speaks_in_notebooks_only(shell, speaks, monkeypatch, capsys):
 
 def test_nothing_in_the_package_unpickles():
     forbidden = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
+    safe: set[ast.expr] = set()
     for path in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Import):
                 assert not forbidden & {alias.name.partition(".")[0] for alias in node.names}, path
-            if isinstance(node, ast.ImportFrom):
+            if isinstance(node, ast.ImportFrom) and [each.name for each in node.names] != ["UnpicklingError"]:
                 assert (node.module or "").partition(".")[0] not in forbidden, path
-            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            if isinstance(node, ast.Call) and any(
+                k.arg == "weights_only" and ast.unparse(k.value) == "True" for k in node.keywords
+            ):
+                safe.add(node.func)  # torch's own reader of tensors, which runs nothing
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node not in safe:
                 call = f"{node.value.id}.{node.attr}"
                 assert call not in {"torch.save", "torch.load", "np.load", "numpy.load", "pd.read_pickle"}, (path, call)
             if isinstance(node, ast.Name):

@@ -104,7 +104,7 @@ def test_a_model_that_does_not_fit_is_refused_and_named(baseline, trio):
         {"site": "mlp_out"},
         {"scope": "all"},
         {"last_layer": "post_norm"},
-        {"protocol": "chat"},
+        {"protocol": "raw"},
         {"dtype": "bfloat16"},
         {"exact_noop": False},
     ],

@@ -14,7 +14,7 @@ from uds_lens.errors import ModelError, UdsLensWarning, forget_warnings
 from uds_lens.models import fingerprint, open_model
 from uds_lens.models._checkpoint import adapter_base
 from uds_lens.patching import capture, open_target
-from uds_lens.results import DepthAudit, RunOptions
+from uds_lens.results import AuditConfig, DepthAudit, RunOptions
 
 AUTO = RunOptions(device="cpu", progress=False)
 
@@ -117,7 +117,8 @@ def test_families_with_masks_or_heads_of_their_own_equal_plain_hooks(tmp_path, b
         naive = open_target(target, batch, engine="naive").patched(cache)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("warnings.warn", lambda *a, **k: None)
-        audit = DepthAudit.run(full, source, source, EXAMPLES, options=AUTO)
+        raw = AuditConfig(protocol="raw")
+        audit = DepthAudit.run(full, source, source, EXAMPLES, config=raw, options=AUTO)
     lost = torch.where(batch.scored_mask[:, None], naive, 0).sum(-1) / batch.scored_mask.sum(-1)[:, None]
     torch.testing.assert_close(audit.s_full[:, None] - audit.s1_delta, lost.double(), atol=1e-5, rtol=0)
 

@@ -15,7 +15,7 @@ COMMANDS = {
     "audit": "audit --full {evil} --retain {evil} --model {evil} --examples {rows} --out o",
     "metrics": "metrics --model {evil} --examples {rows} --metric em --out o.json",
     "fluency": "metrics --model {good} --examples {rows} --metric fluency --fluency {evil} --out o.json",
-    "elicit": "elicit --model {evil} --examples {rows} --audit plain --out o",
+    "elicit": "elicit --model {evil} --examples {rows} --probe plain --out o",
     "unlearn": "unlearn --method ga --full {evil} --examples {rows} --out o",
     "relearn": "relearn --model {evil} --examples {rows} --out o",
     "quantise": "quantise --model {evil} --out o",
@@ -67,8 +67,8 @@ def test_code_of_a_checkpoint_is_not_run(command: str, change, tmp_path: Path, u
     words = COMMANDS[command].format(evil=tmp_path / "evil", good=WORLD.full, rows=tmp_path / "rows.json")
     code, _, err = uds_lens(*words.split(), "--device", "cpu")
     assert not (tmp_path / "ran").exists()
-    if command == "doctor":  # it reads no weights
-        assert (code, err) == (int(change is code_in_config), "")
+    if command == "doctor":  # it says so
+        assert (code, err) == (1, "")
     else:
         assert code == 1
         assert err.startswith("error: ") and err.count("\n") == 1 and len(err) < 600, err

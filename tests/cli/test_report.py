@@ -66,7 +66,9 @@ def test_logit_lens_results_are_drawn_beside_uds(tmp_path: Path, uds_lens) -> No
     world = ul.toy.load()
     run = ul.RunOptions(device="cpu", progress=False)
     npo = world.unlearned["npo"]
-    ul.DepthAudit.run(world.full, world.retain, npo, world.examples[:3], options=run).save(tmp_path / "npo")
+    raw = ul.AuditConfig(protocol="raw")  # as metrics ask Logit Lens
+    audit = ul.DepthAudit.run(world.full, world.retain, npo, world.examples[:3], config=raw, options=run)
+    audit.save(tmp_path / "npo")
     data = ul.metrics.MetricData(forget=world.examples[:3])
     found = ul.metrics.evaluate(npo, data, metrics=["logit_lens"], retain=world.retain, full=world.full, run=run)
     found.save(tmp_path / "npo.json")

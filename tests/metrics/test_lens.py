@@ -1,14 +1,13 @@
 """Logit Lens against hooks on the plain model, and beside UDS for one example."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 from tiny_models import EXAMPLES, load_plain
 
 import uds_lens as ul
+from uds_lens import AuditConfig, DepthAudit
 from uds_lens.data import encode, make_batch
-from uds_lens.errors import ConfigError, DataError, ModelError
+from uds_lens.errors import DataError, ModelError
 from uds_lens.metrics import compare_logit_lens, evaluate, lens_logprobs
 from uds_lens.patching import capture, record
 
@@ -73,6 +72,15 @@ def test_refusals(trio, audit):
             compare_logit_lens(audit, example)
     with pytest.raises(ModelError, match="not the retain model"):
         compare_logit_lens(audit, 0, retain=trio("llama").full, run=RUN)
-    chat = replace(audit, config=replace(audit.config, protocol="chat"))
-    with pytest.raises(ConfigError, match="raw protocol"):
-        compare_logit_lens(chat, 0)
+
+
+def test_a_chat_audit_is_compared_with_its_own_prompts(trio):
+    paths = trio("llama")
+    chat = AuditConfig(protocol="chat")
+    audit = DepthAudit.run(paths.full, paths.retain, paths.unlearned, EXAMPLES[:2], config=chat, options=RUN)
+    found = compare_logit_lens(audit, 0, run=RUN)
+    torch.testing.assert_close(found.lens_s1[-1], audit.s1_delta[0, -1], atol=2e-5, rtol=0)
+    raw = DepthAudit.run(
+        paths.full, paths.retain, paths.unlearned, EXAMPLES[:2], config=AuditConfig(protocol="raw"), options=RUN
+    )
+    assert (found.lens_s1 - compare_logit_lens(raw, 0, run=RUN).lens_s1).abs().max() > 1e-3

@@ -94,7 +94,8 @@ def test_the_page_shows_depth_against_utility_and_every_metric(audits):
     assert "Utility" in page.words and "No utility metric given" not in page.words
     other = Page(render(audits, metrics=results(weights(audits["ga"]), es=0.5)))
     assert "No utility metric given" in other.words
-    assert "Other metrics" in other.words
+    assert "Other metrics" in other.words and "Depth against utility" in page.words
+    assert "Depth against utility" not in other.words + bare.words
 
 
 def test_depth_and_utility_draws_the_frontier_of_what_is_no_reference():

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from jaxtyping import Float
 from torch import Tensor
 
 from uds_lens.data import ForgetExample
-from uds_lens.errors import ConfigError, DataError, ModelError, Setting
+from uds_lens.errors import DataError, ModelError, Setting
 from uds_lens.metrics._data import MetricData
 from uds_lens.metrics._declaration import Pass, Role
 from uds_lens.metrics._options import MetricOptions
@@ -106,7 +106,7 @@ def compare_logit_lens(
     The UDS side is the finished audit's; for Logit Lens the three models are opened once more, one at a time.
 
     Args:
-        audit: A finished audit, raw protocol.
+        audit: A finished audit; both are asked with its prompts.
         example: Id of a scored example, or its index.
         full: Where to open `full`; None opens it by the name in the audit.
         retain: Where to open `retain`.
@@ -119,21 +119,15 @@ def compare_logit_lens(
     Raises:
         DataError: No scored example has that id or index.
         ModelError: A model is not the one that was audited.
-        ConfigError: The audit used the chat protocol.
 
     Example:
         >>> import uds_lens as ul
         >>> world = ul.toy.load()
-        >>> raw = ul.AuditConfig(protocol="raw")
-        >>> audit = ul.DepthAudit.run(world.full, world.retain, world.retain, world.examples[:2], config=raw)
+        >>> audit = ul.DepthAudit.run(world.full, world.retain, world.retain, world.examples[:2])
         >>> table = ul.metrics.compare_logit_lens(audit, 0).to_frame()
         >>> len(table) == audit.n_layers
         True
     """
-    if audit.config.protocol == "chat":
-        raise ConfigError(
-            "Logit Lens is defined on the raw protocol; this audit used ", Setting("protocol", "chat"), "."
-        )
     ids = [scored.id for scored in audit.examples]
     index = ids.index(example) if example in ids else example
     if not isinstance(index, int) or not -len(ids) <= index < len(ids):
@@ -149,6 +143,8 @@ def compare_logit_lens(
         run=run or RunOptions(),
         cache=MetricCache(),
     )
+    prompts = {name: getattr(audit.config, name) for name in ("protocol", "system_prompt", "chat_date")}
+    session.config = replace(session.config, **prompts)
     roles: tuple[Role, ...] = ("full", "retain", "model")
     session.perform([Pass(role, "states") for role in roles] + [Pass("full", "lens", role) for role in roles])
     for role, name in (("full", "full"), ("retain", "retain"), ("unlearned", "model")):

@@ -375,7 +375,7 @@ def _lens_belongs(source: LensSource, audit: DepthAudit) -> bool:
     Examples are compared by the tokens of all; where one of the two holds more rows, by the last layer, at which Logit
     Lens and UDS are the same measurement of `retain`.
     """
-    if audit.config.protocol == "chat" or audit.config.site != "resid_post":
+    if audit.config.site != "resid_post":
         return False
     if isinstance(source, LensComparison):
         return any(
@@ -384,6 +384,8 @@ def _lens_belongs(source: LensSource, audit: DepthAudit) -> bool:
             and torch.equal(audit.s2_delta[place], source.uds_s2)
             for place, example in enumerate(audit.examples)
         )
+    if audit.config.protocol == "chat":  # metrics ask Logit Lens raw
+        return False
     for ours, theirs in {"full": "full", "retain": "retain", "unlearned": "model"}.items():
         if theirs not in source.models or source.models[theirs].fingerprint != audit.models[ours].fingerprint:
             return False

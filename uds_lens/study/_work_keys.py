@@ -191,6 +191,8 @@ class WorkKeys:
     def audit_key(self, model: StudyModel, state: StudyState, config: AuditConfig) -> str | None:
         """Return the key of the audit with other settings of `RESCORED`; None where others differ."""
         wanted = self._options[AUDIT]
+        if wanted is not None and wanted["protocol"] == "auto":
+            config = replace(config, protocol="auto")  # a finished audit holds the prompts that were chosen
         if wanted is None or any(
             getattr(config, name) != value for name, value in wanted.items() if name not in RESCORED
         ):

@@ -369,7 +369,8 @@ def _rescore(folder: StudyFolder, model: StudyModel, state: StudyState) -> None:
     audit, config = folder.saved_audit(model, state), audit_settings(folder.plan.measure)
     if audit is None or config is None:
         return
-    audit = replace(audit, config=config)
+    prompts = audit.config.protocol if config.protocol == "auto" else config.protocol
+    audit = replace(audit, config=replace(config, protocol=prompts))
     parent = next((part.parent for part in folder.parts(model, state)), None)
     keys = {AUDIT: folder.missing(model, state)[AUDIT]}
     _write(folder, model, state, keys, audit_values(audit, took=0.0), parent=parent, seconds={})
