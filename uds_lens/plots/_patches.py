@@ -55,7 +55,7 @@ def patch_heatmap(
             z=table.to_numpy(),
             customdata=[[label] * table.shape[1] for label in labels],
             colorscale=[[i / (len(scale) - 1), colour] for i, colour in enumerate(scale)],
-            colorbar={"title": {"text": "lost", "side": "right"}, "thickness": 12},
+            colorbar={"title": {"text": "lost", "side": "top"}, "thickness": 12},
             hovertemplate=f"layer %{{x}}, {down} %{{customdata}}<br>lost %{{z:.3f}}<extra></extra>",
             hoverongaps=False,
         )
