@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def photographs(audits: dict[str, ul.DepthAudit]) -> None:
-    """The top of the report about the toy world, without the model that is there for comparison only."""
+    """Screenshots of the top of the report on the toy world (without `half`, a reference)."""
     with tempfile.TemporaryDirectory() as folder:
         shown = {name: audit for name, audit in audits.items() if name != "half"}
         page = ul.report.write(shown, Path(folder) / "report.html")
@@ -59,36 +59,36 @@ def photographs(audits: dict[str, ul.DepthAudit]) -> None:
 
 
 def terminal(world: ul.toy.World) -> str:
-    """The command and what stays of it on a terminal, without the memory of this machine and what the columns mean."""
+    """The command and its output on a terminal, without the line on memory and the legend."""
     with tempfile.TemporaryDirectory() as folder:
         for name in ("full", "retain", "npo", "idkdpo"):
             (Path(folder) / name).symlink_to(world.checkpoints[name])
         (Path(folder) / "forget.json").symlink_to(world.path / "forget.json")
         words = [sys.executable, "-m", "uds_lens", *COMMAND.split()[1:]]
-        told = watched(words, Path(folder))
-    table, _, rest = re.sub(r"\[\d+:\d\d\] memory: .*\n", "", told).partition("\n\n")
+        output = watched(words, Path(folder))
+    table, _, rest = re.sub(r"\[\d+:\d\d\] memory: .*\n", "", output).partition("\n\n")
     command = COMMAND.replace(" --model idkdpo", " \\\n    --model idkdpo")
     return f"$ {command}\n{table}\n{rest.splitlines()[-1]}"
 
 
 def watched(words: list[str], folder: Path) -> str:
-    """What a command leaves on a terminal of `COLUMNS`; progress bars are gone when it ends."""
+    """The output of a command on a terminal of `COLUMNS`, without progress bars."""
     ours, theirs = pty.openpty()
     environment = {**os.environ, "COLUMNS": str(COLUMNS), "FORCE_COLOR": "1", "TERM": "xterm-256color"}
     with subprocess.Popen(words, cwd=folder, env=environment, stdout=theirs, stderr=theirs) as running:
         os.close(theirs)
-        told = b""
+        output = b""
         while part := _read(ours):
-            told += part
+            output += part
     os.close(ours)
     if running.returncode:
-        raise SystemExit(told.decode())
-    lines = told.decode().replace("\r\n", "\n").split("\n")
+        raise SystemExit(output.decode())
+    lines = output.decode().replace("\r\n", "\n").split("\n")
     return "\n".join(line.rpartition("\r")[2].replace("\x1b[A", "") for line in lines)
 
 
 def _read(place: int) -> bytes:
-    """The next bytes of a terminal; none when the program behind it has ended."""
+    """The next bytes of a terminal; empty when its program has ended."""
     try:
         return os.read(place, 1 << 16)
     except OSError:
@@ -96,7 +96,7 @@ def _read(place: int) -> bytes:
 
 
 def write(name: str, text: str) -> None:
-    """One of the pictures that are text."""
+    """Write one of the SVG pictures."""
     (HERE / name).write_text(text, encoding="utf-8")
 
 

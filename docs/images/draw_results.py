@@ -1,4 +1,4 @@
-"""Draw the pictures of docs/results.md from the tables that stand on that page: `python docs/images/draw_results.py`.
+"""Draw the pictures of docs/results.md from the tables on that page: `python docs/images/draw_results.py`.
 
 Needs `uds-lens[static]` and a Chrome or Chromium.
 """
@@ -28,10 +28,10 @@ def table(*columns: str) -> pd.DataFrame:
         titles = _cells(line)
         if set(columns) <= set(titles):
             rows = []
-            for own in lines[place + 2 :]:
-                if not own.startswith("|"):
+            for row in lines[place + 2 :]:
+                if not row.startswith("|"):
                     break
-                rows.append(_cells(own))
+                rows.append(_cells(row))
             return pd.DataFrame(rows, columns=titles)
     raise SystemExit(f"no table with the columns {', '.join(columns)} in {PAGE.name}")
 
@@ -54,7 +54,7 @@ def ends(text: str) -> tuple[float, float]:
 
 
 def audited(theme: Theme) -> go.Figure:
-    """Four checkpoints that saw more or less of the forget set."""
+    """Four checkpoints trained on different parts of the forget set."""
     rows = table("dtype", "unlearned", "UDS", "95 % interval", "measured")
     rows = rows[rows["dtype"] == "float32"]
     low, high = zip(*rows["95 % interval"].map(ends), strict=True)
@@ -65,7 +65,7 @@ def audited(theme: Theme) -> go.Figure:
 
 
 def unlearned(theme: Theme) -> go.Figure:
-    """Methods by what is left of the retain answers and by depth."""
+    """Methods by probability of the retain answers and by depth."""
     rows = table("model", "retain Prob", "of full's", "UDS", "95 % interval")
     low, high = zip(*rows["95 % interval"].map(ends), strict=True)
     frame = pd.DataFrame(
@@ -83,7 +83,7 @@ def unlearned(theme: Theme) -> go.Figure:
 
 
 def by_layer(theme: Theme) -> go.Figure:
-    """Where each method erased."""
+    """Erasure by layer, one panel per method."""
     rows = table("model", "layer 0", "layer 1")
     layers = [name for name in rows.columns if name.startswith("layer ")]
     frames = {
@@ -106,16 +106,19 @@ def short(model: str) -> str:
 
 
 def coverage(theme: Theme) -> go.Figure:
-    """How often an interval of 95 % holds the truth, by subject and by example."""
+    """Coverage of 95 % intervals: bootstrap over subjects and over examples."""
     rows, colours = table("scores", "ICC", "by subject", "by example"), palette(theme)
     figure = go.Figure()
-    for column, colour in (("by example", colours.unlearned), ("by subject", colours.erased)):
-        for scores, own in rows.groupby("scores", sort=False):
+    for column, unit, colour in (
+        ("by example", "examples", colours.unlearned),
+        ("by subject", "subjects", colours.erased),
+    ):
+        for scores, group in rows.groupby("scores", sort=False):
             line = go.Scatter(
-                x=own["ICC"].map(number).tolist(),
-                y=own[column].map(number).tolist(),
+                x=group["ICC"].map(number).tolist(),
+                y=group[column].map(number).tolist(),
                 mode="lines+markers",
-                name=column,
+                name=f"bootstrap over {unit}",
                 legendgroup=column,
                 showlegend=bool(scores == rows["scores"].iloc[0]),
                 line={"color": colour, "width": 2},
@@ -123,13 +126,13 @@ def coverage(theme: Theme) -> go.Figure:
             )
             figure.add_trace(line)
     figure.add_hline(0.95, line={"color": colours.faint, "width": 1, "dash": "dot"})
-    figure.update_xaxes(title_text="how much the subject makes of a score<br>(intra-class correlation)", dtick=0.1)
-    figure.update_yaxes(title_text="intervals that hold the mean", range=[0.35, 1.0], tickformat=".0%")
+    figure.update_xaxes(title_text="intra-class correlation of scores within subjects", dtick=0.1)
+    figure.update_yaxes(title_text="coverage", range=[0.35, 1.0], tickformat=".0%")
     return style(
         figure,
         theme=theme,
-        title="How often a 95 % interval holds the truth",
-        subtitle="One line for each kind of score; dotted: 95 %.",
+        title="Coverage of 95 % intervals",
+        subtitle="Share of intervals that contain the true mean. One line per score distribution; dotted: 95 %.",
         height=380,
     )
 

@@ -1,4 +1,4 @@
-"""Figures for phones: no heading, which the page tells, and a legend of as many rows as it needs."""
+"""Figures for phones: without a title (the page has it), and with as many legend rows as needed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def save_narrow(figure: go.Figure, file: Path) -> None:
     """Write a figure as wide as a phone, at twice the density."""
     small, layout = go.Figure(figure), figure.layout
     names = [str(trace.name) for trace in figure.data if trace.showlegend is not False and trace.name]
-    rows = legend_rows(names, width=WIDTH - 80) if layout.showlegend else 0
+    rows = legend_rows(names, width=WIDTH - 64) if layout.showlegend else 0
     top = _TOP + rows * LEGEND_ROW
     small.update_layout(
         title={"text": "", "subtitle": {"text": ""}}, height=layout.height - layout.margin.t + top, margin_t=top
