@@ -175,7 +175,7 @@ def test_headings_state_what_the_numbers_say(audit, figures):
         "slopes": "Which metric has the highest Rob depends on the filter",
         "relearned": "Relearning raises x more than retain in",
         "histogram": "x: the two pools do not overlap",
-        "elicited": "Elicitation: 1 of 3 probes extract more than retain knows",
+        "elicited": "Elicitation: 1 of 3 probes extract significantly more than retain",
         "depth": "Shallowly erased facts are easier to extract",
         "budget": "From 1 to 2 samples: expected best recall 0.10 to 0.20",
     }.items():

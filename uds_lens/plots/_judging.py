@@ -14,10 +14,12 @@ from uds_lens._types import check_choice
 from uds_lens.errors import DataError
 from uds_lens.plots._models import difference_matrix
 from uds_lens.plots._style import (
+    LEGEND_ROW,
     Theme,
     apart,
     band,
     count,
+    legend_rows,
     note,
     number,
     palette,
@@ -142,15 +144,18 @@ def faithfulness_forest(faithful: pd.DataFrame, *, theme: Theme = "light", title
     finding = "Faithfulness (F) of the metrics"
     if len(known):
         finding = f"{_plain(known.iloc[0])} is the most faithful metric (F {known['auc'].iloc[0]:.3f})"
-    return style(
+    entries = [trace.name for trace in figure.data if trace.showlegend]
+    further = LEGEND_ROW * (legend_rows(entries, width=560) - 1) if len(entries) > 1 else 0
+    style(
         figure,
         theme=theme,
         title=title,
         finding=finding,
         subtitle=subtitle + (", except the lowest line." if "new_variants_" in there else "."),
-        height=150 + 26 * max(len(ordered), 3),
-        legend=sum(bool(trace.showlegend) for trace in figure.data) > 1,
+        height=150 + 26 * max(len(ordered), 3) + further,
+        legend=len(entries) > 1,
     )
+    return figure.update_layout(margin_t=figure.layout.margin.t + further)
 
 
 Robustness: TypeAlias = Literal["q", "r", "rob"]
