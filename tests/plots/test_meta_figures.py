@@ -43,6 +43,9 @@ def test_the_forest_has_the_intervals_of_the_frame():
     assert "new variants: 0.600 to 0.990" in new.data[-1].customdata[0]
     published = made.faithful(*NAMES)[["metric", "auc", "low", "high"]]
     assert len(plots.faithfulness_forest(published).data) == 2
+    assert new.layout.margin.t > figure.layout.margin.t, "a longer legend takes a second row"
+    alike = plots.faithfulness_forest(frame.assign(auc=1.0))
+    assert alike.layout.title.text == f"{len(frame)} metrics share the highest F (1.000)"
 
 
 def test_the_matrix_is_its_own_mirror_and_stars_what_is_decided():

@@ -143,7 +143,11 @@ def faithfulness_forest(faithful: pd.DataFrame, *, theme: Theme = "light", title
     subtitle = "Dot: area under the ROC curve; dotted line: chance. Intervals hold for these variants only"
     finding = "Faithfulness (F) of the metrics"
     if len(known):
-        finding = f"{_plain(known.iloc[0])} is the most faithful metric (F {known['auc'].iloc[0]:.3f})"
+        highest = f"{known['auc'].iloc[0]:.3f}"
+        tied = sum(f"{value:.3f}" == highest for value in known["auc"])
+        finding = f"{_plain(known.iloc[0])} is the most faithful metric (F {highest})"
+        if tied > 1:
+            finding = f"{tied} metrics share the highest F ({highest})"
     entries = [trace.name for trace in figure.data if trace.showlegend]
     further = LEGEND_ROW * (legend_rows(entries, width=560) - 1) if len(entries) > 1 else 0
     style(
