@@ -5,6 +5,7 @@ import os
 import signal
 import threading
 import time
+from subprocess import CalledProcessError
 
 import pytest
 
@@ -54,6 +55,16 @@ def test_one_failure_does_not_stop_the_others(small, fake, tmp_path):
     assert study.run(small, tmp_path / "s", runner=mended).is_complete
     assert len(mended.measured) == 4 and mended.made == [one]
     assert list((tmp_path / "s" / "failures").iterdir()) == []
+
+
+def test_a_preemption_that_comes_while_a_model_is_measured_is_no_failure_of_it(small, fake, tmp_path, monkeypatch):
+    """submitit asks Slurm to requeue from a signal handler; Slurm may end that call together with the task."""
+    folder, runner = StudyFolder.begin(study.plan(small), tmp_path / "s"), fake()
+    requeue = CalledProcessError(-15, ["scontrol", "requeue", "1_1"])
+    monkeypatch.setattr(runner, "measure", lambda *_: (_ for _ in ()).throw(requeue))
+    with pytest.raises(CalledProcessError):
+        work(folder, runner=runner)
+    assert study.status(folder).failed == ()
 
 
 def test_weights_of_models_go_where_they_are_not_kept(small, fake, tmp_path):

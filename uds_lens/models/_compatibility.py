@@ -102,7 +102,7 @@ def _recorded_protocol(directory: Path) -> Protocol | None:
 def protocol_of(asked: AnswerProtocol, infos: Mapping[str, CheckpointInfo], tokenizer: Any) -> Protocol:
     """Choose the prompts of several models: as asked, else by the first record that names some, else by the tokenizer.
 
-    Warns of a model that was trained with other prompts than those chosen.
+    Warns, where nobody chose, of a model that was trained with other prompts than those chosen.
 
     Args:
         asked: "raw", "chat", or "auto".
@@ -113,7 +113,7 @@ def protocol_of(asked: AnswerProtocol, infos: Mapping[str, CheckpointInfo], toke
     first = next((word for role, word in recorded.items() if not role.startswith("unlearned")), None)
     chosen = chosen_protocol(asked, tokenizer, first)
     for role, word in recorded.items():
-        if word != chosen:
+        if asked == "auto" and word != chosen:
             names = {"chat": "the chat template", "raw": "raw prompts"}
             warn_once(
                 f"{role} {infos[role].name!r} was trained with {names[word]} and is asked with {names[chosen]}: it may "

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from subprocess import CalledProcessError
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from uds_lens._storage import atomic_directory, writing
@@ -459,6 +460,8 @@ def _write(
 
 
 def _failed(folder: StudyFolder, model: StudyModel, state: StudyState, error: Exception) -> None:
+    if isinstance(error, CalledProcessError) and list(error.cmd)[:2] == ["scontrol", "requeue"]:
+        raise error  # submitit's answer to a preemption, raised in whatever was running: no fault of the model
     reason = f"{type(error).__name__}: {_line(str(error)) or 'without a message'}"
     folder.write_failure(model, state, reason, "".join(traceback.format_exception(error)))
     _LOG.warning("%s, %s failed: %s", model.model_id, state.label, reason)
