@@ -69,7 +69,7 @@ def test_a_requeued_and_a_killed_task_leave_the_same_table(cluster, here, tmp_pa
     requeued, killed = _task_of(first), _task_of(second)
     subprocess.run(["scancel", "--signal=USR2", requeued], check=True)  # as a preemption does
     os.kill(second, signal.SIGKILL)
-    _start_again(requeued)
+    _start_again(requeued, first)
     with caplog.at_level("INFO", logger="uds_lens.study"):
         wait_for(jobs, folder, in_queue=True, poll=0.5)
 
@@ -105,12 +105,13 @@ def _working(folder: StudyFolder, *, beside: tuple[int, ...]) -> int:
     raise AssertionError("no task began to work")
 
 
-def _start_again(task: str) -> None:
-    """Slurm lets a requeued task wait for two minutes; we do not."""
+def _start_again(task: str, process: int) -> None:
+    """Slurm lets a requeued task wait for two minutes; we wait for the end of its process, which it would share."""
     end = time.monotonic() + 60
     while time.monotonic() < end:
         words = ["squeue", "--noheader", "--array", "--states=PENDING", "--format=%i"]
-        if task in subprocess.run(words, capture_output=True, text=True, check=True).stdout.split():
+        queued = task in subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()
+        if queued and not Path(f"/proc/{process}").exists():
             subprocess.run(["scontrol", "update", f"JobId={task}", "StartTime=now"], check=True)
             return
         time.sleep(0.2)
