@@ -252,7 +252,7 @@ def metrics(
         check_folder(out)
         require_metrics_table(table)
     if not redo:
-        require_nothing_lost(dict(zip(files.values(), model, strict=True)), metric or None, options=options)
+        require_nothing_lost(dict(zip(files.values(), model, strict=True)), metric or None, options=options, run=run)
     cache = ul.metrics.MetricCache()
     sets = ul.metrics.open_metric_data(data, split=split, limit=limit, sample=sample)
     ul.metrics.fluency_scorer(options, metrics=metric or None, offline=run.offline)
