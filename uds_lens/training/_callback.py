@@ -6,9 +6,10 @@ import json
 import math
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, astuple, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,9 @@ from uds_lens._progress import quiet, tell
 from uds_lens._settings import as_settings, validated
 from uds_lens._storage import atomic_directory, conform, parse_json, plain, require_fresh
 from uds_lens._types import NonNegativeFloat, NonNegativeInt, PositiveInt, Share
-from uds_lens.audit import Baseline, RecordedBaseline
+from uds_lens.audit import Baseline
 from uds_lens.errors import ConfigError, DataError, ModelError, Setting, warn_once
+from uds_lens.models import open_model
 from uds_lens.results import DepthAudit, RunOptions
 from uds_lens.results._records import versions
 from uds_lens.results._steering import BEST, FORMAT, RECORD, row_record
@@ -60,6 +62,18 @@ class DepthSettings:
     def steers(self) -> bool:
         """Whether the measurements decide anything."""
         return self.stop is not None or self.keep_best
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Give Python, NumPy and torch their random states back at the end."""
+    python, arrays = random.getstate(), np.random.get_state()
+    try:
+        with torch.random.fork_rng(range(torch.cuda.device_count())):
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(arrays)
 
 
 class DepthCallback(TrainerCallback):
@@ -144,7 +158,8 @@ class DepthCallback(TrainerCallback):
         self._key, self._points, self._stack = baseline.key, list[DepthPoint](), ExitStack()
         self._stopped: int | None = None
         self._best: DepthPoint | None = None
-        self._recorded: RecordedBaseline | None = None
+        self._audit: Callable[[], DepthAudit] | None = None
+        self._seconds: Callable[[], float] | None = None
         self._trainer: Any = None
 
     @property
@@ -174,6 +189,7 @@ class DepthCallback(TrainerCallback):
 
     # Events of the Trainer.
 
+    @_undisturbed()
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
         """Open `full`, measure the model as it is, and say what the rest will cost."""
         if is_sharded(args, model):
@@ -190,13 +206,14 @@ class DepthCallback(TrainerCallback):
         require_fresh(Path(args.output_dir) / RECORD, directory=False, format=FORMAT)
         first = state.is_world_process_zero
         if first:
-            models = [model]
-            self._recorded = self._stack.enter_context(self.measured.recorded(models=models, options=self.options))
+            opened = self._stack.enter_context(open_model(model, dtype=self.measured.config.dtype))
+            recorded = self._stack.enter_context(self.measured.recorded(models=[opened], options=self.options))
+            self._audit, self._seconds = partial(recorded.audit, opened), partial(recorded.seconds, opened)
         if not any(point.step == state.global_step for point in self._points):
             self._measure(args, state, model)
-        if first and self._recorded is not None:
-            with undisturbed(), quiet():
-                each = self._recorded.seconds(model)
+        if self._seconds is not None:
+            with quiet():
+                each = self._seconds()
             every = self.settings.every
             steps = range(every * (state.global_step // every + 1), state.max_steps, every)
             self.seconds_told = sum(point.seconds for point in self._points) + each * (len(steps) + 1)
@@ -206,6 +223,7 @@ class DepthCallback(TrainerCallback):
                 f"measurements of about {each:.1f} s"
             )
 
+    @_undisturbed()
     def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
         """Measure where it is time to, and stop where that is deep enough."""
         last = state.global_step >= state.max_steps or control.should_training_stop
@@ -222,6 +240,7 @@ class DepthCallback(TrainerCallback):
         if state.is_world_process_zero and folder.is_dir():
             self.curve.save(folder)
 
+    @_undisturbed()
     def on_train_end(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
         """Give the model its best weights, score it on the examples that did not steer, and close `full`."""
         self._close()
@@ -230,7 +249,7 @@ class DepthCallback(TrainerCallback):
         if not state.is_world_process_zero:
             return
         if self.held_out is not None:
-            with undisturbed(), self.held_out.recorded(models=[model], options=self.options) as recorded:
+            with self.held_out.recorded(models=[model], options=self.options) as recorded:
                 self.score = recorded.audit(model)
         spent = sum(point.seconds for point in self._points)
         tell(f"depth: {len(self._points)} measurements took {spent:.1f} s (estimate: {self.seconds_told:.1f} s)")
@@ -239,10 +258,10 @@ class DepthCallback(TrainerCallback):
 
     def _measure(self, args: Any, state: Any, model: Any) -> DepthPoint:
         point = DepthPoint(step=state.global_step, **dict.fromkeys(_NUMBERS, float("nan")))
-        if self._recorded is not None:
-            with undisturbed(), quiet():
+        if self._audit is not None:
+            with quiet():
                 started = time.perf_counter()
-                audit = self._recorded.audit(model)
+                audit = self._audit()
                 point = DepthPoint.of(audit, step=state.global_step, seconds=time.perf_counter() - started)
         point = _of_first_process(point, args.device)
         self._points.append(point)
@@ -258,7 +277,7 @@ class DepthCallback(TrainerCallback):
         return point
 
     def _close(self) -> None:
-        self._recorded = None
+        self._audit = self._seconds = None
         self._stack.close()
 
 
@@ -297,18 +316,6 @@ def _split(
             ", or measure the baseline on more subjects.",
         )
     return sorted(kept), sorted(row for rows in groups[n_groups:] for row in rows)
-
-
-@contextmanager
-def undisturbed() -> Iterator[None]:
-    """Give Python, NumPy and torch their random states back at the end."""
-    python, arrays = random.getstate(), np.random.get_state()
-    try:
-        with torch.random.fork_rng(range(torch.cuda.device_count())):
-            yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(arrays)
 
 
 def _of_first_process(point: DepthPoint, device: Any) -> DepthPoint:
