@@ -10,6 +10,7 @@ import typer
 
 from uds_lens._cli.options import Printing
 from uds_lens._cli.terminal import say
+from uds_lens._storage import did_you_mean
 from uds_lens.errors import ResultFormatError
 
 
@@ -112,7 +113,9 @@ def _audits_in(directories: list[Path]) -> list[Path]:
     """Return each directory that is a saved audit, or else the audits inside it; each once."""
     for directory in directories:
         if not directory.is_dir():
-            raise ResultFormatError(f"no directory {str(directory)!r}: name some that uds-lens audit wrote.")
+            raise ResultFormatError(
+                f"no directory {str(directory)!r}: name some that uds-lens audit wrote.{did_you_mean(directory)}"
+            )
     from uds_lens.results._saving import audits_in, is_audit  # opens torch, so after the look above
 
     found: list[Path] = []

@@ -272,7 +272,7 @@ def make_plan(
     protocol = protocol_of(config.protocol, infos, tokenizer)
     if config.protocol == "auto":
         recorded = any(info.protocol == protocol for info in infos.values())
-        paper = "" if protocol == "raw" else f"; the UDS paper's are raw: {Setting('protocol', 'raw')}"
+        paper = "" if protocol == "raw" else "; raw ones, as in the UDS paper: --protocol raw (protocol='raw')"
         tell(f"prompts: {describe_protocol('auto', protocol, recorded)}{paper}")
     encoded, facts = (
         None if rows is None else encode(rows, tokenizer, protocol=protocol, scope=config.scope, chat=config.chat)

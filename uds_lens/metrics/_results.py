@@ -43,7 +43,7 @@ FORMAT = "uds_lens.MetricResults"
 VERSION = 2
 """Version of the format; raised when older releases could misread a result."""
 
-ARROWS = {"knowledge": "↑ known", "erasure": "↑ erased", "utility": "↑ useful"}
+ARROWS = {"knowledge": "↑ known", "erasure": "↑ erased", "utility": "↑ utility"}
 """Directions as a column of a table."""
 
 _STUDY = "our study of 3.9M-parameter Llamas"

@@ -167,9 +167,9 @@ Robustness: TypeAlias = Literal["q", "r", "rob"]
 
 _FILTERS = {
     "none": "all models",
-    "utility": "useful",
+    "utility": "enough utility",
     "threshold": "unlearned",
-    "utility+threshold": "useful and unlearned",
+    "utility+threshold": "enough utility, unlearned",
 }
 _ROBUSTNESS = {"q": "Q", "r": "R", "rob": "Rob"}
 _ROBUSTNESS_AXIS = {"q": "Q (quantisation)", "r": "R (relearning)", "rob": "Rob (mean of Q and R)"}

@@ -101,6 +101,7 @@ def headlines(
                 "cautions": [each.mark for each in cautions],
                 "reference": name in references,
                 "sentence": _sentence(audit),
+                "prompts": audit.prompts,
                 "measured": audit.n_measured,
                 "not_measurable": audit.n_not_measurable,
                 "skipped": len(audit.skipped),

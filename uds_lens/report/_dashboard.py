@@ -113,8 +113,8 @@ _ROBUST = (
     *("q_reason", "r_reason"),
 )
 _SETTINGS = {
-    "utility+threshold": "useful, and unlearned by the metric",
-    "utility": "useful",
+    "utility+threshold": "enough utility, and unlearned by the metric",
+    "utility": "enough utility",
     "threshold": "unlearned by the metric",
     "none": "all",
 }

@@ -194,7 +194,7 @@ def sources(metrics: Iterable[str], methods: Iterable[str]) -> list[Source]:
 
 
 FULL_FILTER = "utility+threshold"
-"""The paper's filter: models that are useful and that the metric calls unlearned."""
+"""The paper's filter: models with enough utility that the metric calls unlearned."""
 
 _NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 

@@ -62,6 +62,8 @@ class Measured(NamedTuple):
     """Those of `values` that are no audits."""
     warnings: Mapping[str, tuple[str, ...]]
     """By the same names."""
+    prompts: Mapping[str, str]
+    """How each was asked, "raw" or "chat template"; both, where its metrics were measured in different ways."""
 
 
 def measured(audits: Mapping[str, DepthAudit], metrics: MetricSources) -> Measured | None:
@@ -72,15 +74,19 @@ def measured(audits: Mapping[str, DepthAudit], metrics: MetricSources) -> Measur
     """
     values: dict[str, dict[str, MetricValue]] = {}
     warnings: dict[str, tuple[str, ...]] = {}
+    prompts: dict[str, dict[str, None]] = {}
     for source in metric_sources(metrics):
         for name in _owners(audits, source):
             values.setdefault(name, {}).update(source.metrics)
             warnings[name] = tuple(dict.fromkeys((*warnings.get(name, ()), *source.warnings)))
+            if (protocol := source.provenance.get("protocol")) is not None:
+                prompts.setdefault(name, {})["chat template" if protocol == "chat" else str(protocol)] = None
     if not values:
         return None
     names = [name for name in (*audits, *(role for role in _SCORES if role not in audits)) if name in values]
     roles = tuple(name for name in values if name not in audits)
-    return Measured({name: values[name] for name in names}, roles, warnings)
+    asked = {name: ", ".join(prompts.get(name, ())) for name in names}
+    return Measured({name: values[name] for name in names}, roles, warnings, asked)
 
 
 def metric_sources(metrics: MetricSources) -> list[MetricResults]:
@@ -151,7 +157,12 @@ def metrics_table(
         groups += [{"label": label, "rows": rows}] if rows else []
     return {
         "columns": [
-            {"name": name, "index": places.get(name), "reference": name in references or name not in places}
+            {
+                "name": name,
+                "index": places.get(name),
+                "reference": name in references or name not in places,
+                "prompts": metrics.prompts[name],
+            }
             for name in names
         ],
         "groups": groups,

@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from html import escape
 from pathlib import Path
 from types import UnionType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -315,6 +316,22 @@ class StudyPlan:
 
     seed: NonNegativeInt = 0
     """Seed of the order of models."""
+
+    def _repr_html_(self) -> str:
+        """Return what the plan makes and measures as a table; every text from outside is escaped."""
+        perturbed = ["quantised"] * self.perturb.quantise + ["relearned"] * (self.perturb.relearn is not None)
+        also = ["audit"] * (self.measure.audit is not None) + ["elicitation"] * (self.measure.elicitation is not None)
+        rows = {
+            "study": self.name,
+            "full, retain": f"{self.full}, {self.retain}",
+            "existing models": ", ".join(model.name for model in self.model),
+            "pools": ", ".join(f"{runs.variant} ({'knows' if runs.knows else 'never knew'})" for runs in self.pool),
+            "unlearning": ", ".join(runs.method or f"{runs.grid} grid" for runs in self.unlearn),
+            "perturbed": ", ".join(perturbed),
+            "measured": ", ".join((*self.measure.metrics, *self.measure.utility, *also)),
+        }
+        cells = (f"<tr><th>{name}</th><td>{escape(text)}</td></tr>" for name, text in rows.items() if text)
+        return f'<table style="text-align:left">{"".join(cells)}</table>'
 
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._%+=,-]{0,120}")
