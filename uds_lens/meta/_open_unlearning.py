@@ -13,7 +13,6 @@ import numpy as np
 
 from uds_lens._types import check_choice
 from uds_lens.errors import ResultFormatError
-from uds_lens.meta._columns import REASONS
 from uds_lens.meta._tables import (
     SETUP,
     ModelTable,
@@ -24,6 +23,7 @@ from uds_lens.meta._tables import (
     number,
     origin_by_name,
     read_object,
+    reasons_frame,
     retain_name,
     role_in,
     setup_name,
@@ -62,8 +62,7 @@ ATTACKS = ("mia_loss", "mia_zlib", "mia_min_k", "mia_min_kpp")
 _NOT_BY_DEFAULT = {"em", "mia_loss", "mia_zlib", "mia_min_kpp", "fluency", "para_rouge"}
 """Not measured by Open-Unlearning unless its configuration is extended."""
 
-_SPELLING = {name.lower(): name for name in NAMES}
-"""Releases differ in capitals."""
+_SPELLING = {name.lower(): name for name in NAMES}  # releases differ in capitals
 
 _FILES = ("TOFU_EVAL.json", "TOFU_SUMMARY.json")
 _RIGHT, _WRONG = "forget_Q_A_PARA_Prob", "forget_Q_A_PERT_Prob"
@@ -81,15 +80,9 @@ class _Run:
     """Contents of a run's files."""
 
     folder: Path
-    values: Mapping[str, float]
-    """By our names; NaN where there is nothing."""
-
-    reasons: Mapping[str, str]
-    """Why they are NaN."""
-
-    examples: Mapping[str, Mapping[str, float]]
-    """Value by metric and id of the example, if asked for."""
-
+    values: Mapping[str, float]  # by our names; NaN where there is nothing
+    reasons: Mapping[str, str]  # why they are NaN
+    examples: Mapping[str, Mapping[str, float]]  # value by metric and id of the example, if asked for
     setup: Setup
 
 
@@ -103,14 +96,12 @@ def read_open_unlearning(
 ) -> ModelTable:
     """Read `TOFU_EVAL.json` and `TOFU_SUMMARY.json` of one run or of a whole folder of runs.
 
-    Values of `TOFU_EVAL.json` come first, because the summary lacks what the Truth Ratio needs: `forget_truth_ratio` of
-    Open-Unlearning is how close wrong over right is to 1, which does not grow with knowledge. Here it is
-    `p_c / (p_c + p_w)` from the per-example losses of the paraphrased and the perturbed answers; a summary alone gives
-    NaN. Open-Unlearning has no jailbreak prompts and no white-box metrics.
+    The Truth Ratio is `p_c / (p_c + p_w)` from the losses per example in `TOFU_EVAL.json` (a summary alone gives NaN):
+    `forget_truth_ratio` of Open-Unlearning is how close wrong over right is to 1, which does not grow with knowledge.
 
-    A folder such as `saves` holds runs of several base models and splits: both are columns, read from
-    `.hydra/config.yaml` beside a run or from its name. A run is compared with references of its own base model and
-    split only, and `rank` refuses models of several (`uds_lens.meta.select` takes those of one).
+    Base model and split are columns, read from `.hydra/config.yaml` beside a run or from its name. A run is compared
+    with references of its own base model and split only, and `rank` refuses models of several (`uds_lens.meta.select`
+    takes those of one).
 
     Args:
         path: A file, a run's folder, or a folder with runs at any depth.
@@ -151,12 +142,11 @@ def read_open_unlearning(
     folders = {folder: files for folder, files in _runs(root).items() if folder not in taken}
     if not folders:
         raise ResultFormatError(f"{str(root)!r} holds no run other than those of retain and full.")
-    rows, reasons, runs = [], [], {}
+    rows, reasons, runs = [], {}, {}
     for folder, name in _names(root, list(folders)).items():
         run = runs[name] = _read_run(folder, folders[folder], examples, setup_of(folder, name))
-        values, missing = _with_references(run, references, utility)
+        values, reasons[name] = _with_references(run, references, utility)
         rows.append({"model": name, **origin_by_name(name), **dict(zip(SETUP, run.setup, strict=True)), **values})
-        reasons += [(name, metric, why) for metric, why in missing.items()]
     retains = references.get("retain", [])
     runs |= {"retain" if len(retains) == 1 else retain_name(run.setup): run for run in retains}
     long = [
@@ -167,7 +157,7 @@ def read_open_unlearning(
     ]
     return ModelTable(
         frame=pd.DataFrame(rows),
-        reasons=pd.DataFrame(reasons, columns=list(REASONS)),
+        reasons=reasons_frame(reasons),
         source=str(root),
         examples=pd.DataFrame(long, columns=["model", "metric", "example_id", "value"]) if examples else None,
     )
@@ -261,13 +251,6 @@ def _read_run(folder: Path, files: Sequence[Path], examples: bool, setup: Setup)
 def truth_ratios(details: Mapping[str, Mapping[str, Any]], *, where: str) -> tuple[dict[str, float], str | None]:
     """Compute `p_c / (p_c + p_w)` per example, with p the geometric mean over answers of the probability per token.
 
-    Args:
-        details: Entries of the evaluation.
-        where: The run, for messages.
-
-    Returns:
-        Ratio by example, NaN where a loss is missing; and why there is none.
-
     Example:
         >>> entry = lambda loss: {"value_by_index": {"0": {"avg_loss": loss}}}
         >>> details = {"forget_Q_A_PARA_Prob": entry(1.0), "forget_Q_A_PERT_Prob": entry([0.5, 1.5])}
@@ -283,12 +266,8 @@ def truth_ratios(details: Mapping[str, Mapping[str, Any]], *, where: str) -> tup
     right, wrong = losses
     if set(right) != set(wrong):
         return {}, f"{_RIGHT} and {_WRONG} are about different examples"
-    return {key: _share(right[key], wrong[key]) for key in right}, None
-
-
-def _share(right: float, wrong: float) -> float:
-    """`exp(-right) / (exp(-right) + exp(-wrong))` without overflow."""
-    return float(1 / (1 + np.exp(np.clip(right - wrong, -700, 700))))
+    # exp(-right) / (exp(-right) + exp(-wrong)) without overflow
+    return {key: float(1 / (1 + np.exp(np.clip(right[key] - wrong[key], -700, 700)))) for key in right}, None
 
 
 def _per_example(by_index: Any, names: Sequence[str], *, where: str) -> dict[str, float]:
@@ -311,20 +290,18 @@ def _per_example(by_index: Any, names: Sequence[str], *, where: str) -> dict[str
 def _examples(
     details: Mapping[str, Mapping[str, Any]], ratios: Mapping[str, float], where: str
 ) -> dict[str, Mapping[str, float]]:
-    found: dict[str, Mapping[str, float]] = {"truth_ratio": ratios} if ratios else {}
+    values: dict[str, Mapping[str, float]] = {"truth_ratio": ratios} if ratios else {}
     for theirs, ours in NAMES.items():
         entry, here = details.get(theirs, {}), f"{where}, {theirs!r}"
         if entry.get("value_by_index"):
-            names = ("prob", "score", "rougeL_recall")
-            found[ours] = _per_example(entry["value_by_index"], names, where=here)
-            continue
-        sides = [entry.get("forget"), entry.get("holdout")]
-        if ours in ATTACKS and all(isinstance(side, dict) for side in sides):
+            values[ours] = _per_example(entry["value_by_index"], ("prob", "score", "rougeL_recall"), where=here)
+        elif ours in ATTACKS and all(isinstance(entry.get(side), dict) for side in ("forget", "holdout")):
             members, others = (
-                _per_example((side or {}).get("value_by_index", {}), ("score",), where=here) for side in sides
+                _per_example(entry[side].get("value_by_index", {}), ("score",), where=here)
+                for side in ("forget", "holdout")
             )
-            found[ours] = {**members, **{f"holdout/{key}": value for key, value in others.items()}}
-    return found
+            values[ours] = {**members, **{f"holdout/{key}": value for key, value in others.items()}}
+    return values
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -336,17 +313,12 @@ def _with_references(
 ) -> tuple[dict[str, float], dict[str, str]]:
     """Add to a run's values those that compare it with retain and full; and the reasons of what is missing."""
     values, missing = dict(run.values), dict(run.reasons)
-
-    def note(name: str, value: float, why: str | None) -> None:
-        values[name] = value
-        if why is not None:
-            missing[name] = why
-
     retain, no_retain = _partner(run, references.get("retain"), "retain", split=True)
-    for attack in ATTACKS:
-        note(f"s_{attack}", *((math.nan, no_retain) if retain is None else _normalised(attack, run, retain)))
-    value, why = _utility(run, utility)
-    note("utility", value, why)
+    derived: dict[str, tuple[float, str | None]] = {
+        f"s_{attack}": (math.nan, no_retain) if retain is None else _normalised(attack, run, retain)
+        for attack in ATTACKS
+    }
+    value, why = derived["utility"] = _utility(run, utility)
     # Model Utility asks nothing of the split; fluency is that of answers to the forget set.
     full, no_full = _partner(run, references.get("full"), "full", split=utility == "with_fluency")
     whole, problem = (math.nan, no_full) if full is None else _utility(full, utility)
@@ -354,7 +326,10 @@ def _with_references(
         why = problem if full is None else f"full: {problem}"
     elif why is None and whole == 0:
         why = "the utility of full is 0"
-    note("utility_rel", math.nan if why else value / whole, why)
+    derived["utility_rel"] = (math.nan if why else value / whole, why)
+    for name, (number_, reason) in derived.items():
+        values[name] = number_
+        missing |= {} if reason is None else {name: reason}
     return values, missing
 
 

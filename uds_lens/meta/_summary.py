@@ -87,9 +87,9 @@ def _by_metric(frame: pd.DataFrame, columns: list[str], source: str) -> pd.DataF
 def _reason(left: pd.Series, right: pd.Series) -> str | None:
     import pandas as pd
 
-    found = []
+    reasons = []
     for row, value, name in ((left, "auc", "reason"), (right, "q", "q_reason"), (right, "r", "r_reason")):
         if pd.isna(row[value]):
             why = row.get(name)
-            found.append(f"{value}: {why if isinstance(why, str) else 'not given'}")
-    return "; ".join(found) or None
+            reasons.append(f"{value}: {why if isinstance(why, str) else 'not given'}")
+    return "; ".join(reasons) or None
