@@ -36,16 +36,12 @@ if TYPE_CHECKING:
 ANY_PROBE = "any probe"
 """Name of the row that takes each example's highest score over all probes, for every model alike."""
 
-LITTLE = 0.3
-"""Score of full below which a probe is called weak."""
-
-_REFERENCES = 8
-"""References of other subjects that a text is scored against: the same for every text of a row."""
+LITTLE = 0.3  # score of full below which a probe is called weak
+_REFERENCES = 8  # references of other subjects that a text is scored against: the same for every text of a row
 
 _CONFIDENCE = 0.95
 
-_Table = dict[tuple[str, str, str], dict[str, np.ndarray]]
-"""Scores by probe, decoding and statistic, then by role."""
+_Table = dict[tuple[str, str, str], dict[str, np.ndarray]]  # scores by probe, decoding and statistic, then by role
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -605,16 +601,6 @@ def unpaired(
     other_groups: Int[np.ndarray, "other"],
 ) -> Difference:
     """Return a difference of two means, with a 95 % interval over the subjects of both (Welch, cluster-robust errors).
-
-    Args:
-        one: Scores; NaN are left out.
-        one_groups: Subject of each.
-        other: Scores of other questions.
-        other_groups: Subject of each.
-
-    Returns:
-        NaN where a side has no score; no interval where a side has fewer than two subjects, or where no subject
-        differs from the others of its side.
 
     Example:
         >>> found = unpaired(np.array([1.0, 1.0, 0.8]), np.arange(3), np.array([0.1, 0.0, 0.2]), np.arange(3))

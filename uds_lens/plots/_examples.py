@@ -42,8 +42,7 @@ _NAMED_ROWS = 50
 _GROUPS = 1000
 """Rows that are clustered one by one; more join the most similar of half as many: all pairs of 20,000 take 3 GB."""
 
-MOST_POINTS = 2000
-"""Examples that a scatter draws; of more a random sample."""
+MOST_POINTS = 2000  # examples that a scatter draws; of more a random sample
 
 
 def ler_heatmap(

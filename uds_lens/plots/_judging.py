@@ -444,8 +444,7 @@ def pair_matrix(
     return difference_matrix(pairs, "auc", p=p, level=level, theme=theme, title=title)
 
 
-State: TypeAlias = Literal["quantised", "relearned"]
-"""What was done to the models."""
+State: TypeAlias = Literal["quantised", "relearned"]  # what was done to the models
 
 
 def perturbation_scatter(

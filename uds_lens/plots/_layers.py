@@ -365,8 +365,7 @@ def lens_against_uds(
     return figure.update_layout(margin_t=figure.layout.margin.t + 32, legend_y=1.09)
 
 
-Value: TypeAlias = Literal["ler", "s2"]
-"""What is compared: LER, or S2 in nats per token."""
+Value: TypeAlias = Literal["ler", "s2"]  # what is compared: LER, or S2 in nats per token
 
 _VALUE_WORDS = {
     "ler": ("mean LER", "Mean LER over the examples with knowledge at the layer; 0 intact, 1 erased."),
@@ -471,8 +470,7 @@ def _mean(values: list[float]) -> float:
     return sum(known) / len(known) if known else -np.inf
 
 
-_COLUMNS, _NARROW = 4, 2
-"""Panels in a row: in a figure of ordinary width, and where there is little room."""
+_COLUMNS, _NARROW = 4, 2  # panels in a row: in a figure of ordinary width, and where there is little room
 
 _TITLE, _PANEL, _GAP, _BELOW = 22, 92, 26, 52
 """Pixels of a row: name above it, plot, ticks below; and the axis title below the last row."""

@@ -140,16 +140,7 @@ def audit_differences(
 def difference_matrix(
     pairs: pd.DataFrame, score: str, *, p: str, level: float, theme: Theme, title: str | None
 ) -> go.Figure:
-    """Plot one cell per pair and one for its mirror image, for `audit_differences` and `pair_matrix`.
-
-    Args:
-        pairs: `one`, `other`, `difference`, `low`, `high`, the scores `SCORE_one` and `SCORE_other`, the column `p`.
-        score: Which score: "uds" or "auc" (F).
-        p: The p-value that decides.
-        level: Of the star.
-        theme: Light or dark.
-        title: Heading.
-    """
+    """Plot one cell per pair and one for its mirror image, for `audit_differences` and `pair_matrix`."""
     colours, names = palette(theme), by_score(pairs, score)
     adjusted = "p" if p == "p" else "adjusted p"
     cells: dict[tuple[str, str], tuple[float, str, str]] = {}
@@ -328,8 +319,7 @@ def frontier(across: np.ndarray, up: np.ndarray) -> list[int]:
     return [int(i) for i in kept[np.lexsort((kept, -up[kept], across[kept]))]]
 
 
-_PLOT = (640, 300)
-"""About the pixels of the plot, for names that make room for each other."""
+_PLOT = (640, 300)  # about the pixels of the plot, for names that make room for each other
 
 
 def depth_utility(

@@ -91,11 +91,7 @@ def why_not_comparable(one: DepthAudit, other: DepthAudit) -> str | None:
 
 
 def references_of(audits: Mapping[str, DepthAudit], named: Collection[str]) -> list[str]:
-    """Return the names of all references, found by their weights or named, in the order of the audits.
-
-    Raises:
-        ConfigError: A name is none of the audits.
-    """
+    """Return the names of all references, found by their weights or named, in the order of the audits."""
     unknown = [named] if isinstance(named, str) else [name for name in named if name not in audits]
     if unknown:
         raise ConfigError(
@@ -229,8 +225,7 @@ def _alike(names: Sequence[str]) -> list[list[int]]:
 
 # The mean of paired differences, with an interval over subjects and a sign-flip test.
 
-_ALL_PATTERNS = 13
-"""Subjects up to which all sign patterns are tried."""
+_ALL_PATTERNS = 13  # subjects up to which all sign patterns are tried
 
 
 class Contrast(NamedTuple):

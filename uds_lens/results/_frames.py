@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from uds_lens.results._intervals import ColumnIntervals
 
 
-ERASED_AT = 0.5
-"""LER from which a KE layer counts as erased, where erasure depth is reported."""
+ERASED_AT = 0.5  # LER from which a KE layer counts as erased, where erasure depth is reported
 
 NO_KE_LAYER = "no layer where full encodes more than retain (S1 <= tau)"
 
@@ -191,13 +190,7 @@ def skipped_frame(skipped: Sequence[SkippedExample]) -> pd.DataFrame:
 
 
 def retains_frame(audit: DepthAudit) -> pd.DataFrame:
-    """Return one row per retain model, in their order.
-
-    Returns:
-        `retain` (its name), `fingerprint`, `uds`, `uds_low`, `uds_high` (bootstrap, clustered by subject where examples
-        share one), `n_measured`, `s1_mean` (over examples and layers, nats per token). With one retain model a single
-        row, that of the audit itself.
-    """
+    """Return one row per retain model, in their order."""
     import pandas as pd
 
     several = [(retain.model, retain.s1_delta) for retain in audit.retains]
@@ -241,11 +234,10 @@ def control_frame(audit: DepthAudit) -> pd.DataFrame:
 def control_layers_frame(audit: DepthAudit) -> pd.DataFrame:
     """Compare losses by layer on forget facts and on retained ones, nats per token.
 
-    Returns:
-        One row per layer: `layer`; `forget_mean`, `forget_low`, `forget_high`, S2 over the measurable examples with its
-        interval; `control_mean`, `control_low`, `control_high`, S2 over the retained facts that `full` knows;
-        `control_retain_mean`, the cost of retain's states there. Intervals are clustered by subject where examples
-        share one. NaN where there is no example.
+    Returns: One row per layer: `layer`; `forget_mean`, `forget_low`, `forget_high`, S2 over the measurable examples
+    with its interval; `control_mean`, `control_low`, `control_high`, S2 over the retained facts that `full` knows;
+    `control_retain_mean`, the cost of retain's states there. Intervals are clustered by subject where examples share
+    one. NaN where there is no example.
     """
     import pandas as pd
 
