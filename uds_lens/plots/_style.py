@@ -162,11 +162,11 @@ def template(theme: Theme = "light") -> go.layout.Template:
 
 def style(
     figure: go.Figure,
-    *,
     theme: Theme,
     title: str | None,
     finding: str = "",
     subtitle: str | None = None,
+    *,
     height: int = 380,
     legend: bool = True,
 ) -> go.Figure:
