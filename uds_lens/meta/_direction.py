@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
+import pandas as pd
 
 from uds_lens._types import check_choice
 from uds_lens.data._examples import named
 from uds_lens.errors import ConfigError, DataError
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 Points: TypeAlias = Literal["knowledge", "erasure"]
 """Meaning of a higher value of a metric."""
@@ -90,8 +87,6 @@ def _declared(groups: Sequence[str] | None = None) -> dict[str, Points]:
 
 def check_numbers(frame: pd.DataFrame, names: Iterable[str]) -> None:
     """Raise `DataError` where one of the columns occurs twice, holds text or an infinite value."""
-    import pandas as pd
-
     for name in names:
         column = frame[name]
         if isinstance(column, pd.DataFrame):

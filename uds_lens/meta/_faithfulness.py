@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from itertools import combinations, product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from uds_lens.errors import ConfigError, DataError
 from uds_lens.meta._columns import FAITHFULNESS, LEAVE_ONE_OUT, PAIRS, THRESHOLDS, VARIANTS
@@ -27,9 +28,6 @@ from uds_lens.meta._pools import (
 )
 from uds_lens.results import holm
 from uds_lens.results._statistics import NO_INTERVAL, Interval
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _POWER = 0.8  # probability of detecting a difference of size `detectable`
 
@@ -82,8 +80,6 @@ def faithfulness(
     References:
         Lee, Kim and Jo (2026), arXiv 2605.24614; DeLong et al. (1988); Rao and Wu (1988).
     """
-    import pandas as pd
-
     check_resampling(confidence, n_resamples)
     ways = directions(frame, metrics, direction)
     bootstrap = PoolBootstrap(split_pools(frame, label, cluster), n_resamples, seed)
@@ -186,8 +182,6 @@ def variant_table(
         >>> variant_table(frame, direction={"x": "knowledge"})["auc"].tolist()
         [1.0, 0.5]
     """
-    import pandas as pd
-
     check_resampling(confidence, 2)
     ways = directions(frame, metrics, direction)
     pools, variants = _pools_with_variants(frame, label, variant)
@@ -229,8 +223,6 @@ def leave_one_variant_out(
         >>> leave_one_variant_out(frame, direction={"x": "knowledge"})[["pool", "variant", "auc"]].values.tolist()
         [['P', 'a', 0.5], ['P', 'b', 1.0], ['N', 'c', 0.6666666666666666], ['N', 'd', 0.6666666666666666]]
     """
-    import pandas as pd
-
     ways = directions(frame, metrics, direction)
     pools, variants = _pools_with_variants(frame, label, variant)
     strata = np.where(pools.knows, "P ", "N ").astype(object) + variants
@@ -276,8 +268,6 @@ def thresholds(
         >>> cuts[["threshold", "chosen", "n_n_below"]].round(3).values.tolist()
         [[0.25, True, 2], [0.6, False, 3]]
     """
-    import pandas as pd
-
     ways = directions(frame, metrics, direction)
     pools = split_pools(frame, label, ())
     rows: list[dict[str, Any]] = []
@@ -389,8 +379,6 @@ def compare_all(
         >>> table[["one", "other"]].values.tolist()
         [['x', 'y'], ['x', 'z'], ['y', 'z']]
     """
-    import pandas as pd
-
     check_resampling(confidence, n_resamples)
     ways = directions(frame, metrics, direction)
     if len(ways) < 2 or (metrics is not None and len(set(metrics)) < len(metrics)):

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 
 from uds_lens.errors import ConfigError, DataError
 from uds_lens.meta._direction import Points, check_numbers, directions, oriented_columns
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _UTILITY = "utility_rel"  # column of the utility filter
 
@@ -52,8 +49,6 @@ def filter_counts(
         >>> counts[["n_useful", "n_forgot", "n"]].values.tolist()
         [[2, 2, 1]]
     """
-    import pandas as pd
-
     cuts, useful = as_cuts(thresholds), useful_models(frame, min_utility)
     half = 0.0 if decimals is None else 0.5 * 10.0**-decimals
     rows = []
@@ -77,8 +72,6 @@ def filter_counts(
 
 def as_cuts(thresholds: pd.DataFrame | Mapping[str, float]) -> dict[str, float]:
     """Return cuts by metric, from a mapping, the result of `thresholds` or any table with `metric` and `threshold`."""
-    import pandas as pd
-
     if not isinstance(thresholds, pd.DataFrame):
         return {str(name): float(cut) for name, cut in thresholds.items()}
     if missing := [name for name in ("metric", "threshold") if name not in thresholds.columns]:
@@ -92,8 +85,6 @@ def as_cuts(thresholds: pd.DataFrame | Mapping[str, float]) -> dict[str, float]:
 
 def useful_models(frame: pd.DataFrame, min_utility: float | None) -> np.ndarray:
     """Mark the models that keep enough utility; all of them without the filter, none without a value."""
-    import pandas as pd
-
     if min_utility is None:
         return np.ones(len(frame), dtype=bool)
     if not min_utility >= 0:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
+import pandas as pd
 
 from uds_lens._types import check_choice
 from uds_lens.errors import ResultFormatError
@@ -129,8 +130,6 @@ def read_open_unlearning(
             ...
         uds_lens.errors.ResultFormatError: no TOFU_EVAL.json or TOFU_SUMMARY.json in 'nowhere': name a run of...
     """
-    import pandas as pd
-
     check_choice("utility", utility, UtilityParts)
     root = Path(path)
     references = {

@@ -6,13 +6,12 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from uds_lens.errors import DataError, ResultFormatError
 from uds_lens.meta._tables import ModelTable, origin, reasons_frame
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 def read_metrics(
@@ -41,8 +40,6 @@ def read_metrics(
             ...
         uds_lens.errors.DataError: expected at least one result; got none.
     """
-    import pandas as pd
-
     from uds_lens.metrics import MetricResults
 
     source = "results in memory"
@@ -96,8 +93,6 @@ def read_audits(
             ...
         uds_lens.errors.DataError: expected at least one result; got none.
     """
-    import pandas as pd
-
     from uds_lens.results import DepthAudit, audit_names
     from uds_lens.results._saving import audits_in, is_audit
 
@@ -156,8 +151,6 @@ def join_audits(table: ModelTable, audits: ModelTable, *, pairs: Mapping[str, st
         >>> join_audits(runs, ModelTable(frame=depth, reasons=none, source="audits")).frame["uds"].tolist()
         [0.4]
     """
-    import pandas as pd
-
     known = audits.frame.reset_index(drop=True)
     partners = _partners(table, known, dict(pairs or {}))
     frame = table.frame.copy()

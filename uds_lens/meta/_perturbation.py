@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 from jaxtyping import Float
 
 from uds_lens.errors import ConfigError, DataError, Setting
 from uds_lens.meta._direction import Points, oriented
 from uds_lens.results._statistics import NO_INTERVAL, Interval
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 EPSILON = 1e-10
 """In the denominators of the symmetric forms, as published. It makes 0 / 0 count as "did not move": Q = R = 1."""

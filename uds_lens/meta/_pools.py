@@ -5,16 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 from jaxtyping import Float
 
 from uds_lens.errors import ConfigError, DataError
 from uds_lens.results._statistics import NO_INTERVAL, Interval
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 SMALLEST = 5  # models in both pools together below which nothing is computed
 
@@ -32,8 +30,6 @@ class Pools:
 
 def split_pools(frame: pd.DataFrame, label: str, cluster: Sequence[str]) -> Pools:
     """Find the pools by the column `label`; the last column of `cluster` names the run, those before it the variant."""
-    import pandas as pd
-
     columns = [cluster] if isinstance(cluster, str) else list(cluster)
     if label not in frame.columns:
         raise DataError(
@@ -84,8 +80,6 @@ def check_resampling(confidence: float, n_resamples: int) -> None:
 
 def rows_by_label(labels: np.ndarray) -> dict[Any, np.ndarray]:
     """Return the rows of each label, in order of appearance."""
-    import pandas as pd
-
     codes, names = pd.factorize(labels)
     return {name: np.flatnonzero(codes == at) for at, name in enumerate(names)}
 
@@ -176,8 +170,6 @@ def cluster_weights(
     >>> weights.sum(1).tolist(), bool((weights[:, 0] == weights[:, 1]).all())
     ([4.0, 4.0, 4.0], True)
     """
-    import pandas as pd
-
     weights = np.ones((n_resamples, len(strata)))
     for rows in rows_by_label(strata).values():
         codes, names = pd.factorize(clusters[rows])
@@ -266,7 +258,6 @@ def clustered_interval(metric: Placements, positives: np.ndarray, negatives: np.
     clusters (Obuchowski 1997, Biometrics 53, 567-578). At an AUC of 0 or 1 it is Wilson's with the smaller number of
     clusters, since no cluster differs there. NaN where a pool has a single cluster, or no placement differs.
     """
-    import pandas as pd
     from scipy.stats import t
 
     auc, variance, counts = metric.auc, 0.0, []

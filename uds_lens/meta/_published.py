@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from uds_lens.errors import ConfigError, ResultFormatError
 from uds_lens.meta._columns import PUBLISHED
 from uds_lens.meta._pools import logit_interval, normal_quantile, wilson_interval
@@ -103,8 +105,6 @@ def read_published(path: str | os.PathLike[str] | None = None) -> Published:
         uds_lens.errors.ResultFormatError: no file at 'nowhere/method_results.json': expected the UDS paper's
         per-model...
     """
-    import pandas as pd
-
     folder = SHIPPED if path is None else Path(path)
     methods = read_object(folder / "method_results.json", expected="the UDS paper's per-model values")
     judged = read_object(folder / "meta_eval.json", expected="the UDS paper's judgement of metrics")

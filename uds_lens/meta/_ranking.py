@@ -5,18 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
+import pandas as pd
 
 from uds_lens._types import check_choice
 from uds_lens.errors import ConfigError, DataError
 from uds_lens.meta._columns import RANKING, SHIFTS
 from uds_lens.meta._direction import Points, check_numbers, directions
 from uds_lens.meta._tables import harmonic_means, require_one_setup
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,8 +83,6 @@ def score_models(frame: pd.DataFrame, *, parts: ScoreParts | None = None) -> pd.
         >>> score_models(frame, parts=parts)[["score_without", "score_with"]].round(4).values.tolist()
         [[0.6, 0.6667]]
     """
-    import pandas as pd
-
     parts = parts or ScoreParts()
     forgotten = forgotten_shares(frame, parts)
     scores = Scores.of(forgotten, utility_of(frame, parts), parts)
@@ -153,8 +149,6 @@ def checked_share(name: str, forgotten: np.ndarray) -> np.ndarray:
 
 def utility_of(frame: pd.DataFrame, parts: ScoreParts) -> np.ndarray:
     """Return the relative utility, capped at 1."""
-    import pandas as pd
-
     if parts.utility not in frame.columns:
         raise DataError(f"the table lacks the column {parts.utility!r}: utility relative to full.")
     check_numbers(frame, [parts.utility])
@@ -217,8 +211,6 @@ def rank(
         >>> rank(frame, parts=parts)[["method", "rank", "rank_without"]].values.tolist()
         [['a', 1.0, 2.0], ['b', 2.0, 1.0]]
     """
-    import pandas as pd
-
     check_choice("select_by", select_by, View)
     scores = score_models(frame, parts=parts)
     rows = [_row(method, scores, rows, select_by, min_utility) for method, rows in configurations(frame).items()]
@@ -248,8 +240,6 @@ def shifts(frame: pd.DataFrame, *, min_utility: float | None = None, parts: Scor
         >>> shifts(frame, parts=parts)[["model_without", "model_with"]].values.tolist()
         [['a1', 'a2']]
     """
-    import pandas as pd
-
     scores = score_models(frame, parts=parts)
     model, depth = scores["model"].to_numpy(), scores["depth"].to_numpy()
     rows: list[dict[str, Any]] = []

@@ -6,9 +6,10 @@ import copy
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from uds_lens.errors import DataError
 from uds_lens.meta._columns import POINTS, ROBUSTNESS, TIED_CUTS
@@ -25,10 +26,6 @@ from uds_lens.meta._perturbation import (
 from uds_lens.meta._pools import Placements, PoolBootstrap, check_resampling, clustered_mean, dominated_by, split_pools
 from uds_lens.meta._summary import summary
 from uds_lens.meta._tables import harmonic_means
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 _FILTERS = {
     "none": (False, False),
@@ -138,8 +135,6 @@ def robustness(
     References:
         Lee, Kim and Jo (2026), arXiv 2605.24614; Dorna et al. (2025), OpenUnlearning.
     """
-    import pandas as pd
-
     check_resampling(confidence, n_resamples)
     ways = directions(tables.before, metrics, direction)
     states = _states(tables, ways, min_utility, symmetric, confidence)
@@ -180,8 +175,6 @@ def robustness_by_filter(
         >>> found[found["models"] == "own"].set_index("filter")["n"].to_dict()
         {'none': 2, 'utility': 2, 'threshold': 1, 'utility+threshold': 1}
     """
-    import pandas as pd
-
     check_resampling(confidence, n_resamples)
     ways = directions(tables.before, metrics, direction)
     aucs = _resampled_aucs(tables.pools, ways, n_resamples, seed)
@@ -227,8 +220,6 @@ def perturbation_points(
         >>> points[["before", "quantised", "q"]].round(2).values.tolist()
         [[0.25, 0.75, 0.5]]
     """
-    import pandas as pd
-
     ways = directions(tables.before, metrics, direction)
     parts = [
         state.models.assign(metric=state.metric, shift=state.shift.mean, r=state.r, kept=state.kept)
@@ -267,8 +258,6 @@ def tied_cuts(
         >>> found[["threshold", "chosen", "n"]].round(2).values.tolist()
         [[0.25, True, 1], [0.6, False, 2]]
     """
-    import pandas as pd
-
     cuts, faithful = tables.thresholds, tables.faithful
     if not isinstance(cuts, pd.DataFrame) or faithful is None:
         raise DataError("tied cuts need the results of thresholds(...) and faithfulness(...) in the tables.")
@@ -358,8 +347,6 @@ def _states(
     tables: Tables, ways: Mapping[str, Points], min_utility: float | None, symmetric: bool, confidence: float
 ) -> list[_States]:
     """Join the tables by the column `model`: one record per metric."""
-    import pandas as pd
-
     names = _models(tables.before, "before")
     if len(set(names)) < len(names):
         raise DataError("the table before has a model twice: its column 'model' must be unique.")
@@ -416,8 +403,6 @@ def _after(
     frame: pd.DataFrame | None, ways: Mapping[str, Points], models: Sequence[str], role: str
 ) -> dict[str, np.ndarray]:
     """Return m after a perturbation by metric, averaged over the rows of each model; empty without it."""
-    import pandas as pd
-
     if frame is None:
         return {}
     names = _models(frame, role)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from uds_lens._types import check_choice
 from uds_lens.errors import DataError
@@ -27,10 +28,6 @@ from uds_lens.meta._ranking import (
     score_models,
     utility_of,
 )
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 RETAIN = "retain"  # name of the reference model among the values per example
 HOLDOUT = "holdout/"  # beginning of the ids of examples that no model was trained on
@@ -195,8 +192,6 @@ def _check(column: pd.Series, values: np.ndarray, names: list[str], what: str, e
 
 def _subjects(examples: pd.DataFrame, ids: tuple[str, ...]) -> np.ndarray | None:
     """Number the subjects of the examples; one without a subject is a subject of its own."""
-    import pandas as pd
-
     if "subject" not in examples.columns:
         return None
     known = examples.dropna(subset="subject").drop_duplicates("example_id")
@@ -304,8 +299,6 @@ def stability(
         >>> bool(0.6 < first["a"] < 0.9)  # a is best unless both draws are a1: 3 in 4
         True
     """
-    import pandas as pd
-
     check_choice("select_by", select_by, View)
     check_resampling(confidence, n_resamples)
     parts = parts or ScoreParts()

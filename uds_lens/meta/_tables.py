@@ -10,15 +10,13 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
+import pandas as pd
 
 from uds_lens.errors import ConfigError, DataError, ResultFormatError, Setting, warn_once
 from uds_lens.meta._columns import MODELS, REASONS
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -68,8 +66,6 @@ def setups(frame: pd.DataFrame) -> list[Setup]:
 
 def _setups(frame: pd.DataFrame) -> list[Setup]:
     """Return the setup of each model."""
-    import pandas as pd
-
     known = frame.reindex(columns=list(SETUP)).astype(object)
     base, split = ([None if pd.isna(value) else str(value) for value in known[name]] for name in SETUP)
     return list(zip(base, split, strict=True))
@@ -237,8 +233,6 @@ def read_csv(path: str | os.PathLike[str]) -> ModelTable:
             ...
         uds_lens.errors.DataError: no file at 'nowhere.csv': expected a CSV with one row per model.
     """
-    import pandas as pd
-
     file = Path(path)
     if not file.is_file():
         raise DataError(f"no file at {str(file)!r}: expected a CSV with one row per model.")
@@ -428,8 +422,6 @@ def join_methods(table: ModelTable, methods: Mapping[str, str] | str | os.PathLi
         >>> join_methods(models, {"a": "npo"}).frame["method"].fillna("not known").tolist()
         ['npo', 'not known']
     """
-    import pandas as pd
-
     if isinstance(methods, Mapping):
         stated = pd.DataFrame({"model": list(methods), "method": list(methods.values())})
     else:
@@ -453,8 +445,6 @@ def join_methods(table: ModelTable, methods: Mapping[str, str] | str | os.PathLi
 
 def reasons_frame(reasons: Mapping[str, Mapping[str, str]]) -> pd.DataFrame:
     """Return why values are NaN, given by model and metric: columns of `uds_lens.meta.REASONS`."""
-    import pandas as pd
-
     rows = [(model, metric, why) for model, by_metric in reasons.items() for metric, why in by_metric.items()]
     return pd.DataFrame(rows, columns=list(REASONS))
 

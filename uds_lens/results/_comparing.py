@@ -15,6 +15,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 import torch
 from jaxtyping import Float, Int
 
@@ -32,8 +33,6 @@ from uds_lens.results._records import references_among
 from uds_lens.results._statistics import NO_INTERVAL, Interval, holm
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from uds_lens.results._depth_audit import Audit, DepthAudit
 
 
@@ -148,8 +147,6 @@ def models_frame(audits: Mapping[str, DepthAudit]) -> pd.DataFrame:
         >>> models_frame({}).columns[0]
         'model'
     """
-    import pandas as pd
-
     rows = []
     for name, audit in audits.items():
         summary = audit.summary()
@@ -520,8 +517,6 @@ def compare_all(
             ...
         uds_lens.errors.ConfigError: a comparison needs at least two audits; got 0.
     """
-    import pandas as pd
-
     check_confidence(confidence)
     named = audits if isinstance(audits, Mapping) else dict(zip(audit_names(audits), audits, strict=True))
     if len(named) < 2:

@@ -7,7 +7,9 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from uds_lens._storage import atomic_write_bytes, located, require_fresh
 from uds_lens._storage.tables import UnreadableTableError, column_names
@@ -15,10 +17,6 @@ from uds_lens.errors import ConfigError, DataError
 from uds_lens.meta import Tables
 from uds_lens.study._folder import Part, StudyFolder
 from uds_lens.study._models import StudyModel, StudyState
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 COLUMNS = {
     "model_id": "name of the model",
@@ -57,8 +55,6 @@ def table(out: str | os.PathLike[str] | StudyFolder) -> pd.DataFrame:
     Raises:
         ResultFormatError: There is no study, or it is broken.
     """
-    import pandas as pd
-
     folder = _opened(out)
     rows = [
         row
@@ -146,8 +142,6 @@ def examples_table(out: str | os.PathLike[str] | StudyFolder) -> pd.DataFrame:
     Raises:
         ResultFormatError: There is no study, or it is broken.
     """
-    import pandas as pd
-
     from uds_lens.metrics import METRICS
 
     folder, state, tables = _opened(out), StudyState("before"), []
@@ -248,8 +242,6 @@ def frames(out: str | os.PathLike[str] | StudyFolder | pd.DataFrame, *, plan: An
         DataError: The table has a model, state, seed and metric twice.
         ResultFormatError: There is no study, or it is broken.
     """
-    import pandas as pd
-
     if isinstance(out, pd.DataFrame):
         long, utility = out, tuple(plan.measure.utility) if plan is not None else ()
     else:
