@@ -15,6 +15,7 @@ from . import (
     results as results,
     study as study,
     toy as toy,
+    training as training,
     unlearning as unlearning,
 )
 from .annotation import annotate as annotate

@@ -90,7 +90,7 @@ def elicit(
     if len(probes) == 1 and probes[0] in ul.elicitation.PRESETS:
         probes = probes[0]
     models = {"unlearned": model, "retain": retain, "full": full}
-    out = check_out(out, questions, models=models, probes=probes, options=options, redo=redo)
+    out = check_out(out, questions, models=models, probes=probes, options=options, run=run, redo=redo)
     results = ul.elicitation.elicit(
         model,
         questions,

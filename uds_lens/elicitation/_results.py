@@ -157,6 +157,7 @@ class ElicitationResults:
         where P's lower bound is not above 0, or no row was asked. `p_holm` is adjusted over the table. Probes that
         give the answer away are left out; they are in `capacity_frame`. `beyond_sample_error` is the standard error
         due to asking a sample of the rows, 0 where all were asked; the interval of B is about other subjects.
+        `caution` says where all but a few subjects differ alike, so that interval and p of B may claim too much.
         """
         return self._summary.copy()
 
@@ -185,6 +186,7 @@ class ElicitationResults:
         beyond, power = scores["unlearned"] - retain, scores.get("full", absent) - retain
         found = contrast(beyond, groups, seed=seed, bounds=(-1.0, 1.0))
         row |= _ends("beyond_retain", "beyond", found) | {"p": found.p, "n_subjects": found.n_subjects}
+        row["caution"] = found.caution or ""
         added = beyond - (plain["unlearned"] - plain["retain"]) if "retain" in plain else absent
         row |= _ends("added", "added", contrast(added, groups, seed=seed, bounds=(-2.0, 2.0)))
         row |= _ends("power", "power", contrast(power, groups, seed=seed, bounds=(-1.0, 1.0)))
@@ -308,6 +310,8 @@ class ElicitationResults:
                     f"{where} has little power here: even full scores only {row.full:.2f}{beside}. That it extracts "
                     "little says little about the unlearned model."
                 )
+            if row.caution and row.p_holm < 0.05:
+                cautions.append(f"{where}: {row.caution[0].lower()}{row.caution[1:]}")
         for probe in self.probes:
             reasons = self._reasons(probe)
             if probe.capacity:

@@ -33,7 +33,7 @@ from uds_lens.generation import answer_end_ids, growing_way
 from uds_lens.models import HookedModel, ModelSource, check_compatible, open_model, read_checkpoint_info
 from uds_lens.models._compatibility import protocol_of
 from uds_lens.results import ModelRecord, RunOptions
-from uds_lens.results._records import printable, provenance
+from uds_lens.results._records import fingerprint_of, provenance
 
 if TYPE_CHECKING:
     from uds_lens.data._readers import ExampleSource
@@ -375,9 +375,10 @@ def check_out(
     models: Mapping[str, str | None],
     probes: Sequence[str | PromptProbe | Probe] | str,
     options: ElicitOptions,
+    run: RunOptions,
     redo: bool = False,
 ) -> Path:
-    """Return the place of a result, before a model is loaded: free, or holding a result of the same run."""
+    """Return the place of a result: free, or holding a result of the same run."""
     place = require_fresh(out, directory=True, format=FORMAT)
     wanted = [probe.name for probe in chosen_probes(probes)]
     if redo or not (place / "manifest.json").is_file():
@@ -386,9 +387,13 @@ def check_out(
         earlier = ElicitationResults.load(place)
     except ResultFormatError:  # broken: made again
         return place
-    given = {role: printable(name) for role, name in models.items() if name is not None}
+    given = {role: name for role, name in models.items() if name is not None}
     same = {
-        "models": {role: record.name for role, record in earlier.models.items()} == given,
+        "models": given.keys() == earlier.models.keys()
+        and all(
+            fingerprint_of(name, dtype=options.dtype, run=run) == earlier.models[role].fingerprint
+            for role, name in given.items()
+        ),
         "examples": (list(earlier.examples), list(earlier.holdout))
         == tuple(list(data.sample(rows, seed=options.seed)) for rows in (data.forget, data.holdout)),
         "probes": [probe.name for probe in earlier.probes] == wanted,

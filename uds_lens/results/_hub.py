@@ -23,8 +23,9 @@ METRIC = "unlearning_depth_score"  # the metric's identifier in the metadata
 FOLDER = "uds_lens"  # folder of the files in the repository
 
 _BEGIN, _END = "<!-- uds_lens: unlearning depth -->", "<!-- uds_lens: end -->"
-_SECTION = re.compile(  # from the last begin mark before an end mark: a stray one takes no text of the user along
-    rf"{re.escape(_BEGIN)}(?:(?!{re.escape(_BEGIN)}).)*?{re.escape(_END)}\n?", re.DOTALL
+_HEADING = "## Unlearning depth"
+_SECTION = re.compile(  # a begin mark without our heading is the user's, and so is all text outside of the two marks
+    rf"{re.escape(_BEGIN)}\r?\n{_HEADING}\r?\n(?:(?!{re.escape(_BEGIN)}).)*?{re.escape(_END)}(?:\r?\n)?", re.DOTALL
 )
 _SETTINGS = (*("tau", "site", "scope", "last_layer", "protocol", "dtype", "stand_in"), *("limit", "sample", "seed"))
 
@@ -135,7 +136,7 @@ def _section(audit: DepthAudit, dataset: str, config: str | None) -> str:
     ]
     return "\n".join(
         [
-            "## Unlearning depth",
+            _HEADING,
             "",
             f"**UDS {number(audit.uds)}**{interval}: {audit.reading}.",
             "",
