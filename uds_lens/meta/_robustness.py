@@ -26,6 +26,7 @@ from uds_lens.meta._perturbation import (
 from uds_lens.meta._pools import Placements, PoolBootstrap, check_resampling, clustered_mean, dominated_by, split_pools
 from uds_lens.meta._summary import summary
 from uds_lens.meta._tables import harmonic_means
+from uds_lens.results import spearman
 
 _FILTERS = {
     "none": (False, False),
@@ -464,7 +465,7 @@ def _quantisation(kept: _States, confidence: float, cautions: list[str]) -> dict
         "n_q": len(before),
         "unmoved_q": int((moves <= EPSILON).sum()),
         "above_q": int((after > before + EPSILON).sum()),
-        "spearman_q": _spearman(before, after),
+        "spearman_q": spearman(before.tolist(), after.tolist()).rho,
         "relative_move": float(moves.mean()) / distance if distance > 0 else math.nan,
     }
     if _constant(before, after):
@@ -490,7 +491,7 @@ def _relearning(kept: _States, confidence: float, cautions: list[str]) -> dict[s
         "n_r": len(change),
         "unmoved_r": int((np.abs(change) <= EPSILON).sum()),
         "above_r": int((change > shift.mean + EPSILON).sum()),
-        "spearman_r": _spearman(before, after),
+        "spearman_r": spearman(before.tolist(), after.tolist()).rho,
         "r_at_shift": float(kept.r.mean()),
     }
     columns |= _intervals("r", kept.r, kept, confidence, cautions)
@@ -552,15 +553,6 @@ def _pool_distance(faithful: pd.DataFrame | None, metric: str) -> float:
 
 def _constant(before: np.ndarray, after: np.ndarray) -> bool:
     return len(before) > 1 and float(np.ptp(np.concatenate([before, after]))) <= EPSILON
-
-
-def _spearman(before: np.ndarray, after: np.ndarray) -> float:
-    """Return the rank correlation; NaN with fewer than three models, or where one side is constant."""
-    if len(before) < 3 or np.ptp(before) == 0 or np.ptp(after) == 0:
-        return math.nan
-    from scipy.stats import spearmanr
-
-    return float(spearmanr(before, after).statistic)
 
 
 def _cautions(row: Mapping[str, Any], kept: _States, about_intervals: Sequence[str]) -> list[str]:

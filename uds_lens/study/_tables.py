@@ -15,6 +15,7 @@ from uds_lens._storage import atomic_write_bytes, located, require_fresh
 from uds_lens._storage.tables import UnreadableTableError, column_names
 from uds_lens.errors import ConfigError, DataError
 from uds_lens.meta import Tables
+from uds_lens.meta._tables import harmonic_means
 from uds_lens.study._folder import Part, StudyFolder
 from uds_lens.study._models import StudyModel, StudyState
 
@@ -280,13 +281,8 @@ def with_utility(wide: pd.DataFrame, full: pd.DataFrame, parts: tuple[str, ...])
     if not len(full) or not set(parts) <= set(wide.columns) & set(full.columns):
         return wide.assign(utility=math.nan, utility_rel=math.nan)
 
-    def mean(frame: pd.DataFrame) -> pd.Series:
-        values = frame[list(parts)].astype(float)
-        harmonic = len(parts) / (1 / values.where(values > 0)).sum(axis=1, skipna=False)
-        return harmonic.mask((values == 0).any(axis=1) & values.notna().all(axis=1), 0.0)
-
-    utility = mean(wide)
-    return wide.assign(utility=utility, utility_rel=utility / float(mean(full).iloc[0]))
+    utility, of_full = (harmonic_means(frame[list(parts)].to_numpy(dtype=float)) for frame in (wide, full))
+    return wide.assign(utility=utility, utility_rel=utility / float(of_full[0]))
 
 
 def _wide(long: pd.DataFrame) -> pd.DataFrame:
