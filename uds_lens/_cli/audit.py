@@ -63,7 +63,7 @@ def audit(
     """Measure how deep models have unlearned a forget set.
 
     One model: the audit is saved in --out. Several: each in a directory of --out named after it, with table.csv and the
-    baseline they share. Called again, the command leaves finished audits of the same weights, examples and settings
+    baseline they share. Run again, the command leaves finished audits of the same weights, examples and settings
     as they are and measures the others.
 
     With --control the same is measured on retained facts. With several --retain there is a score against each.

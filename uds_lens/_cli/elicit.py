@@ -39,7 +39,7 @@ def elicit(
             "Repeat for more.",
         ),
     ] = None,
-    list_: Annotated[bool, typer.Option("--list", help="Print the probes there are, and stop.")] = False,
+    list_: Annotated[bool, typer.Option("--list", help="List the available probes and exit.")] = False,
     limit: Annotated[
         int | None,
         typer.Option(
@@ -47,7 +47,7 @@ def elicit(
         ),
     ] = None,
     redo: Annotated[
-        bool, typer.Option("--redo", help="Replace what --out holds, even if it is of another run.")
+        bool, typer.Option("--redo", help="Replace what --out holds, even the result of another run.")
     ] = False,
     *,
     options: ElicitOptions,

@@ -49,10 +49,11 @@ def meta(
     direction: Direction = None,
     min_utility: MinUtility = None,
     one_directional: Annotated[
-        bool, typer.Option("--one-directional", help="Q and R punish only knowledge that comes back.")
+        bool, typer.Option("--one-directional", help="Let Q and R penalise only knowledge that comes back.")
     ] = False,
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Also write all tables there, as CSV files.", file_okay=False)
+        Path | None,
+        typer.Option(metavar="DIR", help="Also write all tables to this directory, as CSV files.", file_okay=False),
     ] = None,
     *,
     references: References,

@@ -231,12 +231,15 @@ def metrics(
             "--metric names others."
         ),
     ] = None,
-    list_: Annotated[bool, typer.Option("--list", help="Print the metrics there are, and stop.")] = False,
+    list_: Annotated[bool, typer.Option("--list", help="List the available metrics and exit.")] = False,
     split: Annotated[str, typer.Option(metavar="NAME", help="Forget split of TOFU.")] = "forget10",
     limit: opt.Limit = None,
     sample: opt.Sampling = "random",
     redo: Annotated[
-        bool, typer.Option("--redo", help="Replace what --out holds, with metrics that are not measured this time.")
+        bool,
+        typer.Option(
+            "--redo", help="Replace what --out holds, even metrics that are not measured again or of other weights."
+        ),
     ] = False,
     *,
     options: MetricOptions,

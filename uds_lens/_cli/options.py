@@ -151,7 +151,7 @@ def _help(doc: str, flags: dict[str, str]) -> str:
     """Return the first sentence of a field's docstring, in the words of the command line."""
     first = re.split(r"(?<=\.)\s+(?=[A-Z`])", " ".join(doc.split()))[0]
     first = re.sub(r"`([^`]*)`", lambda word: flags.get(word[1], word[1]), first)
-    return re.sub(r"; None (is )?", "; left out: ", first)
+    return re.sub(r"; None (is )?", "; default: ", first)
 
 
 def _field_docs(record: type[Any]) -> dict[str, str]:

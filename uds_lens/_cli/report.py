@@ -18,7 +18,7 @@ def report(
     directories: Annotated[
         list[Path],
         typer.Argument(
-            metavar="DIR", help="Saved audits, or folders that hold some (up to two folders down).", show_default=False
+            metavar="DIR", help="Saved audits, or folders that hold some (up to two levels down).", show_default=False
         ),
     ],
     out: Annotated[Path, typer.Option(metavar="FILE", help="HTML file to write.", dir_okay=False)] = Path(
@@ -55,7 +55,7 @@ def report(
         typer.Option(metavar="NAME", help="An audit shown for comparison, beside full and retain; repeat for more."),
     ] = None,
     short_paths: Annotated[
-        bool, typer.Option("--short-paths", help="Cut paths of this machine to their ends: for a page that is shared.")
+        bool, typer.Option("--short-paths", help="Shorten local paths to their last parts, for a page that you share.")
     ] = False,
     *,
     printing: Printing,
@@ -133,7 +133,7 @@ def _audits_in(directories: list[Path]) -> list[Path]:
             found += inside
         else:
             raise ResultFormatError(
-                f"no saved audit in {str(directory)!r}, nor up to two folders down: name directories written by "
+                f"no saved audit in {str(directory)!r}, nor up to two levels down: name directories written by "
                 "uds-lens audit."
             )
     return list(dict.fromkeys(path.resolve() for path in found))

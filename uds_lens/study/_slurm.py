@@ -26,7 +26,7 @@ class SlurmOptions:
     """Resources of each task of the array."""
 
     partition: str | None = None
-    """None takes the cluster's default."""
+    """Partition of the cluster; None is the cluster's default."""
 
     gpus: NonNegativeInt = 1
     """GPUs per task; 0 for none."""
@@ -41,7 +41,7 @@ class SlurmOptions:
     """Memory per task, GiB."""
 
     parallel: PositiveInt | None = None
-    """Most tasks at a time; None sets no bound."""
+    """Most tasks at a time; None is no limit."""
 
     requeues: NonNegativeInt = 10
     """How often a task that reached its time limit is submitted again."""

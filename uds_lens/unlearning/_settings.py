@@ -56,7 +56,7 @@ class MethodConfig:
     """How question and answer become text; `auto` is the chat template where the tokenizer has one, else raw."""
 
     system_prompt: str | None = None
-    """System turn before the question, in chat prompts; None sends none."""
+    """System turn before the question, in chat prompts; None is none."""
 
     chat_date: str = CHAT_DATE
     """Date given to chat templates that print one."""
