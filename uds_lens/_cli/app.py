@@ -22,6 +22,7 @@ from uds_lens._cli.meta import meta
 from uds_lens._cli.metrics import metrics
 from uds_lens._cli.options import with_records
 from uds_lens._cli.rank import rank
+from uds_lens._cli.relearn_grid import relearn_grid
 from uds_lens._cli.report import report
 from uds_lens._cli.stopping import stoppable
 from uds_lens._cli.sweep import sweep
@@ -100,7 +101,7 @@ app = typer.Typer(
 )
 for _command in (
     *(annotate, audit, dashboard, demo, doctor, elicit, meta),
-    *(metrics, quantise, rank, relearn, report, sweep, table, unlearn),
+    *(metrics, quantise, rank, relearn, relearn_grid, report, sweep, table, unlearn),
 ):
     app.command(cls=PlainCommand)(stoppable()(with_records(_command)))
 
