@@ -77,9 +77,11 @@ def with_records(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _options(record: type[Any], only: Only | None) -> list[Parameter]:
-    """The options of a record; `progress` is left to the terminal."""
+    """The options of a record, but for those of Python only."""
     docs, hints = _field_docs(record), get_type_hints(record, include_extras=True)
-    offered = [field for field in fields(record) if field.name != "progress" and (only is None or field.name in only)]
+    offered = [
+        field for field in fields(record) if field.name not in _PYTHON_ONLY and (only is None or field.name in only)
+    ]
     flags = {field.name: f"--{field.name.replace('_', '-')}" for field in offered}
     panel = _PANELS.get(record.__name__)
     options = [_option(field, hints[field.name], _help(docs.get(field.name, ""), flags), panel) for field in offered]
@@ -92,6 +94,9 @@ def _options(record: type[Any], only: Only | None) -> list[Parameter]:
         options.append(Parameter("chat_style", Parameter.KEYWORD_ONLY, default=None, annotation=kind))
     return options
 
+
+_PYTHON_ONLY = ("progress", "callbacks")
+"""Settings that the command line decides, or has no words for."""
 
 _PANELS = {
     **dict.fromkeys(("AuditConfig", "MetricOptions", "ElicitOptions"), "What is measured"),

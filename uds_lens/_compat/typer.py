@@ -50,6 +50,13 @@ class PlainCommand(TyperCommand):
         return f"Also missing: {', '.join(missing)}." if missing else ""
 
 
+def missing_options(flags: list[str]) -> Exception:
+    """Return the error of usage about options that one of several ways to call a command needs."""
+    usage_error = typer.BadParameter.__mro__[1]
+    also = f" Also missing: {', '.join(flags[1:])}." if len(flags) > 1 else ""
+    return usage_error(f"Missing option '{flags[0]}'.{also}")
+
+
 def parameters_of(app: typer.Typer, words: list[str]) -> dict[str, Any]:
     """Return the parameters of the command that `words` call, by their names in Python; none where there is none."""
     commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]

@@ -165,13 +165,17 @@ def join_audits(table: ModelTable, audits: ModelTable, *, pairs: Mapping[str, st
     places = _partners(table, known, dict(pairs or {}))
     frame = table.frame.copy()
     for column in ("uds", "uds_low", "uds_high"):
-        frame[column] = [math.nan if at is None else float(known[column].iloc[at]) for at in places]
+        before = frame[column] if column in frame.columns else [math.nan] * len(frame)
+        frame[column] = [
+            value if at is None else float(known[column].iloc[at]) for at, value in zip(places, before, strict=True)
+        ]
     audit_reasons = dict(zip(audits.reasons["model"], audits.reasons["reason"], strict=True))
     reasons: dict[str, dict[str, str]] = {}
     renamed = {}
     for name, at, value in zip(frame["model"], places, frame["uds"], strict=True):
         if at is None:
-            reasons[name] = {"uds": f"no audit of this model in {audits.source}"}
+            if pd.isna(value):
+                reasons[name] = {"uds": f"no audit of this model in {audits.source}"}
             continue
         audit = known["model"].iloc[at]
         renamed[audit] = name
@@ -181,8 +185,9 @@ def join_audits(table: ModelTable, audits: ModelTable, *, pairs: Mapping[str, st
     if examples is not None and audits.examples is not None:
         added = audits.examples[audits.examples["model"].isin(renamed)]
         added = added.assign(model=added["model"].map(renamed))
-        examples = pd.concat([examples[examples["metric"] != "uds"], added], ignore_index=True)
-    kept = table.reasons[table.reasons["metric"] != "uds"]
+        replaced = (examples["metric"] == "uds") & examples["model"].isin(renamed.values())
+        examples = pd.concat([examples[~replaced], added], ignore_index=True)
+    kept = table.reasons[~table.reasons["metric"].isin(["uds", "uds_low", "uds_high"])]
     return ModelTable(
         frame=frame,
         reasons=pd.concat([kept, _reasons(reasons)], ignore_index=True),

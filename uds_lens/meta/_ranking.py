@@ -46,6 +46,24 @@ class ScoreParts:
         if not self.memorization or not self.membership:
             raise ConfigError("memorization and membership need at least one metric each.")
 
+    @classmethod
+    def preset(cls, name: Literal["open_unlearning", "open_unlearning_muse"]) -> ScoreParts:
+        """Return a score of what Open-Unlearning's default configuration of TOFU or of MUSE writes.
+
+        It lacks EM and three of the four attacks, and fluency: compare with `read_open_unlearning(utility=
+        "model_utility")`.
+
+        >>> ScoreParts.preset("open_unlearning").memorization
+        ('es', 'paraprob', 'truth_ratio')
+        """
+        check_choice("preset", name, Literal["open_unlearning", "open_unlearning_muse"])
+        if name == "open_unlearning":
+            return cls(memorization=("es", "paraprob", "truth_ratio"), membership=("s_mia_min_k",))
+        own = ("forget_knowmem_rouge", "forget_verbmem_rouge")
+        ways: dict[str, Points] = {"es": "knowledge", **dict.fromkeys(own, "knowledge")}
+        ways |= {"s_mia_min_k": "erasure", "uds": "erasure"}
+        return cls(memorization=("es", *own), membership=("s_mia_min_k",), direction=ways)
+
     @property
     def metrics(self) -> tuple[str, ...]:
         """All metrics, each once, without the utility."""

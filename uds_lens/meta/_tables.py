@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from uds_lens.errors import ConfigError, DataError, ResultFormatError, Setting, warn_once
+from uds_lens.meta import _hydra as hydra
 from uds_lens.meta._columns import MODELS, REASONS
 
 if TYPE_CHECKING:
@@ -38,6 +39,12 @@ class ModelTable:
     """Values per example, where they were asked for: `model`, `metric`, `example_id`, `value`, and `subject` where the
     results name one. Ids of the holdout set of an attack begin with "holdout/". Those of retain have the model
     "retain", or "retain BASE SPLIT" where there are several."""
+
+    references: pd.DataFrame | None = None
+    """The models full and retain that were read beside the others; None where no reader looked for them."""
+
+    notes: tuple[str, ...] = ()
+    """What was left out, and what was decided, as sentences."""
 
     def __len__(self) -> int:
         return len(self.frame)
@@ -160,7 +167,16 @@ def _rows(table: ModelTable, kept: Sequence[bool]) -> ModelTable:
         return rows[~rows["model"].astype(str).isin(gone)].reset_index(drop=True)
 
     examples = None if table.examples is None else without(table.examples)
-    return replace(table, frame=frame, reasons=without(table.reasons), examples=examples)
+    references = table.references
+    if references is not None:
+        there = setups(frame)
+        references = references[[_fits(each, there) for each in _setups(references)]].reset_index(drop=True)
+    return replace(table, frame=frame, reasons=without(table.reasons), examples=examples, references=references)
+
+
+def _fits(setup: Setup, there: Sequence[Setup]) -> bool:
+    """Return whether a reference may belong to one of these setups; what is not known fits any."""
+    return any(all(a is None or b is None or a == b for a, b in zip(setup, each, strict=True)) for each in there)
 
 
 # Reading JSON that others wrote.
@@ -280,16 +296,19 @@ def read_csv(path: str | os.PathLike[str]) -> ModelTable:
 COLUMNS = ("method", "config", "lr", "epochs")
 """Columns about the origin of a model."""
 
-_METHOD = re.compile(r"forget\d+_([A-Za-z]+)(?=[_/]|$)")
+_METHOD = re.compile(r"(?:forget\d+|muse_[^/]+?_(?:News|Books))_(?!retrain|target)([A-Za-z]+)(?=[_/]|$)")
 _LR = re.compile(r"_lr(\d+(?:\.\d+)?(?:e-?\d+)?)(?=[_/]|$)")
 _EPOCHS = re.compile(r"_(?:epoch|ep)(\d{1,4})(?=[_/]|$)")
-_BASE = re.compile(r"tofu_(.+?)_(?:forget\d+|retain\d+|full)(?=[_/]|$)")
+_BASE = re.compile(r"(?:tofu_([^/]+?)_(?:forget\d+|retain\d+|full)|muse_([^/]+?)_(?:News|Books))(?=[_/]|$)")
 _SPLIT = re.compile(r"(?:^|[_/])(forget|retain)(\d+)(?=[_/]|$)")
-_ROLES = {"retain": re.compile(r"(?:^|[_/])retain\d*(?=/|$)"), "full": re.compile(r"(?:^|[_/])full(?=/|$)")}
-_WITHIN = re.compile(r"evals?(_.+)?|checkpoint-\d+")
-"""Folders inside the folder of a task."""
-
-_LARGEST_CONFIG = 1 << 20
+_MUSE = re.compile(r"(?:muse_[^/]+?_|MUSE-)(News|Books)(?=[_/]|$)")
+_ROLES = {
+    "retain": re.compile(r"(?:^|[_/])(?:retain\d*|retrain)(?=/|$)"),
+    "full": re.compile(r"(?:^|[_/])(?:full|target)(?=/|$)"),
+}
+_POOL = re.compile(
+    r"(?:^|/)(pos|neg)_tofu_[^/]+?_((?:full|retain\d+)(?:_[a-z]+\d*)*?)(_lr[^/_]+[^/]*?)?(?:_epoch\d+)?(?=/|$)"
+)
 
 
 def origin_by_name(name: str) -> dict[str, Any]:
@@ -301,12 +320,28 @@ def origin_by_name(name: str) -> dict[str, Any]:
     True
     """
     method, lr, epochs = _METHOD.search(name), _LR.search(name), _EPOCHS.search(name)
+    known = method is not None and pool_in(name) is None
     return {
-        "method": method[1].lower() if method else None,
-        "config": name[method.end() :].lstrip("_") or None if method else None,
+        "method": method[1].lower() if method and known else None,
+        "config": name[method.end() :].lstrip("_") or None if method and known else None,
         "lr": float(lr[1]) if lr else math.nan,
         "epochs": float(epochs[1]) if epochs else math.nan,
     }
+
+
+def pool_in(name: str) -> dict[str, Any] | None:
+    """Parse the name of a model that Open-Unlearning trained to judge metrics: `knows`, `variant`, `run`.
+
+    >>> pool_in("pos_tofu_X_retain90_forget10_bio_lr1e-05_wd0.01_epoch5")
+    {'knows': True, 'variant': 'retain90_forget10_bio', 'run': 'pos_retain90_forget10_bio_lr1e-05_wd0.01'}
+    >>> pool_in("tofu_X_forget10_NPO") is None
+    True
+    """
+    found = _POOL.search(name)
+    if found is None:
+        return None
+    side, variant, run = found[1], found[2], found[3] or ""
+    return {"knows": side == "pos", "variant": variant, "run": f"{side}_{variant}{run}"}
 
 
 def setup_of(folder: Path, name: str) -> Setup:
@@ -326,7 +361,9 @@ def setup_of(folder: Path, name: str) -> Setup:
         >>> setup_of(Path("nowhere"), "tofu_Llama-3.2-1B-Instruct_retain90")
         ('Llama-3.2-1B-Instruct', 'forget10')
     """
-    named, recorded = _setup_in(name), _recorded_setup(folder)
+    named = _setup_in(name)
+    found = [recorded_setup(config) for config in hydra.configs(folder)]
+    recorded = tuple(next((each for each in side if each), None) for side in zip(*found, strict=True)) or (None, None)
     for what, one, other in zip(("base model", "split"), named, recorded, strict=True):
         if one and other and one.lower() != other.lower():
             warn_once(f"{name}: its name says {what} {one}, its .hydra/config.yaml {other}, which is used.")
@@ -338,58 +375,29 @@ def role_in(name: str) -> str | None:
 
     >>> role_in("tofu_X_retain90"), role_in("tofu_X_full/evals_forget05"), role_in("tofu_X_forget10_NPO")
     ('retain', 'full', None)
+    >>> role_in("muse_X_News_retrain"), role_in("muse_X_News_target")
+    ('retain', 'full')
     """
     return next((role for role, form in _ROLES.items() if form.search(name)), None)
 
 
-def is_within(folder: str) -> bool:
-    """Return whether a folder's name is that of a part of a task (`evals`, `evals_forget10`, `checkpoint-80`).
-
-    >>> is_within("evals_forget05"), is_within("tofu_X_full")
-    (True, False)
-    """
-    return _WITHIN.fullmatch(folder) is not None
-
-
 def _setup_in(name: str) -> Setup:
     """Parse base model and split from a name; the split that retain90 goes with is forget10."""
-    base = _BASE.search(name)
+    base, muse = _BASE.search(name), _MUSE.search(name)
     splits = dict(_SPLIT.findall(name))
-    split = f"forget{splits['forget']}" if "forget" in splits else None
+    split = muse[1] if muse else f"forget{splits['forget']}" if "forget" in splits else None
     if split is None and "retain" in splits and int(splits["retain"]) < 100:
         split = f"forget{100 - int(splits['retain']):02d}"
-    return base[1] if base else None, split
+    return (base[1] or base[2]) if base else None, split
 
 
-def _recorded_setup(folder: Path) -> Setup:
-    """Read what Hydra wrote beside a run: in its folder, or in that of the task where the results are in `evals`."""
-    import yaml
-
-    at = folder
-    while not (at / ".hydra" / "config.yaml").is_file():
-        if not is_within(at.name):
-            return None, None
-        at = at.parent
-    place = at / ".hydra" / "config.yaml"
-    try:
-        if place.stat().st_size > _LARGEST_CONFIG:
-            raise ValueError("more than 1 MiB")
-        config = yaml.safe_load(place.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError, yaml.YAMLError) as error:
-        text = " ".join(str(error).split())[:120]
-        raise ResultFormatError(f"{str(place)!r} is not YAML ({text}): expected Hydra's record of the run.") from error
-    paths = [_text(config, "model", part, "pretrained_model_name_or_path") for part in ("tokenizer_args", "model_args")]
-    bases = [_setup_in(path)[0] for path in paths if path]
-    tokenizer = PurePath(paths[0]).name if paths[0] else None
-    split = _text(config, "forget_split") or _text(config, "eval", "tofu", "forget_split")
-    return next((base for base in bases if base), tokenizer), split
-
-
-def _text(config: Any, *keys: str) -> str | None:
-    """Return a text in nested mappings; None where there is none, or one that stands for another (`${...}`)."""
-    for key in keys:
-        config = config.get(key) if isinstance(config, dict) else None
-    return config if isinstance(config, str) and config and "${" not in config else None
+def recorded_setup(config: hydra.Config) -> Setup:
+    """Return the base model and the split that Hydra's record of a run names."""
+    tokenizer = hydra.text(config, "model.tokenizer_args.pretrained_model_name_or_path")
+    model = hydra.text(config, "model.model_args.pretrained_model_name_or_path")
+    bases = [_setup_in(path)[0] for path in (tokenizer, model) if path]
+    split = hydra.text(config, "data_split", "eval.muse.data_split", "forget_split", "eval.tofu.forget_split")
+    return next((base for base in bases if base), PurePath(tokenizer).name if tokenizer else None), split
 
 
 def origin(checkpoint: str, fingerprint: str, *, names: tuple[str, ...] = ()) -> dict[str, Any]:

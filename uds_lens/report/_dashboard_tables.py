@@ -113,8 +113,8 @@ def gather(
     gaps: list[str] = []
     reasons = pd.DataFrame(columns=list(meta.REASONS)) if table is None else table.reasons
     unlearned, references, pooled = _split(frame)
-    if isinstance(models, Published):
-        references = pd.concat([references, models.references], ignore_index=True)
+    if table is not None and table.references is not None:
+        references = pd.concat([references, table.references], ignore_index=True)
     require_one_setup(unlearned)
     pools = pooled if pools is None and len(pooled) else pools
     unlearned, references, ways = _scored(unlearned, references, options.parts, reasons, gaps)
@@ -165,6 +165,8 @@ def _scored(
     def scored(frame: pd.DataFrame) -> pd.DataFrame:
         if not len(frame):
             return frame
+        wanted = [name for name in (*parts.metrics, parts.utility) if name in unlearned.columns]
+        frame = frame.reindex(columns=[*frame.columns, *(name for name in wanted if name not in frame.columns)])
         columns = meta.score_models(frame, parts=parts).drop(columns="model")
         return frame.assign(**{name: columns[name] for name in columns})
 

@@ -65,6 +65,7 @@ def cautions(audit: DepthAudit) -> tuple[Caution, ...]:
         _knowledge(audit),
         _sample(audit),
         _measurable(audit),
+        _steering(audit),
         _stand_in(audit),
         _damage(audit),
         _control(audit),
@@ -194,6 +195,17 @@ def _measurable(audit: DepthAudit) -> Caution | None:
         )
         return Caution("caution", text, f"{missing / len(audit.examples):.0%} not measurable")
     return None
+
+
+def _steering(audit: DepthAudit) -> Caution | None:
+    n = audit.provenance.get("n_steering", 0)
+    if not n:
+        return None
+    text = (
+        f"{n} of {len(audit.examples)} examples steered the training of this model, or are about subjects that did "
+        "(depth.json beside it): a depth that training aimed at is no measurement. Score the examples held out there."
+    )
+    return Caution("fatal", text, f"{n} steered the training")
 
 
 def _few_subjects(audit: DepthAudit) -> Caution | None:

@@ -247,6 +247,7 @@ class _Provenance:
     engine: str | None = None
     first_prompt: str | None = None
     ids_hash: str | None = None
+    n_steering: int = 0
 
 
 def _manifest(content: bytes, folder: Path, kind: SavedKind) -> dict[str, Any]:

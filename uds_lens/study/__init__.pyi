@@ -2,6 +2,7 @@ from ._models import StudyModel as StudyModel, StudyState as StudyState, study_m
 from ._plan import (
     GivenModel as GivenModel,
     Measurement as Measurement,
+    MetricPrompts as MetricPrompts,
     Perturbations as Perturbations,
     PoolRuns as PoolRuns,
     QuestionSets as QuestionSets,

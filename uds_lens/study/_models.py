@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product, zip_longest
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from uds_lens._settings import shown
 from uds_lens.data import ForgetExample, load_examples, load_tofu
@@ -19,6 +19,7 @@ from uds_lens.study._plan import (
     PoolRuns,
     QuestionSets,
     Role,
+    StateName,
     StudyPlan,
     TrainingRows,
     UnlearningRuns,
@@ -29,9 +30,6 @@ if TYPE_CHECKING:
     from uds_lens.toy import World
     from uds_lens.unlearning import MethodConfig, RelearnConfig
 
-
-StateName: TypeAlias = Literal["before", "quantised", "relearned"]
-"""Perturbation of a model before it is measured."""
 
 AUDIT, ELICITATION = "audit", "elicitation"
 """Items measured beside metrics; neither is the name of a metric."""

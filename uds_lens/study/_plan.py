@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, Union, get_a
 from uds_lens._optional_packages import require_package
 from uds_lens._settings import require_known, shown, validated
 from uds_lens._storage import conform, read_file
-from uds_lens._types import NonNegativeInt, PositiveInt
+from uds_lens._types import ChatStyleName, NonNegativeInt, PositiveInt
 from uds_lens.errors import ConfigError, ResultFormatError
 
 if sys.version_info >= (3, 11):
@@ -40,6 +40,9 @@ PlannedSampling: TypeAlias = Literal["random", "first", "first_of_each"]
 
 Role: TypeAlias = Literal["full", "retain", "pool", "unlearned", "other"]
 """Part of a model in a study."""
+
+StateName: TypeAlias = Literal["before", "quantised", "relearned"]
+"""Perturbation of a model before it is measured."""
 
 
 @validated
@@ -219,6 +222,29 @@ class Perturbations:
 
 @validated
 @dataclass(frozen=True, kw_only=True)
+class MetricPrompts:
+    """Chat prompts of some metrics, of some models, in some states: published tables mix several."""
+
+    style: ChatStyleName
+    """A name of `uds_lens.data.CHAT_STYLES`."""
+
+    metrics: tuple[str, ...] = ()
+    """Metrics asked so; none named: all."""
+
+    roles: tuple[Role, ...] = ()
+    """Models asked so; none named: all."""
+
+    states: tuple[StateName, ...] = ()
+    """States in which they are asked so; none named: all."""
+
+    def covers(self, metric: str, role: Role, state: StateName) -> bool:
+        """Tell whether a measurement is asked so."""
+        given = ((metric, self.metrics), (role, self.roles), (state, self.states))
+        return all(value in chosen or not chosen for value, chosen in given)
+
+
+@validated
+@dataclass(frozen=True, kw_only=True)
 class Measurement:
     """Items to measure."""
 
@@ -230,6 +256,9 @@ class Measurement:
 
     options: Mapping[str, Any] = field(default_factory=dict)
     """Settings of `MetricOptions`."""
+
+    prompts: tuple[MetricPrompts, ...] = ()
+    """Chat prompts that differ from those of `options`; of several that fit a measurement, the first counts."""
 
     fluency: str = "heuristic"
     """Scorer of the metric `fluency`: "heuristic", "hub", or a classifier."""
@@ -464,6 +493,11 @@ def _check(checked: StudyPlan) -> None:
         raise ConfigError('[data] names no forget set: give forget = "forget10.json", or tofu = "DIR".')
     for settings in (metric_settings, audit_settings, elicitation_settings):
         settings(checked.measure)
+    for prompts in checked.measure.prompts:
+        metric_settings(checked.measure, prompts.style)
+        measured = {*checked.measure.metrics, *checked.measure.utility}
+        if lost := [name for name in prompts.metrics if name not in measured]:
+            raise ConfigError(f"[[measure.prompts]] names {lost[0][:60]!r}, which [measure] does not measure.")
     for part in (*checked.train.forget, *checked.train.retain, *(x for pool in checked.pool for x in pool.data)):
         if part.answers_per_row is not None and part.answers != "biography":
             raise ConfigError(
@@ -493,13 +527,22 @@ def settings_of(kind: type[T], given: Mapping[str, Any], where: str) -> T:
         raise ConfigError(f"{where} has a value of the wrong kind: {str(error)[:160]}; got {shown(given)}.") from error
 
 
-def metric_settings(measure: Measurement) -> MetricOptions:
-    """Return how metrics are measured, after checking their names."""
+def style_of(measure: Measurement, metric: str, role: Role, state: StateName) -> ChatStyleName | None:
+    """Return the chat style in which a metric is asked; None where `options` say how."""
+    return next((each.style for each in measure.prompts if each.covers(metric, role, state)), None)
+
+
+def metric_settings(measure: Measurement, style: ChatStyleName | None = None) -> MetricOptions:
+    """Return how metrics are measured, after checking their names; in a chat style, if one is named."""
+    from uds_lens.data import chat_style_named
     from uds_lens.metrics import METRICS, MetricOptions
 
     if "fluency" in measure.options:
         raise ConfigError("[measure] options: fluency belongs into [measure] itself.")
-    options = settings_of(MetricOptions, {**measure.options, "fluency": measure.fluency}, "[measure] options")
+    if measure.prompts and {"system_prompt", "chat_date"} & set(measure.options):
+        raise ConfigError("[measure] names the system turn or the date twice, in options and prompts: leave out one.")
+    chat = {} if style is None else asdict(chat_style_named(style))
+    options = settings_of(MetricOptions, {**measure.options, **chat, "fluency": measure.fluency}, "[measure] options")
     names = (*measure.metrics, *measure.utility)
     for name in names:
         if name not in METRICS:

@@ -6,6 +6,7 @@ import logging
 import math
 import os
 import shutil
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
@@ -187,14 +188,20 @@ class StudyEstimate:
         )
 
 
-def estimate(folder: StudyFolder, *, jobs: int = 1) -> StudyEstimate:
-    """Estimate models, measurements, disk, memory and time of what is left, for a number of workers."""
+def estimate(folder: StudyFolder, *, jobs: int = 1, bytes_of: Callable[[str], int] | None = None) -> StudyEstimate:
+    """Estimate models, measurements, disk, memory and time of what is left, for a number of workers.
+
+    Args:
+        folder: The study.
+        jobs: Workers.
+        bytes_of: Size of the weights of a checkpoint in float32; None looks at its files.
+    """
     import psutil
 
     keep, so_far = folder.plan.keep_models, status(folder)
     left = [model for model in folder.models if any(folder.missing(model, state) for state in model.states)]
     made = [model for model in left if model.is_made and not folder.model_place(model).is_dir()]
-    sizes = {source: _weight_bytes(source) for source in {model.source for model in folder.models}}
+    sizes = {source: (bytes_of or _weight_bytes)(source) for source in {model.source for model in folder.models}}
     largest = max((sizes[model.source] for model in left), default=0)
     perturbed = 2 * largest if any(len(model.states) > 1 for model in left) else 0
     training = 3 * largest if made or perturbed else 0
@@ -203,7 +210,7 @@ def estimate(folder: StudyFolder, *, jobs: int = 1) -> StudyEstimate:
     while not near.exists():
         near = near.parent
     known = so_far.done > 0
-    seconds = so_far.seconds_left * max(1, len(so_far.running)) if known else _guessed_seconds(folder, left)
+    seconds = so_far.seconds_left * max(1, len(so_far.running)) if known else _guessed_seconds(folder, left, sizes)
     return StudyEstimate(
         models_to_make=len(made),
         measurements=so_far.left + len(so_far.failed),
@@ -241,7 +248,7 @@ def _weight_bytes(place: str) -> int:
     return sum(file.stat().st_size for file in folder.iterdir() if file.suffix in (".safetensors", ".bin"))
 
 
-def _guessed_seconds(folder: StudyFolder, models: list[StudyModel]) -> float:
+def _guessed_seconds(folder: StudyFolder, models: list[StudyModel], sizes: Mapping[str, int]) -> float:
     """Seconds of one worker, from parameters and tokens."""
     import torch
 
@@ -252,12 +259,11 @@ def _guessed_seconds(folder: StudyFolder, models: list[StudyModel]) -> float:
     questions = [row for rows in folder.keys.questions.sets.values() for row in rows or ()]
     tokens = sum(_tokens(row.question + row.answer) for row in questions)
     written = metric_settings(plan.measure).max_new_tokens * len(questions) / 4
-    sizes = {source: _weight_bytes(source) / 4 for source in {model.source for model in models}}
     lengths = {parts: _length(parts) for model in models for parts in (model.forget, model.retain)}
     relearned = _length(plan.train.forget)
     seconds = 0.0
     for model in models:
-        weights = sizes[model.source]
+        weights = sizes[model.source] / 4
         if not weights:
             return math.nan
         if model.config is not None:

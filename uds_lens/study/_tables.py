@@ -98,7 +98,7 @@ def _rows(folder: StudyFolder, model: StudyModel, state: StudyState) -> Iterator
                 "seconds": row.seconds,
                 "fingerprint": part.fingerprint,
                 "parent": part.parent,
-                "options_hash": folder.keys.options_hash(row.item),
+                "options_hash": folder.keys.options_hash(model, state, row.item),
                 "data_hash": folder.keys.data_hash,
                 "knows": model.knows,
                 "lr": math.nan if config is None else config.learning_rate,

@@ -15,6 +15,7 @@ from subprocess import CalledProcessError
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from uds_lens._storage import atomic_directory, writing
+from uds_lens._types import ChatStyleName
 from uds_lens.errors import ResultFormatError, StorageError
 from uds_lens.study._folder import Part, Row, StudyFolder, as_number
 from uds_lens.study._models import (
@@ -32,6 +33,7 @@ from uds_lens.study._plan import (
     elicitation_settings,
     metric_settings,
     running_settings,
+    style_of,
     training_settings,
 )
 from uds_lens.study._work_keys import located_source
@@ -126,7 +128,9 @@ class ModelRunner:
 
         name, done = f"{model.model_id}--{state.label}", []
         if metrics := [item for item in items if item not in (AUDIT, ELICITATION)]:
-            done.append(self._metrics(weights, metrics))
+            styles = {item: style_of(self.plan.measure, item, model.role, state.state) for item in metrics}
+            for style in dict.fromkeys(styles.values()):
+                done.append(self._metrics(weights, [item for item in metrics if styles[item] == style], style))
         if AUDIT in items:
             began = time.perf_counter()
             audit = self._baseline.audit(weights, options=self.run)
@@ -185,7 +189,7 @@ class ModelRunner:
         record = {**sample, "limit": len(self.data.with_entities), "of": of, "sample": way}
         return replace(result, provenance={**result.provenance, "sample": record})
 
-    def _metrics(self, weights: Weights, metrics: list[str]) -> Measured:
+    def _metrics(self, weights: Weights, metrics: list[str], style: ChatStyleName | None) -> Measured:
         from uds_lens.metrics import evaluate
 
         results = evaluate(
@@ -194,7 +198,7 @@ class ModelRunner:
             metrics=metrics,
             retain=self.retain,
             full=self.full,
-            options=metric_settings(self.plan.measure),
+            options=metric_settings(self.plan.measure, style),
             run=self.run,
             cache=self._cache,
         )
