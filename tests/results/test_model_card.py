@@ -79,14 +79,6 @@ def test_no_score_and_fatal_warnings_stay_out_of_the_metadata() -> None:
     assert card.data.eval_results is None and "**Fatal.**" in card.text and "withheld" in card.text
 
 
-def test_a_stray_mark_takes_no_text_of_the_user_along() -> None:
-    card = f"{THERE}\n{hub_upload._BEGIN}\nMore words of mine.\n"
-    for _ in range(3):
-        card = str(model_card(AUDIT, card=card))
-        assert "More words of mine." in card
-        assert card.count(hub_upload._END) == 1
-
-
 def test_texts_from_outside_are_no_markup() -> None:
     hostile = made([[1.0]] * 2, [[1.0]] * 2, names={"unlearned": "x|<script>`[y](z)\n# h"})
     text = model_card(hostile, dataset="a|b\n# c").text
