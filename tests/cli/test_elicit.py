@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 
 import pytest
 from tiny_models import EXAMPLES
@@ -91,16 +92,20 @@ def test_refusals_are_one_line(uds_lens, examples, tmp_path, words, said):
 
 
 def test_the_result_of_another_model_is_kept_unless_it_is_to_be_replaced(trio, examples, tmp_path, uds_lens):
-    """Refused before a model is loaded: there is none at `ckpt/other`."""
+    """Weights are compared, not names: a copy is the same model, and other weights in the same place are not."""
     paths, out = trio("llama"), tmp_path / "result"
     settings = ("--examples", examples, "--probe", "plain", "--samples", 0, "--max-new-tokens", 2, "--limit", 2)
     words = (*settings, "--device", "cpu", "--out", out)
     assert uds_lens("elicit", "--model", paths.unlearned, *words).code == 0
     before = (out / "manifest.json").read_bytes()
-    outcome = uds_lens("elicit", "--model", "ckpt/other", *words)
+    copied = shutil.copytree(paths.unlearned, tmp_path / "copy")
+    assert uds_lens("elicit", "--model", copied, *words).code == 0
+    shutil.copytree(paths.full, copied, dirs_exist_ok=True)
+    before = (out / "manifest.json").read_bytes()
+    outcome = uds_lens("elicit", "--model", copied, *words)
     assert outcome.code == 1 and outcome.out == ""
     printed = " ".join(outcome.err.split())
-    assert f"holds an elicitation of '{paths.unlearned}' with other models" in printed.replace("\n", "")
+    assert f"holds an elicitation of '{copied}' with other models" in printed.replace("\n", "")
     assert "choose another --out, or replace it with --redo" in printed
     assert (out / "manifest.json").read_bytes() == before
     assert uds_lens("elicit", "--model", paths.full, *words, "--redo").code == 0

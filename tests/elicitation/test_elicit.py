@@ -131,27 +131,28 @@ def test_finished_parts_are_not_asked_again(opened, tmp_path, monkeypatch):
     assert ask().summary().equals(first.summary()) and len(calls) <= 1
 
 
-def test_the_result_of_another_run_is_not_replaced_unless_asked(asked, tmp_path):
+def test_the_result_of_another_run_is_not_replaced_unless_asked(asked, trio, tmp_path):
     asked.save(tmp_path / "out")
-    models = {role: record.name for role, record in asked.models.items()}
-    data = ElicitData(forget=ROWS)
+    models = {role: str(getattr(trio("llama"), role)) for role in asked.models}
+    data, full = ElicitData(forget=ROWS), models["full"]
 
     def checked(data=data, probes=PROBES, options=OPTIONS, redo=False, **other):
-        return check_out(tmp_path / "out", data, models={**models, **other}, probes=probes, options=options, redo=redo)
+        out, models_now = tmp_path / "out", {**models, **other}
+        return check_out(out, data, models=models_now, probes=probes, options=options, run=RUN, redo=redo)
 
     assert checked() == tmp_path / "out"
     for different, what in (
-        ({"unlearned": "ckpt/other"}, "models"),
+        ({"unlearned": full}, "models"),
         ({"retain": None}, "models"),
         ({"data": ElicitData(forget=ROWS, limit=2)}, "examples"),
         ({"probes": "quick", "options": dataclasses.replace(OPTIONS, samples=1)}, "options"),
-        ({"probes": ["plain"], "unlearned": "x"}, "models and probes"),
+        ({"probes": ["plain"], "unlearned": full}, "models and probes"),
     ):
         with pytest.raises(ConfigError, match=f"with other {what}: choose another out, or replace it with redo=True"):
             checked(**different)
         assert checked(**different, redo=True)
     (tmp_path / "out" / "manifest.json").write_text('{"format": "uds_lens.ElicitationResults"}')
-    assert checked(unlearned="ckpt/other"), "a broken result is made again"
+    assert checked(unlearned=full), "a broken result is made again"
 
 
 def test_depth_beside_elicitation(asked, trio):

@@ -262,3 +262,13 @@ def test_a_4_bit_model_of_any_width_runs_on_a_cpu(trio, tmp_path):
         weight = functional.dequantize_4bit(layer.weight.data, layer.weight.quant_state).float()
         x = torch.randn(3, 48)
         torch.testing.assert_close(layer(x), x @ weight.T, atol=2e-2, rtol=2e-2)
+
+
+def test_a_misspelt_path_is_answered_with_the_nearest_name(tmp_path):
+    (tmp_path / "ckpt" / "simnpo").mkdir(parents=True)
+    for misspelt in ("ckpt/simnpp", "ckptt/simnpo"):
+        with pytest.raises(ModelError, match=r"no directory .* Did you mean '.*/ckpt/simnpo'\?"):
+            open_model(tmp_path / misspelt)
+    with pytest.raises(ModelError) as caught:
+        open_model(tmp_path / "ckpt" / "rmu")
+    assert "Did you mean" not in str(caught.value)

@@ -109,8 +109,16 @@ def test_one_audit_has_a_headline(one):
     text = Page(one.read_text(encoding="utf-8")).words
     audit = synthetic_audit(n=70)
     assert f"{audit.uds:.3f} 95 % interval {audit.uds_interval.low:.3f} to {audit.uds_interval.high:.3f}" in text
-    assert "measured 69 not measurable 1 skipped 1" in text
+    assert "prompts raw measured 69 not measurable 1 skipped 1" in text
     assert "Partly erased" in text
+
+
+def test_prompts_are_named_once_or_for_each_model(audits):
+    assert "Prompts: raw." in Page(render(audits)).words
+    first, *_ = audits
+    chat = replace(audits[first], config=replace(audits[first].config, protocol="chat"))
+    page = Page(render({**audits, first: chat})).words
+    assert "Prompts: raw." not in page and "chat template" in page
 
 
 def test_numbers_come_back_from_the_page(page, audits):

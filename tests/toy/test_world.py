@@ -33,6 +33,7 @@ def test_load_finds_everything_fast():
     assert list(world.checkpoints)[:3] == ["full", "retain", "half"]
     assert set(world.recall) == set(world.checkpoints)
     assert all((path / "model.safetensors").is_file() for path in world.checkpoints.values())
+    assert "<pre>Toy world at" in world._repr_html_()
     assert world.examples[0].entity and len(world.examples[0].perturbed_answers) == 4
 
 

@@ -22,9 +22,11 @@ from uds_lens._cli.meta import meta
 from uds_lens._cli.metrics import metrics
 from uds_lens._cli.options import with_records
 from uds_lens._cli.rank import rank
+from uds_lens._cli.relearn_grid import relearn_grid
 from uds_lens._cli.report import report
 from uds_lens._cli.stopping import stoppable
 from uds_lens._cli.sweep import sweep
+from uds_lens._cli.table import table
 from uds_lens._cli.terminal import spoken
 from uds_lens._cli.training import quantise, relearn, unlearn
 from uds_lens._compat.typer import PlainCommand, flags_of, parameters_of
@@ -99,7 +101,7 @@ app = typer.Typer(
 )
 for _command in (
     *(annotate, audit, dashboard, demo, doctor, elicit, meta),
-    *(metrics, quantise, rank, relearn, report, sweep, unlearn),
+    *(metrics, quantise, rank, relearn, relearn_grid, report, sweep, table, unlearn),
 ):
     app.command(cls=PlainCommand)(stoppable()(with_records(_command)))
 

@@ -18,18 +18,14 @@ if TYPE_CHECKING:
     from uds_lens.results._depth_audit import DepthAudit
 
 
-ADDRESS = "https://github.com/uds-lens/uds-lens"
-"""The project, named as the source of the number."""
-
-METRIC = "unlearning_depth_score"
-"""The metric's identifier in the metadata."""
-
-FOLDER = "uds_lens"
-"""Folder of the files in the repository."""
+ADDRESS = "https://github.com/uds-lens/uds-lens"  # the project, named as the source of the number
+METRIC = "unlearning_depth_score"  # the metric's identifier in the metadata
+FOLDER = "uds_lens"  # folder of the files in the repository
 
 _BEGIN, _END = "<!-- uds_lens: unlearning depth -->", "<!-- uds_lens: end -->"
-_SECTION = re.compile(  # from the last begin mark before an end mark: a stray one takes no text of the user along
-    rf"{re.escape(_BEGIN)}(?:(?!{re.escape(_BEGIN)}).)*?{re.escape(_END)}\n?", re.DOTALL
+_HEADING = "## Unlearning depth"
+_SECTION = re.compile(  # a begin mark without our heading is the user's, and so is all text outside of the two marks
+    rf"{re.escape(_BEGIN)}\r?\n{_HEADING}\r?\n(?:(?!{re.escape(_BEGIN)}).)*?{re.escape(_END)}(?:\r?\n)?", re.DOTALL
 )
 _SETTINGS = (*("tau", "site", "scope", "last_layer", "protocol", "dtype", "stand_in"), *("limit", "sample", "seed"))
 
@@ -41,19 +37,6 @@ def model_card(
 
     The score is also in the card's metadata (`model-index`), where the Hub looks for evaluation results. An audit
     without a score, or with a fatal warning, is in the text only.
-
-    Args:
-        audit: The audit.
-        dataset: The forget set: its id on the Hub, such as "locuslab/TOFU", or a name.
-        config: Its configuration, such as "forget10".
-        card: The text of an existing card: an earlier section about depth is replaced in it, and the rest is kept. None
-            begins a new card.
-
-    Returns:
-        The card; `str(card)` is the text of `README.md`, `card.save(path)` writes it.
-
-    Raises:
-        ResultFormatError: `card` has metadata that cannot be read.
 
     Example:
         >>> import uds_lens as ul
@@ -153,7 +136,7 @@ def _section(audit: DepthAudit, dataset: str, config: str | None) -> str:
     ]
     return "\n".join(
         [
-            "## Unlearning depth",
+            _HEADING,
             "",
             f"**UDS {number(audit.uds)}**{interval}: {audit.reading}.",
             "",
