@@ -18,6 +18,7 @@ from uds_lens._cli.dashboard import dashboard
 from uds_lens._cli.demo import demo
 from uds_lens._cli.doctor import doctor
 from uds_lens._cli.elicit import elicit
+from uds_lens._cli.export import export
 from uds_lens._cli.meta import meta
 from uds_lens._cli.metrics import metrics
 from uds_lens._cli.options import with_records
@@ -100,7 +101,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 for _command in (
-    *(annotate, audit, dashboard, demo, doctor, elicit, meta),
+    *(annotate, audit, dashboard, demo, doctor, elicit, export, meta),
     *(metrics, quantise, rank, relearn, relearn_grid, report, sweep, table, unlearn),
 ):
     app.command(cls=PlainCommand)(stoppable()(with_records(_command)))
