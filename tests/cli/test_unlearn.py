@@ -139,3 +139,16 @@ def test_a_job_that_is_told_to_stop_says_what_is_saved(
     code, out, _ = uds_lens(*words, "--json")
     assert code == 0
     assert json.loads(out)["resumed_from_step"] == 2
+
+
+def test_depth_while_it_trains(sweep: Path, uds_lens, tmp_path: Path) -> None:
+    words = ["unlearn", "--method", "ga", "--full", sweep / "full", "--examples", sweep / "forget.json"]
+    words += ["--out", tmp_path / "ga", "--device", "cpu", "--protocol", "raw", "--depth-every", "1"]
+    for setting in ("epochs=1", "batch_size=2", "learning_rate=1e-3", "warmup_epochs=0"):
+        words += ["--set", setting]
+    assert "--depth-every needs --retain" in uds_lens(*words).err
+    code, out, _ = uds_lens(*words, "--retain", sweep / "retain", "--depth-keep-best")
+    assert code == 0 and "Score, on" in out
+    record = json.loads((tmp_path / "ga" / "depth.json").read_text())
+    assert record["steers"] and record["score"]["uds"] >= 0
+    assert [point["step"] for point in record["points"]] == list(range(len(record["points"])))

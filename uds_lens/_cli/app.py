@@ -28,6 +28,8 @@ from uds_lens._cli.sweep import sweep
 from uds_lens._cli.table import table
 from uds_lens._cli.terminal import spoken
 from uds_lens._cli.training import quantise, relearn, unlearn
+from uds_lens._cli.watch import watch
+from uds_lens._cli.weights import weights
 from uds_lens._compat.typer import PlainCommand, flags_of, parameters_of
 from uds_lens.errors import Setting, UdsLensError, UdsLensWarning
 
@@ -100,7 +102,7 @@ app = typer.Typer(
 )
 for _command in (
     *(annotate, audit, dashboard, demo, doctor, elicit, meta),
-    *(metrics, quantise, rank, relearn, report, sweep, table, unlearn),
+    *(metrics, quantise, rank, relearn, report, sweep, table, unlearn, watch, weights),
 ):
     app.command(cls=PlainCommand)(stoppable()(with_records(_command)))
 

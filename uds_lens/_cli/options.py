@@ -103,6 +103,7 @@ _PANELS = {
     **dict.fromkeys(("ChatStyle", "AnnotateOptions"), "Prompts"),
     "RunOptions": "How models are run",
     "TrainOptions": "How training runs",
+    "Depth": "Depth while training",
     "SlurmOptions": "Slurm",
     "Score": "Score",
     "References": "Models and audits that belong to the runs",
