@@ -104,6 +104,7 @@ _PANELS = {
     "RunOptions": "How models are run",
     "TrainOptions": "How training runs",
     "RelearnGrid": "What is tried",
+    "Depth": "Depth while training",
     "SlurmOptions": "Slurm",
     "Score": "Score",
     "References": "Models and audits that belong to the runs",
