@@ -70,7 +70,7 @@ def test_a_checkpoint_does_not_choose_the_attention(tiny, tmp_path: Path) -> Non
 
 def test_what_is_there_is_left_alone(tiny, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(ResultFormatError, match="is no saved result"):
+    with pytest.raises(ResultFormatError, match="is not a saved result"):
         quantise(tiny.full, out=tmp_path, device="cpu")
 
 
