@@ -103,6 +103,8 @@ _PANELS = {
     **dict.fromkeys(("ChatStyle", "AnnotateOptions"), "Prompts"),
     "RunOptions": "How models are run",
     "TrainOptions": "How training runs",
+    "RelearnGrid": "What is tried",
+    "Depth": "Depth while training",
     "SlurmOptions": "Slurm",
     "Score": "Score",
     "References": "Models and audits that belong to the runs",

@@ -7,8 +7,7 @@ from typing import Any
 import typer
 from typer.core import TyperArgument, TyperCommand
 
-OUTPUT = "Output"
-"""The group of options that stands last, with --help."""
+OUTPUT = "Output"  # the group of options that stands last, with --help
 
 
 class PlainCommand(TyperCommand):

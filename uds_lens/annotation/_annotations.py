@@ -19,8 +19,7 @@ from uds_lens.data._prompts import CHAT_DATE, ChatStyle
 if TYPE_CHECKING:
     import pandas as pd
 
-Way: TypeAlias = Literal["contrast", "difference", "names", "answer"]
-"""How entities are found."""
+Way: TypeAlias = Literal["contrast", "difference", "names", "answer"]  # how entities are found
 
 FORMAT = "uds_lens.Annotations"
 

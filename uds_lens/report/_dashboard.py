@@ -249,8 +249,7 @@ def _robust(tables: Tables, key: str) -> dict[str, Mapping[str, Any]]:
 
 # Words and small tables that need no script.
 
-MISSING_ROWS = 200
-"""Missing values that are listed one by one."""
+MISSING_ROWS = 200  # missing values that are listed one by one
 
 
 def context(tables: Tables) -> dict[str, Any]:

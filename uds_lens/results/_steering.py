@@ -14,8 +14,7 @@ from uds_lens.errors import ResultFormatError, warn_once
 RECORD, FORMAT, VERSION = "depth.json", "uds_lens.DepthCurve", 1
 """Name, format and version of the record that `uds_lens.training` writes beside a checkpoint."""
 
-BEST = "depth-best"
-"""Folder in the Trainer's output directory that holds the weights of the best step so far."""
+BEST = "depth-best"  # folder in the Trainer's output directory that holds the weights of the best step so far
 
 
 def row_record(example: ForgetExample) -> dict[str, Any]:
