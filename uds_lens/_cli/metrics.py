@@ -105,6 +105,12 @@ def print_results(found: Mapping[str, MetricResults]) -> None:
     for (who, reason), labels in by_reason.items():
         print_wrapped(f"{who}NaN, because {reason}: {'; '.join(labels)}.")
     print_cautions({name: [("!", text) for text in results.warnings] for name, results in found.items()})
+    asked: dict[str, list[str]] = {}
+    for name, results in found.items():
+        chat = results.provenance.get("protocol") == "chat"
+        asked.setdefault("chat template" if chat else "raw", []).append(name)
+    prompts = "; ".join(words if len(asked) == 1 else f"{words}: {', '.join(who)}" for words, who in asked.items())
+    print_wrapped(f"Prompts: {prompts}{' (white-box metrics: raw)' if 'chat template' in asked else ''}.")
 
 
 def _print_one(results: MetricResults) -> None:

@@ -64,7 +64,8 @@ def percent(value: float) -> str:
 
 
 def _interval(low: float, high: float) -> str:
-    return "no interval" if math.isnan(low) else f"{low:.3f} to {high:.3f}"
+    # adding 0 turns -0 into 0
+    return "no interval" if math.isnan(low) else f"{round(low, 3) + 0.0:.3f} to {round(high, 3) + 0.0:.3f}"
 
 
 def headlines(
@@ -190,9 +191,10 @@ def verdict(models: Sequence[Mapping[str, Any]], pairs: pd.DataFrame | None, *, 
     tested = None if pairs is None else _tested(pairs)
     if tested is not None and len(tested):
         real = int((tested["p_holm"] < LEVEL).sum())
-        order = f"the order of {real} of {count(len(tested), 'pair')} is significant" if real else "no order is"
-        from_all = f"From {count(int(tested['n_subjects'].max()), 'subject')} "
-        sentences.append(f"{from_all}{order}{'' if real else ' significant'} (Holm-adjusted p < {LEVEL:g}).")
+        many = count(int(tested["n_subjects"].max()), "subject")
+        pairs_differ = f"{real} of {count(len(tested), 'pair')} differ{'s' if real == 1 else ''} significantly"
+        which = pairs_differ if real else "no difference between models is significant"
+        sentences.append(f"With {many}, {which} (Holm-adjusted p < {LEVEL:g}).")
     return sentences
 
 

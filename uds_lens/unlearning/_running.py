@@ -96,7 +96,7 @@ def unlearn(
             Setting("method", "npo"), f" or method=NPOConfig(...) was expected; got {type(config).__name__}."
         )
     if isinstance(config, RelearnConfig):
-        raise ConfigError("relearning is no unlearning method: call relearn(model, forget, out=...).")
+        raise ConfigError("relearning is not an unlearning method: call relearn(model, forget, out=...).")
     declared = objective_named(config.method)
     needs_retain = "retain" in declared.needs
     if needs_retain and retain is None:
