@@ -26,7 +26,7 @@ from uds_lens._cli.report import report
 from uds_lens._cli.stopping import stoppable
 from uds_lens._cli.sweep import sweep
 from uds_lens._cli.terminal import spoken
-from uds_lens._cli.training import quantise, relearn, unlearn
+from uds_lens._cli.training import finetune, quantise, relearn, unlearn
 from uds_lens._compat.typer import PlainCommand, flags_of, parameters_of
 from uds_lens.errors import Setting, UdsLensError, UdsLensWarning
 
@@ -98,7 +98,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 for _command in (
-    *(annotate, audit, dashboard, demo, doctor, elicit, meta),
+    *(annotate, audit, dashboard, demo, doctor, elicit, finetune, meta),
     *(metrics, quantise, rank, relearn, report, sweep, unlearn),
 ):
     app.command(cls=PlainCommand)(stoppable()(with_records(_command)))

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from uds_lens.results import DepthAudit
 
 
+_WITHHELD = 3
+"""Exit code where a warning is fatal: the numbers are saved, and mean no score."""
+
+
 def audit(
     full: Annotated[str, model_option("Model trained on everything: directory or Hub id.")],
     retain: Annotated[list[str], model_option("Model that never saw the forget set; repeat for other seeds of it.")],
@@ -49,6 +53,8 @@ def audit(
     as they are and measures the others.
 
     With --control the same is measured on retained facts. With several --retain there is a score against each.
+    Exit code 3: a warning is fatal, and the verdict is withheld.
+
     No retain model? --retain ckpt/base --stand-in base takes the model before fine-tuning, and says so.
 
     \b
@@ -93,6 +99,8 @@ def audit(
         write_folder_table(out, audits)
     if printing.json:
         typer.echo(audits_as_json(audits, places))
-        return
-    print_audits(audits)
-    typer.echo(f"\nSaved in {out}")
+    else:
+        print_audits(audits)
+        typer.echo(f"\nSaved in {out}")
+    if any(audit.fatal for audit in audits.values()):
+        raise typer.Exit(_WITHHELD)

@@ -162,6 +162,9 @@ class Plan:
     protocol: Protocol = "raw"
     """How the prompts were written."""
 
+    prompts: str = "raw"
+    """The same in words, with what a chat template writes before each question."""
+
     packed: bool = False
     """Whether all models run on packed rows (see `uds_lens.patching._packing`)."""
 
@@ -270,10 +273,11 @@ def make_plan(
     infos = {role: read_checkpoint_info(model, **where_of(options)) for role, model in models.items()}
     tokenizer: PreTrainedTokenizerFast = check_compatible(infos)
     protocol = protocol_of(config.protocol, infos, tokenizer)
+    recorded = any(info.protocol == protocol for info in infos.values())
+    words = describe_protocol(config.protocol, protocol, recorded, tokenizer=tokenizer, chat=config.chat)
     if config.protocol == "auto":
-        recorded = any(info.protocol == protocol for info in infos.values())
         paper = "" if protocol == "raw" else f"; the UDS paper's are raw: {Setting('protocol', 'raw')}"
-        tell(f"prompts: {describe_protocol('auto', protocol, recorded)}{paper}")
+        tell(f"prompts: {words}{paper}")
     encoded, facts = (
         None if rows is None else encode(rows, tokenizer, protocol=protocol, scope=config.scope, chat=config.chat)
         for rows in (examples, control)
@@ -289,4 +293,6 @@ def make_plan(
     costs = ModelCosts.of(full.config, pick_device(options.device))
     rows = [*encoded.rows, *(facts.rows if facts else ())]
     batches = costs.batches(rows, token_budget=options.token_budget, packed=packed)
-    return Plan(encoded, batches, tokenizer.pad_token_id, control=facts, protocol=protocol, packed=packed)
+    return Plan(
+        encoded, batches, tokenizer.pad_token_id, control=facts, protocol=protocol, prompts=words, packed=packed
+    )
