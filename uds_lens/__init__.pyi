@@ -13,8 +13,10 @@ from . import (
     plots as plots,
     report as report,
     results as results,
+    sharing as sharing,
     study as study,
     toy as toy,
+    training as training,
     unlearning as unlearning,
 )
 from .annotation import annotate as annotate

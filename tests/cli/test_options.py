@@ -65,7 +65,7 @@ def test_a_record_is_spread_and_put_together_again() -> None:
     ]
     shown = call(command, "--help").output
     assert "How far left." in shown and "And more" not in shown and "--hidden" not in shown
-    assert "Names of things; left out: has none. Repeat for more." in " ".join(shown.replace("│", "").split())
+    assert "Names of things; default: has none. Repeat for more." in " ".join(shown.replace("│", "").split())
     assert "Whether it is wider than --left." in " ".join(shown.replace("│", "").split())
 
 

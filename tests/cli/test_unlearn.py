@@ -66,15 +66,6 @@ def test_what_is_wrong_is_one_line(uds_lens, files, tmp_path: Path) -> None:
         assert err.count("\n") == 1
 
 
-def test_quantise(uds_lens, files, tmp_path: Path) -> None:
-    pytest.importorskip("bitsandbytes")
-    code, out, _ = uds_lens(
-        "quantise", "--model", files["full"], "--out", tmp_path / "nf4", "--device", "cpu", "--json"
-    )
-    assert code == 0
-    assert json.loads(out)["scheme"]["type"] == "nf4"
-
-
 def test_settings_are_names_and_values() -> None:
     assert read_settings(None) == {}
     assert read_settings(["max-grad-norm=2", "protocol=chat"]) == {"max_grad_norm": "2", "protocol": "chat"}

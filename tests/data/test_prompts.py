@@ -1,8 +1,8 @@
 import pytest
 
-from uds_lens.data import ChatStyle, ForgetExample, encode, prompt_ids, prompt_text, render
+from uds_lens.data import ChatStyle, ForgetExample, encode, prompt_text, render
 from uds_lens.data._prompts import chat_opening, describe_protocol, space_added
-from uds_lens.errors import ConfigError, DataError
+from uds_lens.errors import DataError
 
 WITH_BOS = (
     "{{ bos_token }}{% for m in messages %}Question : {{ m['content'] }} {% endfor %}"
@@ -39,12 +39,6 @@ def test_raw(answer, prefix, prompt_end, continuation):
 def test_an_entity_that_cannot_be_located_is_not_rendered():
     with pytest.raises(DataError, match=r"example '0' cannot be rendered: The entity 'Bo' does not occur"):
         render(example(entity="Bo"))
-
-
-def test_unknown_protocol(unchecked, words):
-    for call in (lambda: render(example(), "plain"), lambda: encode([example()], words, protocol="plain")):
-        with pytest.raises(ConfigError, match=r"protocol must be one of .*'raw', 'chat'; got 'plain'"):
-            call()
 
 
 def test_what_a_template_writes_before_the_question_is_said(words, fresh_words):
@@ -127,7 +121,3 @@ def test_chat_template_that_fails(fresh_words):
 def test_chat_template_that_leaves_the_question_out(fresh_words, template):
     with pytest.raises(DataError, match="what it writes does not contain the question"):
         encode([example("Ada Vey.", prefix="")], fresh_words(chat_template=template), protocol="chat")
-
-
-def test_prompt_ids_of_nothing(words):
-    assert prompt_ids(words, []) == []

@@ -53,7 +53,10 @@ def test_a_trio_and_data_that_will_do() -> None:
 
 def test_what_would_be_fatal_or_slow_is_told_before(tmp_path: Path) -> None:
     file = tmp_path / "forget.json"
-    rows = [{"question": "What did Ada write?", "answer": f'Ada wrote "{word}".', "entity": word} for word in "ab"]
+    rows = [
+        {"question": "What did Ada write?", "answer": f'Ada wrote "{word}".', "entity": word}
+        for word in ("Fern", "Moss")
+    ]
     rows.append({"question": "Who?", "answer": "It was Ada.", "entity": "Ada", "id": "plain"})
     file.write_text(json.dumps(rows))
     same = {"full": TRIO["full"], "retain": f"{TRIO['full']}/../{Path(TRIO['full']).name}", "unlearned": TRIO["full"]}

@@ -120,7 +120,7 @@ def test_a_deployed_file_is_audited_against_its_parent(files: Path, tiny: Tiny, 
 
 def test_training_starts_from_a_file_and_its_adapter_finds_it(files: Path, tiny: Tiny, tmp_path: Path) -> None:  # noqa: F811
     shutil.copytree(files / "Q8_0", tmp_path / "base")
-    given = {"config": FinetuneConfig(epochs=1, protocol="raw"), "options": QUICK}
+    given = {"config": FinetuneConfig(epochs=1, warmup_epochs=0, protocol="raw"), "options": QUICK}
     lora = LoraSettings(rank=2)
     out = finetune(tmp_path / "base" / "tiny-Q8_0.gguf", tiny.forget, out=tmp_path / "adapter", lora=lora, **given)
     with open_model(out, device="cpu") as model:

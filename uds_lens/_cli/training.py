@@ -138,9 +138,9 @@ def relearn(
 ) -> None:
     """Fine-tune a model on the forget set again.
 
-    How fast do the answers come back? The defaults are those of the robustness test: all forget rows once, 32 per
-    step, AdamW without weight decay, a learning rate that falls linearly from 2e-5 without warm-up, chat prompts
-    where the tokenizer has a template.
+    How fast do the answers come back? The defaults are those of the UDS paper's robustness test: all forget rows
+    once, 32 per step, AdamW without weight decay, a learning rate that falls linearly from 2e-5 without warm-up, chat
+    prompts where the tokenizer has a template.
 
     \b
     Example:

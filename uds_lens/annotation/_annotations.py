@@ -19,8 +19,7 @@ from uds_lens.data._prompts import CHAT_DATE, ChatStyle
 if TYPE_CHECKING:
     import pandas as pd
 
-Way: TypeAlias = Literal["contrast", "difference", "names", "answer"]
-"""How entities are found."""
+Way: TypeAlias = Literal["contrast", "difference", "names", "answer"]  # how entities are found
 
 FORMAT = "uds_lens.Annotations"
 
@@ -35,8 +34,8 @@ class AnnotateOptions:
     """
 
     protocol: AnswerProtocol = "auto"
-    """How question and answer become text; `auto` is as the models' own records say, else the chat template where the
-    tokenizer has one, else raw."""
+    """How question and answer become text; `auto`: as the checkpoints' own record says, else the chat template where
+    the tokenizer has one, else raw."""
 
     system_prompt: str | None = None
     """Text of a system turn before the question, in chat prompts; None leaves it to the template."""

@@ -36,8 +36,7 @@ _SMALL = frozenset(_SMALL_WORDS.split())
 
 _SPACY_MODEL = "en_core_web_sm"
 
-Found: TypeAlias = Span | str
-"""Characters of the answer, or the reason why there are none, as a sentence."""
+Found: TypeAlias = Span | str  # characters of the answer, or the reason why there are none, as a sentence
 
 
 class Word(NamedTuple):
@@ -162,11 +161,7 @@ def by_difference(example: ForgetExample) -> Found:
 
 
 def by_name(examples: Sequence[ForgetExample], nlp: Callable[[str], Any] | None = None) -> list[Found]:
-    """Find the longest named entity of spaCy in each answer that the question does not contain, else the first.
-
-    Raises:
-        MissingDependencyError: spaCy or its English model is not installed.
-    """
+    """Find the longest named entity of spaCy in each answer that the question does not contain, else the first."""
     if nlp is None:
         require_package(
             "spacy",

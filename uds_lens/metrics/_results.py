@@ -31,10 +31,10 @@ from uds_lens.metrics._catalogue import METRICS, Trust, resolve, studied
 from uds_lens.metrics._data import about_sample
 from uds_lens.metrics._declaration import Direction, Group
 from uds_lens.metrics._options import MetricOptions
-from uds_lens.results import Interval, ModelRecord, bootstrap_interval
+from uds_lens.results import Interval, ModelRecord, RunOptions, bootstrap_interval
 from uds_lens.results._cautions import FEW
 from uds_lens.results._intervals import FEW_CLUSTERS, SampleError, interval_basis, sample_error
-from uds_lens.results._records import printable
+from uds_lens.results._records import fingerprint_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -43,7 +43,7 @@ FORMAT = "uds_lens.MetricResults"
 VERSION = 2
 """Version of the format; raised when older releases could misread a result."""
 
-ARROWS = {"knowledge": "↑ known", "erasure": "↑ erased", "utility": "↑ useful"}
+ARROWS = {"knowledge": "↑ known", "erasure": "↑ erased", "utility": "↑ utility"}
 """Directions as a column of a table."""
 
 _STUDY = "our study of 3.9M-parameter Llamas"
@@ -426,24 +426,27 @@ def _saved(file: Path) -> MetricResults | None:
         return None
 
 
-def require_nothing_lost(files: Mapping[Path, str], metrics: Iterable[str] | None, *, options: MetricOptions) -> None:
-    """Raise `ConfigError` where a file holds results of another model, or a metric that would not be measured again.
+def require_nothing_lost(
+    files: Mapping[Path, str], metrics: Iterable[str] | None, *, options: MetricOptions, run: RunOptions
+) -> None:
+    """Raise `ConfigError` where a file holds results of other weights, or a metric that would not be measured again.
 
     Args:
         files: Where the results of each model will be saved.
         metrics: Names of what will be measured, as for `evaluate`.
         options: As for `evaluate`.
+        run: As for `evaluate`. A model whose file has results is opened for the fingerprint of its weights.
     """
     wanted = {spec.name for spec in resolve(metrics, options=options)}
     for file, model in files.items():
         if (earlier := _saved(file)) is None:
             continue
-        name = earlier.models["model"].name
-        if os.path.normpath(name) != os.path.normpath(printable(model)):
-            refuse_to_replace(file, f"metrics of {name!r}, not of {model!r}")
         if lost := [metric for metric in earlier.metrics if metric not in wanted]:
             named = ", ".join(lost[:6]) + (f" and {len(lost) - 6} more" if len(lost) > 6 else "")
             refuse_to_replace(file, f"{named}, which this run does not measure")
+        record = earlier.models["model"]
+        if record.fingerprint != fingerprint_of(model, dtype=options.dtype, run=run):
+            refuse_to_replace(file, f"metrics of {record.name!r} with other weights than {model!r} has now")
 
 
 def metrics_by_model(results: Mapping[str, MetricResults]) -> pd.DataFrame:

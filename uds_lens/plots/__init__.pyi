@@ -38,3 +38,4 @@ from ._models import (
 )
 from ._patches import patch_heatmap as patch_heatmap
 from ._style import Theme as Theme, template as template
+from ._training import depth_by_step as depth_by_step

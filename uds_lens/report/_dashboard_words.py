@@ -193,8 +193,7 @@ def sources(metrics: Iterable[str], methods: Iterable[str]) -> list[Source]:
     return [_PAPERS[key] for key in (*wanted, *(["hanley", "delong", "holm"] if named else []))]
 
 
-FULL_FILTER = "utility+threshold"
-"""The paper's filter: models that are useful and that the metric calls unlearned."""
+FULL_FILTER = "utility+threshold"  # the paper's filter: enough utility, and the metric calls them unlearned
 
 _NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 

@@ -84,7 +84,7 @@ class AuditConfig:
     """Seed of the bootstrap, and of the sample if there is a limit."""
 
     limit: PositiveInt | None = None
-    """Measure this many of the examples; None measures all."""
+    """Measure this many of the examples; None is all."""
 
     sample: Sampling = "random"
     """Which examples a limit keeps: a random sample spread over the subjects, or the first, which do not represent the

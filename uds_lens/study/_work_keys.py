@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from uds_lens._storage import atomic_write_bytes, read_sealed, sealed, sha256_file
-from uds_lens.data import ForgetExample
+from uds_lens.data import ForgetExample, chat_style_named
 from uds_lens.errors import ConfigError, ResultFormatError
 from uds_lens.study._models import (
     AUDIT,
@@ -31,6 +31,7 @@ from uds_lens.study._plan import (
     audit_settings,
     elicitation_settings,
     metric_settings,
+    style_of,
     training_settings,
 )
 
@@ -39,8 +40,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-RULES = 1
-"""Counts up when equal plans begin to give other values."""
+RULES = 1  # counts up when equal plans begin to give other values
 
 _NO_VALUE = {"metrics": ("generation_rows", "fisher_memory_gb"), ELICITATION: ("max_hours", "rows_at_once")}
 """Settings that change speed and memory and no value: keys are made with their defaults, whatever a plan says."""
@@ -68,11 +68,7 @@ def rows_hash(rows: list[ForgetExample] | None) -> str | None:
 
 
 def located_source(place: str) -> str | Path:
-    """Return a checkpoint that a plan names: a directory, or a Hub id.
-
-    Raises:
-        ConfigError: There is no such directory, or no such part of the toy world.
-    """
+    """Return a checkpoint that a plan names: a directory, or a Hub id."""
     if place.startswith("toy:"):
         checkpoints = toy_world().checkpoints
         name = place.removeprefix("toy:")
@@ -90,11 +86,7 @@ def located_source(place: str) -> str | Path:
 
 
 class FileHashes:
-    """SHA-256 of large files, kept for as long as a file has the same size and time.
-
-    Args:
-        place: File that keeps them; None keeps them in memory.
-    """
+    """SHA-256 of large files, kept for as long as a file has the same size and time."""
 
     _FORMAT, _VERSION = "uds_lens.FileHashes", 1
 
@@ -129,19 +121,14 @@ class FileHashes:
 
 
 class WorkKeys:
-    """Keys of everything in a plan.
-
-    Args:
-        plan: The plan.
-        remembered: File that keeps hashes of checkpoints.
-    """
+    """Keys of everything in a plan."""
 
     def __init__(self, plan: StudyPlan, remembered: Path | None = None) -> None:
         self.plan, self._hashes = plan, FileHashes(remembered)
         self._sources: dict[str, str] = {}
         self._weights: dict[tuple[str, str], str] = {}
         self._data: dict[TrainingRows, str | None] = {}
-        self._option_hashes: dict[str, str] = {}
+        self._option_hashes: dict[tuple[str, str | None], str] = {}
         self._read = cache(read_rows)
         self.questions = read_questions(plan.data)
         self.data_hash = digest({name: rows_hash(rows) for name, rows in self.questions.sets.items()})
@@ -182,16 +169,20 @@ class WorkKeys:
     def items(self, model: StudyModel, state: StudyState) -> dict[str, str]:
         """Return the key of each item that is measured of a model in a state."""
         items = model.items_of(state)
-        return {item: self._key(model, state, item, self.options_hash(item)) for item in items}
+        return {item: self._key(model, state, item, self.options_hash(model, state, item)) for item in items}
 
-    def options_hash(self, item: str) -> str:
+    def options_hash(self, model: StudyModel, state: StudyState, item: str) -> str:
         """Hash the settings of an item; those that do not change its value are left at their defaults."""
-        if item not in self._option_hashes:
-            options = self._options[item if item in (AUDIT, ELICITATION) else "metrics"]
-            if item not in (AUDIT, ELICITATION) and not self._depends_on_tau(item):
+        is_metric = item not in (AUDIT, ELICITATION)
+        style = style_of(self.plan.measure, item, model.role, state.state) if is_metric else None
+        if (item, style) not in self._option_hashes:
+            options = self._options["metrics" if is_metric else item]
+            if is_metric and not self._depends_on_tau(item):
                 options = options | {"tau": type(self._metrics)().tau}
-            self._option_hashes[item] = digest(options)
-        return self._option_hashes[item]
+            if style is not None:
+                options = options | asdict(chat_style_named(style))
+            self._option_hashes[item, style] = digest(options)
+        return self._option_hashes[item, style]
 
     def audit_key(self, model: StudyModel, state: StudyState, config: AuditConfig) -> str | None:
         """Return the key of the audit with other settings of `RESCORED`; None where others differ."""

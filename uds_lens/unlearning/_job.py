@@ -207,6 +207,8 @@ class Job:
             parts["device"] = parent.model.device.type
         if self.saves_adapter:
             parts["saved"] = "adapter"
+        if steering := [callback.depends_on for callback in options.callbacks if getattr(callback, "depends_on", None)]:
+            parts["steered by"] = steering
         if parent.runs_apart(tokens):  # earlier versions trained such rows beside others
             parts["long rows"] = "alone"
         return parts

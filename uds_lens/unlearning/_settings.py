@@ -213,6 +213,9 @@ class TrainOptions:
     log_to: Annotated[tuple[LogTo, ...], BeforeValidator(_as_tuple)] = ()
     """Where to log: `csv` (a file beside the result, named after it), `wandb`, `trackio`."""
 
+    callbacks: Annotated[tuple[Any, ...], BeforeValidator(_as_tuple)] = ()
+    """Callbacks of transformers' `Trainer`, such as `uds_lens.training.DepthCallback`."""
+
     offline: bool = False
     """Use only files already downloaded."""
 
