@@ -106,6 +106,7 @@ _PANELS = {
     "TrainOptions": "How training runs",
     "Adapters": "Adapters",
     "RelearnGrid": "What is tried",
+    "Depth": "Depth while training",
     "SlurmOptions": "Slurm",
     "Score": "Score",
     "References": "Models and audits that belong to the runs",

@@ -33,8 +33,7 @@ if TYPE_CHECKING:
 
     from uds_lens.results import Contrast
 
-_HALVES = 200
-"""Random halves of the subjects, for the estimate with settings that are chosen on the other half."""
+_HALVES = 200  # random halves of the subjects, for the estimate with settings that are chosen on the other half
 
 _BEGINS = b"model,setting,"
 _SETS = ("forget", "holdout", "retain", "real_authors", "world_facts")
