@@ -163,6 +163,17 @@ def test_later_models_are_looked_at_before_the_work(
 # What is said.
 
 
+def test_swapped_models_withhold_the_verdict_and_say_so_by_the_exit_code(
+    examples: Path, tmp_path: Path, uds_lens
+) -> None:
+    code, out, _ = uds_lens(
+        *("audit", "--full", WORLD.retain, "--retain", WORLD.full, "--model", WORLD.unlearned["npo"]),
+        *("--examples", examples, "--out", tmp_path / "o", "--device", "cpu", "--engine", "wavefront"),
+    )
+    assert code == 3
+    assert "!! FATAL npo: Are full and retain swapped? On 100% of the examples" in " ".join(out.split())
+
+
 def test_a_foreign_table_is_refused_before_anything_is_measured(
     examples: Path, tmp_path: Path, calls: list, uds_lens
 ) -> None:
@@ -200,7 +211,7 @@ def test_the_first_rows_of_sorted_data_get_no_reading(examples: Path, tmp_path: 
         *("--examples", WORLD.path / "forget.json", "--out", tmp_path / "o", "--device", "cpu"),
         *("--engine", "wavefront", "--limit", "8", "--sample", "first"),
     )
-    assert code == 0
+    assert code == 3
     printed = " ".join(out.split())
     assert "withheld (!!)" in printed
     assert "!! FATAL npo: Only the first 8 of 48 examples were measured. The data are sorted by subject" in printed

@@ -23,7 +23,7 @@ from uds_lens.errors import ConfigError, ResultFormatError, Setting, StorageErro
 # Where something may be written: nowhere that holds what this library did not write. A file says so itself, at its
 # beginning: JSON by its format, a page by its generator. A directory is ours by the record in it.
 
-RECORDS = ("manifest.json", "unlearning.json", "relearning.json", "quantisation.json")
+RECORDS = ("manifest.json", "unlearning.json", "relearning.json", "finetuning.json", "quantisation.json")
 """Files that say what a directory is."""
 
 _JSON = re.compile(rb'\s*\{\s*"format"\s*:\s*"(uds_lens\.[\w.]+)"')

@@ -35,6 +35,7 @@ from uds_lens.report._payload import (
 from uds_lens.results import AuditConfig, DepthAudit, ModelRecord, audit_names, compare_all, site_groups
 from uds_lens.results._cautions import DAMAGED, LEVELS, OVER_SHARE, Level
 from uds_lens.results._comparing import differing_settings, references_of, score_settings, weights_of
+from uds_lens.results._frames import thirds_in_words
 from uds_lens.results._hub import model_card as model_card
 from uds_lens.results._scores import WITHHELD
 
@@ -120,7 +121,7 @@ def _sentence(audit: DepthAudit) -> str:
         return f"The number is not a valid score. {audit.fatal[0]}"
     return (
         f"On average over {count(audit.n_measured, 'example')}, {percent(audit.uds)} of the knowledge that full has "
-        "and retain does not is gone from the unlearned model's layers."
+        f"and retain does not is gone from the unlearned model's layers. {thirds_in_words(audit)}"
     )
 
 
@@ -149,7 +150,8 @@ def _damage(audit: DepthAudit) -> dict[str, Any] | None:
     facts = int(audit.control.known.sum())
     losses = (
         f"{found.control_loss:.3f} nats/token on {facts} retained facts (with retain's states: "
-        f"{found.retain_loss:.3f}), {found.forget_loss:.3f} on the forget facts."
+        f"{found.retain_loss:.3f}), {found.forget_loss:.3f} on the forget facts. At entities only, each behind the "
+        "right beginning of its answer; what happens to whole answers: uds-lens metrics --retain-data."
     )
     return {
         "value": "undefined" if found.reason else f"{found.value:.3f}",

@@ -450,7 +450,7 @@ def _with_places(value: Any, base: Path) -> Any:
 
 
 def _place(text: str, base: Path) -> str:
-    if text.startswith("toy:"):
+    if text.startswith(("toy:", "package:")):
         return text
     path = Path(text).expanduser()
     place = path if path.is_absolute() else base / path
