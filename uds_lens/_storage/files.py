@@ -81,7 +81,7 @@ def made_here(path: str | os.PathLike[str]) -> bool:
     return format_of(path) is not None or bool(_PAGE.match(_head(located(path))))
 
 
-def require_fresh(
+def check_writable(
     path: str | os.PathLike[str],
     *,
     directory: bool,

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from uds_lens._progress import tell
-from uds_lens._storage import atomic_write_text, located, require_fresh
+from uds_lens._storage import atomic_write_text, check_writable, located
 from uds_lens.data._columns import check_unique
 from uds_lens.elicitation import ElicitationResults
 from uds_lens.errors import ConfigError
@@ -550,9 +550,7 @@ def differences(audits: Mapping[str, DepthAudit], references: Sequence[str] = ()
         return None
     config = next(iter(audits.values())).config
     tell(f"comparing {count(len(audits) * (len(audits) - 1) // 2, 'pair')} of models")
-    return compare_all(
-        audits, references=references, confidence=config.confidence, n_resamples=config.n_bootstrap, seed=config.seed
-    )
+    return compare_all(audits, references=references, **config.resampling)
 
 
 def _tested(pairs: pd.DataFrame) -> pd.DataFrame:
@@ -703,7 +701,7 @@ def write(
     path = located(path)
     if path.suffix.lower() not in (".html", ".htm"):
         raise ConfigError(f"a report is an HTML file, for example report.html; got {str(path)!r}.")
-    require_fresh(path, directory=False)
+    check_writable(path, directory=False)
     page = render(
         audits,
         title=title,
