@@ -153,3 +153,16 @@ def test_relearning_over_a_grid_of_words(uds_lens, files, tmp_path: Path, monkey
     assert (given["grid"].metric, given["grid"].max_loss, given["config"].batch_size) == ("prob", 0.1, 2)
     assert given["config"].protocol == given["metrics"].protocol == "raw" and len(data.retain) == 8
     assert "learning_rate must be" in uds_lens(*words, "--learning-rate", "fast").err
+
+
+def test_depth_while_it_trains(sweep: Path, uds_lens, tmp_path: Path) -> None:
+    words = ["unlearn", "--method", "ga", "--full", sweep / "full", "--examples", sweep / "forget.json"]
+    words += ["--out", tmp_path / "ga", "--device", "cpu", "--protocol", "raw", "--depth-every", "1"]
+    for setting in ("epochs=1", "batch_size=2", "learning_rate=1e-3", "warmup_epochs=0"):
+        words += ["--set", setting]
+    assert "--depth-every needs --retain" in uds_lens(*words).err
+    code, out, _ = uds_lens(*words, "--retain", sweep / "retain", "--depth-keep-best")
+    assert code == 0 and "Score, on" in out
+    record = json.loads((tmp_path / "ga" / "depth.json").read_text())
+    assert record["steers"] and record["score"]["uds"] >= 0
+    assert [point["step"] for point in record["points"]] == list(range(len(record["points"])))
