@@ -192,7 +192,7 @@ def training_record(audit: DepthAudit) -> dict[str, Any]:
         parent={"name": "ckpt/full", "fingerprint": "f" * 32},
         data={"forget": {"n": 4, "fingerprint": "a" * 32}},
         lora=None,
-        options={name: value for name, value in asdict(TrainOptions()).items() if name != "log_to"},
+        options={name: value for name, value in asdict(TrainOptions()).items() if name not in ("log_to", "callbacks")},
         training={
             "steps": 2,
             "resumed_from_step": None,

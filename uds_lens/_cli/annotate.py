@@ -21,7 +21,7 @@ def annotate(
         Literal["contrast", "difference", "names", "answer"],
         typer.Option(
             help="contrast: where full and retain differ most; difference: from other answers; names: spaCy's; "
-            "answer: the words that the question lacks."
+            "answer: the words that are not in the question."
         ),
     ],
     out: Annotated[Path, typer.Option(metavar="FILE", help="JSON file to write.", dir_okay=False)],

@@ -35,11 +35,9 @@ def table(
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the table there instead of printing it.", dir_okay=False)
     ] = None,
-    digits: Annotated[
-        int, typer.Option(min=1, max=10, metavar="N", help="Digits after the point in md and latex.")
-    ] = 3,
+    digits: Annotated[int, typer.Option(min=1, max=10, metavar="N", help="Decimal places in md and latex.")] = 3,
     checkpoints: Annotated[
-        bool, typer.Option("--checkpoints", help="Also rows for checkpoint-* of runs that have results at their end.")
+        bool, typer.Option("--checkpoints", help="Also include checkpoint-* of runs that have final results.")
     ] = False,
     *,
     references: References,

@@ -62,7 +62,7 @@ def checked_record(
     record = parse_json(content, where=where)
     named, version = record.get("format"), record.get("version")
     if not isinstance(named, str) or isinstance(version, bool) or not isinstance(version, int):
-        raise ResultFormatError(f"{where} is no saved result: it names no format and version.")
+        raise ResultFormatError(f"{where} is not a saved result: it names no format and version.")
     if format is not None and named != format:
         raise ResultFormatError(f"{where} holds a {named[:80]}, expected {format}.")
     if versions is not None and version not in versions:
@@ -100,9 +100,9 @@ def parse_json(content: bytes, *, where: str) -> dict[str, Any]:
     try:
         record = json.loads(content.decode("utf-8"), object_pairs_hook=once, parse_constant=refuse, parse_float=finite)
     except (ValueError, RecursionError, MemoryError) as error:
-        raise ResultFormatError(f"{where} is no saved result: {str(error)[:160]}.") from error
+        raise ResultFormatError(f"{where} is not a saved result: {str(error)[:160]}.") from error
     if not isinstance(record, dict):
-        raise ResultFormatError(f"{where} is no saved result: expected a JSON object.")
+        raise ResultFormatError(f"{where} is not a saved result: expected a JSON object.")
     return record
 
 

@@ -82,7 +82,7 @@ def read_table_rows(content: bytes, *, schema: pa.Schema, where: str, what: str)
     try:
         found = _opened(content).schema_arrow
         if found.remove_metadata() != schema:
-            raise ResultFormatError(f"{where} is no {what}: it has other columns.")
+            raise ResultFormatError(f"{where} is not a valid {what}: it has other columns.")
         return TableRows(read_parquet(content).to_pylist(), found.metadata or {})
     except LargeTableError as error:
         raise ResultFormatError(
@@ -91,4 +91,4 @@ def read_table_rows(content: bytes, *, schema: pa.Schema, where: str, what: str)
     except (UnreadableTableError, ValueError, OverflowError, MemoryError) as error:
         if isinstance(error, ResultFormatError):
             raise
-        raise ResultFormatError(f"{where} is no {what}: {str(error)[:160]}.") from error
+        raise ResultFormatError(f"{where} is not a valid {what}: {str(error)[:160]}.") from error

@@ -38,7 +38,7 @@ class AnnotateOptions:
     the tokenizer has one, else raw."""
 
     system_prompt: str | None = None
-    """Text of a system turn before the question, in chat prompts; None is no system turn."""
+    """Text of a system turn before the question, in chat prompts; None leaves it to the template."""
 
     chat_date: str = CHAT_DATE
     """Date given to chat templates that print one."""
@@ -47,7 +47,7 @@ class AnnotateOptions:
     """Dtype of the models."""
 
     def __post_init__(self) -> None:
-        _ = self.chat
+        self.chat.require(self.protocol)
 
     @property
     def chat(self) -> ChatStyle:

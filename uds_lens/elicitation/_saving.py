@@ -126,7 +126,7 @@ def _part(content: bytes, *, where: str, key: str) -> Part:
         head = json.loads(metadata[b"uds_lens"])
         seal = head.pop(CHECKSUM, None)
         if (head["format"], head["version"]) != (PART_FORMAT, PART_VERSION):
-            raise ResultFormatError(f"{where} is no part of an elicitation that this release reads.")
+            raise ResultFormatError(f"{where} is not a part of an elicitation that this release reads.")
         if seal != checksum_of({**head, "rows": rows}):
             raise ResultFormatError(f"{where} was altered after it was saved: ask again.")
         if head["key"] != key:
@@ -137,7 +137,7 @@ def _part(content: bytes, *, where: str, key: str) -> Part:
     except ResultFormatError:
         raise
     except Exception as error:
-        raise ResultFormatError(f"{where} is no whole part of an elicitation: {str(error)[:200]}") from error
+        raise ResultFormatError(f"{where} is not a complete part of an elicitation: {str(error)[:200]}") from error
 
 
 def _schema() -> pa.Schema:
@@ -193,7 +193,7 @@ def load_members(path: str | os.PathLike[str]) -> dict[str, Any]:
     manifest = conform(_Manifest, members, where=where)
     content = {name: _checked(folder, name, digest) for name, digest in manifest.files.items()}
     if _EXAMPLES not in content:
-        raise ResultFormatError(f"{where} is no whole elicitation: it names no {_EXAMPLES}.")
+        raise ResultFormatError(f"{where} is not a complete elicitation: it names no {_EXAMPLES}.")
     rows = parse_json(content.pop(_EXAMPLES), where=where)
     examples, holdout = _examples(rows.get("examples"), where), _examples(rows.get("holdout", []), where)
     parts = tuple(_part(data, where=repr(str(folder / name)), key=name) for name, data in content.items())

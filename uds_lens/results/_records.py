@@ -44,6 +44,9 @@ class ModelRecord:
     d_model: int
     """Width of the residual stream."""
 
+    storage: str | None = None
+    """How a GGUF file stored the weights (`Q4_1 (79 %), Q8_0, F32`); None for other checkpoints."""
+
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", printable(self.name))
 
@@ -57,6 +60,7 @@ class ModelRecord:
             dtype=str(model.dtype).removeprefix("torch."),
             n_layers=model.n_layers,
             d_model=model.d_model,
+            storage=model.storage,
         )
 
     def to_dict(self) -> dict[str, Any]:

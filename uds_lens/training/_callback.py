@@ -234,6 +234,7 @@ class DepthCallback(TrainerCallback):
             self._stopped = state.global_step
             control.should_training_stop = True
 
+    @_undisturbed()
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Put the record into the checkpoint."""
         folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
