@@ -550,7 +550,9 @@ def differences(audits: Mapping[str, DepthAudit], references: Sequence[str] = ()
         return None
     config = next(iter(audits.values())).config
     tell(f"comparing {count(len(audits) * (len(audits) - 1) // 2, 'pair')} of models")
-    return compare_all(audits, references=references, **config.resampling)
+    return compare_all(
+        audits, references=references, confidence=config.confidence, n_resamples=config.n_bootstrap, seed=config.seed
+    )
 
 
 def _tested(pairs: pd.DataFrame) -> pd.DataFrame:
