@@ -18,6 +18,7 @@ from . import (
     toy as toy,
     training as training,
     unlearning as unlearning,
+    weights as weights,
 )
 from .annotation import annotate as annotate
 from .audit import Baseline as Baseline

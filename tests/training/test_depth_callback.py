@@ -18,7 +18,7 @@ from uds_lens.training import DepthCallback, DepthCurve
 from uds_lens.training._callback import _split
 from uds_lens.unlearning import LoraSettings, TrainOptions, make_config, unlearn
 
-RUN = ul.RunOptions(device="cpu", progress=False)
+RUN = ul.RunOptions(device="cpu", engine="wavefront", progress=False)
 STEPS, EVERY = 6, 2
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -85,7 +85,12 @@ def ascended(world, texts, out: Path, *callbacks, resume=None, **settings):
     )
     ending = next((each for each in callbacks if isinstance(each, Ending)), Ending())
     trainer = Trainer(
-        model=model, args=arguments, train_dataset=texts, compute_loss_func=ascent, callbacks=[*callbacks, ending]
+        model=model,
+        args=arguments,
+        train_dataset=texts,
+        compute_loss_func=ascent,
+        processing_class=AutoTokenizer.from_pretrained(world.full),
+        callbacks=[*callbacks, ending],
     )
     trainer.train(resume_from_checkpoint=resume)
     return trainer, ending
@@ -174,34 +179,42 @@ def test_stop_chooses_what_audits_of_all_checkpoints_choose(world, texts, baseli
     assert same(trainer.model, watched.out / "checkpoint-4")
 
 
-def test_keep_best_chooses_what_audits_of_all_checkpoints_choose(world, texts, baseline, watched, tmp_path):
-    chooser = DepthCallback(baseline, every=EVERY, keep_best=True, max_damage=0.5, options=RUN)
-    audits = {s: chooser.measured.audit(watched.out / f"checkpoint-{s}", options=RUN) for s in (2, 4, 6)}
-    limit = sorted(audit.damage for audit in audits.values())[1]
-    allowed = {step: audit.uds for step, audit in audits.items() if not audit.damage > limit}
-    best = max(allowed, key=allowed.__getitem__)
-    assert len(allowed) == 2
-    callback = DepthCallback(baseline, every=EVERY, keep_best=True, max_damage=limit, options=RUN)
-    trainer, _ = ascended(world, texts, tmp_path / "out", callback)
-    assert callback.curve.kept == best == callback.curve.best(max_damage=limit).step
-    assert same(trainer.model, watched.out / f"checkpoint-{best}")
-    assert callback.score.uds == callback.held_out.audit(watched.out / f"checkpoint-{best}", options=RUN).uds
-
-
-def test_a_killed_run_resumes_with_its_curve_and_its_best(world, texts, baseline, watched, tmp_path):
-    out, settings = tmp_path / "out", {"every": EVERY, "keep_best": True, "options": RUN}
-    with pytest.raises(KeyboardInterrupt):
-        ascended(world, texts, out, DepthCallback(baseline, **settings), Ending(at=5))
+@pytest.fixture(scope="module")
+def best(world, texts, baseline, watched, tmp_path_factory):
+    """A run that keeps its best step under a bound on damage, and audits of all steps that say which one that is."""
+    steps = (2, 4, 6)
+    chooser = DepthCallback(baseline, every=EVERY, keep_best=True, options=RUN)
+    audits = chooser.measured.audit_all([watched.out / f"checkpoint-{step}" for step in steps], options=RUN)
+    limit = sorted(audit.damage for audit in audits)[1]
+    allowed = {step: a.uds for step, a in zip(steps, audits, strict=True) if not a.damage > limit}
+    assert len(allowed) == 2, "else the bound chooses nothing"
+    settings = {"every": EVERY, "keep_best": True, "max_damage": limit, "options": RUN}
     callback = DepthCallback(baseline, **settings)
+    trainer, _ = ascended(world, texts, tmp_path_factory.mktemp("best") / "out", callback)
+    step = max(allowed, key=allowed.__getitem__)
+    return SimpleNamespace(callback=callback, model=trainer.model, settings=settings, step=step)
+
+
+def test_keep_best_chooses_what_audits_of_all_checkpoints_choose(best, watched):
+    checkpoint = watched.out / f"checkpoint-{best.step}"
+    assert best.callback.curve.kept == best.step and same(best.model, checkpoint)
+    assert best.callback.score.uds == best.callback.held_out.audit(checkpoint, options=RUN).uds
+
+
+def test_a_killed_run_resumes_with_its_curve_and_its_best(world, texts, baseline, best, tmp_path):
+    out = tmp_path / "out"
+    with pytest.raises(KeyboardInterrupt):
+        ascended(world, texts, out, DepthCallback(baseline, **best.settings), Ending(at=5))
+    callback = DepthCallback(baseline, **best.settings)
     trainer, _ = ascended(world, texts, out, callback, resume=str(out / "checkpoint-4"))
-    whole = DepthCallback(baseline, **settings)
-    again, _ = ascended(world, texts, tmp_path / "whole", whole)
-    assert numbers(callback.curve) == numbers(whole.curve)
-    assert callback.curve.kept == whole.curve.kept and same(trainer.model, again.model)
+    assert numbers(callback.curve) == numbers(best.callback.curve)
+    assert callback.curve.kept == best.step and same(trainer.model, best.model)
 
 
 def test_unlearn_gives_the_same_weights_with_it(world, baseline, tmp_path):
-    config = make_config("npo", {"epochs": 1, "batch_size": 4, "learning_rate": 1e-3, "protocol": "raw"})
+    config = make_config(
+        "npo", {"epochs": 1, "batch_size": 4, "learning_rate": 1e-3, "warmup_epochs": 0.0, "protocol": "raw"}
+    )
 
     def trained(name: str, *callbacks, **more) -> Path:
         options = TrainOptions(device="cpu", progress=False, callbacks=callbacks)
@@ -267,7 +280,7 @@ def test_refuses_what_it_cannot_do(baseline, tmp_path):
     state = SimpleNamespace(is_world_process_zero=True, log_history=[], global_step=0, max_steps=1)
     callback = DepthCallback(baseline, every=1, options=RUN)
     with pytest.raises(ModelError, match="sharded"):
-        callback.on_train_begin(SimpleNamespace(fsdp="", output_dir=tmp_path), state, None, model=sharded)
+        callback.on_train_begin(TrainingArguments(str(tmp_path), use_cpu=True), state, None, model=sharded)
 
 
 def test_needs_the_full_of_the_baseline(world, texts, baseline, tmp_path):

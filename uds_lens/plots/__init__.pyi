@@ -29,6 +29,7 @@ from ._layers import (
     forget_and_kept as forget_and_kept,
     layer_profile as layer_profile,
     lens_against_uds as lens_against_uds,
+    weight_profile as weight_profile,
 )
 from ._models import (
     audit_differences as audit_differences,

@@ -554,3 +554,53 @@ def _grid(n: int, columns: int, axis_title: str) -> tuple[dict[str, Any], int]:
             "title": {"text": "" if column else axis_title},
         }
     return layout, total + _BELOW + 80
+
+
+def weight_profile(
+    weights: pd.DataFrame, layers: pd.DataFrame | None = None, *, theme: Theme = "light", title: str | None = ""
+) -> go.Figure:
+    """Plot the relative change of the weights of each layer, under LER.
+
+    Args:
+        weights: `difference.layers_frame()` of a `uds_lens.weights.WeightDifference`.
+        layers: `audit.layers_frame()` of an audit of the same model; None draws no LER.
+        theme: Light or dark.
+        title: Heading; empty states the finding, None leaves it out.
+
+    Returns:
+        The figure; a gap in LER: no example has knowledge at that layer.
+
+    Raises:
+        DataError: A column is missing.
+
+    Example:
+        >>> import pandas as pd
+        >>> names = ("relative_norm", "attention_relative_norm", "mlp_relative_norm")
+        >>> figure = weight_profile(pd.DataFrame({"layer": [0, 1], **dict.fromkeys(names, [0.0, 0.2])}))
+        >>> figure.layout.title.text
+        'Weights change most in layer 1, by 20% of their norm'
+    """
+    parts = (("mlp_relative_norm", "MLP"), ("attention_relative_norm", "attention"), ("relative_norm", "whole layer"))
+    require(weights, ["layer", *(key for key, _ in parts)], source="difference.layers_frame()")
+    colours, figure = palette(theme), panels([1] if layers is None else [1, 1], gap=0.1)
+    row = 1
+    if layers is not None:
+        require(layers, ["layer", "ler_mean"], source="audit.layers_frame()")
+        hover = "LER %{y:.3f}"
+        put(figure, curve(layers["layer"], layers["ler_mean"], name="LER", colour=colours.erased, hover=hover), row=1)
+        figure.update_layout(yaxis={"title": {"text": "LER"}, "range": [-0.04, 1.04], "dtick": 0.25})
+        row = 2
+    for (key, name), colour in zip(parts, (colours.unlearned, colours.retain, colours.faint), strict=True):
+        dash = "dot" if key == "relative_norm" else "solid"
+        hover = f"{name} %{{y:.2%}}"
+        put(figure, curve(weights["layer"], weights[key], name=name, colour=colour, hover=hover, dash=dash), row=row)
+    layer_axis(figure, len(weights))
+    axis = {"title": {"text": "change<br>(share of norm)"}, "rangemode": "tozero", "tickformat": "~%"}
+    figure.update_layout({"yaxis" if row == 1 else "yaxis2": axis}, **_UNIFIED)
+    known = weights[weights["relative_norm"].notna()]
+    finding = "Change of the weights by layer: nothing was compared"
+    if len(known):
+        most = known.loc[known["relative_norm"].idxmax()]
+        finding = f"Weights change most in layer {most['layer']:.0f}, by {most['relative_norm']:.0%} of their norm"
+    subtitle = "Norm of the difference from full over the norm of full's weights."
+    return style(figure, theme=theme, title=title, finding=finding, subtitle=subtitle, height=320 if row == 1 else 460)
