@@ -119,7 +119,7 @@ def test_a_directory_with_other_things_is_refused_before_the_work(
     more = ("--model", occupied.name) if several else ()
     code, _, err = uds_lens("audit", *TRIO, *more, "--examples", examples, "--out", out)
     assert code == 1
-    assert "is no saved result" in err
+    assert "is not a saved result" in err
     assert calls == []
     assert examples.exists()
 
@@ -201,7 +201,7 @@ def test_what_stands_in_the_place_of_stage_1_is_found_before_it_is_measured(
         *("audit", "--full", WORLD.full, "--retain", WORLD.retain, "--model", one, "--model", two),
         *("--examples", examples, "--out", tmp_path / "out", "--device", "cpu"),
     )
-    assert code == 1 and "baseline' exists and is no saved result" in err
+    assert code == 1 and "baseline' exists and is not a saved result" in err
     assert mine.read_text() == "mine"
 
 

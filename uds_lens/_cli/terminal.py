@@ -125,7 +125,7 @@ def _number(value: float) -> str:
 
 def _interval(interval: Interval | tuple[float, float]) -> str:
     low, high = interval
-    return "-" if math.isnan(low) else f"{low:.3f} - {high:.3f}"
+    return "-" if math.isnan(low) else f"{round(low, 3) + 0.0:.3f} - {round(high, 3) + 0.0:.3f}"  # -0 becomes 0
 
 
 def print_cautions(cautions: Mapping[str, Sequence[tuple[str, str]]]) -> None:

@@ -103,8 +103,7 @@ def unlearn(
     ] = None,
     protocol: opt.AnswerProtocol = "auto",
     list_: Annotated[
-        bool,
-        typer.Option("--list", callback=_list_methods, is_eager=True, help="Print the methods there are, and stop."),
+        bool, typer.Option("--list", callback=_list_methods, is_eager=True, help="List the available methods and exit.")
     ] = False,
     own: Annotated[
         list[Path] | None,

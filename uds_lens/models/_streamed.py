@@ -327,7 +327,7 @@ class _Files:
     def _broken(self, what: str, error: Exception) -> ModelError:
         first = (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
         return ModelError(
-            f"cannot read {what!r} of {self.name!r}: {first}. Is the file whole, and its disk in order? Copy or "
+            f"cannot read {what!r} of {self.name!r}: {first}. Is the file complete, and the disk healthy? Copy or "
             "download it again; what was measured before is kept."
         )
 

@@ -118,7 +118,8 @@ def _stand_in(audit: DepthAudit) -> Caution | None:
         return None
     text = (
         f"No retain model: {audit.models['retain'].name!r}, the model before fine-tuning, stands in for it. 1 means as "
-        "in that model, which never learned the retained facts either. Such scores compare with each other, not with "
+        "in that model, which never learned the retained facts either. Such scores can be compared with each other, "
+        "not with "
         "scores against a retain model."
     )
     return Caution("caution", text, "no retain model")
@@ -195,7 +196,8 @@ def _steering(audit: DepthAudit) -> Caution | None:
         return None
     text = (
         f"{n} of {len(audit.examples)} examples steered the training of this model, or are about subjects that did "
-        "(depth.json beside it): a depth that training aimed at is no measurement. Score the examples held out there."
+        "(depth.json beside it): a depth that training optimised for is not a measurement. Score the examples held "
+        "out there."
     )
     return Caution("fatal", text, f"{n} steered the training")
 
