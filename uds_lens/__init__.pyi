@@ -13,6 +13,7 @@ from . import (
     plots as plots,
     report as report,
     results as results,
+    sharing as sharing,
     study as study,
     toy as toy,
     training as training,

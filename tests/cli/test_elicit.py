@@ -44,22 +44,6 @@ def test_an_elicitation(trio, examples, tmp_path, uds_lens):
     assert again["summary"][0]["beyond_sample_error"] >= 0
 
 
-def test_shots_from_retained_facts(trio, examples, tmp_path, uds_lens):
-    import uds_lens as ul
-
-    facts = tmp_path / "retain.json"
-    facts.write_text(json.dumps([{"question": "Who sang it?", "answer": "Ilse sang it."}]))
-    words = ["elicit", "--model", trio("llama").unlearned, "--examples", examples, "--limit", 2, "--samples", 0]
-    words += ["--max-new-tokens", 2, "--device", "cpu", "--probe", "icl(source=retain)", "--probe", "plain"]
-    without = uds_lens(*words, "--out", tmp_path / "without")
-    assert "no retained facts were given (ElicitData.retain; --retain-data)" in " ".join(without.out.split())
-    outcome = uds_lens(*words, "--retain-data", facts, "--out", tmp_path / "result")
-    assert outcome.code == 0, outcome.err
-    found = ul.elicitation.ElicitationResults.load(tmp_path / "result")
-    (part,) = [part for part in found.parts if part.probe.startswith("icl")]
-    assert len(part.said) == 2 and all("Ilse sang it." in said.prompt for said in part.said)
-
-
 def test_without_retain_there_are_weaker_controls(trio, examples, tmp_path, uds_lens):
     words = ["elicit", "--model", trio("llama").unlearned, "--examples", examples, "--holdout-data", examples]
     words += ["--probe", "plain", "--samples", 0, "--max-new-tokens", 2, "--limit", 2, "--device", "cpu"]

@@ -11,12 +11,16 @@ from transformers.utils import logging
 from uds_lens._compat.transformers import (
     PLACE_ENTRY,
     QUANTISED_ENTRY,
+    EmptyModel,
     RopeLimit,
     attention_of,
     attention_replaced,
     downloaded,
     eager_attention,
+    empty_model,
+    fill_weights,
     forget_longer_texts,
+    forget_quantisation,
     has_torch_attention,
     is_offline,
     is_plain_decoder,
@@ -28,6 +32,7 @@ from uds_lens._compat.transformers import (
     register_attention,
     rope_limit,
     set_attention,
+    set_place,
     shared_cached_row,
     unknown_quantisation,
     unset_weights,
@@ -103,6 +108,19 @@ def test_a_config_tells_its_place_and_how_its_weights_are_packed(llama) -> None:
         "PreTrainedConfig.to_dict() no longer names quantization_config: a 4-bit copy would count as computing "
         "differently from its original (uds_lens/models/_fingerprint.py)"
     )
+
+
+def test_a_model_read_from_a_gguf_file_becomes_plain(llama, tmp_path) -> None:
+    """Such a model refuses to be saved, and its config names a title instead of a place."""
+    model = copy.deepcopy(llama)
+    model.hf_quantizer, model.is_quantized, model.quantization_method = object(), True, "gguf"
+    model.config.quantization_config = {"quant_method": "gguf"}
+    model.config._model_name_or_path = "a title"
+    forget_quantisation(model)
+    set_place(model.config, "model.gguf")
+    assert (model.config.name_or_path, hasattr(model, "is_quantized")) == ("model.gguf", False)
+    assert not {QUANTISED_ENTRY, "_model_name_or_path"} & set(model.config.to_dict())
+    model.save_pretrained(tmp_path)
 
 
 def test_the_cache_of_the_hub_is_asked_without_the_network() -> None:
@@ -294,3 +312,20 @@ def test_a_quantisation_that_transformers_would_ignore_is_named(llama, settings,
     config = copy.deepcopy(llama.config)
     config.quantization_config = settings
     assert unknown_quantisation(config) == unknown
+
+
+def test_empty_model_and_fill_weights(llama):
+    """How `from_pretrained` builds a model on the meta device and converts tensors; without it, nothing is streamed."""
+    stored = {name: weight.detach().clone() for name, weight in llama.state_dict().items()}
+    files = {name: weight.to("meta") for name, weight in stored.items()}
+    made = empty_model(llama.config, files, dtype=torch.float32)
+    assert isinstance(made, EmptyModel)
+    assert all(weight.is_meta for weight in made.model.parameters())
+    assert not any(buffer.is_meta for buffer in made.model.buffers())
+    assert unset_weights(made.loading_info) == unused_weights(made.loading_info) == []
+    assert made.filled_by == {name: name for name in stored}
+    assert fill_weights(made.model, stored, made.settings) == []
+    ids = torch.arange(6)[None]
+    assert torch.equal(made.model(ids).logits, llama(ids).logits)
+    del files["lm_head.weight"]
+    assert unset_weights(empty_model(llama.config, files, dtype=torch.float32).loading_info) == ["lm_head.weight"]

@@ -1,7 +1,6 @@
 """Whole runs on tiny models: identities, tables, resuming, depth beside them."""
 
 import dataclasses
-import json
 import math
 
 import numpy as np
@@ -9,11 +8,13 @@ import pandas as pd
 import pytest
 
 import uds_lens as ul
-from uds_lens.elicitation import ICL, ElicitData, ElicitOptions, depth_correlation, elicit
+from uds_lens.elicitation import ICL, ElicitData, depth_correlation, elicit
 from uds_lens.elicitation._run import check_out
 from uds_lens.errors import ConfigError, DataError, ModelError, StorageError, UdsLensWarning
 
 from .conftest import GREEDY, OPTIONS, PROBES, ROWS, RUN
+
+pytestmark = pytest.mark.usefixtures("trusted")
 
 
 def test_retain_is_not_beyond_itself_and_full_has_all_of_the_power(opened):
@@ -222,19 +223,6 @@ def test_wrong_arguments(trio, given, error, message, unchecked):
     right = {"model": trio("llama").full, "examples": ROWS, "probes": ["plain"], "options": GREEDY, "run": RUN}
     with pytest.raises(error, match=message):
         elicit(**right | given)
-
-
-@pytest.mark.parametrize(
-    "wrong", [{"samples": -1}, {"temperature": 10**400}, {"leak_threshold": 1.5}, {"seed": "x" * 5000}, {"sample": 3}]
-)
-def test_options_out_of_range(wrong, unchecked):
-    with pytest.raises(ConfigError) as refused:
-        ElicitOptions(**wrong)
-    assert len(str(refused.value)) < 500
-
-
-def test_options_come_back_from_their_record():
-    assert ElicitOptions.from_dict(json.loads(json.dumps(OPTIONS.to_dict()))) == OPTIONS
 
 
 def test_a_place_that_cannot_be_written_is_reported_before_anything_is_asked(trio, tmp_path, monkeypatch):

@@ -49,10 +49,11 @@ def meta(
     direction: Direction = None,
     min_utility: MinUtility = None,
     one_directional: Annotated[
-        bool, typer.Option("--one-directional", help="Q and R punish only knowledge that comes back.")
+        bool, typer.Option("--one-directional", help="Let Q and R penalise only knowledge that comes back.")
     ] = False,
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Also write all tables there, as CSV files.", file_okay=False)
+        Path | None,
+        typer.Option(metavar="DIR", help="Also write all tables to this directory, as CSV files.", file_okay=False),
     ] = None,
     *,
     references: References,
@@ -185,7 +186,8 @@ def _runs(
     print_table(["metric", "F within", "full above retain", "ties", "smallest gap"], rows_shown)
     print_wrapped(
         "\nF within: share of base models and splits in which the metric ranks full above the retain of the same base "
-        "model and split. A metric that fails here cannot be trusted; to pass is little, two models differ in much."
+        "model and split. A metric that fails here cannot be trusted; passing means little, because two models "
+        "differ in many ways."
     )
     if out is not None:
         typer.echo(f"\nSaved in {out}")
@@ -275,8 +277,8 @@ def _print_faithful(faithful: pd.DataFrame, pairs: pd.DataFrame | None) -> None:
             for row in decided
         ]
         print_wrapped(
-            f"{len(decided)} of {int(pairs['p_holm'].notna().sum())} differences are decided (Holm-adjusted p < 0.05)"
-            + (f": {', '.join(order)}." if 0 < len(order) <= 12 else ".")
+            f"{len(decided)} of {int(pairs['p_holm'].notna().sum())} differences are significant (Holm-adjusted p < "
+            "0.05)" + (f": {', '.join(order)}." if 0 < len(order) <= 12 else ".")
         )
     print_wrapped(
         "\nF: probability that a model that knows ranks above one that does not; 0.5 is chance. Its intervals hold for "

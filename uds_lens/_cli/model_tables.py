@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeAlias
 
 import typer
 
-from uds_lens._storage import atomic_write_text, located, require_fresh
+from uds_lens._storage import atomic_write_text, check_writable, did_you_mean, located
 from uds_lens.data._examples import named
 from uds_lens.errors import ConfigError, DataError, ResultFormatError
 
@@ -97,7 +97,10 @@ class References:
             DataError: Nothing there is a table of models.
         """
         if not place.exists() and place != Path("published"):
-            raise DataError(f"nothing at {str(place)!r}: expected a CSV with one row per model, or a folder of runs.")
+            raise DataError(
+                f"nothing at {str(place)!r}: expected a CSV with one row per model, or a folder of runs."
+                f"{did_you_mean(place)}"
+            )
         from uds_lens import meta
 
         table = self._read(place, examples, checkpoints)
@@ -284,7 +287,7 @@ def require_table_file(path: Path, *columns: Iterable[str]) -> Path:
         StorageError: Nothing can be written there.
     """
     begins = tuple(",".join(list(names)[:4]).encode() for names in columns)
-    return require_fresh(located(path), directory=False, begins=begins)
+    return check_writable(located(path), directory=False, begins=begins)
 
 
 def write_table_file(table: pd.DataFrame, path: Path) -> None:

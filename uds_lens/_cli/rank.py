@@ -49,7 +49,7 @@ def rank(
     select_by: SelectBy = "without",
     min_utility: MinUtility = None,
     resamples: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Resamples for the uncertainty of the places; 0: none.")
+        int, typer.Option(min=0, metavar="N", help="Resamples for the uncertainty of the ranks; 0: none.")
     ] = 1000,
     out: Annotated[
         Path | None, typer.Option(metavar="CSV", help="Also write the ranking as a table.", dir_okay=False)

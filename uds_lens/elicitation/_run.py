@@ -17,7 +17,7 @@ from pydantic import PlainValidator
 from uds_lens._compat.transformers import longest_text
 from uds_lens._optional_packages import require_package
 from uds_lens._settings import as_settings, shown, validated
-from uds_lens._storage import refuse_to_replace, require_fresh
+from uds_lens._storage import check_writable, refuse_to_replace
 from uds_lens._types import PositiveInt, Protocol
 from uds_lens.data import ForgetExample, as_examples, sample_examples
 from uds_lens.elicitation._act_pert import ActPert
@@ -285,16 +285,11 @@ def _opened(source: ModelSource, options: ElicitOptions, run: RunOptions, tokeni
     return model
 
 
-_OF_INSIDES = {"gcg": GCG, "softgcg": SoftGCG, "actpert": ActPert}
-"""Probes that need gradients or activations."""
+_OF_INSIDES = {"gcg": GCG, "softgcg": SoftGCG, "actpert": ActPert}  # probes that need gradients or activations
 
 
 def chosen_probes(probes: Sequence[str | PromptProbe | Probe] | str) -> list[Probe]:
-    """Return probes by name, by preset, or as given, each with its controls.
-
-    Raises:
-        ConfigError: No such probe or preset, none at all, or two of one name.
-    """
+    """Return probes by name, by preset, or as given, each with its controls."""
     if isinstance(probes, str):
         if probes not in PRESETS:
             raise ConfigError(
@@ -329,24 +324,14 @@ generates, guessed for the others from their makers' figures."""
 _DENSE = 6.0
 """How many times more of them a CPU does while an optimiser reads many tokens in a batch; measured likewise."""
 
-_HALF = {"cuda": 6.0, "mps": 2.0}
-"""How many times faster half precision is, by device; guessed likewise."""
-
-_PASS = {"cpu": 4e-3, "cuda": 2e-2, "mps": 2e-2}
-"""Least seconds of a forward pass."""
+_HALF = {"cuda": 6.0, "mps": 2.0}  # how many times faster half precision is, by device; guessed likewise
+_PASS = {"cpu": 4e-3, "cuda": 2e-2, "mps": 2e-2}  # least seconds of a forward pass
 
 
 def estimate_hours(
     asked: Sequence[Asked], options: ElicitOptions, *, shape: Mapping[str, object], device: str
 ) -> float:
-    """Estimate the hours that probes take, each of one model, to within a factor of three.
-
-    Args:
-        asked: Probes with their prompts, as often as there are models to ask.
-        options: Samples and lengths.
-        shape: Depth, width and vocabulary of the models.
-        device: Where they run.
-    """
+    """Estimate the hours that probes take, each of one model, to within a factor of three."""
     layers, width, vocabulary = (
         int(str(shape[name])) for name in ("depth (layers)", "width (d_model)", "vocabulary size")
     )
@@ -393,23 +378,8 @@ def check_out(
     run: RunOptions,
     redo: bool = False,
 ) -> Path:
-    """Return the place of a result: free, or holding a result of the same run.
-
-    Args:
-        out: Directory.
-        data: What will be asked.
-        models: Models by role, as given; None for none.
-        probes: As for `elicit`.
-        options: How they will be asked.
-        run: As for `elicit`. Where there is a result, models are opened for the fingerprints of their weights.
-        redo: Replace the result of another run, too.
-
-    Raises:
-        ConfigError: It holds the result of another run.
-        ResultFormatError: Something else is there.
-        StorageError: Nothing can be written there.
-    """
-    place = require_fresh(out, directory=True, format=FORMAT)
+    """Return the place of a result: free, or holding a result of the same run."""
+    place = check_writable(out, directory=True, format=FORMAT)
     wanted = [probe.name for probe in chosen_probes(probes)]
     if redo or not (place / "manifest.json").is_file():
         return place

@@ -12,22 +12,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from uds_lens._storage import (
-    SEAL,
+    CHECKSUM,
     atomic_directory,
     atomic_write_bytes,
+    check_writable,
+    checksum_of,
     conform,
     located,
     parse_json,
     plain,
     read_file,
-    read_sealed,
     read_table_rows,
-    require_fresh,
-    seal_of,
-    sealed,
+    read_with_checksum,
     settled,
     sha256_bytes,
     sha256_file,
+    with_checksum,
 )
 from uds_lens._types import Protocol
 from uds_lens.data import ForgetExample, as_examples
@@ -41,47 +41,31 @@ if TYPE_CHECKING:
     from uds_lens.elicitation._results import ElicitationResults
 
 
-HOLDOUT = "holdout"
-"""Role of the unlearned model where it is asked questions that no model learned."""
+HOLDOUT = "holdout"  # role of the unlearned model where it is asked questions that no model learned
 
 
 @dataclass(frozen=True, kw_only=True)
 class Said:
     """The prompt and the texts of one row."""
 
-    row: int
-    """Place of the row among the examples."""
-
-    prompt: str
-    """The prompt; for optimised probes with the text that was found for this model."""
-
-    reference: str
-    """The right answer."""
-
-    texts: tuple[str, ...]
-    """Generated texts, uncut: one for greedy, `samples` otherwise."""
-
+    row: int  # place of the row among the examples
+    prompt: str  # the prompt; for optimised probes with the text that was found for this model
+    reference: str  # the right answer
+    texts: tuple[str, ...]  # generated texts, uncut: one for greedy, `samples` otherwise
+    # More about it: texts without end, the loss that an optimiser reached, its steps, why it stopped.
     details: Mapping[str, Any] = field(default_factory=dict)
-    """More about it: texts without end, the loss that an optimiser reached, its steps, why it stopped."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
     """One model, one probe, one decoding."""
 
-    role: str
-    """`unlearned`, `retain` or `full`; `holdout` for the unlearned model on questions that no model learned."""
-
+    role: str  # `unlearned`, `retain` or `full`; `holdout` for the unlearned model on questions that no model learned
     probe: str
     decoding: Decoding
-    said: tuple[Said, ...]
-    """The rows that were asked."""
-
-    prefilled: int = 0
-    """Prompt tokens that went through the model for generating."""
-
-    seconds: float = 0.0
-    """Wall time."""
+    said: tuple[Said, ...]  # the rows that were asked
+    prefilled: int = 0  # prompt tokens that went through the model for generating
+    seconds: float = 0.0  # wall time
 
 
 PART_FORMAT, PART_VERSION = "uds_lens.elicitation.Part", 3
@@ -100,16 +84,7 @@ def part_key(
     *,
     ends: Collection[int] = (),
 ) -> str:
-    """Hash everything that a part depends on.
-
-    Args:
-        fingerprint: Of the model's weights.
-        probe: Its name, and what its name leaves out.
-        decoding: Greedy or sampled.
-        asks: `Ask.key` of each row.
-        options: Samples, lengths, seed.
-        ends: Tokens that end a text: the generation config names some, and is no part of the fingerprint.
-    """
+    """Hash everything that a part depends on."""
     rows = hashlib.blake2b(repr([list(ask) for ask in asks]).encode(), digest_size=16).hexdigest()
     names = ["max_new_tokens", "dtype", "seed"]
     names += ["samples", "temperature", "top_k"] if decoding == "sampled" else []
@@ -119,13 +94,9 @@ def part_key(
 
 
 def parts_folder(out: str | os.PathLike[str]) -> Path:
-    """Return where the parts of a run go, before anything is asked.
-
-    Raises:
-        StorageError: Nothing can be written there.
-    """
+    """Return where the parts of a run go, before anything is asked."""
     folder = located(out) / "parts"
-    require_fresh(folder / "part.parquet", directory=False)
+    check_writable(folder / "part.parquet", directory=False)
     return folder
 
 
@@ -137,7 +108,7 @@ def write_part(part: Part, file: str | os.PathLike[str], *, key: str) -> None:
     head = {name: getattr(part, name) for name in ("role", "probe", "decoding", "prefilled", "seconds")}
     head |= {"key": key, "format": PART_FORMAT, "version": PART_VERSION}
     rows = [{**vars(said), "texts": list(said.texts), "details": json.dumps(dict(said.details))} for said in part.said]
-    head[SEAL] = seal_of({**head, "rows": rows})
+    head[CHECKSUM] = checksum_of({**head, "rows": rows})
     table = pa.Table.from_pylist(rows, schema=_schema())
     buffer = io.BytesIO()
     parquet.write_table(table.replace_schema_metadata({"uds_lens": json.dumps(head)}), buffer, compression="zstd")
@@ -145,22 +116,18 @@ def write_part(part: Part, file: str | os.PathLike[str], *, key: str) -> None:
 
 
 def read_part(file: str | os.PathLike[str], *, key: str) -> Part:
-    """Read a part.
-
-    Raises:
-        ResultFormatError: It is missing, broken, altered, or not the one with that key.
-    """
+    """Read a part."""
     return _part(read_file(file), where=repr(str(file)), key=key)
 
 
 def _part(content: bytes, *, where: str, key: str) -> Part:
-    rows, metadata = read_table_rows(content, schema=_schema(), told=where, what="part of an elicitation")
+    rows, metadata = read_table_rows(content, schema=_schema(), where=where, what="part of an elicitation")
     try:
         head = json.loads(metadata[b"uds_lens"])
-        seal = head.pop(SEAL, None)
+        seal = head.pop(CHECKSUM, None)
         if (head["format"], head["version"]) != (PART_FORMAT, PART_VERSION):
-            raise ResultFormatError(f"{where} is no part of an elicitation that this release reads.")
-        if seal != seal_of({**head, "rows": rows}):
+            raise ResultFormatError(f"{where} is not a part of an elicitation that this release reads.")
+        if seal != checksum_of({**head, "rows": rows}):
             raise ResultFormatError(f"{where} was altered after it was saved: ask again.")
         if head["key"] != key:
             raise ResultFormatError(f"{where} belongs to another run ({str(head['key'])[:80]}).")
@@ -170,7 +137,7 @@ def _part(content: bytes, *, where: str, key: str) -> Part:
     except ResultFormatError:
         raise
     except Exception as error:
-        raise ResultFormatError(f"{where} is no whole part of an elicitation: {str(error)[:200]}") from error
+        raise ResultFormatError(f"{where} is not a complete part of an elicitation: {str(error)[:200]}") from error
 
 
 def _schema() -> pa.Schema:
@@ -183,7 +150,7 @@ def _schema() -> pa.Schema:
 
 def save_elicitation(results: ElicitationResults, path: str | os.PathLike[str]) -> None:
     """Write `ElicitationResults`; an earlier one at the path is replaced, other files there stay."""
-    target = require_fresh(path, directory=True, format=FORMAT)
+    target = check_writable(path, directory=True, format=FORMAT)
     earlier = {file.name for file in target.glob("part-*.parquet") if file.stem[5:].isdecimal()}
     with atomic_directory(target, own={_MANIFEST, _EXAMPLES, *earlier}) as folder:
         questions = {"examples": results.examples, **({"holdout": results.holdout} if results.holdout else {})}
@@ -202,7 +169,7 @@ def save_elicitation(results: ElicitationResults, path: str | os.PathLike[str]) 
             "provenance": plain(results.provenance),
             "files": {name: sha256_file(folder / name) for name in (_EXAMPLES, *names)},
         }
-        atomic_write_bytes(folder / _MANIFEST, sealed(manifest))
+        atomic_write_bytes(folder / _MANIFEST, with_checksum(manifest))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,20 +185,16 @@ class _Manifest:
 
 
 def load_members(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Read the members of `ElicitationResults`.
-
-    Raises:
-        ResultFormatError: A file is missing, altered, or of another version.
-    """
+    """Read the members of `ElicitationResults`."""
     folder = settled(path)
     where = repr(str(folder))
-    record = read_sealed(folder / _MANIFEST, format=FORMAT, versions=(VERSION,))
+    record = read_with_checksum(folder / _MANIFEST, format=FORMAT, versions=(VERSION,))
     members = {name: value for name, value in record.items() if name not in ("format", "version")}
     manifest = conform(_Manifest, members, where=where)
     content = {name: _checked(folder, name, digest) for name, digest in manifest.files.items()}
     if _EXAMPLES not in content:
-        raise ResultFormatError(f"{where} is no whole elicitation: it names no {_EXAMPLES}.")
-    rows = parse_json(content.pop(_EXAMPLES), told=where)
+        raise ResultFormatError(f"{where} is not a complete elicitation: it names no {_EXAMPLES}.")
+    rows = parse_json(content.pop(_EXAMPLES), where=where)
     examples, holdout = _examples(rows.get("examples"), where), _examples(rows.get("holdout", []), where)
     parts = tuple(_part(data, where=repr(str(folder / name)), key=name) for name, data in content.items())
     roles = [*manifest.models, *([HOLDOUT] if holdout else [])]

@@ -14,8 +14,7 @@ Config: TypeAlias = Mapping[str, Any]
 _WITHIN = re.compile(r"evals?(_.+)?|checkpoint-\d+")
 _LARGEST = 1 << 20
 _REFERENCE = re.compile(r"\$\{([^${}]+)\}")
-_DEEPEST = 8
-"""References that lead to references."""
+_DEEPEST = 8  # references that lead to references
 
 
 def is_within(folder: str) -> bool:
@@ -39,11 +38,7 @@ def task_folder(folder: Path) -> Path:
 
 
 def configs(folder: Path) -> list[Config]:
-    """Read the records in a folder and in those above it up to its task's, the nearest first.
-
-    Raises:
-        ResultFormatError: One is not YAML.
-    """
+    """Read the records in a folder and in those above it up to its task's, the nearest first."""
     task = task_folder(folder)
     places = [folder, *(parent for parent in folder.parents if parent == task or task in parent.parents)]
     return [config for place in dict.fromkeys(places) if (config := read_config(place)) is not None]

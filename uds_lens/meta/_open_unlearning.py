@@ -9,9 +9,10 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
+import pandas as pd
 
 from uds_lens._types import check_choice
 from uds_lens.errors import ResultFormatError
@@ -32,9 +33,6 @@ from uds_lens.meta._tables import (
     setup_name,
     setup_of,
 )
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _SHARED = {
     "extraction_strength": "es",
@@ -81,16 +79,14 @@ ATTACKS = ("mia_loss", "mia_zlib", "mia_min_k", "mia_min_kpp")
 _NOT_BY_DEFAULT = {"em", "mia_loss", "mia_zlib", "mia_min_kpp", "fluency", "para_rouge"}
 """Not measured by Open-Unlearning unless its configuration is extended."""
 
-_SPELLING = {name.lower(): name for names in NAMES.values() for name in names}
-"""Releases differ in capitals."""
+_SPELLING = {name.lower(): name for names in NAMES.values() for name in names}  # releases differ in capitals
 
 _FILES = {f"{suite}_{part}.json": suite for suite in NAMES for part in ("EVAL", "SUMMARY")}
 _HARNESS, _HARNESS_SUMMARY = re.compile(r"results_.+\.json"), "LMEval_SUMMARY.json"
 """Results of lm-evaluation-harness: its own files, and the summary that Open-Unlearning writes of them."""
 
 _RIGHT, _WRONG = "forget_Q_A_PARA_Prob", "forget_Q_A_PERT_Prob"
-_USED = {_WRONG.lower(), "forget_truth_ratio"}
-"""Read, or given a reason, without a column of their own."""
+_USED = {_WRONG.lower(), "forget_truth_ratio"}  # read, or given a reason, without a column of their own
 
 _OTHER_RATIO = (
     "forget_truth_ratio of Open-Unlearning is another quantity; p_c / (p_c + p_w) needs the per-example losses of "
@@ -106,19 +102,12 @@ class _Run:
     """Contents of a run's files."""
 
     folder: Path
-    values: Mapping[str, float]
-    """By our names; NaN where there is nothing."""
-
-    reasons: Mapping[str, str]
-    """Why they are NaN."""
-
-    examples: Mapping[str, Mapping[str, float]]
-    """Value by metric and id of the example, if asked for."""
-
+    values: Mapping[str, float]  # by our names; NaN where there is nothing
+    reasons: Mapping[str, str]  # why they are NaN
+    examples: Mapping[str, Mapping[str, float]]  # value by metric and id of the example, if asked for
     setup: Setup
 
-    ignored: Collection[str] = ()
-    """Names in the files that have no column."""
+    ignored: Collection[str] = ()  # names in the files that have no column
 
 
 def read_open_unlearning(
@@ -175,8 +164,6 @@ def read_open_unlearning(
             ...
         uds_lens.errors.ResultFormatError: no TOFU_EVAL.json, MUSE_EVAL.json, UDS_EVAL.json or summary in...
     """
-    import pandas as pd
-
     check_choice("utility", utility, UtilityParts)
     root = Path(path)
     found = _runs(root)
@@ -242,7 +229,7 @@ def _last_of_each(folders: Mapping[Path, str], notes: list[str]) -> dict[Path, s
     last = {hydra.task_folder(folder) for folder in folders if "checkpoint" not in _part(folder)}
     early = {f: name for f, name in folders.items() if "checkpoint" in _part(f) and hydra.task_folder(f) in last}
     if early:
-        notes.append(f"checkpoints on the way, left out: {_some(list(early.values()))}")
+        notes.append(f"intermediate checkpoints, left out: {_some(list(early.values()))}")
     return {folder: name for folder, name in folders.items() if folder not in early}
 
 
@@ -285,8 +272,6 @@ def _as_float(value: Any) -> float:
 
 
 def _reference_frame(references: Mapping[str, Sequence[_Run]], utility: UtilityParts) -> pd.DataFrame | None:
-    import pandas as pd
-
     rows = [
         {"model": _called(run), "role": role}
         | dict(zip(SETUP, run.setup, strict=True))
@@ -497,13 +482,6 @@ def _read_run(folder: Path, files: Sequence[Path], examples: bool, setup: Setup)
 
 def truth_ratios(details: Mapping[str, Mapping[str, Any]], *, where: str) -> tuple[dict[str, float], str | None]:
     """Compute `p_c / (p_c + p_w)` per example, with p the geometric mean over answers of the probability per token.
-
-    Args:
-        details: Entries of the evaluation.
-        where: The run, for messages.
-
-    Returns:
-        Ratio by example, NaN where a loss is missing; and why there is none.
 
     Example:
         >>> entry = lambda loss: {"value_by_index": {"0": {"avg_loss": loss}}}

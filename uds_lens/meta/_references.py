@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+
+import pandas as pd
 
 from uds_lens.errors import DataError
 from uds_lens.meta._columns import REFERENCES
 from uds_lens.meta._direction import Points, directions
 from uds_lens.meta._tables import SETUP
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 def references_apart(
@@ -41,8 +39,6 @@ def references_apart(
         >>> references_apart(runs, metrics=["es"])[["right", "tied", "n"]].values.tolist()
         [[1, 0, 1]]
     """
-    import pandas as pd
-
     if absent := [name for name in ("role", *SETUP) if name not in references.columns]:
         raise DataError(f"the table of references lacks {', '.join(absent)}.")
     pairs = []

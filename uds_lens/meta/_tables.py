@@ -6,19 +6,18 @@ import json
 import math
 import os
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
+import pandas as pd
 
 from uds_lens.errors import ConfigError, DataError, ResultFormatError, Setting, warn_once
 from uds_lens.meta import _hydra as hydra
 from uds_lens.meta._columns import MODELS, REASONS
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -64,29 +63,19 @@ class Published(ModelTable):
 Setup: TypeAlias = tuple[str | None, str | None]
 """Base model, and split that was to be forgotten; None where it is not known."""
 
-SETUP = ("base", "split")
-"""Columns of a setup."""
+SETUP = ("base", "split")  # columns of a setup
 
 
 def setups(frame: pd.DataFrame) -> list[Setup]:
-    """Return the base models and splits of a table, in order of appearance; None where they are not known.
-
-    >>> import pandas as pd
-    >>> setups(pd.DataFrame({"model": ["a", "b"], "base": ["1B", "8B"]}))
-    [('1B', None), ('8B', None)]
-    """
+    """Return the base models and splits of a table, in order of appearance; None where they are not known."""
     return list(dict.fromkeys(_setups(frame)))
 
 
 def _setups(frame: pd.DataFrame) -> list[Setup]:
     """Return the setup of each model."""
-    columns = [
-        [None if value is None or value != value else str(value) for value in frame[name]]
-        if name in frame.columns
-        else [None] * len(frame)
-        for name in SETUP
-    ]
-    return list(zip(*columns, strict=True))
+    known = frame.reindex(columns=list(SETUP)).astype(object)
+    base, split = ([None if pd.isna(value) else str(value) for value in known[name]] for name in SETUP)
+    return list(zip(base, split, strict=True))
 
 
 def setup_name(setup: Sequence[str | None]) -> str:
@@ -95,22 +84,23 @@ def setup_name(setup: Sequence[str | None]) -> str:
     >>> setup_name(("Llama-3.2-1B", "forget10")), setup_name((None, None))
     ('Llama-3.2-1B, forget10', 'base model and split not known')
     """
-    return ", ".join(each for each in setup if each) or "base model and split not known"
+    return ", ".join(filter(None, setup)) or "base model and split not known"
 
 
 def retain_name(setup: Sequence[str | None]) -> str:
     """Return the name of a retain model among the values per example, where there are several."""
-    return " ".join(["retain", *(each for each in setup if each)])
+    return " ".join(["retain", *filter(None, setup)])
 
 
 def require_one_setup(frame: pd.DataFrame) -> None:
     """Raise `DataError` unless all models are of one base model and one split: others are not comparable."""
-    found = setups(frame)
-    if len(found) > 1:
-        more = "; ..." if len(found) > 4 else ""
+    several = setups(frame)
+    if len(several) > 1:
+        more = "; ..." if len(several) > 4 else ""
+        shown = "; ".join(map(setup_name, several[:4]))
         raise DataError(
-            f"the models are of {len(found)} base models and splits ({'; '.join(map(setup_name, found[:4]))}{more}), "
-            "which cannot be configurations of one method. Choose with ",
+            f"the models are of {len(several)} base models and splits ({shown}{more}), which cannot be configurations "
+            "of one method. Choose with ",
             Setting("base"),
             " and ",
             Setting("split"),
@@ -139,7 +129,7 @@ def select(table: ModelTable, *, base: str | None = None, split: str | None = No
         >>> select(ModelTable(frame=models, reasons=none, source="here"), base="phi").frame["model"].tolist()
         ['b']
     """
-    wanted = [None if each is None else each.lower() for each in (base, split)]
+    wanted = [None if name is None else name.lower() for name in (base, split)]
     kept = [
         all(want in (None, str(value).lower()) for want, value in zip(wanted, setup, strict=True))
         for setup in _setups(table.frame)
@@ -152,11 +142,11 @@ def select(table: ModelTable, *, base: str | None = None, split: str | None = No
 
 def of_setup(table: ModelTable, setup: Setup) -> ModelTable:
     """Return the models of exactly one setup, None being a value like others; `retain` is the one of that setup."""
-    found = _rows(table, [each == setup for each in _setups(table.frame)])
-    if found.examples is None:
-        return found
-    names = found.examples["model"].replace({retain_name(setup): "retain"})
-    return replace(found, examples=found.examples.assign(model=names))
+    rows = _rows(table, [of_model == setup for of_model in _setups(table.frame)])
+    if rows.examples is None:
+        return rows
+    names = rows.examples["model"].replace({retain_name(setup): "retain"})
+    return replace(rows, examples=rows.examples.assign(model=names))
 
 
 def _rows(table: ModelTable, kept: Sequence[bool]) -> ModelTable:
@@ -181,8 +171,7 @@ def _fits(setup: Setup, there: Sequence[Setup]) -> bool:
 
 # Reading JSON that others wrote.
 
-LARGEST = 1 << 30
-"""Bytes of a file that is still read."""
+LARGEST = 1 << 30  # bytes of a file that is still read
 
 _KINDS: dict[type, str] = {dict: "an object", list: "a list", str: "text", bool: "true or false", int: "a number"}
 
@@ -197,11 +186,7 @@ def kind(value: Any) -> str:
 
 
 def read_object(path: Path, *, expected: str) -> dict[str, Any]:
-    """Read the object in a JSON file; `expected` says for the message what should be there.
-
-    Raises:
-        ResultFormatError: The file is missing, too large, not JSON, or does not hold an object.
-    """
+    """Read the object in a JSON file; `expected` says for the message what should be there."""
     if not path.is_file():
         raise ResultFormatError(f"no file at {str(path)!r}: expected {expected}.")
     size = path.stat().st_size
@@ -228,13 +213,9 @@ def number(value: Any, *, where: str) -> float:
         return math.nan
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ResultFormatError(f"{where} must be a number or null; got {kind(value)} {str(value)[:40]!r}.")
-    try:
-        found = float(value)
-    except OverflowError:
-        found = math.inf
-    if math.isinf(found):
+    if abs(value) > sys.float_info.max:
         raise ResultFormatError(f"{where} must be finite; got {str(value)[:40]}.")
-    return found
+    return float(value)
 
 
 def member(content: Mapping[str, Any], name: str, shape: type, *, where: str) -> Any:
@@ -268,8 +249,6 @@ def read_csv(path: str | os.PathLike[str]) -> ModelTable:
             ...
         uds_lens.errors.DataError: no file at 'nowhere.csv': expected a CSV with one row per model.
     """
-    import pandas as pd
-
     file = Path(path)
     if not file.is_file():
         raise DataError(f"no file at {str(file)!r}: expected a CSV with one row per model.")
@@ -293,8 +272,7 @@ def read_csv(path: str | os.PathLike[str]) -> ModelTable:
 # The origin of a model (method, configuration, base model, split) comes from its record, its name or a table. Nothing
 # is guessed.
 
-COLUMNS = ("method", "config", "lr", "epochs")
-"""Columns about the origin of a model."""
+COLUMNS = ("method", "config", "lr", "epochs")  # columns about the origin of a model
 
 _METHOD = re.compile(r"(?:forget\d+|muse_[^/]+?_(?:News|Books))_(?!retrain|target)([A-Za-z]+)(?=[_/]|$)")
 _LR = re.compile(r"_lr(\d+(?:\.\d+)?(?:e-?\d+)?)(?=[_/]|$)")
@@ -350,13 +328,6 @@ def setup_of(folder: Path, name: str) -> Setup:
     The file records the run, and anybody may have chosen the name: where they differ, the file is taken, with a
     warning.
 
-    Args:
-        folder: Of the results.
-        name: The run's, as in `tofu_Llama-3.2-1B-Instruct_forget10_NPO`.
-
-    Raises:
-        ResultFormatError: The file is not YAML.
-
     Example:
         >>> setup_of(Path("nowhere"), "tofu_Llama-3.2-1B-Instruct_retain90")
         ('Llama-3.2-1B-Instruct', 'forget10')
@@ -406,17 +377,6 @@ def origin(checkpoint: str, fingerprint: str, *, names: tuple[str, ...] = ()) ->
     The first that knows: `unlearning.json` in the model's directory, if it is about the weights that were measured;
     a part of the path that `uds_lens.unlearning.config_name` made, or that has Open-Unlearning's form
     (`tofu_..._forget10_NPO_...`), of the checkpoint or of one of `names`.
-
-    Args:
-        checkpoint: Path or Hub id of the model.
-        fingerprint: Of the weights that were measured.
-        names: Other names of the model, for example that of the file with its results.
-
-    Returns:
-        `method`, `config`, `lr`, `epochs`; None and NaN where they are not known.
-
-    Raises:
-        ResultFormatError: The record beside the model was altered or is of another version.
 
     Example:
         >>> origin("ckpt/npo_lr2e-05_beta0.1_alpha1_epoch10", "0" * 32)["method"]
@@ -471,8 +431,6 @@ def join_methods(table: ModelTable, methods: Mapping[str, str] | str | os.PathLi
         >>> join_methods(models, {"a": "npo"}).frame["method"].fillna("not known").tolist()
         ['npo', 'not known']
     """
-    import pandas as pd
-
     if isinstance(methods, Mapping):
         stated = pd.DataFrame({"model": list(methods), "method": list(methods.values())})
     else:
@@ -492,6 +450,12 @@ def join_methods(table: ModelTable, methods: Mapping[str, str] | str | os.PathLi
         old = list(frame[column]) if column in frame.columns else [None] * len(names)
         frame[column] = [new.get(name, value) for name, value in zip(names, old, strict=True)]
     return replace(table, frame=frame)
+
+
+def reasons_frame(reasons: Mapping[str, Mapping[str, str]]) -> pd.DataFrame:
+    """Return why values are NaN, given by model and metric: columns of `uds_lens.meta.REASONS`."""
+    rows = [(model, metric, why) for model, by_metric in reasons.items() for metric, why in by_metric.items()]
+    return pd.DataFrame(rows, columns=list(REASONS))
 
 
 def harmonic_means(parts: np.ndarray, axis: int = -1) -> np.ndarray:

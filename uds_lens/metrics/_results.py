@@ -16,14 +16,14 @@ from pydantic import AfterValidator
 from uds_lens._storage import (
     atomic_write_bytes,
     atomic_write_text,
+    check_writable,
     conform,
     format_of,
     located,
     plain,
-    read_sealed,
+    read_with_checksum,
     refuse_to_replace,
-    require_fresh,
-    sealed,
+    with_checksum,
 )
 from uds_lens._types import FloatOrNaN
 from uds_lens.errors import ResultFormatError
@@ -40,11 +40,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 FORMAT = "uds_lens.MetricResults"
-VERSION = 2
-"""Version of the format; raised when older releases could misread a result."""
-
-ARROWS = {"knowledge": "↑ known", "erasure": "↑ erased", "utility": "↑ useful"}
-"""Directions as a column of a table."""
+VERSION = 2  # version of the format; raised when older releases could misread a result
+ARROWS = {"knowledge": "↑ known", "erasure": "↑ erased", "utility": "↑ utility"}  # directions as a column of a table
 
 _STUDY = "our study of 3.9M-parameter Llamas"
 
@@ -334,7 +331,7 @@ class MetricResults:
             "metrics": [_as_dict(metric) for metric in self],
             "generations": {name: list(texts) for name, texts in self.generations.items()},
         }
-        atomic_write_bytes(require_fresh(path, directory=False, format=FORMAT), sealed(record))
+        atomic_write_bytes(check_writable(path, directory=False, format=FORMAT), with_checksum(record))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> MetricResults:
@@ -347,7 +344,7 @@ class MetricResults:
         if not file.is_file():
             raise ResultFormatError(f"no saved metrics at {str(file)!r}: expected a JSON file written by save().")
         where = repr(str(file))
-        record = read_sealed(file, format=FORMAT, versions=(VERSION,))
+        record = read_with_checksum(file, format=FORMAT, versions=(VERSION,))
         members = {name: value for name, value in record.items() if name not in ("format", "version")}
         saved = conform(_File, members, where=where)
         if "model" not in saved.models:
@@ -429,14 +426,7 @@ def _saved(file: Path) -> MetricResults | None:
 def require_nothing_lost(
     files: Mapping[Path, str], metrics: Iterable[str] | None, *, options: MetricOptions, run: RunOptions
 ) -> None:
-    """Raise `ConfigError` where a file holds results of other weights, or a metric that would not be measured again.
-
-    Args:
-        files: Where the results of each model will be saved.
-        metrics: Names of what will be measured, as for `evaluate`.
-        options: As for `evaluate`.
-        run: As for `evaluate`. A model whose file has results is opened for the fingerprint of its weights.
-    """
+    """Raise `ConfigError` where a file holds results of other weights, or a metric that would not be measured again."""
     wanted = {spec.name for spec in resolve(metrics, options=options)}
     for file, model in files.items():
         if (earlier := _saved(file)) is None:
@@ -464,14 +454,9 @@ def metrics_by_model(results: Mapping[str, MetricResults]) -> pd.DataFrame:
 
 
 def require_metrics_table(file: str | os.PathLike[str]) -> Path:
-    """Return the place of that table, before any work is done for it.
-
-    Raises:
-        ResultFormatError: It holds something else, a table of audits for example.
-        StorageError: Nothing can be written there.
-    """
+    """Return the place of that table, before any work is done for it."""
     place = located(file)
-    return require_fresh(place, directory=False, begins=b"model," if _is_metrics_table(place) else None)
+    return check_writable(place, directory=False, begins=b"model," if _is_metrics_table(place) else None)
 
 
 def _is_metrics_table(place: Path) -> bool:
@@ -487,12 +472,7 @@ def _is_metrics_table(place: Path) -> bool:
 
 
 def write_metrics_table(results: Mapping[str, MetricResults], file: str | os.PathLike[str]) -> Path:
-    """Write that table as CSV, of `results` and of all others saved beside it; an empty cell is undefined.
-
-    Args:
-        results: Results by name; they come first. The others follow in the order of their files' names.
-        file: Where the table goes.
-    """
+    """Write that table as CSV, of `results` and of all others saved beside it; an empty cell is undefined."""
     place = require_metrics_table(file)
     others = {name: saved for name, saved in results_in(place.parent).items() if name not in results}
     atomic_write_text(place, metrics_by_model({**results, **others}).to_csv(index=False))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from uds_lens import meta, plots
 from uds_lens._progress import tell
-from uds_lens._storage import atomic_write_text, located, require_fresh
+from uds_lens._storage import atomic_write_text, check_writable, located
 from uds_lens.errors import ConfigError
 from uds_lens.meta import ModelTable
 from uds_lens.metrics import METRICS
@@ -113,8 +113,8 @@ _ROBUST = (
     *("q_reason", "r_reason"),
 )
 _SETTINGS = {
-    "utility+threshold": "useful, and unlearned by the metric",
-    "utility": "useful",
+    "utility+threshold": "enough utility, and unlearned by the metric",
+    "utility": "enough utility",
     "threshold": "unlearned by the metric",
     "none": "all",
 }
@@ -249,8 +249,7 @@ def _robust(tables: Tables, key: str) -> dict[str, Mapping[str, Any]]:
 
 # Words and small tables that need no script.
 
-MISSING_ROWS = 200
-"""Missing values that are listed one by one."""
+MISSING_ROWS = 200  # missing values that are listed one by one
 
 
 def context(tables: Tables) -> dict[str, Any]:
@@ -395,7 +394,7 @@ def write_dashboard(
     path = located(path)
     if path.suffix.lower() not in (".html", ".htm"):
         raise ConfigError(f"a dashboard is an HTML file, for example dashboard.html; got {str(path)!r}.")
-    require_fresh(path, directory=False)
+    check_writable(path, directory=False)
     tables = gather(models, **given)
     atomic_write_text(path, _page(tables))
     return path, tables.gaps

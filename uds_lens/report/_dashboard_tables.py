@@ -51,34 +51,21 @@ class DashboardOptions:
 class Tables:
     """The tables of one dashboard; None or empty where there is nothing."""
 
-    models: pd.DataFrame
-    """Unlearned models, with the columns of `uds_lens.meta.score_models`."""
-    references: pd.DataFrame
-    """`full`, `retain`: the same columns."""
+    models: pd.DataFrame  # unlearned models, with the columns of `uds_lens.meta.score_models`
+    references: pd.DataFrame  # `full`, `retain`: the same columns
+    # One row per metric: `metric`, `label`, `tags`, `family`, F with its intervals, means of the pools.
     metrics: pd.DataFrame
-    """One row per metric: `metric`, `label`, `tags`, `family`, F with its intervals, means of the pools."""
-    robust: pd.DataFrame
-    """Q, R, Rob and n of each metric at each filter setting: columns of `uds_lens.meta.ROBUSTNESS`."""
-    pools: pd.DataFrame | None
-    """Models that know and models that do not."""
-    cuts: pd.DataFrame | None
-    """Thresholds between them."""
-    pairs: pd.DataFrame | None
-    """Differences between metrics."""
-    points: pd.DataFrame | None
-    """Models before and after quantisation and relearning."""
-    stability: Mapping[str, Stability]
-    """Probabilities of places, by the rule that selects configurations."""
-    directions: Mapping[str, Points]
-    """What a higher value of each metric of the score means."""
-    gaps: tuple[str, ...]
-    """What could not be made, and why; what is too small to say much."""
-    reasons: pd.DataFrame
-    """Why values are NaN: `model`, `metric`, `reason`."""
-    source: str
-    """Where the models come from."""
-    published: bool
-    """Whether these are the UDS paper's files."""
+    robust: pd.DataFrame  # Q, R, Rob and n of each metric at each filter setting: columns of `uds_lens.meta.ROBUSTNESS`
+    pools: pd.DataFrame | None  # models that know and models that do not
+    cuts: pd.DataFrame | None  # thresholds between them
+    pairs: pd.DataFrame | None  # differences between metrics
+    points: pd.DataFrame | None  # models before and after quantisation and relearning
+    stability: Mapping[str, Stability]  # probabilities of places, by the rule that selects configurations
+    directions: Mapping[str, Points]  # what a higher value of each metric of the score means
+    gaps: tuple[str, ...]  # what could not be made, and why; what is too small to say much
+    reasons: pd.DataFrame  # why values are NaN: `model`, `metric`, `reason`
+    source: str  # where the models come from
+    published: bool  # whether these are the UDS paper's files
     options: DashboardOptions
 
     @property
@@ -262,7 +249,6 @@ def _published_metrics(published: Published) -> pd.DataFrame:
     frame = published.metrics.copy()
     ends = [meta.hanley_mcneil(float(auc), PUBLISHED_POOL, PUBLISHED_POOL) for auc in frame["auc"]]
     frame["low"], frame["high"] = [end[0] for end in ends], [end[1] for end in ends]
-    frame["label"] = frame["label"].str.removesuffix(" (Ours)")
     return frame.assign(interval="hanley-mcneil", n_p=PUBLISHED_POOL, n_n=PUBLISHED_POOL)
 
 

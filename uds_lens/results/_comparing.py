@@ -15,6 +15,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 import torch
 from jaxtyping import Float, Int
 
@@ -32,8 +33,6 @@ from uds_lens.results._records import references_among
 from uds_lens.results._statistics import NO_INTERVAL, Interval, holm
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from uds_lens.results._depth_audit import Audit, DepthAudit
 
 
@@ -91,11 +90,7 @@ def why_not_comparable(one: DepthAudit, other: DepthAudit) -> str | None:
 
 
 def references_of(audits: Mapping[str, DepthAudit], named: Collection[str]) -> list[str]:
-    """Return the names of all references, found by their weights or named, in the order of the audits.
-
-    Raises:
-        ConfigError: A name is none of the audits.
-    """
+    """Return the names of all references, found by their weights or named, in the order of the audits."""
     unknown = [named] if isinstance(named, str) else [name for name in named if name not in audits]
     if unknown:
         raise ConfigError(
@@ -152,8 +147,6 @@ def models_frame(audits: Mapping[str, DepthAudit]) -> pd.DataFrame:
         >>> models_frame({}).columns[0]
         'model'
     """
-    import pandas as pd
-
     rows = []
     for name, audit in audits.items():
         summary = audit.summary()
@@ -229,15 +222,15 @@ def _alike(names: Sequence[str]) -> list[list[int]]:
 
 # The mean of paired differences, with an interval over subjects and a sign-flip test.
 
-_ALL_PATTERNS = 13
-"""Subjects up to which all sign patterns are tried."""
+_ALL_PATTERNS = 13  # subjects up to which all sign patterns are tried
 
 _ALIKE_WITHIN = 0.02
 """Spread of the subjects' differences, of at most 1, below which they are alike whatever their mean. Where one subject
 in 50 is of another kind, this catches what the mean alone does not (`benchmarks/sign_flips.py`)."""
 
 _ALIKE = (
-    "All but a few subjects differ alike, and the difference is small: a kind of subject that was not asked could turn "
+    "All but a few subjects differ in the same way, and the difference is small: a kind of subject that was not "
+    "asked could turn "
     "its sign, so the interval may be too narrow and p too small."
 )
 
@@ -534,8 +527,6 @@ def compare_all(
             ...
         uds_lens.errors.ConfigError: a comparison needs at least two audits; got 0.
     """
-    import pandas as pd
-
     check_confidence(confidence)
     named = audits if isinstance(audits, Mapping) else dict(zip(audit_names(audits), audits, strict=True))
     if len(named) < 2:

@@ -17,20 +17,11 @@ from uds_lens.results._statistics import NO_INTERVAL, Interval
 Floats: TypeAlias = NDArray[np.float64]
 Codes: TypeAlias = NDArray[np.int64]
 
-FEW_CLUSTERS = 10
-"""Below this many subjects a subject-level interval is rough."""
-
-ROUNDING = 1e-12
-"""Scores closer than this differ by rounding; a bootstrap of them divides zero by zero."""
-
-FLOOR = 0.3
-"""Least standard error of a resample, as a share of that of the data."""
-
-AT_ONCE = 2_000_000
-"""Numbers held in memory while resampling."""
-
-MANY = 2000
-"""Above so many units resampling takes ways whose time grows in proportion; below, those of numpy and scipy."""
+FEW_CLUSTERS = 10  # below this many subjects a subject-level interval is rough
+ROUNDING = 1e-12  # scores closer than this differ by rounding; a bootstrap of them divides zero by zero
+FLOOR = 0.3  # least standard error of a resample, as a share of that of the data
+AT_ONCE = 2_000_000  # numbers held in memory while resampling
+MANY = 2000  # above so many units resampling takes ways whose time grows in proportion; below, those of numpy and scipy
 
 
 class IntervalBasis(NamedTuple):
@@ -236,9 +227,8 @@ def _means(total: Floats, size: Floats, n: int | Codes) -> Callable[[Floats], tu
 def studentised(total: Floats, size: Floats, confidence: float, n_resamples: int, seed: int) -> Interval | None:
     """Bootstrap sum(total) / sum(size) over clusters (symmetric, studentised; see `bootstrap_interval`).
 
-    Returns:
-        The interval; NaN where so many resamples have a denominator that is not above 0 that there is no quantile. None
-        where the ratio is the same in all clusters.
+    Returns: The interval; NaN where so many resamples have a denominator that is not above 0 that there is no quantile.
+    None where the ratio is the same in all clusters.
     """
     n = len(size)
     ratio = total.sum() / size.sum()
@@ -277,8 +267,7 @@ def column_intervals(
     The ends are those of `bootstrap_interval` for a column without NaN, but for examples without clusters, which are
     resampled by the studentised bootstrap here, too. NaN are left out of their column; `bounds` are one pair a column.
 
-    Returns:
-        One interval per column. NaN with fewer than two clusters, and for equal values without bounds.
+    Returns: One interval per column. NaN with fewer than two clusters, and for equal values without bounds.
 
     Example:
         >>> import torch
@@ -347,12 +336,8 @@ def ratio_interval(
     |r* - r| / max(se*, 0.3 se) over resamples, and at least that of Student's t with one degree of freedom less than
     the smaller number of clusters.
 
-    Returns:
-        The interval. NaN with fewer than two clusters on either side, where the clusters of both sides are all alike,
-        and where the mean below, or that of too many resamples, is not above 0.
-
-    Raises:
-        ConfigError: `confidence` is outside 0 and 1, or clusters and values differ in number.
+    Returns: The interval. NaN with fewer than two clusters on either side, where the clusters of both sides are all
+    alike, and where the mean below, or that of too many resamples, is not above 0.
 
     References:
         Hall (1988), On Symmetric Bootstrap Confidence Intervals; the standard error is that of the delta method.
@@ -397,8 +382,7 @@ def ratio_interval(
 
 # Scores that are nearly all-or-nothing: a bootstrap knows only the subjects it is given, and may miss the rare kind.
 
-_MEANS, _CORRELATIONS = 80, 20
-"""Points of the grid over the posterior."""
+_MEANS, _CORRELATIONS = 80, 20  # points of the grid over the posterior
 
 
 def widened(
@@ -491,8 +475,7 @@ def share_interval(count: Floats, size: Codes, confidence: float) -> tuple[float
 
 # A random sample of the examples against all of them.
 
-LEAST_WITHIN = 5
-"""Degrees of freedom within subjects below which their spread is not estimated separately."""
+LEAST_WITHIN = 5  # degrees of freedom within subjects below which their spread is not estimated separately
 
 ROUNDED = 1 / 6
 """Variance of a subject's number of rows about its exact share: mean of p (1 - p) over the part p that is rounded."""
@@ -543,19 +526,6 @@ def sample_error(
     shares had to be rounded, sum e_g^2 / (6 n_m^2) is added, with the mean residual e_g of each subject less its
     own noise. Without subjects s^2 is the variance over all, and so it is where fewer than 5 degrees of freedom are
     left within subjects, as an upper bound.
-
-    Args:
-        values: Of the sampled examples; NaN where one is not measurable.
-        of: N, the number of examples.
-        drawn: n, the number drawn; those that could not be scored may be absent from `values`.
-        subjects: Subject of each value; empty without any.
-        random: False for the first rows of a file, whose error nothing in them shows.
-        confidence: Coverage of the interval.
-        bounds: Smallest and largest possible mean; the interval is cut there.
-
-    Returns:
-        The standard error and the interval; 0 and the mean where all were drawn; NaN for first rows, and with fewer
-        than two measured examples.
 
     References:
         Cochran (1977), Sampling Techniques, chapters 2, 5 and 6: finite populations, strata, ratios.

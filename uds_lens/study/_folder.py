@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 from uds_lens._storage import (
     atomic_write_bytes,
+    check_writable,
     conform,
     located,
     plain,
     read_file,
-    read_sealed,
-    require_fresh,
-    sealed,
+    read_with_checksum,
     sha256_bytes,
+    with_checksum,
 )
 from uds_lens._storage.claims import Claims
 from uds_lens._storage.tables import LargeTableError, UnreadableTableError, read_parquet
@@ -39,8 +39,7 @@ if TYPE_CHECKING:
 
 
 FORMAT, PART, FAILURE = "uds_lens.Study", "uds_lens.StudyPart", "uds_lens.StudyFailure"
-VERSION = 1
-"""Version of the three formats; raised when older releases could misread a study."""
+VERSION = 1  # version of the three formats; raised when older releases could misread a study
 
 MANIFEST = "manifest.json"
 
@@ -49,73 +48,46 @@ MANIFEST = "manifest.json"
 class Row:
     """One value."""
 
-    metric: str
-    """Its name."""
-    value: FloatOrNaN
-    """NaN where it is undefined."""
-    reason: str | None
-    """Why it is undefined."""
-    n: int
-    """Examples with a value."""
-    seconds: float
-    """Wall time on the model; metrics that share a pass each report all of it."""
-    item: str
-    """The measured item: the metric, `audit` or `elicitation`."""
+    metric: str  # its name
+    value: FloatOrNaN  # NaN where it is undefined
+    reason: str | None  # why it is undefined
+    n: int  # examples with a value
+    seconds: float  # wall time on the model; metrics that share a pass each report all of it
+    item: str  # the measured item: the metric, `audit` or `elicitation`
 
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
     """Values of one model in one state, measured at one time."""
 
-    model: str
-    """Its name."""
-    state: str
-    """Label of the state."""
-    keys: Mapping[str, str]
-    """Key of each measured item."""
-    rows: tuple[Row, ...]
-    """The values."""
-    fingerprint: str
-    """Fingerprint of the measured weights."""
-    parent: str | None
-    """Fingerprint of the weights they were trained from; None for a given model."""
-    seconds: Mapping[str, float]
-    """Wall time of making, perturbing, measuring."""
-    examples: str | None = None
-    """File with the values per example; None where there are none."""
-    examples_sha256: str | None = None
-    """Its SHA-256; None where there is no file, or in older parts."""
+    model: str  # its name
+    state: str  # label of the state
+    keys: Mapping[str, str]  # key of each measured item
+    rows: tuple[Row, ...]  # the values
+    fingerprint: str  # fingerprint of the measured weights
+    parent: str | None  # fingerprint of the weights they were trained from; None for a given model
+    seconds: Mapping[str, float]  # wall time of making, perturbing, measuring
+    examples: str | None = None  # file with the values per example; None where there are none
+    examples_sha256: str | None = None  # its SHA-256; None where there is no file, or in older parts
+    # How the questions were sampled (`MetricData.sample`); None where all were asked, or in older parts.
     sample: Mapping[str, Any] | None = None
-    """How the questions were sampled (`MetricData.sample`); None where all were asked, or in older parts."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
     """Why a model could not be measured in a state."""
 
-    model: str
-    """Its name."""
-    state: str
-    """Label of the state."""
-    reason: str
-    """The error, in a line."""
-    trace: str
-    """Traceback."""
-    run: str
-    """Name of the run in which it failed; another run tries again."""
-    when: str
-    """Time of the failure, for readers."""
-    work: str
-    """Hash of the requested items: when that changes, the failure no longer counts."""
+    model: str  # its name
+    state: str  # label of the state
+    reason: str  # the error, in a line
+    trace: str  # traceback
+    run: str  # name of the run in which it failed; another run tries again
+    when: str  # time of the failure, for readers
+    work: str  # hash of the requested items: when that changes, the failure no longer counts
 
 
 class StudyFolder:
-    """The files of a study.
-
-    Args:
-        path: The directory.
-        run: Name of the run that this process works for; each run tries again what failed in others.
-    """
+    """The files of a study."""
 
     def __init__(self, path: str | os.PathLike[str], *, run: str | None = None) -> None:
         self.path, self.run = located(path), run or uuid.uuid4().hex
@@ -124,14 +96,9 @@ class StudyFolder:
 
     @classmethod
     def begin(cls, wanted: StudyPlan, path: str | os.PathLike[str]) -> StudyFolder:
-        """Start a new study, or give an earlier one this plan.
-
-        Raises:
-            ResultFormatError: The directory holds something else.
-            StorageError: Nothing can be written there.
-        """
-        folder = cls(require_fresh(path, directory=True, replaced=False, format=FORMAT))
-        content = sealed({"format": FORMAT, "version": VERSION, "plan": plain(as_mapping(wanted))})
+        """Start a new study, or give an earlier one this plan."""
+        folder = cls(check_writable(path, directory=True, replaced=False, format=FORMAT))
+        content = with_checksum({"format": FORMAT, "version": VERSION, "plan": plain(as_mapping(wanted))})
         manifest = folder.path / MANIFEST
         if not manifest.is_file() or manifest.read_bytes() != content:
             atomic_write_bytes(manifest, content)
@@ -139,15 +106,11 @@ class StudyFolder:
 
     @cached_property
     def plan(self) -> StudyPlan:
-        """The plan.
-
-        Raises:
-            ResultFormatError: There is no study, or it is broken.
-        """
+        """The plan."""
         name = repr(str(self.path)[-200:])
         if not (self.path / MANIFEST).is_file():
             raise ResultFormatError(f"no study at {name}: expected a directory written by a sweep.")
-        record = read_sealed(self.path / MANIFEST, format=FORMAT, versions=(VERSION,))
+        record = read_with_checksum(self.path / MANIFEST, format=FORMAT, versions=(VERSION,))
         if not isinstance(record.get("plan"), dict):
             raise ResultFormatError(f"{name} holds no plan: run the sweep again.")
         try:
@@ -223,11 +186,7 @@ class StudyFolder:
         return _read(file, PART, Part)
 
     def examples(self, part: Part) -> pd.DataFrame | None:
-        """Read the values per example of a part: `metric`, `example_id`, `value`; None where it has none.
-
-        Raises:
-            ResultFormatError: The file is missing, broken, or was altered.
-        """
+        """Read the values per example of a part: `metric`, `example_id`, `value`; None where it has none."""
         if part.examples is None:
             return None
         content = self._check_examples(part)
@@ -260,7 +219,7 @@ class StudyFolder:
             part = replace(part, examples=place, examples_sha256=sha256_bytes(content))
             atomic_write_bytes(self.path / place, content)
         file = self.path / "parts" / f"{name}.json"
-        atomic_write_bytes(file, sealed({"format": PART, "version": VERSION, **plain(asdict(part))}))
+        atomic_write_bytes(file, with_checksum({"format": PART, "version": VERSION, **plain(asdict(part))}))
         return file
 
     def _part_files(self, model: StudyModel, state: StudyState) -> list[Path]:
@@ -285,7 +244,7 @@ class StudyFolder:
             work=digest(self.keys.items(model, state)),
         )
         record = {"format": FAILURE, "version": VERSION, **plain(asdict(failure))}
-        atomic_write_bytes(self._failure_file(model, state), sealed(record))
+        atomic_write_bytes(self._failure_file(model, state), with_checksum(record))
 
     def failure(self, model: StudyModel, state: StudyState) -> Failure | None:
         """Return why it could not be measured, if the same items were tried."""
@@ -303,7 +262,7 @@ class StudyFolder:
 
 def _read(file: Path, format: str, kind: Any) -> Any:
     try:
-        record = read_sealed(file, format=format, versions=(VERSION,))
+        record = read_with_checksum(file, format=format, versions=(VERSION,))
         members = {name: value for name, value in record.items() if name not in ("format", "version")}
         return conform(kind, members, where=repr(file.name))
     except ResultFormatError:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from uds_lens._progress import progress
-from uds_lens._storage import atomic_write_bytes, conform, read_sealed, sealed
+from uds_lens._storage import atomic_write_bytes, conform, read_with_checksum, with_checksum
 from uds_lens.data import ForgetExample, answer_ends, answer_prompt, chosen_protocol, prompt_ids
 from uds_lens.errors import DataError
 from uds_lens.generation import growing_way
@@ -21,8 +21,7 @@ from uds_lens.patching._side_by_side import is_tested_family
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-FILE = "alternates.json"
-"""Name of the file beside a checkpoint."""
+FILE = "alternates.json"  # name of the file beside a checkpoint
 
 _FORMAT = "uds_lens.alternates"
 _ROUNDS, _HOTTER, _BATCH = 5, 0.5, 32
@@ -40,19 +39,6 @@ def sample_alternates(
 
     A sample that gives away the true answer is drawn again, at a temperature 0.5 higher each time: one that contains
     the entity, or nine tenths of the words of the answer.
-
-    Args:
-        model: A causal language model in evaluation mode, `full`.
-        tokenizer: Its tokenizer.
-        examples: Questions with the answers to forget.
-        config: Settings of AltPO, or of your own objective that needs alternates.
-        show_progress: As in `TrainOptions`.
-
-    Returns:
-        Per example `config.n_alternates` answers; the same for one seed on one machine.
-
-    Raises:
-        DataError: A question gives nothing but the true answer at any temperature.
     """
     drawn: list[list[str]] = [[] for _ in examples]
     size = _BATCH if _may_be_padded(model) else 1
@@ -110,16 +96,12 @@ def write_alternates(file: Path, examples: Sequence[ForgetExample], alternates: 
         {"id": example.id, "question": example.question, "alternates": list(texts)}
         for example, texts in zip(examples, alternates, strict=True)
     ]
-    atomic_write_bytes(file, sealed({"format": _FORMAT, "version": 1, "rows": rows}))
+    atomic_write_bytes(file, with_checksum({"format": _FORMAT, "version": 1, "rows": rows}))
 
 
 def read_alternates(file: Path) -> list[list[str]]:
-    """Read alternates written by `write_alternates`, in order.
-
-    Raises:
-        ResultFormatError: The file was altered, or is something else.
-    """
-    record = read_sealed(file, format=_FORMAT, versions=(1,))
+    """Read alternates written by `write_alternates`, in order."""
+    record = read_with_checksum(file, format=_FORMAT, versions=(1,))
     return [list(row.alternates) for row in conform(_Alternates, record, where=file.name).rows]
 
 
