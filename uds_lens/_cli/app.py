@@ -14,6 +14,7 @@ import typer
 from uds_lens import __version__
 from uds_lens._cli.annotate import annotate
 from uds_lens._cli.audit import audit
+from uds_lens._cli.conformance import conformance
 from uds_lens._cli.dashboard import dashboard
 from uds_lens._cli.demo import demo
 from uds_lens._cli.doctor import doctor
@@ -21,6 +22,7 @@ from uds_lens._cli.elicit import elicit
 from uds_lens._cli.meta import meta
 from uds_lens._cli.metrics import metrics
 from uds_lens._cli.options import with_records
+from uds_lens._cli.published import published
 from uds_lens._cli.rank import rank
 from uds_lens._cli.report import report
 from uds_lens._cli.stopping import stoppable
@@ -98,8 +100,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 for _command in (
-    *(annotate, audit, dashboard, demo, doctor, elicit, meta),
-    *(metrics, quantise, rank, relearn, report, sweep, unlearn),
+    *(annotate, audit, conformance, dashboard, demo, doctor, elicit, meta),
+    *(metrics, published, quantise, rank, relearn, report, sweep, unlearn),
 ):
     app.command(cls=PlainCommand)(stoppable()(with_records(_command)))
 
