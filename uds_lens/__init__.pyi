@@ -14,9 +14,12 @@ from . import (
     published as published,
     report as report,
     results as results,
+    sharing as sharing,
     study as study,
     toy as toy,
+    training as training,
     unlearning as unlearning,
+    weights as weights,
 )
 from .annotation import annotate as annotate
 from .audit import Baseline as Baseline

@@ -10,13 +10,13 @@ import typer
 from typer.testing import CliRunner
 
 from uds_lens._cli.app import app
-from uds_lens._cli.options import Only, lora_settings, with_records
+from uds_lens._cli.options import Only, with_records
 from uds_lens.data import ChatStyle
 from uds_lens.elicitation import ElicitOptions
 from uds_lens.metrics import MetricOptions
 from uds_lens.results import AuditConfig, RunOptions
 from uds_lens.study import SlurmOptions
-from uds_lens.unlearning import LoraSettings, RelearnConfig, TrainOptions
+from uds_lens.unlearning import RelearnConfig, TrainOptions
 
 COMMANDS = typer.main.get_command(app).commands
 
@@ -64,7 +64,7 @@ def test_a_record_is_spread_and_put_together_again() -> None:
     ]
     shown = call(command, "--help").output
     assert "How far left." in shown and "And more" not in shown and "--hidden" not in shown
-    assert "Names of things; left out: has none. Repeat for more." in " ".join(shown.replace("│", "").split())
+    assert "Names of things; default: has none. Repeat for more." in " ".join(shown.replace("│", "").split())
     assert "Whether it is wider than --left." in " ".join(shown.replace("│", "").split())
 
 
@@ -89,11 +89,6 @@ def test_every_field_is_an_option(command: str, record: type) -> None:
             assert options[field.name].help, field.name
             if field.name not in ("chat_date", "log_to"):
                 assert options[field.name].default == field.default, field.name
-
-
-def test_adapters_have_twice_their_rank_as_scale() -> None:
-    assert lora_settings(None) is None
-    assert lora_settings(4) == LoraSettings(rank=4, alpha=8)
 
 
 def test_a_path_that_does_not_exist_ends_before_torch_is_imported() -> None:

@@ -2,7 +2,6 @@
 
 import json
 import os
-import stat
 from pathlib import Path
 
 import pytest
@@ -79,26 +78,6 @@ def test_a_missing_directory_is_named_alike(command: str, home: Path, uds_lens) 
     said = "no directory './nowhere': give the directory of a checkpoint, or a Hub id 'owner/name'."
     assert said in (out if command == "doctor" else err)
     assert list(Path().iterdir()) == []
-
-
-def test_the_group_may_read_as_the_umask_says(home: Path, uds_lens) -> None:
-    before = os.umask(0o027)
-    try:
-        words = ("--full=~/full", "--retain=~/retain", "--examples=~/forget.json", "--device=cpu")
-        assert uds_lens("audit", *words, "--model=~/retain", "--out=audit").code == 0
-        assert uds_lens("quantise", "--model=~/full", "--out=nf4", "--device=cpu").code == 0
-        assert (
-            uds_lens(
-                *("unlearn", "--method=ga", "--full=~/full", "--examples=~/forget.json", "--out=ga"),
-                *("--set", "epochs=1", "--device=cpu"),
-            ).code
-            == 0
-        )
-    finally:
-        os.umask(before)
-    modes = {path: stat.S_IMODE(path.stat().st_mode) for path in Path().rglob("*") if path.is_file()}
-    assert len(modes) > 8
-    assert {str(path): oct(mode) for path, mode in modes.items() if mode != 0o640} == {}
 
 
 TAKEN = {

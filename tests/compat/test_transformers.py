@@ -11,11 +11,14 @@ from transformers.utils import logging
 from uds_lens._compat.transformers import (
     PLACE_ENTRY,
     QUANTISED_ENTRY,
+    EmptyModel,
     RopeLimit,
     attention_of,
     attention_replaced,
     downloaded,
     eager_attention,
+    empty_model,
+    fill_weights,
     forget_longer_texts,
     has_torch_attention,
     is_offline,
@@ -294,3 +297,20 @@ def test_a_quantisation_that_transformers_would_ignore_is_named(llama, settings,
     config = copy.deepcopy(llama.config)
     config.quantization_config = settings
     assert unknown_quantisation(config) == unknown
+
+
+def test_empty_model_and_fill_weights(llama):
+    """How `from_pretrained` builds a model on the meta device and converts tensors; without it, nothing is streamed."""
+    stored = {name: weight.detach().clone() for name, weight in llama.state_dict().items()}
+    files = {name: weight.to("meta") for name, weight in stored.items()}
+    made = empty_model(llama.config, files, dtype=torch.float32)
+    assert isinstance(made, EmptyModel)
+    assert all(weight.is_meta for weight in made.model.parameters())
+    assert not any(buffer.is_meta for buffer in made.model.buffers())
+    assert unset_weights(made.loading_info) == unused_weights(made.loading_info) == []
+    assert made.filled_by == {name: name for name in stored}
+    assert fill_weights(made.model, stored, made.settings) == []
+    ids = torch.arange(6)[None]
+    assert torch.equal(made.model(ids).logits, llama(ids).logits)
+    del files["lm_head.weight"]
+    assert unset_weights(empty_model(llama.config, files, dtype=torch.float32).loading_info) == ["lm_head.weight"]

@@ -1,7 +1,7 @@
 import pytest
 
-from uds_lens.data import ForgetExample, encode, prompt_ids, prompt_text, render
-from uds_lens.errors import ConfigError, DataError
+from uds_lens.data import ForgetExample, encode, prompt_text, render
+from uds_lens.errors import DataError
 
 WITH_BOS = (
     "{{ bos_token }}{% for m in messages %}Question : {{ m['content'] }} {% endfor %}"
@@ -38,12 +38,6 @@ def test_raw(answer, prefix, prompt_end, continuation):
 def test_an_entity_that_cannot_be_located_is_not_rendered():
     with pytest.raises(DataError, match=r"example '0' cannot be rendered: The entity 'Bo' does not occur"):
         render(example(entity="Bo"))
-
-
-def test_unknown_protocol(unchecked, words):
-    for call in (lambda: render(example(), "plain"), lambda: encode([example()], words, protocol="plain")):
-        with pytest.raises(ConfigError, match="protocol must be one of 'raw', 'chat'; got 'plain'"):
-            call()
 
 
 def test_chat(fresh_words):
@@ -92,7 +86,3 @@ def test_chat_template_that_fails(fresh_words):
 def test_chat_template_that_leaves_the_question_out(fresh_words, template):
     with pytest.raises(DataError, match="what it writes does not contain the question"):
         encode([example("Ada Vey.", prefix="")], fresh_words(chat_template=template), protocol="chat")
-
-
-def test_prompt_ids_of_nothing(words):
-    assert prompt_ids(words, []) == []

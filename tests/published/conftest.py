@@ -85,7 +85,7 @@ def cache(tmp_path_factory, monkeypatch_module) -> Path:
 
 
 class Hub(ThreadingHTTPServer):
-    """As much of the Hub as downloads ask: `refused` maps ids to a status, `asked` counts, `seen` looks at the disk."""
+    """As much of the Hub as downloads ask: `refused` maps ids to a status, `asked` lists the weights that it gave."""
 
     def __init__(self):
         self.refused, self.asked, self.seen = {}, [], lambda: None  # set by tests
@@ -114,10 +114,11 @@ class Answers(BaseHTTPRequestHandler):
             ]
             return self.answer(200, json.dumps(listed).encode(), {"Content-Type": "application/json"})
         if parts[0] == "api":
-            self.server.asked.append(hub_id)
             told = {"id": hub_id, "sha": commit_of(hub_id), "siblings": [{"rfilename": name} for name in files]}
             return self.answer(200, json.dumps(told).encode(), {"Content-Type": "application/json"})
         self.server.seen()
+        if self.command == "GET" and parts[-1].endswith(".safetensors"):
+            self.server.asked.append(hub_id)
         content = files[parts[-1]].read_bytes()
         named = {"ETag": f'"{commit_of(parts[-1] + hub_id)}"', "X-Repo-Commit": commit_of(hub_id)}
         return self.answer(200, content, named)

@@ -3,7 +3,6 @@
 import re
 from dataclasses import replace
 
-import numpy as np
 import pandas as pd
 import pytest
 
@@ -179,9 +178,3 @@ def test_only_pages_of_ours_are_replaced(tmp_path):
     assert mine.read_text() == "<p>mine</p>"
     for _ in range(2):
         assert dashboard(made.models(8), tmp_path / "d.html", options=QUICK).is_file()
-
-
-def test_numbers_of_numpy_are_plain():
-    data = payload(tables(made.models(16)))
-    row = dict(zip(data["models"]["fields"], data["models"]["rows"][0], strict=True))
-    assert row["uds"] is None and type(row["epochs"]) is int and np.isfinite(row["es"])

@@ -5,8 +5,6 @@ import math
 
 import pytest
 
-from uds_lens.audit._inputs import sorted_by
-from uds_lens.data import ForgetExample
 from uds_lens.results import compare, compare_all, models_frame
 from uds_lens.results._cautions import Caution
 from uds_lens.results._scores import reading
@@ -70,15 +68,3 @@ def test_other_warnings_leave_the_reading():
     random = first(made(KNOWN, HALF), sample="random")
     assert [caution.level for caution in random.cautions] == ["note"]
     assert compare(random, random).fatal == ()
-
-
-def test_what_data_are_sorted_by():
-    def rows(subjects, types=None):
-        pairs = zip(subjects, types or [None] * len(subjects), strict=True)
-        return [ForgetExample("1", "Who?", "A.", subject=subject, type=kind) for subject, kind in pairs]
-
-    assert sorted_by(rows("aabbcc")) == "subject"
-    assert sorted_by(rows("abcabc", "xxxyyy")) == "type"
-    assert sorted_by(rows("abcabc")) is None
-    for untold in (rows("abcdef"), rows("aaaaaa"), rows([None] * 6), []):
-        assert sorted_by(untold) == "unknown"

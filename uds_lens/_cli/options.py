@@ -77,9 +77,11 @@ def with_records(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _options(record: type[Any], only: Only | None) -> list[Parameter]:
-    """The options of a record; `progress` is left to the terminal."""
+    """The options of a record, but for those of Python only."""
     docs, hints = _field_docs(record), get_type_hints(record, include_extras=True)
-    offered = [field for field in fields(record) if field.name != "progress" and (only is None or field.name in only)]
+    offered = [
+        field for field in fields(record) if field.name not in _PYTHON_ONLY and (only is None or field.name in only)
+    ]
     flags = {field.name: f"--{field.name.replace('_', '-')}" for field in offered}
     panel = _PANELS.get(record.__name__)
     options = [_option(field, hints[field.name], _help(docs.get(field.name, ""), flags), panel) for field in offered]
@@ -93,11 +95,16 @@ def _options(record: type[Any], only: Only | None) -> list[Parameter]:
     return options
 
 
+_PYTHON_ONLY = ("progress", "callbacks")
+"""Settings that the command line decides, or has no words for."""
+
 _PANELS = {
     **dict.fromkeys(("AuditConfig", "MetricOptions", "ElicitOptions"), "What is measured"),
     **dict.fromkeys(("ChatStyle", "AnnotateOptions"), "Prompts"),
     "RunOptions": "How models are run",
     "TrainOptions": "How training runs",
+    "RelearnGrid": "What is tried",
+    "Depth": "Depth while training",
     "SlurmOptions": "Slurm",
     "Score": "Score",
     "References": "Models and audits that belong to the runs",
@@ -146,7 +153,7 @@ def _help(doc: str, flags: dict[str, str]) -> str:
     """Return the first sentence of a field's docstring, in the words of the command line."""
     first = re.split(r"(?<=\.)\s+(?=[A-Z`])", " ".join(doc.split()))[0]
     first = re.sub(r"`([^`]*)`", lambda word: flags.get(word[1], word[1]), first)
-    return re.sub(r"; None (is )?", "; left out: ", first)
+    return re.sub(r"; None (is )?", "; default: ", first)
 
 
 def _field_docs(record: type[Any]) -> dict[str, str]:

@@ -42,7 +42,9 @@ def published(
     ] = None,
     metric: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="Metric to plan; repeat. Default: uds and es; all: every published one."),
+        typer.Option(
+            metavar="NAME", help="Metrics to plan, repeated or with commas. Default: uds,es. all: every published."
+        ),
     ] = None,
     perturb: Annotated[
         bool, typer.Option("--perturb", help="Plan them after quantisation and relearning too.")
@@ -133,7 +135,8 @@ def _plan(
 ) -> None:
     from uds_lens import published
 
-    asked = None if metrics == ["all"] else metrics or published.DEFAULT_METRICS
+    names = [name.strip() for given_once in metrics or () for name in given_once.split(",")]
+    asked = None if names == ["all"] else names or published.DEFAULT_METRICS
     made = published.plan(chosen, metrics=asked, **given)
     if out is None:
         raise ConfigError("--out missing. For example: uds-lens published plan --method npo --out plan.toml")

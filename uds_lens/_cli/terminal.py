@@ -186,6 +186,23 @@ def print_training(directory: Path, *, before: str | None, as_json: bool) -> Non
     typer.echo(f"{record['steps']} steps in {record['seconds']:.1f} s. Saved in {directory}")
 
 
+def print_depth(directory: Path) -> None:
+    """Print depth and damage by step, from the record beside a checkpoint, and the score on the facts held out."""
+    from uds_lens.training import DepthCurve
+
+    curve = DepthCurve.load(directory)
+    rows = [[str(point.step), _number(point.uds), _number(point.damage)] for point in curve.points]
+    print_table(("step", "UDS", "damage"), rows, right=("UDS", "damage"))
+    if curve.score is not None:
+        uds, low, high = (
+            float("nan") if curve.score[n] is None else curve.score[n] for n in ("uds", "uds_low", "uds_high")
+        )
+        typer.echo(
+            f"Score, on {len(curve.held_out)} facts about other subjects than those that steered: "
+            f"UDS {_number(uds)} ({_interval((low, high))})"
+        )
+
+
 _GAPS = 3, 2
 """Columns between two texts, the second where the first is too much."""
 

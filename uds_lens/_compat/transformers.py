@@ -275,3 +275,87 @@ def unset_weights(loading_info: dict[str, Any]) -> list[str]:
     """List weights that a checkpoint left unset, from the loading information of `from_pretrained`."""
     missing = sorted(loading_info["missing_keys"])
     return missing + sorted(str(key) for key in loading_info["mismatched_keys"])
+
+
+class EmptyModel(NamedTuple):
+    """A model of a checkpoint without its weights, and what fills them."""
+
+    model: Any
+    """All weights on the meta device; buffers that no file holds are computed, on the CPU."""
+
+    loading_info: dict[str, Any]
+    """What `from_pretrained` would report: weights that no file fills, or that the model does not have."""
+
+    filled_by: dict[str, str]
+    """Weight of the model that each tensor of the files goes to; one of several, where a tensor is split."""
+
+    settings: Any
+    """How tensors are converted on their way (experts that are stacked, dtypes)."""
+
+
+def empty_model(config: Any, tensors: dict[str, Tensor], *, dtype: Any) -> EmptyModel:
+    """Build a model on the meta device, the way `from_pretrained` does.
+
+    Args:
+        config: The checkpoint's transformers config.
+        tensors: What its files hold: tensors on the meta device, by their names there.
+        dtype: Dtype of the weights.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM
+    from transformers.conversion_mapping import get_model_conversion_mapping
+    from transformers.core_model_loading import (
+        WeightConverter,
+        WeightRenaming,
+        convert_and_load_state_dict_in_model,
+        rename_source_key,
+    )
+    from transformers.modeling_utils import LoadStateDictConfig
+
+    with torch.device("meta"):
+        model: Any = AutoModelForCausalLM.from_config(
+            copy.deepcopy(config), dtype=dtype, attn_implementation="eager", trust_remote_code=False
+        )
+    mapping = get_model_conversion_mapping(model)
+    settings = LoadStateDictConfig(
+        dtype=dtype, dtype_plan=model._get_dtype_plan(dtype), weight_mapping=mapping, device_map={"": "meta"}
+    )
+    renamings = [entry for entry in mapping or [] if isinstance(entry, WeightRenaming)]
+    converters = [entry for entry in mapping or [] if isinstance(entry, WeightConverter)]
+    wanted = model.state_dict()
+    filled_by = {}
+    for name in tensors:
+        place, _ = rename_source_key(name, renamings, converters, model.base_model_prefix, wanted)
+        if place not in wanted and name in wanted:
+            place = name
+        filled_by[name] = place
+    info, _ = convert_and_load_state_dict_in_model(model, tensors, settings)
+    missing = set(info.missing_keys)
+    model.mark_tied_weights_as_initialized(info)
+    model._adjust_missing_and_unexpected_keys(info)
+    info.missing_keys -= set(model.all_tied_weights_keys)
+    if not unset_weights(info.to_dict()):  # so that nothing but buffers is computed
+        model._move_missing_keys_from_meta_to_device(set(), None, None, None)
+        model._initialize_missing_keys(False)
+    model.tie_weights(missing_keys=missing, recompute_mapping=False)
+    return EmptyModel(model.eval().requires_grad_(False), info.to_dict(), filled_by, settings)
+
+
+def fill_weights(model: Any, tensors: dict[str, Any], settings: Any) -> list[str]:
+    """Convert tensors of a checkpoint's files and put them into its model, on the CPU.
+
+    Args:
+        model: The model, or what is to be filled of it on the meta device.
+        tensors: Tensors, or what gives one at `[...]`, by their names in the files.
+        settings: `EmptyModel.settings`.
+
+    Returns:
+        What went wrong, a text for each weight.
+    """
+    import dataclasses
+
+    from transformers.core_model_loading import convert_and_load_state_dict_in_model
+
+    on_cpu = dataclasses.replace(settings, device_map={"": "cpu"})
+    info, _ = convert_and_load_state_dict_in_model(model, tensors, on_cpu)
+    return list(info.conversion_errors.values())

@@ -13,6 +13,7 @@ import time
 import weakref
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from difflib import get_close_matches
 from pathlib import Path
 from typing import NoReturn
 
@@ -48,6 +49,22 @@ def located(path: str | os.PathLike[str]) -> Path:
         return path.expanduser()
     except RuntimeError:  # a user that does not exist
         return path
+
+
+def did_you_mean(path: str | os.PathLike[str]) -> str:
+    """Return a question about what there is of nearly this name, with a space before it; empty where nothing is near.
+
+    >>> did_you_mean("/urs"), did_you_mean("/nothing like it")
+    (" Did you mean '/usr'?", '')
+    """
+    place = located(path)
+    for part in (place, *place.parents):  # the part that is misspelt lies in a directory that exists
+        if part.parent.is_dir():
+            for near in get_close_matches(part.name, _listed(part.parent), n=1):
+                meant = part.parent / near / place.relative_to(part)
+                return f" Did you mean {_short(meant)}?" if meant.exists() else ""
+            break
+    return ""
 
 
 def format_of(path: str | os.PathLike[str]) -> str | None:

@@ -78,11 +78,7 @@ class StateStore:
         self._files.update(dict.fromkeys(parts, file))
 
     def get(self, row: int) -> Float[Tensor, "layer win d_model"]:
-        """Return the states of one row.
-
-        Raises:
-            DataError: The row was never put.
-        """
+        """Return the states of one row."""
         if row in self._rows:
             return self._rows[row]
         if row not in self._files:
@@ -97,17 +93,10 @@ class StateStore:
 class SourceStates:
     """One source's states on every row of a plan, on the CPU."""
 
-    record: ModelRecord
-    """The model they come from."""
-
-    store: StateStore
-    """The states by row."""
-
-    site: Site = "resid_post"
-    """Point of the block they were read at."""
-
-    last_layer: LastLayer = "resid_post"
-    """State that is taken for the last layer."""
+    record: ModelRecord  # the model they come from
+    store: StateStore  # the states by row
+    site: Site = "resid_post"  # point of the block they were read at
+    last_layer: LastLayer = "resid_post"  # state that is taken for the last layer
 
     def cache(self, batch: TokenBatch) -> SpanCache:
         """Return the states of a batch's rows, padded to its window by repeating each row's last position."""
@@ -122,11 +111,7 @@ class SourceStates:
 def read_sources(
     full: ModelSource, sources: Sequence[Source], plan: Plan, *, config: AuditConfig, options: RunOptions
 ) -> list[SourceStates]:
-    """Read all sources, one open at a time; where fast reading fails on one, all are read again plainly.
-
-    Raises:
-        ModelError: There is not the memory for their states and for `full`, or one gives NaN.
-    """
+    """Read all sources, one open at a time; where fast reading fails on one, all are read again plainly."""
     require_memory(full, plan, n_sources=len(sources), config=config, options=options)
     while True:
         n_fallen, states = len(plan.fallen), []
@@ -145,22 +130,7 @@ def read_sources(
 def read_source(
     source: ModelSource, plan: Plan, *, role: str, config: AuditConfig, options: RunOptions, share: int = 1
 ) -> SourceStates:
-    """Open a source, keep its states at the windows, close it.
-
-    Args:
-        source: The model.
-        plan: Rows and batches.
-        role: Its name in the progress bar.
-        config: What is measured.
-        options: How it is run.
-        share: How many sources share the memory for states.
-
-    Returns:
-        The states.
-
-    Raises:
-        ModelError: It produces states that are NaN or infinite; names the first example.
-    """
+    """Open a source, keep its states at the windows, close it."""
     with opened(source, config, options) as model:
         # Before the first pass: on a CPU, bitsandbytes repacks 4-bit weights then.
         record = ModelRecord.of(model)
@@ -201,11 +171,7 @@ def read_source(
 
 
 def require_finite_head(model: HookedModel) -> None:
-    """Raise unless final norm and head hold numbers: states are read before them, and would not show it.
-
-    Raises:
-        ModelError: Naming the part.
-    """
+    """Raise unless final norm and head hold numbers: states are read before them, and would not show it."""
     for what, part in (("final norm", model.anatomy.final_norm), ("head", model.hf.get_output_embeddings())):
         weights = [] if part is None else part.parameters()
         if not all(
@@ -290,9 +256,6 @@ class Target:
 
         Where memory runs out, batches are halved; where the fast engine fails, all are run again by the plain one, so
         that one engine measures all of it.
-
-        Args:
-            work: Measures the rows of a batch; it may be called on the same rows again.
         """
 
         def work_or_fall_back(rows: list[int]) -> None:

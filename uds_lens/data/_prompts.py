@@ -235,20 +235,7 @@ def chat_text(
     chat: ChatStyle | None = None,
     answer_next: bool,
 ) -> str:
-    """Render turns of a conversation with the tokenizer's chat template, special tokens written out.
-
-    Args:
-        tokenizer: A tokenizer with a chat template.
-        turns: Role ("user", "assistant") and text of each, without the system turn.
-        chat: The system turn, which comes first, and the date; None means `ChatStyle()`.
-        answer_next: Whether the text ends with the opening of the assistant's next turn.
-
-    Returns:
-        The text; tokenise it without adding special tokens (`prompt_ids`).
-
-    Raises:
-        DataError: There is no chat template, or it fails.
-    """
+    """Render turns of a conversation with the tokenizer's chat template, special tokens written out."""
     if tokenizer is None or not getattr(tokenizer, "chat_template", None):
         who = "none was given" if tokenizer is None else f"{_named(tokenizer)} has none"
         raise DataError(
@@ -282,8 +269,7 @@ def chat_text(
     return text
 
 
-_TEMPLATE_LENGTH = 1_000_000
-"""Characters that a template may add to the turns it is given."""
+_TEMPLATE_LENGTH = 1_000_000  # characters that a template may add to the turns it is given
 
 
 def _named(tokenizer: PreTrainedTokenizerBase) -> str:

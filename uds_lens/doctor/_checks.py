@@ -61,8 +61,7 @@ _FOR = {
 """Packages that not every command needs, by their names in Python, and which do."""
 
 _GIB = 2**30
-_LITTLE = 2.0
-"""GiB of free memory or disk below which a note is due."""
+_LITTLE = 2.0  # GiB of free memory or disk below which a note is due
 
 
 def examine_environment(*, place: str | os.PathLike[str] = ".") -> list[Finding]:
@@ -172,8 +171,7 @@ def _is_set(name: str) -> bool:
 
 # Models and a forget set.
 
-_LONGEST = 200
-"""Letters of an error that are shown."""
+_LONGEST = 200  # letters of an error that are shown
 
 
 def examine_inputs(

@@ -36,6 +36,7 @@ from uds_lens._compat.transformers import (
 )
 from uds_lens._optional_packages import require_package
 from uds_lens._progress import tell
+from uds_lens._storage import did_you_mean
 from uds_lens.errors import ModelError, Setting, warn_once
 from uds_lens.models._anatomy import set_plain_outputs
 
@@ -90,11 +91,14 @@ def is_local(source: str | os.PathLike[str]) -> bool:
     if path.is_file():
         raise ModelError(f"{text!r} is a file: expected the directory of a checkpoint, or a Hub id.")
     if path.is_absolute() or text.startswith((".", "~")) or len(path.parts) > 2 or isinstance(source, Path):
-        raise ModelError(f"no directory {text!r}: give the directory of a checkpoint, or a Hub id 'owner/name'.")
+        raise ModelError(
+            f"no directory {text!r}: give the directory of a checkpoint, or a Hub id 'owner/name'.{did_you_mean(path)}"
+        )
     if len(path.parts) == 2 and path.parent.is_dir():
         raise ModelError(
             f"no directory {text!r}. There is a directory {str(path.parent)!r} here, so the Hub was not asked: check "
             f"the name; a model on the Hub of that name can be downloaded first (hf download {text} --local-dir DIR)."
+            f"{did_you_mean(path)}"
         )
     return False
 
@@ -295,20 +299,23 @@ def not_on_the_hub(name: str, reason: str, *, offline: bool) -> str:
         reason: First line of the error.
         offline: Whether only downloaded files were allowed.
     """
+    near = did_you_mean(name)
     if offline or is_offline():
         return (
             f"there is no directory {name!r} here, and offline it was looked for only among what was downloaded from "
             f"the Hub before: {reason}. Check the path, or download it where there is a connection: hf download {name}"
+            f"{near and '.'}{near}"
         )
     if not is_reachable():
         return (
             f"there is no directory {name!r} here, it was not downloaded before, and no connection to the Hub can be "
             f"opened. Check the path and the connection, or download it where there is one: hf download {name}"
+            f"{near and '.'}{near}"
         )
     return (
         f"there is no directory {name!r} here, so it was looked up on the Hub, and that failed: {reason}. Check the "
         "path or the spelling; log in for a gated model (hf auth login); without a connection, give the directory of a "
-        "local copy."
+        f"local copy.{near}"
     )
 
 

@@ -6,7 +6,7 @@ import copy
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from operator import itemgetter
 from os import cpu_count
@@ -113,19 +113,26 @@ def fingerprint(model: nn.Module) -> str:
         (True, False)
     """
     tensors = named_weights(model)
+    if any(tensor.is_meta for _, tensor in tensors):
+        return fingerprint_of_digests(model, {n: _digest_offloaded(model, n, tensor) for n, tensor in tensors})
+    return fingerprint_of_digests(model, digests_of(dict(tensors)))
+
+
+def digests_of(weights: Mapping[str, Tensor]) -> dict[str, bytes]:
+    """Hash weights by name, in parallel."""
+    with ThreadPoolExecutor(max_workers=min(16, cpu_count() or 1)) as pool:
+        return dict(zip(weights, pool.map(_digest, weights.items()), strict=True))
+
+
+def fingerprint_of_digests(model: nn.Module, digests: Mapping[str, bytes]) -> str:
+    """Combine the hashes of all weights, by name, with that of the config."""
     config: Any = getattr(model, "config", None)
     start = b""
     if hasattr(config, "to_dict"):
         text = json.dumps(computing_entries(config.to_dict()), sort_keys=True, default=str)
         start = hashlib.blake2b(text.encode(), digest_size=16).digest()
-    if any(tensor.is_meta for _, tensor in tensors):
-        return _combined(start, (_digest_offloaded(model, name, tensor) for name, tensor in tensors))
-    with ThreadPoolExecutor(max_workers=min(16, cpu_count() or 1)) as pool:
-        return _combined(start, pool.map(_digest, tensors))
-
-
-def _combined(start: bytes, digests: Iterable[bytes]) -> str:
-    return hashlib.blake2b(start + b"".join(digests), digest_size=16).hexdigest()
+    in_order = b"".join(digests[name] for name in sorted(digests))
+    return hashlib.blake2b(start + in_order, digest_size=16).hexdigest()
 
 
 def _digest_offloaded(model: nn.Module, name: str, tensor: Tensor) -> bytes:
@@ -196,8 +203,18 @@ def checkpoint_files(*folders: str | os.PathLike[str]) -> CheckpointFiles | None
 
 def fingerprint_of_files(model: nn.Module, files: CheckpointFiles) -> str:
     """Return the fingerprint of a model just loaded from these files; computed once while they do not change."""
-    dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
-    key = (files, dtype, type(model).__qualname__)
+    key = _key_of(model, files)
     if key not in _known:
         _known[key] = fingerprint(model)
     return _known[key]
+
+
+def remember_fingerprint(model: nn.Module, files: CheckpointFiles | None, known: str) -> None:
+    """Keep the fingerprint of a model that was read from these files, as `fingerprint_of_files` does."""
+    if files is not None:
+        _known[_key_of(model, files)] = known
+
+
+def _key_of(model: nn.Module, files: CheckpointFiles) -> tuple[CheckpointFiles, torch.dtype, str]:
+    dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
+    return files, dtype, type(model).__qualname__

@@ -239,6 +239,8 @@ class HookedModel:
         """Files it was loaded from, if they are on this machine."""
         self.is_wrapped = bridge is not None
         """Whether `hf` is the model inside a caller's Bridge."""
+        self.streams_to: torch.device | None = None
+        """Where its blocks run, if their weights come and go (`StreamedModel`), so that it cannot run as a whole."""
         self.tokenizer = tokenizer
         self.name = name
         self._owned = owned
@@ -382,6 +384,10 @@ class HookedModel:
             self._fingerprint = weights
         return weights
 
+    def has_fingerprint(self, known: str) -> None:
+        """Set the fingerprint of weights that were hashed while they were read."""
+        self._fingerprint, self.keeps_weights = known, True
+
     def lent(self) -> HookedModel:
         """Return a handle that may be closed without closing this one; the weights must not change meanwhile."""
         handle = HookedModel(self.hf, self.tokenizer, name=self.name, owned=True, bridge=self._bridge)
@@ -418,7 +424,7 @@ class HookedModel:
     @property
     def device(self) -> torch.device:
         """Device that token ids go to (that of the input embedding)."""
-        return self.hf.get_input_embeddings().weight.device
+        return self.streams_to or self.hf.get_input_embeddings().weight.device
 
 
 class _Turn:

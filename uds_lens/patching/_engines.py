@@ -128,14 +128,18 @@ class WavefrontTarget(PatchEngine):
                 for together in (chosen[i : i + size] for i in range(0, len(chosen), size)):
                     final = wave(self.model, own, cache=states, layers=together)
                     assert final is not None
-                    targets, scored = (
-                        part[:, None].expand(-1, len(together), -1)
-                        for part in (own.batch.targets, own.batch.scored_mask)
-                    )
-                    result[start:stop, together, :width] = target_logprobs(
-                        own.anatomy, final, targets, scored, score=self.score
-                    )
+                    result[start:stop, together, :width] = variant_logprobs(own, final, score=self.score)
         return result
+
+
+def variant_logprobs(
+    own: Recording, final: Float[Tensor, "batch variant win d_model"], *, score: Score | None = None
+) -> Float[Tensor, "batch variant win"]:
+    """Return the log-probabilities of the scored tokens under each variant that left the last block."""
+    targets, scored = (
+        part[:, None].expand(-1, final.shape[1], -1) for part in (own.batch.targets, own.batch.scored_mask)
+    )
+    return target_logprobs(own.anatomy, final, targets, scored, score=score)
 
 
 def open_target(

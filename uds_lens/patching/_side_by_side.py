@@ -171,7 +171,9 @@ def row_layout(model: HookedModel) -> RowLayout:
     """
     if model.hf not in _layouts:
         limit = rope_limit(model.hf.config)
-        if limit is None and is_tested_family(model.hf):
+        if model.streams_to is not None:
+            _layouts[model.hf] = layout_of_config(model.hf.config)
+        elif limit is None and is_tested_family(model.hf):
             _layouts[model.hf] = RowLayout()
         else:
             with torch.no_grad(), model.running():

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
@@ -30,6 +31,52 @@ from uds_lens.patching._recording import Recording
 from uds_lens.patching._states import SpanCache
 
 
+@dataclass(eq=False)
+class Wave:
+    """What travels through the blocks together: the target's own pass, unless it is recorded, and variants of it."""
+
+    model: HookedModel
+    """The target."""
+
+    own: Recording
+    """Its keys, values and window states; filled block by block where `first_pass` runs."""
+
+    first_pass: OwnPass | None = None
+    """The own pass over whole rows; None where `own` holds all of it."""
+
+    cache: SpanCache | None = None
+    """The source's states."""
+
+    layers: Sequence[int] = ()
+    """Where they are patched in, in increasing order."""
+
+    variants: Float[Tensor, "rows tokens d_model"] | None = None
+    """Window states of the variants patched so far, side by side."""
+
+    def run(self, layer: int) -> None:
+        """Run one block: the own pass, the variants patched below it, and the one that joins here."""
+        own = self.own
+        if self.first_pass is not None:
+            self.first_pass.run(layer)
+        source = self.cache if layer in self.layers else None
+        if source is not None and source.site != "resid_post":  # patched inside the block
+            self._join(own.states[:, layer - 1] if layer else own.entry)
+            with _patched_inside(self.model, own, source, layer):
+                self.variants = run_block(own, layer, self.variants)
+            return
+        if self.variants is not None:
+            self.variants = run_block(own, layer, self.variants)
+        if source is not None:
+            states = own.states[:, layer]
+            patched = own.batch.patched_mask[..., None]
+            self._join(torch.where(patched, source[layer].to(states.device, states.dtype), states))
+
+    def _join(self, variant: Float[Tensor, "batch win d_model"]) -> None:
+        entered = self.own.enter(variant)
+        there = self.variants
+        self.variants = entered if there is None else torch.cat([there, entered.to(there.device)], dim=1)
+
+
 @torch.no_grad()
 def wave(
     model: HookedModel,
@@ -39,41 +86,16 @@ def wave(
     cache: SpanCache | None = None,
     layers: Sequence[int] = (),
 ) -> Float[Tensor, "batch variant win d_model"] | None:
-    """Run the blocks once: the target's own pass, unless it is recorded, and the variants that join at `layers`.
-
-    Args:
-        model: The target.
-        own: Its keys, values and window states; filled block by block where `first_pass` runs.
-        first_pass: The own pass over whole rows; None where `own` holds all of it.
-        cache: The source's states.
-        layers: Where they are patched in, in increasing order.
+    """Send one wave through all blocks; see `Wave`.
 
     Returns:
         Window states that leave the last block, one variant per layer; None without layers.
     """
-    variants: Tensor | None = None
-
-    def joined(variant: Tensor) -> Tensor:
-        entered = own.enter(variant)
-        return entered if variants is None else torch.cat([variants, entered.to(variants.device)], dim=1)
-
+    carried = Wave(model, own, first_pass, cache, layers)
     with packed_blocks(own.configs):
         for layer in range(layers[0] if first_pass is None and layers else 0, own.anatomy.n_layers):
-            if first_pass is not None:
-                first_pass.run(layer)
-            source = cache if layer in layers else None
-            if source is not None and source.site != "resid_post":  # patched inside the block
-                variants = joined(own.states[:, layer - 1] if layer else own.entry)
-                with _patched_inside(model, own, source, layer):
-                    variants = run_block(own, layer, variants)
-                continue
-            if variants is not None:
-                variants = run_block(own, layer, variants)
-            if source is not None:
-                states = own.states[:, layer]
-                patched = own.batch.patched_mask[..., None]
-                variants = joined(torch.where(patched, source[layer].to(states.device, states.dtype), states))
-    return None if variants is None else own.leave(variants)
+            carried.run(layer)
+    return None if carried.variants is None else own.leave(carried.variants)
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from uds_lens import meta, plots, study
+from uds_lens.errors import DataError
 from uds_lens.meta import REASONS, Published, read_published
 from uds_lens.meta._pools import SMALLEST
 from uds_lens.published._measured import MeasuredRun, read_run, same_prompts
@@ -266,6 +267,8 @@ def beside(run: str | os.PathLike[str]) -> Published:
 
     published, found = read_published(), read_run(run)
     kept = found.frame[(found.frame["group"] == "tofu-1b") & (found.frame["state"] == "before")]
+    if not len(kept):
+        raise DataError(f"{found.source[-200:]!r} holds none of the 1B models that the published values are of.")
     wide = kept.pivot(index="model", columns="metric", values="measured")
     frames = {}
     for name in ("frame", "references"):

@@ -93,23 +93,27 @@ class Downloads:
         from huggingface_hub import scan_cache_dir
         from huggingface_hub.constants import HF_HUB_CACHE
         from huggingface_hub.errors import CacheNotFound
-        from huggingface_hub.file_download import repo_folder_name
 
         try:
             cache = scan_cache_dir(HF_HUB_CACHE)
         except (CacheNotFound, ValueError):
             cache = None
         if cache is not None:
-            own = {(name, self.revisions.get(name)) for name in gone}
             commits = [
                 revision.commit_hash
                 for repo in cache.repos
+                if repo.repo_type == "model" and repo.repo_id in gone
                 for revision in repo.revisions
-                if repo.repo_type == "model" and (repo.repo_id, revision.commit_hash) in own
+                # of a killed download no commit is recorded: it is the one that a branch stands at
+                if (
+                    revision.commit_hash == self.revisions[repo.repo_id]
+                    if repo.repo_id in self.revisions
+                    else revision.refs
+                )
             ]
             cache.delete_revisions(*commits).execute()
-        for name in gone:  # of a killed download the cache knows no revision
-            folder = Path(HF_HUB_CACHE) / repo_folder_name(repo_id=name, repo_type="model")
+        for name in gone:  # killed before its first file was whole
+            folder = Path(HF_HUB_CACHE) / f"models--{name.replace('/', '--')}"
             if not any(folder.glob("snapshots/*")):
                 shutil.rmtree(folder, ignore_errors=True)
         self._ours = [name for name in self._ours if name in but]

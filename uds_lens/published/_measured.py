@@ -55,10 +55,10 @@ def read_run(run: str | os.PathLike[str]) -> MeasuredRun:
     place = Path(run)
     if (place / MANIFEST).is_file():
         found = _of_study(place)
-    elif released_folders(place):
-        found = _of_released(place)
     elif place.is_dir() and any(place.glob("**/TOFU_*.json")):
         found = _of_open_unlearning(place)
+    elif released_folders(place):
+        found = _of_released(place)
     else:
         raise DataError(
             f"no run at {str(place)[-200:]!r}: expected the folder of uds-lens published run (or of a sweep), run "

@@ -12,6 +12,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from uds_lens.errors import ConfigError
+from uds_lens.meta._hydra import is_within
 from uds_lens.study._plan import Role
 
 if sys.version_info >= (3, 11):
@@ -160,8 +161,8 @@ def find(name: str, *, group: str | None = None) -> PublishedModel | None:
     """Return the published model that a name stands for; None where it is none of them.
 
     Args:
-        name: Its Hub id, the last part of one (also of a folder, without "unlearn_" as Open-Unlearning names runs), a
-            path inside the Hub's cache, or its name on the authors' page.
+        name: Its Hub id, the last part of one (also of a folder, or of a task that holds `evals`; without "unlearn_" as
+            Open-Unlearning names runs), a path inside the Hub's cache, or its name on the authors' page.
         group: Group of the names that occur in several: full, retain, retain95. Default: tofu-1b.
 
     Example:
@@ -172,9 +173,13 @@ def find(name: str, *, group: str | None = None) -> PublishedModel | None:
     """
     by_id, by_name = _names()
     cached = re.search(r"models--([\w.-]+?)--([\w.-]+)", name)
-    for part in (cached[2] if cached else "", *reversed(PurePath(name).parts)):
+    if cached:
+        return by_id.get(cached[2])
+    for part in reversed(PurePath(name).parts):
         if part in by_id:
             return by_id[part]
+        if not is_within(part):
+            break
     return by_name.get((group or "tofu-1b", name))
 
 

@@ -84,6 +84,7 @@ class PublishedRunner(ModelRunner):
         super().__init__(plan, folder)
         self.downloads = Downloads(folder / RECORD, keep=keep_downloads, offline=self.run.offline)
         self._shell, self._measured = folder / "retain-without-weights", False
+        self._problem: Exception | None = None
 
     def open_references(self) -> None:
         """Download full and retain, after removing what an earlier call left.
@@ -96,9 +97,15 @@ class PublishedRunner(ModelRunner):
 
     def make(self, model: StudyModel, place: Path) -> Weights:
         """Return the weights of a model, alone on the disk but for full."""
+        if self._problem is not None:
+            raise self._problem  # what other models need of full and retain cannot be had
         if not self._measured:
-            self.open_references()
-            self._measure_references()
+            try:
+                self.open_references()
+                self._measure_references()
+            except Exception as error:
+                self._problem = error
+                raise
         if model.is_made:
             return super().make(model, place)
         if model.source != self.plan.retain:

@@ -185,6 +185,10 @@ def registry_frame(**chosen: Any) -> pd.DataFrame:
     Returns:
         `group`, `model`, `role`, `method`, `knows`, `hub_id`, `base`, `licence`, `data`, `split`, and `published`, the
         number of its published metrics.
+
+    Example:
+        >>> registry_frame(group="wmdp")["hub_id"].tolist()[0]
+        'EleutherAI/deep-ignorance-unfiltered'
     """
     import pandas as pd
 

@@ -41,11 +41,8 @@ from uds_lens.results._scores import WITHHELD
 if TYPE_CHECKING:
     import pandas as pd
 
-MOSTLY = 0.65
-"""UDS from which on a reading says "mostly erased"."""
-
-FEW_SUBJECTS = 10
-"""Subjects below which intervals are rough."""
+MOSTLY = 0.65  # UDS from which on a reading says "mostly erased"
+FEW_SUBJECTS = 10  # subjects below which intervals are rough
 
 
 def score(value: float, digits: int = 3) -> str:
@@ -101,6 +98,7 @@ def headlines(
                 "cautions": [each.mark for each in cautions],
                 "reference": name in references,
                 "sentence": _sentence(audit),
+                "prompts": audit.prompts,
                 "measured": audit.n_measured,
                 "not_measurable": audit.n_not_measurable,
                 "skipped": len(audit.skipped),
@@ -164,13 +162,7 @@ def _damage(audit: DepthAudit) -> dict[str, Any] | None:
 
 
 def verdict(models: Sequence[Mapping[str, Any]], pairs: pd.DataFrame | None, *, judged_damage: bool) -> list[str]:
-    """Say which models are mostly erased, with what signs of damage, and what order can be told.
-
-    Args:
-        models: From `headlines`.
-        pairs: From `differences`.
-        judged_damage: Whether control facts or a utility metric could show damage.
-    """
+    """Say which models are mostly erased, with what signs of damage, and what order can be told."""
     own = [model for model in models if not model["reference"]]
     scored = [model for model in own if model["uds"] is not None and not model["fatal"]]
     withheld = [model for model in own if model["fatal"]]
@@ -220,8 +212,7 @@ class Step(NamedTuple):
     """One thing to do next."""
 
     text: str
-    command: str
-    """Empty where there is none."""
+    command: str  # empty where there is none
 
 
 def next_steps(
@@ -232,15 +223,7 @@ def next_steps(
     utility: bool,
     elicited: Collection[str],
 ) -> list[Step]:
-    """Return what is missing to trust the verdict, with commands.
-
-    Args:
-        audits: Name to audit.
-        references: Names of audits for comparison.
-        pairs: From `differences`.
-        utility: Whether a utility metric is given.
-        elicited: Audits with an elicitation.
-    """
+    """Return what is missing to trust the verdict, with commands."""
     own = {name: audit for name, audit in audits.items() if name not in references}
     if not own:
         return []
@@ -503,8 +486,7 @@ _PERCENT = re.compile(r"(\d+)%")
 class Note(NamedTuple):
     """One warning."""
 
-    names: tuple[str, ...]
-    """Audits it is about; empty when it is about all of them together."""
+    names: tuple[str, ...]  # audits it is about; empty when it is about all of them together
     text: str
     level: Level = "caution"
 
@@ -574,15 +556,7 @@ def _tested(pairs: pd.DataFrame) -> pd.DataFrame:
 
 
 def difference_words(pairs: pd.DataFrame | None, confidence: str) -> dict[str, Any] | None:
-    """Return the table and the sentence above it; None where there is nothing to compare.
-
-    Args:
-        pairs: From `differences`.
-        confidence: Of their intervals, in words.
-
-    Returns:
-        `sentence`, `confidence`, `compared` (whether any pair was), and `rows`: significant ones first, then by size.
-    """
+    """Return the table and the sentence above it; None where there is nothing to compare."""
     if pairs is None:
         return None
     rows, tested = [_difference_row(row) for row in pairs.itertuples()], _tested(pairs)
@@ -663,10 +637,6 @@ _DARK = {"card": "#1b1f26", "wash": "#1d2229", "line": "#434a56", "known": "#2f6
 
 def method_picture(theme: Theme = "light", *, narrow: bool = False) -> str:
     """Draw the method as an SVG file with its background.
-
-    Args:
-        theme: Light or dark.
-        narrow: For phones: what is read off stands below the models, not beside them.
 
     Example:
         >>> method_picture("dark").startswith("<svg")

@@ -18,11 +18,8 @@ Level: TypeAlias = Literal["fatal", "caution", "note"]
 """`fatal`: the score does not mean what a score means, so the verdict is withheld. `caution`: it may mislead. `note`:
 how it was measured."""
 
-LEVELS: tuple[Level, ...] = ("fatal", "caution", "note")
-"""All levels, most serious first."""
-
-FEW = 30
-"""Below this many measurable examples an interval over examples is wide."""
+LEVELS: tuple[Level, ...] = ("fatal", "caution", "note")  # all levels, most serious first
+FEW = 30  # below this many measurable examples an interval over examples is wide
 
 HARDLY_KNOWN = 0.1
 """Probability per token (geometric mean) that `full` gives the entities, below which it hardly knows them."""
@@ -35,17 +32,10 @@ UNKNOWN_TO_RETAIN = 0.5
 """Loss from retain's states on control facts, as a share of that on forget facts, above which retain does not know the
 control facts either."""
 
-RETAINS_APART = 0.1
-"""Difference of the scores against several retain models that deserves a warning."""
-
-OVER_SHARE = 0.25
-"""Share of over-erased KE layers that deserves a warning."""
-
-COSINE = 0.5
-"""Mean cosine between patched and original state below which the patch is off-distribution."""
-
-NORM_FACTOR = 2.0
-"""Mean norm ratio beyond which (either way) the patch is off-distribution."""
+RETAINS_APART = 0.1  # difference of the scores against several retain models that deserves a warning
+OVER_SHARE = 0.25  # share of over-erased KE layers that deserves a warning
+COSINE = 0.5  # mean cosine between patched and original state below which the patch is off-distribution
+NORM_FACTOR = 2.0  # mean norm ratio beyond which (either way) the patch is off-distribution
 
 
 class Caution(NamedTuple):
@@ -65,6 +55,7 @@ def cautions(audit: DepthAudit) -> tuple[Caution, ...]:
         _knowledge(audit),
         _sample(audit),
         _measurable(audit),
+        _steering(audit),
         _stand_in(audit),
         _damage(audit),
         _control(audit),
@@ -194,6 +185,17 @@ def _measurable(audit: DepthAudit) -> Caution | None:
         )
         return Caution("caution", text, f"{missing / len(audit.examples):.0%} not measurable")
     return None
+
+
+def _steering(audit: DepthAudit) -> Caution | None:
+    n = audit.provenance.get("n_steering", 0)
+    if not n:
+        return None
+    text = (
+        f"{n} of {len(audit.examples)} examples steered the training of this model, or are about subjects that did "
+        "(depth.json beside it): a depth that training aimed at is no measurement. Score the examples held out there."
+    )
+    return Caution("fatal", text, f"{n} steered the training")
 
 
 def _few_subjects(audit: DepthAudit) -> Caution | None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -18,14 +19,11 @@ from uds_lens.results._scores import mean_uds
 from uds_lens.results._stage_1 import of_rows, require_control, uds_against
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from uds_lens.results._depth_audit import DepthAudit
     from uds_lens.results._intervals import ColumnIntervals
 
 
-ERASED_AT = 0.5
-"""LER from which a KE layer counts as erased, where erasure depth is reported."""
+ERASED_AT = 0.5  # LER from which a KE layer counts as erased, where erasure depth is reported
 
 NO_KE_LAYER = "no layer where full encodes more than retain (S1 <= tau)"
 
@@ -35,8 +33,6 @@ TAUS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 
 def long_frame(audit: DepthAudit) -> pd.DataFrame:
     """Return one row per example and layer, example by example."""
-    import pandas as pd
-
     n, layers = audit.s1_delta.shape
     weights = torch.where(audit.ke_mask, audit.s1_delta, torch.nan)
     return pd.DataFrame(
@@ -56,7 +52,6 @@ def long_frame(audit: DepthAudit) -> pd.DataFrame:
 
 def examples_frame(audit: DepthAudit) -> pd.DataFrame:
     """Return one row per scored example, in input order."""
-    import pandas as pd
 
     def layers(values: Float[Tensor, "example"]) -> pd.Series:
         return pd.Series(values.numpy()).astype("Int64")
@@ -99,8 +94,6 @@ def layers_frame(audit: DepthAudit) -> pd.DataFrame:
 
     `_low` and `_high` are the interval of the mean, clustered by subject where examples share one.
     """
-    import pandas as pd
-
     ke, n_layers = audit.ke_mask, audit.n_layers
     n_ke = ke.sum(0)
     columns: dict[str, Any] = {
@@ -160,8 +153,6 @@ def types_frame(audit: DepthAudit) -> pd.DataFrame:
         `n_measured`, `n_tokens_mean`, `n_ke_mean`, `uds`, `uds_low`, `uds_high` (bootstrap, clustered by subject where
         examples of a type share one).
     """
-    import pandas as pd
-
     frame, subjects = examples_frame(audit), audit.subjects
     rows: list[dict[str, Any]] = []
     for kind, part in frame.groupby(frame["type"].fillna("(none)"), sort=True):
@@ -185,21 +176,11 @@ def types_frame(audit: DepthAudit) -> pd.DataFrame:
 
 def skipped_frame(skipped: Sequence[SkippedExample]) -> pd.DataFrame:
     """Return one row per skipped example, with its reason."""
-    import pandas as pd
-
     return pd.DataFrame({name: [getattr(s, name) for s in skipped] for name in ("id", "row", "reason", "question")})
 
 
 def retains_frame(audit: DepthAudit) -> pd.DataFrame:
-    """Return one row per retain model, in their order.
-
-    Returns:
-        `retain` (its name), `fingerprint`, `uds`, `uds_low`, `uds_high` (bootstrap, clustered by subject where examples
-        share one), `n_measured`, `s1_mean` (over examples and layers, nats per token). With one retain model a single
-        row, that of the audit itself.
-    """
-    import pandas as pd
-
+    """Return one row per retain model, in their order."""
     several = [(retain.model, retain.s1_delta) for retain in audit.retains]
     rows = []
     for model, s1_delta in several or [(audit.models["retain"], audit.s1_delta)]:
@@ -221,8 +202,6 @@ def retains_frame(audit: DepthAudit) -> pd.DataFrame:
 
 def control_frame(audit: DepthAudit) -> pd.DataFrame:
     """Return one row per retained fact and layer: columns as in `long_frame`, and whether `full` knows the fact."""
-    import pandas as pd
-
     control, s2_delta = require_control(audit)
     n, layers = control.s1_delta.shape
     return pd.DataFrame(
@@ -241,14 +220,11 @@ def control_frame(audit: DepthAudit) -> pd.DataFrame:
 def control_layers_frame(audit: DepthAudit) -> pd.DataFrame:
     """Compare losses by layer on forget facts and on retained ones, nats per token.
 
-    Returns:
-        One row per layer: `layer`; `forget_mean`, `forget_low`, `forget_high`, S2 over the measurable examples with its
-        interval; `control_mean`, `control_low`, `control_high`, S2 over the retained facts that `full` knows;
-        `control_retain_mean`, the cost of retain's states there. Intervals are clustered by subject where examples
-        share one. NaN where there is no example.
+    Returns: One row per layer: `layer`; `forget_mean`, `forget_low`, `forget_high`, S2 over the measurable examples
+    with its interval; `control_mean`, `control_low`, `control_high`, S2 over the retained facts that `full` knows;
+    `control_retain_mean`, the cost of retain's states there. Intervals are clustered by subject where examples share
+    one. NaN where there is no example.
     """
-    import pandas as pd
-
     control, s2_delta = require_control(audit)
     known, measured = control.known, ~audit.uds_per_example.isnan()
     columns: dict[str, Any] = {"layer": np.arange(audit.n_layers)}
@@ -273,8 +249,6 @@ def tau_sweep(audit: DepthAudit, taus: Sequence[float] | None = None) -> pd.Data
         One row per tau: `ke_mean`, `ke_std`, `ke_min`, `ke_max`, `ke_median` (KE layers per example),
         `n_measured`, `n_not_measurable`, `uds` (NaN where nothing is measurable).
     """
-    import pandas as pd
-
     rows = []
     for tau in TAUS if taus is None else taus:
         at = audit.with_tau(tau)
@@ -335,8 +309,6 @@ def tau_rank_correlation(audits: Mapping[str, DepthAudit], taus: Sequence[float]
     Raises:
         ConfigError: Fewer than three audits.
     """
-    import pandas as pd
-
     if len(audits) < 3:
         raise ConfigError(f"a rank correlation over models needs at least 3 audits; got {len(audits)}.")
     reference = [audit.uds for audit in audits.values()]

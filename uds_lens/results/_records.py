@@ -12,10 +12,11 @@ from importlib.metadata import PackageNotFoundError, version
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
-from uds_lens.models import HookedModel
+from uds_lens.models import HookedModel, open_model
 
 if TYPE_CHECKING:
     from uds_lens.results._depth_audit import DepthAudit
+    from uds_lens.results._settings import RunOptions
 
 
 _PACKAGES = ("uds_lens", "torch", "transformers", "transformer-lens", "tokenizers", "numpy", "scipy")
@@ -61,6 +62,14 @@ class ModelRecord:
     def to_dict(self) -> dict[str, Any]:
         """Return the fields by name."""
         return asdict(self)
+
+
+def fingerprint_of(model: str, *, dtype: str, run: RunOptions) -> str:
+    """Return the fingerprint of a checkpoint's weights, opened as they will be measured."""
+    places = {"device": run.device, "device_map": run.device_map}
+    origin = {"revision": run.revision, "offline": run.offline, "trust_remote_code": run.trust_remote_code}
+    with open_model(model, dtype=dtype, **places, **origin) as opened:
+        return opened.fingerprint
 
 
 def printable(name: str) -> str:

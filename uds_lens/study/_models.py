@@ -32,11 +32,8 @@ if TYPE_CHECKING:
     from uds_lens.unlearning import MethodConfig, RelearnConfig
 
 
-AUDIT, ELICITATION = "audit", "elicitation"
-"""Items measured beside metrics; neither is the name of a metric."""
-
-_MOST = 20_000
-"""Models of a plan."""
+AUDIT, ELICITATION = "audit", "elicitation"  # items measured beside metrics; neither is the name of a metric
+_MOST = 20_000  # models of a plan
 
 
 @dataclass(frozen=True)
@@ -275,11 +272,8 @@ def read_rows(source: str, split: str | None = None) -> list[ForgetExample]:
 class Questions(NamedTuple):
     """The questions of a study, and how they were sampled."""
 
-    sets: dict[str, list[ForgetExample] | None]
-    """By the names of `MetricData`; None for a missing set."""
-
-    sample: dict[str, Any] | None
-    """As in `MetricData.sample`; None where all are asked."""
+    sets: dict[str, list[ForgetExample] | None]  # by the names of `MetricData`; None for a missing set
+    sample: dict[str, Any] | None  # as in `MetricData.sample`; None where all are asked
 
     @property
     def about(self) -> str | None:
@@ -290,11 +284,7 @@ class Questions(NamedTuple):
 
 
 def read_questions(sets: QuestionSets) -> Questions:
-    """Read the questions of the metrics, or the sample of them that a plan names.
-
-    Raises:
-        DataError: A set cannot be read.
-    """
+    """Read the questions of the metrics, or the sample of them that a plan names."""
     names = ("forget", "holdout", "retain", "real_authors", "world_facts")
     if sets.tofu is not None:
         from uds_lens.metrics import load_tofu_data
@@ -328,13 +318,6 @@ def training_answers(
     parts: Iterable[TrainingRows], *, read: Callable[..., list[ForgetExample]] = read_rows
 ) -> list[ForgetExample]:
     """Read the questions of all parts, in order, with the answers to train on; ids are made unique.
-
-    Args:
-        parts: Sources, and which answers to take.
-        read: Reads a source and split; one that remembers saves time where parts share a source.
-
-    Raises:
-        DataError: A file cannot be read, or its rows have no such answers.
 
     Example:
         >>> part = TrainingRows(source="toy:forget", answers="biography", sample=1)

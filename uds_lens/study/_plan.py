@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from html import escape
 from pathlib import Path
 from types import UnionType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -34,14 +35,11 @@ T = TypeVar("T")
 Answers: TypeAlias = Literal["own", "paraphrased", "wrong", "biography"]
 """Answers to train on: the row's, its first paraphrase, its first wrong answer, or all of a subject joined."""
 
-PlannedSampling: TypeAlias = Literal["random", "first", "first_of_each"]
-"""Rows that a limit keeps in a study."""
+PlannedSampling: TypeAlias = Literal["random", "first", "first_of_each"]  # rows that a limit keeps in a study
 
-Role: TypeAlias = Literal["full", "retain", "pool", "unlearned", "other"]
-"""Part of a model in a study."""
+Role: TypeAlias = Literal["full", "retain", "pool", "unlearned", "other"]  # part of a model in a study
 
-StateName: TypeAlias = Literal["before", "quantised", "relearned"]
-"""Perturbation of a model before it is measured."""
+StateName: TypeAlias = Literal["before", "quantised", "relearned"]  # perturbation of a model before it is measured
 
 
 @validated
@@ -316,12 +314,25 @@ class StudyPlan:
     seed: NonNegativeInt = 0
     """Seed of the order of models."""
 
+    def _repr_html_(self) -> str:
+        """Return what the plan makes and measures as a table; every text from outside is escaped."""
+        perturbed = ["quantised"] * self.perturb.quantise + ["relearned"] * (self.perturb.relearn is not None)
+        also = ["audit"] * (self.measure.audit is not None) + ["elicitation"] * (self.measure.elicitation is not None)
+        rows = {
+            "study": self.name,
+            "full, retain": f"{self.full}, {self.retain}",
+            "existing models": ", ".join(model.name for model in self.model),
+            "pools": ", ".join(f"{runs.variant} ({'knows' if runs.knows else 'never knew'})" for runs in self.pool),
+            "unlearning": ", ".join(runs.method or f"{runs.grid} grid" for runs in self.unlearn),
+            "perturbed": ", ".join(perturbed),
+            "measured": ", ".join((*self.measure.metrics, *self.measure.utility, *also)),
+        }
+        cells = (f"<tr><th>{name}</th><td>{escape(text)}</td></tr>" for name, text in rows.items() if text)
+        return f'<table style="text-align:left">{"".join(cells)}</table>'
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._%+=,-]{0,120}")
-"""Names of models and variants: they become file names."""
 
-_LARGEST = 4 << 20
-"""Bytes of a plan."""
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._%+=,-]{0,120}")  # names of models and variants: they become file names
+_LARGEST = 4 << 20  # bytes of a plan
 
 
 def plan(source: str | os.PathLike[str] | Mapping[str, Any] | StudyPlan) -> StudyPlan:
@@ -497,11 +508,7 @@ def _check(checked: StudyPlan) -> None:
 
 
 def settings_of(kind: type[T], given: Mapping[str, Any], where: str) -> T:
-    """Make a record of settings from a table of a plan.
-
-    Raises:
-        ConfigError: A name is unknown, or a value does not fit.
-    """
+    """Make a record of settings from a table of a plan."""
     require_known(where, given, [each.name for each in fields(kind)])  # type: ignore[arg-type]
     values = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
     try:
@@ -564,11 +571,7 @@ def elicitation_settings(measure: Measurement) -> tuple[tuple[str, ...] | str, E
 
 
 def require_packages_of(plan: StudyPlan) -> None:
-    """Raise where a package that the plan needs is not installed.
-
-    Raises:
-        MissingDependencyError: With the command that installs it.
-    """
+    """Raise where a package that the plan needs is not installed."""
     from uds_lens.metrics._catalogue import require_packages, resolve
 
     if names := (*plan.measure.metrics, *plan.measure.utility):

@@ -142,8 +142,7 @@ _RATE = {"cpu": 1.2e10, "cuda": 2e13}
 """Multiplications and additions in a second, by device; measured on one busy CPU core (a model of 3.9 million
 parameters, training and scoring), guessed for the other."""
 
-_TRAINING_COPIES = 4
-"""Weights, gradients and the two averages of AdamW, each in float32; activations come on top."""
+_TRAINING_COPIES = 4  # weights, gradients and the two averages of AdamW, each in float32; activations come on top
 
 _PASSES = {"uds": 6, "logit_lens": 2, "cka": 1, "fisher": 3, "rouge": 1}
 """Forward passes over the data that metrics take beyond one that all share, by part of their names."""
@@ -189,13 +188,7 @@ class StudyEstimate:
 
 
 def estimate(folder: StudyFolder, *, jobs: int = 1, bytes_of: Callable[[str], int] | None = None) -> StudyEstimate:
-    """Estimate models, measurements, disk, memory and time of what is left, for a number of workers.
-
-    Args:
-        folder: The study.
-        jobs: Workers.
-        bytes_of: Size of the weights of a checkpoint in float32; None looks at its files.
-    """
+    """Estimate models, measurements, disk, memory and time of what is left, for a number of workers."""
     import psutil
 
     keep, so_far = folder.plan.keep_models, status(folder)
@@ -224,11 +217,7 @@ def estimate(folder: StudyFolder, *, jobs: int = 1, bytes_of: Callable[[str], in
 
 
 def require_room(needed: StudyEstimate) -> None:
-    """Log the estimate; refuse what the disk cannot hold, warn where memory may be short.
-
-    Raises:
-        ConfigError: The disk is too small.
-    """
+    """Log the estimate; refuse what the disk cannot hold, warn where memory may be short."""
     _LOG.info("%s", needed)
     if needed.disk_bytes > needed.disk_free:
         gib = 1 << 30

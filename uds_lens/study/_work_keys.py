@@ -39,8 +39,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-RULES = 1
-"""Counts up when equal plans begin to give other values."""
+RULES = 1  # counts up when equal plans begin to give other values
 
 _NO_VALUE = {"metrics": ("generation_rows", "fisher_memory_gb"), ELICITATION: ("max_hours", "rows_at_once")}
 """Settings that change speed and memory and no value: keys are made with their defaults, whatever a plan says."""
@@ -68,11 +67,7 @@ def rows_hash(rows: list[ForgetExample] | None) -> str | None:
 
 
 def located_source(place: str) -> str | Path:
-    """Return a checkpoint that a plan names: a directory, or a Hub id.
-
-    Raises:
-        ConfigError: There is no such directory, or no such part of the toy world.
-    """
+    """Return a checkpoint that a plan names: a directory, or a Hub id."""
     if place.startswith("toy:"):
         checkpoints = toy_world().checkpoints
         name = place.removeprefix("toy:")
@@ -86,11 +81,7 @@ def located_source(place: str) -> str | Path:
 
 
 class FileHashes:
-    """SHA-256 of large files, kept for as long as a file has the same size and time.
-
-    Args:
-        place: File that keeps them; None keeps them in memory.
-    """
+    """SHA-256 of large files, kept for as long as a file has the same size and time."""
 
     _FORMAT, _VERSION = "uds_lens.FileHashes", 1
 
@@ -125,12 +116,7 @@ class FileHashes:
 
 
 class WorkKeys:
-    """Keys of everything in a plan.
-
-    Args:
-        plan: The plan.
-        remembered: File that keeps hashes of checkpoints.
-    """
+    """Keys of everything in a plan."""
 
     def __init__(self, plan: StudyPlan, remembered: Path | None = None) -> None:
         self.plan, self._hashes = plan, FileHashes(remembered)

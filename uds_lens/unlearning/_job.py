@@ -183,6 +183,8 @@ class Job:
         }
         if "alternates" in self.objective.needs:  # sampling depends on the machine
             parts["device"] = parent.model.device.type
+        if steering := [callback.depends_on for callback in options.callbacks if getattr(callback, "depends_on", None)]:
+            parts["steered by"] = steering
         if parent.runs_apart(tokens):  # earlier versions trained such rows beside others
             parts["long rows"] = "alone"
         return parts

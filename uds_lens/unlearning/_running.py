@@ -8,7 +8,7 @@ import time
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from pickle import UnpicklingError
@@ -27,6 +27,7 @@ from uds_lens.data._prompts import describe_protocol
 from uds_lens.errors import ConfigError, ModelError, ResultFormatError, Setting, UdsLensWarning
 from uds_lens.models import fingerprint
 from uds_lens.models._checkpoint import quiet_files
+from uds_lens.results._steering import RECORD
 from uds_lens.unlearning._alternates import FILE
 from uds_lens.unlearning._data import completed, encoded, load_refusals, pairs_of, preferred_answers
 from uds_lens.unlearning._job import Job, Parent, open_parent
@@ -212,7 +213,9 @@ def run(job: Job) -> Path:
                 parent={"name": parent.name, "fingerprint": parent.fingerprint},
                 data=job.sides,
                 lora=job.lora,
-                options={name: value for name, value in asdict(job.options).items() if name != "log_to"},
+                options={
+                    name: value for name, value in vars(job.options).items() if name not in ("log_to", "callbacks")
+                },
                 training=training,
             )
             if processes.is_first:
@@ -257,7 +260,7 @@ def _train(
         job.objective,
         PairDataset(data, epochs=config.epochs, seed=config.seed),
         arguments=training_arguments(config, options, n_forget=len(data.forget), folder=folder, name=job.out.name),
-        logs=training_logs(options, job.out),
+        more=[*training_logs(options, job.out), *options.callbacks],
         pad_token_id=parent.pad_token_id,
         show_progress=options.progress if processes.is_first else False,
     )
@@ -321,8 +324,9 @@ def _save(model: Any, parent: Parent, record: dict[str, Any], job: Job, folder: 
     with writing(out), atomic_directory(out, own=own) as place:
         model.save_pretrained(place)
         parent.tokenizer.save_pretrained(place)
-        if (folder / FILE).is_file():
-            shutil.copyfile(folder / FILE, place / FILE)
+        for name in (FILE, RECORD):
+            if (folder / name).is_file():
+                shutil.copyfile(folder / name, place / name)
         record = {**record, "fingerprint": fingerprint(model.to(trained_dtype)), "files": file_sums(place)}
         write_record(record, place / job.record)
         own.update(path.name for path in place.iterdir())

@@ -56,7 +56,7 @@ class MethodConfig:
     """How question and answer become text; `auto` is the chat template where the tokenizer has one, else raw."""
 
     system_prompt: str | None = None
-    """System turn before the question, in chat prompts; None sends none."""
+    """System turn before the question, in chat prompts; None is none."""
 
     chat_date: str = CHAT_DATE
     """Date given to chat templates that print one."""
@@ -176,6 +176,9 @@ class TrainOptions:
 
     log_to: Annotated[tuple[LogTo, ...], BeforeValidator(_as_tuple)] = ()
     """Where to log: `csv` (a file beside the result, named after it), `wandb`, `trackio`."""
+
+    callbacks: Annotated[tuple[Any, ...], BeforeValidator(_as_tuple)] = ()
+    """Callbacks of transformers' `Trainer`, such as `uds_lens.training.DepthCallback`."""
 
     offline: bool = False
     """Use only files already downloaded."""

@@ -1,0 +1,130 @@
+"""Streamed models: the numbers of the model in memory to the last digit, each weight read once, faults in words."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from tiny_models import FAMILIES
+
+from uds_lens.errors import ModelError
+from uds_lens.models import open_model
+from uds_lens.models._streamed import StreamedModel
+from uds_lens.patching import _costs, capture, open_target
+from uds_lens.patching._streamed import StreamedBatch, run_streamed, tokens_in, why_not_streamed
+
+ROWS = ([0, 1, 2, 3], [4, 5], [6, 7])
+
+
+def streamed(folder, **options):
+    return StreamedModel(folder, **{"dtype": torch.float32, "device": "cpu", **options})
+
+
+def through(model, batches, *, caches=None, packed=True):
+    model.embed(tokens_in(batches))
+    riders = [
+        StreamedBatch(model.model, batch, caches[i] if caches else (), packed=packed) for i, batch in enumerate(batches)
+    ]
+    run_streamed(model, riders, with_head=caches is not None, desc="read", show=False)
+    return riders
+
+
+def same(left, right):
+    return torch.equal(left.nan_to_num(9.0), right.nan_to_num(9.0))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_streamed_numbers_are_those_of_the_model_in_memory_to_the_last_digit(family, trio, batch_of, monkeypatch):
+    monkeypatch.setattr(_costs, "SCORES_AT_ONCE", 3000)  # so that variants of a row run in several waves
+    monkeypatch.setitem(_costs.VARIANT_STATES, "cpu", 600)  # and rows in several groups
+    paths, packed = trio(family), family != "gpt2"  # gpt2 padded: the other way, once
+    batches = [batch_of(indices=rows) for rows in map(tuple, ROWS)]
+    with open_model(paths.retain, device="cpu") as model:
+        caches = [capture(model, batch, packed=packed) for batch in batches]
+    with open_model(paths.full, device="cpu") as model:
+        fingerprint = model.fingerprint
+        targets = [open_target(model, batch, packed=packed) for batch in batches]
+        patched = [target.patched(cache) for target, cache in zip(targets, caches, strict=True)]
+        expected = [(target.logprobs, target.states) for target in targets]
+    with streamed(paths.retain) as model:
+        for rider, cache in zip(through(model, batches, packed=packed), caches, strict=True):
+            assert torch.equal(rider.states, cache.states)
+    with streamed(paths.full) as model:
+        own = [[cache, capture_of(own, cache)] for cache, (_, own) in zip(caches, expected, strict=True)]
+        riders = through(model, batches, caches=own, packed=packed)
+        for rider, wanted, (logprobs, states) in zip(riders, patched, expected, strict=True):
+            assert same(rider.patched(rider.caches[0]), wanted)
+            assert rider.patched(rider.caches[1]).isnan().all()  # patching its own states changes nothing
+            assert same(rider.logprobs, logprobs)
+            assert torch.equal(rider.states, states)
+        assert len(riders[0]._groups) > 1
+        assert model.fingerprint() == fingerprint
+        assert model.bytes_read == model.bytes_stored
+
+
+def capture_of(states, like):
+    return type(like)(states.clone(), like.site, like.last_layer, "full")
+
+
+def test_at_most_two_blocks_hold_weights_and_none_afterwards(trio):
+    with streamed(trio("llama-tied").full) as model:
+        model.embed(torch.arange(5))
+        most = 0
+        for layer in model.blocks():
+            there = [not any(w.is_meta for w in block.parameters()) for block in model.model.anatomy.layers]
+            most = max(most, sum(there))
+            assert there[layer]
+        assert most <= 2
+        assert all(w.is_meta for w in model.model.anatomy.layers.parameters())
+
+
+def test_shards_and_another_dtype_give_the_same_fingerprint(trio, tmp_path):
+    paths = trio("qwen2")
+    from transformers import AutoModelForCausalLM
+
+    AutoModelForCausalLM.from_pretrained(paths.full).save_pretrained(tmp_path, max_shard_size="50KB")
+    assert len(list(tmp_path.glob("*.safetensors"))) > 1
+    with open_model(paths.full, device="cpu", dtype="bfloat16") as model:
+        expected = model.fingerprint
+    with streamed(tmp_path, dtype=torch.bfloat16) as model:
+        assert model.fingerprint() == expected
+
+
+def test_files_that_fail_end_in_a_sentence(trio, tmp_path):
+    def copy(name):
+        return shutil.copytree(trio("llama").full, tmp_path / name)
+
+    cut = copy("cut") / "model.safetensors"
+    cut.write_bytes(cut.read_bytes()[:-400])
+    with pytest.raises(ModelError, match=r"cannot read 'model\.safetensors' of .*Is the file whole"):
+        streamed(cut.parent)
+    gone = copy("gone")
+    (gone / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "b.safetensors"}}))
+    with pytest.raises(ModelError, match=r"cannot read 'b\.safetensors' of .*No such file"):
+        streamed(gone)
+    outside = copy("outside")
+    (outside / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "../x.safetensors"}}))
+    with pytest.raises(ModelError, match="expected files in the same directory"):
+        streamed(outside)
+    cut_late = copy("late")
+    with streamed(cut_late) as model:
+        model.embed(torch.arange(5))
+        with open(cut_late / "model.safetensors", "r+b") as file:
+            file.truncate(30000)
+        with pytest.raises(ModelError, match=r"cannot read .* of .*late"):
+            list(model.blocks())
+    written = copy("written")
+    with streamed(written) as model:
+        (written / "model.safetensors").touch()
+        with pytest.raises(ModelError, match="were written, moved or removed while they were read"):
+            model.fingerprint()
+
+
+def test_what_cannot_be_streamed_is_said(trio, tmp_path):
+    assert "none of the families" in why_not_streamed(trio("granite-hybrid").full)
+    assert why_not_streamed(trio("llama").full) is None
+    assert "in memory" in why_not_streamed(object())
+    folder = shutil.copytree(trio("llama").full, tmp_path / "a")
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    with pytest.raises(ModelError, match=r"neither model\.safetensors nor"):
+        streamed(folder)

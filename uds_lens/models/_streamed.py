@@ -1,0 +1,372 @@
+"""A checkpoint whose weights are read while it runs: one block at a time, the next one while this one is used.
+
+The model is built without weights, on the meta device. `embed` reads what lies before the blocks, `blocks` fills one
+block after the other and empties it again, `read_head` reads the rest. All that is read is hashed on its way, so that
+the fingerprint, the same as that of the open model, costs no reading of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import torch
+from jaxtyping import Int
+from torch import Tensor, nn
+
+from uds_lens._compat.transformers import QUANTISED_ENTRY, empty_model, fill_weights
+from uds_lens._progress import tell
+from uds_lens.errors import ModelError
+from uds_lens.models._anatomy import set_plain_outputs
+from uds_lens.models._checkpoint import (
+    LOADING,
+    _plain_errors,
+    is_adapter,
+    is_local,
+    load_config,
+    load_tokenizer,
+    quiet_files,
+    require_complete,
+)
+from uds_lens.models._fingerprint import (
+    CheckpointFiles,
+    checkpoint_files,
+    digests_of,
+    fingerprint_of_digests,
+    remember_fingerprint,
+)
+from uds_lens.models._hooked import HookedModel
+
+Part: TypeAlias = "int | Literal['around', 'embedding', 'head']"
+"""Weights that are read together: a block, what lies around the blocks, the input embedding, the head."""
+
+_INDEX, _ALONE = "model.safetensors.index.json", "model.safetensors"
+
+_DTYPES = {
+    "BOOL": torch.bool,
+    "I64": torch.int64,
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+}
+"""Dtypes of unquantised weights, by their names in safetensors files."""
+
+
+def why_not_streamed(source: object, *, revision: str | None = None, offline: bool = False) -> str | None:
+    """Say why the weights of a model cannot be read block by block; None where they can."""
+    if not isinstance(source, str | os.PathLike):
+        return "it is in memory already"
+    if is_adapter(source):
+        return "it is an adapter: merge it into its base, and save the whole model"
+    config = load_config(source, revision=revision, offline=offline, trust_remote_code=False)
+    if getattr(config, QUANTISED_ENTRY, None):
+        return "its weights are quantised, and only plain ones are read block by block"
+    folder = _folder(source, revision=revision, offline=offline)
+    if not (folder / _INDEX).is_file() and not (folder / _ALONE).is_file():
+        return f"it has neither {_ALONE} nor {_INDEX}: save it with save_pretrained, as safetensors"
+    return None
+
+
+class StreamedModel:
+    """One checkpoint, open to be read once; use it in a `with` block.
+
+    Args:
+        source: A directory written by `save_pretrained`, or a Hub id, with its weights as safetensors.
+        dtype: Dtype of the weights.
+        device: Where blocks run.
+        revision: Branch, tag or commit on the Hub.
+        offline: Use only files already downloaded.
+
+    Raises:
+        ModelError: It cannot be streamed, or its files are not those of a complete model.
+    """
+
+    def __init__(
+        self,
+        source: str | os.PathLike[str],
+        *,
+        dtype: torch.dtype,
+        device: str,
+        revision: str | None = None,
+        offline: bool = False,
+    ) -> None:
+        name = os.fspath(source)
+        if (why := why_not_streamed(source, revision=revision, offline=offline)) is not None:
+            raise ModelError(f"{name!r} cannot be streamed: {why}.")
+        tell(f"reading {name} block by block")
+        where: dict[str, Any] = {"revision": revision, "offline": offline, "trust_remote_code": False}
+        self._files = _Files(_folder(source, revision=revision, offline=offline), name)
+        with LOADING, _plain_errors(source, offline=True), quiet_files():
+            made = empty_model(load_config(source, **where), self._files.empty, dtype=dtype)
+        require_complete(made.loading_info, source, type(made.model).__name__)
+        set_plain_outputs(made.model.config)
+        self._device, self._settings = torch.device(device), made.settings
+        self.model = HookedModel(made.model, load_tokenizer(source, **where), name=name, owned=True)
+        """The model; only what was read last holds weights."""
+        self.model.streams_to = self._device
+        self._embedding: Any = made.model.get_input_embeddings()
+        self._head: Any = made.model.get_output_embeddings()
+        self.is_tied = self._head.weight is self._embedding.weight
+        """Whether the head is the input embedding."""
+        self._empty: dict[str, Tensor] = dict(sorted(made.model.state_dict(keep_vars=True).items()))
+        first: dict[int, str] = {}
+        self._hashed_as = {place: first.setdefault(id(weight), place) for place, weight in self._empty.items()}
+        self._digests: dict[str, bytes] = {}
+        self._part_of = self._parts()
+        self._keys: dict[Part, list[str]] = {part: [] for part in self._part_of.values()}
+        for key, place in made.filled_by.items():
+            if place in self._part_of:
+                self._keys[self._part_of[place]].append(key)
+        for buffer in made.model.buffers():
+            if not buffer.is_meta:
+                buffer.data = buffer.data.to(self._device)
+
+    def __enter__(self) -> StreamedModel:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.model.close()
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes of weights that were read so far, as the files hold them."""
+        return self._files.bytes_read
+
+    @property
+    def bytes_stored(self) -> int:
+        """Bytes of all weights of the model, as the files hold them."""
+        return sum(self._files.nbytes(key) for keys in self._keys.values() for key in keys)
+
+    def embed(self, ids: Int[Tensor, "token"]) -> None:
+        """Read what lies around the blocks; of the input embedding, keep the rows of some tokens (a tied head whole).
+
+        Args:
+            ids: Every token that will be run, each once, in increasing order.
+        """
+        self._read("around")
+        self._read("embedding")
+        embedding, rows = self._embedding, ids.to(self._device)
+        if self.is_tied:
+            whole = self._head if embedding.weight.is_meta else embedding
+            self._head.weight = embedding.weight = whole.weight
+        embedding.weight = nn.Parameter(embedding.weight.detach()[rows], requires_grad=False)
+        embedding.padding_idx = None  # of the whole embedding; it only matters in training
+
+        def find(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+            return (torch.searchsorted(rows, args[0]), *args[1:])
+
+        embedding.register_forward_pre_hook(find)
+
+    def blocks(self) -> Iterator[int]:
+        """Yield the number of each block while its weights are there; meanwhile those of the next are read."""
+        last = self.model.n_layers - 1
+        coming: Future[None] | None = None
+        with ThreadPoolExecutor(max_workers=1, thread_name_prefix="uds_lens reads") as thread:
+            try:
+                coming = thread.submit(self._read, 0)
+                for layer in range(last + 1):
+                    coming.result()
+                    coming = thread.submit(self._read, min(layer + 1, last)) if layer < last else coming
+                    yield layer
+                    self._drop(layer)
+            finally:
+                if coming is not None:
+                    coming.cancel()
+
+    @contextmanager
+    def head(self) -> Iterator[None]:
+        """Read the head, unless it is tied and there, and let it go at the end of the block."""
+        self._read("head")
+        yield
+        self._drop("head")
+
+    def fingerprint(self) -> str:
+        """Return the fingerprint of the weights; what was not read yet is read, hashed and let go.
+
+        Raises:
+            ModelError: The files were changed meanwhile.
+        """
+        for part in self._keys:
+            if any(self._hashed_as[place] not in self._digests for place in self._places(part)):
+                self._read(part)
+                self._drop(part)
+        self._files.require_unchanged()
+        known = fingerprint_of_digests(self.model.hf, self._digests)
+        self.model.has_fingerprint(known)
+        remember_fingerprint(self.model.hf, self._files.state, known)
+        return known
+
+    def _parts(self) -> dict[str, Part]:
+        """Part of the model that each weight belongs to; a tied head is the embedding."""
+        names = {id(module): f"{name}." for name, module in self.model.hf.named_modules()}
+        known: list[tuple[str, Part]] = [(names[id(b)], i) for i, b in enumerate(self.model.anatomy.layers)]
+        known += [(names[id(self._embedding)], "embedding")]
+        known += [(names[id(self._head)], "embedding" if self.is_tied else "head")]
+        return {
+            place: next((part for prefix, part in known if place.startswith(prefix)), "around") for place in self._empty
+        }
+
+    def _places(self, part: Part) -> list[str]:
+        return [place for place, own in self._part_of.items() if own == part]
+
+    def _read(self, part: Part) -> None:
+        """Fill the weights of a part, hash those that were not, and move them to the device."""
+        if not self._keys.get(part):
+            return
+        hf = self.model.hf
+        with quiet_files():
+            errors = fill_weights(hf, {key: _Weight(self._files, key) for key in self._keys[part]}, self._settings)
+        if self._files.failure is not None:
+            raise self._files.failure
+        if errors:
+            raise ModelError(f"{self.model.name!r}: {errors[0].splitlines()[-1][:300]}")
+        filled = {place: weight for place in self._places(part) if not (weight := self._weight(place)).is_meta}
+        new = {
+            name: weight for place, weight in filled.items() if (name := self._hashed_as[place]) not in self._digests
+        }
+        self._digests.update(digests_of(new))
+        self._put(filled)
+
+    def _weight(self, place: str) -> Tensor:
+        owner, _, leaf = place.rpartition(".")
+        weight: Tensor = getattr(self.model.hf.get_submodule(owner), leaf)
+        return weight.detach()
+
+    def _put(self, weights: dict[str, Tensor]) -> None:
+        """Put weights into the model, on the device; on CUDA beside what it computes meanwhile."""
+        moved = weights
+        if self._device.type == "cuda":
+            beside, main = torch.cuda.Stream(self._device), torch.cuda.default_stream(self._device)
+            with torch.cuda.stream(beside):
+                moved = {
+                    place: weight.pin_memory().to(self._device, non_blocking=True) for place, weight in weights.items()
+                }
+            beside.synchronize()
+            for weight in moved.values():
+                weight.record_stream(main)
+        elif self._device.type != "cpu":
+            moved = {place: weight.to(self._device) for place, weight in weights.items()}
+        for place, weight in moved.items():
+            owner, _, leaf = place.rpartition(".")
+            module = self.model.hf.get_submodule(owner)
+            buffer = leaf in module._buffers
+            setattr(module, leaf, weight if buffer else nn.Parameter(weight, requires_grad=False))
+
+    def _drop(self, part: Part) -> None:
+        for place in self._places(part):
+            owner, _, leaf = place.rpartition(".")
+            setattr(self.model.hf.get_submodule(owner), leaf, self._empty[place])
+
+
+class _Files:
+    """The safetensors files of a checkpoint, open."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        from safetensors import SafetensorError, safe_open
+
+        self.name, self.bytes_read, self.failure = name, 0, None
+        self.state = checkpoint_files(folder)
+        self.folder = folder
+        self._open: dict[str, Any] = {}
+        self._lock = threading.Lock()
+        for file in _weight_files(folder, name):
+            try:
+                opened = safe_open(folder / file, framework="pt", backend="pread")
+                self._open.update(dict.fromkeys(opened.keys(), opened))
+            except (OSError, SafetensorError) as error:
+                raise self._broken(file, error) from error
+        self.empty: dict[str, Tensor] = {}
+        """Tensors of all files on the meta device, by their names."""
+        for key, opened in self._open.items():
+            header = opened.get_slice(key)
+            if (dtype := _DTYPES.get(header.get_dtype())) is None:
+                raise ModelError(
+                    f"{name!r} cannot be streamed: {key!r} is stored as {header.get_dtype()}; expected floating point."
+                )
+            self.empty[key] = torch.empty(header.get_shape(), dtype=dtype, device="meta")
+
+    failure: ModelError | None
+
+    def nbytes(self, key: str) -> int:
+        return self.empty[key].numel() * self.empty[key].element_size()
+
+    def read(self, key: str) -> Tensor:
+        """Read a tensor without mapping its file, whose pages would count as memory; a failure is kept."""
+        try:
+            tensor: Tensor = self._open[key].get_tensor(key)
+        except Exception as error:
+            self.failure = self._broken(key, error)
+            raise self.failure from error
+        with self._lock:
+            self.bytes_read += self.nbytes(key)
+        return tensor
+
+    def require_unchanged(self) -> None:
+        """Raise `ModelError` where a file is another one than when it was opened."""
+
+        def weights(state: CheckpointFiles | None) -> list[tuple[object, ...]]:
+            return [file for file in state or () if file[0].endswith(".safetensors")]
+
+        if weights(checkpoint_files(self.folder)) != weights(self.state):
+            raise ModelError(
+                f"files of {self.name!r} were written, moved or removed while they were read: its numbers belong to no "
+                "one model. Run it again when nothing writes there."
+            )
+
+    def _broken(self, what: str, error: Exception) -> ModelError:
+        first = (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
+        return ModelError(
+            f"cannot read {what!r} of {self.name!r}: {first}. Is the file whole, and its disk in order? Copy or "
+            "download it again; what was measured before is kept."
+        )
+
+
+class _Weight:
+    """A tensor in a file, read where transformers asks for it."""
+
+    def __init__(self, files: _Files, key: str) -> None:
+        self._files, self._key = files, key
+
+    def __getitem__(self, place: object) -> Tensor:
+        return self._files.read(self._key)
+
+
+def _folder(source: str | os.PathLike[str], *, revision: str | None, offline: bool) -> Path:
+    """Return the directory of a checkpoint's files; those of one on the Hub are downloaded first."""
+    if is_local(source):
+        return Path(source).expanduser()
+    from huggingface_hub import snapshot_download
+
+    with _plain_errors(source, offline):
+        return Path(
+            snapshot_download(
+                os.fspath(source),
+                revision=revision,
+                local_files_only=offline,
+                allow_patterns=["*.safetensors", "*.json", "tokenizer*"],
+            )
+        )
+
+
+def _weight_files(folder: Path, name: str) -> list[str]:
+    """Names of the files with weights.
+
+    Raises:
+        ModelError: The index is broken, or names a file elsewhere.
+    """
+    if not (folder / _INDEX).is_file():
+        return [_ALONE]
+    try:
+        files = sorted(set(json.loads((folder / _INDEX).read_text("utf-8"))["weight_map"].values()))
+    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+        raise ModelError(f"{name!r} has a broken {_INDEX}: {error}") from error
+    if strange := [file for file in files if not isinstance(file, str) or Path(file).name != file]:
+        raise ModelError(f"{_INDEX} of {name!r} names {strange[0]!r}: expected files in the same directory.")
+    return files

@@ -1,0 +1,172 @@
+"""The streamed way to run the wave: blocks outermost, so that a model's weights are read once and never held together.
+
+A block is read, run for every batch (the model's own pass, and behind it the variants of every source), and dropped.
+The batches, the rows that are resumed together and the products are those of a model in memory, so the numbers are too.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from uds_lens._progress import progress
+from uds_lens._types import LastLayer
+from uds_lens.data import TokenBatch
+from uds_lens.errors import PatchError
+from uds_lens.models import HookedModel
+from uds_lens.models._checkpoint import load_config
+from uds_lens.models._streamed import StreamedModel, why_not_streamed as why_not_read_by_block
+from uds_lens.patching._blocks import OwnPass
+from uds_lens.patching._engines import variant_logprobs
+from uds_lens.patching._packing import packed_blocks
+from uds_lens.patching._plain import _cache_of
+from uds_lens.patching._readout import target_logprobs
+from uds_lens.patching._recording import Recording
+from uds_lens.patching._side_by_side import PACKED_FAMILIES
+from uds_lens.patching._states import PatchEngine, SpanCache
+from uds_lens.patching._wave import Wave
+
+
+class StreamedBatch(PatchEngine):
+    """A batch on its way through the blocks of a streamed model; measured once the last block is behind it."""
+
+    def __init__(
+        self,
+        model: HookedModel,
+        batch: TokenBatch,
+        caches: Sequence[SpanCache] = (),
+        *,
+        packed: bool,
+        exact_noop: bool = True,
+        scores_at_once: int | None = None,
+    ) -> None:
+        self.model, self.caches, self._exact_noop = model, list(caches), exact_noop
+        self._first_pass = OwnPass(model, batch, keep_prefix=bool(caches), by_bridge=False, packed=packed)
+        self.own = self._first_pass.recording
+        self.own.scores_at_once = scores_at_once
+        self.batch = self.own.batch
+        self._groups: list[tuple[int, int, Recording]] = []
+        self._waves: dict[tuple[int, int], list[Wave]] = {}
+        self._patched: dict[SpanCache, Float[Tensor, "batch layer win"]] = {}
+
+    def run(self, layer: int) -> None:
+        """Run the block that was just read: the own pass, then the variants of every source."""
+        self._first_pass.run(layer)
+        if not self.caches:
+            return
+        own = self.own
+        if own.kept.writes[layer] != 1:
+            raise PatchError(
+                f"{self.model.name!r} has a block that did not write its keys and values to the cache exactly once: it "
+                "cannot be streamed."
+            )
+        if layer == 0:
+            self._groups = own.ready().row_groups
+        for start, stop, group in self._groups:
+            if group is not own:
+                keys, values = own.kept.keys[layer], own.kept.values[layer]
+                assert keys is not None and values is not None
+                group.kept.write(layer, keys[start:stop], values[start:stop], keep=True)
+        for place, cache in enumerate(self.caches):
+            joins = self._changes_something(cache, layer)
+            for number, (start, stop, group) in enumerate(self._groups):
+                waves = self._waves.setdefault((place, number), [])
+                if joins:
+                    if not waves or len(waves[-1].layers) == group.variants_at_once:
+                        width = group.batch.window.shape[1]
+                        states = replace(cache, states=cache.states[start:stop, :, :width])
+                        waves.append(Wave(self.model, group, cache=states, layers=[]))
+                    waves[-1].layers = [*waves[-1].layers, layer]
+                for wave in waves:
+                    wave.run(layer)
+        for recording in {id(r): r for r in (own, *(group for _, _, group in self._groups))}.values():
+            recording.kept.keys[layer] = recording.kept.values[layer] = None
+
+    def _changes_something(self, cache: SpanCache, layer: int) -> bool:
+        """Whether patching a layer is more than a no-op in some row; as `SpanCache.same_as` for all layers."""
+        if not self._exact_noop:
+            return True
+        own = self.own.states[:, layer : layer + 1]
+        one = replace(cache, states=cache.states[:, layer : layer + 1].to(own.device, own.dtype))
+        return not bool(one.same_as(own, self.batch.patched_mask).all())
+
+    def read_out(self) -> None:
+        """Take log-probabilities from the states that left the last block, with the head there."""
+        own, batch = self.own, self.batch
+        own.logprobs = target_logprobs(own.anatomy, own.states[:, -1], batch.targets, batch.scored_mask)
+        for place, cache in enumerate(self.caches):
+            shape = (len(batch), own.anatomy.n_layers, batch.window.shape[1])
+            result = torch.full(shape, torch.nan, dtype=torch.float32, device=batch.window.device)
+            for number, (start, stop, group) in enumerate(self._groups):
+                for wave in self._waves.pop((place, number), ()):
+                    assert wave.variants is not None
+                    width = group.batch.window.shape[1]
+                    result[start:stop, list(wave.layers), :width] = variant_logprobs(group, group.leave(wave.variants))
+            self._patched[cache] = result
+
+    @property
+    def logprobs(self) -> Float[Tensor, "batch win"]:
+        """Unpatched log-probabilities of the scored tokens."""
+        assert self.own.logprobs is not None
+        return self.own.logprobs
+
+    @property
+    def states(self) -> Float[Tensor, "batch layer win d_model"]:
+        """The model's own `resid_post` at the window."""
+        return self.own.states
+
+    def source_states(self, last_layer: LastLayer) -> SpanCache:
+        """The states of a model that is a source, with the head's norm applied to the last layer's if asked for."""
+        return _cache_of(self.model, self.own.states, "resid_post", last_layer)
+
+    def patched(self, cache: SpanCache, *, layers: list[int] | None = None) -> Float[Tensor, "batch layer win"]:
+        """Log-probabilities with each layer patched that changes something; `cache` is one of `caches`."""
+        return self._patched[cache]
+
+
+@torch.no_grad()
+def run_streamed(
+    streamed: StreamedModel, batches: Sequence[StreamedBatch], *, with_head: bool, desc: str, show: bool | None = None
+) -> None:
+    """Send batches through all blocks of a model, each block read once for all of them.
+
+    Args:
+        streamed: The model, with the embeddings of the batches' tokens.
+        batches: All that is to be run.
+        with_head: Whether log-probabilities are taken at the end.
+        desc: Label of the progress bar over blocks.
+        show: Whether there is one; None shows it in terminals and notebooks.
+    """
+    blocks = progress(streamed.blocks(), desc=desc, total=streamed.model.n_layers, unit="block", enabled=show)
+    with streamed.model.running():
+        with packed_blocks(batches[0].own.configs if batches else []):
+            for layer in blocks:
+                for batch in batches:
+                    batch.run(layer)
+        with streamed.head():
+            for batch in batches if with_head else ():
+                batch.read_out()
+
+
+def tokens_in(batches: Sequence[TokenBatch]) -> Int[Tensor, "token"]:
+    """Return every token of some batches once, in increasing order."""
+    return torch.cat([batch.input_ids.flatten() for batch in batches]).unique()
+
+
+def why_not_streamed(source: object, *, revision: str | None = None, offline: bool = False) -> str | None:
+    """Say why a model cannot be streamed; None where it can."""
+    if not isinstance(source, str | os.PathLike):
+        return "it is in memory already"
+    config = load_config(source, revision=revision, offline=offline, trust_remote_code=False)
+    family = config.get_text_config().model_type
+    if family not in PACKED_FAMILIES:
+        return (
+            f"{family!r} is none of the families whose blocks are known to run apart from the rest of the model "
+            f"({', '.join(sorted(PACKED_FAMILIES))}): what a block is called with may depend on the blocks before it"
+        )
+    return why_not_read_by_block(source, revision=revision, offline=offline)
