@@ -87,6 +87,7 @@ OF_TABLES = {
     "slopes": lambda n, t: plots.filter_slopes(made.robustness(*n), theme=t),
     "dumbbell": lambda n, t: plots.method_dumbbell(made.ranking(*n), theme=t),
     "ranks": lambda n, t: plots.rank_probabilities(made.ranks(*n), theme=t),
+    "published": lambda n, t: plots.differences_by_metric(made.compared(*n), theme=t),
     "frontier": lambda n, t: plots.utility_frontier(pool(n), references=made.models(1), min_utility=0.8, theme=t),
     "elicited": lambda n, t: plots.elicited_scores(made.elicited(*n), theme=t),
     "depth": lambda n, t: plots.depth_elicited(made.depth(*n), probe="cloze", theme=t),
@@ -198,7 +199,7 @@ def test_headings_state_what_the_numbers_say(audit, figures):
 @pytest.mark.parametrize("name", OF_TABLES)
 def test_a_frame_of_another_kind_is_refused(name, monkeypatch):
     makers = ("models", "faithful", "pairs", "summary", "points", "robustness", "ranking", "ranks")
-    for maker in (*makers, "elicited", "depth", "budget", "steps"):
+    for maker in (*makers, "elicited", "depth", "budget", "steps", "compared"):
         monkeypatch.setattr(made, maker, lambda *_, **__: pd.DataFrame({"other": [1]}))
     with pytest.raises(DataError, match="the frame lacks"):
         OF_TABLES[name](("x",), "light")
