@@ -14,6 +14,7 @@ from uds_lens._cli import terminal as progress_lines
 FIRST = {
     "annotate": ("--examples=x --by=answer --out=o", "finding the entities in x by answer ..."),
     "audit": ("--full=f --retain=r --model=u --examples=x --out=o", "auditing 1 model; opening full: f ..."),
+    "conformance": ("export kit", "measuring the models of the kit ..."),
     "dashboard": ("published", "reading published ..."),
     "demo": ("", "auditing the models of the toy world ..."),
     "doctor": ("", "checking this installation ..."),
@@ -21,6 +22,7 @@ FIRST = {
     "finetune": ("--model=m --data=d --out=o", "fine-tuning; opening m ..."),
     "meta": ("published", "reading published ..."),
     "metrics": ("--model=m --examples=d --out=o", "measuring all metrics of m ..."),
+    "published": ("list", "reading the list of published models ..."),
     "quantise": ("--model=m --out=o", "quantising; opening m ..."),
     "rank": ("published", "reading published ..."),
     "relearn": ("--model=m --examples=d --out=o", "fine-tuning again; opening m ..."),
