@@ -225,12 +225,13 @@ def _existing_models(given: Any) -> Any:
     return given
 
 
-def _existing_data(given: str | None) -> str | None:
-    place = Path(at_home(Path((given or "").removeprefix("tofu:"))))
-    if given and place.suffix.lower() in SUFFIXES and not given.startswith("hf:") and not place.exists():
-        raise DataError(
-            f'{given}: no such file. Check the path; a Hub data set is written "hf:user/name:config:split".'
-        )
+def _existing_data(given: Any) -> Any:
+    for name in given if isinstance(given, list) else [given] if given else []:
+        place = Path(at_home(Path(name.removeprefix("tofu:"))))
+        if place.suffix.lower() in SUFFIXES and not name.startswith("hf:") and not place.exists():
+            raise DataError(
+                f'{name}: no such file. Check the path; a Hub data set is written "hf:user/name:config:split".'
+            )
     return given
 
 
