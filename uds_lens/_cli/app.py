@@ -106,7 +106,7 @@ for _command in (
     *(annotate, audit, dashboard, demo, doctor, elicit, export, finetune, meta, metrics, quantise),
     *(rank, relearn, relearn_grid, report, sweep, table, unlearn, watch, weights),
 ):
-    app.command(cls=PlainCommand)(stoppable()(with_records(_command)))
+    app.command(_command.__name__.replace("_", "-"), cls=PlainCommand)(stoppable()(with_records(_command)))
 
 _STOPPED = 130
 """Exit code after Ctrl-C."""
