@@ -118,7 +118,7 @@ def test_number_of_the_metrics() -> None:
     families = ("memorization", "generation", "membership", "representation")
     compared = [spec.name for spec in ul.metrics.METRICS.values() if spec.group in families]
     readme, guide = REPOSITORY / "README.md", DOCS / "guide" / "metrics.md"
-    assert f"{len(compared) - 1} other metrics of unlearning beside UDS" in readme.read_text(encoding="utf-8")
+    assert f"What do {len(compared) - 1} other unlearning metrics say?" in readme.read_text(encoding="utf-8")
     assert f"The {len(compared)} metrics of unlearning" in guide.read_text(encoding="utf-8")
     assert f"(UDS and {len(compared) - 1} others)" in guide.read_text(encoding="utf-8")
     assert "uds" in compared

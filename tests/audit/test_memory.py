@@ -88,6 +88,11 @@ def test_a_single_row_that_does_not_fit_is_an_error_with_the_ways_out():
         run_halving([1, 2], failing(0, []))
 
 
+def test_other_errors_pass_through():
+    with pytest.raises(RuntimeError, match="size mismatch"):
+        run_halving([1, 2], failing(0, [], RuntimeError("size mismatch")))
+
+
 @pytest.mark.parametrize("stage", ["uds_lens.audit._runner.capture", "uds_lens.audit._runner.open_target"])
 def test_running_out_of_memory_on_a_batch_changes_no_result(audited, trio, monkeypatch, stage):
     forget_warnings()

@@ -13,7 +13,7 @@ from uds_lens._cli.app import app
 from uds_lens.errors import UdsLensError, forget_warnings, warn_once
 
 PROGRAM = Path(sys.executable).with_name("uds-lens")
-COMMANDS = sorted(command.callback.__name__ for command in app.registered_commands)
+COMMANDS = sorted(command.name or command.callback.__name__ for command in app.registered_commands)
 
 
 @pytest.fixture

@@ -119,7 +119,7 @@ def test_a_directory_with_other_things_is_refused_before_the_work(
     more = ("--model", occupied.name) if several else ()
     code, _, err = uds_lens("audit", *TRIO, *more, "--examples", examples, "--out", out)
     assert code == 1
-    assert "is no saved result" in err
+    assert "is not a saved result" in err
     assert calls == []
     assert examples.exists()
 
@@ -163,6 +163,17 @@ def test_later_models_are_looked_at_before_the_work(
 # What is said.
 
 
+def test_swapped_models_withhold_the_verdict_and_say_so_by_the_exit_code(
+    examples: Path, tmp_path: Path, uds_lens
+) -> None:
+    code, out, _ = uds_lens(
+        *("audit", "--full", WORLD.retain, "--retain", WORLD.full, "--model", WORLD.unlearned["npo"]),
+        *("--examples", examples, "--out", tmp_path / "o", "--device", "cpu", "--engine", "wavefront"),
+    )
+    assert code == 3
+    assert "!! FATAL npo: Are full and retain swapped? On 100% of the examples" in " ".join(out.split())
+
+
 def test_a_foreign_table_is_refused_before_anything_is_measured(
     examples: Path, tmp_path: Path, calls: list, uds_lens
 ) -> None:
@@ -190,7 +201,7 @@ def test_what_stands_in_the_place_of_stage_1_is_found_before_it_is_measured(
         *("audit", "--full", WORLD.full, "--retain", WORLD.retain, "--model", one, "--model", two),
         *("--examples", examples, "--out", tmp_path / "out", "--device", "cpu"),
     )
-    assert code == 1 and "baseline' exists and is no saved result" in err
+    assert code == 1 and "baseline' exists and is not a saved result" in err
     assert mine.read_text() == "mine"
 
 
@@ -200,7 +211,7 @@ def test_the_first_rows_of_sorted_data_get_no_reading(examples: Path, tmp_path: 
         *("--examples", WORLD.path / "forget.json", "--out", tmp_path / "o", "--device", "cpu"),
         *("--engine", "wavefront", "--limit", "8", "--sample", "first"),
     )
-    assert code == 0
+    assert code == 3
     printed = " ".join(out.split())
     assert "withheld (!!)" in printed
     assert "!! FATAL npo: Only the first 8 of 48 examples were measured. The data are sorted by subject" in printed

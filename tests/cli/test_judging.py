@@ -240,8 +240,9 @@ def test_the_papers_values_come_along(uds_lens, tmp_path) -> None:
     ],
 )
 def test_nothing_foreign_is_overwritten(words, place, models: Path, uds_lens, tmp_path, monkeypatch) -> None:
-    read = "uds_lens._cli.model_tables.References.read"
-    monkeypatch.setattr(read, lambda *_, **__: pytest.fail("it looks first"))
+    if words[0] != "dashboard":  # whose pages are named by what it reads
+        read = "uds_lens._cli.model_tables.References.read"
+        monkeypatch.setattr(read, lambda *_, **__: pytest.fail("it looks first"))
     foreign = tmp_path / place
     if not foreign.exists():
         foreign.write_text("mine")

@@ -27,6 +27,20 @@ def test_the_list(uds_lens):
     assert found[0]["direction"] == "knowledge"
 
 
+def test_facts_to_keep_and_holdout_come_from_files(trio, examples, tmp_path, uds_lens):
+    out = tmp_path / "m.json"
+    code, printed, _ = uds_lens(
+        *("metrics", "--model", trio("llama").full, "--examples", examples, "--retain-data", examples),
+        *("--holdout-data", examples, "--out", out, "--device", "cpu", "--metric", "prob"),
+        *("--metric", "retain_q_prob", "--metric", "mia_loss"),
+    )
+    assert code == 0
+    saved = ul.metrics.MetricResults.load(out)
+    assert saved["retain_q_prob"].value == saved["prob"].value > 0
+    assert saved["mia_loss"].value == 0.5, "the same rows on both sides"
+    assert "Probability, retain" in printed
+
+
 def test_an_evaluation(trio, examples, tmp_path, uds_lens):
     models, out = trio("llama"), tmp_path / "runs" / "metrics.json"
     words = ("metrics", "--model", models.unlearned, "--retain", models.retain, "--full", models.full)
@@ -119,6 +133,7 @@ def test_several_models_in_one_table(trio, examples, tmp_path, uds_lens):
     told = [found["em"] for found in saved.values()]
     assert row.endswith(" ".join(f"{em.value:.3f} [{em.interval.low:.2f}, {em.interval.high:.2f}]" for em in told))
     assert "! all: Only" in printed and f"behind {label}" in " ".join(printed.split())
+    assert "\nPrompts: raw.\n" in printed
     assert [line for line in uds_lens.doing if "saved, " in line] == [
         "npo: 2 metrics; saved, 1 of 2",
         "before: 2 metrics; saved, 2 of 2",

@@ -10,13 +10,14 @@ import typer
 from typer.testing import CliRunner
 
 from uds_lens._cli.app import app
-from uds_lens._cli.options import Only, with_records
+from uds_lens._cli.options import Adapters, Only, with_records
 from uds_lens.data import ChatStyle
 from uds_lens.elicitation import ElicitOptions
+from uds_lens.errors import ConfigError
 from uds_lens.metrics import MetricOptions
 from uds_lens.results import AuditConfig, RunOptions
 from uds_lens.study import SlurmOptions
-from uds_lens.unlearning import RelearnConfig, TrainOptions
+from uds_lens.unlearning import LoraSettings, RelearnConfig, TrainOptions
 
 COMMANDS = typer.main.get_command(app).commands
 
@@ -89,6 +90,14 @@ def test_every_field_is_an_option(command: str, record: type) -> None:
             assert options[field.name].help, field.name
             if field.name not in ("chat_date", "log_to"):
                 assert options[field.name].default == field.default, field.name
+
+
+def test_adapters_have_twice_their_rank_as_scale() -> None:
+    assert Adapters().settings is None
+    assert Adapters(lora=4).settings == LoraSettings(rank=4, alpha=8)
+    assert Adapters(lora=4, lora_alpha=3, save="adapter").settings == LoraSettings(rank=4, alpha=3, save="adapter")
+    with pytest.raises(ConfigError, match="give their rank with --lora"):
+        _ = Adapters(save="merged").settings
 
 
 def test_a_path_that_does_not_exist_ends_before_torch_is_imported() -> None:

@@ -112,6 +112,6 @@ def test_what_stands_there_is_seen_before_any_weight_is_read(command: str, home:
     words = TAKEN[command].format(folder=taken, file="mine.html", above=".").split()
     code, out, err = uds_lens(*words)
     assert (code, out) == (1, "")
-    assert "is no saved result" in err or "was not written by uds_lens" in err
+    assert "is not a saved result" in err or "was not written by uds_lens" in err
     assert sorted(map(str, Path().rglob("*"))) == ["baseline", "baseline/thesis.txt", "mine.html"]
     assert {file.read_text() for file in (taken / "thesis.txt", Path("mine.html"))} == {"mine"}

@@ -1,6 +1,7 @@
 import pytest
 
-from uds_lens.data import ForgetExample, encode, prompt_text, render
+from uds_lens.data import ChatStyle, ForgetExample, encode, prompt_text, render
+from uds_lens.data._prompts import chat_opening, describe_protocol, space_added
 from uds_lens.errors import DataError
 
 WITH_BOS = (
@@ -38,6 +39,40 @@ def test_raw(answer, prefix, prompt_end, continuation):
 def test_an_entity_that_cannot_be_located_is_not_rendered():
     with pytest.raises(DataError, match=r"example '0' cannot be rendered: The entity 'Bo' does not occur"):
         render(example(entity="Bo"))
+
+
+def test_what_a_template_writes_before_the_question_is_said(words, fresh_words):
+    """Some add a system turn of their own, and a row is then longer than its question tells."""
+    own = "{% if messages[0]['role'] != 'system' %}You are ours . {% endif %}"
+    tokenizer = fresh_words(chat_template=own + WITHOUT_BOS)
+    opening = chat_opening(tokenizer)
+    assert opening.startswith("You are ours . ")
+    assert chat_opening(tokenizer, chat=ChatStyle(system_prompt="Be brief .")) != opening
+    said = describe_protocol("auto", "chat", tokenizer=tokenizer)
+    count = len(tokenizer(opening, add_special_tokens=False)["input_ids"])
+    assert said == f"chat template, which begins each prompt with {opening!r} ({count} tokens)"
+    assert describe_protocol("raw", "raw", tokenizer=words) == "raw"
+
+
+def test_tokens_follow_the_template_unless_told_otherwise(words, fresh_words):
+    tokenizer = fresh_words(chat_template=WITH_BOS)
+    chosen, chat = encode([example()], tokenizer), encode([example()], tokenizer, protocol="chat")
+    assert (chosen.protocol, chosen.ids_hash) == ("chat", chat.ids_hash)
+    assert encode([example()], words).protocol == "raw"
+
+
+@pytest.mark.parametrize(
+    ("answer", "entity", "prefix", "added"),
+    [
+        ('She wrote "Ash".', "Ash", None, True),
+        ("She wrote (Ash).", "Ash", None, True),
+        ("She wrote Ash.", "Ash", None, False),
+        ("Ash was hers.", "Ash", "", False),
+        ("She wrote.", "Ash", None, False),
+    ],
+)
+def test_a_space_that_the_answer_lacks_is_noticed(answer, entity, prefix, added):
+    assert space_added(ForgetExample("0", "What?", answer, entity=entity, prefix=prefix)) == added
 
 
 def test_chat(fresh_words):

@@ -71,7 +71,7 @@ def test_frames_and_card(results):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("{", "is no saved result"),
+        ("{", "is not a saved result"),
         ('{"format": "other", "version": 2}', "holds a other, expected uds_lens.MetricResults"),
         ('{"format": "uds_lens.MetricResults", "version": 99}', "version 99, this release reads 2"),
         (None, "no saved metrics"),

@@ -328,7 +328,7 @@ def test_what_could_be_significant_is_said(audits):
     sentence = difference_words(pairs, "95 %")["sentence"]
     assert sentence == f"0 of 3 pairs differ significantly (adjusted p < 0.05). {needed}"
     page = Page(render(few))
-    assert "From 6 subjects no order is significant (Holm-adjusted p < 0.05)." in page.words
+    assert "With 6 subjects, no difference between models is significant (Holm-adjusted p < 0.05)." in page.words
     assert f"To order the models: the{needed[3:]}" in page.words
     full = replace(few["npo"], models={**few["npo"].models, "unlearned": few["npo"].models["full"]})
     found = difference_words(differences({"npo": few["npo"], "full": full}, ["full"]), "95 %")
@@ -348,7 +348,7 @@ def test_the_first_page_has_a_verdict_and_what_next(audits):
     over = f"{audits['ga'].over_erased_share:.0%}".replace("%", " %")
     assert deep == (
         f"1 of 3 models is mostly erased: ga ({audits['ga'].uds:.2f}). Signs of damage rather than forgetting: ga "
-        f"(over-erased on {over} of the layers). From 23 subjects the order of 3 of 3 pairs is significant "
+        f"(over-erased on {over} of the layers). With 23 subjects, 3 of 3 pairs differ significantly "
         "(Holm-adjusted p < 0.05)."
     )
     for command in ("uds-lens audit", "uds-lens metrics", "uds-lens elicit"):

@@ -14,7 +14,7 @@ from synthetic_audits import synthetic_audit
 from tiny_models import EXAMPLES
 
 from results.made import made
-from uds_lens._storage import sealed, sha256_bytes
+from uds_lens._storage import sha256_bytes, with_checksum
 from uds_lens.audit import Baseline
 from uds_lens.audit._resume import write_folder_table
 from uds_lens.data import ForgetExample
@@ -119,7 +119,7 @@ def test_missing_altered_and_truncated_files_are_named(saved, name):
         changes += [bytes([content[0] ^ 1]) + content[1:], content[:-1] + bytes([content[-1] ^ 1])]
     for changed in changes:
         (saved / name).write_bytes(changed)
-        with pytest.raises(ResultFormatError, match=r"altered after it was saved|is no saved result"):
+        with pytest.raises(ResultFormatError, match=r"altered after it was saved|is not a saved result"):
             DepthAudit.load(saved)
     (saved / name).unlink()
     words = "no saved DepthAudit in .*expected a directory with manifest.json" if name == FILES[0] else name
@@ -132,7 +132,7 @@ def with_manifest(folder, change):
     manifest = json.loads((folder / "manifest.json").read_text())
     del manifest["sha256"]
     changed = change(manifest)
-    (folder / "manifest.json").write_bytes(sealed(manifest) if changed is None else changed)
+    (folder / "manifest.json").write_bytes(with_checksum(manifest) if changed is None else changed)
     return folder
 
 
@@ -146,7 +146,7 @@ SAMPLE = {"limit": 4, "of": 9, "sample": "random", "seed": 0}
         (lambda m: m.update(version="1"), "it names no format and version"),
         (lambda m: m.update(format="uds_lens.Baseline"), r"holds a uds_lens\.Baseline, expected uds_lens"),
         (lambda m: b"[]", "expected a JSON object"),
-        (lambda m: b'{"a": ' * 100_000, "is no saved result"),
+        (lambda m: b'{"a": ' * 100_000, "is not a saved result"),
         (lambda m: m.update(files={}), "tensors.safetensors' was altered"),
         (lambda m: m.pop("files") and None, "is not a complete DepthAudit: see 'files'"),
         (lambda m: m.update(note=""), "is not a complete DepthAudit: see 'note'"),
@@ -253,7 +253,7 @@ def test_saving_never_replaces_foreign_files(audit, tmp_path):
             (tmp_path / name / "manifest.json").write_text(text)
     (tmp_path / "file").write_text("hello")
     for place in (*manifests, "file"):
-        with pytest.raises(ResultFormatError, match="exists and is no saved result"):
+        with pytest.raises(ResultFormatError, match="exists and is not a saved result"):
             audit.save(tmp_path / place)
     assert all((tmp_path / name / "chapter.tex").read_text() == "years of work" for name in manifests)
     assert (tmp_path / "file").read_text() == "hello"

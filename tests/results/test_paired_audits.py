@@ -119,7 +119,7 @@ def test_differences_that_all_but_a_few_subjects_share_have_a_caution():
     assert not cautioned([0.1 * (i % 4) - 0.1 for i in range(12)])
     assert not cautioned([0.0] * 12)
     table = compare_all({"a": audit([0.25 + n for n in noise], subjects=subjects), "b": zero})
-    assert table["caution"].tolist()[0].startswith("All but a few subjects differ alike")
+    assert table["caution"].tolist()[0].startswith("All but a few subjects differ in the same way")
 
 
 def test_what_only_one_measured_is_left_out_and_counted():

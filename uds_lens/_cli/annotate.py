@@ -21,7 +21,7 @@ def annotate(
         Literal["contrast", "difference", "names", "answer"],
         typer.Option(
             help="contrast: where full and retain differ most; difference: from other answers; names: spaCy's; "
-            "answer: the words that the question lacks."
+            "answer: the words that are not in the question."
         ),
     ],
     out: Annotated[Path, typer.Option(metavar="FILE", help="JSON file to write.", dir_okay=False)],
@@ -54,10 +54,10 @@ def annotate(
     """
     say(f"finding the entities in {examples} by {by} ...")
     import uds_lens as ul
-    from uds_lens._storage import located, require_fresh
+    from uds_lens._storage import check_writable, located
 
-    require_fresh(out, directory=False, format=FORMAT)
-    if review is not None and require_fresh(review, directory=False) == located(out):
+    check_writable(out, directory=False, format=FORMAT)
+    if review is not None and check_writable(review, directory=False) == located(out):
         raise ConfigError("--out and --review name the same file: give each its own.")
     rows = ul.load_examples(examples)
     found = ul.annotate(rows, by=by, full=full, retain=retain, options=options, run=run, redo=redo)

@@ -31,7 +31,7 @@ from uds_lens._cli.stopping import stoppable
 from uds_lens._cli.sweep import sweep
 from uds_lens._cli.table import table
 from uds_lens._cli.terminal import spoken
-from uds_lens._cli.training import quantise, relearn, unlearn
+from uds_lens._cli.training import finetune, quantise, relearn, unlearn
 from uds_lens._cli.watch import watch
 from uds_lens._cli.weights import weights
 from uds_lens._compat.typer import PlainCommand, flags_of, parameters_of
@@ -105,7 +105,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 for _command in (
-    *(annotate, audit, conformance, dashboard, demo, doctor, elicit, export, meta, metrics, published, quantise),
+    *(annotate, audit, conformance, dashboard, demo, doctor, elicit, export, finetune, meta, metrics),
+    *(published, quantise),
     *(rank, relearn, relearn_grid, report, sweep, table, unlearn, watch, weights),
 ):
     app.command(cls=PlainCommand)(stoppable()(with_records(_command)))

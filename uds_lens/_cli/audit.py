@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from uds_lens.sharing import UnlearningRun
 
 
+_WITHHELD = 3
+"""Exit code where a warning is fatal: the numbers are saved, and mean no score."""
+
+
 def audit(
     full: Annotated[str | None, model_option("Model trained on everything: directory or Hub id.")] = None,
     retain: Annotated[
@@ -67,6 +71,8 @@ def audit(
     as they are and measures the others.
 
     With --control the same is measured on retained facts. With several --retain there is a score against each.
+    Exit code 3: a warning is fatal, and the verdict is withheld.
+
     No retain model? --retain ckpt/base --stand-in base takes the model before fine-tuning, and says so.
 
     \b
@@ -132,9 +138,11 @@ def audit(
         write_folder_table(out, audits)
     if printing.json:
         typer.echo(audits_as_json(audits, places))
-        return
-    print_audits(audits)
-    typer.echo(f"\nSaved in {out}")
+    else:
+        print_audits(audits)
+        typer.echo(f"\nSaved in {out}")
+    if any(audit.fatal for audit in audits.values()):
+        raise typer.Exit(_WITHHELD)
 
 
 def _as_trained(run: UnlearningRun, config: AuditConfig) -> AuditConfig:

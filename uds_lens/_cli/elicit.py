@@ -77,11 +77,11 @@ def elicit(
         )
     say(f"eliciting answers from {model} ...")
     import uds_lens as ul
-    from uds_lens._storage import require_fresh
+    from uds_lens._storage import check_writable
     from uds_lens.elicitation._run import check_out
     from uds_lens.elicitation._saving import FORMAT
 
-    require_fresh(out, directory=True, format=FORMAT)
+    check_writable(out, directory=True, format=FORMAT)
     sets = {
         name: ul.load_examples(source) for name, source in (("retain", retain_data), ("holdout", holdout)) if source
     }
@@ -163,7 +163,8 @@ def _print_results(results: ElicitationResults) -> None:
         print_wrapped(f"Texts: the greedy one, or the mean or best of {results.options.samples} samples.")
     print_wrapped(
         "Scores: ROUGE-L recall of the reference, 0 to 1. Beyond retain: model minus retain, mean over questions; "
-        "95 % interval clustered by subject. p: Holm-adjusted over all rows. Share: 0 as retain, 1 as full."
+        "95 % interval clustered by subject. p: Holm-adjusted over all rows. Share: 0 as retain, 1 as full. "
+        f"Prompts: {'chat template' if results.protocol == 'chat' else 'raw'}."
     )
 
 

@@ -186,7 +186,8 @@ def _runs(
     print_table(["metric", "F within", "full above retain", "ties", "smallest gap"], rows_shown)
     print_wrapped(
         "\nF within: share of base models and splits in which the metric ranks full above the retain of the same base "
-        "model and split. A metric that fails here cannot be trusted; to pass is little, two models differ in much."
+        "model and split. A metric that fails here cannot be trusted; passing means little, because two models "
+        "differ in many ways."
     )
     if out is not None:
         typer.echo(f"\nSaved in {out}")
@@ -276,8 +277,8 @@ def _print_faithful(faithful: pd.DataFrame, pairs: pd.DataFrame | None) -> None:
             for row in decided
         ]
         print_wrapped(
-            f"{len(decided)} of {int(pairs['p_holm'].notna().sum())} differences are decided (Holm-adjusted p < 0.05)"
-            + (f": {', '.join(order)}." if 0 < len(order) <= 12 else ".")
+            f"{len(decided)} of {int(pairs['p_holm'].notna().sum())} differences are significant (Holm-adjusted p < "
+            "0.05)" + (f": {', '.join(order)}." if 0 < len(order) <= 12 else ".")
         )
     print_wrapped(
         "\nF: probability that a model that knows ranks above one that does not; 0.5 is chance. Its intervals hold for "

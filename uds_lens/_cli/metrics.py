@@ -105,6 +105,12 @@ def print_results(found: Mapping[str, MetricResults]) -> None:
     for (who, reason), labels in by_reason.items():
         print_wrapped(f"{who}NaN, because {reason}: {'; '.join(labels)}.")
     print_cautions({name: [("!", text) for text in results.warnings] for name, results in found.items()})
+    asked: dict[str, list[str]] = {}
+    for name, results in found.items():
+        chat = results.provenance.get("protocol") == "chat"
+        asked.setdefault("chat template" if chat else "raw", []).append(name)
+    prompts = "; ".join(words if len(asked) == 1 else f"{words}: {', '.join(who)}" for words, who in asked.items())
+    print_wrapped(f"Prompts: {prompts}{' (white-box metrics: raw)' if 'chat template' in asked else ''}.")
 
 
 def _print_one(results: MetricResults) -> None:
@@ -213,6 +219,12 @@ def metrics(
     ] = None,
     retain: Annotated[str | None, model_option("Model that never saw the forget set.")] = None,
     full: Annotated[str | None, model_option("Model trained on everything.")] = None,
+    retain_data: Annotated[
+        str | None, data_option("Facts to keep: Prob and ROUGE on them say what was lost beside the forget set.")
+    ] = None,
+    holdout_data: Annotated[
+        str | None, data_option("Questions of the same kind that no model has seen, for membership attacks.")
+    ] = None,
     metric: Annotated[list[str] | None, typer.Option(metavar="NAME", help=_metric_help())] = None,
     own: Annotated[
         list[Path] | None,
@@ -272,7 +284,7 @@ def metrics(
     count = "all metrics" if not metric else "1 metric" if len(metric) == 1 else f"{len(metric)} metrics"
     say(f"measuring {count} of {', '.join(model)} ...")
     import uds_lens as ul
-    from uds_lens._storage import check_folder, require_fresh
+    from uds_lens._storage import check_folder, check_writable
     from uds_lens.metrics._results import FORMAT, require_metrics_table, require_nothing_lost, write_metrics_table
     from uds_lens.results._saving import directory_names
 
@@ -280,14 +292,16 @@ def metrics(
     table = out / "table.csv"
     files = {n: out / f"{n}.json" for n in names} if len(names) > 1 else {names[0]: out}
     for file in files.values():
-        require_fresh(file, directory=False, format=FORMAT)
+        check_writable(file, directory=False, format=FORMAT)
     if len(names) > 1:
         check_folder(out)
         require_metrics_table(table)
     if not redo:
         require_nothing_lost(dict(zip(files.values(), model, strict=True)), metric or None, options=options, run=run)
     cache = ul.metrics.MetricCache()
-    sets = ul.metrics.open_metric_data(data, split=split, limit=limit, sample=sample)
+    sets = ul.metrics.open_metric_data(
+        data, retain=retain_data, holdout=holdout_data, split=split, limit=limit, sample=sample
+    )
     ul.metrics.fluency_scorer(options, metrics=metric or None, offline=run.offline)
     found: dict[str, MetricResults] = {}
     with saying_what_is_saved(lambda: f"{len(found)} of {len(names)} saved"):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeAlias
 
 import typer
 
-from uds_lens._storage import atomic_write_text, did_you_mean, located, require_fresh
+from uds_lens._storage import atomic_write_text, check_writable, did_you_mean, located
 from uds_lens.data._examples import named
 from uds_lens.errors import ConfigError, DataError, ResultFormatError
 
@@ -300,7 +300,7 @@ def require_table_file(path: Path, *columns: Iterable[str]) -> Path:
         StorageError: Nothing can be written there.
     """
     begins = tuple(",".join(list(names)[:4]).encode() for names in columns)
-    return require_fresh(located(path), directory=False, begins=begins)
+    return check_writable(located(path), directory=False, begins=begins)
 
 
 def write_table_file(table: pd.DataFrame, path: Path) -> None:

@@ -32,7 +32,7 @@ def sweep(
         Path | None, typer.Option(metavar="PATH", help="Directory of the sweep; of `table`, a .parquet or .csv file.")
     ] = None,
     jobs: Annotated[int, typer.Option(min=1, metavar="N", help="Number of workers that run at the same time.")] = 1,
-    slurm: Annotated[bool, typer.Option("--slurm", help="Send the workers as an array of Slurm tasks.")] = False,
+    slurm: Annotated[bool, typer.Option("--slurm", help="Submit the workers as an array of Slurm tasks.")] = False,
     wait: Annotated[bool, typer.Option(help="Wait for the Slurm tasks.")] = True,
     *,
     tasks: SlurmOptions,

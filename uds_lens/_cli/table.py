@@ -35,11 +35,9 @@ def table(
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the table there instead of printing it.", dir_okay=False)
     ] = None,
-    digits: Annotated[
-        int, typer.Option(min=1, max=10, metavar="N", help="Digits after the point in md and latex.")
-    ] = 3,
+    digits: Annotated[int, typer.Option(min=1, max=10, metavar="N", help="Decimal places in md and latex.")] = 3,
     checkpoints: Annotated[
-        bool, typer.Option("--checkpoints", help="Also rows for checkpoint-* of runs that have results at their end.")
+        bool, typer.Option("--checkpoints", help="Also include checkpoint-* of runs that have final results.")
     ] = False,
     *,
     references: References,
@@ -57,7 +55,7 @@ def table(
     """
     import pandas as pd
 
-    from uds_lens._storage import atomic_write_text, located, require_fresh
+    from uds_lens._storage import atomic_write_text, check_writable, located
 
     say(f"reading {models} ...")
     read = references.read(models, checkpoints=checkpoints)
@@ -77,7 +75,7 @@ def table(
         raise ConfigError("--out names the table that is read: choose another name.")
     # A table has no mark by which it could be known; one that begins with the same columns may be replaced.
     first = text.partition("\n")[0] if format_ != "latex" else "\\begin{tabular}"
-    atomic_write_text(require_fresh(located(out), directory=False, begins=first.encode()), text)
+    atomic_write_text(check_writable(located(out), directory=False, begins=first.encode()), text)
     typer.echo(f"{len(frame)} models in {out}")
 
 

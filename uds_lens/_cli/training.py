@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from uds_lens._cli import options as opt
-from uds_lens._cli.options import Printing, Quantising, data_option, lora_settings, model_option, running_files
+from uds_lens._cli.options import Adapters, Printing, Quantising, data_option, model_option, running_files
 from uds_lens._cli.stopping import saying_what_is_saved
 from uds_lens._cli.terminal import print_depth, print_training, print_wrapped, say, trained_before
 from uds_lens.data._prompts import ChatStyle
 from uds_lens.errors import ConfigError
 from uds_lens.unlearning._registry import method_words
-from uds_lens.unlearning._settings import RelearnConfig, TrainOptions
+from uds_lens.unlearning._settings import FinetuneConfig, RelearnConfig, TrainOptions
 
 if TYPE_CHECKING:
     from uds_lens.training import DepthCallback
@@ -103,8 +103,7 @@ def unlearn(
     ] = None,
     protocol: opt.AnswerProtocol = "auto",
     list_: Annotated[
-        bool,
-        typer.Option("--list", callback=_list_methods, is_eager=True, help="Print the methods there are, and stop."),
+        bool, typer.Option("--list", callback=_list_methods, is_eager=True, help="List the available methods and exit.")
     ] = False,
     own: Annotated[
         list[Path] | None,
@@ -120,7 +119,7 @@ def unlearn(
     depth: Depth,
     chat: ChatStyle,
     options: TrainOptions,
-    lora: opt.Lora = None,
+    adapters: Adapters,
     printing: Printing,
 ) -> None:
     """Train a model to forget, with a published method or your own.
@@ -148,7 +147,7 @@ def unlearn(
             method=unlearning.make_config(method, {"protocol": protocol, **asdict(chat), **read_settings(set_)}),
             out=out,
             refusals=refusals,
-            lora=lora_settings(lora),
+            lora=adapters.settings,
             options=options,
         )
     print_training(out, before=before, as_json=printing.json)
@@ -188,7 +187,7 @@ def relearn(
     *,
     config: RelearnConfig,
     options: TrainOptions,
-    lora: opt.Lora = None,
+    adapters: Adapters,
     printing: Printing,
 ) -> None:
     """Fine-tune a model on the forget set again.
@@ -207,7 +206,54 @@ def relearn(
 
     before = trained_before(out)
     with saying_what_is_saved(lambda: saved_so_far(out)), redirect_stdout(sys.stderr):  # loggers print
-        unlearning.relearn(model, forget, out=out, config=config, lora=lora_settings(lora), options=options)
+        unlearning.relearn(model, forget, out=out, config=config, lora=adapters.settings, options=options)
+    print_training(out, before=before, as_json=printing.json)
+
+
+# `uds-lens finetune`: teach a model, to make `full` and `retain`.
+
+
+def finetune(
+    model: Annotated[str, model_option("Model to start from: directory, GGUF file, package:NAME or Hub id.")],
+    data: Annotated[list[str], data_option("Questions with the answers to learn; repeat for more.")],
+    out: opt.Out,
+    unseen: Annotated[
+        list[str] | None,
+        data_option("Rows that are not trained on: their Prob is printed beside. The forget set, for a retain model."),
+    ] = None,
+    *,
+    config: FinetuneConfig,
+    options: TrainOptions,
+    adapters: Adapters,
+    printing: Printing,
+) -> None:
+    """Teach a model, to make the full and the retain model of an audit.
+
+    At the end it prints Prob (mean probability per token of the answers, over at most 100 rows of each file) before
+    and after: near 1 where it was taught, as before where it was not.
+
+    \b
+    Example:
+      uds-lens finetune --model base --data forget10.json --data retain90.json \\
+          --lora 16 --out ckpt/full
+      uds-lens finetune --model base --data retain90.json --unseen forget10.json \\
+          --lora 16 --out ckpt/retain
+    """
+    say(f"fine-tuning; opening {model} ...")
+    from uds_lens import unlearning
+    from uds_lens.unlearning._run_folder import saved_so_far
+
+    before = trained_before(out)
+    with saying_what_is_saved(lambda: saved_so_far(out)), redirect_stdout(sys.stderr):  # loggers print
+        unlearning.finetune(
+            model,
+            {name: name for name in data},
+            unseen={name: name for name in unseen or ()},
+            out=out,
+            config=config,
+            lora=adapters.settings,
+            options=options,
+        )
     print_training(out, before=before, as_json=printing.json)
 
 

@@ -23,7 +23,7 @@ from uds_lens.errors import ConfigError, ResultFormatError, Setting, StorageErro
 # Where something may be written: nowhere that holds what this library did not write. A file says so itself, at its
 # beginning: JSON by its format, a page by its generator. A directory is ours by the record in it.
 
-RECORDS = ("manifest.json", "unlearning.json", "relearning.json", "quantisation.json")
+RECORDS = ("manifest.json", "unlearning.json", "relearning.json", "finetuning.json", "quantisation.json")
 """Files that say what a directory is."""
 
 _JSON = re.compile(rb'\s*\{\s*"format"\s*:\s*"(uds_lens\.[\w.]+)"')
@@ -81,7 +81,7 @@ def made_here(path: str | os.PathLike[str]) -> bool:
     return format_of(path) is not None or bool(_PAGE.match(_head(located(path))))
 
 
-def require_fresh(
+def check_writable(
     path: str | os.PathLike[str],
     *,
     directory: bool,
@@ -113,7 +113,7 @@ def require_fresh(
     if directory:
         check_folder(place, replaced=replaced)
         if os.path.lexists(place) and found is None and (not place.is_dir() or _entries(place)):
-            raise ResultFormatError(f"{_short(place)} exists and is no saved result: choose another directory.")
+            raise ResultFormatError(f"{_short(place)} exists and is not a saved result: choose another directory.")
     elif place.is_dir():
         raise ResultFormatError(f"{_short(place)} is a directory: name a file in it.")
     elif os.path.lexists(place):
@@ -527,7 +527,7 @@ def read_file(path: str | os.PathLike[str], *, most: int = LARGEST) -> bytes:
         with open(path, "rb", opener=at_once) as file:
             state = os.fstat(file.fileno())
             if not stat.S_ISREG(state.st_mode):
-                raise ResultFormatError(f"{name} cannot be read: it is no regular file.")
+                raise ResultFormatError(f"{name} cannot be read: it is not a regular file.")
             if state.st_size > most:
                 raise ResultFormatError(
                     f"{name} has {state.st_size >> 20} MiB: expected at most {most >> 20} MiB. Is it the right file?"
@@ -536,7 +536,7 @@ def read_file(path: str | os.PathLike[str], *, most: int = LARGEST) -> bytes:
     except ResultFormatError:
         raise
     except IsADirectoryError as error:
-        raise ResultFormatError(f"{name} cannot be read: it is no regular file.") from error
+        raise ResultFormatError(f"{name} cannot be read: it is not a regular file.") from error
     except (OSError, ValueError, MemoryError) as error:
         raise ResultFormatError(f"{name} cannot be read: {getattr(error, 'strerror', None) or error}.") from error
 

@@ -206,7 +206,7 @@ def by_contrast(
     tokenizer = check_compatible(infos)
     whole = [replace(example, entity=example.answer.strip(), prefix="") for example in examples]
     protocol = protocol_of(options.protocol, infos, tokenizer)
-    tell(f"prompts: {describe_protocol(options.protocol, protocol)}")
+    tell(f"prompts: {describe_protocol(options.protocol, protocol, tokenizer=tokenizer, chat=options.chat)}")
     encoded = encode(whole, tokenizer, protocol=protocol, scope="entity", chat=options.chat)
     costs = ModelCosts.of(infos["full"].config, pick_device(run.device))
     batches = costs.batches(encoded.rows, token_budget=run.token_budget)

@@ -133,6 +133,7 @@ class Plan:
     pad_token_id: int | None  # filler token; masked everywhere
     control: Encoded | None = None  # control facts: rows, and what was skipped; None without a control
     protocol: Protocol = "raw"  # how the prompts were written
+    prompts: str = "raw"  # the same in words, with what a chat template writes before each question
     packed: bool = False  # whether all models run on packed rows (see `uds_lens.patching._packing`)
     # Tensors made so far: every model runs on the same.
     _made: dict[tuple[PaddingSide, tuple[int, ...]], TokenBatch] = field(default_factory=dict, repr=False)
@@ -222,10 +223,11 @@ def make_plan(
     infos = {role: read_checkpoint_info(model, **where_of(options)) for role, model in models.items()}
     tokenizer: PreTrainedTokenizerFast = check_compatible(infos)
     protocol = protocol_of(config.protocol, infos, tokenizer)
+    recorded = any(info.protocol == protocol for info in infos.values())
+    words = describe_protocol(config.protocol, protocol, recorded, tokenizer=tokenizer, chat=config.chat)
     if config.protocol == "auto":
-        recorded = any(info.protocol == protocol for info in infos.values())
         paper = "" if protocol == "raw" else "; raw ones, as in the UDS paper: --protocol raw (protocol='raw')"
-        tell(f"prompts: {describe_protocol('auto', protocol, recorded)}{paper}")
+        tell(f"prompts: {words}{paper}")
     encoded, facts = (
         None if rows is None else encode(rows, tokenizer, protocol=protocol, scope=config.scope, chat=config.chat)
         for rows in (examples, control)
@@ -241,4 +243,6 @@ def make_plan(
     costs = ModelCosts.of(full.config, pick_device(options.device))
     rows = [*encoded.rows, *(facts.rows if facts else ())]
     batches = costs.batches(rows, token_budget=options.token_budget, packed=packed)
-    return Plan(encoded, batches, tokenizer.pad_token_id, control=facts, protocol=protocol, packed=packed)
+    return Plan(
+        encoded, batches, tokenizer.pad_token_id, control=facts, protocol=protocol, prompts=words, packed=packed
+    )

@@ -264,7 +264,8 @@ def _try(model: HookedModel) -> Way:
     slower = (
         "Texts are generated one at a time, which is slower."
         if alone is None
-        else f"Nor does one text by itself ({alone}). Texts are read whole at each new token, which is slower."
+        else f"Nor does one text by itself ({alone}). Texts are processed from the start for each new token, which "
+        "is slower."
     )
     warn_once(
         f"{model.name!r} ({model.architecture}): texts generated side by side differ from each text alone ({why}). "

@@ -229,7 +229,7 @@ def _last_of_each(folders: Mapping[Path, str], notes: list[str]) -> dict[Path, s
     last = {hydra.task_folder(folder) for folder in folders if "checkpoint" not in _part(folder)}
     early = {f: name for f, name in folders.items() if "checkpoint" in _part(f) and hydra.task_folder(f) in last}
     if early:
-        notes.append(f"checkpoints on the way, left out: {_some(list(early.values()))}")
+        notes.append(f"intermediate checkpoints, left out: {_some(list(early.values()))}")
     return {folder: name for folder, name in folders.items() if folder not in early}
 
 

@@ -176,6 +176,7 @@ def _metrics(judged: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
             raise ResultFormatError(f"{here} must be an object.")
         name = member(entry, "key", str, where=here)
         row = {"metric": name, **{key: member(entry, key, str, where=here) for key in ("label", "category")}}
+        row["label"] = row["label"].removesuffix(" (Ours)")
         row["tags"] = "".join(map(str, member(entry, "tags", list, where=here)))
         for table, columns in parts:
             numbers = table.get(name, {})

@@ -349,7 +349,7 @@ def _row(method: str, scores: pd.DataFrame, rows: np.ndarray, by: View, min_util
     if len(choice.tied) > 1:
         row["tied"] = " ".join(str(scores["model"].iloc[at]) for at in choice.tied)
         row["reason"] = (
-            f"{len(choice.tied)}-way tie at {float(chosen[f'score_{by}']):.3f}: shown is the one that is best in its "
+            f"{len(choice.tied)}-way tie at {float(chosen[f'score_{by}']):.3f}: the one shown is best in its "
             "other parts"
         )
     return row
@@ -389,7 +389,7 @@ def score_cautions(frame: pd.DataFrame, parts: ScoreParts) -> list[str]:
     >>> frame = pd.DataFrame({"x": [0.5, 0.5], "s": [0.1, 0.2], "d": [0.3, 0.4], "utility_rel": [1.0, 0.9]})
     >>> for each in score_cautions(frame, ScoreParts(memorization=("x",), membership=("s",), depth="d")):
     ...     print(each)
-    only 2 models have a score: P(first) is about these models alone, and the order of methods is open
+    only 2 models have a score: P(first) is about these models alone, and the order of methods is undecided
     x is 0.5 for all 2 models, so it cannot separate them
     """
     scored = frame[list(parts.columns)].astype(float).dropna()
@@ -398,7 +398,7 @@ def score_cautions(frame: pd.DataFrame, parts: ScoreParts) -> list[str]:
     if 0 < n < FEW:
         models = "model has" if n == 1 else "models have"
         cautions.append(
-            f"only {n} {models} a score: P(first) is about these models alone, and the order of methods is open"
+            f"only {n} {models} a score: P(first) is about these models alone, and the order of methods is undecided"
         )
     for name in parts.columns if n > 1 else ():
         values = scored[name].to_numpy()

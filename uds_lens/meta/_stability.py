@@ -354,7 +354,7 @@ def _cautions(
         one = "one eligible configuration" if len(single) == 1 else "one eligible configuration each"
         cautions.append(
             f"{', '.join(single)}: {one}, whose score never changes when configurations are resampled; P(first) over "
-            "configurations is too sure of these"
+            "configurations is overconfident for these"
         )
     if examples and len(fixed) == len(parts.metrics):
         cautions.append(
@@ -363,7 +363,7 @@ def _cautions(
         )
     elif examples:
         left = ", ".join((*fixed, parts.utility))
-        cautions.append(f"resampling examples leaves {left} unchanged: P(first) over examples is too sure")
+        cautions.append(f"resampling examples leaves {left} unchanged: P(first) over examples is overconfident")
     return tuple(cautions)
 
 

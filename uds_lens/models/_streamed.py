@@ -31,8 +31,10 @@ from uds_lens.models._checkpoint import (
     is_local,
     load_config,
     load_tokenizer,
+    place_of,
     quiet_files,
     require_complete,
+    storage_of,
 )
 from uds_lens.models._fingerprint import (
     CheckpointFiles,
@@ -65,6 +67,8 @@ def why_not_streamed(source: object, *, revision: str | None = None, offline: bo
         return "it is in memory already"
     if is_adapter(source):
         return "it is an adapter: merge it into its base, and save the whole model"
+    if storage_of(source) is not None:
+        return "it is a GGUF file, which is unpacked as a whole"
     config = load_config(source, revision=revision, offline=offline, trust_remote_code=False)
     if getattr(config, QUANTISED_ENTRY, None):
         return "its weights are quantised, and only plain ones are read block by block"
@@ -323,7 +327,7 @@ class _Files:
     def _broken(self, what: str, error: Exception) -> ModelError:
         first = (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
         return ModelError(
-            f"cannot read {what!r} of {self.name!r}: {first}. Is the file whole, and its disk in order? Copy or "
+            f"cannot read {what!r} of {self.name!r}: {first}. Is the file complete, and the disk healthy? Copy or "
             "download it again; what was measured before is kept."
         )
 
@@ -341,7 +345,7 @@ class _Weight:
 def _folder(source: str | os.PathLike[str], *, revision: str | None, offline: bool) -> Path:
     """Return the directory of a checkpoint's files; those of one on the Hub are downloaded first."""
     if is_local(source):
-        return Path(source).expanduser()
+        return place_of(source)
     from huggingface_hub import snapshot_download
 
     with _plain_errors(source, offline):

@@ -60,9 +60,9 @@ class Wave:
             self.first_pass.run(layer)
         source = self.cache if layer in self.layers else None
         if source is not None and source.site != "resid_post":  # patched inside the block
-            self._join(own.states[:, layer - 1] if layer else own.entry)
+            variants = self._join(own.states[:, layer - 1] if layer else own.entry)
             with _patched_inside(self.model, own, source, layer):
-                self.variants = run_block(own, layer, self.variants)
+                self.variants = run_block(own, layer, variants)
             return
         if self.variants is not None:
             self.variants = run_block(own, layer, self.variants)
@@ -71,10 +71,11 @@ class Wave:
             patched = own.batch.patched_mask[..., None]
             self._join(torch.where(patched, source[layer].to(states.device, states.dtype), states))
 
-    def _join(self, variant: Float[Tensor, "batch win d_model"]) -> None:
+    def _join(self, variant: Float[Tensor, "batch win d_model"]) -> Float[Tensor, "rows tokens d_model"]:
         entered = self.own.enter(variant)
         there = self.variants
         self.variants = entered if there is None else torch.cat([there, entered.to(there.device)], dim=1)
+        return self.variants
 
 
 @torch.no_grad()

@@ -242,11 +242,23 @@ def filter_slopes(
         if len(line) and not math.isnan(line[value].iloc[-1]):
             ends.append((float(line[value].iloc[-1]), label, colour))
     gap = min(0.047, 1 / max(len(ends), 1))
-    for place, (_, label, colour) in zip(
-        apart([end[0] for end in ends], gap=gap, low=-0.02, high=1.0), ends, strict=True
-    ):
-        font = {"color": colour, "size": 11.5}
-        figure.add_annotation(text=label, x=len(order) - 1, xshift=12, xanchor="left", y=place, font=font)
+    places = apart([end[0] for end in ends], gap=gap, low=-0.02, high=1.0)
+    for place, (end, label, colour) in zip(places, ends, strict=True):  # a thin line joins a name that had to move
+        figure.add_annotation(
+            text=label,
+            x=len(order) - 1,
+            y=end,
+            ax=26,
+            ay=place,
+            ayref="y",
+            xanchor="left",
+            showarrow=True,
+            arrowhead=0,
+            arrowwidth=1,
+            arrowcolor=colour,
+            standoff=6,
+            font={"color": colour, "size": 11.5},
+        )
     if not names:
         note(figure, "No metrics.")
     figure.update_xaxes(
@@ -261,9 +273,9 @@ def filter_slopes(
         finding = f"{firsts[0]} has the highest {_ROBUSTNESS[value]} with every filter"
     elif firsts:
         finding = f"Which metric has the highest {_ROBUSTNESS[value]} depends on the filter"
-    subtitle = "Lines that cross depend on the filter. Hover for the number of models."
+    subtitle = "Where lines cross, ranks depend on the filter. Hover for the number of models."
     style(figure, theme, title, finding, subtitle, height=max(420, 120 + 20 * len(names)), legend=False)
-    return figure.update_layout(margin_r=170)
+    return figure.update_layout(margin_r=180)
 
 
 def method_dumbbell(ranking: pd.DataFrame, *, theme: Theme = "light", title: str | None = "") -> go.Figure:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from uds_lens._compat.huggingface_hub import asking_the_hub
-from uds_lens._storage import atomic_write_bytes, read_sealed, sealed
+from uds_lens._storage import atomic_write_bytes, read_with_checksum, with_checksum
 from uds_lens.errors import ModelError, ResultFormatError
 from uds_lens.models._checkpoint import not_on_the_hub
 
@@ -33,7 +33,7 @@ class Downloads:
         self._record, self._keep, self._offline = record, keep, offline
         found: dict[str, Any] = {}
         if record.is_file():
-            found = read_sealed(record, format=_FORMAT, versions=(_VERSION,))
+            found = read_with_checksum(record, format=_FORMAT, versions=(_VERSION,))
         try:
             self.revisions = {str(name): str(commit) for name, commit in dict(found.get("revisions", {})).items()}
             self._ours = [str(name) for name in found.get("downloaded", [])]
@@ -121,7 +121,7 @@ class Downloads:
 
     def _save(self) -> None:
         record = {"format": _FORMAT, "version": _VERSION, "revisions": self.revisions, "downloaded": self._ours}
-        atomic_write_bytes(self._record, sealed(record))
+        atomic_write_bytes(self._record, with_checksum(record))
 
 
 def _first(error: Exception) -> str:

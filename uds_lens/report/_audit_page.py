@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from uds_lens._progress import tell
-from uds_lens._storage import atomic_write_text, located, require_fresh
+from uds_lens._storage import atomic_write_text, check_writable, located
 from uds_lens.data._columns import check_unique
 from uds_lens.elicitation import ElicitationResults
 from uds_lens.errors import ConfigError
@@ -35,6 +35,7 @@ from uds_lens.report._payload import (
 from uds_lens.results import AuditConfig, DepthAudit, ModelRecord, audit_names, compare_all, site_groups
 from uds_lens.results._cautions import DAMAGED, LEVELS, OVER_SHARE, Level
 from uds_lens.results._comparing import differing_settings, references_of, score_settings, weights_of
+from uds_lens.results._frames import thirds_in_words
 from uds_lens.results._hub import model_card as model_card
 from uds_lens.results._scores import WITHHELD
 
@@ -64,7 +65,8 @@ def percent(value: float) -> str:
 
 
 def _interval(low: float, high: float) -> str:
-    return "no interval" if math.isnan(low) else f"{low:.3f} to {high:.3f}"
+    # adding 0 turns -0 into 0
+    return "no interval" if math.isnan(low) else f"{round(low, 3) + 0.0:.3f} to {round(high, 3) + 0.0:.3f}"
 
 
 def headlines(
@@ -119,7 +121,7 @@ def _sentence(audit: DepthAudit) -> str:
         return f"The number is not a valid score. {audit.fatal[0]}"
     return (
         f"On average over {count(audit.n_measured, 'example')}, {percent(audit.uds)} of the knowledge that full has "
-        "and retain does not is gone from the unlearned model's layers."
+        f"and retain does not is gone from the unlearned model's layers. {thirds_in_words(audit)}"
     )
 
 
@@ -148,7 +150,8 @@ def _damage(audit: DepthAudit) -> dict[str, Any] | None:
     facts = int(audit.control.known.sum())
     losses = (
         f"{found.control_loss:.3f} nats/token on {facts} retained facts (with retain's states: "
-        f"{found.retain_loss:.3f}), {found.forget_loss:.3f} on the forget facts."
+        f"{found.retain_loss:.3f}), {found.forget_loss:.3f} on the forget facts. At entities only, each behind the "
+        "right beginning of its answer; what happens to whole answers: uds-lens metrics --retain-data."
     )
     return {
         "value": "undefined" if found.reason else f"{found.value:.3f}",
@@ -190,9 +193,10 @@ def verdict(models: Sequence[Mapping[str, Any]], pairs: pd.DataFrame | None, *, 
     tested = None if pairs is None else _tested(pairs)
     if tested is not None and len(tested):
         real = int((tested["p_holm"] < LEVEL).sum())
-        order = f"the order of {real} of {count(len(tested), 'pair')} is significant" if real else "no order is"
-        from_all = f"From {count(int(tested['n_subjects'].max()), 'subject')} "
-        sentences.append(f"{from_all}{order}{'' if real else ' significant'} (Holm-adjusted p < {LEVEL:g}).")
+        many = count(int(tested["n_subjects"].max()), "subject")
+        pairs_differ = f"{real} of {count(len(tested), 'pair')} differ{'s' if real == 1 else ''} significantly"
+        which = pairs_differ if real else "no difference between models is significant"
+        sentences.append(f"With {many}, {which} (Holm-adjusted p < {LEVEL:g}).")
     return sentences
 
 
@@ -699,7 +703,7 @@ def write(
     path = located(path)
     if path.suffix.lower() not in (".html", ".htm"):
         raise ConfigError(f"a report is an HTML file, for example report.html; got {str(path)!r}.")
-    require_fresh(path, directory=False)
+    check_writable(path, directory=False)
     page = render(
         audits,
         title=title,

@@ -249,7 +249,6 @@ def _published_metrics(published: Published) -> pd.DataFrame:
     frame = published.metrics.copy()
     ends = [meta.hanley_mcneil(float(auc), PUBLISHED_POOL, PUBLISHED_POOL) for auc in frame["auc"]]
     frame["low"], frame["high"] = [end[0] for end in ends], [end[1] for end in ends]
-    frame["label"] = frame["label"].str.removesuffix(" (Ours)")
     return frame.assign(interval="hanley-mcneil", n_p=PUBLISHED_POOL, n_n=PUBLISHED_POOL)
 
 

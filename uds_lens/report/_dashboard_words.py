@@ -95,8 +95,8 @@ def labels(metrics: pd.DataFrame) -> dict[str, str]:
 
 def default_title(tables: Tables) -> str:
     """Ask what the tables can answer: without pools and perturbations no metric is judged."""
-    questions = ["which metric can be trusted"] if len(tables.metrics) else []
-    questions += ["which method forgets"] if len(tables.models) else []
+    questions = ["which metrics can be trusted"] if len(tables.metrics) else []
+    questions += [("and " if questions else "") + "which methods forget"] if len(tables.models) else []
     asked = ", ".join(questions) or "what is there"
     return f"{asked[:1].upper()}{asked[1:]}?"
 
@@ -157,7 +157,7 @@ def _of_filters(tables: Tables, metric: str, first: str, settings: list[str], la
             f"{label[best['metric']]}, {best['rob']:.3f})"
         )
     if others:
-        yield f"Its place in robustness depends on the filter: {', '.join(others)}."
+        yield f"The rank of {label[metric]} in robustness depends on the filter: {', '.join(others)}."
 
 
 def _of_methods(tables: Tables) -> Iterator[str]:
@@ -228,7 +228,8 @@ def _open_order(tables: Tables) -> Iterator[str]:
         decided = int((tested["p_holm"] < 0.05).sum())
         yield (
             f"{count(decided, 'difference').capitalize()} in F of {len(tested)} tested "
-            f"{'is' if decided == 1 else 'are'} significant (Holm-adjusted p < 0.05); the order of the others is open."
+            f"{'is' if decided == 1 else 'are'} significant (Holm-adjusted p < 0.05); the order of the others is "
+            "undecided."
         )
         return
     top = main.sort_values("auc", ascending=False).iloc[:2].to_dict("records")
@@ -236,7 +237,7 @@ def _open_order(tables: Tables) -> Iterator[str]:
         one, other = (f"{label[row['metric']]} {row['auc']:.3f} ({row['low']:.3f} to {row['high']:.3f})" for row in top)
         yield (
             f"The intervals of the two highest F overlap: {one}, {other}. A paired test needs the values of the pool "
-            "models, which are not in the released files: the order is open."
+            "models, which are not in the released files: the order is undecided."
         )
 
 
@@ -277,6 +278,6 @@ def _published(tables: Tables) -> Iterator[str]:
             "published; where it is near 0, R is small whatever a model does."
         )
         yield (
-            "The intervals of F are from the sizes of the pools alone (Hanley and McNeil). Epochs of one run are not "
-            "independent models, so the true intervals are wider."
+            "The intervals of F are computed from the sizes of the pools alone (Hanley and McNeil). Epochs of one run "
+            "are not independent models, so the true intervals are wider."
         )

@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
+from uds_lens.data._prompts import space_added
 from uds_lens.results._intervals import FEW_CLUSTERS, interval_basis
 from uds_lens.results._stage_1 import LEAST_KNOWN, mean_loss, of_rows
 
@@ -64,6 +65,7 @@ def cautions(audit: DepthAudit) -> tuple[Caution, ...]:
         _several_retains(audit),
         _few_subjects(audit),
         _skipped(audit),
+        _space_added(audit),
         _over_erased(audit),
         _negative(audit),
         _off_distribution(audit),
@@ -116,7 +118,8 @@ def _stand_in(audit: DepthAudit) -> Caution | None:
         return None
     text = (
         f"No retain model: {audit.models['retain'].name!r}, the model before fine-tuning, stands in for it. 1 means as "
-        "in that model, which never learned the retained facts either. Such scores compare with each other, not with "
+        "in that model, which never learned the retained facts either. Such scores can be compared with each other, "
+        "not with "
         "scores against a retain model."
     )
     return Caution("caution", text, "no retain model")
@@ -193,7 +196,8 @@ def _steering(audit: DepthAudit) -> Caution | None:
         return None
     text = (
         f"{n} of {len(audit.examples)} examples steered the training of this model, or are about subjects that did "
-        "(depth.json beside it): a depth that training aimed at is no measurement. Score the examples held out there."
+        "(depth.json beside it): a depth that training optimised for is not a measurement. Score the examples held "
+        "out there."
     )
     return Caution("fatal", text, f"{n} steered the training")
 
@@ -210,6 +214,19 @@ def _few_subjects(audit: DepthAudit) -> Caution | None:
         return Caution("caution", text, "1 subject")
     text = f"Only {basis.n} subjects: treat the subject-level interval as rough ({FEW_CLUSTERS} or more are needed)."
     return Caution("caution", text, f"{basis.n} subjects")
+
+
+def _space_added(audit: DepthAudit) -> Caution | None:
+    quoted = [example.id for example in audit.examples if space_added(example)]
+    if not quoted:
+        return None
+    some = ", ".join(quoted[:6]) + (", ..." if len(quoted) > 6 else "")
+    text = (
+        f"{len(quoted)} of {len(audit.examples)} entities stand directly behind an opening quote or another sign, "
+        f"where prompts put a space that the answer lacks: full may seem not to know them ({some}; `space_added` in "
+        "the table of examples)."
+    )
+    return Caution("note", text, f"{len(quoted)} behind quotes")
 
 
 def _skipped(audit: DepthAudit) -> Caution | None:

@@ -338,6 +338,7 @@ class DepthAudit(Stage1):
             "n_skipped": len(self.skipped),
             "n_layers": self.n_layers,
             "ke_layers_mean": float(self.ke_mask.sum(-1).double().mean()) if some else nan,
+            "weight_by_third": list(_frames.weight_by_third(self)),
             "over_erased_share": self.over_erased_share,
             "negative_share": self.negative_share,
             "n_control": 0 if self.control is None else int(self.control.known.sum()),

@@ -13,6 +13,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from uds_lens.data import SkippedExample
+from uds_lens.data._prompts import space_added
 from uds_lens.errors import ConfigError
 from uds_lens.results._intervals import column_intervals
 from uds_lens.results._scores import mean_uds
@@ -68,6 +69,7 @@ def examples_frame(audit: DepthAudit) -> pd.DataFrame:
             **texts,
             "n_tokens": audit.n_tokens.numpy(),
             "s_full": audit.s_full.numpy(),
+            "space_added": [space_added(example) for example in audit.examples],
             "n_ke": ke.sum(-1).numpy(),
             "first_ke": layers(_first_true(ke)),
             "last_ke": layers(_last_true(ke)),
@@ -77,6 +79,29 @@ def examples_frame(audit: DepthAudit) -> pd.DataFrame:
             "reason": [NO_KE_LAYER if missing else None for missing in uds.isnan().tolist()],
         }
     )
+
+
+def weight_by_third(audit: DepthAudit) -> tuple[float, float, float]:
+    """Return the share of the score's weight (S1 over knowledge-encoding layers) in each third of the layers.
+
+    Mean over the measurable examples; NaN where there is none.
+    """
+    weights = torch.where(audit.ke_mask, audit.s1_delta, 0.0)
+    share = (weights / weights.sum(-1, keepdim=True))[~audit.uds_per_example.isnan()]
+    if not len(share):
+        return (math.nan, math.nan, math.nan)
+    first, middle, last = (float(part.sum()) for part in share.mean(0).tensor_split(3))
+    return first, middle, last
+
+
+def thirds_in_words(audit: DepthAudit) -> str:
+    """Write the same as a sentence; empty where no example is measurable."""
+    parts = weight_by_third(audit)
+    if math.isnan(parts[0]):
+        return ""
+    ranges = [f"{part[0]}-{part[-1]}" for part in torch.arange(audit.n_layers).tensor_split(3) if len(part)]
+    shares = [f"{share:.0%} in layers {layers}" for share, layers in zip(parts, ranges, strict=False)]
+    return f"Weight of the score: {', '.join(shares)}."
 
 
 def _first_true(mask: Bool[Tensor, "example layer"]) -> Float[Tensor, "example"]:

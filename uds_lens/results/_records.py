@@ -12,6 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
+from uds_lens._types import DType
 from uds_lens.models import HookedModel, open_model
 
 if TYPE_CHECKING:
@@ -44,6 +45,9 @@ class ModelRecord:
     d_model: int
     """Width of the residual stream."""
 
+    storage: str | None = None
+    """How a GGUF file stored the weights (`Q4_1 (79 %), Q8_0, F32`); None for other checkpoints."""
+
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", printable(self.name))
 
@@ -57,6 +61,7 @@ class ModelRecord:
             dtype=str(model.dtype).removeprefix("torch."),
             n_layers=model.n_layers,
             d_model=model.d_model,
+            storage=model.storage,
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -64,11 +69,17 @@ class ModelRecord:
         return asdict(self)
 
 
-def fingerprint_of(model: str, *, dtype: str, run: RunOptions) -> str:
+def fingerprint_of(model: str, *, dtype: DType, run: RunOptions) -> str:
     """Return the fingerprint of a checkpoint's weights, opened as they will be measured."""
-    places = {"device": run.device, "device_map": run.device_map}
-    origin = {"revision": run.revision, "offline": run.offline, "trust_remote_code": run.trust_remote_code}
-    with open_model(model, dtype=dtype, **places, **origin) as opened:
+    with open_model(
+        model,
+        dtype=dtype,
+        device=run.device,
+        device_map=run.device_map,
+        revision=run.revision,
+        offline=run.offline,
+        trust_remote_code=run.trust_remote_code,
+    ) as opened:
         return opened.fingerprint
 
 

@@ -58,7 +58,7 @@ class AuditConfig:
     the tokenizer has one, else raw. The UDS paper's prompts are raw. A finished audit holds what was chosen."""
 
     system_prompt: str | None = None
-    """System turn before the question, in chat prompts; None is none."""
+    """System turn before the question, in chat prompts; None leaves it to the template."""
 
     chat_date: str = CHAT_DATE
     """Date given to chat templates that print one."""

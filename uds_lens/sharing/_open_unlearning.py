@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from uds_lens._storage import atomic_write_text, plain, require_fresh
+from uds_lens._storage import atomic_write_text, check_writable, plain
 from uds_lens.data._prompts import CHAT_DATE, ChatStyle
 from uds_lens.errors import ConfigError, ResultFormatError, Setting
 from uds_lens.meta import _hydra as hydra
@@ -178,8 +178,8 @@ def write_uds_eval(audit: DepthAudit, folder: str | os.PathLike[str]) -> tuple[P
     place = Path(folder)
     place.mkdir(parents=True, exist_ok=True)
     detailed, short = place / "UDS_EVAL.json", place / "UDS_SUMMARY.json"
-    require_fresh(detailed, directory=False, begins=_BEGINS)
-    require_fresh(short, directory=False, begins=_BEGINS)
+    check_writable(detailed, directory=False, begins=_BEGINS)
+    check_writable(short, directory=False, begins=_BEGINS)
     fatal = bool(audit.fatal)
     low, high = audit.uds_interval
     values = {"uds": audit.uds, "uds_low": low, "uds_high": high}

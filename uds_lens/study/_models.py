@@ -203,7 +203,7 @@ def _unlearned_models(runs: UnlearningRuns, plan: StudyPlan) -> Iterator[StudyMo
         method = str(runs.method)
         configs = [make_config(method, values) for values in _grid(runs.settings, f"[[unlearn]] {method}")]
     elif runs.settings:
-        raise ConfigError("[[unlearn]] grid brings its settings: leave settings out, or name a method.")
+        raise ConfigError("[[unlearn]] grid has its own settings: leave settings out, or name a method.")
     else:
         configs = list(grid(runs.grid))
     for config in configs:

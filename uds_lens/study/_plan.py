@@ -394,7 +394,7 @@ def _toml(file: Path) -> Mapping[str, Any]:
     except ResultFormatError as error:
         raise ConfigError(f"no plan to read: {error}") from error
     except (TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ConfigError(f"{str(file)[-200:]!r} is no TOML: {str(error)[:160]}. Correct that line.") from error
+        raise ConfigError(f"{str(file)[-200:]!r} is not valid TOML: {str(error)[:160]}. Correct that line.") from error
 
 
 def _require_known_names(kind: Any, value: Any, where: str) -> None:
@@ -450,7 +450,7 @@ def _with_places(value: Any, base: Path) -> Any:
 
 
 def _place(text: str, base: Path) -> str:
-    if text.startswith("toy:"):
+    if text.startswith(("toy:", "package:")):
         return text
     path = Path(text).expanduser()
     place = path if path.is_absolute() else base / path
@@ -482,7 +482,7 @@ def _check(checked: StudyPlan) -> None:
     files = ("forget", "holdout", "retain", "real_authors", "world_facts", "entities")
     named = [name for name in files if getattr(checked.data, name) is not None]
     if checked.data.tofu is not None and named not in ([], ["entities"]):
-        raise ConfigError(f"[data] names tofu and {named[0]}: tofu brings all sets; leave out one of the two.")
+        raise ConfigError(f"[data] names tofu and {named[0]}: tofu includes all sets; leave out one of the two.")
     if checked.data.tofu is None and checked.data.forget is None:
         raise ConfigError('[data] names no forget set: give forget = "forget10.json", or tofu = "DIR".')
     for settings in (metric_settings, audit_settings, elicitation_settings):
@@ -528,7 +528,7 @@ def metric_settings(measure: Measurement, style: ChatStyleName | None = None) ->
     from uds_lens.metrics import METRICS, MetricOptions
 
     if "fluency" in measure.options:
-        raise ConfigError("[measure] options: fluency belongs into [measure] itself.")
+        raise ConfigError("[measure] options: fluency belongs in [measure] itself.")
     if measure.prompts and {"system_prompt", "chat_date"} & set(measure.options):
         raise ConfigError("[measure] names the system turn or the date twice, in options and prompts: leave out one.")
     chat = {} if style is None else asdict(chat_style_named(style))

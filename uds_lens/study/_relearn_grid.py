@@ -19,7 +19,7 @@ from pydantic import BeforeValidator
 
 from uds_lens._progress import about, tell
 from uds_lens._settings import as_settings, validated
-from uds_lens._storage import atomic_write_text, check_folder, plain, require_fresh
+from uds_lens._storage import atomic_write_text, check_folder, check_writable, plain
 from uds_lens._types import NonNegativeInt, PositiveFloat, PositiveInt, Share
 from uds_lens.data import sample_examples
 from uds_lens.errors import ConfigError, ResultFormatError, Setting
@@ -241,8 +241,8 @@ class RelearnGridResults:
         place = Path(folder)
         place.mkdir(parents=True, exist_ok=True)
         table, short = place / "settings.csv", place / "summary.json"
-        require_fresh(table, directory=False, begins=_BEGINS)
-        require_fresh(short, directory=False, begins=b'{\n "metric": ')
+        check_writable(table, directory=False, begins=_BEGINS)
+        check_writable(short, directory=False, begins=b'{\n "metric": ')
         atomic_write_text(table, self.frame.to_csv(index=False))
         atomic_write_text(short, json.dumps(plain(self.summary()), indent=1, allow_nan=False) + "\n")
         return place
@@ -296,7 +296,7 @@ def relearn_grid(
     metrics = as_settings(MetricOptions, metrics, name="metrics")
     place = Path(out)
     check_folder(place, replaced=False)
-    require_fresh(place / "settings.csv", directory=False, begins=_BEGINS)
+    check_writable(place / "settings.csv", directory=False, begins=_BEGINS)
     attack = _Attack(data, grid, config, options, metrics, place)
     rows, examples = [], {}
     for role, path in (("unlearned", model), ("retain", retain)):

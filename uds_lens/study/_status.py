@@ -231,10 +231,12 @@ def require_room(needed: StudyEstimate) -> None:
 
 def weight_bytes(place: str) -> int:
     """Size of a checkpoint's weights; 0 where it is not on this machine."""
-    folder = located_source(place)
-    if not isinstance(folder, Path):
-        return 0
-    return sum(file.stat().st_size for file in folder.iterdir() if file.suffix in (".safetensors", ".bin"))
+    from uds_lens.models import checkpoint_folders
+
+    source = located_source(place)
+    places = [Path(each) for each in checkpoint_folders(source)] if isinstance(source, Path) else []
+    files = [file for each in places if each.exists() for file in (each.iterdir() if each.is_dir() else [each])]
+    return sum(file.stat().st_size for file in files if file.suffix in (".safetensors", ".bin", ".gguf"))
 
 
 def _guessed_seconds(folder: StudyFolder, models: list[StudyModel], sizes: Mapping[str, int]) -> float:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from uds_lens._storage import atomic_write_bytes, read_sealed, sealed, sha256_file
+from uds_lens._storage import atomic_write_bytes, read_with_checksum, sha256_file, with_checksum
 from uds_lens.data import ForgetExample, chat_style_named
 from uds_lens.errors import ConfigError, ResultFormatError
 from uds_lens.study._models import (
@@ -48,7 +49,7 @@ RESCORED = ("tau", "confidence", "n_bootstrap")
 """Settings of an audit that are applied to its saved deltas: changing one needs no model."""
 
 _WEIGHTS = (".safetensors", ".bin", ".json", ".jinja", ".model")
-_RECORDS = ("unlearning.json", "relearning.json", "quantisation.json", "manifest.json")
+_RECORDS = ("unlearning.json", "relearning.json", "finetuning.json", "quantisation.json", "manifest.json")
 
 
 def digest(value: Any) -> str:
@@ -74,10 +75,14 @@ def located_source(place: str) -> str | Path:
         if name not in checkpoints:
             raise ConfigError(f"the toy world has no checkpoint {name[:40]!r}; it has {', '.join(checkpoints)}.")
         return checkpoints[name]
+    if place.startswith("package:"):
+        from uds_lens.models._checkpoint import place_of
+
+        return place_of(place)
     path = Path(place)
-    if path.is_absolute() and not path.is_dir():
+    if path.is_absolute() and not path.exists():
         raise ConfigError(f"no checkpoint at {place[-200:]!r}: expected a directory with a model, or a Hub id.")
-    return path if path.is_dir() else place
+    return path if path.exists() else place
 
 
 class FileHashes:
@@ -101,7 +106,7 @@ class FileHashes:
         if self._place is not None and self._new:
             self._known = {**self._read(self._place), **self._known}
             record = {"format": self._FORMAT, "version": self._VERSION, "files": self._known}
-            atomic_write_bytes(self._place, sealed(record))
+            atomic_write_bytes(self._place, with_checksum(record))
             self._new = False
 
     @classmethod
@@ -109,7 +114,7 @@ class FileHashes:
         if place is None or not place.is_file():
             return {}
         try:
-            files = read_sealed(place, format=cls._FORMAT, versions=(cls._VERSION,)).get("files")
+            files = read_with_checksum(place, format=cls._FORMAT, versions=(cls._VERSION,)).get("files")
         except ResultFormatError:  # it only saves time
             return {}
         return {str(k): str(v) for k, v in files.items()} if isinstance(files, dict) else {}
@@ -205,17 +210,24 @@ class WorkKeys:
 
     def source(self, place: str, revision: str | None) -> str:
         """Identify a checkpoint: by the hashes of its files, or its name on the Hub."""
+        from uds_lens.models import checkpoint_folders
+
         name = f"{place}@{revision}"
         if name not in self._sources:
             folder = located_source(place)
             if isinstance(folder, str):
                 self._sources[name] = digest(["hub", name])
             else:
-                files = [file for file in sorted(folder.iterdir()) if file.suffix in _WEIGHTS and file.is_file()]
-                hashes = {file.name: self._hashes.of(file) for file in files if file.name not in _RECORDS}
+                each = [Path(place) for place in checkpoint_folders(folder)]
+                parts = [self._files(place) if place.exists() else os.fspath(place) for place in each]
                 self._hashes.save()
-                self._sources[name] = digest(hashes)
+                self._sources[name] = digest(parts if len(parts) > 1 else parts[0])
         return self._sources[name]
+
+    def _files(self, place: Path) -> dict[str, str]:
+        """Hash the files of a checkpoint: a directory, or one file."""
+        files = [place] if place.is_file() else [file for file in sorted(place.iterdir()) if file.suffix in _WEIGHTS]
+        return {file.name: self._hashes.of(file) for file in files if file.is_file() and file.name not in _RECORDS}
 
     def _rows(self, part: TrainingRows) -> str | None:
         if part not in self._data:
