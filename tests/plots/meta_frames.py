@@ -135,6 +135,16 @@ def budget(*names: str) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["model", "probe", "k", "best_of_k", "leak_at_k"])
 
 
+def steps(*names):
+    """Two steps of a training each."""
+    rows = [
+        {"model": name, "step": step, "uds": step / 20, "damage": 0.1, "utility": 1.0, "answers": 0.5}
+        for name in names
+        for step in (0, 10)
+    ]
+    return pd.DataFrame(rows, columns=["model", "step", "uds", "damage", "utility", "answers"])
+
+
 def compared(*names):
     """Measured beside published values: one that agrees, one that does not, one without a value."""
     rows = [

@@ -109,7 +109,7 @@ for _command in (
     *(published, quantise),
     *(rank, relearn, relearn_grid, report, sweep, table, unlearn, watch, weights),
 ):
-    app.command(cls=PlainCommand)(stoppable()(with_records(_command)))
+    app.command(_command.__name__.replace("_", "-"), cls=PlainCommand)(stoppable()(with_records(_command)))
 
 _STOPPED = 130
 """Exit code after Ctrl-C."""

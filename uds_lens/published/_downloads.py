@@ -22,11 +22,6 @@ class Downloads:
     """Models in the Hub's cache, and which of them came there by this record.
 
     What was in the cache before is never removed.
-
-    Args:
-        record: File that outlives a killed run.
-        keep: Remove nothing.
-        offline: Take only what is in the cache.
     """
 
     def __init__(self, record: Path, *, keep: bool = False, offline: bool = False) -> None:
@@ -41,11 +36,7 @@ class Downloads:
             raise ResultFormatError(f"{str(record)[-200:]!r} holds no record of downloads: delete it.") from error
 
     def get(self, name: str, revision: str | None = None) -> Path:
-        """Return the folder of a model, downloaded if it is not there; always at the commit that was first seen.
-
-        Raises:
-            ModelError: It is gated, does not exist, or cannot be reached.
-        """
+        """Return the folder of a model, downloaded if it is not there; always at the commit that was first seen."""
         from huggingface_hub import snapshot_download
         from huggingface_hub.errors import LocalEntryNotFoundError
 

@@ -17,8 +17,7 @@ from uds_lens.study import StudyPlan
 
 DEFAULT_METRICS = ("uds", "es")
 
-_ENTITIES = "tofu-annotated/forget10:"
-"""The entities of forget10, which locuslab/TOFU does not have."""
+_ENTITIES = "tofu-annotated/forget10:"  # the entities of forget10, which locuslab/TOFU does not have
 
 _BEGINS = "# Published models measured again, written by uds-lens published plan.\n"
 

@@ -140,7 +140,10 @@ def _retain(config: hydra.Config, base: str | None, split: str | None, task: Pat
         name, published = f"muse_{base}_{split}_retrain", f"muse-bench/MUSE-{split}_retrain"
         known = base.startswith("Llama-2-7b")
     else:
-        left = hydra.text(config, "retain_split") or f"retain{100 - int(split.removeprefix('forget') or 0)}"
+        percent = split.removeprefix("forget")
+        left = hydra.text(config, "retain_split") or (
+            f"retain{100 - int(percent)}" if percent.isdecimal() else "retain"
+        )
         name, published = f"tofu_{base}_{left}", f"open-unlearning/tofu_{base}_{left}"
         known = base in _TOFU_BASES and left in _TOFU_RETAINS
     beside = task.resolve().parent.parent / "finetune" / name

@@ -271,6 +271,10 @@ def run(job: Job) -> Path:
         depends_on = job.depends_on(parent, [*forget, *retain])
         place = RunFolder(job.out, depends_on=depends_on, record=job.record, processes=processes)
         if place.is_finished():
+            if job.options.callbacks:
+                warnings.warn(
+                    UdsLensWarning(f"{str(job.out)!r} is trained already: its callbacks did not run."), stacklevel=3
+                )
             return job.out
         if processes.is_first:
             beside = f" and {len(job.retain)} retain" if job.retain else ""
