@@ -19,7 +19,8 @@ from torch import Tensor
 from uds_lens import __version__
 from uds_lens._types import Protocol
 from uds_lens.audit._inputs import Plan, make_plan
-from uds_lens.audit._runner import SourceStates, read_source
+from uds_lens.audit._runner import read_source
+from uds_lens.audit._states import SourceStates
 from uds_lens.audit._two_stage import TargetScores, score_sources
 from uds_lens.data import ChatStyle, TokenSequence, answer_prompt, answer_sequences, prompt_ids
 from uds_lens.errors import ModelError

@@ -39,6 +39,7 @@ from uds_lens.models._fingerprint import (
     checkpoint_files,
     digests_of,
     fingerprint_of_digests,
+    known_fingerprint,
     remember_fingerprint,
 )
 from uds_lens.models._hooked import HookedModel
@@ -72,6 +73,12 @@ def why_not_streamed(source: object, *, revision: str | None = None, offline: bo
     if not (folder / _INDEX).is_file() and not (folder / _ALONE).is_file():
         return f"it has neither {_ALONE} nor {_INDEX}: save it with save_pretrained, as safetensors"
     return None
+
+
+def files_of(source: str | os.PathLike[str], *, revision: str | None, offline: bool) -> CheckpointFiles:
+    """List the files that hold a checkpoint's config and weights, to tell whether they are those of an earlier run."""
+    files = checkpoint_files(_folder(source, revision=revision, offline=offline)) or ()
+    return tuple(file for file in files if file[0].endswith((".safetensors", "config.json")))
 
 
 class StreamedModel:
@@ -190,17 +197,23 @@ class StreamedModel:
     def fingerprint(self) -> str:
         """Return the fingerprint of the weights; what was not read yet is read, hashed and let go.
 
+        Nothing is read where this process knows the fingerprint of the same files.
+
         Raises:
             ModelError: The files were changed meanwhile.
         """
+        hf = self.model.hf
+        if not self._digests and (before := known_fingerprint(hf, self._files.state)) is not None:
+            self.model.has_fingerprint(before)
+            return before
         for part in self._keys:
             if any(self._hashed_as[place] not in self._digests for place in self._places(part)):
                 self._read(part)
                 self._drop(part)
         self._files.require_unchanged()
-        known = fingerprint_of_digests(self.model.hf, self._digests)
+        known = fingerprint_of_digests(hf, self._digests)
         self.model.has_fingerprint(known)
-        remember_fingerprint(self.model.hf, self._files.state, known)
+        remember_fingerprint(hf, self._files.state, known)
         return known
 
     def _parts(self) -> dict[str, Part]:

@@ -52,7 +52,8 @@ class StreamedBatch(PatchEngine):
         self.batch = self.own.batch
         self._groups: list[tuple[int, int, Recording]] = []
         self._waves: dict[tuple[int, int], list[Wave]] = {}
-        self._patched: dict[SpanCache, Float[Tensor, "batch layer win"]] = {}
+        self._patched: list[Float[Tensor, "batch layer win"]] = []
+        self._placed: tuple[SpanCache, int] | None = None
 
     def run(self, layer: int) -> None:
         """Run the block that was just read: the own pass, then the variants of every source."""
@@ -95,11 +96,12 @@ class StreamedBatch(PatchEngine):
         one = replace(cache, states=cache.states[:, layer : layer + 1].to(own.device, own.dtype))
         return not bool(one.same_as(own, self.batch.patched_mask).all())
 
+    @torch.no_grad()
     def read_out(self) -> None:
         """Take log-probabilities from the states that left the last block, with the head there."""
         own, batch = self.own, self.batch
         own.logprobs = target_logprobs(own.anatomy, own.states[:, -1], batch.targets, batch.scored_mask)
-        for place, cache in enumerate(self.caches):
+        for place in range(len(self.caches)):
             shape = (len(batch), own.anatomy.n_layers, batch.window.shape[1])
             result = torch.full(shape, torch.nan, dtype=torch.float32, device=batch.window.device)
             for number, (start, stop, group) in enumerate(self._groups):
@@ -107,7 +109,7 @@ class StreamedBatch(PatchEngine):
                     assert wave.variants is not None
                     width = group.batch.window.shape[1]
                     result[start:stop, list(wave.layers), :width] = variant_logprobs(group, group.leave(wave.variants))
-            self._patched[cache] = result
+            self._patched.append(result)
 
     @property
     def logprobs(self) -> Float[Tensor, "batch win"]:
@@ -124,33 +126,36 @@ class StreamedBatch(PatchEngine):
         """The states of a model that is a source, with the head's norm applied to the last layer's if asked for."""
         return _cache_of(self.model, self.own.states, "resid_post", last_layer)
 
+    def placed(self, place: int) -> SpanCache:
+        """Return the states of one of the sources on the device, to ask `patched` with; one at a time."""
+        cache, states = self.caches[place], self.own.states
+        self._placed = replace(cache, states=cache.states.to(states.device, states.dtype)), place
+        return self._placed[0]
+
     def patched(self, cache: SpanCache, *, layers: list[int] | None = None) -> Float[Tensor, "batch layer win"]:
-        """Log-probabilities with each layer patched that changes something; `cache` is one of `caches`."""
-        return self._patched[cache]
+        """Log-probabilities with each layer patched that changes something; `cache` was returned by `placed`."""
+        assert self._placed is not None
+        assert self._placed[0] is cache
+        return self._patched[self._placed[1]]
 
 
 @torch.no_grad()
 def run_streamed(
-    streamed: StreamedModel, batches: Sequence[StreamedBatch], *, with_head: bool, desc: str, show: bool | None = None
+    streamed: StreamedModel, batches: Sequence[StreamedBatch], *, desc: str, show: bool | None = None
 ) -> None:
     """Send batches through all blocks of a model, each block read once for all of them.
 
     Args:
         streamed: The model, with the embeddings of the batches' tokens.
         batches: All that is to be run.
-        with_head: Whether log-probabilities are taken at the end.
         desc: Label of the progress bar over blocks.
         show: Whether there is one; None shows it in terminals and notebooks.
     """
     blocks = progress(streamed.blocks(), desc=desc, total=streamed.model.n_layers, unit="block", enabled=show)
-    with streamed.model.running():
-        with packed_blocks(batches[0].own.configs if batches else []):
-            for layer in blocks:
-                for batch in batches:
-                    batch.run(layer)
-        with streamed.head():
-            for batch in batches if with_head else ():
-                batch.read_out()
+    with streamed.model.running(), packed_blocks(batches[0].own.configs if batches else []):
+        for layer in blocks:
+            for batch in batches:
+                batch.run(layer)
 
 
 def tokens_in(batches: Sequence[TokenBatch]) -> Int[Tensor, "token"]:
