@@ -251,6 +251,8 @@ Lora: TypeAlias = Annotated[
 _HUB = ("revision", "offline", "trust_remote_code")
 ModelRun: TypeAlias = Annotated[RunOptions, Only(("device", "device_map", "token_budget", *_HUB))]
 """How models are run where nothing is patched."""
+MetricRun: TypeAlias = Annotated[RunOptions, Only(("device", "device_map", "stream", "token_budget", *_HUB))]
+"""The same of metrics, those of which that need no text generated can be streamed."""
 Quantising: TypeAlias = Annotated[RunOptions, Only(("device", *_HUB))]
 
 

@@ -212,7 +212,7 @@ def examine_inputs(
     if examples is not None:
         findings.append(_data(examples, rows))
     if rows and "full" in infos:
-        findings += _entities(models["full"], rows, config, options)
+        findings += _entities({"full": models["full"], **models}, rows, config, options)
     return findings
 
 
@@ -293,12 +293,14 @@ def _data(examples: str, rows: list[ForgetExample]) -> Finding:
     return Finding("examples", "ok", f"{examples}: {len(rows)} rows")
 
 
-def _entities(full: str, rows: list[ForgetExample], config: AuditConfig, options: RunOptions) -> Iterator[Finding]:
+def _entities(
+    models: Mapping[str, str], rows: list[ForgetExample], config: AuditConfig, options: RunOptions
+) -> Iterator[Finding]:
     from uds_lens.audit._inputs import make_plan
-    from uds_lens.audit._memory import memory_of_audit
+    from uds_lens.doctor._ways import ways_to_run
 
     try:
-        plan = make_plan({"full": full}, rows, config=config, options=options)
+        plan = make_plan({"full": models["full"]}, rows, config=config, options=options)
     except UdsLensError as error:
         yield Finding("entities", "problem", _short(error))
         return
@@ -311,14 +313,7 @@ def _entities(full: str, rows: list[ForgetExample], config: AuditConfig, options
         return
     left = "; ".join(f"{reason} ({count})" for reason, count in reasons)
     yield Finding("entities", "note" if skipped else "ok", f"{words}{f'; skipped: {left}' if left else ''}")
-    estimate = memory_of_audit(full, plan, n_sources=2, config=config, options=options)
-    if estimate is None:
-        yield Finding("audit", "note", "memory not estimated")
-    elif estimate.total > estimate.available:
-        fix = "--dtype bfloat16, a lower --token-budget, --device-map auto, or another device"
-        yield Finding("audit", "problem", str(estimate), fix)
-    else:
-        yield Finding("audit", "ok", str(estimate))
+    yield from ways_to_run(models, plan, config=config, options=options)
 
 
 def _short(error: UdsLensError) -> str:

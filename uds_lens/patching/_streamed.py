@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float, Int
@@ -21,14 +22,15 @@ from uds_lens.errors import PatchError
 from uds_lens.models import HookedModel
 from uds_lens.models._checkpoint import load_config
 from uds_lens.models._streamed import StreamedModel, why_not_streamed as why_not_read_by_block
-from uds_lens.patching._blocks import OwnPass
+from uds_lens.patching._blocks import OwnPass, learn_calls
 from uds_lens.patching._engines import variant_logprobs
+from uds_lens.patching._hooks import first_tensor
 from uds_lens.patching._packing import packed_blocks
 from uds_lens.patching._plain import _cache_of
 from uds_lens.patching._readout import target_logprobs
 from uds_lens.patching._recording import Recording
 from uds_lens.patching._side_by_side import PACKED_FAMILIES
-from uds_lens.patching._states import PatchEngine, SpanCache
+from uds_lens.patching._states import PatchEngine, SpanCache, at_window
 from uds_lens.patching._wave import Wave
 
 
@@ -49,7 +51,7 @@ class StreamedBatch(PatchEngine):
         self._first_pass = OwnPass(model, batch, keep_prefix=bool(caches), by_bridge=False, packed=packed)
         self.own = self._first_pass.recording
         self.own.scores_at_once = scores_at_once
-        self.batch = self.own.batch
+        self.batch, self.configs = self.own.batch, self.own.configs
         self._groups: list[tuple[int, int, Recording]] = []
         self._waves: dict[tuple[int, int], list[Wave]] = {}
         self._patched: list[Float[Tensor, "batch layer win"]] = []
@@ -139,9 +141,28 @@ class StreamedBatch(PatchEngine):
         return self._patched[self._placed[1]]
 
 
+class StreamedRows:
+    """Whole rows, padded, on their way through the blocks: for what is read from the last states alone."""
+
+    configs: ClassVar[list[Any]] = []
+
+    def __init__(self, model: HookedModel, batch: TokenBatch) -> None:
+        self.model, self.batch = model, batch.to(model.device)
+        self.hidden, self._calls = learn_calls(model.anatomy, self.batch, None)
+
+    def run(self, layer: int) -> None:
+        """Run the block that was just read."""
+        args, kwargs = self._calls[layer]
+        self.hidden = first_tensor(self.model.anatomy.layers[layer](self.hidden, *args, **kwargs))
+
+    def normed(self) -> Float[Tensor, "batch win d_model"]:
+        """Return what the head reads at the window, once the last block is behind it."""
+        return self.model.anatomy.final_norm(at_window(self.hidden, self.batch.window))
+
+
 @torch.no_grad()
 def run_streamed(
-    streamed: StreamedModel, batches: Sequence[StreamedBatch], *, desc: str, show: bool | None = None
+    streamed: StreamedModel, batches: Sequence[StreamedBatch | StreamedRows], *, desc: str, show: bool | None = None
 ) -> None:
     """Send batches through all blocks of a model, each block read once for all of them.
 
@@ -152,10 +173,11 @@ def run_streamed(
         show: Whether there is one; None shows it in terminals and notebooks.
     """
     blocks = progress(streamed.blocks(), desc=desc, total=streamed.model.n_layers, unit="block", enabled=show)
-    with streamed.model.running(), packed_blocks(batches[0].own.configs if batches else []):
+    with streamed.model.running():
         for layer in blocks:
             for batch in batches:
-                batch.run(layer)
+                with packed_blocks(batch.configs):
+                    batch.run(layer)
 
 
 def tokens_in(batches: Sequence[TokenBatch]) -> Int[Tensor, "token"]:
