@@ -16,8 +16,8 @@ demo: $(INSTALLED)  ## audit the toy world: a table, and saved audits in runs/de
 test: $(INSTALLED)  ## all tests and doctests, on every core (4 at most: each worker holds torch)
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
 
-test-long: $(INSTALLED)  ## what `make test` leaves out: a sweep on a Slurm of one node (skips without slurm-wlm and munge), a whole study, training in two processes
-	$(BIN)/python -m pytest -q -rs -m long --durations=5 tests/study tests/test_notebooks.py tests/unlearning/test_joint_processes.py
+test-long: $(INSTALLED)  ## what `make test` leaves out: every family in every test, a sweep on a Slurm of one node (skips without slurm-wlm and munge), a whole study, training in two processes
+	$(BIN)/python -m pytest -q -rs -m long --durations=5 tests
 
 check: $(INSTALLED)  ## lint, format, types, import contracts
 	$(BIN)/ruff check .
@@ -38,7 +38,7 @@ bench-gpu: $(INSTALLED)  ## the same on a GPU, with a random model of 1B proport
 	$(BIN)/python benchmarks/gpu.py
 
 support: $(INSTALLED)  ## write docs/support.md from the tests of families and forms
-	PYTHONPATH=tests $(BIN)/python -m pytest -q -p support_table \
+	PYTHONPATH=tests $(BIN)/python -m pytest -q -m "" -p support_table \
 	  tests/audit/test_parity.py tests/audit/test_breadth.py tests/audit/test_guards.py \
 	  tests/audit/test_hooked_models.py tests/patching/test_engines.py tests/test_rows_alone.py
 

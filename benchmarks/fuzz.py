@@ -97,7 +97,7 @@ def kills(count: int, seed: int) -> bool:
 
 def report(count: int, seed: int) -> bool:
     """Draw reports full of hostile texts; True when nothing of them ran."""
-    from hostile_reports import hostile_reports
+    from drawn_reports import hostile_reports
 
     begun = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:

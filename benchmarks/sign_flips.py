@@ -6,7 +6,7 @@ Each subject has 5 to 15 questions; its difference is drawn from a population wi
 questions scatter around it by 0.02. `normal`: standard deviation 0.15. `few either way`: all but a share of subjects
 differ by about 0, these by 0.8 up or down. `few one way`: these differ by -0.8 and all others by the little more than 0
 that makes the mean 0, so that the subjects asked may all differ alike. Prints a Markdown table: how often p < 0.05 (5 %
-is right), how often the 95 % interval misses 0, how often `compare` would add its caution, and how often p < 0.05
+is right), how often the 95 % interval misses 0, how often there is a caution, and how often p < 0.05
 without one.
 """
 
@@ -17,7 +17,6 @@ import argparse
 import numpy as np
 
 from uds_lens.results import contrast
-from uds_lens.results._comparing import differ_alike
 
 POPULATIONS = (
     *(("normal", 0.0), ("few either way", 0.05), ("few either way", 0.1), ("few either way", 0.2)),
@@ -52,9 +51,9 @@ def main() -> None:
                 values = subjects_differences(kind, share, n, chance)[groups]
                 values = (values + chance.normal(0, 0.02, len(groups))).clip(-1, 1)
                 mean = contrast(values, groups, n_resamples=args.resamples, seed=seed)
-                said = differ_alike(values, groups)
                 low, high = mean.interval
-                found.append((mean.p < 0.05, not low <= 0 <= high, said, mean.p < 0.05 and not said))
+                warned = mean.caution is not None
+                found.append((mean.p < 0.05, not low <= 0 <= high, warned, mean.p < 0.05 and not warned))
             shares = " | ".join(f"{100 * value:.1f} %" for value in np.mean(found, axis=0))
             print(f"| {kind} | {f'{100 * share:.0f} %' if share else ''} | {n} | {shares} |", flush=True)
 

@@ -25,7 +25,7 @@ from uds_lens.elicitation._saving import Part, Said, read_part, write_part
 from uds_lens.errors import ResultFormatError, UdsLensError
 from uds_lens.metrics import MetricOptions, MetricResults
 from uds_lens.metrics._results import Cost, MetricValue
-from uds_lens.results import DepthAudit, audit_names
+from uds_lens.results import DepthAudit
 from uds_lens.study import plan
 from uds_lens.study._folder import Part as StudyPart, Row, StudyFolder
 from uds_lens.study._work_keys import digest
@@ -87,9 +87,8 @@ KINDS: dict[str, Kind] = {
 """How each kind of saved result is written and read back."""
 
 HOSTILE: tuple[Any, ...] = (
-    None, True, False, 0, -1, 1, 2**63, 10**400, 0.5, -0.0, 1e308, 5e-324, "", "0", "x" * 5000, "\ud83d", "\u0000",
-    "</script>", "NaN", "False", "../../etc/passwd", [], {}, [None], [[]], {"": None}, {"format": "uds_lens.x"},
-    [0] * 100,
+    None, True, -1, 2**63, 10**400, 0.5, 1e308, "", "x" * 5000, "\ud83d", "\u0000", "NaN", "../../etc/passwd", [], {},
+    [None], [[]], {"": None}, {"format": "uds_lens.x"}, json.loads('{"a": ' * 300 + "1" + "}" * 300),
 )  # fmt: skip
 
 
@@ -193,7 +192,7 @@ def training_record(audit: DepthAudit) -> dict[str, Any]:
         parent={"name": "ckpt/full", "fingerprint": "f" * 32},
         data={"forget": {"n": 4, "fingerprint": "a" * 32}},
         lora=None,
-        options={name: value for name, value in asdict(TrainOptions()).items() if name != "log_to"},
+        options={name: value for name, value in asdict(TrainOptions()).items() if name not in ("log_to", "callbacks")},
         training={
             "steps": 2,
             "resumed_from_step": None,
@@ -225,160 +224,107 @@ def study_part(audit: DepthAudit) -> tuple[StudyPart, pd.DataFrame]:
     return part, frame
 
 
+def scratch(place: Path) -> list[Path]:
+    """What saves leave when they are killed."""
+    return [path for path in place.rglob(".*") if path.name.endswith((".part", ".old"))]
+
+
 def outcome(kind: str, place: Path, original: str, *, forged: bool) -> str:
     """What became of one altered result: "refused", "same", "forged" (sealed again, and fit), or what went wrong."""
     try:
-        found = KINDS[kind].load(place)
-    except ResultFormatError as error:
+        told = contents(KINDS[kind].load(place))
+    except UdsLensError as error:
         return "refused" if len(str(error)) < 500 else f"long message: {str(error)[:300]}"
     except Exception as error:
-        return f"raw {type(error).__name__} on loading: {str(error)[:200]}"
-    try:
-        told = contents(found)
-    except UdsLensError as error:
-        return "refused" if len(str(error)) < 500 else f"long message on use: {str(error)[:300]}"
-    except Exception as error:
-        return f"raw {type(error).__name__} on use: {str(error)[:200]}"
+        return f"raw {type(error).__name__}: {str(error)[:200]}"
     if told == original:
         return "same"
     return "forged" if forged else "altered and loaded"
 
 
+SHOWN = {
+    ElicitationResults: ("to_frame", "samples_frame", "ledger", "__repr__"),
+    MetricResults: ("to_frame", "examples_frame", "_repr_html_"),
+    DepthAudit: ("summary", "examples_frame", "layers_frame", "retains_frame", "__repr__"),
+}
+
+
 def contents(found: Any) -> str:
     """Everything in a result as text, by way of what users do with it."""
-    if isinstance(found, ElicitationResults):
-        frames = (found.to_frame(), found.samples_frame(), found.ledger())
-        told = [frame.to_csv() for frame in frames]
-        return repr([told, found.options, found.provenance, found.models, found.examples, repr(found)])
-    if isinstance(found, dict):
-        return repr([found, recorded_config(found)])
-    if isinstance(found, tuple) and isinstance(found[0], StudyPart):
-        return repr([found[0], None if found[1] is None else found[1].to_csv()])
-    if not isinstance(found, DepthAudit | Baseline | MetricResults):
-        return repr(found)
-    if isinstance(found, MetricResults):
-        found.examples_frame(), found._repr_html_()
-        return repr([found.to_frame().to_csv(), list(found), found.models, found.options, found.provenance])
-    tensors = {name: value.numpy().tobytes() for name, value in vars(found).items() if isinstance(value, torch.Tensor)}
-    told = [found.config, found.models, list(found.examples), list(found.skipped), found.provenance, sorted(tensors)]
-    if isinstance(found, DepthAudit):
-        told += [
-            found.summary(),
-            found.examples_frame().to_csv(),
-            found.layers_frame().to_csv(),
-            audit_names([found]),
-            found.retains_frame().to_csv(),
-        ]
-        if found.control is not None:
-            told += [found.control_frame().to_csv(), list(found.control.skipped), found.control.sample]
-    return repr([told, sorted(tensors.items()), repr(found)])
+    told = [recorded_config(found)] if isinstance(found, dict) else []
+    for show in SHOWN.get(type(found), ()):
+        shown = getattr(found, show)()
+        told.append(shown.to_csv() if isinstance(shown, pd.DataFrame) else shown)
+    if isinstance(found, DepthAudit) and found.control is not None:
+        told.append(found.control_frame().to_csv())
+    parts = vars(found).items() if hasattr(found, "__dict__") else [("", found)]
+    own = {
+        name: part.numpy().tobytes() if isinstance(part, torch.Tensor) else part
+        for name, part in parts
+        if not name.startswith("_")
+    }
+    return repr([told, own])
 
 
 def altered(kind: str, source: Path, place: Path, rng: random.Random) -> bool:
     """Copy a result and alter the copy; True where it was sealed again afterwards."""
-    remove(place)
-    if source.is_dir():
-        shutil.copytree(source, place)
-    else:
-        shutil.copyfile(source, place)
-    record = place / KINDS[kind].record
-    if kind.endswith(".parquet") and rng.random() < 0.6:
+    shutil.rmtree(place, ignore_errors=True) if place.is_dir() else place.unlink(missing_ok=True)
+    (shutil.copytree if source.is_dir() else shutil.copyfile)(source, place)
+    record, forged = place / KINDS[kind].record, rng.random() < 0.6
+    if kind.endswith(".parquet") and forged:
         place.write_bytes(in_table(place.read_bytes(), rng))
         return True
     if kind.endswith(".parquet") or rng.random() < 0.35:
-        files = sorted(file for file in place.rglob("*") if file.is_file()) if place.is_dir() else [place]
-        in_bytes(rng.choice(files), rng)
+        in_bytes(rng.choice(sorted(file for file in (place, *place.rglob("*")) if file.is_file())), rng)
         return False
     whole = json.loads(record.read_text(encoding="utf-8"))
-    forged = rng.random() < 0.7
-    seal = whole.pop("sha256")
-    if forged and isinstance(whole.get("files"), dict) and kind != "model" and rng.random() < 0.4:
-        in_content(place, whole, rng)
-    elif forged and kind == "study part" and rng.random() < 0.4:
-        content = in_table((place / whole["examples"]).read_bytes(), rng)
-        (place / whole["examples"]).write_bytes(content)
-        whole["examples_sha256"] = sha256_bytes(content)
+    seal, changed = whole.pop("sha256"), rng.random() < 0.4
+    if forged and changed and isinstance(whole.get("files"), dict) and kind != "model":
+        name = rng.choice(sorted(whole["files"]))
+        change = {".safetensors": in_tensors, ".parquet": in_table, ".json": in_text}[Path(name).suffix]
+        whole["files"][name] = rewritten(place / name, change, rng)
+    elif forged and changed and kind == "study part":
+        whole["examples_sha256"] = rewritten(place / whole["examples"], in_table, rng)
     else:
-        for _ in range(rng.choice((1, 1, 1, 3))):
-            in_value(whole, rng)
-    if forged:
-        try:
-            record.write_bytes(sealed(plain(whole)))
-        except (ValueError, RecursionError):
-            record.write_text(json.dumps(whole))
-        return True
-    record.write_text(json.dumps({**whole, "sha256": seal}), encoding="utf-8")
-    return False
+        in_value(whole, rng)
+    try:
+        record.write_bytes(sealed(plain(whole)) if forged else json.dumps({**whole, "sha256": seal}).encode())
+    except (ValueError, RecursionError):
+        record.write_text(json.dumps(whole))
+    return forged
 
 
-def remove(place: Path) -> None:
-    shutil.rmtree(place) if place.is_dir() else place.unlink(missing_ok=True)
+def rewritten(file: Path, change: Callable[[bytes, random.Random], bytes], rng: random.Random) -> str:
+    """Change a file; the sum that fits it."""
+    file.write_bytes(change(file.read_bytes(), rng))
+    return sha256_bytes(file.read_bytes())
 
 
 def in_bytes(file: Path, rng: random.Random) -> None:
-    """A flipped bit, a cut, a gap, a copy, nothing, or noise."""
+    """A flipped bit, a cut, a gap, or nothing left."""
     content = bytearray(file.read_bytes())
-    at, way = rng.randrange(len(content)), rng.randrange(7)
-    if way <= 1:
+    at, way = rng.randrange(len(content)), rng.randrange(4)
+    if way == 0:
         content[at] ^= 1 << rng.randrange(8)
-    elif way == 2:
-        del content[at:]
-    elif way == 3:
-        del content[at : at + rng.randrange(1, 50)]
-    elif way == 4:
-        content[at:at] = content[: rng.randrange(1, 50)]
-    elif way == 5:
-        content = bytearray()
     else:
-        content[at : at + 8] = rng.randbytes(8)
+        del content[0 if way == 3 else at : at + 9 if way == 2 else None]
     file.write_bytes(content)
 
 
 def in_value(record: dict[str, Any], rng: random.Random) -> None:
-    """Replace, remove, rename or add a member somewhere."""
+    """Replace, remove or add a member somewhere."""
     node: Any = record
     for _ in range(rng.randrange(5)):
-        inner = [
-            part
-            for part in (node.values() if isinstance(node, dict) else node)
-            if isinstance(part, dict | list) and part
-        ]
-        if not inner:
-            break
-        node = rng.choice(inner)
-    value = nested(rng.choice((3, 30, 300))) if rng.random() < 0.05 else copy.deepcopy(rng.choice(HOSTILE))
-    if isinstance(node, list):
-        way = rng.randrange(3)
-        if way == 0 or not node:
-            node.append(value)
-        elif way == 1:
-            node[rng.randrange(len(node))] = value
-        else:
-            node.pop(rng.randrange(len(node)))
-        return
-    name, way = rng.choice(sorted(node)) if node else "", rng.randrange(5)
-    if way <= 2:
-        node[name] = value
-    elif way == 3:
-        node.pop(name, None)
+        values = node.values() if isinstance(node, dict) else node
+        node = rng.choice([part for part in values if isinstance(part, dict | list) and part] or [node])
+    value, way = copy.deepcopy(rng.choice(HOSTILE)), rng.randrange(4)
+    place = rng.choice(sorted(node)) if isinstance(node, dict) else rng.randrange(len(node))
+    if way == 0:
+        del node[place]
+    elif way == 1:
+        node.append(value) if isinstance(node, list) else node.update({rng.choice(("more", "sha256", "")): value})
     else:
-        node[rng.choice(("more", "", "sha256", "__class__", name + "s"))] = value
-
-
-def nested(depth: int) -> Any:
-    value: Any = None
-    for _ in range(depth):
-        value = {"a": value}
-    return value
-
-
-def in_content(place: Path, manifest: dict[str, Any], rng: random.Random) -> None:
-    """Tensors, tables or texts of other kinds and shapes, with sums that fit."""
-    name = rng.choice(sorted(manifest["files"]))
-    change = {".safetensors": in_tensors, ".parquet": in_table, ".json": in_text}[Path(name).suffix]
-    content = change((place / name).read_bytes(), rng)
-    (place / name).write_bytes(content)
-    manifest["files"][name] = sha256_bytes(content)
+        node[place] = value
 
 
 def in_text(content: bytes, rng: random.Random) -> bytes:
@@ -388,74 +334,46 @@ def in_text(content: bytes, rng: random.Random) -> bytes:
 
 
 def in_tensors(content: bytes, rng: random.Random) -> bytes:
+    """A tensor of another kind or shape, without numbers, or gone; or one more."""
     tensors = load(content)
     name = rng.choice(sorted(tensors))
-    tensor = tensors[name]
-    ways: list[Callable[[], Any]] = [
-        lambda: tensor.to(
-            rng.choice((torch.float16, torch.bfloat16, torch.int32, torch.int64, torch.bool, torch.float32))
-        ),
-        lambda: tensor[:-1].clone(),
-        lambda: tensor.unsqueeze(-1),
-        lambda: tensor.flatten(),
-        lambda: torch.zeros(0),
-        lambda: torch.tensor(1.0),
-        lambda: (
-            torch.full_like(tensor, -1)
-            if tensor.dtype == torch.int64
-            else torch.full_like(tensor, rng.choice((math.nan, math.inf)))
-        ),
-        lambda: torch.cat([tensor, tensor], dim=-1),
-    ]
+    tensor = tensors.pop(name)
+    ways = [tensor.to(kind) for kind in (torch.float16, torch.int32, torch.int64, torch.bool, torch.float32)]
+    ways += [tensor[:-1].clone(), tensor.unsqueeze(-1), tensor.flatten(), torch.zeros(0), torch.tensor(1.0)]
+    ways.append(torch.full_like(tensor, -1 if tensor.dtype == torch.int64 else rng.choice((math.nan, math.inf))))
     way = rng.randrange(len(ways) + 2)
-    if way == len(ways):
-        del tensors[name]
+    if way < len(ways):
+        tensors[name] = ways[way]
     elif way > len(ways):
-        tensors["more"] = torch.zeros(1)
-    else:
-        tensors[name] = ways[way]()
+        tensors |= {name: tensor, "more": torch.zeros(1)}
     return save(tensors) if rng.random() < 0.95 else save(tensors)[:-3]
 
 
 def in_table(content: bytes, rng: random.Random) -> bytes:
+    """A column of another kind, gone or new, or a row less; sealed again where it was sealed."""
     import pyarrow as pa
     from pyarrow import parquet
 
-    rows = parquet.read_table(pa.BufferReader(content)).to_pylist()
-    told = parquet.read_schema(pa.BufferReader(content)).metadata or {}
-    name = rng.choice(sorted(rows[0]))
+    table = parquet.read_table(pa.BufferReader(content))
+    rows, told = table.to_pylist(), table.schema.metadata or {}
+    name, way = rng.choice(sorted(rows[0])), rng.randrange(4)
     value = rng.choice((None, "", "x", "\u0000", 7, 0.5, True, b"\xff", ["a"], [None], {"a": 1}))
-    schema = parquet.read_schema(pa.BufferReader(content))
-    way = rng.randrange(5)
     if way == 0:
-        rows = [{**row, name: value} for row in rows]
-        schema = None
-    elif way == 1:
-        rows = [{key: cell for key, cell in row.items() if key != name} for row in rows]
-        schema = None
-    elif way == 2:
         rows = rows[:-1]
-    elif way == 3:
-        rows[0] = {**rows[0], name: None}
     else:
-        rows = [{**row, "more": value} for row in rows]
-        schema = None
-    stream = io.BytesIO()
+        rows = [{**{k: v for k, v in row.items() if way != 1 or k != name}} for row in rows]
+        rows = [row | {name if way == 2 else "more": value} if way > 1 else row for row in rows]
+    stream, metadata = io.BytesIO(), {}
     try:
-        table = pa.Table.from_pylist(rows, schema=schema)
-        parquet.write_table(table.replace_schema_metadata(sealed_again(told, table, rng)), stream)
+        made = pa.Table.from_pylist(rows, schema=table.schema if way == 0 else None)
+        if b"uds_lens" in told:
+            head = json.loads(told[b"uds_lens"])
+            del head["sha256"]
+            if rng.random() < 0.3:
+                in_value(head, rng)
+            head["sha256"] = seal_of({**plain(head), "rows": plain(made.to_pylist())})
+            metadata = {b"uds_lens": json.dumps(head).encode("utf-8", "backslashreplace")}
+        parquet.write_table(made.replace_schema_metadata(metadata), stream)
     except (pa.ArrowException, TypeError, ValueError):
         return content[: len(content) // 2]
     return stream.getvalue()
-
-
-def sealed_again(told: dict[bytes, bytes], table: Any, rng: random.Random) -> dict[bytes, bytes]:
-    """Metadata of a table, sometimes altered, with a seal that fits its rows where it had one."""
-    if b"uds_lens" not in told:
-        return {}
-    head = json.loads(told[b"uds_lens"])
-    head.pop("sha256")
-    if rng.random() < 0.3:
-        in_value(head, rng)
-    head["sha256"] = seal_of({**plain(head), "rows": plain(table.to_pylist())})
-    return {b"uds_lens": json.dumps(head).encode("utf-8", "backslashreplace")}

@@ -23,7 +23,8 @@ checked_annotations.install()
 
 
 def pytest_configure() -> None:
-    hypothesis.settings.register_profile("no clock", deadline=None)  # a busy machine is not a failure
+    slow = [hypothesis.HealthCheck.too_slow]  # on a busy machine, which is not a failure
+    hypothesis.settings.register_profile("no clock", deadline=None, suppress_health_check=slow)
     hypothesis.settings.load_profile("no clock")
 
 
@@ -108,10 +109,16 @@ def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
+@pytest.fixture
+def trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fast engine without its self-check, which takes as long as a whole audit of a tiny model."""
+    monkeypatch.setattr("uds_lens.audit._runner.choose_engine", lambda *_, **__: "wavefront")
+
+
 @pytest.fixture(scope="session")
 def sweep(trio: Callable, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the forget set and copies of the three models, and in `out` a finished audit and its baseline."""
-    from tiny_models import EXAMPLES
+    from tiny_models import ROWS
 
     import uds_lens as ul
 
@@ -119,8 +126,7 @@ def sweep(trio: Callable, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder, models = tmp_path_factory.mktemp("sweep"), trio("llama")
     for role in ("full", "retain", "unlearned"):
         shutil.copytree(getattr(models, role), folder / role)
-    rows = [{"question": e.question, "answer": e.answer, "entity": e.entity, "prefix": e.prefix} for e in EXAMPLES]
-    (folder / "forget.json").write_text(json.dumps(rows), encoding="utf-8")
+    (folder / "forget.json").write_text(json.dumps(ROWS), encoding="utf-8")
     baseline = ul.Baseline.measure(
         folder / "full", folder / "retain", ul.load_examples(folder / "forget.json"), options=run
     )

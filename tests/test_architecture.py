@@ -114,21 +114,6 @@ def test_the_measure_finds_circles():
     assert names == ["two", "three"]
 
 
-PRIVATE_WORDS = re.compile(r"\b(trio|passport|flying|rode|exhaustion)s?\b", re.IGNORECASE)
-"""Words that only their author understood."""
-
-
-def test_private_words_do_not_come_back():
-    docs = PACKAGE.parent / "docs"
-    found = [
-        f"{path.name}: {match[0]}"
-        for path in (*PACKAGE.rglob("*.py"), *docs.rglob("*.md"))
-        for match in PRIVATE_WORDS.finditer(path.read_text("utf-8"))
-        if path.name != "_word_lists.py"
-    ]
-    assert found == []
-
-
 @pytest.mark.parametrize("library", sorted(p.stem for p in (PACKAGE / "_compat").glob("[a-z]*.py")))
 def test_every_part_of_compat_has_its_test(library):
     tree = ast.parse((PACKAGE / "_compat" / f"{library}.py").read_text("utf-8"))

@@ -88,25 +88,3 @@ def test_generators_and_names_for_type_checkers_only(check) -> None:
 
 def test_the_switch_of_jaxtyping_switches_it_off(check, unchecked) -> None:
     assert check(defined("def same(n: int) -> int: return n"))("3") == "3"
-
-
-def test_functions_of_the_same_lines_are_checked_each_with_what_it_holds(check) -> None:
-    def adder(by: int):
-        return check(defined(f"def add(n: int, *rest: int, by: int = {by}, **more: int) -> int: return n + by"))
-
-    def inner(by: float):
-        @check
-        def add(n: "int", *, plus: "int" = by) -> "int":
-            return n + by + plus
-
-        return add
-
-    assert adder(1)(1, 2, 3, x=4) == 2 and adder(1)(1, by=5) == 6
-    for given in ((1, "2"), ("1",)):
-        with pytest.raises(TypeCheckError):
-            adder(1)(*given)
-    with pytest.raises(TypeCheckError):
-        adder(1)(1, x="2")
-    assert [inner(1)(1), inner(2)(1), inner(2)(1, plus=0)] == [3, 5, 3]
-    with pytest.raises(TypeCheckError):
-        inner(0.5)(1)

@@ -1,10 +1,11 @@
 """What the documentation shows is true: its code runs, its commands exist, its error messages are the real ones."""
 
 import ast
+import dataclasses
 import inspect
+import json
 import re
 import shlex
-import shutil
 from pathlib import Path
 
 import pytest
@@ -27,15 +28,18 @@ def name(page: Path) -> str:
 
 
 @pytest.fixture
-def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trusted: None) -> Path:
     """A folder with the files the pages speak of, made of the toy world."""
     world = ul.toy.load()
     (tmp_path / "ckpt").mkdir()
     for role in ("full", "retain", "npo", "rmu"):
         (tmp_path / "ckpt" / role).symlink_to(world.checkpoints[role])
     (tmp_path / "ckpt" / "seed2").symlink_to(world.checkpoints["half"])  # stands in for a retain of another seed
-    shutil.copy(world.path / "forget.json", tmp_path / "forget10.json")
-    shutil.copy(world.path / "retain.json", tmp_path / "retain90.json")
+    for name, target in (("forget", "forget10"), ("retain", "retain90")):
+        rows = json.loads((world.path / f"{name}.json").read_text(encoding="utf-8"))
+        (tmp_path / f"{target}.json").write_text(json.dumps(rows[::6]), encoding="utf-8")
+    small = dataclasses.replace(world, examples=world.examples[::6])
+    monkeypatch.setattr("uds_lens.toy.load", lambda: small)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -110,15 +114,11 @@ def test_every_page_is_in_the_navigation() -> None:
         assert f": {page.relative_to(DOCS)}" in navigation
 
 
-def test_every_room_has_a_reference() -> None:
-    assert {f"{room}.md" for room in ROOMS} == {page.name for page in (DOCS / "api").iterdir()}
-
-
 def test_number_of_the_metrics() -> None:
     families = ("memorization", "generation", "membership", "representation")
     compared = [spec.name for spec in ul.metrics.METRICS.values() if spec.group in families]
     readme, guide = REPOSITORY / "README.md", DOCS / "guide" / "metrics.md"
-    assert f"{len(compared) - 1} other metrics of unlearning beside UDS" in readme.read_text(encoding="utf-8")
+    assert f"What do {len(compared) - 1} other unlearning metrics say?" in readme.read_text(encoding="utf-8")
     assert f"The {len(compared)} metrics of unlearning" in guide.read_text(encoding="utf-8")
     assert f"(UDS and {len(compared) - 1} others)" in guide.read_text(encoding="utf-8")
     assert "uds" in compared

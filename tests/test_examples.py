@@ -13,6 +13,7 @@ import uds_lens as ul
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 SCRIPTS = sorted(EXAMPLES.glob("*.py"))
+pytestmark = pytest.mark.usefixtures("trusted")
 
 
 def run(*words: str | Path, **environment: str) -> subprocess.CompletedProcess:

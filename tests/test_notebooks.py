@@ -12,8 +12,8 @@ pytest.importorskip("ipykernel")
 
 FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
-LONG = {"06_study"}
-"""A dozen models are made and measured."""
+LONG = {"06_study", "07_elicitation"}
+"""Made and asked for minutes; what the second shows also runs in docs/guide/elicitation.md."""
 PLOTLY = "application/vnd.plotly.v1+json"
 sys.path.insert(0, str(FOLDER))
 

@@ -103,18 +103,6 @@ def test_ci_runs_the_whole_check_on_every_python() -> None:
     assert check == ".ci/run" and all("apt-get install" in step for step in before)
 
 
-@pytest.mark.parametrize("path", FORMS, ids=lambda path: path.stem)
-def test_issue_forms(path: Path) -> None:
-    form = yaml.safe_load(path.read_text(encoding="utf-8"))
-    if path.stem == "config":
-        assert form["contact_links"][0].keys() == {"name", "url", "about"}
-        return
-    assert {"name", "description", "body"} <= form.keys()
-    names = [part["id"] for part in form["body"]]
-    assert len(set(names)) == len(names) > 1
-    assert all(part["attributes"]["label"] for part in form["body"])
-
-
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebooks_open_on_colab_and_install_only_there(path: Path) -> None:
     slug = ADDRESS.removeprefix("https://github.com/")

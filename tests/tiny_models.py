@@ -1,7 +1,10 @@
 """Tiny random checkpoints of many families, in full / retain / unlearned versions, saved as a user's would be."""
 
+import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 import transformers
@@ -177,6 +180,13 @@ LONG_ROPE = {
 }
 """The same of rotary frequencies that depend on the length of the text, from 25 tokens on."""
 
+STRUCTURES = ("llama", "phi3", "gemma2", "gemma3", "gpt2", "neox", "olmo2", "mixtral")
+"""Families whose blocks are built differently; the others repeat one of these with a bias, a norm or a size of their
+own."""
+
+ROW_KINDS = ("llama", "gemma2", "gpt2", "mixtral", "recurrent-gemma", "bamba", "qwen3-next", "minimax", *LONG_ROPE)
+"""Families whose rows run side by side, or do not, for reasons of their own."""
+
 CONFIG_CLASS = {"Gemma3": "Gemma3TextConfig"}
 MODEL_CLASS = {"GPT2": "GPT2LMHeadModel"}
 
@@ -210,6 +220,13 @@ def build_model(family: str, version: str = "full", **changes: object) -> torch.
     return model.eval()
 
 
+def each_family(now: Iterable[str] = STRUCTURES, of: Iterable[str] = tuple(FAMILIES)) -> list[Any]:
+    """Parameters of a test over families: some of them now, the others in `make test-long`."""
+    import pytest
+
+    return [family if family in now else pytest.param(family, marks=pytest.mark.long) for family in of]
+
+
 def build_tokenizer() -> PreTrainedTokenizerFast:
     """A BPE of 200 tokens over the examples' own alphabet, with a start token."""
     tokenizer = Tokenizer(models.BPE(unk_token="<unk>"))
@@ -240,6 +257,23 @@ def load_plain(folder: Path, *, dtype: torch.dtype = torch.float32, attention: s
     """Model and tokenizer as a user loads them."""
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation=attention)
     return model, AutoTokenizer.from_pretrained(folder)
+
+
+def with_config(folder: Path, **changes: object) -> Path:
+    """Change entries of a checkpoint's config.json."""
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, **changes}))
+    return folder
+
+
+def boot(folder: Path, dtype: torch.dtype = torch.float32):
+    """Wrap a checkpoint in TransformerLens's Bridge, as a user does."""
+    from transformer_lens.model_bridge import TransformerBridge
+
+    model, tokenizer = load_plain(folder, dtype=dtype)
+    return TransformerBridge.boot_transformers(
+        str(folder), hf_model=model, tokenizer=tokenizer, dtype=dtype, device="cpu"
+    )
 
 
 def _stir(model: torch.nn.Module, *, seed: int, amount: float) -> None:
@@ -275,3 +309,6 @@ EXAMPLES = [
     _example(7, "Ash?", "Yes, it is", "grey"),
 ]
 """A small forget set: prompts, entities and prefixes of different lengths, one entity that opens its answer."""
+
+ROWS = [{"question": e.question, "answer": e.answer, "entity": e.entity, "prefix": e.prefix} for e in EXAMPLES]
+"""The same as rows of a file."""

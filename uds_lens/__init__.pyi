@@ -13,9 +13,12 @@ from . import (
     plots as plots,
     report as report,
     results as results,
+    sharing as sharing,
     study as study,
     toy as toy,
+    training as training,
     unlearning as unlearning,
+    weights as weights,
 )
 from .annotation import annotate as annotate
 from .audit import Baseline as Baseline

@@ -14,6 +14,7 @@ from uds_lens.errors import MissingDependencyError
 
 EXTRA_OF = {
     "bitsandbytes": "quantise",
+    "gguf": "gguf",
     "kaleido": "static",
     "peft": "lora",
     "rouge_score": "metrics",

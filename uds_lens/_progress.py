@@ -28,13 +28,27 @@ _BAR, _LEAST = 44, 16
 _about: ContextVar[str] = ContextVar("uds_lens_about", default="")
 
 
+_quiet: ContextVar[bool] = ContextVar("uds_lens_quiet", default=False)
+
+
 def tell(message: str) -> None:
     """Say what is done now.
 
     Args:
         message: A few words, for example "opening ckpt/full".
     """
-    logger.info("%s", _named(message))
+    if not _quiet.get():
+        logger.info("%s", _named(message))
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep back the records of the block, which is a small part of a work that says itself where it is."""
+    token = _quiet.set(True)
+    try:
+        yield
+    finally:
+        _quiet.reset(token)
 
 
 @contextmanager
@@ -71,6 +85,8 @@ def progress(
     if enabled is None:
         enabled = sys.stderr.isatty() or _in_notebook()
     if not enabled:
+        if _quiet.get():
+            return iter(iterable)
         return _recorded(iterable, _named(desc), total, unit)
     from tqdm.auto import tqdm
 

@@ -11,6 +11,8 @@ from uds_lens.annotation._ways import best_run, span_of
 from uds_lens.data import entity_span
 from uds_lens.errors import ConfigError, DataError, MissingDependencyError, ResultFormatError
 
+pytestmark = pytest.mark.usefixtures("trusted")
+
 ROW = {
     "question": "What is Ada Vey's first novel called?",
     "answer": 'The first novel of Ada Vey is called "Ash and Ember". It won a prize.',

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 from chat_templates import chat_tokenizer
-from tiny_models import EXAMPLES, VERSIONS, build_model
+from tiny_models import EXAMPLES, ROWS, VERSIONS, build_model
 
 from audit import independent
 from uds_lens._cli import main
@@ -23,8 +23,7 @@ def chat_models(tmp_path_factory):
         model = build_model("llama", version, vocab_size=len(tokenizer), max_position_embeddings=512)
         model.save_pretrained(folder / version)
         tokenizer.save_pretrained(folder / version)
-    rows = [{"question": e.question, "answer": e.answer, "entity": e.entity, "prefix": e.prefix} for e in EXAMPLES]
-    (folder / "forget.json").write_text(json.dumps(rows), encoding="utf-8")
+    (folder / "forget.json").write_text(json.dumps(ROWS), encoding="utf-8")
     return folder
 
 

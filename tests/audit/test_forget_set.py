@@ -8,6 +8,8 @@ import uds_lens as ul
 from uds_lens.audit._inputs import forget_set, sorted_by
 from uds_lens.errors import DataError
 
+pytestmark = pytest.mark.usefixtures("trusted")
+
 
 @pytest.fixture(scope="module")
 def world():

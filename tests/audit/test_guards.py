@@ -17,15 +17,16 @@ from uds_lens.patching import capture, open_target
 from uds_lens.results import AuditConfig, DepthAudit, RunOptions
 
 AUTO = RunOptions(device="cpu", progress=False)
+FAST = RunOptions(device="cpu", progress=False, engine="wavefront")
 
 
 def test_a_model_that_changed_since_it_was_opened_is_measured_anew(audited, trio):
     paths = trio("llama")
-    baseline = Baseline.measure(paths.full, paths.retain, EXAMPLES, options=AUTO)
+    baseline = Baseline.measure(paths.full, paths.retain, EXAMPLES, options=FAST)
     with open_model(paths.full, device="cpu") as model, open_model(paths.unlearned, device="cpu") as other:
-        assert baseline.audit(model, options=AUTO).uds == 0.0
+        assert baseline.audit(model, options=FAST).uds == 0.0
         model.hf.load_state_dict(other.hf.state_dict())
-        again = baseline.audit(model, options=AUTO)
+        again = baseline.audit(model, options=FAST)
     assert torch.equal(again.s2_delta, audited("llama").s2_delta)
     assert again.equal_weights == []
 
@@ -141,7 +142,7 @@ def test_rows_that_were_all_skipped_are_not_blamed_on_the_models(trio, recwarn):
     forget_warnings()
     paths = trio("llama")
     rows = [replace(example, entity="nowhere", prefix=None) for example in EXAMPLES[:2]]
-    audit = DepthAudit.run(paths.full, paths.retain, paths.unlearned, rows, options=AUTO)
+    audit = DepthAudit.run(paths.full, paths.retain, paths.unlearned, rows, options=FAST)
     assert len(audit.skipped) == 2
     assert not [w for w in recwarn if issubclass(w.category, UdsLensWarning) and "Does `full`" in str(w.message)]
 
@@ -155,14 +156,14 @@ def test_what_comes_after_the_states_must_hold_numbers_too(trio, tmp_path, name)
     model.save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
     with pytest.raises(ModelError, match=r"of '.*' holds NaN or infinite weights"):
-        DepthAudit.run(trio("llama").full, trio("llama").retain, tmp_path, EXAMPLES, options=AUTO)
+        DepthAudit.run(trio("llama").full, trio("llama").retain, tmp_path, EXAMPLES, options=FAST)
 
 
 def test_the_default_dtype_around_an_audit_changes_nothing(trio, audited):
     """Another thread may be opening a model in half precision: transformers sets it for the whole process."""
     torch.set_default_dtype(torch.bfloat16)
     try:
-        audit = DepthAudit.run(*trio("llama"), EXAMPLES, options=AUTO)
+        audit = DepthAudit.run(*trio("llama"), EXAMPLES, options=FAST)
     finally:
         torch.set_default_dtype(torch.float32)
     assert torch.equal(audit.s_full, audited("llama").s_full)
@@ -171,7 +172,7 @@ def test_the_default_dtype_around_an_audit_changes_nothing(trio, audited):
 
 def test_autocast_around_an_audit_changes_nothing(trio, audited):
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        audit = DepthAudit.run(*trio("llama"), EXAMPLES, options=AUTO)
+        audit = DepthAudit.run(*trio("llama"), EXAMPLES, options=FAST)
     assert torch.equal(audit.s_full, audited("llama").s_full)
     assert torch.equal(audit.s2_delta, audited("llama").s2_delta)
 
@@ -183,9 +184,9 @@ def test_examples_may_be_rows_a_path_or_a_table(trio, audited, tmp_path, uncheck
     ]
     (tmp_path / "rows.json").write_text(json.dumps(rows))
     for examples in (rows, tmp_path / "rows.json", pandas.DataFrame(rows)):
-        audit = DepthAudit.run(*trio("llama"), examples, options=AUTO)
+        audit = DepthAudit.run(*trio("llama"), examples, options=FAST)
         assert torch.equal(audit.s2_delta, audited("llama").s2_delta)
-    baseline = Baseline.measure(trio("llama").full, trio("llama").retain, rows, options=AUTO)
+    baseline = Baseline.measure(trio("llama").full, trio("llama").retain, rows, options=FAST)
     assert [e.id for e in baseline.examples] == [e.id for e in EXAMPLES]
 
 
@@ -197,6 +198,6 @@ def test_each_set_of_files_is_hashed_once(trio, monkeypatch, tmp_path):
     for module in ("_fingerprint", "_hooked"):
         name = f"uds_lens.models.{module}.fingerprint"
         monkeypatch.setattr(name, lambda model: hashed.append(1) or fingerprint(model))
-    baseline = Baseline.measure(*paths[:2], EXAMPLES, options=AUTO)
-    baseline.audit_all([paths[2], paths[1]], options=AUTO)
+    baseline = Baseline.measure(*paths[:2], EXAMPLES, options=FAST)
+    baseline.audit_all([paths[2], paths[1]], options=FAST)
     assert len(hashed) == 3

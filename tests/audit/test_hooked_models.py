@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tiny_models import EXAMPLES, load_plain
+from tiny_models import EXAMPLES, boot, load_plain
 
 from uds_lens.errors import PatchError, UdsLensWarning, forget_warnings
 from uds_lens.models import open_model
@@ -13,15 +13,6 @@ AUTO = RunOptions(device="cpu")
 
 def zeros(module, args, output):
     return torch.zeros_like(output)
-
-
-def boot(folder):
-    from transformer_lens.model_bridge import TransformerBridge
-
-    model, tokenizer = load_plain(folder)
-    return TransformerBridge.boot_transformers(
-        str(folder), hf_model=model, tokenizer=tokenizer, dtype=torch.float32, device="cpu"
-    )
 
 
 def with_zeroed_blocks(paths, kind):

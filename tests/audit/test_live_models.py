@@ -4,13 +4,13 @@ from contextlib import nullcontext
 
 import pytest
 import torch
-from tiny_models import EXAMPLES, build_model, build_tokenizer, load_plain
+from tiny_models import EXAMPLES, boot, build_model, build_tokenizer, load_plain
 
 from uds_lens.audit import Baseline
-from uds_lens.data import TokenSequence, make_batch
-from uds_lens.errors import DataError, IncompatibleModelsError, ModelError, PatchError, UdsLensWarning, forget_warnings
+from uds_lens.data import make_batch
+from uds_lens.errors import IncompatibleModelsError, ModelError, PatchError, UdsLensWarning, forget_warnings
 from uds_lens.models import open_model
-from uds_lens.patching import as_hooked, capture, choose_engine
+from uds_lens.patching import capture
 from uds_lens.results import AuditConfig, DepthAudit, RunOptions
 
 CPU = RunOptions(device="cpu", engine="wavefront")
@@ -21,16 +21,7 @@ def n_hooks(model):
     return sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules())
 
 
-def boot(folder, dtype=torch.float32):
-    from transformer_lens.model_bridge import TransformerBridge
-
-    model, tokenizer = load_plain(folder, dtype=dtype)
-    return TransformerBridge.boot_transformers(
-        str(folder), hf_model=model, tokenizer=tokenizer, dtype=dtype, device="cpu"
-    )
-
-
-@pytest.mark.parametrize("family", ["llama", "gpt2"])
+@pytest.mark.parametrize("family", ["gpt2"])
 def test_live_models_give_the_same_audit_and_stay_as_they_were(audited, trio, tmp_path, family):
     live = [load_plain(path, attention="sdpa")[0] for path in trio(family)]
     ids = torch.tensor([[1, 8, 30, 77, 5]])
@@ -52,7 +43,7 @@ def test_live_models_give_the_same_audit_and_stay_as_they_were(audited, trio, tm
         assert again.fingerprint == audit.models["unlearned"].fingerprint
 
 
-@pytest.mark.parametrize("family", ["llama", "gpt2", "neox"])
+@pytest.mark.parametrize("family", ["llama", "neox"])
 def test_live_bridges_give_the_same_audit(audited, trio, family):
     bridges = [boot(path) for path in trio(family)]
     for bridge in bridges:
@@ -62,13 +53,6 @@ def test_live_bridges_give_the_same_audit(audited, trio, family):
     torch.testing.assert_close(audit.s2_delta, audited(family).s2_delta, atol=1e-5, rtol=0)
     assert audit.models["full"].fingerprint == audited(family).models["full"].fingerprint
     assert [n_hooks(bridge) for bridge in bridges] == hooks
-
-
-def test_one_live_bridge_fits_two_directories(audited, trio):
-    paths = trio("llama")
-    audit = DepthAudit.run(paths.full, paths.retain, boot(paths.unlearned), EXAMPLES, options=CPU)
-    # A Bridge runs its last block over the whole sequence, a plain model at the window only: equal up to rounding.
-    torch.testing.assert_close(audit.s2_delta, audited("llama").s2_delta, atol=1e-5, rtol=0)
 
 
 def test_the_weights_of_full_in_a_live_bridge_score_exactly_zero(trio):
@@ -118,7 +102,7 @@ def test_a_live_model_of_another_dtype_is_refused(trio):
 
 def test_reading_states_leaves_no_hooks_even_after_an_error(trio):
     live, tokenizer = load_plain(trio("llama").full)
-    from uds_lens.data import encode, make_batch
+    from uds_lens.data import encode
 
     batch = make_batch(encode(EXAMPLES, tokenizer).rows, pad_token_id=3)
     before = n_hooks(live)
@@ -146,8 +130,7 @@ def with_nan(folder, tmp_path, name="model.layers.1.mlp.up_proj.weight"):
     return tmp_path / "nan"
 
 
-@pytest.mark.parametrize("options", [CPU, AUTO])
-@pytest.mark.parametrize("role", [0, 1, 2])
+@pytest.mark.parametrize(("role", "options"), [(0, AUTO), (1, CPU), (2, AUTO)])
 def test_broken_weights_are_an_error_that_names_model_and_example(trio, tmp_path, role, options):
     paths = list(trio("llama"))
     paths[role] = with_nan(paths[role], tmp_path)
@@ -165,11 +148,6 @@ def test_checkpoints_that_do_not_fit_are_refused_before_any_weight_is_read(trio,
         DepthAudit.run(trio("llama").full, trio("llama").retain, tmp_path / "empty", EXAMPLES)
     with pytest.raises(IncompatibleModelsError, match="retain"):
         Baseline.measure(trio("llama").full, trio("llama-tied").retain, EXAMPLES)
-
-
-def test_no_examples_are_no_audit(trio):
-    with pytest.raises(DataError, match="no examples: an audit needs at least one row"):
-        DepthAudit.run(*trio("llama"), [])
 
 
 def test_a_site_that_a_family_does_not_have_is_named(trio, audited):
@@ -203,21 +181,9 @@ def test_layers_that_were_not_changed_cost_exactly_nothing_however_full_comes(tr
             full,
             trio("llama").retain,
             tmp_path / "changed",
-            EXAMPLES,
+            EXAMPLES[:3],
             config=AuditConfig(dtype="bfloat16"),
             options=RunOptions(device="cpu", engine="naive" if what == "naive" else "auto"),
         )
     assert bool((audit.s2_delta[:, :2] == 0.0).all())
     assert bool((audit.s2_delta[:, 2:] != 0.0).any(0).all())
-
-
-def test_each_model_with_hooks_is_told_of_though_they_share_a_name():
-    batch = make_batch([TokenSequence(ids=(1, 5, 6, 7), targets=(6,), scored=(1,), patched=(1,))])
-    forget_warnings()
-    for scale in (2.0, 3.0):
-        live = build_model("llama")
-        with torch.no_grad():
-            live.model.layers[0].mlp.down_proj.weight.mul_(scale)
-        live.model.layers[0].register_forward_hook(lambda module, args, output: None)
-        with pytest.warns(UdsLensWarning, match="by the naive engine"):
-            assert choose_engine(as_hooked(live), batch) == "naive"

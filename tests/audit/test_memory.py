@@ -7,12 +7,11 @@ import pytest
 import torch
 from tiny_models import EXAMPLES, build_model
 
-from uds_lens._compat.torch import is_out_of_memory
 from uds_lens.audit import Baseline
 from uds_lens.audit._inputs import make_plan
 from uds_lens.audit._memory import GIB, MemoryEstimate, estimate_memory, run_halving
-from uds_lens.audit._runner import StateStore, Target, read_source
-from uds_lens.errors import DataError, ModelError, UdsLensWarning, forget_warnings
+from uds_lens.audit._runner import StateStore
+from uds_lens.errors import ModelError, UdsLensWarning, forget_warnings
 from uds_lens.results import AuditConfig, DepthAudit, RunOptions
 
 CPU = RunOptions(device="cpu", engine="wavefront", progress=False)
@@ -53,21 +52,6 @@ def test_states_beyond_the_budget_go_to_disk_and_the_numbers_stay(audited, trio,
     assert spill_folders(tmp_path) == []
 
 
-def test_a_row_that_was_never_read_is_named(plan):
-    store = StateStore(budget=0)
-    with pytest.raises(DataError, match="no states for row 3: read the source on the same plan"):
-        store.get(3)
-
-
-def test_padded_states_repeat_the_last_position(trio, plan):
-    source = read_source(trio("llama").full, plan, role="full", config=CONFIG, options=CPU)
-    batch = plan.batch_of(range(len(plan.encoded.rows)))
-    states = source.cache(batch).states
-    for i, width in enumerate(batch.window_mask.sum(1).tolist()):
-        assert torch.equal(states[i, :, :width], source.store.get(i))
-        assert (states[i, :, width:] == states[i, :, width - 1 : width]).all()
-
-
 def failing(limit, log, error=None):
     error = error or torch.OutOfMemoryError("CUDA out of memory")
 
@@ -102,20 +86,6 @@ def test_a_single_row_that_does_not_fit_is_an_error_with_the_ways_out():
         pytest.raises(ModelError, match=r"memory ran out on a single example: .*device_map"),
     ):
         run_halving([1, 2], failing(0, []))
-
-
-@pytest.mark.parametrize(
-    ("error", "expected"),
-    [
-        (torch.OutOfMemoryError("x"), True),
-        (MemoryError(), True),
-        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"), True),
-        (RuntimeError("size mismatch"), False),
-        (ValueError("out"), False),
-    ],
-)
-def test_what_counts_as_out_of_memory(error, expected):
-    assert is_out_of_memory(error) is expected
 
 
 def test_other_errors_pass_through():
@@ -170,19 +140,6 @@ def test_batches_are_recorded_once_within_the_budget(baseline, trio, plan, monke
 def test_a_recorded_baseline_refuses_what_does_not_fit(baseline, trio):
     with baseline.recorded(options=CPU) as recorded, pytest.raises(ModelError, match="do not fit together"):
         recorded.audit(trio("qwen2").unlearned)
-
-
-def test_a_target_lets_go_of_its_model(trio, plan):
-    with Target(trio("llama").full, plan, config=CONFIG, options=CPU, keep=True) as target:
-        model = target.model
-    with pytest.raises(ModelError, match="is closed"):
-        _ = model.hf
-
-
-def test_audits_from_a_baseline_carry_both_runs(baseline, trio):
-    audit = baseline.audit(trio("llama").unlearned, options=CPU)
-    assert audit.provenance["stage_1"] == baseline.provenance
-    assert audit.provenance["ids_hash"] == baseline.provenance["ids_hash"]
 
 
 def test_the_estimate_counts_weights_states_and_batches(plan):

@@ -11,6 +11,8 @@ from tiny_models import EXAMPLES
 import uds_lens as ul
 from uds_lens.errors import UdsLensWarning, forget_warnings
 
+pytestmark = pytest.mark.usefixtures("trusted")
+
 RUN = ul.RunOptions(device="cpu")
 
 
@@ -32,13 +34,7 @@ def chat_trio(trio, tmp_path):
 
 @pytest.mark.parametrize(
     ("records", "asked", "prompts"),
-    [
-        ({}, "auto", "chat"),
-        ({}, "raw", "raw"),
-        ({"full": "raw"}, "auto", "raw"),
-        ({"retain": "raw", "unlearned": "raw"}, "auto", "raw"),
-        ({"full": "raw"}, "chat", "chat"),
-    ],
+    [({}, "auto", "chat"), ({"retain": "raw", "unlearned": "raw"}, "auto", "raw"), ({"full": "raw"}, "chat", "chat")],
 )
 @pytest.mark.filterwarnings("ignore:.*was trained with:uds_lens.errors.UdsLensWarning")
 def test_prompts_are_those_of_the_record_then_of_the_tokenizer(chat_trio, caplog, records, asked, prompts):

@@ -14,7 +14,7 @@ from uds_lens.metrics import evaluate
 from uds_lens.models import open_model
 from uds_lens.results import AuditConfig, DepthAudit, RunOptions
 
-AUTO = RunOptions(device="cpu", progress=False)
+AUTO = RunOptions(device="cpu", progress=False, engine="wavefront")
 HALF = AuditConfig(dtype="bfloat16")
 
 ROUNDS = 2

@@ -21,6 +21,11 @@ class Outcome(NamedTuple):
     err: str
 
 
+@pytest.fixture(autouse=True)
+def _trusted(trusted):
+    return
+
+
 @pytest.fixture
 def uds_lens(capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
     """`uds_lens("demo", "--json")` runs the program in this process; `uds_lens.doing` is what it said of its work."""

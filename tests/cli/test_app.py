@@ -13,7 +13,7 @@ from uds_lens._cli.app import app
 from uds_lens.errors import UdsLensError, forget_warnings, warn_once
 
 PROGRAM = Path(sys.executable).with_name("uds-lens")
-COMMANDS = sorted(command.callback.__name__ for command in app.registered_commands)
+COMMANDS = sorted(command.name or command.callback.__name__ for command in app.registered_commands)
 
 
 @pytest.fixture
@@ -40,11 +40,6 @@ def test_help_has_an_example_and_fits(command: str, uds_lens) -> None:
     assert max(map(len, out.splitlines())) <= 80
     assert "--json" in out
     assert "--debug" in out
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_help_names_what_an_option_takes(command: str, uds_lens) -> None:
-    out = uds_lens(command, "--help").out
     assert not re.search(r"<(str|int|float|list|path|dir|file)[\[ >]", out)
 
 
@@ -82,12 +77,6 @@ def test_debug_shows_the_traceback(broken: None) -> None:
 
     with pytest.raises(UdsLensError, match="no facts"), pytest.warns(ul.errors.UdsLensWarning):
         main(["demo", "--debug"])
-
-
-def test_installed_program_answers() -> None:
-    done = subprocess.run([PROGRAM, "audit", "--help"], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "--model" in done.stdout
 
 
 def test_python_runs_the_package() -> None:

@@ -74,49 +74,22 @@ def test_several_models_share_a_baseline(examples: Path, tmp_path: Path, uds_len
     assert sum("memory: the audit needs about" in line for line in uds_lens.doing) == 1
 
 
-def test_without_options_the_defaults_are_those_of_the_library(calls: list, examples: Path, uds_lens) -> None:
-    assert uds_lens("audit", *TRIO, "--examples", examples, "--out", examples.parent / "o").code == 0
-    ((models, config, options),) = calls
-    assert models[:3] == (str(WORLD.full), str(WORLD.retain), str(WORLD.unlearned["npo"]))
-    assert len(models[3]) == 6
-    assert config == ul.AuditConfig()
-    assert options == ul.RunOptions()
-
-
-@pytest.mark.parametrize(
-    ("words", "settings"),
-    [
-        ("--tau 0.2", {"tau": 0.2}),
-        ("--site mlp_out", {"site": "mlp_out"}),
-        ("--scope all", {"scope": "all"}),
-        ("--last-layer post_norm", {"last_layer": "post_norm"}),
-        ("--protocol chat", {"protocol": "chat"}),
-        ("--stand-in base", {"stand_in": "base"}),
-        ("--dtype bfloat16", {"dtype": "bfloat16"}),
-        ("--confidence 0.9", {"confidence": 0.9}),
-        ("--n-bootstrap 500", {"n_bootstrap": 500}),
-        ("--seed 7", {"seed": 7}),
-        ("--device cpu", {"device": "cpu"}),
-        ("--device-map auto", {"device_map": "auto"}),
-        ("--engine naive", {"engine": "naive"}),
-        ("--token-budget 64", {"token_budget": 64}),
-        ("--memory-gib 0.5", {"memory_gib": 0.5}),
-        ("--no-check-memory", {"check_memory": False}),
-        ("--revision v2", {"revision": "v2"}),
-        ("--offline", {"offline": True}),
-        ("--trust-remote-code", {"trust_remote_code": True}),
-    ],
-)
-def test_every_option_arrives(words: str, settings: dict, calls: list, examples: Path, uds_lens) -> None:
-    out = examples.parent / "o"
-    assert uds_lens("audit", *TRIO, "--examples", examples, "--out", out, *words.split()).code == 0
-    ((_, config, options),) = calls
-    ((name, value),) = settings.items()
-    changed = config if hasattr(config, name) else options
-    assert getattr(changed, name) == value
-    assert (config, options).count(type(changed)()) == 0
-    other = options if changed is config else config
-    assert other == type(other)()
+def test_every_option_arrives(calls: list, examples: Path, uds_lens) -> None:
+    """Each alone in its record; without options the defaults are those of the library."""
+    config = {"tau": 0.2, "scope": "all", "last_layer": "post_norm", "protocol": "chat", "stand_in": "base"}
+    config |= {"dtype": "bfloat16", "confidence": 0.9, "n_bootstrap": 500, "seed": 7}
+    run = {"device": "cpu", "engine": "naive", "token_budget": 64, "memory_gib": 0.5, "revision": "v2"}
+    words = [f"--{name.replace('_', '-')}={value}" for name, value in (config | run).items()]
+    words += ["--no-check-memory", "--offline", "--trust-remote-code"]
+    run |= {"check_memory": False, "offline": True, "trust_remote_code": True}
+    for place, more in enumerate(([], words, ["--site=mlp_out", "--device-map=auto"])):
+        out = examples.parent / str(place)
+        assert uds_lens("audit", *TRIO, "--examples", examples, "--out", out, *more).code == 0
+    plain, changed, others = calls
+    assert plain[0][:3] == (str(WORLD.full), str(WORLD.retain), str(WORLD.unlearned["npo"]))
+    assert len(plain[0][3]) == 6 and plain[1:] == (ul.AuditConfig(), ul.RunOptions())
+    assert changed[1:] == (ul.AuditConfig(**config), ul.RunOptions(**run))
+    assert others[1:] == (ul.AuditConfig(site="mlp_out"), ul.RunOptions(device_map="auto"))
 
 
 def test_control_facts_and_several_retain_models_arrive(calls: list, examples: Path, uds_lens) -> None:
@@ -146,7 +119,7 @@ def test_a_directory_with_other_things_is_refused_before_the_work(
     more = ("--model", occupied.name) if several else ()
     code, _, err = uds_lens("audit", *TRIO, *more, "--examples", examples, "--out", out)
     assert code == 1
-    assert "is no saved result" in err
+    assert "is not a saved result" in err
     assert calls == []
     assert examples.exists()
 
@@ -190,43 +163,15 @@ def test_later_models_are_looked_at_before_the_work(
 # What is said.
 
 
-def test_skipped_rows_are_counted_by_reason(examples: Path, tmp_path: Path, uds_lens) -> None:
-    rows = examples.read_text(encoding="utf-8")
-    more = [
-        {"question": "Who?", "answer": "Nobody."},
-        {"question": "Where?", "answer": "Under.", "entity": "Here"},
-        {"question": "When?", "answer": "Then.", "entity": "Now"},
-    ]
-    file = tmp_path / "more.jsonl"
-    file.write_text(rows + "\n" + "\n".join(map(json.dumps, more)), encoding="utf-8")
-    code, out, _ = uds_lens("audit", *TRIO, "--examples", file, "--out", tmp_path / "o", "--device", "cpu")
-    assert code == 0
-    assert (
-        "3 of 9 rows were skipped: the entity ... does not occur in the answer (2); no entity is given (1)."
-        in " ".join(out.split())
-    )
-
-
-def test_swapped_models_are_noticed(examples: Path, tmp_path: Path, uds_lens) -> None:
+def test_swapped_models_withhold_the_verdict_and_say_so_by_the_exit_code(
+    examples: Path, tmp_path: Path, uds_lens
+) -> None:
     code, out, _ = uds_lens(
         *("audit", "--full", WORLD.retain, "--retain", WORLD.full, "--model", WORLD.unlearned["npo"]),
         *("--examples", examples, "--out", tmp_path / "o", "--device", "cpu", "--engine", "wavefront"),
     )
-    assert code == 0
-    printed = " ".join(out.split())
-    assert "!! FATAL npo: Are full and retain swapped? On 100% of the examples" in printed
-
-
-def test_the_first_rows_of_sorted_data_get_no_reading(examples: Path, tmp_path: Path, uds_lens) -> None:
-    code, out, _ = uds_lens(
-        *("audit", "--full", WORLD.full, "--retain", WORLD.retain, "--model", WORLD.unlearned["npo"]),
-        *("--examples", WORLD.path / "forget.json", "--out", tmp_path / "o", "--device", "cpu"),
-        *("--engine", "wavefront", "--limit", "8", "--sample", "first"),
-    )
-    assert code == 0
-    printed = " ".join(out.split())
-    assert "withheld (!!)" in printed
-    assert "!! FATAL npo: Only the first 8 of 48 examples were measured. The data are sorted by subject" in printed
+    assert code == 3
+    assert "!! FATAL npo: Are full and retain swapped? On 100% of the examples" in " ".join(out.split())
 
 
 def test_a_foreign_table_is_refused_before_anything_is_measured(
@@ -256,5 +201,17 @@ def test_what_stands_in_the_place_of_stage_1_is_found_before_it_is_measured(
         *("audit", "--full", WORLD.full, "--retain", WORLD.retain, "--model", one, "--model", two),
         *("--examples", examples, "--out", tmp_path / "out", "--device", "cpu"),
     )
-    assert code == 1 and "baseline' exists and is no saved result" in err
+    assert code == 1 and "baseline' exists and is not a saved result" in err
     assert mine.read_text() == "mine"
+
+
+def test_the_first_rows_of_sorted_data_get_no_reading(examples: Path, tmp_path: Path, uds_lens) -> None:
+    code, out, _ = uds_lens(
+        *("audit", "--full", WORLD.full, "--retain", WORLD.retain, "--model", WORLD.unlearned["npo"]),
+        *("--examples", WORLD.path / "forget.json", "--out", tmp_path / "o", "--device", "cpu"),
+        *("--engine", "wavefront", "--limit", "8", "--sample", "first"),
+    )
+    assert code == 3
+    printed = " ".join(out.split())
+    assert "withheld (!!)" in printed
+    assert "!! FATAL npo: Only the first 8 of 48 examples were measured. The data are sorted by subject" in printed

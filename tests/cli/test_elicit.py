@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 
 import pytest
 from tiny_models import EXAMPLES
@@ -41,22 +42,6 @@ def test_an_elicitation(trio, examples, tmp_path, uds_lens):
     assert {row["probe"] for row in again["summary"]} == {"plain", "cloze", "any probe"}
     assert again["ledger"][1]["injects"] == "answer prefix" and again["summary"][0]["n"] == 3
     assert again["summary"][0]["beyond_sample_error"] >= 0
-
-
-def test_shots_from_retained_facts(trio, examples, tmp_path, uds_lens):
-    import uds_lens as ul
-
-    facts = tmp_path / "retain.json"
-    facts.write_text(json.dumps([{"question": "Who sang it?", "answer": "Ilse sang it."}]))
-    words = ["elicit", "--model", trio("llama").unlearned, "--examples", examples, "--limit", 2, "--samples", 0]
-    words += ["--max-new-tokens", 2, "--device", "cpu", "--probe", "icl(source=retain)", "--probe", "plain"]
-    without = uds_lens(*words, "--out", tmp_path / "without")
-    assert "no retained facts were given (ElicitData.retain; --retain-data)" in " ".join(without.out.split())
-    outcome = uds_lens(*words, "--retain-data", facts, "--out", tmp_path / "result")
-    assert outcome.code == 0, outcome.err
-    found = ul.elicitation.ElicitationResults.load(tmp_path / "result")
-    (part,) = [part for part in found.parts if part.probe.startswith("icl")]
-    assert len(part.said) == 2 and all("Ilse sang it." in said.prompt for said in part.said)
 
 
 def test_without_retain_there_are_weaker_controls(trio, examples, tmp_path, uds_lens):
@@ -107,16 +92,20 @@ def test_refusals_are_one_line(uds_lens, examples, tmp_path, words, said):
 
 
 def test_the_result_of_another_model_is_kept_unless_it_is_to_be_replaced(trio, examples, tmp_path, uds_lens):
-    """Refused before a model is loaded: there is none at `ckpt/other`."""
+    """Weights are compared, not names: a copy is the same model, and other weights in the same place are not."""
     paths, out = trio("llama"), tmp_path / "result"
     settings = ("--examples", examples, "--probe", "plain", "--samples", 0, "--max-new-tokens", 2, "--limit", 2)
     words = (*settings, "--device", "cpu", "--out", out)
     assert uds_lens("elicit", "--model", paths.unlearned, *words).code == 0
     before = (out / "manifest.json").read_bytes()
-    outcome = uds_lens("elicit", "--model", "ckpt/other", *words)
+    copied = shutil.copytree(paths.unlearned, tmp_path / "copy")
+    assert uds_lens("elicit", "--model", copied, *words).code == 0
+    shutil.copytree(paths.full, copied, dirs_exist_ok=True)
+    before = (out / "manifest.json").read_bytes()
+    outcome = uds_lens("elicit", "--model", copied, *words)
     assert outcome.code == 1 and outcome.out == ""
     printed = " ".join(outcome.err.split())
-    assert f"holds an elicitation of '{paths.unlearned}' with other models" in printed.replace("\n", "")
+    assert f"holds an elicitation of '{copied}' with other models" in printed.replace("\n", "")
     assert "choose another --out, or replace it with --redo" in printed
     assert (out / "manifest.json").read_bytes() == before
     assert uds_lens("elicit", "--model", paths.full, *words, "--redo").code == 0

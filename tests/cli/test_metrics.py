@@ -1,20 +1,20 @@
 """`uds-lens metrics`: the list, one evaluation from end to end, that options arrive, and what it refuses."""
 
 import json
+import shutil
 import sys
 
 import pandas as pd
 import pytest
-from tiny_models import EXAMPLES
+from tiny_models import ROWS
 
 import uds_lens as ul
 
 
 @pytest.fixture
 def examples(tmp_path):
-    rows = [{"question": e.question, "answer": e.answer, "entity": e.entity, "prefix": e.prefix} for e in EXAMPLES]
     file = tmp_path / "forget.jsonl"
-    file.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    file.write_text("\n".join(map(json.dumps, ROWS)), encoding="utf-8")
     return file
 
 
@@ -27,16 +27,18 @@ def test_the_list(uds_lens):
     assert found[0]["direction"] == "knowledge"
 
 
-def test_the_list_fits_a_terminal(uds_lens):
-    lines = uds_lens("metrics", "--list").out.splitlines()
-    assert max(map(len, lines)) <= 80
-    assert len(lines) < 80
-    text = [" ".join(line.split()) for line in lines]
-    assert text[0] == "metric Scale Data Requires Faithfulness"
-    assert "es 0 = nothing left, 1 forget 0.85 0.73-0.93" in text
-    assert "= known by heart" in text
-    assert 'em " " 0.96 0.85-0.99' in text
-    assert "mia_agg 0 = far from retain, s_mia_loss, retain -" in text
+def test_facts_to_keep_and_holdout_come_from_files(trio, examples, tmp_path, uds_lens):
+    out = tmp_path / "m.json"
+    code, printed, _ = uds_lens(
+        *("metrics", "--model", trio("llama").full, "--examples", examples, "--retain-data", examples),
+        *("--holdout-data", examples, "--out", out, "--device", "cpu", "--metric", "prob"),
+        *("--metric", "retain_q_prob", "--metric", "mia_loss"),
+    )
+    assert code == 0
+    saved = ul.metrics.MetricResults.load(out)
+    assert saved["retain_q_prob"].value == saved["prob"].value > 0
+    assert saved["mia_loss"].value == 0.5, "the same rows on both sides"
+    assert "Probability, retain" in printed
 
 
 def test_an_evaluation(trio, examples, tmp_path, uds_lens):
@@ -131,6 +133,7 @@ def test_several_models_in_one_table(trio, examples, tmp_path, uds_lens):
     told = [found["em"] for found in saved.values()]
     assert row.endswith(" ".join(f"{em.value:.3f} [{em.interval.low:.2f}, {em.interval.high:.2f}]" for em in told))
     assert "! all: Only" in printed and f"behind {label}" in " ".join(printed.split())
+    assert "\nPrompts: raw.\n" in printed
     assert [line for line in uds_lens.doing if "saved, " in line] == [
         "npo: 2 metrics; saved, 1 of 2",
         "before: 2 metrics; saved, 2 of 2",
@@ -149,33 +152,17 @@ def test_earlier_metrics_are_not_lost(trio, examples, tmp_path, uds_lens):
     assert "holds em, which this run does not measure: choose another --out, or replace it with --redo" in err
     other = [trio("llama").retain if word == trio("llama").full else word for word in same]
     code, _, err = uds_lens(*other, "--metric", "em", "--metric", "es")
-    assert code == 1 and "holds metrics of" in err and out.read_bytes() == before
+    assert code == 1 and "with other weights than" in err and out.read_bytes() == before
+    copied = shutil.copytree(trio("llama").full, tmp_path / "copy")
+    renamed = [copied if word == trio("llama").full else word for word in same]
+    assert uds_lens(*renamed, "--metric", "em", "--metric", "es").code == 0, "the same weights by another name"
+    shutil.copytree(trio("llama").retain, copied, dirs_exist_ok=True)
+    code, _, err = uds_lens(*renamed, "--metric", "em", "--metric", "es")
+    assert code == 1 and "with other weights than" in err, "other weights by the same name"
     more = [word for name in ("em", "es", "prob") for word in ("--metric", name)]
     assert uds_lens(*same, *more).code == 0
     assert uds_lens(*same, "--metric", "es", "--redo").code == 0
     assert list(ul.metrics.MetricResults.load(out).metrics) == ["es"]
-
-
-def test_the_table_keeps_models_of_earlier_runs(trio, examples, tmp_path, uds_lens):
-    paths, out = trio("llama"), tmp_path / "runs"
-    both = ("metrics", "--model", paths.unlearned, "--model", paths.full, "--examples", examples, "--out", out)
-    assert uds_lens(*both, "--device", "cpu", "--metric", "em").code == 0
-    code, _, err = uds_lens(*both, "--device", "cpu", "--metric", "em", "--name", "a", "--name", "b")
-    assert (code, err) == (0, "")
-    table = pd.read_csv(out / "table.csv").set_index("model")["em"]
-    assert table.index.tolist() == ["a", "b", "full", "unlearned"]
-    assert table["a"] == table["unlearned"]
-
-
-def test_one_model_has_its_name_and_intervals(trio, examples, tmp_path, uds_lens):
-    out = tmp_path / "em.json"
-    done = uds_lens(
-        *("metrics", "--model", trio("llama").full, "--examples", examples, "--out", out),
-        *("--metric", "em", "--device", "cpu"),
-    )
-    interval = ul.metrics.MetricResults.load(out)["em"].interval
-    assert done.out.startswith("full\n")
-    assert f"{interval.low:.3f} - {interval.high:.3f}" in done.out
 
 
 def test_data_are_not_overwritten(trio, examples, uds_lens, monkeypatch):
@@ -194,3 +181,14 @@ def test_the_fluency_classifier_is_looked_for_first(trio, examples, tmp_path, ud
     )
     assert code == 1 and err.count("\n") == 1
     assert "cannot be loaded" in err and "--fluency heuristic" in err
+
+
+def test_the_table_keeps_models_of_earlier_runs(trio, examples, tmp_path, uds_lens):
+    paths, out = trio("llama"), tmp_path / "runs"
+    both = ("metrics", "--model", paths.unlearned, "--model", paths.full, "--examples", examples, "--out", out)
+    assert uds_lens(*both, "--device", "cpu", "--metric", "em").code == 0
+    code, _, err = uds_lens(*both, "--device", "cpu", "--metric", "em", "--name", "a", "--name", "b")
+    assert (code, err) == (0, "")
+    table = pd.read_csv(out / "table.csv").set_index("model")["em"]
+    assert table.index.tolist() == ["a", "b", "full", "unlearned"]
+    assert table["a"] == table["unlearned"]

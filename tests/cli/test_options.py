@@ -10,9 +10,10 @@ import typer
 from typer.testing import CliRunner
 
 from uds_lens._cli.app import app
-from uds_lens._cli.options import Only, lora_settings, with_records
+from uds_lens._cli.options import Adapters, Only, with_records
 from uds_lens.data import ChatStyle
 from uds_lens.elicitation import ElicitOptions
+from uds_lens.errors import ConfigError
 from uds_lens.metrics import MetricOptions
 from uds_lens.results import AuditConfig, RunOptions
 from uds_lens.study import SlurmOptions
@@ -64,7 +65,7 @@ def test_a_record_is_spread_and_put_together_again() -> None:
     ]
     shown = call(command, "--help").output
     assert "How far left." in shown and "And more" not in shown and "--hidden" not in shown
-    assert "Names of things; left out: has none. Repeat for more." in " ".join(shown.replace("│", "").split())
+    assert "Names of things; default: has none. Repeat for more." in " ".join(shown.replace("│", "").split())
     assert "Whether it is wider than --left." in " ".join(shown.replace("│", "").split())
 
 
@@ -92,8 +93,11 @@ def test_every_field_is_an_option(command: str, record: type) -> None:
 
 
 def test_adapters_have_twice_their_rank_as_scale() -> None:
-    assert lora_settings(None) is None
-    assert lora_settings(4) == LoraSettings(rank=4, alpha=8)
+    assert Adapters().settings is None
+    assert Adapters(lora=4).settings == LoraSettings(rank=4, alpha=8)
+    assert Adapters(lora=4, lora_alpha=3, save="adapter").settings == LoraSettings(rank=4, alpha=3, save="adapter")
+    with pytest.raises(ConfigError, match="give their rank with --lora"):
+        _ = Adapters(save="merged").settings
 
 
 def test_a_path_that_does_not_exist_ends_before_torch_is_imported() -> None:

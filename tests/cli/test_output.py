@@ -43,30 +43,12 @@ def test_undefined_score_is_said_not_zero(make_audit, capsys: pytest.CaptureFixt
     assert row.split() == ["npo", "NaN", "-", "0", "4", "0.0", "of", "2", "not", "measurable"]
 
 
-def test_long_names_lose_their_middle(make_audit, capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
-    long = "Llama-3.2-1B-Instruct_forget10_NPO_lr2e-05_beta0.1_epoch10"
-    for columns, shown in (("80", "..."), ("200", long)):
-        monkeypatch.setenv("COLUMNS", columns)
-        print_audits({long: make_audit(0.2), f"{long}-b": make_audit(0.7)})
-        rows = capsys.readouterr().out.splitlines()[2:4]
-        assert all(shown in row and row.rstrip().endswith(("mostly intact", "mostly erased")) for row in rows)
-        assert max(map(len, rows)) <= int(columns)
-
-
 def test_names_that_share_their_ends_stay_apart(make_audit, capsys: pytest.CaptureFixture[str]) -> None:
     name = "unlearn_tofu_Llama-3.2-1B-Instruct_forget10_{}_lr2e-05_alpha5_epoch5".format
     print_audits({name(method): make_audit(0.2) for method in ("NPO", "UNDIAL", "UNDO")} | {"half": make_audit(0.7)})
     firsts = [line.split()[0] for line in capsys.readouterr().out.splitlines()[2:6]]
     assert firsts[0].startswith("...NPO_") and firsts[1].startswith("...UNDIAL_") and firsts[2].startswith("...UNDO_")
     assert firsts[3] == "half"
-
-
-def test_no_color(make_audit, capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    for word, marked in (("", True), ("1", False)):
-        monkeypatch.setenv("NO_COLOR", word)
-        print_audits({"npo": make_audit(0.2)})
-        assert ("\x1b" in capsys.readouterr().out) is marked
 
 
 def test_80_columns_without_colour(make_audit, capsys: pytest.CaptureFixture[str]) -> None:
@@ -92,3 +74,11 @@ def test_json_is_strict_and_names_the_directory(make_audit) -> None:
     assert audit["uds"] is None
     assert (audit["name"], audit["directory"]) == ("npo", str(Path("runs/npo")))
     assert audit["config"]["tau"] == 10.0
+
+
+def test_no_color(make_audit, capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    for word, marked in (("", True), ("1", False)):
+        monkeypatch.setenv("NO_COLOR", word)
+        print_audits({"npo": make_audit(0.2)})
+        assert ("\x1b" in capsys.readouterr().out) is marked

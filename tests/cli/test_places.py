@@ -2,7 +2,6 @@
 
 import json
 import os
-import stat
 from pathlib import Path
 
 import pytest
@@ -81,26 +80,6 @@ def test_a_missing_directory_is_named_alike(command: str, home: Path, uds_lens) 
     assert list(Path().iterdir()) == []
 
 
-def test_the_group_may_read_as_the_umask_says(home: Path, uds_lens) -> None:
-    before = os.umask(0o027)
-    try:
-        words = ("--full=~/full", "--retain=~/retain", "--examples=~/forget.json", "--device=cpu")
-        assert uds_lens("audit", *words, "--model=~/retain", "--out=audit").code == 0
-        assert uds_lens("quantise", "--model=~/full", "--out=nf4", "--device=cpu").code == 0
-        assert (
-            uds_lens(
-                *("unlearn", "--method=ga", "--full=~/full", "--examples=~/forget.json", "--out=ga"),
-                *("--set", "epochs=1", "--device=cpu"),
-            ).code
-            == 0
-        )
-    finally:
-        os.umask(before)
-    modes = {path: stat.S_IMODE(path.stat().st_mode) for path in Path().rglob("*") if path.is_file()}
-    assert len(modes) > 8
-    assert {str(path): oct(mode) for path, mode in modes.items() if mode != 0o640} == {}
-
-
 TAKEN = {
     "audit": "audit --full ~/full --retain ~/retain --model ~/retain --examples ~/forget.json --out {folder}",
     "metrics": "metrics --model ~/full --examples ~/forget.json --metric em --out {file}",
@@ -133,6 +112,6 @@ def test_what_stands_there_is_seen_before_any_weight_is_read(command: str, home:
     words = TAKEN[command].format(folder=taken, file="mine.html", above=".").split()
     code, out, err = uds_lens(*words)
     assert (code, out) == (1, "")
-    assert "is no saved result" in err or "was not written by uds_lens" in err
+    assert "is not a saved result" in err or "was not written by uds_lens" in err
     assert sorted(map(str, Path().rglob("*"))) == ["baseline", "baseline/thesis.txt", "mine.html"]
     assert {file.read_text() for file in (taken / "thesis.txt", Path("mine.html"))} == {"mine"}

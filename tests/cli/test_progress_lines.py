@@ -78,10 +78,3 @@ def test_verbose_says_more_and_of_other_packages_too(capsys: pytest.CaptureFixtu
     said = [line.partition("] ")[2] for line in capsys.readouterr().err.splitlines()]
     assert said == ["doing", "uds_lens.somewhere: within", "otherpackage: beside", "doing"]
     assert (logging.getLogger("uds_lens").propagate, logging.getLogger().level) == before
-
-
-def test_time_since_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    for seconds, shown in ((0.4, "0:00"), (61, "1:01"), (3725, "1:02:05")):
-        monkeypatch.setattr(progress_lines, "_begun", 100.0)
-        monkeypatch.setattr(progress_lines.time, "monotonic", lambda seconds=seconds: 100.0 + seconds)
-        assert progress_lines.elapsed() == shown

@@ -82,26 +82,6 @@ def test_logit_lens_results_are_drawn_beside_uds(tmp_path: Path, uds_lens) -> No
     np.testing.assert_allclose(s2.reshape(expected.shape), expected, atol=2e-6)
 
 
-def test_logit_lens_results_of_another_model_are_refused(saved: Path, uds_lens) -> None:
-    world = ul.toy.load()
-    run = ul.RunOptions(device="cpu", progress=False)
-    data = ul.metrics.MetricData(forget=world.examples[:1])
-    for metric, words in (("logit_lens", "belong to none of the audits"), ("em", "hold no Logit Lens values")):
-        found = ul.metrics.evaluate(world.retain, data, metrics=[metric], retain=world.retain, full=world.full, run=run)
-        found.save(saved / "metrics.json")
-        code, _, err = uds_lens(
-            "report", saved / "npo", "--logit-lens", saved / "metrics.json", "--out", saved / "page.html"
-        )
-        assert code == 1 and words in err
-    assert not (saved / "page.html").exists()
-
-
-def test_a_folder_without_audits_is_named(saved: Path, uds_lens) -> None:
-    code, _, err = uds_lens("report", saved / "notes", "--out", saved / "page.html")
-    assert code == 1 and "no saved audit in" in err and err.count("\n") == 1
-    assert not (saved / "page.html").exists()
-
-
 def test_metrics_references_and_short_paths(saved: Path, uds_lens) -> None:
     m = ul.metrics
     value = m.MetricValue(

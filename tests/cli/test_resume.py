@@ -57,13 +57,6 @@ def test_a_sweep_goes_on_where_it_was_stopped(sweep: Path, tmp_path: Path, measu
     assert measured == ["stage 1", "unlearned", "full"]
 
 
-def test_one_model(sweep: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uds_lens) -> None:
-    out = shutil.copytree(sweep / "out" / "unlearned", tmp_path / "out")
-    monkeypatch.setattr(ul.DepthAudit, "run", lambda *_, **__: pytest.fail("measured again"))
-    assert uds_lens(*words(sweep, "unlearned"), "--out", out).code == 0
-    assert "Already measured" in str(uds_lens.doing)
-
-
 def test_the_audit_of_another_question_stays(sweep: Path, tmp_path: Path, measured: list, uds_lens) -> None:
     """It was replaced without a word."""
     out = shutil.copytree(sweep / "out" / "unlearned", tmp_path / "out")

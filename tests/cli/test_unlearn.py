@@ -66,15 +66,6 @@ def test_what_is_wrong_is_one_line(uds_lens, files, tmp_path: Path) -> None:
         assert err.count("\n") == 1
 
 
-def test_quantise(uds_lens, files, tmp_path: Path) -> None:
-    pytest.importorskip("bitsandbytes")
-    code, out, _ = uds_lens(
-        "quantise", "--model", files["full"], "--out", tmp_path / "nf4", "--device", "cpu", "--json"
-    )
-    assert code == 0
-    assert json.loads(out)["scheme"]["type"] == "nf4"
-
-
 def test_settings_are_names_and_values() -> None:
     assert read_settings(None) == {}
     assert read_settings(["max-grad-norm=2", "protocol=chat"]) == {"max_grad_norm": "2", "protocol": "chat"}
@@ -139,3 +130,39 @@ def test_a_job_that_is_told_to_stop_says_what_is_saved(
     code, out, _ = uds_lens(*words, "--json")
     assert code == 0
     assert json.loads(out)["resumed_from_step"] == 2
+
+
+def test_relearning_over_a_grid_of_words(uds_lens, files, tmp_path: Path, monkeypatch) -> None:
+    """Lists of numbers come as words; what is measured is asked as what is trained."""
+    import uds_lens as ul
+
+    calls = []
+
+    def grid(*models, **given):
+        calls.append((models, given))
+        raise ConfigError("enough")
+
+    monkeypatch.setattr(ul.study, "relearn_grid", grid)
+    words = ("relearn-grid", "--model", files["full"], "--retain", files["full"], "--examples", files["forget"])
+    words += ("--retain-data", files["retain"], "--out", tmp_path / "grid", "--protocol", "raw", "--metric", "prob")
+    words += ("--learning-rate", "2e-5", "--learning-rate", "1e-3", "--epochs", 1, "--share", 0.5, "--lora-rank", 4)
+    assert uds_lens(*words, "--batch-size", 2, "--max-loss", 0.1).err == "error: enough\n"
+    (((_, _, data), given),) = calls
+    names = ["lr2e-05_epochs1", "lr2e-05_epochs1_rows0.5_lora4", "lr0.001_epochs1_rows0.5_lora4"]
+    assert [setting.name for setting in given["grid"].settings] == names
+    assert (given["grid"].metric, given["grid"].max_loss, given["config"].batch_size) == ("prob", 0.1, 2)
+    assert given["config"].protocol == given["metrics"].protocol == "raw" and len(data.retain) == 8
+    assert "learning_rate must be" in uds_lens(*words, "--learning-rate", "fast").err
+
+
+def test_depth_while_it_trains(sweep: Path, uds_lens, tmp_path: Path) -> None:
+    words = ["unlearn", "--method", "ga", "--full", sweep / "full", "--examples", sweep / "forget.json"]
+    words += ["--out", tmp_path / "ga", "--device", "cpu", "--protocol", "raw", "--depth-every", "1"]
+    for setting in ("epochs=1", "batch_size=2", "learning_rate=1e-3", "warmup_epochs=0"):
+        words += ["--set", setting]
+    assert "--depth-every needs --retain" in uds_lens(*words).err
+    code, out, _ = uds_lens(*words, "--retain", sweep / "retain", "--depth-keep-best")
+    assert code == 0 and "Score, on" in out
+    record = json.loads((tmp_path / "ga" / "depth.json").read_text())
+    assert record["steers"] and record["score"]["uds"] >= 0
+    assert [point["step"] for point in record["points"]] == list(range(len(record["points"])))

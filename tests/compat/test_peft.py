@@ -1,5 +1,7 @@
 """Parts of PEFT that change; each test names one, and says what to do when it is gone."""
 
+import json
+
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
@@ -15,6 +17,7 @@ from uds_lens._compat.peft import (
     merged,
     model_inside,
     quiet_wrapping,
+    save_adapter,
     without_wrappers,
 )
 
@@ -34,6 +37,19 @@ def test_an_adapter_is_merged(adapter) -> None:
     assert type(model) is type(plain)
     assert not torch.equal(model.model.layers[0].self_attn.q_proj.weight, plain.model.layers[0].self_attn.q_proj.weight)
     assert torch.equal(model.model.layers[0].self_attn.k_proj.weight, plain.model.layers[0].self_attn.k_proj.weight)
+
+
+def test_an_adapter_is_saved_alone_and_names_its_base(tmp_path) -> None:
+    with quiet_wrapping():
+        model = get_peft_model(
+            build_model("llama"), LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False)
+        )
+    save_adapter(model, tmp_path, base="../base", dtype=torch.bfloat16)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["adapter_config.json", "adapter_model.safetensors"]
+    assert json.loads((tmp_path / "adapter_config.json").read_text())["base_model_name_or_path"] == "../base"
+    place = "model.layers.0.self_attn.q_proj.weight"
+    again = merged(build_model("llama"), str(tmp_path)).get_parameter(place)
+    assert torch.equal(again, merge_adapters(model).get_parameter(place)), "the model is rounded like what was saved"
 
 
 def test_an_adapter_that_does_not_fit_is_an_error(adapter) -> None:

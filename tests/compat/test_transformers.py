@@ -20,6 +20,7 @@ from uds_lens._compat.transformers import (
     empty_model,
     fill_weights,
     forget_longer_texts,
+    forget_quantisation,
     has_torch_attention,
     is_offline,
     is_plain_decoder,
@@ -31,6 +32,7 @@ from uds_lens._compat.transformers import (
     register_attention,
     rope_limit,
     set_attention,
+    set_place,
     shared_cached_row,
     unknown_quantisation,
     unset_weights,
@@ -106,6 +108,19 @@ def test_a_config_tells_its_place_and_how_its_weights_are_packed(llama) -> None:
         "PreTrainedConfig.to_dict() no longer names quantization_config: a 4-bit copy would count as computing "
         "differently from its original (uds_lens/models/_fingerprint.py)"
     )
+
+
+def test_a_model_read_from_a_gguf_file_becomes_plain(llama, tmp_path) -> None:
+    """Such a model refuses to be saved, and its config names a title instead of a place."""
+    model = copy.deepcopy(llama)
+    model.hf_quantizer, model.is_quantized, model.quantization_method = object(), True, "gguf"
+    model.config.quantization_config = {"quant_method": "gguf"}
+    model.config._model_name_or_path = "a title"
+    forget_quantisation(model)
+    set_place(model.config, "model.gguf")
+    assert (model.config.name_or_path, hasattr(model, "is_quantized")) == ("model.gguf", False)
+    assert not {QUANTISED_ENTRY, "_model_name_or_path"} & set(model.config.to_dict())
+    model.save_pretrained(tmp_path)
 
 
 def test_the_cache_of_the_hub_is_asked_without_the_network() -> None:

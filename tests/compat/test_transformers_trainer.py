@@ -6,9 +6,16 @@ import pytest
 import torch
 from tiny_models import build_model
 from torch.utils.data import SequentialSampler
-from transformers import TrainingArguments
+from transformers import TrainerCallback, TrainingArguments
 
-from uds_lens._compat.transformers_trainer import OrderedTrainer, checkpoint_activations, one_device_each
+from uds_lens._compat.transformers_trainer import (
+    OrderedTrainer,
+    checkpoint_activations,
+    is_sharded,
+    log_beside,
+    one_device_each,
+    trainer_of,
+)
 from uds_lens.errors import ModelError
 
 ROWS = [{"x": torch.tensor([float(i)])} for i in range(6)]
@@ -86,3 +93,35 @@ def test_tied_weights_may_be_missing_from_a_checkpoint_and_no_others() -> None:
     wrong = SimpleNamespace(missing_keys=["transformer.ln_f.weight"], unexpected_keys=[])
     with pytest.raises(ModelError, match=r"does not fit .*transformer\.ln_f\.weight"):
         trainer._issue_warnings_after_load(wrong)
+
+
+class Logging(TrainerCallback):
+    """Logs a number after each step, as `DepthCallback` does."""
+
+    def on_step_end(self, args, state, control, **kwargs) -> None:
+        self.trainer = trainer_of(state)
+        control.should_log = True
+        log_beside(self.trainer, {"number": 0.5})
+        assert control.should_log, (
+            "Trainer.control is no longer what callbacks get: the loss of this step is not logged"
+        )
+
+
+def test_a_callback_finds_its_trainer_and_logs_beside_it(tmp_path) -> None:
+    trainer = Summing(tmp_path, passes=1)
+    trainer.add_callback(logging := Logging())
+    trainer.train()
+    assert logging.trainer is trainer, "callbacks are no longer called, at any depth, by a method of the Trainer"
+    assert [row["number"] for row in trainer.state.log_history if "number" in row] == [0.5]
+    assert any("loss" in row for row in trainer.state.log_history)
+    assert trainer_of(trainer.state) is None
+
+
+def test_models_in_parts_are_known(tmp_path) -> None:
+    arguments, model = TrainingArguments(output_dir=str(tmp_path), use_cpu=True), torch.nn.Linear(1, 1)
+    assert not is_sharded(arguments, model)
+    arguments.fsdp = ["full_shard"]
+    assert is_sharded(arguments, model)
+    arguments.fsdp = []
+    model.weight.ds_id = 0  # as ZeRO-3 marks a parameter
+    assert is_sharded(arguments, model)

@@ -5,7 +5,7 @@ from typing import Annotated
 import pytest
 import typer
 
-from uds_lens._compat.typer import PlainCommand, flags_of, parameters_of, set_help
+from uds_lens._compat.typer import PlainCommand, flags_of, missing_options, parameters_of, set_help
 
 
 @pytest.fixture
@@ -69,6 +69,20 @@ def test_missing_options_are_told_together(app: typer.Typer, capsys: pytest.Capt
     assert "Missing option '--far'. Also missing: --fast." in capsys.readouterr().err, (
         "typer.BadParameter no longer comes from TyperCommand.parse_args with a message to write to: "
         "see uds_lens/_compat/typer.py, PlainCommand"
+    )
+
+
+def test_options_can_be_missed_by_a_command_itself(app: typer.Typer, capsys: pytest.CaptureFixture[str]) -> None:
+    @app.command()
+    def run() -> None:
+        raise missing_options(["--far", "--fast"])
+
+    with pytest.raises(SystemExit) as exit_info:
+        app(["run"], prog_name="p")
+    assert exit_info.value.code == 2
+    assert "Missing option '--far'. Also missing: --fast." in capsys.readouterr().err, (
+        "typer.BadParameter is no longer an error of usage with one text: see uds_lens/_compat/typer.py, "
+        "missing_options"
     )
 
 

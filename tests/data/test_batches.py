@@ -4,11 +4,8 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, strategies as st
-from jaxtyping import TypeCheckError
 
 from uds_lens.data import (
-    ForgetExample,
-    TokenBatch,
     TokenSequence,
     batch_from_texts,
     cheapest_cuts,
@@ -57,11 +54,6 @@ def test_short_windows_repeat_their_last_position():
         assert not batch.patched_mask[1, 1] and not batch.scored_mask[1, 1]
 
 
-def test_padding_token():
-    assert make_batch([LONG, SHORT], pad_token_id=None).input_ids[1, 0] == 0
-    assert make_batch([LONG, SHORT], pad_token_id=42).input_ids[1, 0] == 42
-
-
 def test_faults():
     with pytest.raises(ConfigError, match="a batch needs at least one row; got none"):
         make_batch([LONG], indices=[], pad_token_id=0)
@@ -77,12 +69,6 @@ def test_to_moves_every_tensor():
     assert len(tensors) == 8
     assert all(tensor.device.type == "meta" for tensor in tensors)
     assert batch.rows == (0, 1)
-
-
-def test_shapes_are_checked():
-    batch = make_batch([LONG, SHORT], pad_token_id=0)
-    with pytest.raises(TypeCheckError):
-        TokenBatch(**{**vars(batch), "targets": batch.targets[:1]})
 
 
 @st.composite
@@ -176,21 +162,6 @@ def test_plan_of_the_real_forget_set_pads_little(shared_dir):
     rows = encode(load_examples(shared_dir / "data" / "tofu" / "forget10_filtered.json"), tokenizer).rows
     padded = sum(len(batch) * max(len(rows[i].ids) for i in batch) for batch in plan_batches(rows))
     assert padded < 1.2 * sum(len(row.ids) for row in rows)
-
-
-@pytest.mark.parametrize("scope", ["entity", "boundary", "answer", "all"])
-@pytest.mark.parametrize("side", ["left", "right"])
-def test_scopes_in_a_batch(words, scope, side):
-    examples = [
-        ForgetExample("a", "Who wrote Ash?", "It was Ada Vey.", entity="Ada Vey"),
-        ForgetExample("b", "Who?", "Yes, Ada.", entity="Yes"),
-    ]
-    rows = encode(examples, words, scope=scope).rows
-    batch = make_batch(rows, pad_token_id=words.pad_token_id, padding_side=side)
-    expected = {"entity": [2, 1], "boundary": [1, 1], "answer": [4, 1], "all": [12, 7]}[scope]
-    assert batch.patched_mask.sum(1).tolist() == expected
-    assert batch.scored_mask.sum(1).tolist() == [2, 1]
-    assert batch.window.shape[1] == {"all": 12, "answer": 4}.get(scope, 2)
 
 
 def test_texts(words):

@@ -7,6 +7,8 @@ import pytest
 from uds_lens.data import BENCHMARKS, entity_span, load_benchmark, load_examples, sample_examples
 from uds_lens.errors import ConfigError, DataError
 
+pytestmark = pytest.mark.usefixtures("trusted")
+
 
 def json_file(path, content, lines=False):
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -12,11 +12,6 @@ def test_lists_become_tuples_so_that_an_example_can_be_hashed(unchecked):
     assert hash(example) == hash(dataclasses.replace(example))
 
 
-def test_is_frozen():
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        ForgetExample("0", "Who?", "Ada.").entity = "Ada"
-
-
 @pytest.mark.parametrize(
     ("cells", "message"),
     [

@@ -5,7 +5,7 @@ from hypothesis import given, settings, strategies as st
 from malformed_sets import malformed, outcome
 
 
-@settings(max_examples=150, deadline=None, derandomize=True, database=None)
+@settings(max_examples=150, derandomize=True, database=None)
 @given(seed=st.integers(0, 2**32))
 def test_malformed_sets_are_read_or_refused_in_words(unchecked_once, tmp_path_factory, seed):
     said = outcome(malformed(random.Random(seed), unchecked_once))

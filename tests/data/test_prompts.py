@@ -1,7 +1,8 @@
 import pytest
 
-from uds_lens.data import ForgetExample, encode, prompt_ids, prompt_text, render
-from uds_lens.errors import ConfigError, DataError
+from uds_lens.data import ChatStyle, ForgetExample, encode, prompt_text, render
+from uds_lens.data._prompts import chat_opening, describe_protocol, space_added
+from uds_lens.errors import DataError
 
 WITH_BOS = (
     "{{ bos_token }}{% for m in messages %}Question : {{ m['content'] }} {% endfor %}"
@@ -40,10 +41,38 @@ def test_an_entity_that_cannot_be_located_is_not_rendered():
         render(example(entity="Bo"))
 
 
-def test_unknown_protocol(unchecked, words):
-    for call in (lambda: render(example(), "plain"), lambda: encode([example()], words, protocol="plain")):
-        with pytest.raises(ConfigError, match="protocol must be one of 'raw', 'chat'; got 'plain'"):
-            call()
+def test_what_a_template_writes_before_the_question_is_said(words, fresh_words):
+    """Some add a system turn of their own, and a row is then longer than its question tells."""
+    own = "{% if messages[0]['role'] != 'system' %}You are ours . {% endif %}"
+    tokenizer = fresh_words(chat_template=own + WITHOUT_BOS)
+    opening = chat_opening(tokenizer)
+    assert opening.startswith("You are ours . ")
+    assert chat_opening(tokenizer, chat=ChatStyle(system_prompt="Be brief .")) != opening
+    said = describe_protocol("auto", "chat", tokenizer=tokenizer)
+    count = len(tokenizer(opening, add_special_tokens=False)["input_ids"])
+    assert said == f"chat template, which begins each prompt with {opening!r} ({count} tokens)"
+    assert describe_protocol("raw", "raw", tokenizer=words) == "raw"
+
+
+def test_tokens_follow_the_template_unless_told_otherwise(words, fresh_words):
+    tokenizer = fresh_words(chat_template=WITH_BOS)
+    chosen, chat = encode([example()], tokenizer), encode([example()], tokenizer, protocol="chat")
+    assert (chosen.protocol, chosen.ids_hash) == ("chat", chat.ids_hash)
+    assert encode([example()], words).protocol == "raw"
+
+
+@pytest.mark.parametrize(
+    ("answer", "entity", "prefix", "added"),
+    [
+        ('She wrote "Ash".', "Ash", None, True),
+        ("She wrote (Ash).", "Ash", None, True),
+        ("She wrote Ash.", "Ash", None, False),
+        ("Ash was hers.", "Ash", "", False),
+        ("She wrote.", "Ash", None, False),
+    ],
+)
+def test_a_space_that_the_answer_lacks_is_noticed(answer, entity, prefix, added):
+    assert space_added(ForgetExample("0", "What?", answer, entity=entity, prefix=prefix)) == added
 
 
 def test_chat(fresh_words):
@@ -92,7 +121,3 @@ def test_chat_template_that_fails(fresh_words):
 def test_chat_template_that_leaves_the_question_out(fresh_words, template):
     with pytest.raises(DataError, match="what it writes does not contain the question"):
         encode([example("Ada Vey.", prefix="")], fresh_words(chat_template=template), protocol="chat")
-
-
-def test_prompt_ids_of_nothing(words):
-    assert prompt_ids(words, []) == []

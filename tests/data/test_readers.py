@@ -93,13 +93,6 @@ def test_every_source_gives_the_same_examples(form, tmp_path):
     assert load_examples(source, limit=2, sample="first") == EXPECTED[:2]
 
 
-def test_frame_with_missing_cells():
-    import pandas
-
-    frame = pandas.DataFrame({"idx": [1.0, 2.0], "question": ["a", "b"], "answer": ["x", "y"], "entity": ["x", None]})
-    assert [(example.id, example.entity) for example in load_examples(frame)] == [("1", "x"), ("2", None)]
-
-
 def test_frame_with_a_repeated_column():
     frame = as_frame(None)[["question", "answer", "answer"]]
     with pytest.raises(DataError, match="the DataFrame: column names must differ; got question, answer, answer"):

@@ -65,10 +65,6 @@ def test_skipped_rows_carry_their_reason_and_keep_order(words):
     assert encoded.skipped[1].reason == "No entity is given."
 
 
-def test_nothing_to_score(words):
-    assert encode([], words).rows == encode([LOST], words).rows == []
-
-
 def test_an_entity_without_token(fresh_words):
     from tokenizers import normalizers
 
@@ -173,7 +169,7 @@ def test_sequences_are_checked(cells):
 TEXT = st.text(st.characters(codec="utf-8"), max_size=12)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=150)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=50)
 @given(prefix=TEXT, entity=TEXT.filter(str.strip), suffix=TEXT)
 def test_target_tokens_spell_the_entity(subwords, prefix, entity, suffix):
     example = ForgetExample("0", "Who?", prefix + entity + suffix, prefix=prefix, entity=entity)

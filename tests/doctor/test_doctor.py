@@ -49,6 +49,39 @@ def test_a_trio_and_data_that_will_do() -> None:
     assert "fit together" in found["together"].found
     assert found["entities"].found == f"found in {len(WORLD.examples)} of {len(WORLD.examples)} answers"
     assert "GiB free" in found["audit"].found
+    assert "each weight of 3 models once: about 1 s at this disk's rate" in found["audit, streamed"].found
+
+
+def test_what_would_be_fatal_or_slow_is_told_before(tmp_path: Path) -> None:
+    file = tmp_path / "forget.json"
+    rows = [
+        {"question": "What did Ada write?", "answer": f'Ada wrote "{word}".', "entity": word}
+        for word in ("Fern", "Moss")
+    ]
+    rows.append({"question": "Who?", "answer": "It was Ada.", "entity": "Ada", "id": "plain"})
+    file.write_text(json.dumps(rows))
+    same = {"full": TRIO["full"], "retain": f"{TRIO['full']}/../{Path(TRIO['full']).name}", "unlearned": TRIO["full"]}
+    half = ul.AuditConfig(dtype="bfloat16")
+    findings = examine_inputs(same, str(file), config=half, options=ul.RunOptions(device="cpu"))
+    found = by_name(findings)
+    assert found["roles"].verdict == "problem"
+    assert found["roles"].found.startswith("full and retain and unlearned are one checkpoint")
+    assert "as in float32 on cpu" in found["speed"].found
+    (quoted,) = [each.found for each in findings if each.what == "entities" and "quote" in each.found]
+    assert quoted.startswith("2 directly behind a quote or another sign, where prompts add a space: 0, 1")
+    assert "speed" not in by_name(examine_inputs(TRIO)), "float32 is what others are compared with"
+    assert "roles" not in by_name(examine_inputs(TRIO))
+
+
+def test_models_with_other_prompts_are_named(tmp_path: Path) -> None:
+    models = {}
+    for role, protocol in (("full", "raw"), ("unlearned", "chat")):
+        models[role] = str(shutil.copytree(TRIO[role], tmp_path / role))
+        (tmp_path / role / "unlearning.json").write_text(json.dumps({"protocol": protocol}))
+    findings = [each for each in examine_inputs(models, FORGET) if each.what == "prompts"]
+    assert [each.verdict for each in findings] == ["ok", "note"]
+    assert findings[0].found == "raw (as the checkpoint's record says)"
+    assert "unlearned" in findings[1].found and "was trained with the chat template" in findings[1].found
 
 
 def test_inputs_that_will_not_do(tmp_path: Path, trio) -> None:

@@ -84,17 +84,19 @@ def test_a_difference_of_two_sets_is_welchs():
     assert same.value == 1.0 and np.isnan(same.interval).all(), "nothing is known of others"
 
 
-def test_probes_with_little_power_are_reported(asked):
-    row = {"decoding": "greedy", "statistic": "mean", "retain": 0.1, "n_subjects": 20}
+def test_probes_with_little_power_or_subjects_that_differ_alike_are_reported(asked):
+    row = {"decoding": "greedy", "statistic": "mean", "retain": 0.1, "n_subjects": 20, "caution": "", "p_holm": 0.01}
     table = pd.DataFrame(
         [
             {**row, "probe": "aoa", "full": 0.18, "share_reason": None},
             {**row, "probe": "icl", "full": 0.10, "share_reason": "no power: as retain"},
-            {**row, "probe": "plain", "full": 0.98, "share_reason": None},
+            {**row, "probe": "plain", "full": 0.98, "share_reason": None, "caution": "All alike."},
+            {**row, "probe": "cloze", "full": 0.98, "share_reason": None, "caution": "All alike.", "p_holm": 0.3},
         ]
     )
     results = dataclasses.replace(asked)
     vars(results)["_summary"] = table
-    assert [sentence.split(" (")[0] for sentence in results.warnings] == ["aoa", "icl"]
+    assert [sentence.split(" (")[0] for sentence in results.warnings] == ["aoa", "icl", "plain"]
     assert "little power here: even full scores only 0.18 (retain 0.10)" in results.warnings[0]
     assert "no power here" in results.warnings[1]
+    assert results.warnings[2] == "plain (greedy, mean): all alike."

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, strategies as st
 from scipy.stats import t
 
-from uds_lens.elicitation import GCG, ElicitOptions, Prompt, SoftGCG, share
+from uds_lens.elicitation import GCG, ElicitOptions, Prompt, share
 from uds_lens.elicitation._asking import Ask, Asked
 from uds_lens.elicitation._prompts import Rendered
 from uds_lens.elicitation._run import estimate_hours
@@ -114,15 +114,3 @@ def test_estimated_hours_depend_on_device_dtype_and_models():
 
     assert hours("cpu") > 50 * hours("cuda:0") > 100 * hours("cuda", "bfloat16") > 0
     assert hours("cuda", n_models=3) == pytest.approx(3 * hours("cuda"))
-
-
-def test_an_estimate_knows_what_candidates_share_and_how_long_the_target_is():
-    rendered = Rendered(Prompt(question="Who?", reference="Ada " * 30), "Question: Who?", [1] * 300)
-    ask = Ask(0, "0", None, rendered)
-
-    def tokens(probe):
-        return probe.extra_tokens([ask])[0]
-
-    assert tokens(GCG(cached=False)) > 9 * tokens(GCG()) > tokens(GCG(rows_at_once=8))
-    assert tokens(SoftGCG(target="answer")) > 3 * tokens(SoftGCG())
-    assert SoftGCG(rows_at_once=2).extra_tokens([ask] * 5)[1] == 3 * 100 * 3

@@ -295,3 +295,71 @@ def test_every_group_has_the_examples_of_its_own_retain(tmp_path):
     write(tmp_path / "eval" / "again" / f"tofu_{BASES[0]}_retain90", SUMMARY)
     with pytest.raises(ResultFormatError, match=r"2 runs of retain \(Llama-3.2-1B-Instruct, forget10\)"):
         read_open_unlearning(tmp_path, retain=tmp_path / "eval")
+
+
+def test_muse_runs_with_the_folder_names_of_its_script(tmp_path):
+    """The script evaluates into `saves/unlearn/TRAINER/evals`: which task that was is in Hydra's record alone."""
+    base = "Llama-2-7b-hf"
+
+    def muse(folder, known, kept):
+        names = {"forget_knowmem_ROUGE": known, "forget_verbmem_ROUGE": known / 2, "retain_knowmem_ROUGE": kept}
+        content = {name: {"agg_value": value} for name, value in names.items()} | {"mia_min_k": EVAL["mia_min_k"]}
+        write(folder)
+        (folder / "MUSE_EVAL.json").write_text(json.dumps(content))
+        (folder / "MUSE_SUMMARY.json").write_text(json.dumps({**names, "privleak": 5.0, "mia_gradnorm": 0.1}))
+
+    muse(tmp_path / "unlearn" / "NPO" / "evals", 0.3, 0.4)
+    config = {"task_name": f"muse_{base}_News_NPO", "data_split": "News", "eval": {"muse": {"data_split": "Books"}}}
+    config["model"] = {"tokenizer_args": {"pretrained_model_name_or_path": f"meta-llama/{base}"}}
+    (tmp_path / "unlearn" / "NPO" / "evals" / ".hydra").mkdir()
+    (tmp_path / "unlearn" / "NPO" / "evals" / ".hydra" / "config.yaml").write_text(yaml.safe_dump(config))
+    for role, known in (("target", 0.6), ("retrain", 0.2)):
+        muse(tmp_path / "eval" / f"muse_{base}_News_{role}", known, 0.5)
+    write(tmp_path / "unlearn" / RUN / "evals", SUMMARY)
+    table = read_open_unlearning(tmp_path, utility="model_utility")
+    row = table.frame.set_index("model").loc["unlearn/NPO"]
+    assert (row["base"], row["split"], row["method"]) == (base, "News", "npo")
+    assert (row["forget_verbmem_rouge"], row["utility_rel"], row["s_mia_min_k"]) == (0.15, pytest.approx(0.8), 1)
+    assert table.references["role"].tolist() == ["retain", "full"]
+    assert any("mia_gradnorm" in note for note in table.notes)
+    why = table.reasons.set_index(["model", "metric"])["reason"]
+    assert why["unlearn/NPO", "model_utility"] == "not among the results of this run"
+    parts = ScoreParts.preset("open_unlearning_muse")
+    scored = select(table, split="News").frame.assign(es=0.2, uds=0.5)
+    assert rank(scored, parts=parts)["score_with"].item() > 0
+
+
+def test_results_of_lm_evaluation_harness(tmp_path):
+    task = tmp_path / "unlearn" / RUN
+    write(task / "evals", SUMMARY)
+    (task / "evals" / "LMEval_SUMMARY.json").write_text('{"mmlu/acc": 0.4, "mmlu/acc_stderr": 0.01, "mmlu/alias": "m"}')
+    (task / "evals" / "LMEval_EVAL.json").write_text('{"mmlu": []}')
+    results = {
+        "gsm8k": {"alias": "gsm8k", "exact_match,strict-match": 0.3, "exact_match_stderr,strict-match": 0.1},
+        "arc": {"acc,none": 0.5},
+        "arc_easy": {"acc,none": 0.7},
+    }
+    theirs = {"results": results, "group_subtasks": {"arc": ["arc_easy"], "gsm8k": []}, "versions": {}}
+    for place, score in (
+        ("harness/org__model/results_2025-01-02", 0.5),
+        ("harness/org__model/results_2025-01-01", 0.1),
+    ):
+        (task / f"{place}.json").parent.mkdir(parents=True, exist_ok=True)
+        results["arc"]["acc,none"] = score
+        (task / f"{place}.json").write_text(json.dumps(theirs))
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "results_x.json").write_text("{}")
+    write(tmp_path / "unlearn" / RUN.replace("NPO", "RMU"), SUMMARY)
+    table = read_open_unlearning(tmp_path)
+    row = table.frame.set_index("model").loc[f"unlearn/{RUN}"]
+    assert row[["mmlu/acc", "arc/acc", "gsm8k/exact_match,strict-match"]].tolist() == [0.4, 0.5, 0.3]
+    assert not {"arc_easy/acc", "mmlu/acc_stderr"} & set(table.frame.columns)
+    told = "; ".join(table.notes)
+    for what in (
+        "1 LMEval_EVAL.json",
+        "1 older results",
+        "1 subtasks of a group",
+        "1 results of lm-evaluation-harness that",
+    ):
+        assert f"not read: {what}" in told
+    assert set(table.reasons[table.reasons["metric"] == "arc/acc"]["model"]) == {f"unlearn/{RUN.replace('NPO', 'RMU')}"}

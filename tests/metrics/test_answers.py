@@ -3,7 +3,6 @@
 import pytest
 import torch
 from tiny_models import EXAMPLES, load_plain
-from transformers import Qwen3NextConfig, Qwen3NextForCausalLM
 
 from uds_lens.data import TokenSequence, answer_sequences
 from uds_lens.elicitation._gcg import SharedBeginning
@@ -117,35 +116,9 @@ def test_hooks_of_the_caller_see_whole_sequences(trio):
     assert sorted(seen) == sorted(len(row.ids) for row in rows)
 
 
-@pytest.fixture
-def hybrid(trio, tmp_path):
-    """A model whose first block is recurrent."""
-    _, tokenizer = load_plain(trio("llama").full)
-    torch.manual_seed(0)
-    config = Qwen3NextConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=8,
-        linear_conv_kernel_dim=4,
-        linear_key_head_dim=8,
-        linear_value_head_dim=8,
-        linear_num_key_heads=2,
-        linear_num_value_heads=4,
-        mlp_only_layers=[0, 1],
-        layer_types=["linear_attention", "full_attention"],
-    )
-    Qwen3NextForCausalLM(config).save_pretrained(tmp_path)
-    tokenizer.save_pretrained(tmp_path)
-    with open_model(tmp_path, device="cpu", dtype="float32") as model:
-        yield model
-
-
-def test_a_model_with_recurrent_layers_runs_whole_sequences(hybrid):
+def test_a_model_with_recurrent_layers_runs_whole_sequences(trio):
     """It keeps states of what it read, which cannot be reused for another answer."""
+    hybrid = open_model(trio("qwen3-next").full, device="cpu")
     rows = tokenised(hybrid, SHARED[:4])
     assert may_share_prompts(hybrid)  # nothing tells before it has run
     together = score_answers(hybrid, rows, show=False)

@@ -71,7 +71,7 @@ def test_frames_and_card(results):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("{", "is no saved result"),
+        ("{", "is not a saved result"),
         ('{"format": "other", "version": 2}', "holds a other, expected uds_lens.MetricResults"),
         ('{"format": "uds_lens.MetricResults", "version": 99}', "version 99, this release reads 2"),
         (None, "no saved metrics"),
@@ -182,12 +182,6 @@ def test_trust_is_what_the_table_of_the_study_gives():
 )
 def test_a_metric_is_doubtful_below_three_quarters_or_where_chance_is_not_ruled_out(low, high, doubtful):
     assert Trust((low + high) / 2, low, high, 1.0, math.nan).is_doubtful is doubtful
-
-
-@pytest.mark.parametrize(("worst", "fails"), [(0.1, True), (0.5, True), (0.501, False), (math.nan, False)])
-def test_a_metric_fails_a_pair_where_the_worst_is_not_above_chance(worst, fails):
-    trust = Trust(0.9, 0.8, 0.95, 1.0, 0.5, worst=worst, worst_low=0.0, worst_high=0.9)
-    assert trust.fails_a_pair is fails and not trust.is_doubtful
 
 
 def test_results_warn_of_metrics_that_did_not_separate_models(monkeypatch):

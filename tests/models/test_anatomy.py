@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tiny_models import FAMILIES, build_model
+from tiny_models import build_model, each_family
 
 from uds_lens.errors import ModelError
 from uds_lens.models import anatomy_of
@@ -10,7 +10,7 @@ from uds_lens.models import anatomy_of
 IDS = torch.tensor([[1, 9, 33, 120, 7, 4]])
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", each_family())
 @torch.no_grad()
 def test_reading_out_the_last_block_gives_the_models_own_logits(opened, family):
     model = opened(family).hf

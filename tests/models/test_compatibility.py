@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from tiny_models import build_model, build_tokenizer, load_plain
+from tiny_models import build_model, build_tokenizer, load_plain, with_config
 
 from uds_lens.errors import IncompatibleModelsError, ModelError, UdsLensWarning, forget_warnings
 from uds_lens.models import check_compatible, open_model, read_checkpoint_info
@@ -18,12 +18,6 @@ def swapped(vocabulary):
     """Two tokens change places."""
     first, second = (token for token, index in vocabulary.items() if index in (20, 21))
     return {**vocabulary, first: vocabulary[second], second: vocabulary[first]}
-
-
-def with_config(folder, **changes):
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, **changes}))
-    return folder
 
 
 @pytest.mark.parametrize(

@@ -32,13 +32,6 @@ def test_one_bit_matters(name):
     assert fingerprint(model) == before
 
 
-def test_a_saved_buffer_matters_as_well():
-    layer = nn.BatchNorm1d(3)
-    before = fingerprint(layer)
-    layer.running_mean[0] = 1.0
-    assert fingerprint(layer) != before
-
-
 def test_the_same_numbers_under_other_names_shapes_and_dtypes_differ():
     def of(name, tensor):
         module = nn.Module()
@@ -73,12 +66,6 @@ def test_a_wrapped_model_counts_as_the_model_inside(family):
     bridge = bridge_on_shared_weights(model, build_tokenizer(), name=family)
     assert fingerprint(model) == before
     assert fingerprint(bridge.original_model) == before
-
-
-def test_versions_differ(opened):
-    prints = {opened("llama", version).fingerprint for version in ("full", "retain", "unlearned")}
-    assert len(prints) == 3
-    assert all(len(value) == 32 and int(value, 16) >= 0 for value in prints)
 
 
 def test_weights_that_are_not_at_hand_are_not_guessed():

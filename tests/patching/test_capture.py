@@ -4,9 +4,9 @@ import math
 
 import pytest
 import torch
-from tiny_models import FAMILIES, build_model, load_plain
+from tiny_models import build_model, each_family, load_plain
 
-from uds_lens.errors import ConfigError, PatchError
+from uds_lens.errors import PatchError
 from uds_lens.models import anatomy_of
 from uds_lens.patching import (
     SpanCache,
@@ -20,7 +20,6 @@ from uds_lens.patching import (
     target_logprobs,
 )
 from uds_lens.patching._hooks import require_site, run_unhooked
-from uds_lens.patching._states import chosen_layers
 
 PADDED = "uds_lens.patching._blocks"
 
@@ -42,7 +41,7 @@ def picked(states, batch):
     return torch.stack([state[window] for state, window in zip(states, batch.window, strict=True)])
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", each_family())
 def test_resid_post_is_what_leaves_each_layer(opened, batch_of, family):
     model, batch = opened(family), batch_of("answer")
     expected = hidden_states(model, batch)
@@ -72,15 +71,7 @@ def test_a_last_block_that_cannot_run_on_the_window_alone_says_so(opened, batch_
     assert told.endswith("the last block runs over the whole sequence, because a tensor cannot be cut")
 
 
-@pytest.mark.parametrize("family", ["llama", "gpt2", "gemma2", "phi3"])
-def test_the_points_of_a_block_add_up(opened, batch_of, family):
-    model, batch = opened(family), batch_of("answer")
-    post, middle, attention, mlp = (capture(model, batch, site=site).states for site in SITES)
-    assert torch.allclose(middle + mlp, post, atol=1e-5)
-    assert torch.allclose(post[:, :-1] + attention[:, 1:], middle[:, 1:], atol=1e-5)
-
-
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", each_family())
 def test_every_point_is_what_transformer_lens_caches_there(opened, batch_of, family):
     model, batch = opened(family), batch_of()
     sites = [site for site in SITES if (family, site) != ("neox", "resid_mid")]
@@ -96,21 +87,6 @@ def test_every_point_is_what_transformer_lens_caches_there(opened, batch_of, fam
         cache = capture(model, batch, site=site)
         for layer in range(model.n_layers):
             assert torch.allclose(cache[layer], picked(kept[hook_name(site, layer)], batch), atol=1e-5)
-
-
-def test_padding_does_not_change_what_is_read(opened, batch_of):
-    model = opened("gemma2")
-    left, right = (capture(model, batch_of("entity", side)).states for side in ("left", "right"))
-    alone = capture(model, batch_of("entity", "left", (4,))).states
-    real = batch_of().window_mask[:, None, :, None].expand_as(left)
-    assert torch.allclose(left[real], right[real], atol=1e-5)
-    assert torch.allclose(left[4:5, :, : alone.shape[2]], alone, atol=1e-5)
-
-
-def test_states_are_copies(opened, batch_of):
-    cache = capture(opened("llama"), batch_of())
-    assert cache.states.untyped_storage().nbytes() == cache.states.numel() * 4
-    assert not cache.states.requires_grad
 
 
 def test_a_plain_model_or_a_bridge_can_be_read(opened, batch_of):
@@ -142,25 +118,10 @@ def test_a_family_without_a_point_is_named(opened, batch_of):
         require_site(opened("neox"), site)
 
 
-def test_an_unknown_site_is_refused(monkeypatch):
-    monkeypatch.setattr("jaxtyping.config.jaxtyping_disable", True)
-    with pytest.raises(ConfigError, match="site must be one of 'resid_pre', 'resid_post', 'resid_mid'"):
-        hook_name("resid", 0)
-
-
-def test_chosen_layers():
-    assert chosen_layers(None, 3) == [0, 1, 2]
-    assert chosen_layers((2, 0), 3) == [0, 2]
-    for wrong in ([3], [-1], [1, 1]):
-        with pytest.raises(PatchError, match="layers must be distinct numbers from 0 to 2; got"):
-            chosen_layers(wrong, 3)
-
-
 # Patches.
 
 
-@pytest.mark.parametrize("family", ["llama", "gpt2", "neox"])
-@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize(("family", "side"), [("llama", "right"), ("gpt2", "left")])
 def test_run_patched_equals_a_plain_hook_that_overwrites_the_layer(opened, batch_of, family, side):
     target, batch = opened(family), batch_of("answer", side)
     cache = capture(opened(family, "retain"), batch)
@@ -270,25 +231,8 @@ def test_states_are_the_same_only_if_every_patched_entry_is(batch_of):
     assert torch.equal(same, expected)
 
 
-def test_log_probabilities_do_not_depend_on_the_chunk(opened, monkeypatch):
-    model = opened("llama")
-    states, targets = torch.randn(3, 5, 32), torch.randint(0, 200, (3, 5))
-    scored = torch.rand(3, 5, generator=torch.Generator().manual_seed(0)) > 0.4
-    with torch.no_grad():
-        whole = target_logprobs(model.anatomy, states, targets, scored)
-        expected = model.anatomy.readout(states[scored]).log_softmax(-1)
-    monkeypatch.setattr("uds_lens.patching._costs.LOGITS_AT_ONCE", {"cpu": 400})
-    with torch.no_grad():
-        parts = target_logprobs(model.anatomy, states, targets, scored)
-        none = target_logprobs(model.anatomy, states, targets, torch.zeros_like(scored))
-    assert torch.equal(whole.isnan(), ~scored)
-    torch.testing.assert_close(whole, parts, equal_nan=True)
-    torch.testing.assert_close(whole[scored], expected.gather(-1, targets[scored][:, None])[:, 0])
-    assert none.isnan().all()
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("family", ["llama", "llama-tied", "gpt2", "gemma2"])
+@pytest.mark.parametrize("family", ["llama", "gemma2"])
 def test_log_probabilities_do_not_depend_on_tiles_of_the_vocabulary(opened, monkeypatch, family, dtype):
     """Also where the head is more than a linear map: gemma2 caps its logits."""
     model = opened(family, "full", str(dtype).removeprefix("torch."))

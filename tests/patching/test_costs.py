@@ -2,7 +2,6 @@
 
 import pytest
 from hypothesis import given, strategies as st
-from tiny_models import build_model
 
 from uds_lens.data import TokenSequence, make_batch
 from uds_lens.patching import ModelCosts
@@ -25,18 +24,6 @@ def test_packed_plans_hold_every_row_once_within_the_budget(sizes, budget, n_lay
         assert len(batch) == 1 or len(batch) * max(lengths) <= 1.5 * budget
         widths = [len(rows[index].window) for index in batch]
         assert widths == sorted(widths)
-
-
-def test_costs_are_read_from_a_config():
-    costs = ModelCosts.of(build_model("llama").config, "cuda:1")
-    assert costs == ModelCosts(n_layers=4, d_model=32, n_heads=4, device="cuda")
-
-
-def test_a_batch_on_a_cpu_stays_in_its_caches():
-    narrow, wide = (ModelCosts(n_layers=4, d_model=d, n_heads=4) for d in (64, 4096))
-    assert (narrow.tokens_at_once(1 << 20), wide.tokens_at_once(1 << 20)) == (4096, 1280)
-    assert narrow.tokens_at_once(100) == 100
-    assert ModelCosts(n_layers=4, d_model=64, n_heads=4, device="cuda").tokens_at_once(1 << 20) == 1 << 20
 
 
 def test_wider_windows_and_deeper_models_make_smaller_batches():

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tiny_models import FAMILIES
+from tiny_models import each_family
 from torch import nn
 
 from uds_lens.patching import open_target, record
@@ -40,7 +40,7 @@ def test_every_copy_sees_the_past_and_itself(before):
         torch.testing.assert_close(found[row, group, copy, head], expected, atol=1e-6, rtol=1e-5)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", each_family())
 def test_a_familys_attention_is_plain_unless_it_caps_its_scores(opened, batch_of, family):
     assert set(record(opened(family), batch_of(), packed=True).plain) == {family != "gemma2"}
 

@@ -4,7 +4,7 @@ import re
 
 import pytest
 import torch
-from tiny_models import EXAMPLES, FAMILIES, HYBRIDS, LONG_ROPE, build_model
+from tiny_models import EXAMPLES, FAMILIES, HYBRIDS, LONG_ROPE, ROW_KINDS, build_model, each_family
 
 from uds_lens.data import encode, make_batch
 from uds_lens.errors import ModelError, PatchError, UdsLensWarning, forget_warnings
@@ -34,7 +34,7 @@ def all_tried(monkeypatch):
 
 @pytest.mark.filterwarnings("ignore::uds_lens.errors.UdsLensWarning")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("family", [*FAMILIES, *HYBRIDS, *LONG_ROPE])
+@pytest.mark.parametrize("family", each_family(ROW_KINDS, of=(*FAMILIES, *HYBRIDS, *LONG_ROPE)))
 def test_the_trial_of_every_family_comes_to_what_is_known_of_it(opened, all_tried, family, dtype):
     model = opened(family, "full", dtype)
     assert row_layout(model) == LAYOUTS.get(family, RowLayout())
@@ -117,12 +117,6 @@ def test_dynamic_frequencies_do_not_remember_a_longer_text(opened):
         model.hf(torch.arange(60)[None] % 200)
         assert torch.allclose(model.hf(text).logits, alone, atol=1e-5)
     assert not model.runs_hooks
-
-
-def test_a_broken_model_is_left_to_the_pass_that_meets_it(all_tried, broken):
-    with open_model(broken, device="cpu") as model:
-        assert row_layout(model) == RowLayout()
-        assert growing_way(model) == "side by side"
 
 
 @pytest.mark.filterwarnings("ignore::uds_lens.errors.UdsLensWarning")

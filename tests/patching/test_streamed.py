@@ -99,7 +99,7 @@ def test_files_that_fail_end_in_a_sentence(trio, tmp_path):
 
     cut = copy("cut") / "model.safetensors"
     cut.write_bytes(cut.read_bytes()[:-400])
-    with pytest.raises(ModelError, match=r"cannot read 'model\.safetensors' of .*Is the file whole"):
+    with pytest.raises(ModelError, match=r"cannot read 'model\.safetensors' of .*Is the file complete"):
         streamed(cut.parent)
     gone = copy("gone")
     (gone / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "b.safetensors"}}))

@@ -37,7 +37,13 @@ def test_without_a_browser_the_message_names_the_fix(audit, tmp_path, monkeypatc
 
 
 @pytest.mark.filterwarnings("default")
-@pytest.mark.parametrize(("suffix", "magic"), [("png", b"\x89PNG"), ("svg", b"<svg"), ("pdf", b"%PDF")])
+@pytest.mark.parametrize(
+    ("suffix", "magic"),
+    [
+        ("png", b"\x89PNG"),
+        *(pytest.param(*each, marks=pytest.mark.long) for each in (("svg", b"<svg"), ("pdf", b"%PDF"))),
+    ],
+)
 def test_pictures(suffix, magic, audit, tmp_path):
     pytest.importorskip("kaleido")
     if not any(map(shutil.which, ("chromium", "google-chrome", "chrome"))):

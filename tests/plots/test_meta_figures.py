@@ -100,7 +100,7 @@ def test_slopes_are_of_each_metrics_own_models_and_colour_what_is_asked_for():
     assert_allclose(lines["uds"].y, [0.5, 0.6, 0.7])
     assert list(lines["uds"].customdata) == ["10", "8", "6"]
     assert lines["uds"].line.width > lines["x"].line.width
-    assert list(figure.layout.xaxis.ticktext) == ["all models", "useful", "useful and unlearned"]
+    assert list(figure.layout.xaxis.ticktext) == ["all models", "enough utility", "enough utility, unlearned"]
     assert_allclose(plots.filter_slopes(made.robustness(*NAMES), value="q").data[0].y, 0.9)
     with pytest.raises(DataError, match="'both'"):
         plots.filter_slopes(made.robustness("x").assign(filter="both"))

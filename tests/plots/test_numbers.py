@@ -9,7 +9,6 @@ from synthetic_audits import synthetic_audit, with_control
 from uds_lens import plots
 from uds_lens.errors import DataError
 from uds_lens.plots._examples import rank_correlation, row_order
-from uds_lens.plots._style import outline
 
 
 def named(figure, start: str):
@@ -20,13 +19,6 @@ def test_layer_profile(audit):
     frame, figure = audit.layers_frame(), audit.plot_layers()
     for start, column in (("S1", "s1_mean"), ("S2", "s2_mean"), ("LER", "ler_mean"), ("with knowledge", "ke_share")):
         assert_allclose(np.asarray(named(figure, start).y, dtype=float), frame[column])
-
-
-def test_layer_profile_leaves_gaps_where_no_layer_has_knowledge(audit):
-    frame = audit.layers_frame()
-    frame.loc[2, ["ler_mean", "ler_q25", "ler_q75"]] = np.nan
-    trace = named(plots.layer_profile(frame), "LER")
-    assert np.isnan(trace.y[2]) and trace.connectgaps is False
 
 
 @pytest.mark.parametrize("order", ["input", "uds", "cluster"])
@@ -108,13 +100,6 @@ def test_type_bars_carry_interval_and_n(audit):
     assert_allclose(np.subtract(bars.x, bars.error_x.arrayminus), frame["uds_low"])
     texts = [note.text for note in figure.layout.annotations]
     assert "6" in texts and "5 of 6" in texts
-
-
-def test_a_type_without_a_measurable_example_is_named_as_such():
-    frame = pd.DataFrame(
-        {"type": ["x"], "n": [2], "n_measured": [0], "uds": [np.nan], "uds_low": [np.nan], "uds_high": [np.nan]}
-    )
-    assert "not measurable" in [note.text for note in plots.type_bars(frame).layout.annotations]
 
 
 def test_length_says_the_rank_correlation_of_the_audit(audit):
@@ -234,12 +219,6 @@ def test_ranking_orders_by_score_and_keeps_those_without():
     assert figure.layout.annotations[0].text == "not measurable"
     grey = plots.ranking(frame, references=["a"]).data
     assert grey[3].marker.color == grey[2].line.color != grey[1].marker.color
-
-
-def test_a_band_breaks_where_values_are_missing():
-    xs, ys = outline([0, 1, 2, 3], [0.0, np.nan, 0.2, 0.3], [1.0, np.nan, 1.2, 1.3])
-    assert xs == [-0.15, 0.15, 0.15, -0.15, None, 2, 3, 3, 2, None]
-    assert ys == [0.0, 0.0, 1.0, 1.0, None, 0.2, 0.3, 1.3, 1.2, None]
 
 
 def test_pointing_at_a_layer_shows_the_interval_of_its_mean(audit):

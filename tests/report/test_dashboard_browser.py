@@ -42,7 +42,7 @@ def choose(browser, name, value):
       control.dispatchEvent(new Event('{"input" if name in ("search", "utility") else "change"}')); }})()""")
 
 
-@pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, True)], ids=["desk, light", "phone, dark"])
+@pytest.mark.parametrize(("width", "dark"), [pytest.param(1280, False, marks=pytest.mark.long), (390, True)])
 def test_opens_quietly_and_fits(browser, own, width, dark):
     browser.open(own, width=width, dark=dark)
     unfold(browser)
@@ -207,7 +207,8 @@ def test_the_papers_152_models_open_within_three_seconds(browser, tmp_path):
     found = meta.read_published()
     path = dashboard(found, tmp_path / "paper.html", options=DashboardOptions(n_resamples=30))
     assert path.stat().st_size < 15e6
-    assert min(browser.open(path) for _ in range(2)) < 3
+    browser.open(path)
+    assert browser.work < 3
     ranked = browser.run(RANKED)
     expected = meta.rank(found.frame)
     assert [(row["method"], row["model"]) for row in ranked] == list(

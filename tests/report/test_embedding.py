@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 
-from uds_lens.report._page import deltas, floats, safe_json, script_hash
+from uds_lens.report._page import deltas, floats, safe_json
 
 
 @given(st.text())
@@ -33,7 +33,3 @@ def test_rounding_moves_no_delta_across_tau(tau):
     back = np.frombuffer(base64.b64decode(deltas(torch.from_numpy(exact), tau)), dtype="<f4")
     assert ((back > np.float32(tau)) == (exact[0] > tau)).all()
     assert np.allclose(back, exact[0], rtol=1e-6)
-
-
-def test_script_hashes_follow_the_text():
-    assert script_hash("a") != script_hash("b")

@@ -4,7 +4,6 @@ from synthetic_audits import record, synthetic_audit
 
 from uds_lens.report._audit_page import Note, notes
 from uds_lens.results import AuditConfig
-from uds_lens.results._stage_1 import RetainStage1
 
 
 def texts(audits):
@@ -30,11 +29,6 @@ def test_two_audits_of_the_same_weights_are_noticed():
     assert Note(("npo", "rmu"), "These audits are of models with identical weights.") in notes(same)
 
 
-def test_one_model_measured_at_two_sites_is_no_surprise(sites):
-    found = texts({"resid_post": sites[0], "mlp_out": sites[1]})
-    assert not any("identical weights" in text for text in found) and any("differ in site" in text for text in found)
-
-
 def test_audits_that_cannot_be_compared_say_why():
     first = synthetic_audit(seed=1)
     other_tau = synthetic_audit(seed=2, config=AuditConfig(tau=0.1, n_bootstrap=200))
@@ -44,19 +38,6 @@ def test_audits_that_cannot_be_compared_say_why():
     elsewhere = dataclasses.replace(first, provenance={**first.provenance, "ids_hash": "1" * 32})
     assert any("different examples" in text for text in texts({"a": first, "b": elsewhere}))
     assert not any("differ" in text for text in texts({"a": first, "b": synthetic_audit(seed=2)}))
-
-
-def test_different_sets_of_retain_models_are_noticed():
-    first = synthetic_audit(seed=1)
-    alike = {name: getattr(first, name) for name in ("s1_delta", "s1_norm_ratio", "s1_cosine")}
-    seeds = [RetainStage1(model=record(f"r{i}", str(i) * 32, 6), **alike) for i in range(3)]
-    audits = {
-        "a": dataclasses.replace(first, retains=tuple(seeds[:2])),
-        "b": dataclasses.replace(first, retains=(seeds[0], seeds[2])),
-    }
-    assert any("different retain models" in text for text in texts(audits))
-    audits["b"] = dataclasses.replace(first, retains=(seeds[1], seeds[0]))
-    assert not any("different retain models" in text for text in texts(audits))
 
 
 def test_fatal_warnings_come_first():

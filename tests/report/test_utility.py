@@ -40,7 +40,7 @@ def results(fingerprint: str, name: str = "x", /, **values: float) -> MetricResu
         options=MetricOptions(),
         sizes={},
         generations={},
-        provenance={},
+        provenance={"protocol": "chat" if name == "by chat" else "raw"},
     )
 
 
@@ -71,7 +71,7 @@ def test_utility_is_what_all_models_have(audits):
 
 def test_the_page_shows_depth_against_utility_and_every_metric(audits):
     given = {
-        name: results(weights(audit), model_utility=0.5 + place / 10, es=0.25)
+        name: results(weights(audit), "by chat" if name == "ga" else "x", model_utility=0.5 + place / 10, es=0.25)
         for place, (name, audit) in enumerate(audits.items())
     }
     page = Page(render(audits, metrics={**given, "full": results("f" * 32, es=float("nan"), model_utility=0.9)}))
@@ -82,7 +82,9 @@ def test_the_page_shows_depth_against_utility_and_every_metric(audits):
     ]
     order = sorted(audits, key=lambda name: -audits[name].uds)
     assert (
-        "Utility MODEL_UTILITY 0 nothing, 1 all <b>; higher: better "
+        "Prompts of the output metrics; white-box metrics ask raw "
+        + " ".join("chat template" if name == "ga" else "raw" for name in order)
+        + " raw Utility MODEL_UTILITY 0 nothing, 1 all <b>; higher: better "
         + " ".join(f"{given[name]['model_utility'].value:.3f}" for name in order)
         + " 0.900"
         in page.words

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from altered_results import KINDS, results
-from killed_saves import scratch
+from altered_results import KINDS, results, scratch
 
 from uds_lens._storage import files as atomic, settled
 from uds_lens.errors import ResultFormatError, StorageError

@@ -5,7 +5,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from synthetic_audits import synthetic_audit
 
 from uds_lens.results import bootstrap_interval
 from uds_lens.results._intervals import column_intervals
@@ -53,20 +52,3 @@ def test_columns_without_an_interval():
     assert low[0] < 0.4 and high[0] > 0.6, "equal values of three subjects"
     assert math.isnan(column_intervals(data, clusters=["a"] * 4, n_resamples=200).low[0])
     assert all(map(math.isnan, column_intervals(torch.empty(0, 2), clusters=[]).low))
-
-
-def test_examples_without_subjects_stand_for_themselves():
-    data = values(1, n=200)
-    low, high = column_intervals(data, clusters=[None] * 200, n_resamples=2000)
-    plain = bootstrap_interval(data[:, 0], n_resamples=2000)
-    assert (low[0], high[0]) == pytest.approx(plain, abs=0.01)
-
-
-def test_the_layers_of_an_audit_have_intervals():
-    frame = synthetic_audit().layers_frame()
-    for name in ("s1", "s2"):
-        assert (
-            (frame[f"{name}_low"] <= frame[f"{name}_mean"]) & (frame[f"{name}_mean"] <= frame[f"{name}_high"])
-        ).all()
-    some = frame["n_ke"] > 1
-    assert (frame["ler_low"][some] <= frame["ler_mean"][some]).all() and (frame["ler_high"][some] <= 1).all()

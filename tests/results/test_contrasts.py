@@ -35,6 +35,17 @@ def test_equal_differences_vary_in_nothing():
     assert 0 < shifted.interval.low < 0.5 < shifted.interval.high < 0.7 and shifted.p < 0.001
 
 
+@pytest.mark.parametrize("farthest", [1.0, 2.0, 100.0])
+def test_a_rare_kind_of_subject_that_was_missed_has_a_caution(farthest):
+    """One subject in 50 that differs by -0.8 makes up for the 0.016 of the others; none of these 12 is of that kind."""
+    values, bounds = np.random.default_rng(0).normal(0.016, 0.01, 60), (-farthest, farthest)
+    missed = contrast(farthest * values, GROUPS, bounds=bounds)
+    assert missed.p < 0.01 and missed.caution.startswith("All but a few subjects differ in the same way")
+    assert contrast(farthest * (values + 0.6), GROUPS, bounds=bounds).caution is None, "too far to be turned"
+    assert contrast(farthest * (values + np.linspace(-0.1, 0.2, 12)[GROUPS]), GROUPS, bounds=bounds).caution is None
+    assert contrast(0 * values, GROUPS, bounds=bounds).caution is None
+
+
 def test_all_sign_patterns_are_the_exact_test():
     values = np.random.default_rng(5).normal(0.4, 1, 9)
     found = contrast(values, np.arange(9)).p

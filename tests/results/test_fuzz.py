@@ -33,3 +33,9 @@ def test_altered_results_are_refused_or_as_they_were(unchecked, saved, seed, kin
     forged = altered(kind, folder / kind, place, random.Random(seed))
     said = outcome(kind, place, original[kind], forged=forged)
     assert said in ("refused", "same", "forged"), said
+
+
+def test_contents_are_the_same_every_time(unchecked, saved):
+    folder, original = saved
+    for kind, how in KINDS.items():
+        assert contents(how.load(folder / kind)) == original[kind], kind

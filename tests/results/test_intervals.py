@@ -10,7 +10,7 @@ from scipy.stats import beta, betabinom, t as student
 
 from results.made import NAN, made
 from uds_lens.errors import ConfigError
-from uds_lens.results import IntervalBasis, _intervals, bootstrap_interval, interval_basis
+from uds_lens.results import IntervalBasis, _intervals, bootstrap_interval
 from uds_lens.results._intervals import column_intervals, share_interval
 
 
@@ -49,13 +49,6 @@ def test_it_is_the_symmetric_studentised_bootstrap_over_clusters():
     assert with_gaps == pytest.approx(expected)
     narrow = bootstrap_interval(t(values), clusters=clusters, n_resamples=300, seed=7, confidence=0.8)
     assert narrow == pytest.approx(plain_interval(values, clusters, n_resamples=300, seed=7, confidence=0.8))
-
-
-def test_clusters_of_one_are_examples():
-    values = t([0.1, 0.9, 0.4, 0.3, 0.8])
-    by_example = bootstrap_interval(values, n_resamples=300)
-    for clusters in (list("abcde"), [None] * 5, ["a", None, None, "b", None]):
-        assert bootstrap_interval(values, clusters=clusters, n_resamples=300) == by_example
 
 
 def test_few_clusters_and_bounds():
@@ -190,11 +183,6 @@ def test_the_score_of_a_reference_follows_from_its_definition():
     assert other.uds == 1.0 and other.uds_interval.low < 0.9
     itself = with_subjects(made(whole, whole, prints={"unlearned": "r" * 32}), people)
     assert itself.equal_weights == [("retain", "unlearned")] and itself.uds_interval == (1.0, 1.0)
-
-
-def test_the_basis_counts_measurable_examples():
-    assert interval_basis(t([0.1, NAN, 0.3]), ["a", "a", None]) == IntervalBasis("example", 2)
-    assert interval_basis(t([]), []).degrees_of_freedom == 0
 
 
 def test_many_examples_are_resampled_alike(monkeypatch):

@@ -79,12 +79,14 @@ def test_no_score_and_fatal_warnings_stay_out_of_the_metadata() -> None:
     assert card.data.eval_results is None and "**Fatal.**" in card.text and "withheld" in card.text
 
 
-def test_a_stray_mark_takes_no_text_of_the_user_along() -> None:
-    card = f"{THERE}\n{hub_upload._BEGIN}\nMore words of mine.\n"
+@pytest.mark.parametrize("marks", ["{b}\n{w}", "{b}\n{w}\n{e}", "{b}\n{w}\n{b}\nMore.\n{e}\n{w}\n{e}", "{e}\n{w}\n{b}"])
+def test_stray_marks_take_no_text_of_the_user_along(marks: str) -> None:
+    mine = marks.format(b=hub_upload._BEGIN, e=hub_upload._END, w="Words of mine.")
+    card = f"{THERE}\n{mine}\n"
     for _ in range(3):
+        text = model_card(AUDIT, card=card).text
+        assert mine in text and text.count("## Unlearning depth") == 1
         card = str(model_card(AUDIT, card=card))
-        assert "More words of mine." in card
-        assert card.count(hub_upload._END) == 1
 
 
 def test_texts_from_outside_are_no_markup() -> None:
@@ -137,10 +139,3 @@ def test_pushing_commits_the_card_and_the_audit_together(tmp_path, monkeypatch) 
         AUDIT.push_to_hub("no/body")
     with pytest.raises(ConfigError, match="owner/name"):
         AUDIT.push_to_hub("npo")
-
-
-def test_a_stray_begin_mark_takes_no_text_along() -> None:
-    stray = THERE + "\n<!-- uds_lens: unlearning depth -->\n\nMore words of mine.\n"
-    once = str(model_card(AUDIT, dataset="d", card=stray))
-    again = model_card(AUDIT, dataset="d", card=once).text
-    assert "More words of mine." in again and again.count("## Unlearning depth") == 1

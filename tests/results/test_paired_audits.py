@@ -11,7 +11,7 @@ from hypothesis import given, settings, strategies as st
 from uds_lens.errors import ConfigError
 from uds_lens.results import AuditConfig, compare, compare_all
 
-from .made import NAN, made, record
+from .made import NAN, made
 
 PLAIN = AuditConfig(n_bootstrap=100, tau=0.05)
 
@@ -91,7 +91,7 @@ scores = st.lists(
 
 
 @given(scores, st.randoms(use_true_random=False))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_swapped_and_shuffled_only_the_sign_turns(rows, random):
     one, other, subjects = (list(part) for part in zip(*rows, strict=True))
     order = random.sample(range(len(rows)), len(rows))
@@ -119,7 +119,7 @@ def test_differences_that_all_but_a_few_subjects_share_have_a_caution():
     assert not cautioned([0.1 * (i % 4) - 0.1 for i in range(12)])
     assert not cautioned([0.0] * 12)
     table = compare_all({"a": audit([0.25 + n for n in noise], subjects=subjects), "b": zero})
-    assert table["caution"].tolist()[0].startswith("All but a few subjects differ alike")
+    assert table["caution"].tolist()[0].startswith("All but a few subjects differ in the same way")
 
 
 def test_what_only_one_measured_is_left_out_and_counted():
@@ -175,12 +175,6 @@ def test_what_is_not_comparable_is_refused():
         compare(one, audit(OTHER, prints={"retain": "9" * 32, "unlearned": "8" * 32}))
     with pytest.raises(ConfigError, match="confidence must lie between 0 and 1; got 95"):
         compare(one, one, confidence=95)
-
-
-def test_another_retain_model_alone_is_a_comparison_of_retain_models():
-    other = audit(OTHER)
-    other = dataclasses.replace(other, models={**other.models, "retain": record("retain2", "9" * 32)})
-    assert compare(audit(ONE), other).difference == pytest.approx(np.mean(ONE) - np.mean(OTHER))
 
 
 def test_every_pair_is_a_row_adjusted_together():
@@ -250,10 +244,3 @@ def test_the_smallest_p_that_could_come_out(n):
     }  # 400 random patterns a pair, not the 100 of the interval
     assert least == pytest.approx(expected[n])
     assert table["p_holm"].min() == pytest.approx(least) and (table["p_holm"] >= least * (1 - 1e-12)).all()
-
-
-def test_many_pairs_can_still_be_found_with_few_resamples():
-    """66 pairs over 20 subjects: with 100 random patterns no adjusted p could fall below 0.65."""
-    subjects = [str(i) for i in range(20)]
-    models = {str(k): audit([0.06 * k + 0.01 * ((i + k) % 3) for i in range(20)], subjects=subjects) for k in range(12)}
-    assert (compare_all(models, n_resamples=100)["p_holm"] < 0.05).all()

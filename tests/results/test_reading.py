@@ -5,10 +5,9 @@ import math
 
 import pytest
 
-from uds_lens.audit._inputs import sorted_by
-from uds_lens.data import ForgetExample
 from uds_lens.results import compare, compare_all, models_frame
 from uds_lens.results._cautions import Caution
+from uds_lens.results._frames import thirds_in_words
 from uds_lens.results._scores import reading
 
 from .made import made
@@ -57,6 +56,23 @@ def test_a_fatal_warning_withholds_the_reading_and_is_marked(kind):
     assert compare_all({"a": audit, "b": audit})["fatal"].tolist() == [audit.fatal[0]]
 
 
+def test_the_weight_of_the_score_by_thirds_of_the_layers():
+    audit = made([[1.0, 0.0, 1.0, 2.0, 4.0, 2.0], [0.0, 0.0, 0.0, 0.0, 0.0, 3.0], [0.0] * 6], [[0.0] * 6] * 3)
+    assert audit.summary()["weight_by_third"] == pytest.approx([0.05, 0.15, 0.8])
+    assert thirds_in_words(audit) == "Weight of the score: 5% in layers 0-1, 15% in layers 2-3, 80% in layers 4-5."
+    nothing = made([[0.0] * 6], [[0.0] * 6])
+    assert all(map(math.isnan, nothing.summary()["weight_by_third"]))
+    assert thirds_in_words(nothing) == ""
+
+
+def test_entities_behind_a_quote_are_marked_row_by_row():
+    audit = made([[1.0, 1.0]] * 2, [[0.5, 0.5]] * 2)
+    quoted = dataclasses.replace(audit.examples[1], answer='She wrote "Ash".', entity="Ash", prefix=None)
+    audit = dataclasses.replace(audit, examples=[audit.examples[0], quoted])
+    assert audit.examples_frame()["space_added"].tolist() == [False, True]
+    assert any(text.startswith("1 of 2 entities stand directly behind") for text in audit.warnings)
+
+
 def test_nothing_measurable_is_fatal_and_has_words_of_its_own():
     audit = made([[0.0, 0.0]] * MANY, HALF)
     assert audit.fatal and audit.reading == "not measurable"
@@ -70,15 +86,3 @@ def test_other_warnings_leave_the_reading():
     random = first(made(KNOWN, HALF), sample="random")
     assert [caution.level for caution in random.cautions] == ["note"]
     assert compare(random, random).fatal == ()
-
-
-def test_what_data_are_sorted_by():
-    def rows(subjects, types=None):
-        pairs = zip(subjects, types or [None] * len(subjects), strict=True)
-        return [ForgetExample("1", "Who?", "A.", subject=subject, type=kind) for subject, kind in pairs]
-
-    assert sorted_by(rows("aabbcc")) == "subject"
-    assert sorted_by(rows("abcabc", "xxxyyy")) == "type"
-    assert sorted_by(rows("abcabc")) is None
-    for untold in (rows("abcdef"), rows("aaaaaa"), rows([None] * 6), []):
-        assert sorted_by(untold) == "unknown"

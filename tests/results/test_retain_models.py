@@ -85,14 +85,6 @@ def test_the_table_has_a_row_for_each():
     assert list(summary["models"]) == list(audit.roles)
 
 
-def test_one_retain_model_is_a_table_of_one():
-    audit = synthetic_audit()
-    frame = audit.retains_frame()
-    assert (frame["uds"].tolist(), frame["uds_low"][0]) == ([audit.uds], audit.uds_interval.low)
-    assert audit.uds_by_retain == (audit.uds,) and math.isnan(audit.retain_spread.deviation)
-    assert "retains" not in repr(audit) and audit.summary()["n_retains"] == 1
-
-
 def test_the_spread_is_told_and_a_wide_one_warned_of():
     near, far = with_retains(synthetic_audit(n=40)), with_retains(synthetic_audit(n=40), scales=(0.6, 1.4))
     for audit, level in ((near, "note"), (far, "caution")):

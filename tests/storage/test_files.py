@@ -1,6 +1,5 @@
 """Files and directories are whole or absent, whatever happens in between, and nothing foreign is lost."""
 
-import errno
 import hashlib
 import os
 import signal
@@ -21,7 +20,6 @@ from uds_lens._storage import (
     atomic_write_text,
     files,
     require_fresh,
-    settled,
     sha256_file,
     writing,
 )
@@ -133,30 +131,6 @@ def test_another_process_puts_a_directory_there_first(tmp_path, monkeypatch):
     assert names(tmp_path) == ["place"]
 
 
-REPLACE = """
-from uds_lens._storage import atomic_files, files
-stop = {"before": "_put", "between": "_renamed", "after": "_remove"}[sys.argv[2]]
-setattr(files, stop, die)
-atomic_files(sys.argv[1], {"x": b"new"})
-"""
-
-
-@pytest.mark.parametrize(("where", "left"), [("before", "old"), ("between", "old"), ("after", "new")])
-def test_a_kill_leaves_the_old_or_the_new_for_readers_and_writers(tmp_path, where, left):
-    place = tmp_path / "run"
-    for reads in (True, False):
-        atomic_files(place, {"x": b"old"})
-        (place / "notes.txt").write_text("mine")
-        dies(REPLACE, place, where)
-        assert place.exists() == (where != "between")
-        if reads:
-            assert (settled(place) / "x").read_text() == left
-            assert (place / "notes.txt").read_text() == "mine"
-        atomic_files(place, {"x": b"newest"})
-        assert (place / "x").read_bytes() == b"newest" and (place / "notes.txt").read_text() == "mine"
-        assert names(tmp_path) == ["run"]
-
-
 def test_a_write_removes_what_a_killed_one_left_and_nothing_else(tmp_path):
     half = "from uds_lens._storage import atomic_write_bytes, files\nfiles.os.replace = die\n"
     dies(half + "atomic_write_bytes(sys.argv[1], b'half')", tmp_path / "new" / "a.html")
@@ -192,26 +166,6 @@ SAVES = {
     "text": lambda place, n: atomic_write_text(place / "text.json", "x" * n),
     "audit": lambda place, n: synthetic_audit(n=n, layers=2).save(place / "audit"),
 }
-
-
-@pytest.mark.parametrize("call", ["fsync", "replace", "rename", "mkdir"])
-@pytest.mark.parametrize("kind", SAVES)
-def test_wherever_the_system_says_so(kind, call, tmp_path, monkeypatch):
-    def full(*_, **__):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    place = tmp_path / "place"
-    SAVES[kind](place, 3)
-    before = {path: path.read_bytes() for path in place.rglob("*") if path.is_file()}
-    asked = {"text": ("fsync", "replace"), "audit": ("fsync", "rename", "mkdir")}
-    monkeypatch.setattr(os, call, full)
-    if call in asked[kind]:
-        with pytest.raises(StorageError, match=f"cannot write '{place}.*No space left on device"):
-            SAVES[kind](place, 4)
-        assert {path: path.read_bytes() for path in place.rglob("*") if path.is_file()} == before
-    else:
-        SAVES[kind](place, 4)
-    assert not list(tmp_path.rglob(".*"))
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="limits of a process")

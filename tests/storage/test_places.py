@@ -56,7 +56,7 @@ def test_foreign_files_are_refused(tmp_path, content):
     for begins in (None, b"model,es"):
         with pytest.raises(ResultFormatError, match="exists and was not written by uds_lens: choose another name"):
             require_fresh(tmp_path / "a", directory=False, begins=begins)
-    with pytest.raises(ResultFormatError, match="exists and is no saved result"):
+    with pytest.raises(ResultFormatError, match="exists and is not a saved result"):
         require_fresh(tmp_path / "a", directory=True)
 
 
@@ -164,7 +164,7 @@ def test_no_save_writes_over_what_it_did_not_write(name, made_once, tmp_path):
     place = tmp_path / name
     place.write_text("mine")
     with pytest.raises(
-        ResultFormatError, match=r"is no saved result|was not written by uds_lens|save with overwrite=True"
+        ResultFormatError, match=r"is not a saved result|was not written by uds_lens|save with overwrite=True"
     ):
         SAVES[name](made_once, place)
     assert place.read_text() == "mine"

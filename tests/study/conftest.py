@@ -84,6 +84,11 @@ class Fake:
         return "parent"
 
 
+@pytest.fixture(autouse=True)
+def _trusted(trusted):
+    return
+
+
 @pytest.fixture
 def small() -> dict:
     return {**PLAN}

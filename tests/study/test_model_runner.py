@@ -74,3 +74,34 @@ def test_unpacked_four_bit_is_close_to_the_packed_one(tmp_path):
         moved = [name for name in before if not torch.equal(before[name], after[name])]
     assert any("mlp" in name for name in moved)
     assert not (tmp_path / "plain-packed").exists()
+
+
+def test_each_metric_is_asked_as_its_published_number_was(tmp_path):
+    """Rules go by metric, role and state; the first that fits counts, and what none names is asked as before."""
+    world = ul.toy.load()
+    plan = {
+        "name": "styles",
+        "full": "toy:full",
+        "retain": "toy:retain",
+        "data": {"forget": "toy:forget", "limit": 2},
+        "measure": {"metrics": ["prob", "em", "es"]},
+    }
+    rules = [{"style": "paper_pools", "metrics": ["prob"], "roles": ["retain"]}]
+    rules += [{"style": "paper_scores", "metrics": ["prob", "em"]}]
+    study.run({**plan, "measure": {**plan["measure"], "prompts": rules}}, tmp_path / "s")
+    found = study.table(tmp_path / "s").set_index(["model_id", "metric"])
+    examples = ul.data.sample_examples(world.examples, 2)
+    asked = {("full", "prob"): "paper_scores", ("retain", "prob"): "paper_pools", ("retain", "em"): "paper_scores"}
+    for (model, metric), style in asked.items():
+        options = ul.metrics.MetricOptions.preset(style)
+        own = ul.metrics.evaluate(world.checkpoints[model], examples, metrics=[metric], options=options)[metric]
+        assert found.loc[(model, metric), "value"] == pytest.approx(own.value, abs=1e-9)
+    assert found.loc[("full", "prob"), "options_hash"] != found.loc[("retain", "prob"), "options_hash"]
+    with_rules = {name: found.loc[("full", name), "options_hash"] for name in ("prob", "es")}
+    bare = StudyFolder.begin(study.plan(plan), tmp_path / "bare")
+    keys = [bare.keys.options_hash(bare.models[0], bare.models[0].states[0], name) for name in ("prob", "es")]
+    assert [with_rules["prob"] == keys[0], with_rules["es"] == keys[1]] == [False, True]
+    with pytest.raises(ul.errors.ConfigError, match="names 'rouge', which"):
+        study.plan(
+            {**plan, "measure": {**plan["measure"], "prompts": [{"style": "paper_pools", "metrics": ["rouge"]}]}}
+        )

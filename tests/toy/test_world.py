@@ -2,8 +2,6 @@
 
 import json
 import shutil
-import subprocess
-import sys
 import time
 
 import pytest
@@ -35,16 +33,8 @@ def test_load_finds_everything_fast():
     assert list(world.checkpoints)[:3] == ["full", "retain", "half"]
     assert set(world.recall) == set(world.checkpoints)
     assert all((path / "model.safetensors").is_file() for path in world.checkpoints.values())
+    assert "<pre>Toy world at" in world._repr_html_()
     assert world.examples[0].entity and len(world.examples[0].perturbed_answers) == 4
-
-
-def test_load_reads_no_weights():
-    code = (
-        "import sys, uds_lens as ul; ul.toy.load(); "
-        "heavy = {'transformers', 'safetensors', 'transformer_lens'} & set(sys.modules); "
-        "sys.exit(' '.join(heavy) or None)"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_everything_fits_into_ten_megabytes():
@@ -54,14 +44,6 @@ def test_everything_fits_into_ten_megabytes():
     for checkpoint in world.checkpoints.values():
         assert sum(path.stat().st_size for path in checkpoint.iterdir()) <= 0.65e6
     assert not [path for path in files if path.suffix in {".bin", ".pt", ".pkl"}]
-
-
-def test_the_world_is_frozen():
-    world = load()
-    with pytest.raises(AttributeError):
-        world.full = world.retain
-    with pytest.raises(TypeError):
-        world.unlearned["mine"] = world.full
 
 
 def test_describe_names_every_checkpoint_and_group():

@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from uds_lens.errors import ModelError, ResultFormatError
+from uds_lens.errors import ModelError
 from uds_lens.unlearning import quantise, unlearn
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
@@ -48,15 +48,6 @@ def test_a_quantised_model_is_neither_quantised_nor_trained(tiny, quantised: Pat
         unlearn(quantised, tiny.forget, method="ga", out=tmp_path / "out")
 
 
-def test_the_home_directory_is_meant_by_a_tilde(tiny, tmp_path: Path, monkeypatch) -> None:
-    pytest.importorskip("bitsandbytes")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "full").symlink_to(tiny.full)
-    assert quantise("~/full", out="~/nf4", device="cpu") == tmp_path / "nf4"
-    assert not (tmp_path / "~").exists()
-
-
 def test_a_checkpoint_does_not_choose_the_attention(tiny, tmp_path: Path) -> None:
     """It may name a kernel of the Hub, which is a program."""
     pytest.importorskip("bitsandbytes")
@@ -66,17 +57,6 @@ def test_a_checkpoint_does_not_choose_the_attention(tiny, tmp_path: Path) -> Non
     (tmp_path / "full" / "config.json").write_text(json.dumps({**config, **chosen}))
     out = quantise(tmp_path / "full", out=tmp_path / "nf4", device="cpu")
     assert "owner/kernel" not in (out / "config.json").read_text()
-
-
-def test_what_is_there_is_left_alone(tiny, tmp_path: Path) -> None:
-    (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(ResultFormatError, match="is no saved result"):
-        quantise(tiny.full, out=tmp_path, device="cpu")
-
-
-def test_nothing_there_is_said(tmp_path: Path) -> None:
-    with pytest.raises(ModelError):
-        quantise(tmp_path / "nowhere", out=tmp_path / "out", device="cpu")
 
 
 @pytest.mark.parametrize(

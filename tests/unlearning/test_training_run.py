@@ -77,20 +77,7 @@ def mean_nll(path: Path, rows) -> float:
     return -sum(sums) / sum(len(s.ids) - s.n_prompt for s in sequences)
 
 
-def test_one_seed_gives_the_same_weights(tiny: Tiny, tmp_path: Path) -> None:
-    first, again, other = (
-        weights(train(tiny, "altpo", tmp_path / name, seed=seed, epochs=1, n_alternates=1))
-        for name, seed in (("a", 0), ("b", 0), ("c", 1))
-    )
-    assert all(first[name].equal(again[name]) for name in first)
-    assert not all(first[name].equal(other[name]) for name in first)
-
-
-def test_accumulated_passes_are_one_batch(tiny: Tiny, tmp_path: Path) -> None:
-    whole = weights(train(tiny, "graddiff", tmp_path / "whole"))
-    parts = train(tiny, "graddiff", tmp_path / "parts", options=replace(QUICK, device_batch_size=1))
-    for name, value in weights(parts).items():
-        torch.testing.assert_close(value, whole[name], atol=2e-4, rtol=0)
+def test_a_batch_is_cut_into_equal_parts(tiny: Tiny, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="batch_size 2 is no multiple of device_batch_size 3"):
         train(tiny, "npo", tmp_path / "x", options=replace(QUICK, device_batch_size=3))
 

@@ -21,7 +21,7 @@ def annotate(
         Literal["contrast", "difference", "names", "answer"],
         typer.Option(
             help="contrast: where full and retain differ most; difference: from other answers; names: spaCy's; "
-            "answer: the words that the question lacks."
+            "answer: the words that are not in the question."
         ),
     ],
     out: Annotated[Path, typer.Option(metavar="FILE", help="JSON file to write.", dir_okay=False)],
@@ -42,7 +42,7 @@ def annotate(
     """Find the entity of every answer that has none.
 
     For data that does not mark them. The file in --out is read by every command; each row says in `entity_by` how its
-    entity was found. Look at the page of --review before quoting a score: the ways find different words.
+    entity was found. Look at the page of --review before quoting a score: the methods find different words.
 
     Token F1 on 367 rows of TOFU marked by hand: answer and difference .45, contrast .37, names .17; marking every word
     that the question lacks .38, the whole answer .29. On 357 rows marked by GPT-4o: .41, .42, .37, .23; .48 and .40.

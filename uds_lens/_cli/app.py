@@ -18,15 +18,20 @@ from uds_lens._cli.dashboard import dashboard
 from uds_lens._cli.demo import demo
 from uds_lens._cli.doctor import doctor
 from uds_lens._cli.elicit import elicit
+from uds_lens._cli.export import export
 from uds_lens._cli.meta import meta
 from uds_lens._cli.metrics import metrics
 from uds_lens._cli.options import with_records
 from uds_lens._cli.rank import rank
+from uds_lens._cli.relearn_grid import relearn_grid
 from uds_lens._cli.report import report
 from uds_lens._cli.stopping import stoppable
 from uds_lens._cli.sweep import sweep
+from uds_lens._cli.table import table
 from uds_lens._cli.terminal import spoken
-from uds_lens._cli.training import quantise, relearn, unlearn
+from uds_lens._cli.training import finetune, quantise, relearn, unlearn
+from uds_lens._cli.watch import watch
+from uds_lens._cli.weights import weights
 from uds_lens._compat.typer import PlainCommand, flags_of, parameters_of
 from uds_lens.errors import Setting, UdsLensError, UdsLensWarning
 
@@ -98,8 +103,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 for _command in (
-    *(annotate, audit, dashboard, demo, doctor, elicit, meta),
-    *(metrics, quantise, rank, relearn, report, sweep, unlearn),
+    *(annotate, audit, dashboard, demo, doctor, elicit, export, finetune, meta, metrics, quantise),
+    *(rank, relearn, relearn_grid, report, sweep, table, unlearn, watch, weights),
 ):
     app.command(cls=PlainCommand)(stoppable()(with_records(_command)))
 

@@ -2,26 +2,48 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from uds_lens._cli import options as opt
 from uds_lens._cli.options import Printing, data_option, model_option
 from uds_lens._cli.stopping import saying_what_is_saved
 from uds_lens._cli.terminal import audits_as_json, print_audits, say, score_in_words
+from uds_lens._compat.typer import missing_options
+from uds_lens.data._prompts import ChatStyle
+from uds_lens.errors import ConfigError
 from uds_lens.results._settings import AuditConfig, RunOptions
 
 if TYPE_CHECKING:
     from uds_lens.results import DepthAudit
+    from uds_lens.sharing import UnlearningRun
+
+
+_WITHHELD = 3
+"""Exit code where a warning is fatal: the numbers are saved, and mean no score."""
 
 
 def audit(
-    full: Annotated[str, model_option("Model trained on everything: directory or Hub id.")],
-    retain: Annotated[list[str], model_option("Model that never saw the forget set; repeat for other seeds of it.")],
-    unlearned: Annotated[list[str], model_option("Model to audit; repeat for more.", "--model")],
-    examples: Annotated[str, data_option("Forget set: JSON, JSON lines, CSV, Parquet, or a Hub data set.")],
-    out: opt.Out,
+    full: Annotated[str | None, model_option("Model trained on everything: directory or Hub id.")] = None,
+    retain: Annotated[
+        list[str] | None, model_option("Model that never saw the forget set; repeat for other seeds of it.")
+    ] = None,
+    unlearned: Annotated[list[str] | None, model_option("Model to audit; repeat for more.", "--model")] = None,
+    examples: Annotated[
+        str | None, data_option("Forget set: JSON, JSON lines, CSV, Parquet, or a Hub data set.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Directory for the results.", file_okay=False)] = None,
+    open_unlearning: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="TASK",
+            help="Folder of an Open-Unlearning run (saves/unlearn/TASK): audits its checkpoints against the full and "
+            "retain that its record names, and writes UDS_EVAL.json beside its results. Other options override.",
+            file_okay=False,
+        ),
+    ] = None,
     control: Annotated[
         str | None, data_option("Retained facts, which full and retain both know: what is lost there is damage.")
     ] = None,
@@ -45,17 +67,36 @@ def audit(
     """Measure how deep models have unlearned a forget set.
 
     One model: the audit is saved in --out. Several: each in a directory of --out named after it, with table.csv and the
-    baseline they share. Called again, the command leaves finished audits of the same weights, examples and settings
+    baseline they share. Run again, the command leaves finished audits of the same weights, examples and settings
     as they are and measures the others.
 
     With --control the same is measured on retained facts. With several --retain there is a score against each.
+    Exit code 3: a warning is fatal, and the verdict is withheld.
+
     No retain model? --retain ckpt/base --stand-in base takes the model before fine-tuning, and says so.
 
     \b
     Example:
       uds-lens audit --full ckpt/full --retain ckpt/retain --model ckpt/npo \\
           --model ckpt/rmu --examples forget10.json --out runs/forget10
+      uds-lens audit --open-unlearning saves/unlearn/TASK --examples forget10.json
     """
+    run = None
+    if open_unlearning is not None:
+        if unlearned or name:
+            raise ConfigError("--open-unlearning takes the models of the run: leave --model and --name out.")
+        from uds_lens import sharing
+        from uds_lens.sharing._open_unlearning import require_answers
+
+        run = sharing.open_unlearning_run(open_unlearning)
+        require_answers(run, full=full, retain=retain[0] if retain else None, examples=examples)
+        config = _as_trained(run, config)
+        full, retain, examples = full or run.full, retain or [str(run.retain)], examples or run.examples
+        unlearned, name = [str(path) for path in run.checkpoints.values()], list(run.checkpoints)
+        out = out or open_unlearning / "uds"
+    if not (full and retain and unlearned and examples and out):
+        given = {"--full": full, "--retain": retain, "--model": unlearned, "--examples": examples, "--out": out}
+        raise missing_options([flag for flag, value in given.items() if not value])
     count = "1 model" if len(unlearned) == 1 else f"{len(unlearned)} models"
     say(f"auditing {count}; opening full: {full} ...")
     import uds_lens as ul
@@ -89,10 +130,28 @@ def audit(
         elif left:
             folder.audit_many(question, left, out, redo=redo, keep_full=keep_full, told=report)
     audits = {name: audits[name] for name in names}
+    if run is not None:
+        for each, folder_of in zip(names, run.checkpoints.values(), strict=True):
+            written, _ = sharing.write_uds_eval(audits[each], folder_of / "evals")
+            say(f"{each}: written to {written} and UDS_SUMMARY.json")
     if len(names) > 1:
         write_folder_table(out, audits)
     if printing.json:
         typer.echo(audits_as_json(audits, places))
-        return
-    print_audits(audits)
-    typer.echo(f"\nSaved in {out}")
+    else:
+        print_audits(audits)
+        typer.echo(f"\nSaved in {out}")
+    if any(audit.fatal for audit in audits.values()):
+        raise typer.Exit(_WITHHELD)
+
+
+def _as_trained(run: UnlearningRun, config: AuditConfig) -> AuditConfig:
+    """Return the settings with the prompts of a run's training, unless others were asked for."""
+    if config.protocol != "auto" or config.chat != ChatStyle():
+        return config
+    if run.protocol is None:
+        raise ConfigError(
+            f"{str(run.task)!r} was trained with prompts that are no chat template of the tokenizer: say which to use "
+            "with --protocol raw or --protocol chat."
+        )
+    return replace(config, protocol=run.protocol, **asdict(run.chat))

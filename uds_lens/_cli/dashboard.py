@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -54,38 +55,59 @@ def dashboard(
     """Write one page about many models, metrics and methods.
 
     Metrics judged, methods ranked, every model with its parts; the page opens offline. With the UDS paper's files it is
-    the paper's dashboard, with intervals, ties and switches.
+    the paper's dashboard, with intervals, ties and switches. Models of several base models or splits get a page each.
 
     \b
     Examples:
       uds-lens dashboard published
       uds-lens dashboard models.csv --out dashboard.html
+      uds-lens dashboard saves --preset open-unlearning --split forget10
     """
     say(f"reading {models} ...")
     from uds_lens._storage import require_fresh
+    from uds_lens.meta._tables import of_setup, setups
 
-    out = require_fresh(out, directory=False)
     table = references.read(models, examples=True)
+    groups = setups(table.frame)
+    places = {group: _place(out, group if len(groups) > 1 else None) for group in groups} or {(None, None): out}
+    for place in places.values():
+        require_fresh(place, directory=False)
     from uds_lens import meta
     from uds_lens.report import DashboardOptions
     from uds_lens.report._dashboard import write_dashboard
 
     own = None if pools is None else meta.read_csv(pools).frame
-    given = parse_directions(direction) or None
-    if given is not None:
-        frame = table.frame if own is None else own
-        given = meta.directions(frame, metrics_to_judge(frame, None, given), given)
-    parts = replace(score.parts(), direction=given)
-    options = DashboardOptions(parts=parts, min_utility=min_utility, select_by=select_by, title=title)
-    robust = points = None
-    if perturbed.given:
-        found = judged(table.frame, perturbed, pools=own, min_utility=min_utility, metrics=None, direction=given)
-        robust, points = found.robust, found.points
-    out, notes = write_dashboard(table, out, pools=own, robust=robust, points=points, options=options)
+    told: list[dict[str, Any]] = []
+    for group, place in places.items():
+        chosen = of_setup(table, group) if len(groups) > 1 else table
+        parts = references.parts(score, chosen.frame)
+        frame = chosen.frame if own is None else own
+        usual = {name: way for name, way in (parts.direction or {}).items() if name in frame.columns}
+        ways = usual | parse_directions(direction) or None
+        if ways is not None:
+            ways = meta.directions(frame, metrics_to_judge(frame, None, ways), ways)
+        options = DashboardOptions(
+            parts=replace(parts, direction=ways), min_utility=min_utility, select_by=select_by, title=title
+        )
+        robust = points = None
+        if perturbed.given:
+            found = judged(chosen.frame, perturbed, pools=own, min_utility=min_utility, metrics=None, direction=ways)
+            robust, points = found.robust, found.points
+        page, notes = write_dashboard(chosen, place, pools=own, robust=robust, points=points, options=options)
+        told.append({"dashboard": str(page), "models": len(chosen.frame), "source": table.source, "notes": list(notes)})
     if printing.json:
-        told = {"dashboard": str(out), "models": len(table.frame), "source": table.source, "notes": list(notes)}
-        typer.echo(json.dumps(told, indent=2, ensure_ascii=False))
+        content = told[0] if len(told) == 1 else {"dashboards": told}
+        typer.echo(json.dumps(content, indent=2, ensure_ascii=False))
         return
-    typer.echo(f"{len(table.frame)} models in {out}: open it in a browser.")
-    for note in notes:
-        print_wrapped(f"! {note}")
+    for each in told:
+        typer.echo(f"{each['models']} models in {each['dashboard']}: open it in a browser.")
+        for note in each["notes"]:
+            print_wrapped(f"! {note}")
+
+
+def _place(out: Path, setup: tuple[str | None, str | None] | None) -> Path:
+    """Return the file of a setup: `dashboard_BASE_SPLIT.html` where there are several."""
+    words = [re.sub(r"[^A-Za-z0-9.-]+", "-", each) for each in setup or () if each]
+    if setup is None:
+        return out
+    return out.with_name("_".join([out.stem, *(words or ["unknown"])]) + out.suffix)

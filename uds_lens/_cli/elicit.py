@@ -39,7 +39,7 @@ def elicit(
             "Repeat for more.",
         ),
     ] = None,
-    list_: Annotated[bool, typer.Option("--list", help="Print the probes there are, and stop.")] = False,
+    list_: Annotated[bool, typer.Option("--list", help="List the available probes and exit.")] = False,
     limit: Annotated[
         int | None,
         typer.Option(
@@ -47,7 +47,7 @@ def elicit(
         ),
     ] = None,
     redo: Annotated[
-        bool, typer.Option("--redo", help="Replace what --out holds, even if it is of another run.")
+        bool, typer.Option("--redo", help="Replace what --out holds, even the result of another run.")
     ] = False,
     *,
     options: ElicitOptions,
@@ -90,7 +90,7 @@ def elicit(
     if len(probes) == 1 and probes[0] in ul.elicitation.PRESETS:
         probes = probes[0]
     models = {"unlearned": model, "retain": retain, "full": full}
-    out = check_out(out, questions, models=models, probes=probes, options=options, redo=redo)
+    out = check_out(out, questions, models=models, probes=probes, options=options, run=run, redo=redo)
     results = ul.elicitation.elicit(
         model,
         questions,
@@ -163,7 +163,8 @@ def _print_results(results: ElicitationResults) -> None:
         print_wrapped(f"Texts: the greedy one, or the mean or best of {results.options.samples} samples.")
     print_wrapped(
         "Scores: ROUGE-L recall of the reference, 0 to 1. Beyond retain: model minus retain, mean over questions; "
-        "95 % interval clustered by subject. p: Holm-adjusted over all rows. Share: 0 as retain, 1 as full."
+        "95 % interval clustered by subject. p: Holm-adjusted over all rows. Share: 0 as retain, 1 as full. "
+        f"Prompts: {'chat template' if results.protocol == 'chat' else 'raw'}."
     )
 
 

@@ -16,6 +16,7 @@ from uds_lens._cli.model_tables import (
     MinUtility,
     Perturbed,
     References,
+    Score,
     judged,
     metrics_to_judge,
     number,
@@ -31,7 +32,7 @@ from uds_lens.errors import DataError
 if TYPE_CHECKING:
     import pandas as pd
 
-    from uds_lens.meta import ModelTable, Published
+    from uds_lens.meta import ModelTable, Points, Published
 
 
 def meta(
@@ -39,7 +40,8 @@ def meta(
         Path,
         typer.Argument(
             metavar="TABLE",
-            help="CSV with one row per model: metrics, knows, variant, run; or published: the UDS paper's values.",
+            help="CSV with one row per model: metrics, knows, variant, run; folder of Open-Unlearning runs; or "
+            "published: the UDS paper's values.",
             show_default=False,
         ),
     ],
@@ -47,12 +49,14 @@ def meta(
     direction: Direction = None,
     min_utility: MinUtility = None,
     one_directional: Annotated[
-        bool, typer.Option("--one-directional", help="Q and R punish only knowledge that comes back.")
+        bool, typer.Option("--one-directional", help="Let Q and R penalise only knowledge that comes back.")
     ] = False,
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Also write all tables there, as CSV files.", file_okay=False)
+        Path | None,
+        typer.Option(metavar="DIR", help="Also write all tables to this directory, as CSV files.", file_okay=False),
     ] = None,
     *,
+    references: References,
     perturbed: Perturbed,
     printing: Printing,
 ) -> None:
@@ -63,21 +67,30 @@ def meta(
     quantisation and relearning, need the models after each; they count models with 0.8 of full's utility below the
     metric's own threshold, and are given without these filters too.
 
+    Of a folder of Open-Unlearning runs the models pos_tofu_... and neg_tofu_... are the pools, judged within each base
+    model and split; and the metrics that rank full above retain in each are counted.
+
     \b
     Examples:
       uds-lens meta models.csv
+      uds-lens meta saves --preset open-unlearning
       uds-lens meta models.csv --quantised q.csv --relearned r.csv \\
           --retain-before retain.csv --retain-relearned again.csv
     """
     say(f"reading {table} ...")
     out = _require_places(out)
-    models = References().read(table)
+    models = references.read(table)
     from uds_lens.meta import Published
 
     if isinstance(models, Published):
         _published(models, out, printing)
         return
     directions = parse_directions(direction)
+    if models.references is not None and not perturbed.given:
+        _runs(
+            models, metric, {**(references.parts(Score(), models.frame).direction or {}), **directions}, out, printing
+        )
+        return
     names = metrics_to_judge(models.frame, metric, directions)
     if "knows" not in models.frame.columns and not perturbed.given:
         raise DataError(
@@ -104,6 +117,78 @@ def meta(
         _print_faithful(result.faithful, result.pairs)
     if result.robust is not None:
         _print_robust(result.robust, result.ties)
+    if out is not None:
+        typer.echo(f"\nSaved in {out}")
+
+
+def _runs(
+    models: ModelTable, metric: Sequence[str] | None, direction: dict[str, Points], out: Path | None, printing: Printing
+) -> None:
+    """Judge metrics by the pools and the references of Open-Unlearning runs, each base model and split by itself."""
+    import pandas as pd
+
+    from uds_lens import meta as judge
+    from uds_lens.meta._tables import of_setup, setup_name, setups
+    from uds_lens.metrics import METRICS, all_needs
+
+    references = models.references
+    assert references is not None
+    ways = {name: way for name, way in direction.items() if name in references.columns}
+    named = metrics_to_judge(references, metric, ways)
+    # What is computed from retain puts retain at one end of its scale: that says nothing about the metric.
+    names = [name for name in named if name not in METRICS or "retain" not in all_needs(METRICS[name])]
+    names = [name for name in names if metric or references[name].notna().any()]
+    if not names:
+        raise DataError("no metric of the references can be judged: those that were named are computed from retain.")
+    apart = judge.references_apart(references, metrics=names, direction=ways)
+    parts: dict[str, Judged] = {}
+    for group in setups(models.frame) if "knows" in models.frame.columns else ():
+        pools = of_setup(models, group).frame
+        pools = pools[pools["knows"].notna()].reset_index(drop=True)
+        if not len(pools):
+            continue
+        try:
+            found = judged(pools, Perturbed(), min_utility=None, pairs=True, metrics=names, direction=ways or None)
+        except DataError as problem:
+            typer.echo(f"note: {setup_name(group)} is not judged: {problem}", err=True)
+            continue
+        parts[setup_name(group)] = found
+    if out is not None:
+        write_table_file(apart, out / "references.csv")
+        for name in ("faithful", "cuts", "pairs") if parts else ():
+            tables = {setup: getattr(found, name) for setup, found in parts.items() if getattr(found, name) is not None}
+            if tables:
+                rows = pd.concat(tables, names=["setup"]).reset_index("setup").reset_index(drop=True)
+                columns = [*(column for column in rows.columns if column != "setup"), "setup"]
+                write_table_file(rows[columns], out / f"{name}.csv")
+    if printing.json:
+        setups_json = [
+            {"setup": name, **{k: None if v is None else records(v) for k, v in found._asdict().items()}}
+            for name, found in parts.items()
+        ]
+        _print_json({"source": models.source, "references": records(apart), "setups": setups_json})
+        return
+    for name, found in parts.items():
+        typer.echo(f"\n{name}")
+        assert found.faithful is not None
+        _print_faithful(found.faithful, found.pairs)
+    rows_shown = [
+        [
+            row["metric"],
+            number(row["share"]),
+            f"{row['right']} of {row['n']}",
+            str(row["tied"]),
+            number(row["smallest_gap"]),
+        ]
+        for row in apart.sort_values(["share", "smallest_gap"], ascending=False, na_position="last").to_dict("records")
+    ]
+    typer.echo("\nfull against retain")
+    print_table(["metric", "F within", "full above retain", "ties", "smallest gap"], rows_shown)
+    print_wrapped(
+        "\nF within: share of base models and splits in which the metric ranks full above the retain of the same base "
+        "model and split. A metric that fails here cannot be trusted; passing means little, because two models "
+        "differ in many ways."
+    )
     if out is not None:
         typer.echo(f"\nSaved in {out}")
 
@@ -150,6 +235,7 @@ def _require_places(out: Path | None) -> Path | None:
         "faithful": (judge.FAITHFULNESS, judge.SUMMARY),
         "cuts": (judge.THRESHOLDS,),
         "pairs": (judge.PAIRS,),
+        "references": (judge.REFERENCES,),
         "robust": (judge.ROBUSTNESS,),
         "points": (judge.POINTS,),
         "ties": (judge.TIED_CUTS,),
@@ -191,8 +277,8 @@ def _print_faithful(faithful: pd.DataFrame, pairs: pd.DataFrame | None) -> None:
             for row in decided
         ]
         print_wrapped(
-            f"{len(decided)} of {int(pairs['p_holm'].notna().sum())} differences are decided (Holm-adjusted p < 0.05)"
-            + (f": {', '.join(order)}." if 0 < len(order) <= 12 else ".")
+            f"{len(decided)} of {int(pairs['p_holm'].notna().sum())} differences are significant (Holm-adjusted p < "
+            "0.05)" + (f": {', '.join(order)}." if 0 < len(order) <= 12 else ".")
         )
     print_wrapped(
         "\nF: probability that a model that knows ranks above one that does not; 0.5 is chance. Its intervals hold for "

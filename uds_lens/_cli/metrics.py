@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import asdict, replace
 from itertools import zip_longest
 from pathlib import Path
 from textwrap import wrap
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -17,6 +18,7 @@ from uds_lens._cli.options import MetricRun, Printing, data_option, model_option
 from uds_lens._cli.stopping import saying_what_is_saved
 from uds_lens._cli.terminal import print_cautions, print_table, print_wrapped, say, shortened_names, width
 from uds_lens._progress import about
+from uds_lens.data._prompts import ChatStyle
 from uds_lens.errors import ConfigError
 from uds_lens.metrics._catalogue import METRICS
 from uds_lens.metrics._options import MetricOptions
@@ -103,6 +105,12 @@ def print_results(found: Mapping[str, MetricResults]) -> None:
     for (who, reason), labels in by_reason.items():
         print_wrapped(f"{who}NaN, because {reason}: {'; '.join(labels)}.")
     print_cautions({name: [("!", text) for text in results.warnings] for name, results in found.items()})
+    asked: dict[str, list[str]] = {}
+    for name, results in found.items():
+        chat = results.provenance.get("protocol") == "chat"
+        asked.setdefault("chat template" if chat else "raw", []).append(name)
+    prompts = "; ".join(words if len(asked) == 1 else f"{words}: {', '.join(who)}" for words, who in asked.items())
+    print_wrapped(f"Prompts: {prompts}{' (white-box metrics: raw)' if 'chat template' in asked else ''}.")
 
 
 def _print_one(results: MetricResults) -> None:
@@ -178,6 +186,25 @@ def _metric_help() -> str:
     return f"Metric to measure; repeat for more. Default: all, which are {', '.join(METRICS)}."
 
 
+_OPEN_UNLEARNING = ("es", "prob", "paraprob", "truth_ratio", "rouge", "mia_min_k", "model_utility")
+"""What its default configuration writes, and what the score of `ScoreParts.preset("open_unlearning")` needs."""
+
+
+def _as_open_unlearning(
+    metric: list[str] | None, options: MetricOptions, with_retain: bool
+) -> tuple[list[str], MetricOptions]:
+    """Return the metrics of Open-Unlearning's defaults, unless others were named, and options with its prompts."""
+    from uds_lens.data import chat_style_named
+
+    style, given = asdict(chat_style_named("open_unlearning")), asdict(ChatStyle())
+    if all(getattr(options, name) == value for name, value in given.items()) and options.protocol != "raw":
+        options = replace(options, **style)
+    if metric:
+        return metric, options
+    say("forget_quality and privleak, which compare with retain's own files, are not measured here")
+    return [*_OPEN_UNLEARNING, *(["s_mia_min_k"] if with_retain else [])], options
+
+
 def metrics(
     model: Annotated[list[str] | None, model_option("Model to evaluate: directory or Hub id; repeat for more.")] = None,
     data: Annotated[
@@ -192,6 +219,12 @@ def metrics(
     ] = None,
     retain: Annotated[str | None, model_option("Model that never saw the forget set.")] = None,
     full: Annotated[str | None, model_option("Model trained on everything.")] = None,
+    retain_data: Annotated[
+        str | None, data_option("Facts to keep: Prob and ROUGE on them say what was lost beside the forget set.")
+    ] = None,
+    holdout_data: Annotated[
+        str | None, data_option("Questions of the same kind that no model has seen, for membership attacks.")
+    ] = None,
     metric: Annotated[list[str] | None, typer.Option(metavar="NAME", help=_metric_help())] = None,
     own: Annotated[
         list[Path] | None,
@@ -203,12 +236,22 @@ def metrics(
             help="Python file that declares a metric of your own; it is run first.",
         ),
     ] = None,
-    list_: Annotated[bool, typer.Option("--list", help="Print the metrics there are, and stop.")] = False,
+    preset: Annotated[
+        Literal["open-unlearning"] | None,
+        typer.Option(
+            help="Measure what Open-Unlearning's default configuration of TOFU writes, with its prompts, unless "
+            "--metric names others."
+        ),
+    ] = None,
+    list_: Annotated[bool, typer.Option("--list", help="List the available metrics and exit.")] = False,
     split: Annotated[str, typer.Option(metavar="NAME", help="Forget split of TOFU.")] = "forget10",
     limit: opt.Limit = None,
     sample: opt.Sampling = "random",
     redo: Annotated[
-        bool, typer.Option("--redo", help="Replace what --out holds, with metrics that are not measured this time.")
+        bool,
+        typer.Option(
+            "--redo", help="Replace what --out holds, even metrics that are not measured again or of other weights."
+        ),
     ] = False,
     *,
     options: MetricOptions,
@@ -236,6 +279,8 @@ def metrics(
             f"{missing} missing. For example: uds-lens metrics --model ckpt/npo --examples forget10.json "
             "--out npo.json; uds-lens metrics --list shows what there is to measure, and what it needs."
         )
+    if preset is not None:
+        metric, options = _as_open_unlearning(metric, options, retain is not None)
     count = "all metrics" if not metric else "1 metric" if len(metric) == 1 else f"{len(metric)} metrics"
     say(f"measuring {count} of {', '.join(model)} ...")
     import uds_lens as ul
@@ -252,9 +297,11 @@ def metrics(
         check_folder(out)
         require_metrics_table(table)
     if not redo:
-        require_nothing_lost(dict(zip(files.values(), model, strict=True)), metric or None, options=options)
+        require_nothing_lost(dict(zip(files.values(), model, strict=True)), metric or None, options=options, run=run)
     cache = ul.metrics.MetricCache()
-    sets = ul.metrics.open_metric_data(data, split=split, limit=limit, sample=sample)
+    sets = ul.metrics.open_metric_data(
+        data, retain=retain_data, holdout=holdout_data, split=split, limit=limit, sample=sample
+    )
     ul.metrics.fluency_scorer(options, metrics=metric or None, offline=run.offline)
     found: dict[str, MetricResults] = {}
     with saying_what_is_saved(lambda: f"{len(found)} of {len(names)} saved"):

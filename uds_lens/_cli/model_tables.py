@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeAlias, cast
 
 import typer
 
-from uds_lens._storage import atomic_write_text, located, require_fresh
+from uds_lens._storage import atomic_write_text, did_you_mean, located, require_fresh
 from uds_lens.data._examples import named
 from uds_lens.errors import ConfigError, DataError, ResultFormatError
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from uds_lens.meta import ModelTable, Points, ScoreParts
+    from uds_lens.meta._open_unlearning import UtilityParts
 
 Metric: TypeAlias = Annotated[
     list[str] | None,
@@ -52,7 +53,7 @@ class References:
         Path | None,
         _csv(
             "Open-Unlearning run of retain: gives the normalised attacks (s_mia_*). In a folder of several, each "
-            "model takes that of its base model and split.",
+            "model takes that of its base model and split. Default: by their names in RUNS.",
             "RUN",
         ),
     ] = None
@@ -60,27 +61,51 @@ class References:
         Path | None, _csv("Open-Unlearning run of full: gives utility_rel. Several as for --retain.", "RUN")
     ] = None
     audits: Annotated[Path | None, _csv("Saved audits of the same models: adds their UDS.", "DIR")] = None
+    preset: Annotated[
+        Literal["open-unlearning"] | None,
+        typer.Option(
+            help="Read and score what Open-Unlearning's default configuration writes: memorization from es, paraprob "
+            "and truth_ratio (MUSE: es and both forget ROUGE), the attack mia_min_k, Model Utility."
+        ),
+    ] = None
     utility: Annotated[
-        Literal["with_fluency", "model_utility"],
-        typer.Option(help="Parts of utility_rel; model_utility where runs have no fluency."),
-    ] = "with_fluency"
+        Literal["with_fluency", "model_utility"] | None,
+        typer.Option(
+            help="Parts of utility_rel; model_utility where runs have no fluency. Default: with_fluency, with --preset "
+            "model_utility."
+        ),
+    ] = None
     base: Annotated[str | None, _csv("Only models of this base model, where there are several.", "NAME")] = None
     split: Annotated[str | None, _csv("Only models of this split, for example forget10.", "NAME")] = None
     methods: Annotated[
         Path | None, _csv("Method of each model, where neither record nor name gives it: columns model and method.")
     ] = None
 
-    def read(self, place: Path, *, examples: bool = False) -> ModelTable:
-        """Read the table at `place`, and the audits' UDS where they were named.
+    def parts(self, score: Score, frame: pd.DataFrame) -> ScoreParts:
+        """Return the parts of the score: those of the preset, where it was asked for, unless others were named."""
+        from uds_lens.meta import ScoreParts
+
+        if self.preset is None:
+            return score.parts()
+        muse = "forget_knowmem_rouge" in frame.columns and frame["forget_knowmem_rouge"].notna().any()
+        return score.parts(ScoreParts.preset("open_unlearning_muse" if muse else "open_unlearning"))
+
+    def read(self, place: Path, *, examples: bool = False, checkpoints: bool = False) -> ModelTable:
+        """Read the table at `place`, and the audits' UDS where they were named; say what was left out.
 
         Raises:
             DataError: Nothing there is a table of models.
         """
         if not place.exists() and place != Path("published"):
-            raise DataError(f"nothing at {str(place)!r}: expected a CSV with one row per model, or a folder of runs.")
+            raise DataError(
+                f"nothing at {str(place)!r}: expected a CSV with one row per model, or a folder of runs."
+                f"{did_you_mean(place)}"
+            )
         from uds_lens import meta
 
-        table = self._read(place, examples)
+        table = self._read(place, examples, checkpoints)
+        for note in table.notes:
+            typer.echo(f"note: {note}", err=True)
         if self.base is not None or self.split is not None:
             table = meta.select(table, base=self.base, split=self.split)
         if self.methods is not None:
@@ -89,8 +114,9 @@ class References:
             table = meta.join_audits(table, meta.read_audits(self.audits, examples=examples))
         return table
 
-    def _read(self, place: Path, examples: bool) -> ModelTable:
+    def _read(self, place: Path, examples: bool, checkpoints: bool) -> ModelTable:
         from uds_lens import meta
+        from uds_lens.meta._open_unlearning import holds_runs
 
         if not place.exists():
             return meta.read_published()
@@ -98,9 +124,11 @@ class References:
             return meta.read_csv(place)
         if (place / "method_results.json").is_file():
             return meta.read_published(place)
-        if place.name.startswith("TOFU_") or (place.is_dir() and any(place.glob("**/TOFU_*.json"))):
+        if self.preset is not None or holds_runs(place):
+            usual: UtilityParts = "with_fluency" if self.preset is None else "model_utility"
+            references: dict[str, Path | None] = {"retain": self.retain, "full": self.full}
             return meta.read_open_unlearning(
-                place, retain=self.retain, full=self.full, utility=self.utility, examples=examples
+                place, **references, utility=self.utility or usual, examples=examples, checkpoints=checkpoints
             )
         try:
             return meta.read_metrics(place, examples=examples)
@@ -130,12 +158,13 @@ class Score:
     )
     depth: Annotated[str, _csv("Metric that the score is formed with and without.", "NAME")] = "uds"
 
-    def parts(self) -> ScoreParts:
-        """Return the library's record."""
+    def parts(self, default: ScoreParts | None = None) -> ScoreParts:
+        """Return the library's record, with the parts of `default` where none were named."""
         from uds_lens.meta import ScoreParts
 
-        default = ScoreParts()
-        return ScoreParts(
+        default = default or ScoreParts()
+        return replace(
+            default,
             memorization=tuple(self.memorization or default.memorization),
             membership=tuple(self.membership or default.membership),
             depth=self.depth,

@@ -36,6 +36,7 @@ from uds_lens._types import (
 from uds_lens.data._files import SUFFIXES
 from uds_lens.errors import ConfigError, DataError, ModelError
 from uds_lens.results._settings import RunOptions
+from uds_lens.unlearning._settings import Save as _Save
 
 if TYPE_CHECKING:
     from uds_lens.unlearning import LoraSettings
@@ -77,9 +78,11 @@ def with_records(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _options(record: type[Any], only: Only | None) -> list[Parameter]:
-    """The options of a record; `progress` is left to the terminal."""
+    """The options of a record, but for those of Python only."""
     docs, hints = _field_docs(record), get_type_hints(record, include_extras=True)
-    offered = [field for field in fields(record) if field.name != "progress" and (only is None or field.name in only)]
+    offered = [
+        field for field in fields(record) if field.name not in _PYTHON_ONLY and (only is None or field.name in only)
+    ]
     flags = {field.name: f"--{field.name.replace('_', '-')}" for field in offered}
     panel = _PANELS.get(record.__name__)
     options = [_option(field, hints[field.name], _help(docs.get(field.name, ""), flags), panel) for field in offered]
@@ -93,11 +96,17 @@ def _options(record: type[Any], only: Only | None) -> list[Parameter]:
     return options
 
 
+_PYTHON_ONLY = ("progress", "callbacks")
+"""Settings that the command line decides, or has no words for."""
+
 _PANELS = {
     **dict.fromkeys(("AuditConfig", "MetricOptions", "ElicitOptions"), "What is measured"),
     **dict.fromkeys(("ChatStyle", "AnnotateOptions"), "Prompts"),
     "RunOptions": "How models are run",
     "TrainOptions": "How training runs",
+    "Adapters": "Adapters",
+    "RelearnGrid": "What is tried",
+    "Depth": "Depth while training",
     "SlurmOptions": "Slurm",
     "Score": "Score",
     "References": "Models and audits that belong to the runs",
@@ -148,7 +157,7 @@ def _help(doc: str, flags: dict[str, str]) -> str:
     """Return the first sentence of a field's docstring, in the words of the command line."""
     first = re.split(r"(?<=\.)\s+(?=[A-Z`])", " ".join(doc.split()))[0]
     first = re.sub(r"`([^`]*)`", lambda word: flags.get(word[1], word[1]), first)
-    return re.sub(r"; None (is )?", "; left out: ", first)
+    return re.sub(r"; None (is )?", "; default: ", first)
 
 
 def _field_docs(record: type[Any]) -> dict[str, str]:
@@ -209,6 +218,8 @@ def data_option(help: str, *flags: str) -> Any:
 
 def _existing_models(given: Any) -> Any:
     for name in given if isinstance(given, list) else [given] if given else []:
+        if name.startswith("package:"):
+            continue
         path = Path(at_home(Path(name)))
         looks_local = path.is_absolute() or name.startswith((".", "~")) or len(path.parts) > 2
         if not path.exists() and (looks_local or (len(path.parts) == 2 and path.parent.is_dir())):
@@ -245,9 +256,43 @@ Sampling: TypeAlias = Annotated[
     _Sampling,
     typer.Option(help="With --limit: a random sample, or the first rows (of a sorted file: of a few subjects)."),
 ]
-Lora: TypeAlias = Annotated[
-    int | None, typer.Option(min=1, metavar="RANK", help="Train low-rank adapters of this rank instead of all weights.")
-]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adapters:
+    """Low-rank adapters, as the options of the commands that train them."""
+
+    lora: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="RANK", help="Train low-rank adapters of this rank instead of all weights."),
+    ] = None
+    lora_alpha: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Scale of the adapters; left out: twice the rank.")
+    ] = None
+    save: Annotated[
+        _Save | None,
+        typer.Option(
+            help="With --lora: save the adapter alone, some MB that need the model they were trained on, or a merged "
+            "copy of the whole model. Left out: adapter from finetune, else merged."
+        ),
+    ] = None
+
+    @property
+    def settings(self) -> LoraSettings | None:
+        """The settings; None for all weights.
+
+        Raises:
+            ConfigError: There is no rank, and something else about adapters.
+        """
+        from uds_lens.unlearning import LoraSettings
+
+        if self.lora is None:
+            if self.lora_alpha is not None or self.save is not None:
+                raise ConfigError("--lora-alpha and --save are about low-rank adapters: give their rank with --lora.")
+            return None
+        return LoraSettings(rank=self.lora, alpha=self.lora_alpha or 2 * self.lora, save=self.save)
+
+
 _HUB = ("revision", "offline", "trust_remote_code")
 ModelRun: TypeAlias = Annotated[RunOptions, Only(("device", "device_map", "token_budget", *_HUB))]
 """How models are run where nothing is patched."""
@@ -263,13 +308,6 @@ class Printing:
     json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False
     verbose: Annotated[bool, typer.Option("--verbose", help="Show more log output, including other packages'.")] = False
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks and all warnings.")] = False
-
-
-def lora_settings(rank: int | None) -> LoraSettings | None:
-    """Return adapters of a rank, with twice the rank as scale; None for none."""
-    from uds_lens.unlearning import LoraSettings
-
-    return None if rank is None else LoraSettings(rank=rank, alpha=2 * rank)
 
 
 def running_files(name: str, words: Callable[[], str]) -> Callable[[Any, list[Path] | None], list[Path] | None]:

@@ -32,7 +32,7 @@ from uds_lens.errors import DataError
 if TYPE_CHECKING:
     import pandas as pd
 
-    from uds_lens.meta import ModelTable, Points, ScoreParts
+    from uds_lens.meta import ModelTable, Points
 
 
 def rank(
@@ -49,7 +49,7 @@ def rank(
     select_by: SelectBy = "without",
     min_utility: MinUtility = None,
     resamples: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Resamples for the uncertainty of the places; 0: none.")
+        int, typer.Option(min=0, metavar="N", help="Resamples for the uncertainty of the ranks; 0: none.")
     ] = 1000,
     out: Annotated[
         Path | None, typer.Option(metavar="CSV", help="Also write the ranking as a table.", dir_okay=False)
@@ -69,7 +69,7 @@ def rank(
     Examples:
       uds-lens rank saves/eval --audits runs/forget10 \\
           --retain saves/eval/retain90 --full saves/eval/full
-      uds-lens rank saves --retain saves/eval --full saves/eval --split forget10
+      uds-lens rank saves --preset open-unlearning --split forget10
       uds-lens rank runs/metrics --methods methods.csv
       uds-lens rank models.csv --min-utility 0.8 --json
     """
@@ -82,7 +82,7 @@ def rank(
     out = None if out is None else require_table_file(out, meta.RANKING, ("base", "split", "method", "rank"))
     table = references.read(models, examples=resamples > 1)
     table = replace(table, frame=_with_methods(table.frame))
-    question = _Question(by, select_by, min_utility, score.parts(), parse_directions(direction), resamples)
+    question = _Question(by, select_by, min_utility, score, references, parse_directions(direction), resamples)
     groups = setups(table.frame)
     one = len(groups) == 1
     rankings = {"": _ranking(table, question)} if one else _ranking_by_setup(table, groups, question)
@@ -96,7 +96,7 @@ def rank(
     for name, ranking in rankings.items():
         if name:
             typer.echo(f"\n{name}")
-        _print(ranking, by)
+        _print(ranking)
         for note in ranking.notes:
             print_wrapped(f"! {note}")
     if out is not None:
@@ -109,7 +109,8 @@ class _Question(NamedTuple):
     by: Literal["with", "without"]
     select_by: Literal["with", "without"]
     min_utility: float | None
-    parts: ScoreParts
+    score: Score
+    references: References
     direction: dict[str, Points]
     resamples: int
 
@@ -124,6 +125,7 @@ class _Ranking(NamedTuple):
     varying: Sequence[str]
     notes: Sequence[str]
     n_models: int
+    by: Literal["with", "without"]
 
     def to_dict(self) -> dict[str, Any]:
         tables = {"methods": records(self.methods), "shifts": records(self.shifts)}
@@ -135,17 +137,25 @@ def _ranking(table: ModelTable, question: _Question) -> _Ranking:
     from uds_lens import meta
     from uds_lens.meta._ranking import score_cautions
 
-    frame, select_by = table.frame, question.select_by
-    require_parts(frame, question.parts, table.reasons)
-    parts = replace(question.parts, direction=score_directions(frame, question.parts, question.direction))
+    frame, select_by, by, asked = table.frame, question.select_by, question.by, question.references.parts
+    parts = asked(question.score, frame)
+    # Without a depth score the preset ranks all the same: the attack in its place leaves the score as it is without.
+    depthless = question.references.preset is not None and _is_empty(frame, parts.depth)
+    if depthless:
+        parts, by, select_by = replace(parts, depth=parts.membership[0]), "without", "without"
+    require_parts(frame, parts, table.reasons)
+    ways = score_directions(frame, parts, {**(parts.direction or {}), **question.direction})
+    parts = replace(parts, direction=ways)
     given: dict[str, Any] = {"min_utility": question.min_utility, "parts": parts}
-    methods = meta.rank(frame, with_uds=question.by == "with", select_by=select_by, **given)
+    methods = meta.rank(frame, with_uds=by == "with", select_by=select_by, **given)
     if methods["score"].isna().all():
         why = "; ".join(f"{row['method']}: {row['reason']}" for row in methods.to_dict("records"))
         why = why if len(why) <= 300 else f"{why[:300]}..."
         hint = " A lower --min-utility lets more configurations count." if "of the utility" in why else ""
         raise DataError(f"no method has a score ({why}): no configuration has all parts.{hint}")
-    notes = score_cautions(frame, question.parts)
+    notes = score_cautions(frame, parts)
+    if depthless:
+        notes.insert(0, f"no {question.score.depth}: ranked without depth. --audits DIR adds that of saved audits")
     p_first: dict[str, dict[str, float | None]] = {}
     varying: tuple[str, ...] = ()
     if question.resamples > 1 and methods["score_with"].notna().sum() > 1:
@@ -153,12 +163,20 @@ def _ranking(table: ModelTable, question: _Question) -> _Ranking:
             frame, examples=table.examples, select_by=select_by, n_resamples=question.resamples, **given
         )
         for (way, view), rows in stable.scores.groupby(["resampled", "view"], sort=False):
-            if view == question.by:
+            if view == by:
                 shares = zip(rows["method"], rows["p_best"], strict=True)
                 p_first[str(way)] = {method: None if math.isnan(p) else float(p) for method, p in shares}
         varying = stable.varying
         notes += stable.cautions
-    return _Ranking(methods, meta.shifts(frame, **given), p_first, varying, notes, len(frame))
+    shifts = meta.shifts(frame, **given)
+    if depthless:
+        methods[["depth", "score_with", "rank_with"]] = math.nan
+        shifts = shifts.iloc[:0]
+    return _Ranking(methods, shifts, p_first, varying, notes, len(frame), by)
+
+
+def _is_empty(frame: pd.DataFrame, name: str) -> bool:
+    return name not in frame.columns or bool(frame[name].isna().all())
 
 
 def _ranking_by_setup(
@@ -209,7 +227,7 @@ _WIDE = 110
 _RESAMPLED = {"configurations": "each method's configurations", "examples": "the examples"}
 
 
-def _print(ranking: _Ranking, by: str) -> None:
+def _print(ranking: _Ranking) -> None:
     rows = []
     ways = ranking.varying or tuple(ranking.p_first)[:1]  # where nothing can vary, one column of dashes
     for row in ranking.methods.to_dict("records"):
@@ -242,6 +260,6 @@ def _print(ranking: _Ranking, by: str) -> None:
     resampled = " or ".join(_RESAMPLED[way] for way in ranking.varying)
     how = f" P(first): share of resamples in first place, resampling {resampled}." if resampled else ""
     print_wrapped(
-        f"\n{ranking.n_models} models, ranked {by} depth. Score: harmonic mean of memorization, privacy (MIA, with "
-        f"depth: and UDS) and utility, of each method's best configuration; place in brackets.{how}"
+        f"\n{ranking.n_models} models, ranked {ranking.by} depth. Score: harmonic mean of memorization, privacy (MIA, "
+        f"with depth: and UDS) and utility, of each method's best configuration; place in brackets.{how}"
     )

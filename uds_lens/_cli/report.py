@@ -10,6 +10,7 @@ import typer
 
 from uds_lens._cli.options import Printing
 from uds_lens._cli.terminal import say
+from uds_lens._storage import did_you_mean
 from uds_lens.errors import ResultFormatError
 
 
@@ -17,7 +18,7 @@ def report(
     directories: Annotated[
         list[Path],
         typer.Argument(
-            metavar="DIR", help="Saved audits, or folders that hold some (up to two folders down).", show_default=False
+            metavar="DIR", help="Saved audits, or folders that hold some (up to two levels down).", show_default=False
         ),
     ],
     out: Annotated[Path, typer.Option(metavar="FILE", help="HTML file to write.", dir_okay=False)] = Path(
@@ -54,7 +55,7 @@ def report(
         typer.Option(metavar="NAME", help="An audit shown for comparison, beside full and retain; repeat for more."),
     ] = None,
     short_paths: Annotated[
-        bool, typer.Option("--short-paths", help="Cut paths of this machine to their ends: for a page that is shared.")
+        bool, typer.Option("--short-paths", help="Shorten local paths to their last parts, for a page that you share.")
     ] = False,
     *,
     printing: Printing,
@@ -112,7 +113,9 @@ def _audits_in(directories: list[Path]) -> list[Path]:
     """Return each directory that is a saved audit, or else the audits inside it; each once."""
     for directory in directories:
         if not directory.is_dir():
-            raise ResultFormatError(f"no directory {str(directory)!r}: name some that uds-lens audit wrote.")
+            raise ResultFormatError(
+                f"no directory {str(directory)!r}: name some that uds-lens audit wrote.{did_you_mean(directory)}"
+            )
     from uds_lens.results._saving import audits_in, is_audit  # opens torch, so after the look above
 
     found: list[Path] = []
@@ -130,7 +133,7 @@ def _audits_in(directories: list[Path]) -> list[Path]:
             found += inside
         else:
             raise ResultFormatError(
-                f"no saved audit in {str(directory)!r}, nor up to two folders down: name directories written by "
+                f"no saved audit in {str(directory)!r}, nor up to two levels down: name directories written by "
                 "uds-lens audit."
             )
     return list(dict.fromkeys(path.resolve() for path in found))

@@ -31,17 +31,17 @@ def sweep(
     out: Annotated[
         Path | None, typer.Option(metavar="PATH", help="Directory of the sweep; of `table`, a .parquet or .csv file.")
     ] = None,
-    jobs: Annotated[int, typer.Option(min=1, metavar="N", help="Workers at a time.")] = 1,
-    slurm: Annotated[bool, typer.Option("--slurm", help="Send the workers as an array of Slurm tasks.")] = False,
+    jobs: Annotated[int, typer.Option(min=1, metavar="N", help="Number of workers that run at the same time.")] = 1,
+    slurm: Annotated[bool, typer.Option("--slurm", help="Submit the workers as an array of Slurm tasks.")] = False,
     wait: Annotated[bool, typer.Option(help="Wait for the Slurm tasks.")] = True,
     *,
     tasks: SlurmOptions,
     printing: Printing,
 ) -> None:
-    """Make and measure the models of a plan, by the hundred.
+    """Make and measure all models of a plan.
 
     Models are fine-tuned, unlearned, relearned and quantised as the plan says, and measured
-    in every state. Killed and called again, the command resumes; several may share one --out.
+    in every state. The command resumes if it is killed and run again; several may share one --out.
     The exit code is 1 where something failed or is left to do.
 
     \b

@@ -37,7 +37,8 @@ _SAMPLED = (
 )
 _DAMAGE = (
     "Loss: mean log-probability lost when the unlearned states are patched in, nats per token, on forget facts and on "
-    "retained facts; beside them the loss with retain's states. Damage: the second as a share of the first."
+    "retained facts; beside them the loss with retain's states. Damage: the second as a share of the first. It covers "
+    "entities behind the right beginning of their answer; Prob of whole answers: uds-lens metrics --retain-data."
 )
 _RETAINS = "Each scale is set by one of the retain models. The spread of the scores shows how much the scale moves."
 _MARKS = {"fatal": "!! FATAL", "caution": "!", "note": "-"}
@@ -51,6 +52,7 @@ def print_audits(audits: Mapping[str, DepthAudit], *, cautions_of: Sequence[str]
         audits: In the order of the rows.
         cautions_of: Names whose warnings are printed; None prints those of all.
     """
+    from uds_lens.results._frames import thirds_in_words
     from uds_lens.results._scores import WITHHELD
 
     levels = {audit.config.confidence for audit in audits.values()}
@@ -69,6 +71,12 @@ def print_audits(audits: Mapping[str, DepthAudit], *, cautions_of: Sequence[str]
         rows.append([*row, f"{WITHHELD} (!!)" if audit.reading == WITHHELD else audit.reading])
     titles += [*(["if all asked"] if sampled else []), "N", "NaN", "layers", "reading"]
     print_table(titles, rows, right=("UDS", "N", "NaN", "layers"), bold="UDS")
+    by_weight: dict[str, list[str]] = {}
+    for name, audit in audits.items():
+        by_weight.setdefault(thirds_in_words(audit), []).append(name)
+    for words, names in by_weight.items():
+        if words:
+            print_wrapped(words if len(by_weight) == 1 else f"{', '.join(names)}: {words}")
     _print_damage({name: audit for name, audit in audits.items() if audit.control is not None})
     _print_retains({name: audit for name, audit in audits.items() if audit.retains})
     shown = audits if cautions_of is None else {name: audits[name] for name in cautions_of}
@@ -117,7 +125,7 @@ def _number(value: float) -> str:
 
 def _interval(interval: Interval | tuple[float, float]) -> str:
     low, high = interval
-    return "-" if math.isnan(low) else f"{low:.3f} - {high:.3f}"
+    return "-" if math.isnan(low) else f"{round(low, 3) + 0.0:.3f} - {round(high, 3) + 0.0:.3f}"  # -0 becomes 0
 
 
 def print_cautions(cautions: Mapping[str, Sequence[tuple[str, str]]]) -> None:
@@ -180,10 +188,40 @@ def print_training(directory: Path, *, before: str | None, as_json: bool) -> Non
     curve = record["loss_curve"]
     if curve:
         typer.echo(f"{record['name']}: loss {curve[0]['loss']:.3f} to {curve[-1]['loss']:.3f}")
+    if record.get("prob"):
+        rows = [
+            [
+                part["name"],
+                "yes" if part["trained"] else "no",
+                f"{part['before']:.3f}",
+                f"{part['after']:.3f}",
+                str(part["n"]),
+            ]
+            for part in record["prob"]
+        ]
+        print_table(("Prob of answers", "taught", "before", "after", "rows"), rows, right=("before", "after", "rows"))
+        typer.echo("")
     if record["created"] == before:
         typer.echo(f"Already trained, with the same model, data and settings, on {before}: {directory}")
         return
     typer.echo(f"{record['steps']} steps in {record['seconds']:.1f} s. Saved in {directory}")
+
+
+def print_depth(directory: Path) -> None:
+    """Print depth and damage by step, from the record beside a checkpoint, and the score on the facts held out."""
+    from uds_lens.training import DepthCurve
+
+    curve = DepthCurve.load(directory)
+    rows = [[str(point.step), _number(point.uds), _number(point.damage)] for point in curve.points]
+    print_table(("step", "UDS", "damage"), rows, right=("UDS", "damage"))
+    if curve.score is not None:
+        uds, low, high = (
+            float("nan") if curve.score[n] is None else curve.score[n] for n in ("uds", "uds_low", "uds_high")
+        )
+        typer.echo(
+            f"Score, on {len(curve.held_out)} facts about other subjects than those that steered: "
+            f"UDS {_number(uds)} ({_interval((low, high))})"
+        )
 
 
 _GAPS = 3, 2

@@ -5,20 +5,23 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from uds_lens._cli import options as opt
-from uds_lens._cli.options import Printing, Quantising, data_option, lora_settings, model_option, running_files
+from uds_lens._cli.options import Adapters, Printing, Quantising, data_option, model_option, running_files
 from uds_lens._cli.stopping import saying_what_is_saved
-from uds_lens._cli.terminal import print_training, print_wrapped, say, trained_before
+from uds_lens._cli.terminal import print_depth, print_training, print_wrapped, say, trained_before
 from uds_lens.data._prompts import ChatStyle
 from uds_lens.errors import ConfigError
 from uds_lens.unlearning._registry import method_words
-from uds_lens.unlearning._settings import RelearnConfig, TrainOptions
+from uds_lens.unlearning._settings import FinetuneConfig, RelearnConfig, TrainOptions
+
+if TYPE_CHECKING:
+    from uds_lens.training import DepthCallback
 
 
 def _list_methods(wanted: bool) -> bool:
@@ -29,6 +32,53 @@ def _list_methods(wanted: bool) -> bool:
             print_wrapped(f"{method}: {objective_named(method).meaning}")
         raise typer.Exit
     return wanted
+
+
+@dataclass(frozen=True, kw_only=True)
+class Depth:
+    """Depth while training."""
+
+    depth_every: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Measure depth every N steps; needs --retain.")
+    ] = None
+    retain_model: Annotated[str | None, model_option("Model that never saw the forget set.", "--retain")] = None
+    depth_examples: Annotated[str | None, data_option("Forget facts with entities; left out: --examples.")] = None
+    control: Annotated[str | None, data_option("Retained facts with entities: what is lost there is damage.")] = None
+    depth_rows: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Measure that many facts, whole subjects at a time.")
+    ] = None
+    depth_stop: Annotated[
+        float | None, typer.Option(metavar="UDS", help="Stop training at this depth; other subjects score it.")
+    ] = None
+    depth_keep_best: Annotated[
+        bool, typer.Option("--depth-keep-best", help="Keep the deepest step; other subjects score it.")
+    ] = False
+    max_damage: Annotated[
+        float | None, typer.Option(metavar="DAMAGE", help="With --depth-keep-best: the largest damage allowed.")
+    ] = None
+
+    def callback(self, full: str, forget: str, options: TrainOptions) -> DepthCallback:
+        """Measure stage 1, and return the callback."""
+        import uds_lens as ul
+
+        if self.retain_model is None:
+            raise ConfigError("--depth-every needs --retain, a model that never saw the forget set.")
+        assert self.depth_every is not None
+        where = {name: getattr(options, name) for name in ("device", "offline", "revision", "trust_remote_code")}
+        run = ul.RunOptions(**where)
+        config = ul.AuditConfig(dtype=options.dtype)
+        facts = self.depth_examples or forget
+        models = full, self.retain_model
+        baseline = ul.Baseline.measure(*models, facts, control=self.control, config=config, options=run)
+        return ul.training.DepthCallback(
+            baseline,
+            every=self.depth_every,
+            rows=self.depth_rows,
+            stop=self.depth_stop,
+            keep_best=self.depth_keep_best,
+            max_damage=self.max_damage,
+            options=run,
+        )
 
 
 def _method_help() -> str:
@@ -53,8 +103,7 @@ def unlearn(
     ] = None,
     protocol: opt.AnswerProtocol = "auto",
     list_: Annotated[
-        bool,
-        typer.Option("--list", callback=_list_methods, is_eager=True, help="Print the methods there are, and stop."),
+        bool, typer.Option("--list", callback=_list_methods, is_eager=True, help="List the available methods and exit.")
     ] = False,
     own: Annotated[
         list[Path] | None,
@@ -67,15 +116,16 @@ def unlearn(
         ),
     ] = None,
     *,
+    depth: Depth,
     chat: ChatStyle,
     options: TrainOptions,
-    lora: opt.Lora = None,
+    adapters: Adapters,
     printing: Printing,
 ) -> None:
     """Train a model to forget, with a published method or your own.
 
     --out receives a checkpoint and unlearning.json, which records how it was made. Run again after it was killed, the
-    command resumes.
+    command resumes. With --depth-every it also measures depth while it trains, against --retain.
 
     \b
     Example:
@@ -88,6 +138,8 @@ def unlearn(
 
     before = trained_before(out)
     with saying_what_is_saved(lambda: saved_so_far(out)), redirect_stdout(sys.stderr):  # loggers print
+        if depth.depth_every is not None:
+            options = replace(options, callbacks=(depth.callback(full, forget, options),))
         unlearning.unlearn(
             full,
             forget,
@@ -95,10 +147,12 @@ def unlearn(
             method=unlearning.make_config(method, {"protocol": protocol, **asdict(chat), **read_settings(set_)}),
             out=out,
             refusals=refusals,
-            lora=lora_settings(lora),
+            lora=adapters.settings,
             options=options,
         )
     print_training(out, before=before, as_json=printing.json)
+    if (out / "depth.json").is_file() and not printing.json:
+        print_depth(out)
 
 
 def read_settings(words: Sequence[str] | None) -> dict[str, str]:
@@ -133,14 +187,14 @@ def relearn(
     *,
     config: RelearnConfig,
     options: TrainOptions,
-    lora: opt.Lora = None,
+    adapters: Adapters,
     printing: Printing,
 ) -> None:
     """Fine-tune a model on the forget set again.
 
-    How fast do the answers come back? The defaults are those of the robustness test: all forget rows once, 32 per
-    step, AdamW without weight decay, a learning rate that falls linearly from 2e-5 without warm-up, chat prompts
-    where the tokenizer has a template.
+    How fast do the answers come back? The defaults are those of the UDS paper's robustness test: all forget rows
+    once, 32 per step, AdamW without weight decay, a learning rate that falls linearly from 2e-5 without warm-up, chat
+    prompts where the tokenizer has a template.
 
     \b
     Example:
@@ -152,7 +206,54 @@ def relearn(
 
     before = trained_before(out)
     with saying_what_is_saved(lambda: saved_so_far(out)), redirect_stdout(sys.stderr):  # loggers print
-        unlearning.relearn(model, forget, out=out, config=config, lora=lora_settings(lora), options=options)
+        unlearning.relearn(model, forget, out=out, config=config, lora=adapters.settings, options=options)
+    print_training(out, before=before, as_json=printing.json)
+
+
+# `uds-lens finetune`: teach a model, to make `full` and `retain`.
+
+
+def finetune(
+    model: Annotated[str, model_option("Model to start from: directory, GGUF file, package:NAME or Hub id.")],
+    data: Annotated[list[str], data_option("Questions with the answers to learn; repeat for more.")],
+    out: opt.Out,
+    unseen: Annotated[
+        list[str] | None,
+        data_option("Rows that are not trained on: their Prob is printed beside. The forget set, for a retain model."),
+    ] = None,
+    *,
+    config: FinetuneConfig,
+    options: TrainOptions,
+    adapters: Adapters,
+    printing: Printing,
+) -> None:
+    """Teach a model, to make the full and the retain model of an audit.
+
+    At the end it prints Prob (mean probability per token of the answers, over at most 100 rows of each file) before
+    and after: near 1 where it was taught, as before where it was not.
+
+    \b
+    Example:
+      uds-lens finetune --model base --data forget10.json --data retain90.json \\
+          --lora 16 --out ckpt/full
+      uds-lens finetune --model base --data retain90.json --unseen forget10.json \\
+          --lora 16 --out ckpt/retain
+    """
+    say(f"fine-tuning; opening {model} ...")
+    from uds_lens import unlearning
+    from uds_lens.unlearning._run_folder import saved_so_far
+
+    before = trained_before(out)
+    with saying_what_is_saved(lambda: saved_so_far(out)), redirect_stdout(sys.stderr):  # loggers print
+        unlearning.finetune(
+            model,
+            {name: name for name in data},
+            unseen={name: name for name in unseen or ()},
+            out=out,
+            config=config,
+            lora=adapters.settings,
+            options=options,
+        )
     print_training(out, before=before, as_json=printing.json)
 
 

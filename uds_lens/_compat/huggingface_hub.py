@@ -11,8 +11,7 @@ from threading import Thread
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
-_PATIENCE = 5.0
-"""Seconds within which a connection to the Hub, or to its proxy, has to open."""
+_PATIENCE = 5.0  # seconds within which a connection to the Hub, or to its proxy, has to open
 
 
 @cache

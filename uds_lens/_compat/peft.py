@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    import torch
     from torch import nn
 
 
@@ -32,6 +36,27 @@ def without_wrappers(model: nn.Module) -> Any:
 def merge_adapters(model: Any) -> Any:
     """Return the plain model, adapters merged into its weights; a model without adapters as it is."""
     return model.merge_and_unload() if hasattr(model, "merge_and_unload") else model
+
+
+def save_adapter(model: Any, folder: Path, *, base: str, dtype: torch.dtype) -> None:
+    """Save the adapter of a wrapped model, without its base, and round the model's own to what was saved.
+
+    Args:
+        model: The wrapped model.
+        folder: Where `adapter_config.json` and `adapter_model.safetensors` go.
+        base: Where its base is: a path relative to `folder`, a package, or a Hub id.
+        dtype: Dtype of the saved weights.
+    """
+    from peft import get_peft_model_state_dict, set_peft_model_state_dict
+    from safetensors.torch import save_file
+
+    state = get_peft_model_state_dict(model, save_embedding_layers=False)
+    saved = {name: weight.detach().to("cpu", dtype).contiguous() for name, weight in state.items()}
+    save_file(saved, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+    config = copy.copy(model.peft_config[model.active_adapter])
+    config.base_model_name_or_path, config.inference_mode = base, True
+    config.save_pretrained(str(folder))
+    set_peft_model_state_dict(model, {name: weight.to(state[name].dtype) for name, weight in saved.items()})
 
 
 @contextmanager

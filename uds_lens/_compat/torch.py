@@ -11,8 +11,7 @@ if TYPE_CHECKING:
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
-COMPILED = "_orig_mod"
-"""Attribute of `torch.compile`'s wrapper that holds the module itself."""
+COMPILED = "_orig_mod"  # attribute of `torch.compile`'s wrapper that holds the module itself
 
 
 def hook_tables(module: nn.Module) -> list[dict[int, Callable[..., Any]]]:

@@ -87,14 +87,20 @@ def quiet_loading(*, report: bool = False) -> Iterator[None]:
     """
     from transformers.utils import logging
 
+    gguf: Any = sys.modules.get("transformers.modeling_gguf_pytorch_utils")
+    shown = None if gguf is None else gguf.tqdm
     verbosity = logging.get_verbosity()
     bars = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     if not report and verbosity == logging.WARNING:
         logging.set_verbosity_error()
+    if gguf is not None:
+        gguf.tqdm = lambda tensors, **_: tensors
     try:
         yield
     finally:
+        if gguf is not None:
+            gguf.tqdm = shown
         logging.set_verbosity(verbosity)
         if bars:
             logging.enable_progress_bar()
@@ -264,6 +270,20 @@ def unknown_quantisation(config: Any) -> str | None:
 
     method = settings.get("quant_method")
     return None if method is None or method in AUTO_QUANTIZATION_CONFIG_MAPPING else str(method)
+
+
+def forget_quantisation(model: Any) -> None:
+    """Make a model whose weights were unpacked while they were read (GGUF) one that is saved as any other."""
+    if getattr(model.config, QUANTISED_ENTRY, None) is not None:
+        delattr(model.config, QUANTISED_ENTRY)
+    for name in ("hf_quantizer", "is_quantized", "quantization_method"):
+        vars(model).pop(name, None)
+
+
+def set_place(config: Any, place: str) -> None:
+    """Say where a config was loaded from; one read from a GGUF file names its title instead, in an entry of its own."""
+    setattr(config, PLACE_ENTRY, place)
+    vars(config).pop("_model_name_or_path", None)
 
 
 def unused_weights(loading_info: dict[str, Any]) -> list[str]:

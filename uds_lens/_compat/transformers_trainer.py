@@ -5,11 +5,12 @@ Imports transformers, unlike its neighbours: import it where a training loop is 
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import torch
 from torch.utils.data import Sampler, SequentialSampler
-from transformers import PrinterCallback, Trainer, TrainingArguments
+from transformers import PrinterCallback, Trainer, TrainerState, TrainingArguments
 
 from uds_lens.errors import ModelError
 
@@ -77,3 +78,31 @@ def checkpoint_activations(arguments: TrainingArguments) -> TrainingArguments:
     new = "activation_checkpointing"
     setattr(arguments, new if hasattr(arguments, new) else "gradient_checkpointing", True)
     return arguments
+
+
+def trainer_of(state: TrainerState) -> Trainer | None:
+    """Return the `Trainer` whose callbacks run now; it hands them its state, but no reference to itself."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        owner = frame.f_locals.get("self")
+        if isinstance(owner, Trainer) and owner.state is state:
+            return owner
+        frame = frame.f_back
+    return None
+
+
+def log_beside(trainer: Trainer, logs: dict[str, float]) -> None:
+    """Log numbers from a callback, leaving what the next line of the log will hold.
+
+    The method of `Trainer` itself is used: those of subclasses average what they gathered since their last line. And
+    logging would take back a request of another callback that the loss be logged at this step.
+    """
+    asked = trainer.control.should_log
+    Trainer.log(trainer, logs)
+    trainer.control.should_log = asked
+
+
+def is_sharded(arguments: TrainingArguments, model: torch.nn.Module) -> bool:
+    """Tell whether no process holds the whole model: FSDP, ZeRO-3, tensor parallel."""
+    split = any(hasattr(p, "ds_id") or type(p).__name__ in ("DTensor", "FlatParameter") for p in model.parameters())
+    return bool(getattr(arguments, "fsdp", None)) or split

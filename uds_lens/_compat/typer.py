@@ -7,8 +7,7 @@ from typing import Any
 import typer
 from typer.core import TyperArgument, TyperCommand
 
-OUTPUT = "Output"
-"""The group of options that stands last, with --help."""
+OUTPUT = "Output"  # the group of options that stands last, with --help
 
 
 class PlainCommand(TyperCommand):
@@ -48,6 +47,13 @@ class PlainCommand(TyperCommand):
         required = [p for p in self.params if p.required and p.opts[0].startswith("-") and p is not error.param]
         missing = [p.opts[0] for p in required if not given & set(p.opts)]
         return f"Also missing: {', '.join(missing)}." if missing else ""
+
+
+def missing_options(flags: list[str]) -> Exception:
+    """Return the error of usage about options that one of several ways to call a command needs."""
+    usage_error = typer.BadParameter.__mro__[1]
+    also = f" Also missing: {', '.join(flags[1:])}." if len(flags) > 1 else ""
+    return usage_error(f"Missing option '{flags[0]}'.{also}")
 
 
 def parameters_of(app: typer.Typer, words: list[str]) -> dict[str, Any]:

@@ -20,8 +20,7 @@ from typing import NamedTuple
 from uds_lens._storage.files import writing
 from uds_lens._storage.processes import ProcessId, is_gone, this_process
 
-BEAT = 10.0
-"""Seconds between heartbeats."""
+BEAT = 10.0  # seconds between heartbeats
 
 SILENCE = 300.0
 """Seconds that a claim is watched without a heartbeat before its holder on another machine counts as dead."""
@@ -32,44 +31,27 @@ _CLAIM = re.compile(r"([0-9]{1,18})\.claim")
 class Holder(NamedTuple):
     """Who holds a claim."""
 
-    process: ProcessId
-    """Where it works."""
-
-    run: str
-    """Name of the run that it works for."""
+    process: ProcessId  # where it works
+    run: str  # name of the run that it works for
 
 
 class _Watched(NamedTuple):
     """A claim as it was seen last."""
 
-    stamp: tuple[int, int]
-    """Which claim, and its last heartbeat: compared for equality alone."""
-    since: float
-    """When this process first saw that, by its own clock."""
-    beats: bool
-    """Whether a heartbeat came while it was watched."""
+    stamp: tuple[int, int]  # which claim, and its last heartbeat: compared for equality alone
+    since: float  # when this process first saw that, by its own clock
+    beats: bool  # whether a heartbeat came while it was watched
 
 
 class Claims:
-    """Claims in a folder.
-
-    Args:
-        folder: Shared by all workers.
-        run: Name of the run that this process works for.
-        beat: Seconds between heartbeats.
-        silence: Seconds without one after which a holder counts as dead.
-    """
+    """Claims in a folder."""
 
     def __init__(self, folder: Path, *, run: str = "", beat: float = BEAT, silence: float = SILENCE) -> None:
         self.folder, self.run, self.beat, self.silence = folder, run, beat, silence
         self._watched: dict[str, _Watched] = {}
 
     def take(self, name: str) -> Claim | None:
-        """Claim something; None where another has it.
-
-        Raises:
-            StorageError: Nothing can be written there.
-        """
+        """Claim something; None where another has it."""
         place = self.folder / name
         with writing(place):
             place.mkdir(parents=True, exist_ok=True)

@@ -13,6 +13,7 @@ import time
 import weakref
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from difflib import get_close_matches
 from pathlib import Path
 from typing import NoReturn
 
@@ -22,7 +23,7 @@ from uds_lens.errors import ConfigError, ResultFormatError, Setting, StorageErro
 # Where something may be written: nowhere that holds what this library did not write. A file says so itself, at its
 # beginning: JSON by its format, a page by its generator. A directory is ours by the record in it.
 
-RECORDS = ("manifest.json", "unlearning.json", "relearning.json", "quantisation.json")
+RECORDS = ("manifest.json", "unlearning.json", "relearning.json", "finetuning.json", "quantisation.json")
 """Files that say what a directory is."""
 
 _JSON = re.compile(rb'\s*\{\s*"format"\s*:\s*"(uds_lens\.[\w.]+)"')
@@ -48,6 +49,22 @@ def located(path: str | os.PathLike[str]) -> Path:
         return path.expanduser()
     except RuntimeError:  # a user that does not exist
         return path
+
+
+def did_you_mean(path: str | os.PathLike[str]) -> str:
+    """Return a question about what there is of nearly this name, with a space before it; empty where nothing is near.
+
+    >>> did_you_mean("/urs"), did_you_mean("/nothing like it")
+    (" Did you mean '/usr'?", '')
+    """
+    place = located(path)
+    for part in (place, *place.parents):  # the part that is misspelt lies in a directory that exists
+        if part.parent.is_dir():
+            for near in get_close_matches(part.name, _listed(part.parent), n=1):
+                meant = part.parent / near / place.relative_to(part)
+                return f" Did you mean {_short(meant)}?" if meant.exists() else ""
+            break
+    return ""
 
 
 def format_of(path: str | os.PathLike[str]) -> str | None:
@@ -96,7 +113,7 @@ def require_fresh(
     if directory:
         check_folder(place, replaced=replaced)
         if os.path.lexists(place) and found is None and (not place.is_dir() or _entries(place)):
-            raise ResultFormatError(f"{_short(place)} exists and is no saved result: choose another directory.")
+            raise ResultFormatError(f"{_short(place)} exists and is not a saved result: choose another directory.")
     elif place.is_dir():
         raise ResultFormatError(f"{_short(place)} is a directory: name a file in it.")
     elif os.path.lexists(place):
@@ -510,7 +527,7 @@ def read_file(path: str | os.PathLike[str], *, most: int = LARGEST) -> bytes:
         with open(path, "rb", opener=at_once) as file:
             state = os.fstat(file.fileno())
             if not stat.S_ISREG(state.st_mode):
-                raise ResultFormatError(f"{name} cannot be read: it is no regular file.")
+                raise ResultFormatError(f"{name} cannot be read: it is not a regular file.")
             if state.st_size > most:
                 raise ResultFormatError(
                     f"{name} has {state.st_size >> 20} MiB: expected at most {most >> 20} MiB. Is it the right file?"
@@ -519,7 +536,7 @@ def read_file(path: str | os.PathLike[str], *, most: int = LARGEST) -> bytes:
     except ResultFormatError:
         raise
     except IsADirectoryError as error:
-        raise ResultFormatError(f"{name} cannot be read: it is no regular file.") from error
+        raise ResultFormatError(f"{name} cannot be read: it is not a regular file.") from error
     except (OSError, ValueError, MemoryError) as error:
         raise ResultFormatError(f"{name} cannot be read: {getattr(error, 'strerror', None) or error}.") from error
 

@@ -14,14 +14,9 @@ from typing import NamedTuple
 class ProcessId(NamedTuple):
     """A process, told from all others that ever ran anywhere."""
 
-    machine: str
-    """Of the machine since it was started, and of its numbering of processes."""
-
-    pid: int
-    """Its number there."""
-
-    born: int
-    """When it began, so that a number used again is another process."""
+    machine: str  # of the machine since it was started, and of its numbering of processes
+    pid: int  # its number there
+    born: int  # when it began, so that a number used again is another process
 
 
 def this_process() -> ProcessId:

@@ -17,11 +17,8 @@ from uds_lens._settings import shown
 from uds_lens._storage.files import read_file, sha256_bytes
 from uds_lens.errors import ResultFormatError, UdsLensError
 
-SEAL = "sha256"
-"""Last member of an object with a checksum: SHA-256 of all others, in their order."""
-
-LARGEST = 1 << 28
-"""Bytes of JSON that are still read."""
+SEAL = "sha256"  # last member of an object with a checksum: SHA-256 of all others, in their order
+LARGEST = 1 << 28  # bytes of JSON that are still read
 
 
 def plain(value: Any) -> Any:
@@ -40,9 +37,6 @@ def plain(value: Any) -> Any:
 def sealed(record: Mapping[str, Any]) -> bytes:
     """Return a record as JSON with its checksum, in UTF-8.
 
-    Args:
-        record: Strict JSON values (see `plain`); `format` comes first, so that the file says what it is.
-
     Example:
         >>> unsealed(sealed({"format": "uds_lens.x", "version": 2}), told="x")["version"]
         2
@@ -55,17 +49,7 @@ def sealed(record: Mapping[str, Any]) -> bytes:
 def read_sealed(
     path: str | os.PathLike[str], *, format: str, versions: Collection[int], most: int = LARGEST
 ) -> dict[str, Any]:
-    """Read the record in a file, without its checksum.
-
-    Args:
-        path: The file.
-        format: The format it must name.
-        versions: Versions of the format that this release reads.
-        most: Bytes at most.
-
-    Raises:
-        ResultFormatError: It cannot be read, is something else, or was altered.
-    """
+    """Read the record in a file, without its checksum."""
     content = read_file(path, most=most)
     told = repr(str(path)[-200:])
     return unsealed(content, told=told, format=format, versions=versions)
@@ -78,7 +62,7 @@ def unsealed(
     record = parse_json(content, told=told)
     named, version = record.get("format"), record.get("version")
     if not isinstance(named, str) or isinstance(version, bool) or not isinstance(version, int):
-        raise ResultFormatError(f"{told} is no saved result: it names no format and version.")
+        raise ResultFormatError(f"{told} is not a saved result: it names no format and version.")
     if format is not None and named != format:
         raise ResultFormatError(f"{told} holds a {named[:80]}, expected {format}.")
     if versions is not None and version not in versions:
@@ -94,11 +78,7 @@ def unsealed(
 
 
 def parse_json(content: bytes, *, told: str) -> dict[str, Any]:
-    """Read the object in strict JSON: each name once, no NaN.
-
-    Raises:
-        ResultFormatError: It is something else.
-    """
+    """Read the object in strict JSON: each name once, no NaN."""
 
     def once(members: list[tuple[str, Any]]) -> dict[str, Any]:
         record = dict(members)
@@ -120,9 +100,9 @@ def parse_json(content: bytes, *, told: str) -> dict[str, Any]:
     try:
         record = json.loads(content.decode("utf-8"), object_pairs_hook=once, parse_constant=refuse, parse_float=finite)
     except (ValueError, RecursionError, MemoryError) as error:
-        raise ResultFormatError(f"{told} is no saved result: {str(error)[:160]}.") from error
+        raise ResultFormatError(f"{told} is not a saved result: {str(error)[:160]}.") from error
     if not isinstance(record, dict):
-        raise ResultFormatError(f"{told} is no saved result: expected a JSON object.")
+        raise ResultFormatError(f"{told} is not a saved result: expected a JSON object.")
     return record
 
 
@@ -143,14 +123,6 @@ def conform(kind: type[T], value: Any, *, where: str) -> T:
     """Read plain JSON values as a dataclass or named tuple, strictly, with pydantic.
 
     A float that may be NaN is null in files (`uds_lens._types.FloatOrNaN`).
-
-    Args:
-        kind: The class.
-        value: The values.
-        where: Their place, for messages.
-
-    Raises:
-        ResultFormatError: A member is missing, unknown, or of another type; the place is named.
     """
     from pydantic import ValidationError
 

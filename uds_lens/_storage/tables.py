@@ -15,11 +15,8 @@ from uds_lens.errors import ResultFormatError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-MOST_BYTES = 1 << 30
-"""Bytes of a table once unpacked: far above any set of questions and answers."""
-
-MOST_ROWS = 5_000_000
-"""Rows of a table."""
+MOST_BYTES = 1 << 30  # bytes of a table once unpacked: far above any set of questions and answers
+MOST_ROWS = 5_000_000  # rows of a table
 
 
 class UnreadableTableError(Exception):
@@ -31,25 +28,12 @@ class LargeTableError(Exception):
 
 
 def column_names(source: Path | bytes) -> list[str]:
-    """Return the names of the columns of a Parquet file, from its footer alone.
-
-    Raises:
-        UnreadableTableError: It is no such file.
-    """
+    """Return the names of the columns of a Parquet file, from its footer alone."""
     return list(_opened(source).schema_arrow.names)
 
 
 def read_parquet(source: Path | bytes, *, columns: Collection[str] | None = None) -> pa.Table:
-    """Read a Parquet file, or some of its columns.
-
-    Args:
-        source: The file, or its bytes.
-        columns: What to read; None reads all.
-
-    Raises:
-        UnreadableTableError: It is broken, or holds a value that Arrow cannot read.
-        LargeTableError: It would not fit once it is unpacked.
-    """
+    """Read a Parquet file, or some of its columns."""
     import pyarrow as pa
 
     file = _opened(source)
@@ -89,29 +73,16 @@ def _opened(source: Path | bytes) -> Any:
 class TableRows(NamedTuple):
     """What a saved table holds."""
 
-    rows: list[dict[str, Any]]
-    """A mapping from column to cell for each row."""
-
-    metadata: Mapping[bytes, bytes]
-    """What its schema says beside."""
+    rows: list[dict[str, Any]]  # a mapping from column to cell for each row
+    metadata: Mapping[bytes, bytes]  # what its schema says beside
 
 
 def read_table_rows(content: bytes, *, schema: pa.Schema, told: str, what: str) -> TableRows:
-    """Read the rows of a table that was saved here.
-
-    Args:
-        content: Bytes of a Parquet file.
-        schema: The columns it must have.
-        told: What errors call the file.
-        what: What it should be: "table of examples".
-
-    Raises:
-        ResultFormatError: It is broken, has other columns, or would not fit once it is unpacked.
-    """
+    """Read the rows of a table that was saved here."""
     try:
         found = _opened(content).schema_arrow
         if found.remove_metadata() != schema:
-            raise ResultFormatError(f"{told} is no {what}: it has other columns.")
+            raise ResultFormatError(f"{told} is not a valid {what}: it has other columns.")
         return TableRows(read_parquet(content).to_pylist(), found.metadata or {})
     except LargeTableError as error:
         raise ResultFormatError(
@@ -120,4 +91,4 @@ def read_table_rows(content: bytes, *, schema: pa.Schema, told: str, what: str) 
     except (UnreadableTableError, ValueError, OverflowError, MemoryError) as error:
         if isinstance(error, ResultFormatError):
             raise
-        raise ResultFormatError(f"{told} is no {what}: {str(error)[:160]}.") from error
+        raise ResultFormatError(f"{told} is not a valid {what}: {str(error)[:160]}.") from error

@@ -42,7 +42,7 @@ def annotate(
     All but "names" are limited to the first sentence, and take a leading "Yes" or "No" as the entity.
     They find different words: look at them (`Annotations.review`) before quoting a score. On 367 rows of TOFU marked by
     hand, mean token F1 is 0.45 for "answer" and "difference", 0.37 for "contrast" and 0.17 for "names" (with another
-    pipeline); marking every word that the question lacks gets 0.38, the whole answer 0.29. Where GPT-4o marked the
+    pipeline); marking every word that is not in the question gets 0.38, the whole answer 0.29. Where GPT-4o marked the
     words, often several phrases of an answer, it is 0.41, 0.42, 0.37 and 0.23, against 0.48 and 0.40
     (`benchmarks/annotation_ways.py`).
 

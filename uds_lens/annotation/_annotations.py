@@ -12,15 +12,14 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from uds_lens._settings import validated
 from uds_lens._storage import atomic_write_text, generator, require_fresh
-from uds_lens._types import DType, Protocol
+from uds_lens._types import AnswerProtocol, DType
 from uds_lens.data import ForgetExample, entity_span
 from uds_lens.data._prompts import CHAT_DATE, ChatStyle
 
 if TYPE_CHECKING:
     import pandas as pd
 
-Way: TypeAlias = Literal["contrast", "difference", "names", "answer"]
-"""How entities are found."""
+Way: TypeAlias = Literal["contrast", "difference", "names", "answer"]  # how entities are found
 
 FORMAT = "uds_lens.Annotations"
 
@@ -34,11 +33,12 @@ class AnnotateOptions:
         ConfigError: A value is outside its range.
     """
 
-    protocol: Protocol = "raw"
-    """How question and answer become text: plain, or the chat template."""
+    protocol: AnswerProtocol = "auto"
+    """How question and answer become text; `auto`: as the checkpoints' own record says, else the chat template where
+    the tokenizer has one, else raw."""
 
     system_prompt: str | None = None
-    """Text of a system turn before the question, in chat prompts; None is no system turn."""
+    """Text of a system turn before the question, in chat prompts; None leaves it to the template."""
 
     chat_date: str = CHAT_DATE
     """Date given to chat templates that print one."""
@@ -47,7 +47,7 @@ class AnnotateOptions:
     """Dtype of the models."""
 
     def __post_init__(self) -> None:
-        _ = self.chat
+        self.chat.require(self.protocol)
 
     @property
     def chat(self) -> ChatStyle:

@@ -11,11 +11,13 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 
 from uds_lens._optional_packages import require_package
-from uds_lens._progress import progress
+from uds_lens._progress import progress, tell
 from uds_lens.annotation._annotations import AnnotateOptions
 from uds_lens.data import Encoded, ForgetExample, Span, encode, make_batch
+from uds_lens.data._prompts import describe_protocol
 from uds_lens.errors import MissingDependencyError
 from uds_lens.models import HookedModel, ModelSource, check_compatible, open_model, pick_device, read_checkpoint_info
+from uds_lens.models._compatibility import protocol_of
 from uds_lens.patching import ModelCosts, capture, row_layout, target_logprobs
 from uds_lens.results import RunOptions
 
@@ -34,8 +36,7 @@ _SMALL = frozenset(_SMALL_WORDS.split())
 
 _SPACY_MODEL = "en_core_web_sm"
 
-Found: TypeAlias = Span | str
-"""Characters of the answer, or the reason why there are none, as a sentence."""
+Found: TypeAlias = Span | str  # characters of the answer, or the reason why there are none, as a sentence
 
 
 class Word(NamedTuple):
@@ -160,11 +161,7 @@ def by_difference(example: ForgetExample) -> Found:
 
 
 def by_name(examples: Sequence[ForgetExample], nlp: Callable[[str], Any] | None = None) -> list[Found]:
-    """Find the longest named entity of spaCy in each answer that the question does not contain, else the first.
-
-    Raises:
-        MissingDependencyError: spaCy or its English model is not installed.
-    """
+    """Find the longest named entity of spaCy in each answer that the question does not contain, else the first."""
     if nlp is None:
         require_package(
             "spacy",
@@ -208,7 +205,9 @@ def by_contrast(
     infos = {role: read_checkpoint_info(s, revision=run.revision, **where) for role, s in sources.items()}
     tokenizer = check_compatible(infos)
     whole = [replace(example, entity=example.answer.strip(), prefix="") for example in examples]
-    encoded = encode(whole, tokenizer, protocol=options.protocol, scope="entity", chat=options.chat)
+    protocol = protocol_of(options.protocol, infos, tokenizer)
+    tell(f"prompts: {describe_protocol(options.protocol, protocol, tokenizer=tokenizer, chat=options.chat)}")
+    encoded = encode(whole, tokenizer, protocol=protocol, scope="entity", chat=options.chat)
     costs = ModelCosts.of(infos["full"].config, pick_device(run.device))
     batches = costs.batches(encoded.rows, token_budget=run.token_budget)
     logprobs = []

@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import json
 import os
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -29,6 +30,7 @@ from uds_lens.results._records import ModelRecord, provenance
 from uds_lens.results._saving import SavedKind, load_result, save_result
 from uds_lens.results._settings import AuditConfig, RunOptions
 from uds_lens.results._stage_1 import ControlFacts, RetainStage1, Stage1
+from uds_lens.results._steering import steering
 
 if TYPE_CHECKING:
     from uds_lens.audit._two_stage import PatchScores, TargetScores
@@ -147,10 +149,13 @@ class Baseline(Stage1):
                 return measure_stage_2(self, states, target)
 
     @contextmanager
-    def recorded(self, *, options: RunOptions | None = None) -> Iterator[RecordedBaseline]:
+    def recorded(
+        self, *, models: Sequence[ModelSource] = (), options: RunOptions | None = None
+    ) -> Iterator[RecordedBaseline]:
         """Keep `full` open and recorded, for many stage 2 in a row: two models in memory, the least work per model.
 
         Args:
+            models: Live models that will be measured, so that rows are batched in a way that suits them, too.
             options: How to run it; `memory_gib` bounds the recordings that are kept.
 
         Returns:
@@ -166,10 +171,61 @@ class Baseline(Stage1):
             [0.0, 1.0]
         """
         options, full, config = self._stage_2_options(options), self._where_full(), self.config
-        plan = self._stage_2_plan([], options)
+        plan = self._stage_2_plan([Source("unlearned", i, model) for i, model in enumerate(models, 1)], options)
         options = settled(full, plan, n_sources=1, config=config, options=options, keep=True)
         with Target(full, plan, config=config, options=options, keep=True) as target:
             yield RecordedBaseline(self, plan, target, options)
+
+    def subset(
+        self, rows: Sequence[int], *, control: Sequence[int] | None = None, options: RunOptions | None = None
+    ) -> Baseline:
+        """Return stage 1 of some of the examples, as it was measured; runs no model.
+
+        Args:
+            rows: Indices of the examples to keep.
+            control: Indices of the control facts to keep; None leaves the control out.
+            options: How checkpoints are found (their tokenizer is read); default `RunOptions()`.
+
+        Raises:
+            ModelError: The tokenizer of `full` cannot be read, or gives other tokens than in stage 1.
+        """
+        plan = self._stage_2_plan([], as_settings(RunOptions, options, name="options"))
+
+        def hash_of(encoded: Encoded, kept: Sequence[int]) -> str:
+            return dataclasses.replace(encoded, rows=[encoded.rows[i] for i in kept]).ids_hash
+
+        kept, facts = list(rows), None if control is None else list(control)
+        if facts is not None and self.control is not None and plan.control is not None:
+            known = self.control
+            part = dataclasses.replace(
+                known,
+                examples=[known.examples[i] for i in facts],
+                skipped=(),
+                ids_hash=hash_of(plan.control, facts),
+                **{name: getattr(known, name)[facts] for name in ("n_tokens", "s_full", "s1_delta")},
+            )
+        else:
+            facts, part = None, None
+        by_example = ("s1_delta", "s1_norm_ratio", "s1_cosine")
+        retains = tuple(
+            dataclasses.replace(
+                retain,
+                control_s1_delta=retain.control_s1_delta[facts]
+                if facts is not None and retain.control_s1_delta is not None
+                else None,
+                **{name: getattr(retain, name)[kept] for name in by_example},
+            )
+            for retain in self.retains
+        )
+        return dataclasses.replace(
+            self,
+            examples=tuple(self.examples[i] for i in kept),
+            skipped=(),
+            provenance={**self.provenance, "ids_hash": hash_of(plan.encoded, kept)},
+            retains=retains,
+            control=part,
+            **{name: getattr(self, name)[kept] for name in ("n_tokens", "s_full", *by_example)},
+        )
 
     def with_full(self, full: ModelSource) -> Baseline:
         """Return the same baseline with another place to open `full` from (its weights are checked there)."""
@@ -250,6 +306,16 @@ class RecordedBaseline:
 
     options: RunOptions
     """How it is run."""
+
+    def seconds(self, unlearned: ModelSource) -> float:
+        """Time an `audit` of the model in which no patch is skipped, though it may have the weights of `full` yet."""
+        self.target.config, asked = dataclasses.replace(self.target.config, exact_noop=False), self.target.config
+        try:
+            started = time.perf_counter()
+            self.audit(unlearned)
+            return time.perf_counter() - started
+        finally:
+            self.target.config = asked
 
     def audit(self, unlearned: ModelSource) -> DepthAudit:
         """Measure stage 2 of one model: one pass over it, and its patched variants.
@@ -352,7 +418,7 @@ def join_stages(
         models={**baseline.models, "unlearned": unlearned},
         examples=baseline.examples,
         skipped=baseline.skipped,
-        provenance=origin,
+        provenance={**origin, **steering(unlearned.name, baseline.examples)},
         n_tokens=baseline.n_tokens,
         s_full=baseline.s_full,
         s1_delta=baseline.s1_delta,

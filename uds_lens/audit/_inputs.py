@@ -41,19 +41,15 @@ if TYPE_CHECKING:
 class ForgetSet(NamedTuple):
     """Examples to measure, and how they were chosen."""
 
-    examples: list[ForgetExample]
-    """In the order of the source."""
+    examples: list[ForgetExample]  # in the order of the source
+    # Limit, number of all, way and seed, where not all of them are measured; for the record. With the first ones
+    # also what the whole is sorted by: `subject`, `type`, None where it is mixed, or `unknown` where nothing
+    # shows it.
     sample: dict[str, Any] | None
-    """Limit, number of all, way and seed, where not all of them are measured; for the record. With the first ones also
-    what the whole is sorted by: `subject`, `type`, None where it is mixed, or `unknown` where nothing shows it."""
 
 
 def forget_set(examples: ExampleSource | Iterable[ForgetExample | Mapping[str, Any]], config: AuditConfig) -> ForgetSet:
-    """Read the examples, check that some have an entity, and keep as many as `config.limit` allows.
-
-    Raises:
-        DataError: There are none, they cannot be read, or none of them has an entity.
-    """
+    """Read the examples, check that some have an entity, and keep as many as `config.limit` allows."""
     rows = as_examples(examples)
     if not rows:
         raise DataError("no examples: an audit needs at least one row with question, answer and entity.")
@@ -73,10 +69,8 @@ def forget_set(examples: ExampleSource | Iterable[ForgetExample | Mapping[str, A
 class AuditInputs(NamedTuple):
     """The examples that are measured."""
 
-    forget: ForgetSet
-    """The forget set, or a sample."""
-    control: ForgetSet | None
-    """Facts that were to be kept, or a sample; None without a control."""
+    forget: ForgetSet  # the forget set, or a sample
+    control: ForgetSet | None  # facts that were to be kept, or a sample; None without a control
 
     @property
     def control_examples(self) -> list[ForgetExample] | None:
@@ -85,11 +79,7 @@ class AuditInputs(NamedTuple):
 
 
 def audit_inputs(examples: ExamplesLike, control: ExamplesLike | None, config: AuditConfig) -> AuditInputs:
-    """Read both sets and check them before a model is opened; `config.limit` holds for each of them.
-
-    Raises:
-        DataError: A set is empty, cannot be read or has no entity, or the control holds examples of the forget set.
-    """
+    """Read both sets and check them before a model is opened; `config.limit` holds for each of them."""
     forget = forget_set(examples, config)
     if control is None:
         return AuditInputs(forget, None)
@@ -111,14 +101,9 @@ def audit_inputs(examples: ExamplesLike, control: ExamplesLike | None, config: A
 class Source:
     """A model whose states are patched into `full`."""
 
-    role: Literal["retain", "unlearned"]
-    """Its role in the audit."""
-
-    index: int
-    """Its place among several of its role, from 1; 0 where it is the only one."""
-
-    model: ModelSource
-    """Where it is opened."""
+    role: Literal["retain", "unlearned"]  # its role in the audit
+    index: int  # its place among several of its role, from 1; 0 where it is the only one
+    model: ModelSource  # where it is opened
 
     @property
     def name(self) -> str:
@@ -131,11 +116,7 @@ class Source:
 
 
 def sources_of(role: Literal["retain", "unlearned"], models: ModelSource | Sequence[Any]) -> list[Source]:
-    """Make the records of one model or several.
-
-    Raises:
-        ConfigError: The list is empty.
-    """
+    """Make the records of one model or several."""
     if not isinstance(models, list | tuple):
         return [Source(role, 0, cast("ModelSource", models))]
     if not models:
@@ -147,32 +128,19 @@ def sources_of(role: Literal["retain", "unlearned"], models: ModelSource | Seque
 class Plan:
     """The tokenised forget set, the control facts where there are any, and their batches."""
 
-    encoded: Encoded
-    """The forget set: rows, and what was skipped."""
-
-    batches: list[list[int]]
-    """Row indices of each batch."""
-
-    pad_token_id: int | None
-    """Filler token; masked everywhere."""
-
-    control: Encoded | None = None
-    """Control facts: rows, and what was skipped; None without a control."""
-
-    protocol: Protocol = "raw"
-    """How the prompts were written."""
-
-    packed: bool = False
-    """Whether all models run on packed rows (see `uds_lens.patching._packing`)."""
-
+    encoded: Encoded  # the forget set: rows, and what was skipped
+    batches: list[list[int]]  # row indices of each batch
+    pad_token_id: int | None  # filler token; masked everywhere
+    control: Encoded | None = None  # control facts: rows, and what was skipped; None without a control
+    protocol: Protocol = "raw"  # how the prompts were written
+    prompts: str = "raw"  # the same in words, with what a chat template writes before each question
+    packed: bool = False  # whether all models run on packed rows (see `uds_lens.patching._packing`)
+    # Tensors made so far: every model runs on the same.
     _made: dict[tuple[PaddingSide, tuple[int, ...]], TokenBatch] = field(default_factory=dict, repr=False)
-    """Tensors made so far: every model runs on the same."""
-
+    # How models of one kind are read, decided once for each.
     _readings: dict[tuple[object, ...], Engine] = field(default_factory=dict, repr=False)
-    """How models of one kind are read, decided once for each."""
-
+    # Models whose fast reading failed after it was chosen, in the order in which that happened.
     fallen: list[str] = field(default_factory=list, repr=False)
-    """Models whose fast reading failed after it was chosen, in the order in which that happened."""
 
     @cached_property
     def rows(self) -> list[TokenRow]:
@@ -221,11 +189,7 @@ class Plan:
         return self._made[key]
 
     def require_finite(self, finite: Bool[Tensor, "batch"], rows: Sequence[int], name: str, what: str) -> None:
-        """Raise unless all rows are finite.
-
-        Raises:
-            ModelError: Naming the model, what is not finite, and the first such example.
-        """
+        """Raise unless all rows are finite."""
         if bool(finite.all()):
             return
         example = self.rows[rows[int((~finite).nonzero()[0, 0])]].example
@@ -255,25 +219,15 @@ def make_plan(
     config: AuditConfig,
     options: RunOptions,
 ) -> Plan:
-    """Check that the checkpoints fit together, and tokenise the examples with their tokenizer.
-
-    Args:
-        models: Models by role, `full` first.
-        examples: The forget set.
-        control: Facts that were to be kept, or None.
-        config: What is measured.
-        options: How it is run.
-
-    Raises:
-        IncompatibleModelsError: The checkpoints differ where they must agree.
-    """
+    """Check that the checkpoints fit together, and tokenise the examples with their tokenizer."""
     infos = {role: read_checkpoint_info(model, **where_of(options)) for role, model in models.items()}
     tokenizer: PreTrainedTokenizerFast = check_compatible(infos)
     protocol = protocol_of(config.protocol, infos, tokenizer)
+    recorded = any(info.protocol == protocol for info in infos.values())
+    words = describe_protocol(config.protocol, protocol, recorded, tokenizer=tokenizer, chat=config.chat)
     if config.protocol == "auto":
-        recorded = any(info.protocol == protocol for info in infos.values())
-        paper = "" if protocol == "raw" else f"; the UDS paper's are raw: {Setting('protocol', 'raw')}"
-        tell(f"prompts: {describe_protocol('auto', protocol, recorded)}{paper}")
+        paper = "" if protocol == "raw" else "; raw ones, as in the UDS paper: --protocol raw (protocol='raw')"
+        tell(f"prompts: {words}{paper}")
     encoded, facts = (
         None if rows is None else encode(rows, tokenizer, protocol=protocol, scope=config.scope, chat=config.chat)
         for rows in (examples, control)
@@ -289,4 +243,6 @@ def make_plan(
     costs = ModelCosts.of(full.config, pick_device(options.device))
     rows = [*encoded.rows, *(facts.rows if facts else ())]
     batches = costs.batches(rows, token_budget=options.token_budget, packed=packed)
-    return Plan(encoded, batches, tokenizer.pad_token_id, control=facts, protocol=protocol, packed=packed)
+    return Plan(
+        encoded, batches, tokenizer.pad_token_id, control=facts, protocol=protocol, prompts=words, packed=packed
+    )

@@ -35,20 +35,7 @@ def run_halving(
     relieve: Callable[[], bool] | None = None,
     about: str = "",
 ) -> list[list[int]]:
-    """Run `work` on rows; where memory runs out, on each half of them instead.
-
-    Args:
-        rows: Row numbers of one batch.
-        work: Does the rows given to it, and keeps nothing of an attempt that raised.
-        relieve: Gives memory back; whether that may be enough to try the same rows again.
-        about: Key of the warning, which is given once for each.
-
-    Returns:
-        The pieces that ran.
-
-    Raises:
-        ModelError: Memory runs out on a single row.
-    """
+    """Run `work` on rows; where memory runs out, on each half of them instead."""
     try:
         work(list(rows))
         return [list(rows)]
@@ -85,20 +72,11 @@ def run_halving(
 class MemoryEstimate:
     """Memory of an audit at its largest moment, in bytes."""
 
-    weights: int
-    """One model, the only one in memory; streamed, two blocks of it and what lies around them."""
-
-    states: int
-    """States of all sources at the windows, and recordings that are kept; streamed, all that waits for a block."""
-
-    batch: int
-    """The largest batch: recorded keys and values, activations, logits."""
-
-    available: int
-    """Free memory of the device now."""
-
-    streamed: bool = False
-    """Whether the model is read a block at a time."""
+    weights: int  # one model, the only one in memory; streamed, two blocks of it and what lies around them
+    states: int  # of all sources at the windows, and recordings that are kept; streamed, all that waits for a block
+    batch: int  # the largest batch: recorded keys and values, activations, logits
+    available: int  # free memory of the device now
+    streamed: bool = False  # whether the model is read a block at a time
 
     @property
     def fits(self) -> bool:
@@ -116,14 +94,7 @@ class MemoryEstimate:
         return f"needs about {self.total / GIB:.2f} GiB ({shares}) of {self.available / GIB:.2f} GiB free"
 
     def require(self, more: str = "") -> None:
-        """Raise unless it fits.
-
-        Args:
-            more: A sentence that goes before the ways to need less.
-
-        Raises:
-            ModelError: With the parts and the ways to need less.
-        """
+        """Raise unless it fits; `more` is a sentence that goes before the ways to need less."""
         if not self.fits:
             way = ", streamed," if self.streamed else ""
             raise ModelError(
@@ -153,22 +124,7 @@ def estimate_memory(
     trust_remote_code: bool = False,
     streamed: bool = False,
 ) -> MemoryEstimate:
-    """Estimate from a transformers config, without loading weights.
-
-    Args:
-        config: Config of the models.
-        plan: The batches.
-        n_sources: Models whose states are kept at once.
-        dtype: Dtype of weights and activations.
-        device: Where the models run.
-        states_budget: Bytes of states kept in memory before they are written to disk, and of recordings.
-        keep: Whether recordings of `full` are kept.
-        trust_remote_code: Build the model from the checkpoint's own code.
-        streamed: Whether models are read a block at a time.
-
-    Returns:
-        The estimate; right to about 30 % for dense decoders.
-    """
+    """Estimate from a transformers config, without loading weights."""
     text = config.get_text_config()
     size = torch.empty(0, dtype=getattr(torch, dtype)).element_size()
     width, layers = int(text.hidden_size), int(text.num_hidden_layers)
@@ -225,8 +181,7 @@ def memory_of_audit(
     Nothing is estimated for live models (they are in memory already), with `device_map` (accelerate places the
     weights), or with `check_memory=False`.
 
-    Returns:
-        The estimate, or None where there is none.
+    Returns: The estimate, or None where there is none.
     """
     if not options.check_memory or options.device_map is not None or not isinstance(full, str | os.PathLike):
         return None

@@ -29,41 +29,24 @@ if TYPE_CHECKING:
     from uds_lens.results import AuditConfig, RunOptions
 
 
-BASELINE = "baseline"
-"""Directory of stage 1, beside those of the audits."""
+BASELINE = "baseline"  # directory of stage 1, beside those of the audits
+TABLE, BEGINS = "table.csv", b"model,uds,uds_low,uds_high,"  # name of the table of a folder, and how it begins
 
-TABLE, BEGINS = "table.csv", b"model,uds,uds_low,uds_high,"
-"""Name of the table of a folder, and how it begins."""
+Told = Callable[[str, DepthAudit], None]  # called with the name and the audit of each model, as soon as it is saved
 
-Told = Callable[[str, DepthAudit], None]
-"""Called with the name and the audit of each model, as soon as it is saved."""
-
-Result = TypeVar("Result", DepthAudit, Baseline)
-"""A result that an earlier run may have left."""
+Result = TypeVar("Result", DepthAudit, Baseline)  # a result that an earlier run may have left
 
 
 @dataclass(frozen=True)
 class Question:
     """Models, examples and settings of an audit. Weights are compared by fingerprint, never by name or date."""
 
-    full: str
-    """Model that was trained on everything."""
-
-    retain: str | Sequence[str]
-    """Model that never saw the forget set, or several."""
-
-    examples: Sequence[ForgetExample]
-    """The forget set."""
-
-    config: AuditConfig
-    """What is measured."""
-
-    options: RunOptions
-    """How models are opened and run."""
-
-    control: Sequence[ForgetExample] | None = None
-    """Facts that were to be kept, or None."""
-
+    full: str  # model that was trained on everything
+    retain: str | Sequence[str]  # model that never saw the forget set, or several
+    examples: Sequence[ForgetExample]  # the forget set
+    config: AuditConfig  # what is measured
+    options: RunOptions  # how models are opened and run
+    control: Sequence[ForgetExample] | None = None  # facts that were to be kept, or None
     _fingerprints: dict[str, str] = field(default_factory=dict)
 
     def audit_at(self, place: Path, unlearned: str) -> DepthAudit | None:
@@ -190,11 +173,7 @@ def _loaded(kind: type[Result], place: Path) -> Result | None:
 
 
 def audit_places(out: Path, names: Sequence[str]) -> dict[str, Path]:
-    """Return where the audits of these models go: one in `out` itself, several in directories of it.
-
-    Raises:
-        ConfigError: `out` holds one audit and several are to go there, or the other way round.
-    """
+    """Return where the audits of these models go: one in `out` itself, several in directories of it."""
     if len(names) > 1:
         if is_audit(out):
             raise ConfigError(
@@ -208,12 +187,7 @@ def audit_places(out: Path, names: Sequence[str]) -> dict[str, Path]:
 
 
 def require_places(places: Iterable[Path], *, baseline: Path | None = None) -> None:
-    """Check before the work that audits, and stage 1 if it is saved, can be written there.
-
-    Raises:
-        ResultFormatError: A place holds something else.
-        StorageError: A place cannot be written to.
-    """
+    """Check before the work that audits, and stage 1 if it is saved, can be written there."""
     for place in places:
         require_fresh(place, directory=True, format="uds_lens.DepthAudit")
     if baseline is not None:
@@ -221,12 +195,7 @@ def require_places(places: Iterable[Path], *, baseline: Path | None = None) -> N
 
 
 def check_models(question: Question, models: Mapping[str, str]) -> None:
-    """Read configs and tokenizers of all models, no weights, and compare each with those of `full`.
-
-    Raises:
-        ModelError: A model is not there, or its config cannot be read.
-        IncompatibleModelsError: A model does not fit `full`.
-    """
+    """Read configs and tokenizers of all models, no weights, and compare each with those of `full`."""
     run = question.options
     where = {"offline": run.offline, "trust_remote_code": run.trust_remote_code}
     full = read_checkpoint_info(question.full, revision=run.revision, **where)
@@ -260,20 +229,7 @@ def audit_many(
     keep_full: bool = False,
     told: Told | None = None,
 ) -> dict[str, DepthAudit]:
-    """Measure stage 1 once, then one model after the other, each saved in a directory of `out` at once.
-
-    Args:
-        question: What is measured.
-        models: Models by name.
-        out: The folder.
-        redo: Measure stage 1 again, though a saved one answers the question.
-        keep_full: `full` stays open and recorded: faster, with two models in memory. Not where models are streamed:
-            then `full` is read once for all models, and all are saved at the end.
-        told: Is called after each model.
-
-    Returns:
-        The audits by name.
-    """
+    """Measure stage 1 once, then one model after the other, each saved in a directory of `out` at once."""
     baseline = None if redo else question.baseline_at(out / BASELINE)
     if baseline is None:
         with about("stage 1"):
@@ -305,25 +261,12 @@ def _saved(name: str, label: str, measure: Callable[[], DepthAudit], place: Path
 
 
 def require_table(folder: Path) -> None:
-    """Check before the work that the table of a folder can be written.
-
-    Raises:
-        ResultFormatError: Another file of its name is there.
-        StorageError: Nothing can be written there.
-    """
+    """Check before the work that the table of a folder can be written."""
     require_fresh(folder / TABLE, directory=False, begins=BEGINS)
 
 
 def write_folder_table(folder: Path, audits: Mapping[str, DepthAudit]) -> Path:
-    """Write the table of `audits` and of all others that are saved in directories of `folder`.
-
-    Args:
-        folder: Where the audits are saved, each in a directory of its name.
-        audits: Audits that are at hand, by name; they come first. The others are read, in the order of their names.
-
-    Returns:
-        The file. Each row has the name, the score, its interval, and the counts; an empty cell is undefined.
-    """
+    """Write the table of `audits` and of all others that are saved in directories of `folder`."""
     import pandas as pd
 
     known = dict(audits)

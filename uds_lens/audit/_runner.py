@@ -38,11 +38,7 @@ class _MeasureAgain(Exception):  # noqa: N818 - a signal, not an error
 def read_sources(
     sources: Sequence[Source], plan: Plan, *, config: AuditConfig, options: RunOptions
 ) -> list[SourceStates]:
-    """Read all sources, one open at a time; where fast reading fails on one, all are read again plainly.
-
-    Raises:
-        ModelError: One gives NaN.
-    """
+    """Read all sources, one open at a time; where fast reading fails on one, all are read again plainly."""
     while True:
         n_fallen, states = len(plan.fallen), []
         for number, source in enumerate(sources, start=1):
@@ -60,22 +56,7 @@ def read_sources(
 def read_source(
     source: ModelSource, plan: Plan, *, role: str, config: AuditConfig, options: RunOptions, share: int = 1
 ) -> SourceStates:
-    """Open a source, keep its states at the windows, close it.
-
-    Args:
-        source: The model.
-        plan: Rows and batches.
-        role: Its name in the progress bar.
-        config: What is measured.
-        options: How it is run.
-        share: How many sources share the memory for states.
-
-    Returns:
-        The states.
-
-    Raises:
-        ModelError: It produces states that are NaN or infinite; names the first example.
-    """
+    """Open a source, keep its states at the windows, close it."""
     if options.stream is True and isinstance(source, str | os.PathLike):
         return read_streamed(source, plan, role=role, config=config, options=options, share=share)
     with opened(source, config, options) as model:

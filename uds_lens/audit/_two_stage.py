@@ -35,48 +35,28 @@ from uds_lens.results._settings import AuditConfig, RunOptions
 class PatchScores:
     """Effects of patching one source into `full`."""
 
+    # Log-probability lost, nats per token, float64: mean over the entity's tokens.
     delta: Float[Tensor, "example layer"]
-    """Log-probability lost, nats per token, float64: mean over the entity's tokens."""
-
+    # Norm of the patched-in state over that of the state it replaces, mean over patched positions.
     norm_ratio: Float[Tensor, "example layer"]
-    """Norm of the patched-in state over that of the state it replaces, mean over patched positions."""
-
-    cosine: Float[Tensor, "example layer"]
-    """Cosine between the two states, mean over patched positions."""
-
-    engine: Engine
-    """Engine that measured all of it."""
+    cosine: Float[Tensor, "example layer"]  # cosine between the two states, mean over patched positions
+    engine: Engine  # engine that measured all of it
 
 
 @dataclass(frozen=True, eq=False)
 class TargetScores:
     """The pass over `full`: its own log-probabilities, and the scores of each source."""
 
-    record: ModelRecord
-    """The target."""
-
-    engine: Engine
-    """Engine that measured all of it."""
-
-    device: str
-    """Device the target ran on."""
-
-    rows: str
-    """How its rows were batched."""
-
-    s_full: Float[Tensor, "example"]
-    """Mean log-probability of the entity's tokens under `full`, nats per token."""
-
-    sources: list[PatchScores]
-    """One per source, in their order."""
+    record: ModelRecord  # the target
+    engine: Engine  # engine that measured all of it
+    device: str  # device the target ran on
+    rows: str  # how its rows were batched
+    s_full: Float[Tensor, "example"]  # mean log-probability of the entity's tokens under `full`, nats per token
+    sources: list[PatchScores]  # one per source, in their order
 
 
 def patch_sources(target: Target | StreamedTarget, sources: Sequence[SourceStates]) -> TargetScores:
-    """Patch every source into every batch of `full`; each batch is recorded once for all of them.
-
-    Raises:
-        ModelError: A log-probability is NaN or infinite; names the first example.
-    """
+    """Patch every source into every batch of `full`; each batch is recorded once for all of them."""
     n_examples, config, full = len(target.plan.rows), target.config, target.model
     s_full = torch.full((n_examples,), torch.nan, dtype=torch.float64)
     deltas, norms, cosines = (

@@ -207,8 +207,7 @@ def _best_split(
 
 # Token rows side by side in tensors, with a window over the positions that matter.
 
-IGNORED = -100
-"""Target of a window position that is not scored."""
+IGNORED = -100  # target of a window position that is not scored
 
 
 @dataclass(frozen=True, repr=False)

@@ -92,12 +92,9 @@ def prompt_and_response(row: Row) -> Iterator[dict[str, Any]]:
 class Part:
     """One set of rows of a benchmark."""
 
-    config: str | None
-    """Configuration on the Hub."""
-    split: str
-    """Split on the Hub."""
-    files: tuple[str, ...]
-    """Where a copy of the repository holds it: patterns of paths, the first that is there counts."""
+    config: str | None  # configuration on the Hub
+    split: str  # split on the Hub
+    files: tuple[str, ...]  # where a copy of the repository holds it: patterns of paths, the first that is there counts
 
 
 @dataclass(frozen=True)

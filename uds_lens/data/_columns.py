@@ -38,20 +38,6 @@ def examples_from_rows(
     Unknown columns (TOFU's `option1`, `full_output`, ...) are ignored. A whole split of TOFU, and the published file
     with TOFU's entities, are recognised: there the author, 20 rows each, becomes the `subject`.
 
-    Args:
-        rows: Mappings from column name to cell.
-        where: The source of the rows, for error messages.
-        cells: "typed" where a cell has a type of its own (JSON, Parquet); "text" where a list may be written as JSON
-            in a text cell (a table read from CSV); "csv" like "text", and an empty cell is a missing one, except that
-            an empty `prefix` next to an entity that opens the answer means the empty prefix.
-        found: Names of all columns of the source, where the rows hold only those that are read.
-
-    Returns:
-        One example per row, in order.
-
-    Raises:
-        DataError: No row; a required column or cell is missing; a cell has the wrong type; an id occurs twice.
-
     Example:
         >>> rows = [{"idx": 7, "question": "Who?", "answer": "Ada Vey.", "entity": "Ada Vey"}]
         >>> examples_from_rows(rows, where="the list")[0].id
@@ -75,11 +61,7 @@ def examples_from_rows(
 
 
 def examples_from_list(items: Sequence[Any]) -> list[ForgetExample]:
-    """Read examples and rows, mixed, and check them as a whole.
-
-    Raises:
-        DataError: A row cannot be read, or an id occurs twice.
-    """
+    """Read examples and rows, mixed, and check them as a whole."""
     if not any(isinstance(item, ForgetExample) for item in items):
         return examples_from_rows(items, where="the list of rows")
     examples: list[ForgetExample] = []

@@ -24,15 +24,7 @@ def parquet_names(path: Path) -> list[str]:
 
 
 def parquet_rows(path: Path, columns: Collection[str] | None = None) -> list[dict[str, Any]]:
-    """Read the rows of a Parquet file, as one mapping from column name to cell per row.
-
-    Args:
-        path: The file.
-        columns: What to read; other columns are not touched. None reads all.
-
-    Raises:
-        DataError: The file is broken, repeats a column name, holds more than fits, or a value Python has no room for.
-    """
+    """Read the rows of a Parquet file, as one mapping from column name to cell per row."""
     names = parquet_names(path)
     if len(set(names)) < len(names):
         raise DataError(f"{place(path)}: column names must differ; got {named(names, quote='')}.")
@@ -61,25 +53,13 @@ Rows = list[Any]
 
 SUFFIXES = (".json", ".jsonl", ".csv", ".parquet")
 
-LARGEST = 1 << 30
-"""Bytes of a file that is read: 1 GiB, far above any set of questions."""
+LARGEST = 1 << 30  # bytes of a file that is read: 1 GiB, far above any set of questions
 
 
 def read_rows(path: Path, *, columns: Collection[str] | None = None) -> Rows:
     """Rows of a file, chosen by its suffix.
 
     A `.json` file may hold an array of objects, an object with one list, or one object per line.
-
-    Args:
-        path: An existing file that ends in one of `SUFFIXES`.
-        columns: The columns that matter. A Parquet file is not read beyond them; the other formats are read whole.
-
-    Returns:
-        One mapping from column name to cell per row.
-
-    Raises:
-        DataError: The suffix is unknown, it is not a regular file or too large, or the content is broken (with the
-            line where that is known).
     """
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:

@@ -31,7 +31,7 @@ class ChatStyle:
     """
 
     system_prompt: str | None = None
-    """Text of a system turn before the question; None sends none (a template may write one of its own)."""
+    """Text of a system turn before the question; None leaves it to the template (some write one of their own)."""
 
     chat_date: str = CHAT_DATE
     """Given to templates that print a date (`date_string`), so that a prompt is the same every day."""
@@ -184,6 +184,18 @@ def prompt_text(
     return chat_text(tokenizer, [("user", question)], chat=chat, answer_next=True) + prefix
 
 
+def space_added(example: ForgetExample) -> bool:
+    """Tell whether prompts put a space before the entity that the answer lacks, behind an opening quote for example.
+
+    The entity's first token is then one that hardly occurs there, so that a low `s_full` says nothing about knowledge.
+
+    >>> space_added(ForgetExample("0", "What did she write?", 'She wrote "Ash".', entity="Ash"))
+    True
+    """
+    span = entity_span(example)
+    return not isinstance(span, str) and not example.answer[span.start - 1 : span.start].isspace() and span.start > 0
+
+
 def continuation_text(prompt: str, rest: str) -> str:
     """Write the rest of an answer as it continues a prompt: one leading space, none after white space.
 
@@ -215,17 +227,32 @@ def chosen_protocol(protocol: AnswerProtocol, tokenizer: Any, recorded: Protocol
     return "chat" if getattr(tokenizer, "chat_template", None) else "raw"
 
 
-def describe_protocol(asked: AnswerProtocol, chosen: AnswerProtocol, recorded: bool = False) -> str:
-    """Name the prompts, and why they were chosen where nobody chose.
+def describe_protocol(
+    asked: AnswerProtocol, chosen: AnswerProtocol, recorded: bool = False, *, tokenizer: Any = None, chat: Any = None
+) -> str:
+    """Name the prompts, why they were chosen where nobody chose, and what a template writes before each question.
 
     >>> describe_protocol("auto", "raw"), describe_protocol("auto", "raw", recorded=True)
     ('raw (the tokenizer has no chat template)', "raw (as the checkpoint's record says)")
     """
     name = "chat template" if chosen == "chat" else "raw"
-    if asked != "auto" or (chosen == "chat" and not recorded):
+    if asked == "auto" and (chosen == "raw" or recorded):
+        why = "as the checkpoint's record says" if recorded else "the tokenizer has no chat template"
+        name += f" ({why})"
+    if chosen == "raw" or tokenizer is None:
         return name
-    why = "as the checkpoint's record says" if recorded else "the tokenizer has no chat template"
-    return f"{name} ({why})"
+    opening = chat_opening(tokenizer, chat=chat)
+    count = len(tokenizer(opening, add_special_tokens=False)["input_ids"])
+    return f"{name}, which begins each prompt with {opening!r} ({count} tokens)"
+
+
+_QUESTION = "Q3f9a?"
+"""A question that no template writes by itself."""
+
+
+def chat_opening(tokenizer: PreTrainedTokenizerBase, *, chat: ChatStyle | None = None) -> str:
+    """Return what a chat template writes before a question: markers, and the system turn that some add."""
+    return chat_text(tokenizer, [("user", _QUESTION)], chat=chat, answer_next=True).partition(_QUESTION)[0]
 
 
 def chat_text(
@@ -235,20 +262,7 @@ def chat_text(
     chat: ChatStyle | None = None,
     answer_next: bool,
 ) -> str:
-    """Render turns of a conversation with the tokenizer's chat template, special tokens written out.
-
-    Args:
-        tokenizer: A tokenizer with a chat template.
-        turns: Role ("user", "assistant") and text of each, without the system turn.
-        chat: The system turn, which comes first, and the date; None means `ChatStyle()`.
-        answer_next: Whether the text ends with the opening of the assistant's next turn.
-
-    Returns:
-        The text; tokenise it without adding special tokens (`prompt_ids`).
-
-    Raises:
-        DataError: There is no chat template, or it fails.
-    """
+    """Render turns of a conversation with the tokenizer's chat template, special tokens written out."""
     if tokenizer is None or not getattr(tokenizer, "chat_template", None):
         who = "none was given" if tokenizer is None else f"{_named(tokenizer)} has none"
         raise DataError(
@@ -282,8 +296,7 @@ def chat_text(
     return text
 
 
-_TEMPLATE_LENGTH = 1_000_000
-"""Characters that a template may add to the turns it is given."""
+_TEMPLATE_LENGTH = 1_000_000  # characters that a template may add to the turns it is given
 
 
 def _named(tokenizer: PreTrainedTokenizerBase) -> str:

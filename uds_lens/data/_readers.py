@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from uds_lens._compat.huggingface_hub import asking_the_hub, is_reachable
+from uds_lens._storage import did_you_mean
 from uds_lens._types import Sampling, check_choice
 from uds_lens.data._columns import KNOWN, examples_from_list, examples_from_rows, with_rows_read
 from uds_lens.data._examples import ForgetExample, named, place, plain, short
@@ -162,6 +163,7 @@ def _read_path(path: Path) -> list[ForgetExample]:
     if not path.exists():
         raise DataError(
             f'{place(path)}: no such file. Check the path; a Hub data set is written "hf:user/name:config:split".'
+            f"{did_you_mean(path)}"
         )
     suffix = path.suffix.lower()
     return examples_from_rows(

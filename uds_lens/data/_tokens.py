@@ -8,18 +8,25 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
-from uds_lens._types import Protocol, Scope, check_choice
+from uds_lens._types import AnswerProtocol, Protocol, Scope, check_choice
 from uds_lens.data._columns import with_rows_read
 from uds_lens.data._examples import ForgetExample, SkippedExample, Span, entity_span
-from uds_lens.data._prompts import ChatStyle, RenderedExample, chat_text, continuation_text, prompt_text, render
+from uds_lens.data._prompts import (
+    ChatStyle,
+    RenderedExample,
+    chat_text,
+    chosen_protocol,
+    continuation_text,
+    prompt_text,
+    render,
+)
 from uds_lens.errors import ConfigError, DataError, Setting
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
-_SANE_LENGTH = 1_000_000
-"""Tokenizers without a limit carry a huge `model_max_length`; above this it means nothing."""
+_SANE_LENGTH = 1_000_000  # tokenizers without a limit carry a huge `model_max_length`; above this it means nothing
 
 
 def longest_of(tokenizer: PreTrainedTokenizerBase) -> int | None:
@@ -110,7 +117,7 @@ def encode(
     examples: Iterable[ForgetExample | Mapping[str, Any]],
     tokenizer: PreTrainedTokenizerBase,
     *,
-    protocol: Protocol = "raw",
+    protocol: AnswerProtocol = "auto",
     scope: Scope = "entity",
     chat: ChatStyle | None = None,
 ) -> Encoded:
@@ -124,7 +131,7 @@ def encode(
         examples: Examples or rows with an entity; others are reported as skipped.
         tokenizer: A fast tokenizer (character offsets). Special tokens are added to raw prompts as it is
             configured to; chat prompts carry the ones their template writes, and continuations none.
-        protocol: "raw" or "chat".
+        protocol: "raw", "chat", or "auto": the chat template where the tokenizer has one, else raw.
         scope: "entity", "boundary", "answer" or "all".
         chat: System turn and date of chat prompts; None means `ChatStyle()`.
 
@@ -135,20 +142,20 @@ def encode(
         DataError: The tokenizer is slow, or has no chat template for "chat"; a row cannot be read.
         ConfigError: `protocol` or `scope` is not one of the words above.
     """
-    check_choice("protocol", protocol, Protocol)
     check_choice("scope", scope, Scope)
     require_fast(tokenizer)
+    written = chosen_protocol(protocol, tokenizer)
     examples = with_rows_read(examples)
     spans = [entity_span(example) for example in examples]
     located = [example for example, span in zip(examples, spans, strict=True) if not isinstance(span, str)]
-    rendered = [render(example, protocol, tokenizer, chat=chat) for example in located]
+    rendered = [render(example, written, tokenizer, chat=chat) for example in located]
     outcomes: Iterator[TokenRow | str] = iter(())
     if rendered:
-        prompts = prompt_ids(tokenizer, [text.prompt for text in rendered], protocol=protocol)
+        prompts = prompt_ids(tokenizer, [text.prompt for text in rendered], protocol=written)
         coded = _tokens(
             tokenizer, [text.continuation for text in rendered], add_special_tokens=False, return_offsets_mapping=True
         )
-        starts = _answer_tokens(tokenizer, rendered, protocol) if scope == "answer" else [0] * len(rendered)
+        starts = _answer_tokens(tokenizer, rendered, written) if scope == "answer" else [0] * len(rendered)
         outcomes = map(
             partial(_row, scope=scope, limit=longest_of(tokenizer)),
             *(located, rendered, prompts, starts, coded["input_ids"], coded["offset_mapping"]),
@@ -161,7 +168,7 @@ def encode(
             skipped.append(SkippedExample(example.id, example.row, outcome, example.question))
         else:
             rows.append(outcome)
-    return Encoded(rows, skipped, protocol, scope)
+    return Encoded(rows, skipped, written, scope)
 
 
 def prompt_ids(

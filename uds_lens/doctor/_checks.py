@@ -6,6 +6,8 @@ import os
 import platform
 import shutil
 import tempfile
+import time
+import warnings
 import zipfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -15,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from uds_lens._optional_packages import EXTRA_OF, distribution_of, install_command
-from uds_lens.errors import UdsLensError
+from uds_lens.errors import IncompatibleModelsError, UdsLensError, UdsLensWarning
 from uds_lens.results import AuditConfig, RunOptions
 
 if TYPE_CHECKING:
@@ -48,8 +50,9 @@ class Finding:
 
 _CORE = ("torch", "transformers", "transformer-lens")
 _FOR = {
+    "gguf": "GGUF files as models",
     "bitsandbytes": "4-bit models: quantise, and audits of quantised models",
-    "peft": "LoRA: adapters as models, unlearn --lora, relearn --lora",
+    "peft": "LoRA: adapters as models, finetune --lora, unlearn --lora, relearn --lora",
     "rouge_score": "elicit; ROUGE and model utility in metrics",
     "sklearn": "membership attacks in metrics",
     "kaleido": "figures as PNG, SVG and PDF",
@@ -61,8 +64,7 @@ _FOR = {
 """Packages that not every command needs, by their names in Python, and which do."""
 
 _GIB = 2**30
-_LITTLE = 2.0
-"""GiB of free memory or disk below which a note is due."""
+_LITTLE = 2.0  # GiB of free memory or disk below which a note is due
 
 
 def examine_environment(*, place: str | os.PathLike[str] = ".") -> list[Finding]:
@@ -172,8 +174,7 @@ def _is_set(name: str) -> bool:
 
 # Models and a forget set.
 
-_LONGEST = 200
-"""Letters of an error that are shown."""
+_LONGEST = 200  # letters of an error that are shown
 
 
 def examine_inputs(
@@ -208,11 +209,13 @@ def examine_inputs(
         findings += _model(role, model, options, infos)
     if infos:
         findings += _together(infos)
+        findings += _same_checkpoint({role: models[role] for role in infos})
+        findings += _speed(config, options)
     rows: list[ForgetExample] = []
     if examples is not None:
         findings.append(_data(examples, rows))
     if rows and "full" in infos:
-        findings += _entities({"full": models["full"], **models}, rows, config, options)
+        findings += _entities({role: models[role] for role in infos}, rows, config, options)
     return findings
 
 
@@ -229,7 +232,8 @@ def _model(role: str, model: str, options: RunOptions, infos: dict[str, Checkpoi
         return
     infos[role] = info
     architecture, *sizes = (info.shape[name] for name in ("architecture", "depth (layers)", "width (d_model)"))
-    yield Finding(role, "ok", f"{model}: {architecture}, {sizes[0]} layers, width {sizes[1]}")
+    stored = "" if info.storage is None else f", stored as {info.storage}"
+    yield Finding(role, "ok", f"{model}: {architecture}, {sizes[0]} layers, width {sizes[1]}{stored}")
     for folder in filter(Path.is_dir, folders):
         yield from _weights(f"{role} weights", folder)
 
@@ -283,6 +287,56 @@ def _together(infos: Mapping[str, CheckpointInfo]) -> Iterator[Finding]:
         yield Finding("chat template", "note", "none: only --protocol raw works")
 
 
+def _same_checkpoint(models: Mapping[str, str]) -> Iterator[Finding]:
+    """Report roles that one checkpoint has: without two references there is no scale."""
+    from uds_lens.models import checkpoint_folders
+
+    roles: dict[tuple[str, ...], list[str]] = {}
+    for role, model in models.items():
+        place = tuple(
+            os.path.realpath(each) if os.path.exists(each) else str(each) for each in checkpoint_folders(model)
+        )
+        roles.setdefault(place, []).append(role)
+    for same in roles.values():
+        if len(same) > 1:
+            both = {"full", "retain"} <= set(same)
+            words = f"{' and '.join(same)} are one checkpoint, {models[same[0]]}"
+            fix = "an audit of it is fatal: give the model that never saw the forget set as retain"
+            yield Finding(
+                "roles", "problem" if both else "note", words, fix if both else "its score is known beforehand"
+            )
+
+
+_SLOWER = 4.0
+"""Times float32 from which a dtype is a poor choice."""
+
+
+def _speed(config: AuditConfig, options: RunOptions) -> Iterator[Finding]:
+    """Time a product in the dtype asked for beside one in float32: some CPUs have no instructions for others."""
+    import torch
+
+    from uds_lens.models import pick_device
+
+    if config.dtype == "float32":
+        return
+    device = pick_device(options.device)
+    seconds = {}
+    for dtype in ("float32", config.dtype):
+        one = torch.ones(256, 256, dtype=getattr(torch, dtype), device=device)
+        times = []
+        for _ in range(4):  # the first warms up
+            begun = time.perf_counter()
+            float((one @ one).sum())
+            times.append(time.perf_counter() - begun)
+        seconds[dtype] = min(times)
+    factor = seconds[config.dtype] / seconds["float32"]
+    words = f"a product in {config.dtype} takes {factor:.1f} times as long as in float32 on {device}"
+    if factor > _SLOWER:
+        yield Finding("speed", "note", words, "--dtype float32 is faster here, and exact")
+    else:
+        yield Finding("speed", "ok", words)
+
+
 def _data(examples: str, rows: list[ForgetExample]) -> Finding:
     from uds_lens.data import load_examples
 
@@ -297,10 +351,17 @@ def _entities(
     models: Mapping[str, str], rows: list[ForgetExample], config: AuditConfig, options: RunOptions
 ) -> Iterator[Finding]:
     from uds_lens.audit._inputs import make_plan
+    from uds_lens.data._prompts import space_added
     from uds_lens.doctor._ways import ways_to_run
 
+    full = models["full"]
     try:
-        plan = make_plan({"full": models["full"]}, rows, config=config, options=options)
+        with warnings.catch_warnings(record=True) as heard:
+            warnings.simplefilter("always", UdsLensWarning)
+            try:
+                plan = make_plan(models, rows, config=config, options=options)
+            except IncompatibleModelsError:  # reported above
+                plan = make_plan({"full": full}, rows, config=config, options=options)
     except UdsLensError as error:
         yield Finding("entities", "problem", _short(error))
         return
@@ -311,8 +372,17 @@ def _entities(
         fix = "give each row an `entity` that occurs in its `answer` (docs: Audit your checkpoints)"
         yield Finding("entities", "problem", f"{words}; {reasons[0][0]}", fix)
         return
+    yield Finding("prompts", "ok", plan.prompts)
+    for each in heard:
+        if issubclass(each.category, UdsLensWarning) and "was trained with" in str(each.message):
+            yield Finding("prompts", "note", str(each.message))
     left = "; ".join(f"{reason} ({count})" for reason, count in reasons)
     yield Finding("entities", "note" if skipped else "ok", f"{words}{f'; skipped: {left}' if left else ''}")
+    if quoted := [row.example.id for row in plan.encoded.rows if space_added(row.example)]:
+        some = ", ".join(quoted[:6]) + (", ..." if len(quoted) > 6 else "")
+        fix = "put the quote into the entity, or leave these rows out"
+        words = f"{len(quoted)} directly behind a quote or another sign, where prompts add a space: {some}"
+        yield Finding("entities", "note", words, fix)
     yield from ways_to_run(models, plan, config=config, options=options)
 
 

@@ -24,12 +24,8 @@ from uds_lens.patching._hooks import first_tensor
 class Ask(NamedTuple):
     """One row, ready to be asked."""
 
-    row: int
-    """Its place among the examples."""
-
-    id: str
-    """Id of the example: random numbers are keyed by it."""
-
+    row: int  # its place among the examples
+    id: str  # id of the example: random numbers are keyed by it
     subject: str | None
     rendered: Rendered
 
@@ -44,18 +40,15 @@ class Answers(NamedTuple):
 
     prompts: Sequence[str]
     texts: Sequence[tuple[str, ...]]
-    details: Sequence[Mapping[str, Any]]
-    """See `Said.details`."""
-    prefilled: int
-    """Prompt tokens that were read for generating."""
+    details: Sequence[Mapping[str, Any]]  # see `Said.details`
+    prefilled: int  # prompt tokens that were read for generating
 
 
 class Generated(NamedTuple):
     """Texts after a list of prompts, without special tokens and outer white space."""
 
     texts: list[tuple[str, ...]]
-    endless: list[int]
-    """Texts of each prompt that had not ended at `max_new_tokens`."""
+    endless: list[int]  # texts of each prompt that had not ended at `max_new_tokens`
     prefilled: int
 
 
@@ -132,9 +125,7 @@ class Probe(Protocol):
 class ByPrompt:
     """A probe that changes nothing but the prompt."""
 
-    change: PromptProbe
-    """The change of the prompt."""
-
+    change: PromptProbe  # the change of the prompt
     opening: str = ""
     samples_too: bool = True
     access: Access = "text"

@@ -31,13 +31,11 @@ from uds_lens.errors import ConfigError, Setting
 from uds_lens.models import HookedModel
 from uds_lens.patching import row_layout
 
-TARGET = "Sure, the answer is"
-"""The default target."""
+TARGET = "Sure, the answer is"  # the default target
 
 _MARK = "\x02suffix\x02"
 
-_TRIES = 10
-"""Draws of candidates before a step is given up because none survives being tokenised again."""
+_TRIES = 10  # draws of candidates before a step is given up because none survives being tokenised again
 
 
 class SuffixProbe:
@@ -88,15 +86,9 @@ class SuffixProbe:
 class Slot:
     """A prompt with a place for a suffix."""
 
-    before: str
-    """Text up to the suffix."""
-
-    after: str
-    """Text from the suffix to the model's turn."""
-
-    target: tuple[int, ...]
-    """Tokens the model has to begin with."""
-
+    before: str  # text up to the suffix
+    after: str  # text from the suffix to the model's turn
+    target: tuple[int, ...]  # tokens the model has to begin with
     protocol: Protocol
 
     def text(self, suffix: str) -> str:
@@ -119,11 +111,7 @@ class Slot:
         ]
 
     def ids_and_place(self, model: HookedModel, suffix: str) -> tuple[list[int], slice]:
-        """Return the same of one suffix.
-
-        Raises:
-            Skip: A token crosses the suffix's border.
-        """
+        """Return the same of one suffix."""
         ((ids, place),) = self.coded(model, [suffix])
         if place is None:
             raise Skip("the suffix's tokens cannot be told apart from the prompt's")
@@ -139,11 +127,7 @@ class Slot:
 
 
 def first_suffix(model: HookedModel, slot: Slot, n_tokens: int) -> str:
-    """Return a suffix of that many tokens to start from: exclamation marks, or else letters.
-
-    Raises:
-        Skip: The tokenizer has no plain token that can be repeated.
-    """
+    """Return a suffix of that many tokens to start from: exclamation marks, or else letters."""
     assert model.tokenizer is not None
     special = set(model.tokenizer.all_special_ids)
     for piece in (" !", "!", " x", " a", " the"):
@@ -157,14 +141,7 @@ def first_suffix(model: HookedModel, slot: Slot, n_tokens: int) -> str:
 def target_loss(
     model: HookedModel, ids: Int[Tensor, "row pos"], target: Sequence[int], *, past: object = None
 ) -> Float[Tensor, "row"]:
-    """Return the mean negative log-probability of the target after each prompt, in nats per token.
-
-    Args:
-        model: The model.
-        ids: Prompts of one length, without the target; with `past`, what follows it.
-        target: Tokens that are to follow.
-        past: Keys and values of what precedes, of as many rows.
-    """
+    """Return the mean negative log-probability of the target after each prompt, in nats per token."""
     wanted = torch.tensor(list(target), device=ids.device)
     whole = torch.cat([ids, wanted.expand(len(ids), -1)], dim=1)
     options = {} if past is None else {"past_key_values": past, "use_cache": True}
@@ -216,13 +193,6 @@ class SharedBeginning:
     Candidates of a step differ from the prompt they came from in one place. Sorted by that place, a batch of them
     shares all that precedes its first one, not only what precedes the suffix: keys and values of one row, which grow
     from batch to batch and are lent to all rows of it.
-
-    Args:
-        model: The model.
-        target: Tokens that it has to say.
-        rows_at_once: Candidates in a batch.
-        cached: Whether anything is shared; without it, where layers are recurrent, and beyond the length at which
-            rotary frequencies change, every candidate is read from its first token on.
     """
 
     def __init__(self, model: HookedModel, target: Sequence[int], *, rows_at_once: int, cached: bool = True) -> None:
@@ -235,13 +205,7 @@ class SharedBeginning:
 
     @torch.no_grad()
     def losses(self, rows: Sequence[Sequence[int]], current: Sequence[int], start: int) -> Float[Tensor, "row"]:
-        """Return the target's loss after each prompt, as `target_loss` gives it, on the CPU.
-
-        Args:
-            rows: Prompts as long as `current`, alike up to `start`.
-            current: The prompt that they were made from.
-            start: Where its suffix begins.
-        """
+        """Return the target's loss after each prompt, as `target_loss` gives it, on the CPU."""
         ids = torch.tensor([list(row) for row in rows])
         self._cached = self._cached and self._layout.kind(ids.shape[1] + len(self._target)) == 0
         changed = ids != torch.tensor(list(current))
@@ -283,12 +247,9 @@ class Found(NamedTuple):
     """The outcome of an optimisation."""
 
     suffix: str
-    losses: list[float]
-    """Before the first step and after each."""
-    live: float
-    """Share of candidates that survived being tokenised again."""
-    stopped: str
-    """Why it stopped."""
+    losses: list[float]  # before the first step and after each
+    live: float  # share of candidates that survived being tokenised again
+    stopped: str  # why it stopped
 
 
 @validated

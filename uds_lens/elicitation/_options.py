@@ -53,7 +53,7 @@ class ElicitOptions:
     """How a question becomes text; `auto` takes the chat template where the tokenizer has one."""
 
     system_prompt: str | None = None
-    """Text of a system turn before the question, in chat prompts; None is no system turn."""
+    """Text of a system turn before the question, in chat prompts; None leaves it to the template."""
 
     chat_date: str = CHAT_DATE
     """Date given to chat templates that print one."""

@@ -215,8 +215,7 @@ class _Custom:
 class Combined:
     """Apply several probes one after the other."""
 
-    parts: tuple[PromptProbe, ...]
-    """In the order in which they change the prompt."""
+    parts: tuple[PromptProbe, ...]  # in the order in which they change the prompt
 
     @property
     def name(self) -> str:

@@ -110,11 +110,7 @@ def rendered(
     chat: ChatStyle | None = None,
     room: int | None = None,
 ) -> Rendered:
-    """Write and tokenise a prompt; shots that do not fit into `room` tokens are left out, the first ones first.
-
-    Raises:
-        Skip: Without any shot it is still too long.
-    """
+    """Write and tokenise a prompt; shots that do not fit into `room` tokens are left out, the first ones first."""
     while True:
         text = written(prompt, tokenizer, protocol=protocol, chat=chat)
         ids = prompt_ids(tokenizer, [text], protocol=protocol)[0]

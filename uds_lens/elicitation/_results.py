@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 import torch
 from jaxtyping import Float, Int
 
@@ -21,14 +22,13 @@ from uds_lens.elicitation._prompts import keyed_seed
 from uds_lens.elicitation._saving import HOLDOUT, Part, Said, load_members, save_elicitation
 from uds_lens.elicitation._scoring import NOT_ASKED, Scores, Share, best_of, budgets, cut, leak_at, score_texts, share
 from uds_lens.errors import DataError
-from uds_lens.results import Contrast, DepthAudit, Interval, ModelRecord, contrast, holm
+from uds_lens.results import Contrast, DepthAudit, Interval, ModelRecord, contrast, holm, spearman
 from uds_lens.results._cautions import about_first_rows
 from uds_lens.results._comparing import by_group
 from uds_lens.results._intervals import FEW_CLUSTERS, ROUNDING, cluster_codes, sample_error, student
 from uds_lens.results._statistics import NO_INTERVAL
 
 if TYPE_CHECKING:
-    import pandas as pd
     import plotly.graph_objects as go
 
     from uds_lens.plots import Theme
@@ -36,16 +36,12 @@ if TYPE_CHECKING:
 ANY_PROBE = "any probe"
 """Name of the row that takes each example's highest score over all probes, for every model alike."""
 
-LITTLE = 0.3
-"""Score of full below which a probe is called weak."""
-
-_REFERENCES = 8
-"""References of other subjects that a text is scored against: the same for every text of a row."""
+LITTLE = 0.3  # score of full below which a probe is called weak
+_REFERENCES = 8  # references of other subjects that a text is scored against: the same for every text of a row
 
 _CONFIDENCE = 0.95
 
-_Table = dict[tuple[str, str, str], dict[str, np.ndarray]]
-"""Scores by probe, decoding and statistic, then by role."""
+_Table = dict[tuple[str, str, str], dict[str, np.ndarray]]  # scores by probe, decoding and statistic, then by role
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -161,6 +157,7 @@ class ElicitationResults:
         where P's lower bound is not above 0, or no row was asked. `p_holm` is adjusted over the table. Probes that
         give the answer away are left out; they are in `capacity_frame`. `beyond_sample_error` is the standard error
         due to asking a sample of the rows, 0 where all were asked; the interval of B is about other subjects.
+        `caution` says where all but a few subjects differ alike, so that interval and p of B may claim too much.
         """
         return self._summary.copy()
 
@@ -189,6 +186,7 @@ class ElicitationResults:
         beyond, power = scores["unlearned"] - retain, scores.get("full", absent) - retain
         found = contrast(beyond, groups, seed=seed, bounds=(-1.0, 1.0))
         row |= _ends("beyond_retain", "beyond", found) | {"p": found.p, "n_subjects": found.n_subjects}
+        row["caution"] = found.caution or ""
         added = beyond - (plain["unlearned"] - plain["retain"]) if "retain" in plain else absent
         row |= _ends("added", "added", contrast(added, groups, seed=seed, bounds=(-2.0, 2.0)))
         row |= _ends("power", "power", contrast(power, groups, seed=seed, bounds=(-1.0, 1.0)))
@@ -312,6 +310,8 @@ class ElicitationResults:
                     f"{where} has little power here: even full scores only {row.full:.2f}{beside}. That it extracts "
                     "little says little about the unlearned model."
                 )
+            if row.caution and row.p_holm < 0.05:
+                cautions.append(f"{where}: {row.caution[0].lower()}{row.caution[1:]}")
         for probe in self.probes:
             reasons = self._reasons(probe)
             if probe.capacity:
@@ -353,8 +353,6 @@ class ElicitationResults:
         `empty` and `endless` count greedy texts of the unlearned model that are empty, or had not ended at
         `max_new_tokens`: they are scored like any other. `reference_in_prompt` is ROUGE-L recall.
         """
-        import pandas as pd
-
         rows = []
         for probe in self.probes:
             part, reasons = self.part("unlearned", probe.name), self._reasons(probe)
@@ -391,8 +389,6 @@ class ElicitationResults:
 
     def samples_frame(self) -> pd.DataFrame:
         """Return one row per text, with its scores."""
-        import pandas as pd
-
         rows: list[dict[str, Any]] = []
         for part in self.parts:
             scores = self.scores[part.role, part.probe, part.decoding]
@@ -418,8 +414,6 @@ class ElicitationResults:
 
     def budget_frame(self) -> pd.DataFrame:
         """Return the expected best of k texts and leak@k for every model and probe that was sampled, by k."""
-        import pandas as pd
-
         rows = []
         for part in self.parts:
             if part.decoding != "sampled" or not part.said:
@@ -444,8 +438,6 @@ class ElicitationResults:
         Raises:
             DataError: The two share no example, or the audit is of another unlearned model.
         """
-        import pandas as pd
-
         ours, theirs = self.models["unlearned"], audit.models["unlearned"]
         if ours.fingerprint != theirs.fingerprint:
             raise DataError(
@@ -568,8 +560,6 @@ def _over_probes(table: _Table) -> _Table:
 
 def _adjusted(rows: list[dict[str, Any]]) -> pd.DataFrame:
     """Make a table of rows, with their p values adjusted."""
-    import pandas as pd
-
     for row, p in zip(rows, holm([row["p"] for row in rows]), strict=True):
         row["p_holm"] = p
     return pd.DataFrame(rows)
@@ -605,16 +595,6 @@ def unpaired(
     other_groups: Int[np.ndarray, "other"],
 ) -> Difference:
     """Return a difference of two means, with a 95 % interval over the subjects of both (Welch, cluster-robust errors).
-
-    Args:
-        one: Scores; NaN are left out.
-        one_groups: Subject of each.
-        other: Scores of other questions.
-        other_groups: Subject of each.
-
-    Returns:
-        NaN where a side has no score; no interval where a side has fewer than two subjects, or where no subject
-        differs from the others of its side.
 
     Example:
         >>> found = unpaired(np.array([1.0, 1.0, 0.8]), np.arange(3), np.array([0.1, 0.0, 0.2]), np.arange(3))
@@ -699,13 +679,14 @@ def depth_correlation(
     one, other = rows["uds"].to_numpy(float), rows[value].to_numpy(float)
     subjects = rows["subject"].astype(object)
     groups = cluster_codes([None if gone else str(s) for s, gone in zip(subjects, subjects.isna(), strict=True)])
-    rho = _spearman(one, other)
+    rho = spearman(one.tolist(), other.tolist()).rho
     return RankCorrelation(rho, _jackknifed(rho, one, other, groups), len(rows))
 
 
 def _jackknifed(rho: float, one: np.ndarray, other: np.ndarray, groups: np.ndarray) -> Interval:
     n = int(groups.max(initial=-1)) + 1
-    without = np.array([_spearman(one[groups != group], other[groups != group]) for group in range(n)])
+    kept = [groups != group for group in range(n)]
+    without = np.array([spearman(one[rows].tolist(), other[rows].tolist()).rho for rows in kept])
     if n < 3 or not (np.abs([rho, *without]) < 1 - ROUNDING).all():  # NaN is not below either
         return NO_INTERVAL
     apart = np.arctanh(without)
@@ -716,11 +697,3 @@ def _jackknifed(rho: float, one: np.ndarray, other: np.ndarray, groups: np.ndarr
     freedom = n - 1 if kurtosis <= 1 else min(n - 1, 2 * n / (kurtosis - 1))
     reach = student(_CONFIDENCE, freedom) * math.sqrt((n - 1) / n * float(squares.sum()))
     return Interval(math.tanh(math.atanh(rho) - reach), math.tanh(math.atanh(rho) + reach))
-
-
-def _spearman(one: np.ndarray, other: np.ndarray) -> float:
-    from scipy.stats import spearmanr
-
-    if len(one) < 3 or np.ptp(one) == 0 or np.ptp(other) == 0:
-        return math.nan
-    return float(spearmanr(one, other).statistic)

@@ -33,7 +33,7 @@ from uds_lens.generation import answer_end_ids, growing_way
 from uds_lens.models import HookedModel, ModelSource, check_compatible, open_model, read_checkpoint_info
 from uds_lens.models._compatibility import protocol_of
 from uds_lens.results import ModelRecord, RunOptions
-from uds_lens.results._records import printable, provenance
+from uds_lens.results._records import fingerprint_of, provenance
 
 if TYPE_CHECKING:
     from uds_lens.data._readers import ExampleSource
@@ -141,6 +141,11 @@ def elicit(
     """
     options = as_settings(ElicitOptions, options, name="options")
     run = as_settings(RunOptions, run, name="run")
+    if run.stream is True:
+        raise ConfigError(
+            Setting("stream", True, of="RunOptions"),
+            " cannot elicit: text that is generated would read the whole model again for each token.",
+        )
     require_package("rouge_score", needed_by="scoring what a model says needs")
     data = examples if isinstance(examples, ElicitData) else ElicitData(forget=examples)  # type: ignore[arg-type]
     rows, holdout = (data.sample(some, seed=options.seed) for some in (data.forget, data.holdout))
@@ -285,16 +290,11 @@ def _opened(source: ModelSource, options: ElicitOptions, run: RunOptions, tokeni
     return model
 
 
-_OF_INSIDES = {"gcg": GCG, "softgcg": SoftGCG, "actpert": ActPert}
-"""Probes that need gradients or activations."""
+_OF_INSIDES = {"gcg": GCG, "softgcg": SoftGCG, "actpert": ActPert}  # probes that need gradients or activations
 
 
 def chosen_probes(probes: Sequence[str | PromptProbe | Probe] | str) -> list[Probe]:
-    """Return probes by name, by preset, or as given, each with its controls.
-
-    Raises:
-        ConfigError: No such probe or preset, none at all, or two of one name.
-    """
+    """Return probes by name, by preset, or as given, each with its controls."""
     if isinstance(probes, str):
         if probes not in PRESETS:
             raise ConfigError(
@@ -329,24 +329,14 @@ generates, guessed for the others from their makers' figures."""
 _DENSE = 6.0
 """How many times more of them a CPU does while an optimiser reads many tokens in a batch; measured likewise."""
 
-_HALF = {"cuda": 6.0, "mps": 2.0}
-"""How many times faster half precision is, by device; guessed likewise."""
-
-_PASS = {"cpu": 4e-3, "cuda": 2e-2, "mps": 2e-2}
-"""Least seconds of a forward pass."""
+_HALF = {"cuda": 6.0, "mps": 2.0}  # how many times faster half precision is, by device; guessed likewise
+_PASS = {"cpu": 4e-3, "cuda": 2e-2, "mps": 2e-2}  # least seconds of a forward pass
 
 
 def estimate_hours(
     asked: Sequence[Asked], options: ElicitOptions, *, shape: Mapping[str, object], device: str
 ) -> float:
-    """Estimate the hours that probes take, each of one model, to within a factor of three.
-
-    Args:
-        asked: Probes with their prompts, as often as there are models to ask.
-        options: Samples and lengths.
-        shape: Depth, width and vocabulary of the models.
-        device: Where they run.
-    """
+    """Estimate the hours that probes take, each of one model, to within a factor of three."""
     layers, width, vocabulary = (
         int(str(shape[name])) for name in ("depth (layers)", "width (d_model)", "vocabulary size")
     )
@@ -390,23 +380,10 @@ def check_out(
     models: Mapping[str, str | None],
     probes: Sequence[str | PromptProbe | Probe] | str,
     options: ElicitOptions,
+    run: RunOptions,
     redo: bool = False,
 ) -> Path:
-    """Return the place of a result, before a model is loaded: free, or holding a result of the same run.
-
-    Args:
-        out: Directory.
-        data: What will be asked.
-        models: Models by role, as given; None for none.
-        probes: As for `elicit`.
-        options: How they will be asked.
-        redo: Replace the result of another run, too.
-
-    Raises:
-        ConfigError: It holds the result of another run.
-        ResultFormatError: Something else is there.
-        StorageError: Nothing can be written there.
-    """
+    """Return the place of a result: free, or holding a result of the same run."""
     place = require_fresh(out, directory=True, format=FORMAT)
     wanted = [probe.name for probe in chosen_probes(probes)]
     if redo or not (place / "manifest.json").is_file():
@@ -415,9 +392,13 @@ def check_out(
         earlier = ElicitationResults.load(place)
     except ResultFormatError:  # broken: made again
         return place
-    given = {role: printable(name) for role, name in models.items() if name is not None}
+    given = {role: name for role, name in models.items() if name is not None}
     same = {
-        "models": {role: record.name for role, record in earlier.models.items()} == given,
+        "models": given.keys() == earlier.models.keys()
+        and all(
+            fingerprint_of(name, dtype=options.dtype, run=run) == earlier.models[role].fingerprint
+            for role, name in given.items()
+        ),
         "examples": (list(earlier.examples), list(earlier.holdout))
         == tuple(list(data.sample(rows, seed=options.seed)) for rows in (data.forget, data.holdout)),
         "probes": [probe.name for probe in earlier.probes] == wanted,

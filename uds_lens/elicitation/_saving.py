@@ -41,47 +41,31 @@ if TYPE_CHECKING:
     from uds_lens.elicitation._results import ElicitationResults
 
 
-HOLDOUT = "holdout"
-"""Role of the unlearned model where it is asked questions that no model learned."""
+HOLDOUT = "holdout"  # role of the unlearned model where it is asked questions that no model learned
 
 
 @dataclass(frozen=True, kw_only=True)
 class Said:
     """The prompt and the texts of one row."""
 
-    row: int
-    """Place of the row among the examples."""
-
-    prompt: str
-    """The prompt; for optimised probes with the text that was found for this model."""
-
-    reference: str
-    """The right answer."""
-
-    texts: tuple[str, ...]
-    """Generated texts, uncut: one for greedy, `samples` otherwise."""
-
+    row: int  # place of the row among the examples
+    prompt: str  # the prompt; for optimised probes with the text that was found for this model
+    reference: str  # the right answer
+    texts: tuple[str, ...]  # generated texts, uncut: one for greedy, `samples` otherwise
+    # More about it: texts without end, the loss that an optimiser reached, its steps, why it stopped.
     details: Mapping[str, Any] = field(default_factory=dict)
-    """More about it: texts without end, the loss that an optimiser reached, its steps, why it stopped."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
     """One model, one probe, one decoding."""
 
-    role: str
-    """`unlearned`, `retain` or `full`; `holdout` for the unlearned model on questions that no model learned."""
-
+    role: str  # `unlearned`, `retain` or `full`; `holdout` for the unlearned model on questions that no model learned
     probe: str
     decoding: Decoding
-    said: tuple[Said, ...]
-    """The rows that were asked."""
-
-    prefilled: int = 0
-    """Prompt tokens that went through the model for generating."""
-
-    seconds: float = 0.0
-    """Wall time."""
+    said: tuple[Said, ...]  # the rows that were asked
+    prefilled: int = 0  # prompt tokens that went through the model for generating
+    seconds: float = 0.0  # wall time
 
 
 PART_FORMAT, PART_VERSION = "uds_lens.elicitation.Part", 3
@@ -100,16 +84,7 @@ def part_key(
     *,
     ends: Collection[int] = (),
 ) -> str:
-    """Hash everything that a part depends on.
-
-    Args:
-        fingerprint: Of the model's weights.
-        probe: Its name, and what its name leaves out.
-        decoding: Greedy or sampled.
-        asks: `Ask.key` of each row.
-        options: Samples, lengths, seed.
-        ends: Tokens that end a text: the generation config names some, and is no part of the fingerprint.
-    """
+    """Hash everything that a part depends on."""
     rows = hashlib.blake2b(repr([list(ask) for ask in asks]).encode(), digest_size=16).hexdigest()
     names = ["max_new_tokens", "dtype", "seed"]
     names += ["samples", "temperature", "top_k"] if decoding == "sampled" else []
@@ -119,11 +94,7 @@ def part_key(
 
 
 def parts_folder(out: str | os.PathLike[str]) -> Path:
-    """Return where the parts of a run go, before anything is asked.
-
-    Raises:
-        StorageError: Nothing can be written there.
-    """
+    """Return where the parts of a run go, before anything is asked."""
     folder = located(out) / "parts"
     require_fresh(folder / "part.parquet", directory=False)
     return folder
@@ -145,11 +116,7 @@ def write_part(part: Part, file: str | os.PathLike[str], *, key: str) -> None:
 
 
 def read_part(file: str | os.PathLike[str], *, key: str) -> Part:
-    """Read a part.
-
-    Raises:
-        ResultFormatError: It is missing, broken, altered, or not the one with that key.
-    """
+    """Read a part."""
     return _part(read_file(file), where=repr(str(file)), key=key)
 
 
@@ -159,7 +126,7 @@ def _part(content: bytes, *, where: str, key: str) -> Part:
         head = json.loads(metadata[b"uds_lens"])
         seal = head.pop(SEAL, None)
         if (head["format"], head["version"]) != (PART_FORMAT, PART_VERSION):
-            raise ResultFormatError(f"{where} is no part of an elicitation that this release reads.")
+            raise ResultFormatError(f"{where} is not a part of an elicitation that this release reads.")
         if seal != seal_of({**head, "rows": rows}):
             raise ResultFormatError(f"{where} was altered after it was saved: ask again.")
         if head["key"] != key:
@@ -170,7 +137,7 @@ def _part(content: bytes, *, where: str, key: str) -> Part:
     except ResultFormatError:
         raise
     except Exception as error:
-        raise ResultFormatError(f"{where} is no whole part of an elicitation: {str(error)[:200]}") from error
+        raise ResultFormatError(f"{where} is not a complete part of an elicitation: {str(error)[:200]}") from error
 
 
 def _schema() -> pa.Schema:
@@ -218,11 +185,7 @@ class _Manifest:
 
 
 def load_members(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Read the members of `ElicitationResults`.
-
-    Raises:
-        ResultFormatError: A file is missing, altered, or of another version.
-    """
+    """Read the members of `ElicitationResults`."""
     folder = settled(path)
     where = repr(str(folder))
     record = read_sealed(folder / _MANIFEST, format=FORMAT, versions=(VERSION,))
@@ -230,7 +193,7 @@ def load_members(path: str | os.PathLike[str]) -> dict[str, Any]:
     manifest = conform(_Manifest, members, where=where)
     content = {name: _checked(folder, name, digest) for name, digest in manifest.files.items()}
     if _EXAMPLES not in content:
-        raise ResultFormatError(f"{where} is no whole elicitation: it names no {_EXAMPLES}.")
+        raise ResultFormatError(f"{where} is not a complete elicitation: it names no {_EXAMPLES}.")
     rows = parse_json(content.pop(_EXAMPLES), told=where)
     examples, holdout = _examples(rows.get("examples"), where), _examples(rows.get("holdout", []), where)
     parts = tuple(_part(data, where=repr(str(folder / name)), key=name) for name, data in content.items())

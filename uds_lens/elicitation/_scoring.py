@@ -20,26 +20,14 @@ from uds_lens.results._statistics import NO_INTERVAL
 class Scores(NamedTuple):
     """Scores of one text; NaN where the reference has no word that ROUGE counts."""
 
-    recall: float
-    """ROUGE-L recall of the reference, in [0, 1]: the score of every probe."""
-
-    precision: float
-    """ROUGE-L precision, in [0, 1]: low where a long text has the recall."""
-
-    entity: float
-    """ROUGE-L recall of the entity alone; NaN where the row has none."""
-
-    words: int
-    """Words of the text."""
+    recall: float  # ROUGE-L recall of the reference, in [0, 1]: the score of every probe
+    precision: float  # ROUGE-L precision, in [0, 1]: low where a long text has the recall
+    entity: float  # ROUGE-L recall of the entity alone; NaN where the row has none
+    words: int  # words of the text
 
 
 def cut(text: str, *, raw: bool, opening: str = "") -> str:
     r"""Return the answer in a generated text: without an optimiser's target at its start, up to the next question.
-
-    Args:
-        text: As it was generated, after the prompt (a forced start is part of the prompt).
-        raw: Whether the raw protocol was used, in which models continue with a question of their own.
-        opening: The target of an optimiser; cut off where the text begins with it, whatever its case.
 
     Example:
         >>> cut(" Sure, the answer is Ada Vey.\nQuestion: Who", raw=True, opening="Sure, the answer is")
@@ -146,8 +134,7 @@ def _log_choose(n: object, k: int) -> np.ndarray:
 
 _CONFIDENCE = 0.95
 
-NOT_ASKED = "not asked: no row has a score"
-"""Reason of a share that is NaN because no text was generated."""
+NOT_ASKED = "not asked: no row has a score"  # reason of a share that is NaN because no text was generated
 
 
 class Share(NamedTuple):

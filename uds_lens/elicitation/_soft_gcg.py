@@ -28,11 +28,8 @@ from uds_lens.patching import row_layout
 class Padded(NamedTuple):
     """Prompts with their targets, as one batch; padding on the right does not change what precedes it."""
 
-    ids: Int[Tensor, "row pos"]
-    """Prompt, target, padding."""
-
-    says: Bool[Tensor, "row pos"]
-    """Where the next token is one of the target's."""
+    ids: Int[Tensor, "row pos"]  # prompt, target, padding
+    says: Bool[Tensor, "row pos"]  # where the next token is one of the target's
 
 
 def padded(prompts: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], device: torch.device) -> Padded:
@@ -67,14 +64,9 @@ def padded_loss(
 class Effort(NamedTuple):
     """Effort of `SoftGCG`."""
 
-    tokens: int
-    """Length of the suffix."""
-
-    steps: int
-    """Of Adam."""
-
-    learning_rate: float
-    """In units of the embedding."""
+    tokens: int  # length of the suffix
+    steps: int  # of Adam
+    learning_rate: float  # in units of the embedding
 
 
 _USUAL = Effort(20, 100, 0.005)

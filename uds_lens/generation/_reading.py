@@ -211,16 +211,7 @@ def generate(
     ends: frozenset[int],
     names: Sequence[str],
 ) -> tuple[list[list[int]], int]:
-    """Let texts grow until they end; return the new tokens of each, and the number of forward passes.
-
-    Args:
-        model: The model.
-        growing: The texts, read.
-        limits: Most new tokens of each text, at least 1.
-        choose: Next tokens, from the logits, the rows they belong to, and the step.
-        ends: Tokens that end a text.
-        names: Names of the texts in an error.
-    """
+    """Let texts grow until they end; return the new tokens of each, and the number of forward passes."""
     found: list[list[int]] = [[] for _ in limits]
     alive = list(range(len(found)))
     for step in count():
@@ -273,7 +264,8 @@ def _try(model: HookedModel) -> Way:
     slower = (
         "Texts are generated one at a time, which is slower."
         if alone is None
-        else f"Nor does one text by itself ({alone}). Texts are read whole at each new token, which is slower."
+        else f"Nor does one text by itself ({alone}). Texts are processed from the start for each new token, which "
+        "is slower."
     )
     warn_once(
         f"{model.name!r} ({model.architecture}): texts generated side by side differ from each text alone ({why}). "

@@ -7,6 +7,7 @@ from ._columns import (
     PUBLISHED as PUBLISHED,
     RANKING as RANKING,
     REASONS as REASONS,
+    REFERENCES as REFERENCES,
     ROBUSTNESS as ROBUSTNESS,
     SCORES as SCORES,
     SHIFTS as SHIFTS,
@@ -40,6 +41,7 @@ from ._perturbation import (
 )
 from ._published import hanley_mcneil as hanley_mcneil, read_published as read_published
 from ._ranking import ScoreParts as ScoreParts, rank as rank, score_models as score_models, shifts as shifts
+from ._references import references_apart as references_apart
 from ._robustness import (
     Tables as Tables,
     perturbation_points as perturbation_points,

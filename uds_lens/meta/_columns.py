@@ -54,6 +54,17 @@ FAITHFULNESS = {
 }
 """Columns of `faithfulness`."""
 
+REFERENCES = {
+    "metric": "name",
+    "direction": "meaning of a higher value: knowledge or erasure",
+    "share": "F within base models and splits: share of them in which full is ranked above retain, ties half",
+    "right": "base models and splits in which it is",
+    "tied": "those with equal values",
+    "n": "those in which both have a value",
+    "smallest_gap": "smallest difference between full and retain, in the direction of knowledge",
+}
+"""Columns of `references_apart`."""
+
 PAIRS = {
     "one": "first metric",
     "other": "second metric",

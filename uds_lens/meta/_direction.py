@@ -3,39 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
+import pandas as pd
 
 from uds_lens._types import check_choice
 from uds_lens.data._examples import named
 from uds_lens.errors import ConfigError, DataError
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-
 Points: TypeAlias = Literal["knowledge", "erasure"]
 """Meaning of a higher value of a metric."""
 
-COMPARED = ("memorization", "generation", "membership", "representation")
+_JUDGED = ("memorization", "generation", "membership", "representation")
 """Groups of metrics that are judged when none is named: not utility, and not the aggregates."""
-
-
-def declared_directions(groups: Sequence[str] | None = None) -> dict[str, Points]:
-    """Return the directions of the declared metrics of forgetting; those of utility have none.
-
-    >>> declared_directions()["uds"]
-    'erasure'
-    """
-    from uds_lens.metrics import METRICS
-
-    found: dict[str, Points] = {}
-    for name, spec in METRICS.items():
-        points = spec.meaning.direction
-        if (points == "knowledge" or points == "erasure") and (groups is None or spec.group in groups):
-            found[name] = points
-    return found
 
 
 def directions(
@@ -48,8 +29,7 @@ def directions(
 
     Args:
         frame: One row per model, metrics as columns.
-        metrics: Which columns; None takes those that `direction` names, or without it every declared metric of
-            forgetting that is a column.
+        metrics: Which columns; None takes those of `direction`, or without it all declared metrics of forgetting.
         direction: `{"my_metric": "knowledge"}` or `"erasure"`.
 
     Returns:
@@ -68,35 +48,45 @@ def directions(
     for name, points in given.items():
         check_choice(f"direction[{name!r}]", points, Points)
     if metrics is None and not given:
-        declared = declared_directions(COMPARED)
-        found = {str(name): declared[name] for name in frame.columns if name in declared}
+        declared = _declared(_JUDGED)
+        ways = {str(name): declared[name] for name in frame.columns if name in declared}
     else:
         wanted = list(given) if metrics is None else [metrics] if isinstance(metrics, str) else list(metrics)
         if missing := [name for name in wanted if name not in frame.columns]:
             shown = ", ".join(map(str, list(frame.columns)[:20]))
             raise DataError(f"the table lacks the column {', '.join(map(repr, missing))}; it has {shown}.")
-        known = given if set(wanted) <= set(given) else {**declared_directions(), **given}
+        known = given if set(wanted) <= set(given) else {**_declared(), **given}
         for name in wanted:
             if name not in known:
                 raise ConfigError(
                     f"no direction is known for {name!r}: state the meaning of a higher value with "
                     f'direction={{{name!r}: "knowledge"}} or "erasure".'
                 )
-        found = {name: known[name] for name in wanted}
-    if not found:
+        ways = {name: known[name] for name in wanted}
+    if not ways:
         shown = named(frame.columns, quote="") or "no column"
         raise DataError(
             f"the table has no metric whose direction is known; its columns: {shown}. "
             'Name yours with direction={"my_metric": "knowledge"} or "erasure".'
         )
-    check_numbers(frame, found)
-    return found
+    check_numbers(frame, ways)
+    return ways
+
+
+def _declared(groups: Sequence[str] | None = None) -> dict[str, Points]:
+    """Return the directions of the declared metrics of forgetting; those of utility have none."""
+    from uds_lens.metrics import METRICS
+
+    ways: dict[str, Points] = {}
+    for name, spec in METRICS.items():
+        points = spec.meaning.direction
+        if (points == "knowledge" or points == "erasure") and (groups is None or spec.group in groups):
+            ways[name] = points
+    return ways
 
 
 def check_numbers(frame: pd.DataFrame, names: Iterable[str]) -> None:
     """Raise `DataError` where one of the columns occurs twice, holds text or an infinite value."""
-    import pandas as pd
-
     for name in names:
         column = frame[name]
         if isinstance(column, pd.DataFrame):
@@ -110,14 +100,7 @@ def check_numbers(frame: pd.DataFrame, names: Iterable[str]) -> None:
 
 
 def oriented(values: pd.Series, points: Points) -> pd.Series:
-    """Return m: the value of a metric of knowledge, `1 - value` of one of erasure.
-
-    Args:
-        values: One number per model.
-        points: Meaning of a higher value.
-
-    Returns:
-        m, as floats; NaN stays NaN.
+    """Return m as floats: the value of a metric of knowledge, `1 - value` of one of erasure; NaN stays NaN.
 
     Example:
         >>> import pandas as pd

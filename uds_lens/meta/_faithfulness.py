@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from itertools import combinations, product
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from uds_lens.errors import ConfigError, DataError
 from uds_lens.meta._columns import FAITHFULNESS, LEAVE_ONE_OUT, PAIRS, THRESHOLDS, VARIANTS
@@ -28,8 +29,7 @@ from uds_lens.meta._pools import (
 from uds_lens.results import holm
 from uds_lens.results._statistics import NO_INTERVAL, Interval
 
-if TYPE_CHECKING:
-    import pandas as pd
+_POWER = 0.8  # probability of detecting a difference of size `detectable`
 
 
 def faithfulness(
@@ -45,13 +45,12 @@ def faithfulness(
 ) -> pd.DataFrame:
     """Measure how well each metric separates models that know from models that do not.
 
-    `F = P(m_P > m_N) + 0.5 P(m_P = m_N)`, with m the value of a metric of knowledge and `1 - value` of a metric of
-    erasure. It has three intervals for more models of the *same* variants: DeLong's on the logit scale (Wilson's at
-    F = 0 or 1, with the smaller pool's n); a bootstrap within pools; and one within pool and variant that keeps the
-    models of a run together (both of the placements). Two columns look further: the range of F with one variant left
-    out, and an interval for *new* variants (`new_variants_low`, `new_variants_high`) with whole variants as clusters
-    (t on the logit scale with as many degrees of freedom as there are variants minus 2; Wilson's with the smaller
-    number of variants at F = 0 or 1). With three variants a pool it is wide.
+    `F = P(m_P > m_N) + 0.5 P(m_P = m_N)`, with m the value of a metric of knowledge and `1 - value` of one of erasure.
+    Three intervals are for more models of the *same* variants: DeLong's on the logit scale (Wilson's at F = 0 or 1,
+    with the smaller pool's n); a bootstrap within pools; and one within pool and variant that keeps the models of a run
+    together. `variants_low` and `variants_high` are the range of F with one variant left out. `new_variants_low` and
+    `new_variants_high` are for *new* variants: whole variants as clusters, t on the logit scale with as many degrees of
+    freedom as there are variants minus 2 (Wilson's with the smaller number of variants at F = 0 or 1).
 
     Args:
         frame: One row per model: metrics, `label`, and the columns of `cluster`.
@@ -65,8 +64,7 @@ def faithfulness(
 
     Returns:
         One row per metric, columns as in `uds_lens.meta.FAITHFULNESS`. NaN with `reason` where a pool has no value;
-        no interval with `reason` where all pairs are tied or a pool has one model; no interval for new variants where
-        a pool has a single one.
+        no interval with `reason` where all pairs are tied or a pool has one model.
 
     Raises:
         DataError: A column is missing or not numeric; a pool is empty; fewer than five models.
@@ -82,8 +80,6 @@ def faithfulness(
     References:
         Lee, Kim and Jo (2026), arXiv 2605.24614; DeLong et al. (1988); Rao and Wu (1988).
     """
-    import pandas as pd
-
     check_resampling(confidence, n_resamples)
     ways = directions(frame, metrics, direction)
     bootstrap = PoolBootstrap(split_pools(frame, label, cluster), n_resamples, seed)
@@ -98,12 +94,9 @@ def _row(name: str, points: Points, bootstrap: PoolBootstrap, confidence: float)
     measured = ~np.isnan(m)
     p, n = pools.knows & measured, ~pools.knows & measured
     row: dict[str, Any] = dict.fromkeys(FAITHFULNESS, math.nan)
-    row |= {"metric": name, "direction": points, "interval": None, "reason": None}
+    row |= {"metric": name, "direction": points, "interval": None, "reason": None, "cluster_reason": pools.problem}
     row |= {"n_p": int(p.sum()), "n_n": int(n.sum()), "n_missing": int((~measured).sum()), "n_runs": 0}
-    row |= {
-        f"mean_{pool}": float(value[rows].mean()) if rows.any() else math.nan for pool, rows in (("p", p), ("n", n))
-    }
-    row["cluster_reason"] = pools.problem
+    row |= {f"mean_{pool}": float(value[rows].mean()) for pool, rows in (("p", p), ("n", n)) if rows.any()}
     if not p.any() or not n.any():
         return row | {"reason": f"no model of {'P' if not p.any() else 'N'} has a value"}
     order = Placements.of(m[p], m[n])
@@ -112,24 +105,25 @@ def _row(name: str, points: Points, bootstrap: PoolBootstrap, confidence: float)
     row |= _delong_interval(order, confidence)
     row["boot_low"], row["boot_high"] = _resampled(order, bootstrap.independent(measured), normal_quantile(confidence))
     draws = bootstrap.clustered(measured)
-    return row if draws is None else row | _clustered(order, draws, confidence)
+    return row if draws is None else row | _by_runs_and_variants(order, draws, confidence)
 
 
 def _delong_interval(order: Placements, confidence: float) -> dict[str, Any]:
     z = normal_quantile(confidence)
     error = float(np.sqrt(delong_covariance([order])[0, 0]))
+    kind, reason = "delong", None
     if order.auc in (0.0, 1.0):
         low, high = wilson_interval(order.auc, min(len(order.p_counts), len(order.n_counts)), z)
-        return {"standard_error": error, "low": low, "high": high, "interval": "wilson"}
-    low, high = logit_interval(order.auc, error, z)
-    reason = None
-    if math.isnan(error):
-        reason = "no interval: a pool has one model with a value"
-    elif not error > 0:
-        constant = order.tied_share == 1
-        reason = "constant: all models have the same value" if constant else "no interval: the variance is 0"
-    kind = None if reason else "delong"
-    return {"standard_error": error, "low": low, "high": high, "interval": kind, "reason": reason}
+        kind = "wilson"
+    else:
+        low, high = logit_interval(order.auc, error, z)
+        if math.isnan(error):
+            reason = "no interval: a pool has one model with a value"
+        elif not error > 0:
+            constant = order.tied_share == 1
+            reason = "constant: all models have the same value" if constant else "no interval: the variance is 0"
+    interval = None if reason else kind
+    return {"standard_error": error, "low": low, "high": high, "interval": interval, "reason": reason}
 
 
 def _resampled(order: Placements, draws: Draws, quantile: float) -> Interval:
@@ -140,14 +134,13 @@ def _resampled(order: Placements, draws: Draws, quantile: float) -> Interval:
     return logit_interval(order.auc, spread if spread > 1e-12 else 0.0, quantile)
 
 
-def _clustered(order: Placements, draws: Draws, confidence: float) -> dict[str, Any]:
-    """Return an interval from runs and one from variants, and the range of F with one variant left out."""
+def _by_runs_and_variants(order: Placements, draws: Draws, confidence: float) -> dict[str, Any]:
     from scipy.stats import t
 
     without = [auc for _, auc, _, _ in order.without(draws.strata) if not math.isnan(auc)]
     n_p = len(order.p_counts)
     new = clustered_interval(order, draws.strata[:n_p], draws.strata[n_p:], confidence)
-    found: dict[str, Any] = {
+    columns: dict[str, Any] = {
         "n_runs": draws.runs,
         "variants_low": min(without, default=math.nan),
         "variants_high": max(without, default=math.nan),
@@ -155,11 +148,11 @@ def _clustered(order: Placements, draws: Draws, confidence: float) -> dict[str, 
         "new_variants_high": new.high,
     }
     if draws.problem is not None:
-        return found | {"cluster_reason": draws.problem}
+        return columns | {"cluster_reason": draws.problem}
     low, high = _resampled(order, draws, float(t.ppf(0.5 + confidence / 2, draws.freedom)))
     if math.isnan(low):
-        return found | {"cluster_reason": "F is the same in all resamples: they cannot show any spread"}
-    return found | {"cluster_low": low, "cluster_high": high}
+        return columns | {"cluster_reason": "F is the same in all resamples: they cannot show any spread"}
+    return columns | {"cluster_low": low, "cluster_high": high}
 
 
 def variant_table(
@@ -174,11 +167,10 @@ def variant_table(
 ) -> pd.DataFrame:
     """Compute F between each variant of P and each variant of N.
 
-    A high F over all models can hide a variant that a metric misreads; with three variants per pool nine numbers
-    show it. Each has an interval for more runs of these two variants: t on the logit scale with runs as clusters,
-    Wilson's with the smaller number of runs where F is 0 or 1. The lowest of nine numbers is low by chance too; nothing
-    is adjusted for that. Arguments and errors are those of `faithfulness`, with `variant` and `run` as columns of the
-    kind of training and of the training run; without the latter, or where it has gaps, there is no interval.
+    A high F over all models can hide a variant that a metric misreads. Each F has an interval for more runs of these
+    two variants: t on the logit scale with runs as clusters, Wilson's with the smaller number of runs where F is 0 or
+    1; none without the column `run`, or where it has gaps. The lowest of many F is low by chance too; nothing is
+    adjusted for that. Arguments and errors are those of `faithfulness`, with the columns `variant` and `run`.
 
     Returns:
         One row per metric and pair of variants, columns as in `uds_lens.meta.VARIANTS`; `auc` is NaN where one of
@@ -190,37 +182,22 @@ def variant_table(
         >>> variant_table(frame, direction={"x": "knowledge"})["auc"].tolist()
         [1.0, 0.5]
     """
-    import pandas as pd
-
     check_resampling(confidence, 2)
     ways = directions(frame, metrics, direction)
-    pools, names = _pools_with_variants(frame, label, variant)
-    clusters = split_pools(frame, label, (variant, run)).clusters
-    runs = None if clusters is None else np.array(clusters, dtype=object)
+    pools, variants = _pools_with_variants(frame, label, variant)
+    runs = split_pools(frame, label, (variant, run)).clusters
     rows: list[dict[str, Any]] = []
     for name, m in oriented_columns(pools.frame, ways).items():
         measured = ~np.isnan(m)
-        for one in dict.fromkeys(names[pools.knows]):
-            for other in dict.fromkeys(names[~pools.knows]):
-                p = pools.knows & (names == one) & measured
-                n = ~pools.knows & (names == other) & measured
-                order = Placements.of(m[p], m[n])
-                ends = NO_INTERVAL
-                if runs is not None and p.any() and n.any():
-                    ends = clustered_interval(order, runs[p].tolist(), runs[n].tolist(), confidence)
-                rows.append(
-                    {
-                        "metric": name,
-                        "variant_p": one,
-                        "variant_n": other,
-                        "auc": order.auc,
-                        "low": ends.low,
-                        "high": ends.high,
-                        "n_p": int(p.sum()),
-                        "n_n": int(n.sum()),
-                        "tied_share": order.tied_share,
-                    }
-                )
+        of_p, of_n = (dict.fromkeys(variants[pool]) for pool in (pools.knows, ~pools.knows))
+        for one, other in product(of_p, of_n):
+            p, n = (pools.knows & (variants == one) & measured, ~pools.knows & (variants == other) & measured)
+            order, ends = Placements.of(m[p], m[n]), NO_INTERVAL
+            if runs is not None and p.any() and n.any():
+                ends = clustered_interval(order, runs[p], runs[n], confidence)
+            row = {"metric": name, "variant_p": one, "variant_n": other, "auc": order.auc, "low": ends.low}
+            row |= {"high": ends.high, "n_p": int(p.sum()), "n_n": int(n.sum()), "tied_share": order.tied_share}
+            rows.append(row)
     return pd.DataFrame(rows, columns=list(VARIANTS))
 
 
@@ -246,27 +223,23 @@ def leave_one_variant_out(
         >>> leave_one_variant_out(frame, direction={"x": "knowledge"})[["pool", "variant", "auc"]].values.tolist()
         [['P', 'a', 0.5], ['P', 'b', 1.0], ['N', 'c', 0.6666666666666666], ['N', 'd', 0.6666666666666666]]
     """
-    import pandas as pd
-
     ways = directions(frame, metrics, direction)
-    pools, names = _pools_with_variants(frame, label, variant)
+    pools, variants = _pools_with_variants(frame, label, variant)
+    strata = np.where(pools.knows, "P ", "N ").astype(object) + variants
     rows: list[tuple[object, ...]] = []
     for name, m in oriented_columns(pools.frame, ways).items():
         measured = ~np.isnan(m)
         order = Placements.of(m[pools.knows & measured], m[~pools.knows & measured])
-        strata = list(zip(pools.knows[measured].tolist(), names[measured], strict=True))
-        for stratum, *rest in order.without(strata):
-            knows, left_out = stratum if isinstance(stratum, tuple) else (stratum, "")
-            rows.append((name, "P" if knows else "N", left_out, *rest))
+        rows += [(name, left_out[0], left_out[2:], *rest) for left_out, *rest in order.without(strata[measured])]
     return pd.DataFrame(rows, columns=list(LEAVE_ONE_OUT))
 
 
 def _pools_with_variants(frame: pd.DataFrame, label: str, variant: str) -> tuple[Pools, np.ndarray]:
     """Return the pools and the variant of each model."""
-    pools = split_pools(frame, label, (variant, variant))
-    if pools.problem is not None:
+    pools = split_pools(frame, label, (variant,))
+    if pools.problem is not None or pools.clusters is None:
         raise DataError(f"{pools.problem}: it says which kind of training a model had.")
-    return pools, pools.frame[variant].astype(str).to_numpy(dtype=object)
+    return pools, pools.clusters
 
 
 def thresholds(
@@ -291,12 +264,10 @@ def thresholds(
     Example:
         >>> import pandas as pd
         >>> frame = pd.DataFrame({"knows": [1, 1, 1, 0, 0, 0], "x": [0.9, 0.8, 0.3, 0.4, 0.2, 0.1]})
-        >>> found = thresholds(frame, direction={"x": "knowledge"})
-        >>> found[["threshold", "chosen", "n_n_below"]].round(3).values.tolist()
+        >>> cuts = thresholds(frame, direction={"x": "knowledge"})
+        >>> cuts[["threshold", "chosen", "n_n_below"]].round(3).values.tolist()
         [[0.25, True, 2], [0.6, False, 3]]
     """
-    import pandas as pd
-
     ways = directions(frame, metrics, direction)
     pools = split_pools(frame, label, ())
     rows: list[dict[str, Any]] = []
@@ -307,26 +278,22 @@ def thresholds(
             empty = {"metric": name, "chosen": True, "n_best": 0, "reason": cuts}
             rows.append(dict.fromkeys(THRESHOLDS, math.nan) | empty)
             continue
-        others = None
+        unlearned = None
         if models is not None and name in models.columns:
-            others = oriented(models[name], ways[name]).to_numpy()
-        p_below, n_below = ((m[:, None] <= cuts).sum(0) for m in (p, n))
-        rows += [
-            {
-                "metric": name,
-                "threshold": float(cut),
+            unlearned = oriented(models[name], ways[name]).to_numpy()
+        for cut in cuts:
+            p_below, n_below = int((p <= cut).sum()), int((n <= cut).sum())
+            row = {"metric": name, "threshold": float(cut), "chosen": cut == cuts[0], "n_best": len(cuts)}
+            row |= {
                 "value": float(cut if ways[name] == "knowledge" else 1 - cut),
-                "chosen": place == 0,
-                "youden": float(in_n * len(p) - in_p * len(n)) / (len(p) * len(n)),
-                "accuracy": float(len(p) - in_p + in_n) / (len(p) + len(n)),
-                "n_best": len(cuts),
-                "n_p_below": int(in_p),
-                "n_n_below": int(in_n),
-                "n_models": math.nan if others is None else int((others <= cut).sum()),
+                "youden": float(n_below * len(p) - p_below * len(n)) / (len(p) * len(n)),
+                "accuracy": float(len(p) - p_below + n_below) / (len(p) + len(n)),
+                "n_p_below": p_below,
+                "n_n_below": n_below,
+                "n_models": math.nan if unlearned is None else int((unlearned <= cut).sum()),
                 "reason": None,
             }
-            for place, (cut, in_p, in_n) in enumerate(zip(cuts, p_below, n_below, strict=True))
-        ]
+            rows.append(row)
     return pd.DataFrame(rows, columns=list(THRESHOLDS))
 
 
@@ -345,10 +312,6 @@ def _best_cuts(p: np.ndarray, n: np.ndarray) -> np.ndarray | str:
     return best
 
 
-POWER = 0.8
-"""Probability of detecting a difference of size `detectable`."""
-
-
 def compare(
     frame: pd.DataFrame,
     one: str,
@@ -363,7 +326,7 @@ def compare(
     """Compare the faithfulness of two metrics on the models that have both.
 
     DeLong's paired test, `z = (F_1 - F_2) / se` with the covariance of the two, and the same difference in a
-    bootstrap that draws whole runs within pool and variant, with a t distribution. Both hold for more models of
+    bootstrap that draws whole runs within pool and variant, with a t distribution. Both are for more models of
     the same variants. Arguments and errors are those of `faithfulness`.
 
     Returns:
@@ -383,16 +346,8 @@ def compare(
     References:
         DeLong et al. (1988), Biometrics 44, 837-845.
     """
-    table = compare_all(
-        frame,
-        metrics=[one, other],
-        direction=direction,
-        cluster=cluster,
-        confidence=confidence,
-        n_resamples=n_resamples,
-        seed=seed,
-    )
-    return table.iloc[0]
+    resampling: dict[str, Any] = {"confidence": confidence, "n_resamples": n_resamples, "seed": seed}
+    return compare_all(frame, metrics=[one, other], direction=direction, cluster=cluster, **resampling).iloc[0]
 
 
 def compare_all(
@@ -424,28 +379,23 @@ def compare_all(
         >>> table[["one", "other"]].values.tolist()
         [['x', 'y'], ['x', 'z'], ['y', 'z']]
     """
-    import pandas as pd
-
     check_resampling(confidence, n_resamples)
     ways = directions(frame, metrics, direction)
     if len(ways) < 2 or (metrics is not None and len(set(metrics)) < len(metrics)):
         raise ConfigError(f"a comparison needs at least two different metrics; got {', '.join(metrics or ways)}.")
     if against is not None and against not in ways:
         raise ConfigError(f"against={against!r} is not among the metrics {', '.join(ways)}.")
-    pools = split_pools(frame, "knows", cluster)
-    m = oriented_columns(pools.frame, ways)
-    pairs = list(combinations(ways, 2))
-    if against is not None:
-        pairs = [(against, name) for name in ways if name != against]
-    bootstrap = PoolBootstrap(pools, n_resamples, seed)
-    rows = [{"one": one, "other": other} | _pairs_row(m[one], m[other], bootstrap, confidence) for one, other in pairs]
+    bootstrap = PoolBootstrap(split_pools(frame, "knows", cluster), n_resamples, seed)
+    m = oriented_columns(bootstrap.pools.frame, ways)
+    pairs = combinations(ways, 2) if against is None else ((against, name) for name in ways if name != against)
+    rows = [{"one": one, "other": other} | _pair(m[one], m[other], bootstrap, confidence) for one, other in pairs]
     table = pd.DataFrame(rows, columns=list(PAIRS))
     for name in ("p", "cluster_p"):
         table[f"{name}_holm"] = holm(table[name].tolist())
     return table
 
 
-def _pairs_row(one: np.ndarray, other: np.ndarray, bootstrap: PoolBootstrap, confidence: float) -> dict[str, Any]:
+def _pair(one: np.ndarray, other: np.ndarray, bootstrap: PoolBootstrap, confidence: float) -> dict[str, Any]:
     """Compare two metrics, given m of all models."""
     pools = bootstrap.pools
     measured = ~np.isnan(one) & ~np.isnan(other)
@@ -463,7 +413,14 @@ def _pairs_row(one: np.ndarray, other: np.ndarray, bootstrap: PoolBootstrap, con
     elif math.isnan(row["p"]):
         row["reason"] = "the variance of the difference is unknown: too few models, or 0"
     draws = bootstrap.clustered(measured)
-    return row if draws is None else row | _clustered_test(orders, draws, confidence)
+    if draws is None:
+        return row
+    if draws.problem is not None:
+        return row | {"cluster_reason": draws.problem}
+    error = float(np.std(draws.aucs(orders[0]) - draws.aucs(orders[1]), ddof=1))
+    if not error > 1e-9:
+        return row | {"cluster_reason": "the difference is the same in all resamples"}
+    return row | _clustered_test(difference, error, draws.freedom, confidence)
 
 
 def _delong_test(difference: float, covariance: np.ndarray, confidence: float) -> dict[str, float]:
@@ -481,23 +438,17 @@ def _delong_test(difference: float, covariance: np.ndarray, confidence: float) -
         "low": difference - z * error,
         "high": difference + z * error,
         "p": float(2 * norm.sf(abs(difference) / error)),
-        "detectable": error * (z + float(norm.ppf(POWER))),
+        "detectable": error * (z + float(norm.ppf(_POWER))),
     }
 
 
-def _clustered_test(orders: Sequence[Placements], draws: Draws, confidence: float) -> dict[str, Any]:
+def _clustered_test(difference: float, error: float, freedom: int, confidence: float) -> dict[str, float]:
     from scipy.stats import t
 
-    if draws.problem is not None:
-        return {"cluster_reason": draws.problem}
-    error = float(np.std(draws.aucs(orders[0]) - draws.aucs(orders[1]), ddof=1))
-    if not error > 1e-9:
-        return {"cluster_reason": "the difference is the same in all resamples"}
-    difference = orders[0].auc - orders[1].auc
-    reach = float(t.ppf(0.5 + confidence / 2, draws.freedom)) * error
+    reach = float(t.ppf(0.5 + confidence / 2, freedom)) * error
     return {
         "cluster_standard_error": error,
         "cluster_low": difference - reach,
         "cluster_high": difference + reach,
-        "cluster_p": float(2 * t.sf(abs(difference) / error, draws.freedom)),
+        "cluster_p": float(2 * t.sf(abs(difference) / error, freedom)),
     }

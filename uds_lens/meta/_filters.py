@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 
 from uds_lens.errors import ConfigError, DataError
 from uds_lens.meta._direction import Points, check_numbers, directions, oriented_columns
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-UTILITY = "utility_rel"
-"""Column of the utility filter."""
+_UTILITY = "utility_rel"  # column of the utility filter
 
 
 def filter_counts(
@@ -53,8 +49,6 @@ def filter_counts(
         >>> counts[["n_useful", "n_forgot", "n"]].values.tolist()
         [[2, 2, 1]]
     """
-    import pandas as pd
-
     cuts, useful = as_cuts(thresholds), useful_models(frame, min_utility)
     half = 0.0 if decimals is None else 0.5 * 10.0**-decimals
     rows = []
@@ -66,10 +60,10 @@ def filter_counts(
                 "threshold": cut,
                 "n_models": int(measured.sum()),
                 "n_useful": int((useful & measured).sum()),
-                "n_forgot": int(forgotten(m, cut).sum()),
-                "n": int((useful & forgotten(m, cut)).sum()),
-                "n_low": int((useful & forgotten(m, cut - half)).sum()),
-                "n_high": int((useful & forgotten(m, cut + half)).sum()),
+                "n_forgot": int((m <= cut).sum()),
+                "n": int((useful & (m <= cut)).sum()),
+                "n_low": int((useful & (m <= cut - half)).sum()),
+                "n_high": int((useful & (m <= cut + half)).sum()),
                 "reason": "no threshold" if math.isnan(cut) else None,
             }
         )
@@ -77,20 +71,12 @@ def filter_counts(
 
 
 def as_cuts(thresholds: pd.DataFrame | Mapping[str, float]) -> dict[str, float]:
-    """Return cuts by metric, from a mapping, the result of `thresholds` or any table with `metric` and `threshold`.
-
-    >>> as_cuts({"uds": 0.23})
-    {'uds': 0.23}
-    """
-    import pandas as pd
-
+    """Return cuts by metric, from a mapping, the result of `thresholds` or any table with `metric` and `threshold`."""
     if not isinstance(thresholds, pd.DataFrame):
         return {str(name): float(cut) for name, cut in thresholds.items()}
     if missing := [name for name in ("metric", "threshold") if name not in thresholds.columns]:
         raise DataError(f"the thresholds lack the column {', '.join(missing)}: pass the result of thresholds(...).")
-    rows = thresholds
-    if "chosen" in rows.columns:
-        rows = rows[rows["chosen"].astype(bool)]
+    rows = thresholds[thresholds["chosen"].astype(bool)] if "chosen" in thresholds.columns else thresholds
     twice = rows["metric"][rows["metric"].duplicated()]
     if len(twice):
         raise DataError(f"there are two thresholds for {twice.iloc[0]!r}: mark one with a column 'chosen'.")
@@ -99,20 +85,13 @@ def as_cuts(thresholds: pd.DataFrame | Mapping[str, float]) -> dict[str, float]:
 
 def useful_models(frame: pd.DataFrame, min_utility: float | None) -> np.ndarray:
     """Mark the models that keep enough utility; all of them without the filter, none without a value."""
-    import pandas as pd
-
     if min_utility is None:
         return np.ones(len(frame), dtype=bool)
     if not min_utility >= 0:
         raise ConfigError(f"min_utility must be >= 0 or None; got {min_utility!r}.")
-    if UTILITY not in frame.columns:
+    if _UTILITY not in frame.columns:
         raise DataError(
-            f"the table lacks the column {UTILITY!r} (utility relative to full): add it, or pass min_utility=None."
+            f"the table lacks the column {_UTILITY!r} (utility relative to full): add it, or pass min_utility=None."
         )
-    check_numbers(frame, [UTILITY])
-    return np.asarray(pd.to_numeric(frame[UTILITY]).to_numpy(dtype=float) >= min_utility)
-
-
-def forgotten(m: np.ndarray, cut: float) -> np.ndarray:
-    """Mark the models that a metric calls unlearned: `m <= cut`; none where either is NaN."""
-    return np.asarray(m <= cut)
+    check_numbers(frame, [_UTILITY])
+    return np.asarray(pd.to_numeric(frame[_UTILITY]).to_numpy(dtype=float) >= min_utility)

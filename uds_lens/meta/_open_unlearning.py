@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
+import pandas as pd
 
 from uds_lens._types import check_choice
 from uds_lens.errors import ResultFormatError
-from uds_lens.meta._columns import REASONS
+from uds_lens.meta import _hydra as hydra
+from uds_lens.meta._columns import MODELS, REASONS
 from uds_lens.meta._tables import (
     SETUP,
     ModelTable,
     Setup,
     harmonic_means,
-    is_within,
     kind,
     number,
     origin_by_name,
+    pool_in,
     read_object,
     retain_name,
     role_in,
@@ -30,43 +34,60 @@ from uds_lens.meta._tables import (
     setup_of,
 )
 
-NAMES = {
+_SHARED = {
     "extraction_strength": "es",
     "exact_memorization": "em",
-    "forget_Q_A_Prob": "prob",
-    "forget_Q_A_PARA_Prob": "paraprob",
-    "forget_Q_A_ROUGE": "rouge",
-    "forget_Q_A_PARA_ROUGE": "para_rouge",
     "mia_loss": "mia_loss",
     "mia_zlib": "mia_zlib",
     "mia_min_k": "mia_min_k",
     "mia_min_k_plus_plus": "mia_min_kpp",
-    "retain_Q_A_Prob": "retain_q_prob",
-    "retain_Q_A_ROUGE": "retain_q_rouge",
-    "retain_Truth_Ratio": "retain_truth_ratio",
-    "ra_Q_A_Prob_normalised": "ra_q_prob",
-    "ra_Q_A_ROUGE": "ra_q_rouge",
-    "ra_Truth_Ratio": "ra_truth_ratio",
-    "wf_Q_A_Prob_normalised": "wf_q_prob",
-    "wf_Q_A_ROUGE": "wf_q_rouge",
-    "wf_Truth_Ratio": "wf_truth_ratio",
-    "model_utility": "model_utility",
-    "forget_Q_A_gibberish": "fluency",
-    "forget_quality": "forget_quality",
     "privleak": "privleak",
 }
-"""Theirs to ours. The classifier behind "gibberish" gives the share of clean text, which is fluency."""
+NAMES = {
+    "TOFU": {
+        **_SHARED,
+        "forget_Q_A_Prob": "prob",
+        "forget_Q_A_PARA_Prob": "paraprob",
+        "forget_Q_A_ROUGE": "rouge",
+        "forget_Q_A_PARA_ROUGE": "para_rouge",
+        "retain_Q_A_Prob": "retain_q_prob",
+        "retain_Q_A_ROUGE": "retain_q_rouge",
+        "retain_Truth_Ratio": "retain_truth_ratio",
+        "ra_Q_A_Prob_normalised": "ra_q_prob",
+        "ra_Q_A_ROUGE": "ra_q_rouge",
+        "ra_Truth_Ratio": "ra_truth_ratio",
+        "wf_Q_A_Prob_normalised": "wf_q_prob",
+        "wf_Q_A_ROUGE": "wf_q_rouge",
+        "wf_Truth_Ratio": "wf_truth_ratio",
+        "model_utility": "model_utility",
+        "forget_Q_A_gibberish": "fluency",
+        "forget_quality": "forget_quality",
+    },
+    "MUSE": {
+        **_SHARED,
+        "forget_knowmem_ROUGE": "forget_knowmem_rouge",
+        "forget_verbmem_ROUGE": "forget_verbmem_rouge",
+        "retain_knowmem_ROUGE": "retain_knowmem_rouge",
+        "forget_gibberish": "fluency",
+    },
+    "UDS": {"uds": "uds", "uds_low": "uds_low", "uds_high": "uds_high"},
+}
+"""Theirs to ours, by suite. The classifier behind "gibberish" gives the share of clean text, which is fluency."""
 
 ATTACKS = ("mia_loss", "mia_zlib", "mia_min_k", "mia_min_kpp")
 
 _NOT_BY_DEFAULT = {"em", "mia_loss", "mia_zlib", "mia_min_kpp", "fluency", "para_rouge"}
 """Not measured by Open-Unlearning unless its configuration is extended."""
 
-_SPELLING = {name.lower(): name for name in NAMES}
-"""Releases differ in capitals."""
+_SPELLING = {name.lower(): name for names in NAMES.values() for name in names}  # releases differ in capitals
 
-_FILES = ("TOFU_EVAL.json", "TOFU_SUMMARY.json")
+_FILES = {f"{suite}_{part}.json": suite for suite in NAMES for part in ("EVAL", "SUMMARY")}
+_HARNESS, _HARNESS_SUMMARY = re.compile(r"results_.+\.json"), "LMEval_SUMMARY.json"
+"""Results of lm-evaluation-harness: its own files, and the summary that Open-Unlearning writes of them."""
+
 _RIGHT, _WRONG = "forget_Q_A_PARA_Prob", "forget_Q_A_PERT_Prob"
+_USED = {_WRONG.lower(), "forget_truth_ratio"}  # read, or given a reason, without a column of their own
+
 _OTHER_RATIO = (
     "forget_truth_ratio of Open-Unlearning is another quantity; p_c / (p_c + p_w) needs the per-example losses of "
     f"{_RIGHT} and {_WRONG} in TOFU_EVAL.json"
@@ -81,16 +102,12 @@ class _Run:
     """Contents of a run's files."""
 
     folder: Path
-    values: Mapping[str, float]
-    """By our names; NaN where there is nothing."""
-
-    reasons: Mapping[str, str]
-    """Why they are NaN."""
-
-    examples: Mapping[str, Mapping[str, float]]
-    """Value by metric and id of the example, if asked for."""
-
+    values: Mapping[str, float]  # by our names; NaN where there is nothing
+    reasons: Mapping[str, str]  # why they are NaN
+    examples: Mapping[str, Mapping[str, float]]  # value by metric and id of the example, if asked for
     setup: Setup
+
+    ignored: Collection[str] = ()  # names in the files that have no column
 
 
 def read_open_unlearning(
@@ -100,10 +117,15 @@ def read_open_unlearning(
     full: str | os.PathLike[str] | None = None,
     utility: UtilityParts = "with_fluency",
     examples: bool = False,
+    checkpoints: bool = False,
 ) -> ModelTable:
-    """Read `TOFU_EVAL.json` and `TOFU_SUMMARY.json` of one run or of a whole folder of runs.
+    """Read what Open-Unlearning wrote about one run or a whole folder of runs.
 
-    Values of `TOFU_EVAL.json` come first, because the summary lacks what the Truth Ratio needs: `forget_truth_ratio` of
+    `TOFU_EVAL.json`, `MUSE_EVAL.json`, `UDS_EVAL.json` (of `uds_lens.sharing`) and their `_SUMMARY.json`, and results
+    of lm-evaluation-harness below a run or in a folder of its name (`LMEval_SUMMARY.json`, `results_*.json`; columns
+    such as `mmlu/acc`).
+
+    An evaluation comes before its summary, which lacks what the Truth Ratio needs: `forget_truth_ratio` of
     Open-Unlearning is how close wrong over right is to 1, which does not grow with knowledge. Here it is
     `p_c / (p_c + p_w)` from the per-example losses of the paraphrased and the perturbed answers; a summary alone gives
     NaN. Open-Unlearning has no jailbreak prompts and no white-box metrics.
@@ -115,17 +137,21 @@ def read_open_unlearning(
     Args:
         path: A file, a run's folder, or a folder with runs at any depth.
         retain: File or folder of the retain model's run: gives the normalised attacks `s_mia_*`. In a folder of several
-            runs, those called `..._retain90` and the like; each model takes the one of its base model and split.
+            runs, those called `..._retain90` and the like; each model takes the one of its base model and split. None
+            looks for such names in `path`, and for `saves/unlearn` in `saves/eval`.
         full: File or folder of the full model's run: gives `utility_rel`. Of several as for `retain` (`..._full`).
         utility: Parts of `utility` and `utility_rel`; runs without fluency (`forget_Q_A_gibberish`) have them only with
-            "model_utility".
+            "model_utility". In MUSE `retain_knowmem_ROUGE` stands for Model Utility, which it lacks.
         examples: Keep the values per example, for `stability`; those of retain under the name "retain" (with base model
             and split where there are several).
+        checkpoints: Keep `checkpoint-*` of runs that have results of the last weights too. They are states on the way,
+            the first of them the model before unlearning, and no configurations to choose from.
 
     Returns:
-        One row per run: `model` (the run's folder), `method`, `config`, `lr` and `epochs` as far as the folder's name
-        gives them, `base`, `split`, metrics, `utility`, `utility_rel`. `retain` and `full` are not rows. Whatever is
-        NaN has a reason.
+        One row per run: `model` (the run's folder), `method`, `config`, `lr` and `epochs` as far as its name or
+        Hydra's record of the training gives them, `base`, `split`, metrics, `utility`, `utility_rel`. Models with and
+        without the knowledge (`pos_tofu_...`, `neg_tofu_...`) have `knows`, `variant` and `run`. `retain` and `full`
+        are in `references`. Whatever is NaN has a reason; `notes` say what was not read.
 
     Raises:
         ResultFormatError: There is no run, a file is broken, or `retain` or `full` holds no such run, or two of one
@@ -136,32 +162,40 @@ def read_open_unlearning(
         >>> read_open_unlearning("nowhere")
         Traceback (most recent call last):
             ...
-        uds_lens.errors.ResultFormatError: no TOFU_EVAL.json or TOFU_SUMMARY.json in 'nowhere': name a run of...
+        uds_lens.errors.ResultFormatError: no TOFU_EVAL.json, MUSE_EVAL.json, UDS_EVAL.json or summary in...
     """
-    import pandas as pd
-
     check_choice("utility", utility, UtilityParts)
     root = Path(path)
-    references = {
-        role: _references(role, Path(at), examples)
-        for role, at in (("retain", retain), ("full", full))
-        if at is not None
-    }
-    taken = {run.folder for runs in references.values() for run in runs}
-    folders = {folder: files for folder, files in _runs(root).items() if folder not in taken}
+    found = _runs(root)
+    names = _names(root, list(found))
+    references, notes = _all_references(root, {"retain": retain, "full": full}, names, examples)
+    taken = {run.folder for each in references.values() for run in each}
+    folders = {folder: name for folder, name in names.items() if folder not in taken}
     if not folders:
         raise ResultFormatError(f"{str(root)!r} holds no run other than those of retain and full.")
-    rows, reasons, runs = [], [], {}
-    for folder, name in _names(root, list(folders)).items():
-        run = runs[name] = _read_run(folder, folders[folder], examples, setup_of(folder, name))
-        values, missing = _with_references(run, references, utility)
-        rows.append({"model": name, **origin_by_name(name), **dict(zip(SETUP, run.setup, strict=True)), **values})
-        reasons += [(name, metric, why) for metric, why in missing.items()]
+    if not checkpoints:
+        folders = _last_of_each(folders, notes)
+    runs = {
+        name: _read_run(folder, found[folder], examples, setup_of(folder, name)) for folder, name in folders.items()
+    }
+    others, unread = _harness_results(root, runs)
+    rows, missing = [], {}
+    for model, run in runs.items():
+        values, missing[model] = _with_references(run, references, utility)
+        setup = dict(zip(SETUP, run.setup, strict=True))
+        rows.append({"model": model, **_origin(run.folder, model), **setup, **values, **others.get(model, {})})
+    columns = dict.fromkeys(name for row in rows for name in row if name not in MODELS or name == "utility_rel")
+    reasons = [
+        (row["model"], name, missing[row["model"]].get(name, "not among the results of this run"))
+        for row in rows
+        for name in columns
+        if math.isnan(row.get(name, math.nan))
+    ]
     retains = references.get("retain", [])
-    runs |= {"retain" if len(retains) == 1 else retain_name(run.setup): run for run in retains}
+    known = {**runs, **{"retain" if len(retains) == 1 else retain_name(run.setup): run for run in retains}}
     long = [
         (name, metric, example, value)
-        for name, run in runs.items()
+        for name, run in known.items()
         for metric, values in run.examples.items()
         for example, value in values.items()
     ]
@@ -170,7 +204,170 @@ def read_open_unlearning(
         reasons=pd.DataFrame(reasons, columns=list(REASONS)),
         source=str(root),
         examples=pd.DataFrame(long, columns=["model", "metric", "example_id", "value"]) if examples else None,
+        references=_reference_frame(references, utility),
+        notes=(*notes, *unread, *_unread(root, runs.values(), found)),
     )
+
+
+def _all_references(
+    root: Path, given: Mapping[str, str | os.PathLike[str] | None], names: Mapping[Path, str], examples: bool
+) -> tuple[dict[str, list[_Run]], list[str]]:
+    """Read the references that were named, and those that are there by their names; a note about the latter."""
+    references = {role: _references(role, Path(at), examples) for role, at in given.items() if at is not None}
+    notes: list[str] = []
+    if all(role_in(name) for name in names.values()):  # runs of references alone are what was asked for
+        return references, notes
+    for role, at in given.items():
+        if at is None and (runs := _references_beside(role, root, examples)):
+            references[role] = runs
+            notes.append(f"{role}, compared with and not ranked: {_some([_called(run) for run in runs])}")
+    return references, notes
+
+
+def _last_of_each(folders: Mapping[Path, str], notes: list[str]) -> dict[Path, str]:
+    """Leave out the checkpoints of tasks whose last weights have results."""
+    last = {hydra.task_folder(folder) for folder in folders if "checkpoint" not in _part(folder)}
+    early = {f: name for f, name in folders.items() if "checkpoint" in _part(f) and hydra.task_folder(f) in last}
+    if early:
+        notes.append(f"intermediate checkpoints, left out: {_some(list(early.values()))}")
+    return {folder: name for folder, name in folders.items() if folder not in early}
+
+
+def _part(folder: Path) -> str:
+    """Return the path of a folder below its task's."""
+    return folder.relative_to(hydra.task_folder(folder)).as_posix()
+
+
+def _some(names: Sequence[str]) -> str:
+    """Name the first few."""
+    shown = sorted(dict.fromkeys(names))
+    return ", ".join(shown[:4]) + (f" and {len(shown) - 4} more" if len(shown) > 4 else "")
+
+
+def _origin(folder: Path, name: str) -> dict[str, Any]:
+    """Return method, configuration, learning rate and epochs by the name, what it lacks by Hydra's records."""
+    pool = pool_in(name)
+    origin = origin_by_name(name)
+    if pool is not None or role_in(name) is not None:
+        return origin | (pool or {})
+    for record in hydra.configs(folder):
+        if origin["method"] is None and (task := hydra.text(record, "task_name")):
+            origin |= {key: value for key, value in origin_by_name(task).items() if value is not None}
+        if hydra.value(record, "mode") != "unlearn":
+            continue
+        handler = hydra.text(record, "trainer.handler")
+        origin["method"] = origin["method"] or (handler.lower() if handler else None)
+        for key, path in (("lr", "learning_rate"), ("epochs", "num_train_epochs")):
+            if math.isnan(origin[key]):
+                origin[key] = _as_float(hydra.value(record, f"trainer.args.{path}"))
+    return origin
+
+
+def _as_float(value: Any) -> float:
+    """Return a number of a YAML file, in which 1e-5 is text; NaN for anything else."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return math.nan
+
+
+def _reference_frame(references: Mapping[str, Sequence[_Run]], utility: UtilityParts) -> pd.DataFrame | None:
+    rows = [
+        {"model": _called(run), "role": role}
+        | dict(zip(SETUP, run.setup, strict=True))
+        | _with_references(run, references, utility)[0]
+        for role, runs in references.items()
+        for run in runs
+    ]
+    return pd.DataFrame(rows) if rows else None
+
+
+def _called(run: _Run) -> str:
+    task, part = hydra.task_folder(run.folder), _part(run.folder)
+    return task.name if part in (".", "evals") else f"{task.name}/{part}"
+
+
+def _unread(root: Path, runs: Collection[_Run], folders: Collection[Path]) -> list[str]:
+    """Say which entries of the files have no column, and which tasks have no results."""
+    counts = Counter(name for run in runs for name in run.ignored)
+    notes = []
+    if counts:
+        notes.append(f"entries without a counterpart here, not read: {_some(list(counts))}")
+    if root.is_file():
+        return notes
+    tasks = {hydra.task_folder(place.parent.parent) for place in root.resolve().glob("**/.hydra/config.yaml")}
+    if empty := [task.name for task in tasks - {hydra.task_folder(folder) for folder in folders}]:
+        notes.append(f"without results: {_some(empty)}")
+    return notes
+
+
+def _harness_results(root: Path, runs: Mapping[str, _Run]) -> tuple[dict[str, dict[str, float]], list[str]]:
+    """Read results of lm-evaluation-harness that belong to runs: by name of the run, and what was not read."""
+    found: dict[str, dict[str, float]] = {}
+    unread: Counter[str] = Counter()
+    by_folder = {run.folder: name for name, run in runs.items()}
+    files = [] if root.is_file() else sorted(root.resolve().glob("**/*.json"))
+    taken: dict[tuple[str, Path], Path] = {}
+    for file in files:
+        if file.name == "LMEval_EVAL.json":
+            unread["LMEval_EVAL.json (texts of lm-evaluation-harness)"] += 1
+        if file.name != _HARNESS_SUMMARY and not _HARNESS.fullmatch(file.name):
+            continue
+        owner = _owner(file.parent, by_folder)
+        if owner is None:
+            unread["results of lm-evaluation-harness that belong to no run"] += 1
+            continue
+        earlier = taken.get((owner, file.parent))
+        unread["older results of lm-evaluation-harness"] += earlier is not None
+        taken[owner, file.parent] = file  # names end in the time
+    for (owner, _), file in taken.items():
+        content = read_object(file, expected="results of lm-evaluation-harness")
+        values, left = _harness_values(content, where=str(file))
+        found.setdefault(owner, {}).update(values)
+        unread["subtasks of a group in lm-evaluation-harness"] += left
+    return found, [f"not read: {count} {what}" for what, count in unread.items() if count]
+
+
+def _owner(folder: Path, runs: Mapping[Path, str]) -> str | None:
+    """Return the run that results in a folder belong to: above it, in `evals` beside it, or of the same task's name."""
+    for place in (folder, *folder.parents):
+        for candidate in (place, place / "evals"):
+            if candidate in runs:
+                return runs[candidate]
+    task = hydra.task_folder(folder).name
+    same = [name for run, name in runs.items() if hydra.task_folder(run).name == task]
+    return same[0] if len(same) == 1 else None
+
+
+def _harness_values(content: Mapping[str, Any], *, where: str) -> tuple[dict[str, float], int]:
+    """Return values as `task/metric`, and how many subtasks were left to the group they belong to."""
+    if not isinstance(content.get("results"), dict):  # Open-Unlearning's summary: names of that form already
+        flat = {name: value for name, value in content.items() if "/" in name and "_stderr" not in name}
+        return {name: number(value, where=f"{where}, {name!r}") for name, value in flat.items() if _is_number(value)}, 0
+    groups = content.get("group_subtasks")
+    inner = {name for tasks in (groups or {}).values() for name in tasks} if isinstance(groups, dict) else set()
+    values, left = {}, 0
+    for task, metrics in content["results"].items():
+        if task in inner or not isinstance(metrics, dict):
+            left += 1
+            continue
+        for name, value in metrics.items():
+            if "_stderr" not in name and _is_number(value):
+                values[f"{task}/{name.removesuffix(',none')}"] = number(value, where=f"{where}, {task!r}, {name!r}")
+    return values, left
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def holds_runs(place: Path) -> bool:
+    """Return whether a place is a file that Open-Unlearning wrote, or a folder with some.
+
+    >>> holds_runs(Path("nowhere"))
+    False
+    """
+    return place.name in _FILES or (place.is_dir() and any(next(place.rglob(name), None) for name in _FILES))
 
 
 def _runs(root: Path) -> dict[Path, tuple[Path, ...]]:
@@ -184,7 +381,8 @@ def _runs(root: Path) -> dict[Path, tuple[Path, ...]]:
             found[Path(folder).resolve()] = results
     if not found:
         raise ResultFormatError(
-            f"no {' or '.join(_FILES)} in {str(root)!r}: name a run of Open-Unlearning, or a folder with runs."
+            f"no {', '.join(name for name in _FILES if 'EVAL' in name)} or summary in {str(root)!r}: name a run of "
+            "Open-Unlearning, or a folder with runs."
         )
     return found
 
@@ -199,7 +397,7 @@ def _names(root: Path, folders: list[Path]) -> dict[Path, str]:
             parts.pop()
         if not parts:  # the run itself was named
             whole = [part for part in top.parts if part not in ("evals", "eval")]
-            parts = whole[-2:] if whole and is_within(whole[-1]) else whole[-1:]
+            parts = whole[-2:] if whole and hydra.is_within(whole[-1]) else whole[-1:]
         names.append("/".join(parts) or "run")
     if len(set(names)) < len(names):
         names = [str(folder.relative_to(top)) for folder in folders]
@@ -231,14 +429,33 @@ def _references(role: str, root: Path, examples: bool) -> list[_Run]:
     return [_read_run(folder, folders[folder], wanted, setup) for setup, (folder,) in by_setup.items()]
 
 
+def _references_beside(role: str, root: Path, examples: bool) -> list[_Run]:
+    """Read the references that a folder holds by their names, or `eval` beside a folder `unlearn`."""
+    if root.is_file():
+        return []
+    beside = root.resolve().parent / "eval"
+    places = [root, *([beside] if root.resolve().name == "unlearn" and beside.is_dir() else [])]
+    for place in places:
+        try:
+            names = _names(place, list(_runs(place)))
+        except ResultFormatError:
+            continue
+        if any(role_in(name) == role for name in names.values()):
+            return _references(role, place, examples)
+    return []
+
+
 def _read_run(folder: Path, files: Sequence[Path], examples: bool, setup: Setup) -> _Run:
-    """Read the files of one run; a number in both is taken from the evaluation."""
-    values = dict.fromkeys(NAMES.values(), math.nan)
+    """Read the files of one run; a number in several is taken from the first, evaluations before summaries."""
+    suites = dict.fromkeys(_FILES.get(file.name, "TOFU") for file in files)
+    ours_of = {theirs: ours for suite in reversed(list(suites)) for theirs, ours in NAMES[suite].items()}
+    values = dict.fromkeys(ours_of.values(), math.nan)
     reasons: dict[str, str] = {}
-    for theirs, ours in NAMES.items():
+    for theirs, ours in ours_of.items():
         default = " (Open-Unlearning does not measure it by default)" if ours in _NOT_BY_DEFAULT else ""
         reasons[ours] = f"the files have no {theirs}{default}"
     details: dict[str, Mapping[str, Any]] = {}
+    ignored: set[str] = set()
     for file in files:
         for theirs, entry in read_object(file, expected="results of Open-Unlearning").items():
             name = _SPELLING.get(theirs.lower(), theirs)
@@ -246,27 +463,25 @@ def _read_run(folder: Path, files: Sequence[Path], examples: bool, setup: Setup)
             if isinstance(entry, dict):  # an evaluation: in `agg_value`, or in `auc`
                 details.setdefault(name, entry)
                 value = entry.get("agg_value") if entry.get("agg_value") is not None else entry.get("auc")
-            ours = NAMES.get(name, "")
+            ours = ours_of.get(name, "")
+            if not ours and name.lower() not in _USED:
+                ignored.add(name)
             if ours and math.isnan(values[ours]):
                 where = f"{file}, {theirs!r}" + (", 'agg_value'" if isinstance(entry, dict) else "")
                 values[ours] = number(value, where=where)
                 reasons[ours] = f"{name} has no value in {file.name}"
-    ratios, why = truth_ratios(details, where=str(folder))
-    values["truth_ratio"] = _mean([value for value in ratios.values() if not math.isnan(value)])
-    reasons["truth_ratio"] = why or "no example has all losses"
+    ratios: Mapping[str, float] = {}
+    if "TOFU" in suites:
+        ratios, why = truth_ratios(details, where=str(folder))
+        values["truth_ratio"] = _mean([value for value in ratios.values() if not math.isnan(value)])
+        reasons["truth_ratio"] = why or "no example has all losses"
     missing = {name: reasons[name] for name, value in values.items() if math.isnan(value)}
-    return _Run(folder, values, missing, _examples(details, ratios, str(folder)) if examples else {}, setup)
+    kept = _examples(details, ratios, ours_of, str(folder)) if examples else {}
+    return _Run(folder, values, missing, kept, setup, ignored)
 
 
 def truth_ratios(details: Mapping[str, Mapping[str, Any]], *, where: str) -> tuple[dict[str, float], str | None]:
     """Compute `p_c / (p_c + p_w)` per example, with p the geometric mean over answers of the probability per token.
-
-    Args:
-        details: Entries of the evaluation.
-        where: The run, for messages.
-
-    Returns:
-        Ratio by example, NaN where a loss is missing; and why there is none.
 
     Example:
         >>> entry = lambda loss: {"value_by_index": {"0": {"avg_loss": loss}}}
@@ -309,10 +524,10 @@ def _per_example(by_index: Any, names: Sequence[str], *, where: str) -> dict[str
 
 
 def _examples(
-    details: Mapping[str, Mapping[str, Any]], ratios: Mapping[str, float], where: str
+    details: Mapping[str, Mapping[str, Any]], ratios: Mapping[str, float], ours_of: Mapping[str, str], where: str
 ) -> dict[str, Mapping[str, float]]:
     found: dict[str, Mapping[str, float]] = {"truth_ratio": ratios} if ratios else {}
-    for theirs, ours in NAMES.items():
+    for theirs, ours in ours_of.items():
         entry, here = details.get(theirs, {}), f"{where}, {theirs!r}"
         if entry.get("value_by_index"):
             names = ("prob", "score", "rougeL_recall")
@@ -343,8 +558,10 @@ def _with_references(
             missing[name] = why
 
     retain, no_retain = _partner(run, references.get("retain"), "retain", split=True)
-    for attack in ATTACKS:
+    for attack in ATTACKS if "mia_loss" in values else ():
         note(f"s_{attack}", *((math.nan, no_retain) if retain is None else _normalised(attack, run, retain)))
+    if not any(name in values for name in _KEPT):  # UDS alone
+        return values, missing
     value, why = _utility(run, utility)
     note("utility", value, why)
     # Model Utility asks nothing of the split; fluency is that of answers to the forget set.
@@ -388,8 +605,13 @@ def _normalised(attack: str, run: _Run, retain: _Run) -> tuple[float, str | None
     return 1 - min(abs(value - reference) / reference, 1.0), None
 
 
+_KEPT = ("model_utility", "retain_knowmem_rouge")
+"""What says how much a model still knows of the rest: of TOFU, and of MUSE."""
+
+
 def _utility(run: _Run, utility: UtilityParts) -> tuple[float, str | None]:
-    names = ["model_utility"] if utility == "model_utility" else ["model_utility", "fluency"]
+    kept = next(name for name in _KEPT if name in run.values)
+    names = [kept] if utility == "model_utility" else [kept, "fluency"]
     for name in names:
         if math.isnan(run.values[name]):
             hint = '; utility="model_utility" does without' if name == "fluency" else ""

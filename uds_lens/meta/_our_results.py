@@ -6,14 +6,12 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from uds_lens.errors import DataError, ResultFormatError
-from uds_lens.meta._columns import REASONS
-from uds_lens.meta._tables import ModelTable, origin
-
-if TYPE_CHECKING:
-    import pandas as pd
+from uds_lens.meta._tables import ModelTable, origin, reasons_frame
 
 
 def read_metrics(
@@ -42,8 +40,6 @@ def read_metrics(
             ...
         uds_lens.errors.DataError: expected at least one result; got none.
     """
-    import pandas as pd
-
     from uds_lens.metrics import MetricResults
 
     source = "results in memory"
@@ -52,21 +48,21 @@ def read_metrics(
         results = sorted(folder.glob("**/*.json")) if folder.is_dir() else [folder]
         if not results:
             raise ResultFormatError(f"no .json file in {source!r}: expected files written by MetricResults.save.")
-    loaded = [each if isinstance(each, MetricResults) else MetricResults.load(each) for each in results]
-    called = _called(names, [each.models["model"].name for each in loaded])
+    loaded = [given if isinstance(given, MetricResults) else MetricResults.load(given) for given in results]
+    unique = _unique_names(names, [result.models["model"].name for result in loaded])
     rows, reasons, tables = [], {}, []
-    for each, where, name in zip(loaded, results, called, strict=True):
-        model = each.models["model"]
-        files = () if isinstance(where, MetricResults) else (Path(where).stem,)
-        rows.append({"model": name, **origin(model.name, model.fingerprint, names=files), **each.values})
-        reasons[name] = each.reasons
+    for result, given, name in zip(loaded, results, unique, strict=True):
+        model = result.models["model"]
+        files = () if isinstance(given, MetricResults) else (Path(given).stem,)
+        rows.append({"model": name, **origin(model.name, model.fingerprint, names=files), **result.values})
+        reasons[name] = result.reasons
         if examples:
-            subjects = [s for metric in each for s in metric.subjects or [None] * len(metric.ids)]
-            tables.append(each.examples_frame().assign(model=name, subject=subjects))
+            subjects = [s for metric in result for s in metric.subjects or [None] * len(metric.ids)]
+            tables.append(result.examples_frame().assign(model=name, subject=subjects))
     columns = ["model", "metric", "example_id", "value", "subject"]
     return ModelTable(
         frame=pd.DataFrame(rows),
-        reasons=_reasons(reasons),
+        reasons=reasons_frame(reasons),
         source=source,
         examples=pd.concat(tables)[columns] if examples else None,
     )
@@ -97,8 +93,6 @@ def read_audits(
             ...
         uds_lens.errors.DataError: expected at least one result; got none.
     """
-    import pandas as pd
-
     from uds_lens.results import DepthAudit, audit_names
     from uds_lens.results._saving import audits_in, is_audit
 
@@ -108,15 +102,13 @@ def read_audits(
         audits = [Path(audits)] if is_audit(audits) else audits_in(audits)
         if not audits:
             raise ResultFormatError(f"no saved audit in {source!r}: expected directories written by DepthAudit.save.")
-    loaded = [each if isinstance(each, DepthAudit) else DepthAudit.load(each) for each in audits]
-    called = _called(names, audit_names(loaded) if loaded else [])
+    loaded = [given if isinstance(given, DepthAudit) else DepthAudit.load(given) for given in audits]
     rows: list[dict[str, Any]] = []
     tables = []
-    for name, audit in zip(called, loaded, strict=True):
+    for name, audit in zip(_unique_names(names, audit_names(loaded) if loaded else []), loaded, strict=True):
         low, high = audit.uds_interval
-        checkpoint = audit.models["unlearned"].name
-        rows.append({"model": name, "checkpoint": checkpoint, "uds": audit.uds, "uds_low": low})
-        rows[-1] |= {"uds_high": high, "n_measured": audit.n_measured}
+        row = {"model": name, "checkpoint": audit.models["unlearned"].name, "uds": audit.uds, "uds_low": low}
+        rows.append(row | {"uds_high": high, "n_measured": audit.n_measured})
         values = {
             "example_id": [example.id for example in audit.examples],
             "value": audit.uds_per_example.tolist(),
@@ -126,7 +118,7 @@ def read_audits(
     unmeasured = {row["model"]: {"uds": "no example is measurable"} for row in rows if not row["n_measured"]}
     return ModelTable(
         frame=pd.DataFrame(rows),
-        reasons=_reasons(unmeasured),
+        reasons=reasons_frame(unmeasured),
         source=source,
         examples=pd.concat(tables, ignore_index=True) if examples else None,
     )
@@ -159,19 +151,21 @@ def join_audits(table: ModelTable, audits: ModelTable, *, pairs: Mapping[str, st
         >>> join_audits(runs, ModelTable(frame=depth, reasons=none, source="audits")).frame["uds"].tolist()
         [0.4]
     """
-    import pandas as pd
-
     known = audits.frame.reset_index(drop=True)
-    places = _partners(table, known, dict(pairs or {}))
+    partners = _partners(table, known, dict(pairs or {}))
     frame = table.frame.copy()
     for column in ("uds", "uds_low", "uds_high"):
-        frame[column] = [math.nan if at is None else float(known[column].iloc[at]) for at in places]
+        before = frame[column] if column in frame.columns else [math.nan] * len(frame)
+        frame[column] = [
+            value if at is None else float(known[column].iloc[at]) for at, value in zip(partners, before, strict=True)
+        ]
     audit_reasons = dict(zip(audits.reasons["model"], audits.reasons["reason"], strict=True))
     reasons: dict[str, dict[str, str]] = {}
     renamed = {}
-    for name, at, value in zip(frame["model"], places, frame["uds"], strict=True):
+    for name, at, value in zip(frame["model"], partners, frame["uds"], strict=True):
         if at is None:
-            reasons[name] = {"uds": f"no audit of this model in {audits.source}"}
+            if pd.isna(value):
+                reasons[name] = {"uds": f"no audit of this model in {audits.source}"}
             continue
         audit = known["model"].iloc[at]
         renamed[audit] = name
@@ -181,11 +175,12 @@ def join_audits(table: ModelTable, audits: ModelTable, *, pairs: Mapping[str, st
     if examples is not None and audits.examples is not None:
         added = audits.examples[audits.examples["model"].isin(renamed)]
         added = added.assign(model=added["model"].map(renamed))
-        examples = pd.concat([examples[examples["metric"] != "uds"], added], ignore_index=True)
-    kept = table.reasons[table.reasons["metric"] != "uds"]
+        replaced = (examples["metric"] == "uds") & examples["model"].isin(renamed.values())
+        examples = pd.concat([examples[~replaced], added], ignore_index=True)
+    kept = table.reasons[~table.reasons["metric"].isin(["uds", "uds_low", "uds_high"])]
     return ModelTable(
         frame=frame,
-        reasons=pd.concat([kept, _reasons(reasons)], ignore_index=True),
+        reasons=pd.concat([kept, reasons_frame(reasons)], ignore_index=True),
         source=f"{table.source}; {audits.source}",
         examples=examples,
     )
@@ -220,7 +215,7 @@ def _partners(table: ModelTable, audits: pd.DataFrame, pairs: dict[str, str]) ->
     return found
 
 
-def _called(names: Sequence[str] | None, paths: Sequence[str]) -> list[str]:
+def _unique_names(names: Sequence[str] | None, paths: Sequence[str]) -> list[str]:
     if not paths:
         raise DataError("expected at least one result; got none.")
     if names is None:
@@ -246,10 +241,3 @@ def short_names(paths: Sequence[str]) -> list[str]:
         seen[path] = seen.get(path, 0) + 1
         names[place] = path if seen[path] == 1 else f"{path} ({seen[path]})"
     return names
-
-
-def _reasons(found: Mapping[str, Mapping[str, str]]) -> pd.DataFrame:
-    import pandas as pd
-
-    rows = [(model, metric, why) for model, reasons in found.items() for metric, why in reasons.items()]
-    return pd.DataFrame(rows, columns=list(REASONS))

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 from jaxtyping import Float
 
 from uds_lens.errors import ConfigError, DataError, Setting
 from uds_lens.meta._direction import Points, oriented
 from uds_lens.results._statistics import NO_INTERVAL, Interval
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 EPSILON = 1e-10
 """In the denominators of the symmetric forms, as published. It makes 0 / 0 count as "did not move": Q = R = 1."""
@@ -23,11 +20,7 @@ EPSILON = 1e-10
 def symmetric_quantisation(
     before: Float[np.ndarray, "model"], after: Float[np.ndarray, "model"]
 ) -> Float[np.ndarray, "model"]:
-    """Compute Q of each model: `1 - |m' - m| / (|m'| + |m| + 1e-10)`.
-
-    Args:
-        before: m, before quantisation.
-        after: m', after it.
+    """Compute Q of each model from m before and m' after quantisation: `1 - |m' - m| / (|m'| + |m| + 1e-10)`.
 
     Returns:
         1 where nothing moves, 0 where m comes from or goes to 0 or changes sign; NaN where a value is missing.
@@ -44,10 +37,6 @@ def one_directional_quantisation(
 ) -> Float[np.ndarray, "model"]:
     """Compute Q where only knowledge that comes back counts: `min(m / m', 1)`, and 1 where `m' <= m`.
 
-    Args:
-        before: m, before quantisation, >= 0.
-        after: m', after it, >= 0.
-
     Returns:
         1 where m does not rise, 0 where it rises from 0; NaN where a value is missing or negative: a ratio of such
         values has no meaning.
@@ -56,8 +45,8 @@ def one_directional_quantisation(
         >>> one_directional_quantisation(np.array([0.2, 0.4, 0.0]), np.array([0.4, 0.2, 0.0])).tolist()
         [0.5, 1.0, 1.0]
     """
-    found = np.divide(before, after, out=np.ones_like(before, dtype=float), where=after > before)
-    return np.where(np.isnan(before) | np.isnan(after) | (before < 0) | (after < 0), np.nan, found)
+    ratio = np.divide(before, after, out=np.ones_like(before, dtype=float), where=after > before)
+    return np.where(np.isnan(before) | np.isnan(after) | (before < 0) | (after < 0), np.nan, ratio)
 
 
 def symmetric_relearning(change: Float[np.ndarray, "model"], shift: float) -> Float[np.ndarray, "model"]:
@@ -81,9 +70,7 @@ def symmetric_relearning(change: Float[np.ndarray, "model"], shift: float) -> Fl
 def one_directional_relearning(change: Float[np.ndarray, "model"], shift: float) -> Float[np.ndarray, "model"]:
     """Compute R where only models that learn more than retain count: 1 if `Du <= max(Dr, 0)`, else `max(Dr, 0) / Du`.
 
-    Args:
-        change: Du, how far relearning moves m of each model.
-        shift: Dr, how far it moves m of retain.
+    Arguments are those of `symmetric_relearning`.
 
     Returns:
         1 where a model does not rise above retain's shift, 0 where it rises and retain does not; NaN where a value is
@@ -108,8 +95,8 @@ def relearning_over_shifts(
     if symmetric:
         return 1 - np.abs(moves - retain) / (np.abs(moves) + np.abs(retain) + EPSILON)
     reference = np.maximum(retain, 0.0)
-    found = np.divide(reference, moves, out=np.ones(moves.shape), where=moves > reference)
-    return np.where(np.isnan(moves) | np.isnan(retain), np.nan, found)
+    ratio = np.divide(reference, moves, out=np.ones(moves.shape), where=moves > reference)
+    return np.where(np.isnan(moves) | np.isnan(retain), np.nan, ratio)
 
 
 @dataclass(frozen=True)
@@ -140,18 +127,16 @@ class RetainShift:
     @property
     def contains_zero(self) -> bool:
         """Whether retain may not move at all: R then has no reference."""
-        if math.isnan(self.low):
-            return self.mean == 0
-        return self.low <= 0 <= self.high
+        return self.mean == 0 if math.isnan(self.low) else self.low <= 0 <= self.high
 
 
 def retain_shift(
     before: pd.DataFrame, relearned: pd.DataFrame, metric: str, *, direction: Points, confidence: float = 0.95
 ) -> RetainShift:
-    """Estimate Dr with an interval from several relearnings of retain.
+    """Estimate Dr with a t interval over the relearnings of retain.
 
-    A t interval over the relearnings; with several retain models, over the means of the models, because the seeds
-    of one model say nothing about another.
+    With several retain models the interval is over the means of the models, because the seeds of one model say
+    nothing about another.
 
     Args:
         before: One row per retain model: `metric`, and with several rows `model`.
@@ -184,7 +169,7 @@ def retain_shift(
         starts = dict(zip(labels, oriented(before[metric], direction).to_numpy(), strict=True))
     if metric not in relearned.columns or not len(relearned):
         return RetainShift(reason=f"no relearned retain has a value of {metric!r}")
-    names = [next(iter(starts))] * len(relearned)
+    names = [labels[0]] * len(relearned)
     if len(starts) > 1:
         names = relearned["model"].astype(str).tolist() if "model" in relearned.columns else []
         unknown = [name for name in names if name not in starts]

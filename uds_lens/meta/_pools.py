@@ -3,58 +3,34 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 from jaxtyping import Float
 
 from uds_lens.errors import ConfigError, DataError
 from uds_lens.results._statistics import NO_INTERVAL, Interval
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-
-SMALLEST = 5
-"""Models in both pools together below which nothing is computed."""
+SMALLEST = 5  # models in both pools together below which nothing is computed
 
 
 @dataclass(frozen=True, eq=False)
 class Pools:
-    """The models of a table that lie in a pool, P first."""
+    """The models of a table that lie in a pool, P before N."""
 
     frame: pd.DataFrame
-    """Their rows, P before N."""
-
-    knows: np.ndarray
-    """Whether each is in P."""
-
-    strata: tuple[Hashable, ...] | None
-    """Pool and variant of each; None without the columns."""
-
-    clusters: tuple[Hashable, ...] | None
-    """Training run of each; None without the columns."""
-
-    problem: str | None
-    """Why there are no clusters."""
+    knows: np.ndarray  # whether each is in P
+    strata: np.ndarray | None  # pool and variant of each ("P long"); None without the columns
+    clusters: np.ndarray | None  # training run of each
+    problem: str | None  # why there are no clusters
 
 
 def split_pools(frame: pd.DataFrame, label: str, cluster: Sequence[str]) -> Pools:
-    """Find the pools.
-
-    Args:
-        frame: One row per model.
-        label: Column that says which pool: True or 1 for P, False or 0 for N, missing for neither.
-        cluster: Columns; the last names the run, those before it the variant. Empty for independent models.
-
-    Raises:
-        DataError: No such column, other values in it, an empty pool, or too few models.
-    """
-    import pandas as pd
-
-    cluster = (cluster,) if isinstance(cluster, str) else tuple(cluster)
+    """Find the pools by the column `label`; the last column of `cluster` names the run, those before it the variant."""
+    columns = [cluster] if isinstance(cluster, str) else list(cluster)
     if label not in frame.columns:
         raise DataError(
             f"the table lacks the column {label!r}: it says which models know (True), which do not (False), "
@@ -78,24 +54,20 @@ def split_pools(frame: pd.DataFrame, label: str, cluster: Sequence[str]) -> Pool
             f"and {n_n} in N (False)."
         )
     rows = pd.concat([frame[numbers == 1], frame[numbers == 0]])
-    knows = np.array([True] * n_p + [False] * n_n)
-    problem = _problem(rows, cluster)
+    knows = np.repeat([True, False], [n_p, n_n])
+    problem = None
+    if not columns:
+        problem = "models were declared independent (cluster=())"
+    elif missing := [name for name in columns if name not in rows.columns]:
+        problem = f"the table lacks the column {', '.join(map(repr, missing))}"
+    elif (empty := rows[columns].isna().sum()).any():
+        name = empty.index[empty > 0][0]
+        problem = f"the column {name!r} is empty for {empty[name]} models of the pools"
     if problem is not None:
         return Pools(rows, knows, None, None, problem)
-    keys = list(rows[list(cluster)].astype(str).itertuples(index=False, name=None))
-    strata = tuple((bool(k), *key[:-1]) for k, key in zip(knows, keys, strict=True))
-    return Pools(rows, knows, strata, tuple(key[-1] for key in keys), None)
-
-
-def _problem(rows: pd.DataFrame, cluster: Sequence[str]) -> str | None:
-    if not cluster:
-        return "models were declared independent (cluster=())"
-    if missing := [name for name in cluster if name not in rows.columns]:
-        return f"the table lacks the column {', '.join(map(repr, missing))}"
-    for name in cluster:
-        if empty := int(rows[name].isna().sum()):
-            return f"the column {name!r} is empty for {empty} models of the pools"
-    return None
+    *variants, run = (rows[name].astype(str).to_numpy(dtype=object) for name in columns)
+    strata = [" ".join(["P" if k else "N", *names]) for k, *names in zip(knows, *variants, strict=True)]
+    return Pools(rows, knows, np.array(strata, dtype=object), run, None)
 
 
 def check_resampling(confidence: float, n_resamples: int) -> None:
@@ -106,22 +78,22 @@ def check_resampling(confidence: float, n_resamples: int) -> None:
         raise ConfigError(f"n_resamples must be at least 2; got {n_resamples!r}.")
 
 
+def rows_by_label(labels: np.ndarray) -> dict[Any, np.ndarray]:
+    """Return the rows of each label, in order of appearance."""
+    codes, names = pd.factorize(labels)
+    return {name: np.flatnonzero(codes == at) for at, name in enumerate(names)}
+
+
 @dataclass(frozen=True, eq=False)
 class Placements:
     """The order of two pools by one metric: of each model, how many of the other pool lie on the expected side.
 
-    Sorting gives them in time n log n, and halves add up without rounding. They determine the order of all pairs: two
-    metrics with equal placements order every pair alike.
+    Sorting gives them in time n log n, and halves add up without rounding. They determine the order of all pairs.
     """
 
-    p_counts: np.ndarray
-    """Models of N below each model of P, ties half."""
-
-    n_counts: np.ndarray
-    """Models of P above each model of N, ties half."""
-
-    tied_share: float
-    """Share of pairs with equal values; NaN without pairs."""
+    p_counts: np.ndarray  # models of N below each model of P, ties half
+    n_counts: np.ndarray  # models of P above each model of N, ties half
+    tied_share: float  # share of pairs with equal values; NaN without pairs
 
     @classmethod
     def of(cls, positives: Float[np.ndarray, "p"], negatives: Float[np.ndarray, "n"]) -> Placements:
@@ -156,122 +128,74 @@ class Placements:
         """Whether two metrics order all pairs alike."""
         return bool((self.p_counts == other.p_counts).all() and (self.n_counts == other.n_counts).all())
 
-    def without(self, strata: Sequence[Hashable]) -> list[tuple[Hashable, float, int, int]]:
-        """Leave each stratum out: itself, F without it (NaN for an empty pool), what remains of P and N.
-
-        Args:
-            strata: Of each model, those of P first; none spans both pools.
-        """
+    def without(self, strata: np.ndarray) -> list[tuple[str, float, int, int]]:
+        """Leave out each stratum of one pool: its name, F without it, and what remains of P and N."""
         n_p, n_n = len(self.p_counts), len(self.n_counts)
-        found = []
-        for stratum, rows in _groups(strata).items():
-            counts, other = (self.p_counts, n_n) if rows[0] < n_p else (self.n_counts, n_p)
-            kept = np.delete(counts, rows if rows[0] < n_p else rows - n_p)
-            sizes = (len(kept), n_n) if rows[0] < n_p else (n_p, len(kept))
-            found.append((stratum, _ratio(kept.sum(), len(kept) * other), *sizes))
-        return found
+        left_out = []
+        for stratum, rows in rows_by_label(strata).items():
+            in_p = rows[0] < n_p
+            kept = np.delete(self.p_counts, rows) if in_p else np.delete(self.n_counts, rows - n_p)
+            sizes = (len(kept), n_n) if in_p else (n_p, len(kept))
+            left_out.append((stratum, _ratio(kept.sum(), sizes[0] * sizes[1]), *sizes))
+        return left_out
 
 
 def _ratio(total: float, count: int) -> float:
     return float(total / count) if count else math.nan
 
 
-def _groups(labels: Sequence[Hashable]) -> dict[Hashable, np.ndarray]:
-    """Return the rows of each label, in order of appearance."""
-    found: dict[Hashable, list[int]] = {}
-    for row, label in enumerate(labels):
-        found.setdefault(label, []).append(row)
-    return {label: np.array(rows) for label, rows in found.items()}
-
-
-def numbered(labels: Sequence[Hashable]) -> np.ndarray:
-    """Number labels in order of appearance."""
-    known: dict[Hashable, int] = {}
-    return np.array([known.setdefault(label, len(known)) for label in labels], dtype=np.int64)
-
-
 def delong_covariance(metrics: Sequence[Placements]) -> np.ndarray:
-    """Estimate the covariance of the AUCs of several metrics on the same models: `cov(V10) / n_p + cov(V01) / n_n`.
+    """Estimate the covariance of the AUCs of metrics on the same models: `cov(V10) / n_p + cov(V01) / n_n`.
 
-    Args:
-        metrics: Placements by each metric, models in the same order.
-
-    Returns:
-        Square matrix; NaN with fewer than two models in a pool.
-
-    References:
-        DeLong, DeLong and Clarke-Pearson (1988), Biometrics 44, 837-845.
-
-    Example:
-        >>> delong_covariance([Placements.of(np.array([0.2, 0.9]), np.array([0.3, 0.1]))]).item()
-        0.125
+    NaN with fewer than two models in a pool. DeLong, DeLong and Clarke-Pearson (1988), Biometrics 44, 837-845.
     """
     n_p, n_n = len(metrics[0].p_counts), len(metrics[0].n_counts)
     if min(n_p, n_n) < 2:
         return np.full((len(metrics), len(metrics)), math.nan)
-    of_p = np.atleast_2d(np.cov(np.stack([each.p for each in metrics])))
-    return of_p / n_p + np.atleast_2d(np.cov(np.stack([each.n for each in metrics]))) / n_n
+    of_p, of_n = (np.atleast_2d(np.cov(np.stack(v))) for v in zip(*((m.p, m.n) for m in metrics), strict=True))
+    return of_p / n_p + of_n / n_n
 
 
 def cluster_weights(
-    strata: Sequence[Hashable], clusters: Sequence[Hashable], *, n_resamples: int, rng: np.random.Generator
+    strata: np.ndarray, clusters: np.ndarray, *, n_resamples: int, rng: np.random.Generator
 ) -> np.ndarray:
-    """Draw how often each row counts in each resample of whole clusters within each stratum.
+    """Draw how often each row counts in resamples of whole clusters within each stratum: resample x row.
 
     Of the `c` clusters of a stratum, `c - 1` are drawn with replacement and weighted by `c / (c - 1)`: a plain
     bootstrap of few clusters would give a variance too small by the factor `(c - 1) / c`. A stratum of one cluster
-    keeps its weight of 1, and adds nothing to the spread.
+    keeps its weight of 1, and adds nothing to the spread. Rao and Wu (1988), J. Amer. Stat. Assoc. 83, 231-241.
 
-    Args:
-        strata: Stratum of each row.
-        clusters: Cluster of each row, distinct within a stratum.
-        n_resamples: Number of resamples.
-        rng: Source of randomness.
-
-    Returns:
-        One row per resample, one column per row; each stratum's weights sum to its number of clusters, if they are
-        equal in size to its number of rows.
-
-    References:
-        Rao and Wu (1988), Journal of the American Statistical Association 83, 231-241.
-
-    Example:
-        >>> rng = np.random.default_rng(0)
-        >>> weights = cluster_weights(["a"] * 4, [1, 1, 2, 2], n_resamples=3, rng=rng)
-        >>> weights.sum(1).tolist(), bool((weights[:, 0] == weights[:, 1]).all())
-        ([4.0, 4.0, 4.0], True)
+    >>> rng = np.random.default_rng(0)
+    >>> weights = cluster_weights(np.array(list("aaaa")), np.array([1, 1, 2, 2]), n_resamples=3, rng=rng)
+    >>> weights.sum(1).tolist(), bool((weights[:, 0] == weights[:, 1]).all())
+    ([4.0, 4.0, 4.0], True)
     """
     weights = np.ones((n_resamples, len(strata)))
-    for rows in _groups(strata).values():
-        codes = numbered([clusters[row] for row in rows])
-        count = int(codes.max()) + 1
+    for rows in rows_by_label(strata).values():
+        codes, names = pd.factorize(clusters[rows])
+        count = len(names)
         if count > 1:
             drawn = rng.multinomial(count - 1, [1 / count] * count, size=n_resamples) * (count / (count - 1))
             weights[:, rows] = drawn[:, codes]
     return weights
 
 
+def weighted_mean(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Average values by each row of weights; NaN where a row has none."""
+    total = weights.sum(1)
+    return np.divide(weights @ values, total, out=np.full(len(total), np.nan), where=total > 0)
+
+
 @dataclass(frozen=True, eq=False)
 class Draws:
     """Resamples of one set of models."""
 
-    p_weights: np.ndarray
-    """Resample x model of P."""
-
-    n_weights: np.ndarray
-    """Resample x model of N."""
-
-    strata: tuple[Hashable, ...]
-    """Stratum of each model, those of P first."""
-
-    runs: int
-    """Clusters."""
-
-    freedom: int
-    """Clusters minus strata: degrees of freedom of a variance between them."""
-
-    problem: str | None
-    """Why they say nothing about the spread."""
+    p_weights: np.ndarray  # resample x model of P
+    n_weights: np.ndarray  # resample x model of N
+    strata: np.ndarray  # of each model, those of P first
+    runs: int  # clusters
+    freedom: int  # clusters minus strata: degrees of freedom of a variance between them
+    problem: str | None  # why they say nothing about the spread
 
     def aucs(self, metric: Placements) -> np.ndarray:
         """Return F in every resample, to first order: how far the placements of the drawn models lie from their mean.
@@ -285,100 +209,60 @@ class Draws:
         return auc + weighted_mean(metric.p - auc, self.p_weights) + weighted_mean(metric.n - auc, self.n_weights)
 
 
-def weighted_mean(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Average values by each row of weights; NaN where a row has none."""
-    total = weights.sum(1)
-    return np.divide(weights @ values, total, out=np.full(len(total), np.nan), where=total > 0)
-
-
-_KEPT = 4
-"""Sets of resamples that are kept: metrics mostly share their models, and a set is large."""
-
-
 @dataclass(frozen=True, eq=False)
 class PoolBootstrap:
-    """Draws resamples of pools; the same models always get the same ones, so that metrics are compared in pairs."""
+    """Draw resamples of pools; the same models always get the same ones, so that metrics are compared in pairs."""
 
     pools: Pools
     n_resamples: int
     seed: int
-    _kept: dict[tuple[bool, bytes], Draws] = field(default_factory=dict)
+    _cache: dict[tuple[bool, bytes], Draws] = field(default_factory=dict)
 
     def independent(self, measured: np.ndarray) -> Draws:
         """Draw models one by one, within pools; `measured` marks those with a value."""
-        strata = self.pools.knows[measured].tolist()
-        return self._draw(False, measured, strata, range(len(strata)))
+        strata = np.where(self.pools.knows, "P", "N").astype(object)
+        return self._draw(False, measured, strata, np.arange(len(strata)))
 
     def clustered(self, measured: np.ndarray) -> Draws | None:
         """Draw whole runs, within pool and variant; None where the table does not name them."""
-        strata, clusters = self.pools.strata, self.pools.clusters
-        if strata is None or clusters is None:
+        if self.pools.strata is None or self.pools.clusters is None:
             return None
-        rows = np.flatnonzero(measured)
-        return self._draw(True, measured, [strata[i] for i in rows], [clusters[i] for i in rows])
+        return self._draw(True, measured, self.pools.strata, self.pools.clusters)
 
-    def _draw(
-        self, by_run: bool, measured: np.ndarray, strata: Sequence[Hashable], clusters: Sequence[Hashable]
-    ) -> Draws:
+    def _draw(self, by_run: bool, measured: np.ndarray, strata: np.ndarray, clusters: np.ndarray) -> Draws:
         key = (by_run, measured.tobytes())
-        if key not in self._kept:
-            if len(self._kept) == _KEPT:
-                del self._kept[next(iter(self._kept))]
+        if key not in self._cache:
+            if len(self._cache) == 4:  # metrics mostly share their models, and a set of resamples is large
+                del self._cache[next(iter(self._cache))]
+            strata, clusters, knows = strata[measured], clusters[measured], self.pools.knows[measured]
             rng = np.random.default_rng(self.seed)
             weights = cluster_weights(strata, clusters, n_resamples=self.n_resamples, rng=rng)
-            knows = self.pools.knows[measured]
-            runs: dict[Hashable, set[Hashable]] = {}
-            for stratum, name in zip(strata, clusters, strict=True):
-                runs.setdefault(stratum, set()).add(name)
-            alone = ", ".join(_words(stratum) for stratum, names in runs.items() if len(names) == 1)
-            count = sum(map(len, runs.values()))
-            self._kept[key] = Draws(
+            runs = {stratum: len(set(clusters[rows])) for stratum, rows in rows_by_label(strata).items()}
+            alone = ", ".join(stratum for stratum, count in runs.items() if count == 1)
+            self._cache[key] = Draws(
                 p_weights=weights[:, knows],
                 n_weights=weights[:, ~knows],
-                strata=tuple(strata),
-                runs=count,
-                freedom=count - len(runs),
+                strata=strata,
+                runs=sum(runs.values()),
+                freedom=sum(runs.values()) - len(runs),
                 problem=f"one run only in {alone}: its spread is unknown" if alone else None,
             )
-        return self._kept[key]
+        return self._cache[key]
 
 
-def _words(stratum: Hashable) -> str:
-    knows, *variant = stratum if isinstance(stratum, tuple) else (stratum,)
-    return " ".join(["P" if knows else "N", *map(str, variant)])
-
-
-def clustered_interval(
-    metric: Placements, positives: Sequence[Hashable], negatives: Sequence[Hashable], confidence: float
-) -> Interval:
+def clustered_interval(metric: Placements, positives: np.ndarray, negatives: np.ndarray, confidence: float) -> Interval:
     """Return the interval of an AUC for more clusters like these: t, on the logit scale.
 
     The variance is that of the mean placement of each pool, from the sums over clusters of the distances to the AUC:
     `sum_pools G / (G - 1) sum_g (sum_{i in g} (V_i - AUC))^2 / n^2`, with two degrees of freedom less than there are
-    clusters. At an AUC of 0 or 1 it is Wilson's with the smaller number of clusters, since no cluster differs there.
-
-    Args:
-        metric: Placements of the two pools.
-        positives: Cluster of each positive.
-        negatives: Cluster of each negative.
-        confidence: Of the interval.
-
-    Returns:
-        The interval; NaN where a pool has a single cluster, or no placement differs from the AUC.
-
-    References:
-        Obuchowski (1997), Biometrics 53, 567-578.
-
-    Example:
-        >>> order = Placements.of(np.array([0.2, 0.9, 0.6, 0.8]), np.array([0.3, 0.1, 0.2, 0.1]))
-        >>> [round(end, 2) for end in clustered_interval(order, "aabb", "ccdd", 0.95)]
-        [0.06, 1.0]
+    clusters (Obuchowski 1997, Biometrics 53, 567-578). At an AUC of 0 or 1 it is Wilson's with the smaller number of
+    clusters, since no cluster differs there. NaN where a pool has a single cluster, or no placement differs.
     """
     from scipy.stats import t
 
     auc, variance, counts = metric.auc, 0.0, []
     for placements, clusters in ((metric.p, positives), (metric.n, negatives)):
-        sums = np.bincount(numbered(clusters), placements - auc)
+        sums = np.bincount(pd.factorize(clusters)[0], placements - auc)
         if len(sums) < 2:
             return NO_INTERVAL
         variance += len(sums) / (len(sums) - 1) * float((sums**2).sum()) / len(placements) ** 2
@@ -391,24 +275,17 @@ def clustered_interval(
 
 
 def normal_quantile(confidence: float) -> float:
-    """Return the two-sided quantile of the normal distribution.
-
-    >>> round(normal_quantile(0.95), 6)
-    1.959964
-    """
+    """Return the two-sided quantile of the normal distribution."""
     from scipy.stats import norm
 
     return float(norm.ppf(0.5 + confidence / 2))
 
 
 def logit_interval(auc: float, standard_error: float, quantile: float) -> Interval:
-    """Return `logit(F) ± quantile * se / (F (1 - F))`, back on the scale of F: it stays within 0 and 1.
+    """Return `logit(F) ± quantile * se / (F (1 - F))`, back on the scale of F; NaN for F at 0 or 1, or an error of 0.
 
-    NaN for F at 0 or 1, or an error of 0.
-
-    >>> low, high = logit_interval(0.5, 0.1, 1.96)
-    >>> round(low, 4), round(high, 4)
-    (0.3135, 0.6865)
+    >>> [round(end, 4) for end in logit_interval(0.5, 0.1, 1.96)]
+    [0.3135, 0.6865]
     """
     if not 0 < auc < 1 or not standard_error > 0:
         return NO_INTERVAL
@@ -421,30 +298,17 @@ def _expit(x: float) -> float:
 
 
 def wilson_interval(auc: float, n: int, quantile: float) -> Interval:
-    """Return Wilson's interval of an AUC of exactly 0 or 1, where DeLong's variance is 0.
+    """Return Wilson's interval of an AUC of exactly 0 or 1: from `n / (n + z^2)` to 1, or its mirror image.
 
-    Args:
-        auc: 0 or 1.
-        n: Models in the smaller pool.
-        quantile: Of the normal distribution.
-
-    Returns:
-        From `n / (n + z^2)` to 1, or its mirror image.
-
-    Example:
-        >>> round(wilson_interval(1.0, 30, 1.959964).low, 4)
-        0.8865
+    >>> round(wilson_interval(1.0, 30, 1.959964).low, 4)
+    0.8865
     """
     bound = n / (n + quantile**2)
     return Interval(bound, 1.0) if auc > 0.5 else Interval(0.0, 1 - bound)
 
 
-FEWEST = 5
-"""Clusters below which a mean has no interval: a variance from fewer is hardly known, and t says little of values that
-are not normal."""
-
-_SAME = 1e-6
-"""Values nearer than this are the same: the epsilon of Q and R leaves 1e-8 where they are 0."""
+FEWEST = 5  # clusters below which a mean has no interval: a variance from fewer is hardly known
+_SAME = 1e-6  # values nearer than this are the same: the epsilon of Q and R leaves 1e-8 where they are 0
 
 
 def clustered_mean(
@@ -453,35 +317,23 @@ def clustered_mean(
     """Return the interval of a mean of values between 0 and 1, and why there is none.
 
     The variance is that of the sums of clusters, each corrected for its own weight `h` (`1 / (1 - h)`), and the
-    quantile is that of a t distribution with Satterthwaite's degrees of freedom for that estimator: the smaller of
-    those under independent models and under models alike within clusters. With clusters of equal size this is the t
-    interval of the cluster means. It is symmetric on the logit scale. Where all values are 0, or all 1, no cluster
-    differs and the bound is exact as for a share: `1 - (alpha / 2)^(1 / G)` away.
+    quantile is that of a t distribution with Satterthwaite's degrees of freedom for that estimator (Bell and McCaffrey
+    2002, Survey Methodology 28, 169-181): the smaller of those under independent models and under models alike within
+    clusters. With clusters of equal size this is the t interval of the cluster means. It is symmetric on the logit
+    scale. Where all values are 0, or all 1, no cluster differs and the bound is exact as for a share:
+    `1 - (alpha / 2)^(1 / G)` away. Where one cluster dominates (`dominated_by`), others of its kind may have been
+    missed, and no variance knows that.
 
-    Where one cluster dominates (`dominated_by`), others of its kind may have been missed, and no variance knows that.
-
-    Args:
-        values: One number per model.
-        clusters: The cluster of each.
-        confidence: Of the interval.
-
-    Returns:
-        Both ends, NaN with a reason for fewer than `FEWEST` clusters or where nothing varies.
-
-    References:
-        Bell and McCaffrey (2002), Survey Methodology 28, 169-181.
-
-    Example:
-        >>> interval, _ = clustered_mean(np.array([0.5, 0.6, 0.7, 0.8, 0.9]), list("abcde"), 0.95)
-        >>> round(interval.low, 3), round(interval.high, 3)
-        (0.478, 0.856)
-        >>> clustered_mean(np.ones(3), ["a", "b", "c"], 0.95)[1]
-        '3 clusters; an interval needs 5'
+    >>> interval, _ = clustered_mean(np.array([0.5, 0.6, 0.7, 0.8, 0.9]), list("abcde"), 0.95)
+    >>> round(interval.low, 3), round(interval.high, 3)
+    (0.478, 0.856)
+    >>> clustered_mean(np.ones(3), ["a", "b", "c"], 0.95)[1]
+    '3 clusters; an interval needs 5'
     """
     from scipy.stats import t
 
-    place = np.unique(np.asarray(clusters), return_inverse=True)[1]
-    size, n = np.bincount(place), len(values)
+    codes = np.unique(np.asarray(clusters), return_inverse=True)[1]
+    size, n = np.bincount(codes), len(values)
     count = len(size)
     if count < FEWEST:
         return NO_INTERVAL, f"{count} cluster{'' if count == 1 else 's'}; an interval needs {FEWEST}"
@@ -491,14 +343,14 @@ def clustered_mean(
         reach = 1 - tail ** (1 / count)
         return (Interval(0.0, reach) if nearest == 0 else Interval(1 - reach, 1.0)), None
     weight = size / n
-    sums = np.bincount(place, values - mean) / n
+    sums = np.bincount(codes, values - mean) / n
     error = math.sqrt(float((sums**2 / (1 - weight)).sum()))
     if error <= 1e-9:
         return NO_INTERVAL, "all clusters have the same mean"
-    return logit_interval(mean, error, float(t.ppf(1 - tail, _freedom(weight, n)))), None
+    return logit_interval(mean, error, float(t.ppf(1 - tail, _freedom(weight)))), None
 
 
-def _freedom(weight: np.ndarray, n: int) -> float:
+def _freedom(weight: np.ndarray) -> float:
     """Return Satterthwaite's degrees of freedom, `tr(M)^2 / sum(M^2)`, the smaller of two.
 
     With the shares `w` of the clusters, M is `(diag(w) - w w') / sqrt((1 - w)(1 - w)')` if models are independent. If
@@ -506,9 +358,9 @@ def _freedom(weight: np.ndarray, n: int) -> float:
     sums of squares are written out, so that nothing has the size of clusters x clusters.
     """
     a = weight**2 / (1 - weight)
-    independent = 1 / float((weight**2).sum() + a.sum() ** 2 - (a**2).sum())
-    # M_ij = c_i c_j (delta_ij - w_i - w_j + |w|^2); a is c^2.
     whole = float((weight**2).sum())
+    independent = 1 / float(whole + a.sum() ** 2 - (a**2).sum())
+    # M_ij = c_i c_j (delta_ij - w_i - w_j + |w|^2); a is c^2.
     diagonal = 1 - 2 * weight + whole
     s0, s1, s2 = (float((a * weight**power).sum()) for power in range(3))
     squares = s0**2 * whole**2 + 2 * s0 * s2 - 4 * whole * s0 * s1 + 2 * s1**2
@@ -519,15 +371,9 @@ def _freedom(weight: np.ndarray, n: int) -> float:
 class Domination(NamedTuple):
     """A mean that is mostly about one cluster."""
 
-    cluster: Any
-    """Its name."""
-
-    share: float
-    """How much of the distance of the mean from the nearer of 0 and 1 comes from it."""
-
-    interval: Interval
-    """Interval of the mean if clusters can be all or nothing: Clopper's and Pearson's of a share, with `n mean`
-    successes in `n = 1 / sum(w^2)` clusters, `w` being their shares of the models."""
+    cluster: Any  # its name
+    share: float  # of the distance of the mean from the nearer of 0 and 1
+    interval: Interval  # of the mean if clusters can be all or nothing
 
 
 def dominated_by(values: np.ndarray, clusters: Sequence[str] | np.ndarray, confidence: float) -> Domination | None:
@@ -535,26 +381,23 @@ def dominated_by(values: np.ndarray, clusters: Sequence[str] | np.ndarray, confi
 
     "Most" is a share above 2.5 / n, but at least 1/3 and at most 1/2: 1/2 of five equal clusters, 1/3 of eight or more.
     Other samples may hold no such cluster, or two, and how far those would lie cannot be learned from one: in
-    simulations where most values are 0, `clustered_mean` holds the truth in 65 to 95 % of cases. It holds, or this is
+    simulations where most values are 0, `clustered_mean` covers the truth in 65 to 95 % of cases. It does, or this is
     not None, in at least 92 % in each cell of `benchmarks/coverage_faithfulness.py` (in 91.2 % in two cells of a wider
-    grid with high Q); the interval here holds in 98 to 100 %, and is wide.
+    grid with high Q). The interval here covers in 98 to 100 %, and is wide: Clopper's and Pearson's (1934, Biometrika
+    26, 404-413) of a share, with `n mean` successes in `n = 1 / sum(w^2)` clusters, `w` their shares of the models.
 
-    References:
-        Clopper and Pearson (1934), Biometrika 26, 404-413.
-
-    Example:
-        >>> found = dominated_by(np.array([0.0, 0.0, 0.0, 0.1, 0.4]), list("abcde"), 0.95)
-        >>> str(found.cluster), round(found.share, 2), [round(end, 2) for end in found.interval]
-        ('e', 0.8, [0.0, 0.63])
+    >>> most = dominated_by(np.array([0.0, 0.0, 0.0, 0.1, 0.4]), list("abcde"), 0.95)
+    >>> str(most.cluster), round(most.share, 2), [round(end, 2) for end in most.interval]
+    ('e', 0.8, [0.0, 0.63])
     """
     from scipy.stats import beta
 
-    names, place = np.unique(np.asarray(clusters), return_inverse=True)
+    names, codes = np.unique(np.asarray(clusters), return_inverse=True)
     mean, tail = float(values.mean()), 0.5 - confidence / 2
-    away = np.bincount(place, np.abs(values - (0.0 if mean < 0.5 else 1.0)))
+    away = np.bincount(codes, np.abs(values - (0.0 if mean < 0.5 else 1.0)))
     if len(names) < 2 or away.sum() <= _SAME:
         return None
-    share, n = float(away.max() / away.sum()), len(values) ** 2 / float((np.bincount(place) ** 2).sum())
+    share, n = float(away.max() / away.sum()), len(values) ** 2 / float((np.bincount(codes) ** 2).sum())
     if share <= min(1 / 2, max(1 / 3, 2.5 / n)):
         return None
     hits, misses = n * mean, n * (1 - mean)

@@ -9,10 +9,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from uds_lens.errors import ConfigError, ResultFormatError
-from uds_lens.meta._columns import PUBLISHED, REASONS
+from uds_lens.meta._columns import PUBLISHED
 from uds_lens.meta._pools import logit_interval, normal_quantile, wilson_interval
-from uds_lens.meta._tables import Published, member, number, read_object
+from uds_lens.meta._tables import Published, member, number, read_object, reasons_frame
 from uds_lens.results._statistics import NO_INTERVAL, Interval
 
 # What the UDS paper's tables and figures print and its files do not hold: Lee, Kim and Jo (2026), arXiv 2605.24614, and
@@ -42,8 +44,7 @@ logit_lens          .879 .902  16 .32  .918 .620
 uds                 .932 .951  12 .23  .948 .625
 """
 
-SHIPPED = Path(__file__).parent / "uds_paper"
-"""The files as they come with the library, with their licence."""
+SHIPPED = Path(__file__).parent / "uds_paper"  # the files as they come with the library, with their licence
 
 _FORGOTTEN = {
     "one_minus_es": "es",
@@ -104,8 +105,6 @@ def read_published(path: str | os.PathLike[str] | None = None) -> Published:
         uds_lens.errors.ResultFormatError: no file at 'nowhere/method_results.json': expected the UDS paper's
         per-model...
     """
-    import pandas as pd
-
     folder = SHIPPED if path is None else Path(path)
     methods = read_object(folder / "method_results.json", expected="the UDS paper's per-model values")
     judged = read_object(folder / "meta_eval.json", expected="the UDS paper's judgement of metrics")
@@ -114,11 +113,11 @@ def read_published(path: str | os.PathLike[str] | None = None) -> Published:
         epoch: number(value, where=f"{where}, full_utility {epoch!r}")
         for epoch, value in member(methods, "full_utility", dict, where=where).items()
     }
-    rows, reasons = [], []
+    rows, reasons = [], {}
     for place, entry in enumerate(member(methods, "models", list, where=where)):
         row, missing = _model(entry, full_utility, f"{where}, models[{place}]")
         rows.append(row)
-        reasons += [{"model": row["model"], "metric": name, "reason": why} for name, why in missing.items()]
+        reasons[row["model"]] = missing
     models = pd.DataFrame(rows)
     if not len(models):
         raise ResultFormatError(f"{where} holds no models.")
@@ -128,7 +127,7 @@ def read_published(path: str | os.PathLike[str] | None = None) -> Published:
     reference = models.pop("is_reference")
     return Published(
         frame=models[~reference].reset_index(drop=True),
-        reasons=pd.DataFrame(reasons, columns=list(REASONS)),
+        reasons=reasons_frame(reasons),
         source=str(folder) if path is not None else "the UDS paper's files, as this library ships them",
         metrics=pd.DataFrame(_metrics(judged, str(folder / "meta_eval.json")), columns=list(PUBLISHED)),
         references=models[reference].reset_index(drop=True),
@@ -177,6 +176,7 @@ def _metrics(judged: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
             raise ResultFormatError(f"{here} must be an object.")
         name = member(entry, "key", str, where=here)
         row = {"metric": name, **{key: member(entry, key, str, where=here) for key in ("label", "category")}}
+        row["label"] = row["label"].removesuffix(" (Ours)")
         row["tags"] = "".join(map(str, member(entry, "tags", list, where=here)))
         for table, columns in parts:
             numbers = table.get(name, {})
@@ -196,18 +196,8 @@ def hanley_mcneil(auc: float | int, n_p: int, n_n: int, *, confidence: float | i
     """Estimate the interval of an AUC that was published without its values, from the sizes of the pools alone.
 
     `var = (F(1 - F) + (n_P - 1)(Q1 - F^2) + (n_N - 1)(Q2 - F^2)) / (n_P n_N)` with `Q1 = F / (2 - F)` and `Q2 = 2
-    F^2 / (1 + F)`, on the logit scale; Wilson's interval with the smaller pool at F = 0 or 1. `faithfulness` has a
-    better one where the values are known. Checkpoints of one run are not independent, so that the true interval is
-    wider.
-
-    Args:
-        auc: F, 0 to 1; NaN has no interval.
-        n_p: Models that know.
-        n_n: Models that do not.
-        confidence: Of the interval.
-
-    Returns:
-        Both ends; NaN without F or with an empty pool.
+    F^2 / (1 + F)`, on the logit scale; Wilson's interval with the smaller pool at F = 0 or 1. Checkpoints of one run
+    are not independent, so that the true interval is wider. NaN without F or with an empty pool.
 
     Raises:
         ConfigError: F lies outside 0 to 1.

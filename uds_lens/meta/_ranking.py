@@ -5,18 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
+import pandas as pd
 
 from uds_lens._types import check_choice
 from uds_lens.errors import ConfigError, DataError
 from uds_lens.meta._columns import RANKING, SHIFTS
 from uds_lens.meta._direction import Points, check_numbers, directions
 from uds_lens.meta._tables import harmonic_means, require_one_setup
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,10 +44,33 @@ class ScoreParts:
         if not self.memorization or not self.membership:
             raise ConfigError("memorization and membership need at least one metric each.")
 
+    @classmethod
+    def preset(cls, name: Literal["open_unlearning", "open_unlearning_muse"]) -> ScoreParts:
+        """Return a score of what Open-Unlearning's default configuration of TOFU or of MUSE writes.
+
+        It lacks EM and three of the four attacks, and fluency: compare with `read_open_unlearning(utility=
+        "model_utility")`.
+
+        >>> ScoreParts.preset("open_unlearning").memorization
+        ('es', 'paraprob', 'truth_ratio')
+        """
+        check_choice("preset", name, Literal["open_unlearning", "open_unlearning_muse"])
+        if name == "open_unlearning":
+            return cls(memorization=("es", "paraprob", "truth_ratio"), membership=("s_mia_min_k",))
+        own = ("forget_knowmem_rouge", "forget_verbmem_rouge")
+        ways: dict[str, Points] = {"es": "knowledge", **dict.fromkeys(own, "knowledge")}
+        ways |= {"s_mia_min_k": "erasure", "uds": "erasure"}
+        return cls(memorization=("es", *own), membership=("s_mia_min_k",), direction=ways)
+
     @property
     def metrics(self) -> tuple[str, ...]:
         """All metrics, each once, without the utility."""
         return tuple(dict.fromkeys((*self.memorization, *self.membership, self.depth)))
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """All metrics and the utility, each once."""
+        return tuple(dict.fromkeys((*self.metrics, self.utility)))
 
 
 def score_models(frame: pd.DataFrame, *, parts: ScoreParts | None = None) -> pd.DataFrame:
@@ -80,26 +101,20 @@ def score_models(frame: pd.DataFrame, *, parts: ScoreParts | None = None) -> pd.
         >>> score_models(frame, parts=parts)[["score_without", "score_with"]].round(4).values.tolist()
         [[0.6, 0.6667]]
     """
-    import pandas as pd
-
     parts = parts or ScoreParts()
     forgotten = forgotten_shares(frame, parts)
     scores = Scores.of(forgotten, utility_of(frame, parts), parts)
-    columns = [*dict.fromkeys((*parts.metrics, parts.utility))]
-    gaps = frame[columns].isna().to_numpy()
-    named = np.array(columns, dtype=object)
+    columns = np.array(parts.columns, dtype=object)
+    gaps = frame[list(columns)].isna().to_numpy()
     return pd.DataFrame(
         {
             "model": frame["model"] if "model" in frame.columns else frame.index.astype(str),
-            "memorization": scores.memorization,
-            "mia": scores.mia,
-            "depth": scores.depth,
-            "utility": scores.utility,
+            **{name: getattr(scores, name) for name in ("memorization", "mia", "depth", "utility")},
             "utility_rel": frame[parts.utility].astype(float),
             "score_without": scores.without,
             "score_with": scores.with_depth,
             "zeros": sum((forgotten[name] == 0).astype(int) for name in parts.metrics),
-            "reason": [f"no value of {', '.join(named[row])}" if row.any() else None for row in gaps],
+            "reason": [f"no value of {', '.join(columns[row])}" if row.any() else None for row in gaps],
         },
         index=frame.index,
     )
@@ -132,11 +147,11 @@ class Scores:
 
 def forgotten_shares(frame: pd.DataFrame, parts: ScoreParts) -> dict[str, np.ndarray]:
     """Return `1 - m` of every metric of the score, checked to lie within 0 and 1."""
-    found = {}
-    for name, points in directions(frame, parts.metrics, parts.direction).items():
-        values = frame[name].to_numpy(dtype=float)
-        found[name] = checked_share(name, values if points == "erasure" else 1 - values)
-    return found
+    ways = directions(frame, parts.metrics, parts.direction)
+    return {
+        name: checked_share(name, values if ways[name] == "erasure" else 1 - values)
+        for name, values in ((name, frame[name].to_numpy(dtype=float)) for name in ways)
+    }
 
 
 def checked_share(name: str, forgotten: np.ndarray) -> np.ndarray:
@@ -152,8 +167,6 @@ def checked_share(name: str, forgotten: np.ndarray) -> np.ndarray:
 
 def utility_of(frame: pd.DataFrame, parts: ScoreParts) -> np.ndarray:
     """Return the relative utility, capped at 1."""
-    import pandas as pd
-
     if parts.utility not in frame.columns:
         raise DataError(f"the table lacks the column {parts.utility!r}: utility relative to full.")
     check_numbers(frame, [parts.utility])
@@ -163,24 +176,17 @@ def utility_of(frame: pd.DataFrame, parts: ScoreParts) -> np.ndarray:
     return np.minimum(values, 1.0)
 
 
-View: TypeAlias = Literal["without", "with"]
-"""Whether the depth metric is part of the score."""
+View: TypeAlias = Literal["without", "with"]  # whether the depth metric is part of the score
 
-TIE = 1e-12
-"""Scores closer than this are equal."""
+TIE = 1e-12  # scores closer than this are equal
 
 
 class Choice(NamedTuple):
     """The configuration that stands for a method."""
 
-    at: int
-    """Its row."""
-
-    tied: tuple[int, ...]
-    """All rows with the same score, itself included."""
-
-    margin: float
-    """Score above the next; 0 in a tie, NaN with one candidate."""
+    at: int  # its row
+    tied: tuple[int, ...]  # all rows with the same score, itself included
+    margin: float  # score above the next; 0 in a tie, NaN with one candidate
 
 
 def rank(
@@ -223,17 +229,15 @@ def rank(
         >>> rank(frame, parts=parts)[["method", "rank", "rank_without"]].values.tolist()
         [['a', 1.0, 2.0], ['b', 2.0, 1.0]]
     """
-    import pandas as pd
-
     check_choice("select_by", select_by, View)
     scores = score_models(frame, parts=parts)
     rows = [_row(method, scores, rows, select_by, min_utility) for method, rows in configurations(frame).items()]
-    found = pd.DataFrame(rows, columns=list(RANKING))
-    found["score"] = found["score_with" if with_uds else "score_without"]
+    table = pd.DataFrame(rows, columns=list(RANKING))
+    table["score"] = table["score_with" if with_uds else "score_without"]
     for column, by in (("rank", "score"), ("rank_without", "score_without"), ("rank_with", "score_with")):
-        found[column] = places(found[by].to_numpy(dtype=float))
-    found["n_tied_rank"] = [int((found["rank"] == place).sum()) for place in found["rank"]]
-    return found.sort_values(["rank", "method"], na_position="last", ignore_index=True)
+        table[column] = places(table[by].to_numpy(dtype=float))
+    table["n_tied_rank"] = [int((table["rank"] == place).sum()) for place in table["rank"]]
+    return table.sort_values(["rank", "method"], na_position="last", ignore_index=True)
 
 
 def shifts(frame: pd.DataFrame, *, min_utility: float | None = None, parts: ScoreParts | None = None) -> pd.DataFrame:
@@ -254,18 +258,17 @@ def shifts(frame: pd.DataFrame, *, min_utility: float | None = None, parts: Scor
         >>> shifts(frame, parts=parts)[["model_without", "model_with"]].values.tolist()
         [['a1', 'a2']]
     """
-    import pandas as pd
-
     scores = score_models(frame, parts=parts)
     model, depth = scores["model"].to_numpy(), scores["depth"].to_numpy()
     rows: list[dict[str, Any]] = []
     for method, candidates in configurations(frame).items():
-        rows.append({"method": method})
+        row: dict[str, Any] = {"method": method}
+        rows.append(row)
         first = choose(scores, candidates, "without", min_utility)
         second = choose(scores, candidates, "with", min_utility)
         if first is not None and second is not None:
             at = first.at if first.at in second.tied else second.at
-            rows[-1] |= {
+            row |= {
                 "model_without": model[first.at],
                 "model_with": model[at],
                 "moved": bool(at != first.at),
@@ -313,12 +316,12 @@ def choose(scores: pd.DataFrame, rows: np.ndarray, by: View, min_utility: float 
     if not len(candidates):
         return None
     score = scores[f"score_{by}"].to_numpy(dtype=float)[candidates]
-    tied = candidates[score >= score.max() - TIE]
+    tied = candidates[score >= score.max() - TIE].tolist()
     margin = 0.0
     if len(tied) == 1:
         margin = float(score.max() - np.sort(score)[-2]) if len(score) > 1 else math.nan
-    at = min(map(int, tied), key=lambda row: (*_worth(scores, row, by), str(scores["model"].iloc[row])))
-    return Choice(at, tuple(int(row) for row in tied), margin)
+    at = min(tied, key=lambda row: (*_worth(scores, row, by), str(scores["model"].iloc[row])))
+    return Choice(at, tuple(tied), margin)
 
 
 def _worth(scores: pd.DataFrame, row: int, by: View) -> tuple[int, float]:
@@ -346,14 +349,13 @@ def _row(method: str, scores: pd.DataFrame, rows: np.ndarray, by: View, min_util
     if len(choice.tied) > 1:
         row["tied"] = " ".join(str(scores["model"].iloc[at]) for at in choice.tied)
         row["reason"] = (
-            f"{len(choice.tied)}-way tie at {float(chosen[f'score_{by}']):.3f}: shown is the one that is best in its "
+            f"{len(choice.tied)}-way tie at {float(chosen[f'score_{by}']):.3f}: the one shown is best in its "
             "other parts"
         )
     return row
 
 
-FEW = 5
-"""Models below which places and their probabilities are quoted with a caution."""
+FEW = 5  # models below which places and their probabilities are quoted with a caution
 
 
 def empty_parts(frame: pd.DataFrame, parts: ScoreParts, reasons: pd.DataFrame | None = None) -> dict[str, str | None]:
@@ -367,7 +369,7 @@ def empty_parts(frame: pd.DataFrame, parts: ScoreParts, reasons: pd.DataFrame | 
     """
     return {
         name: reason_of(name, frame, reasons) if name in frame.columns else None
-        for name in dict.fromkeys((*parts.metrics, parts.utility))
+        for name in parts.columns
         if name not in frame.columns or frame[name].isna().all()
     }
 
@@ -376,8 +378,8 @@ def reason_of(name: str, frame: pd.DataFrame, reasons: pd.DataFrame | None) -> s
     """Return the reason that most models of `frame` share; None without one."""
     if reasons is None or not len(reasons):
         return None
-    found = reasons[(reasons["metric"] == name) & reasons["model"].isin(frame["model"])]["reason"]
-    return str(found.value_counts().index[0]) if len(found) else None
+    given = reasons[(reasons["metric"] == name) & reasons["model"].isin(frame["model"])]["reason"]
+    return str(given.value_counts().index[0]) if len(given) else None
 
 
 def score_cautions(frame: pd.DataFrame, parts: ScoreParts) -> list[str]:
@@ -387,20 +389,19 @@ def score_cautions(frame: pd.DataFrame, parts: ScoreParts) -> list[str]:
     >>> frame = pd.DataFrame({"x": [0.5, 0.5], "s": [0.1, 0.2], "d": [0.3, 0.4], "utility_rel": [1.0, 0.9]})
     >>> for each in score_cautions(frame, ScoreParts(memorization=("x",), membership=("s",), depth="d")):
     ...     print(each)
-    only 2 models have a score: P(first) is about these models alone, and the order of methods is open
+    only 2 models have a score: P(first) is about these models alone, and the order of methods is undecided
     x is 0.5 for all 2 models, so it cannot separate them
     """
-    names = list(dict.fromkeys((*parts.metrics, parts.utility)))
-    scored = frame[names].astype(float).dropna()
+    scored = frame[list(parts.columns)].astype(float).dropna()
     n = len(scored)
     cautions = []
     if 0 < n < FEW:
         models = "model has" if n == 1 else "models have"
         cautions.append(
-            f"only {n} {models} a score: P(first) is about these models alone, and the order of methods is open"
+            f"only {n} {models} a score: P(first) is about these models alone, and the order of methods is undecided"
         )
-    for name in names if n > 1 else ():
+    for name in parts.columns if n > 1 else ():
         values = scored[name].to_numpy()
-        if float(np.ptp(values)) <= 1e-12:
+        if float(np.ptp(values)) <= TIE:
             cautions.append(f"{name} is {values[0]:g} for all {n} models, so it cannot separate them")
     return cautions

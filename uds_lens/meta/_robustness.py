@@ -6,14 +6,15 @@ import copy
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from uds_lens.errors import DataError
 from uds_lens.meta._columns import POINTS, ROBUSTNESS, TIED_CUTS
 from uds_lens.meta._direction import Points, directions, oriented, oriented_columns
-from uds_lens.meta._filters import as_cuts, forgotten, useful_models
+from uds_lens.meta._filters import as_cuts, useful_models
 from uds_lens.meta._perturbation import (
     EPSILON,
     RetainShift,
@@ -25,10 +26,7 @@ from uds_lens.meta._perturbation import (
 from uds_lens.meta._pools import Placements, PoolBootstrap, check_resampling, clustered_mean, dominated_by, split_pools
 from uds_lens.meta._summary import summary
 from uds_lens.meta._tables import harmonic_means
-
-if TYPE_CHECKING:
-    import pandas as pd
-
+from uds_lens.results import spearman
 
 _FILTERS = {
     "none": (False, False),
@@ -38,11 +36,9 @@ _FILTERS = {
 }
 """Filter settings: by utility, by threshold."""
 
-_FEW = 10
-"""Models below which a mean is quoted with a caution."""
-
-_GRID = 101
-"""Shifts at which mean R is taken across the interval of the shift, besides those where it may turn."""
+_FEW = 10  # models below which a mean is quoted with a caution
+_GRID = 101  # shifts at which mean R is taken across the interval of the shift, besides those where it may turn
+_TURNS = 200  # shifts at which single models' R turns that are looked at; of more, every k-th
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -98,18 +94,16 @@ def robustness(
     m`; `R = 1` where `Du <= max(Dr, 0)`, else `max(Dr, 0) / Du`. Both are averaged over models; `Rob = HM(mean Q,
     mean R)`.
 
-    Dr comes from few relearnings of one or few models and is shared by all models, so its interval is carried into R:
-    `r_shift_low` and `r_shift_high` are the extremes of mean R over it. Where it contains 0 retain may not move at
-    all and R is undefined; `r_at_shift` still has the number at the mean. A metric with one value for all models
-    before and after would earn Q = 1 by the 1e-10; its Q and R are undefined too, and models that do not move are
-    counted.
+    Dr comes from few relearnings and is shared by all models, so its interval is carried into R: `r_shift_low` and
+    `r_shift_high` are the extremes of mean R over it. Where it contains 0 retain may not move at all and R is
+    undefined; `r_at_shift` still has the number at the mean. A metric with one value for all models before and after
+    would earn Q = 1 by the 1e-10; its Q and R are undefined too, and models that do not move are counted.
 
-    Models of a run, and runs of a method, are alike, so the intervals of Q and R take whole methods as clusters: they
-    hold for other methods. `q_runs_low` and its like take runs: they hold for more runs of these methods. Both are t
-    intervals with Satterthwaite's degrees of freedom on the logit scale; with fewer than five clusters there is none.
-    Where one method makes up most of the distance from 0 or 1 they may be too short: `caution` names it, with the
-    interval that allows for any other method. They take the shift of retain as it is: read them beside `r_shift_low`
-    and `r_shift_high`.
+    The intervals of Q and R take whole methods as clusters, and are for other methods; `q_runs_low` and its like take
+    runs, and are for more runs of these methods. Both are t intervals with Satterthwaite's degrees of freedom on the
+    logit scale; with fewer than five clusters there is none. Where one method makes up most of the distance from 0 or 1
+    they may be too short: `caution` names it, with the interval that allows for any other method. They take the shift
+    of retain as it is: read them beside `r_shift_low` and `r_shift_high`.
 
     Args:
         tables: The models in their states; with `thresholds` for that filter.
@@ -142,8 +136,6 @@ def robustness(
     References:
         Lee, Kim and Jo (2026), arXiv 2605.24614; Dorna et al. (2025), OpenUnlearning.
     """
-    import pandas as pd
-
     check_resampling(confidence, n_resamples)
     ways = directions(tables.before, metrics, direction)
     states = _states(tables, ways, min_utility, symmetric, confidence)
@@ -169,9 +161,8 @@ def robustness_by_filter(
     """Compute robustness under every filter setting, on each metric's own models and on common ones.
 
     Arguments and errors are those of `robustness`; without `thresholds` or `min_utility`, the settings with that filter
-    are left out. Under a threshold every metric is judged on other models; the common ones are those that pass
-    for all metrics and have all values. A metric without a threshold, or without any value, has no say in that; one
-    that lets no model pass leaves no common model, and the reason names it.
+    are left out. Common models pass for all metrics and have all values. A metric without a threshold, or without any
+    value, has no say in that; one that lets no model pass leaves no common model, and the reason names it.
 
     Returns:
         One row per filter setting, kind of models (own, common) and metric; columns as in `uds_lens.meta.ROBUSTNESS`.
@@ -185,8 +176,6 @@ def robustness_by_filter(
         >>> found[found["models"] == "own"].set_index("filter")["n"].to_dict()
         {'none': 2, 'utility': 2, 'threshold': 1, 'utility+threshold': 1}
     """
-    import pandas as pd
-
     check_resampling(confidence, n_resamples)
     ways = directions(tables.before, metrics, direction)
     aucs = _resampled_aucs(tables.pools, ways, n_resamples, seed)
@@ -196,17 +185,14 @@ def robustness_by_filter(
         if (by_utility and min_utility is None) or (by_threshold and tables.thresholds is None):
             continue
         states = [state.with_filters(by_utility, by_threshold) for state in filtered]
-        shared = np.ones(len(tables.before), dtype=bool)
-        for state in states:
-            if state.takes_part:
-                shared &= state.complete
+        voting = [state.complete for state in states if state.takes_part]
+        shared = np.logical_and.reduce([np.ones(len(tables.before), dtype=bool), *voting])
         for kind, chosen in (("own", states), ("common", [state.only(shared) for state in states])):
             judged = [_row(state, setting, confidence) | {"models": kind} for state in chosen]
             if kind == "common" and not shared.any():
                 why = _why_none_common(states)
                 for state, row in zip(states, judged, strict=True):
-                    if state.takes_part:
-                        row |= {"q_reason": why, "r_reason": why}
+                    row |= {"q_reason": why, "r_reason": why} if state.takes_part else {}
             _add_p_first(judged, chosen, aucs, seed)
             rows += judged
     return pd.DataFrame(rows, columns=list(ROBUSTNESS))
@@ -235,8 +221,6 @@ def perturbation_points(
         >>> points[["before", "quantised", "q"]].round(2).values.tolist()
         [[0.25, 0.75, 0.5]]
     """
-    import pandas as pd
-
     ways = directions(tables.before, metrics, direction)
     parts = [
         state.models.assign(metric=state.metric, shift=state.shift.mean, r=state.r, kept=state.kept)
@@ -275,8 +259,6 @@ def tied_cuts(
         >>> found[["threshold", "chosen", "n"]].round(2).values.tolist()
         [[0.25, True, 1], [0.6, False, 2]]
     """
-    import pandas as pd
-
     cuts, faithful = tables.thresholds, tables.faithful
     if not isinstance(cuts, pd.DataFrame) or faithful is None:
         raise DataError("tied cuts need the results of thresholds(...) and faithfulness(...) in the tables.")
@@ -306,21 +288,18 @@ class _States:
     """One metric of all models in three states, and which models pass the filters."""
 
     metric: str
+    # One row per model: `before`, `quantised` and `relearned` (m; NaN where not measured), `change` (Du), `q`,
+    # whether it is `useful` and `forgot`, and codes of its clusters (`in method` and the like).
     models: pd.DataFrame
-    """One row per model: `before`, `quantised` and `relearned` (m; NaN where not measured), `change` (Du), `q`, whether
-    it is `useful` and `forgot`, and codes of its clusters (`in method` and the like)."""
-    given: tuple[str, ...]
-    """Perturbations that were applied."""
+    given: tuple[str, ...]  # perturbations that were applied
+    # Names behind the codes by column, outermost first: methods and runs; without either the models themselves.
     clusters: Mapping[str, np.ndarray]
-    """Names behind the codes by column, outermost first: methods and runs; without either the models themselves."""
     shift: RetainShift
-    pool_distance: float
-    """|mean_P - mean_N|; NaN where it is not known."""
+    pool_distance: float  # |mean_P - mean_N|; NaN where it is not known
     threshold: float
+    # All cuts that separate the pools as well as `threshold`, itself among them; empty if it is the only one.
     tied: tuple[float, ...]
-    """All cuts that separate the pools as well as `threshold`, itself among them; empty if it is the only one."""
-    lacks_cut: bool
-    """Whether it should have a threshold and has none."""
+    lacks_cut: bool  # whether it should have a threshold and has none
     symmetric: bool
 
     def __getitem__(self, name: str) -> np.ndarray:
@@ -369,8 +348,6 @@ def _states(
     tables: Tables, ways: Mapping[str, Points], min_utility: float | None, symmetric: bool, confidence: float
 ) -> list[_States]:
     """Join the tables by the column `model`: one record per metric."""
-    import pandas as pd
-
     names = _models(tables.before, "before")
     if len(set(names)) < len(names):
         raise DataError("the table before has a model twice: its column 'model' must be unique.")
@@ -384,32 +361,32 @@ def _states(
     states = []
     for name, before in oriented_columns(tables.before, ways).items():
         cut = math.nan if cuts is None else cuts.get(name, math.nan)
-        tied: tuple[float, ...] = ()
+        tied: list[float] = []
         if isinstance(thresholds, pd.DataFrame):
-            tied = tuple(map(float, thresholds.loc[thresholds["metric"] == name, "threshold"]))
+            tied = thresholds.loc[thresholds["metric"] == name, "threshold"].astype(float).tolist()
         shift = RetainShift(reason="R needs retain before and after relearning")
         if tables.retain_before is not None and tables.retain_relearned is not None:
             retain = (tables.retain_before, tables.retain_relearned)
             shift = retain_shift(*retain, name, direction=ways[name], confidence=confidence)
-        quantised, relearned = (found.get(name, np.full(len(names), np.nan)) for found in after.values())
+        quantised, relearned = (values.get(name, np.full(len(names), np.nan)) for values in after.values())
         models = shared.assign(
             before=before,
             quantised=quantised,
             relearned=relearned,
             change=relearned - before,
             q=quantisation(before, quantised),
-            forgot=True if cuts is None else forgotten(before, cut),
+            forgot=True if cuts is None else before <= cut,
         )
         states.append(
             _States(
                 metric=name,
                 models=models,
-                given=tuple(role for role, found in after.items() if found),
+                given=tuple(role for role, values in after.items() if values),
                 clusters={column: labels for column, (labels, _) in clusters.items()},
                 shift=shift,
                 pool_distance=_pool_distance(tables.faithful, name),
                 threshold=cut,
-                tied=tied if len(tied) > 1 else (),
+                tied=tuple(tied) if len(tied) > 1 else (),
                 lacks_cut=cuts is not None and math.isnan(cut),
                 symmetric=symmetric,
             )
@@ -427,19 +404,13 @@ def _after(
     frame: pd.DataFrame | None, ways: Mapping[str, Points], models: Sequence[str], role: str
 ) -> dict[str, np.ndarray]:
     """Return m after a perturbation by metric, averaged over the rows of each model; empty without it."""
-    import pandas as pd
-
     if frame is None:
         return {}
     names = _models(frame, role)
     if unknown := sorted(set(names) - set(models)):
         raise DataError(f"the table {role} has the model {unknown[0]!r}, which is not in the table before.")
-    m = pd.DataFrame(
-        {name: oriented(frame[name], points) if name in frame.columns else math.nan for name, points in ways.items()},
-        index=frame.index,
-        dtype=float,
-    )
-    means = m.groupby(names).mean().reindex(list(models))
+    m = {name: oriented(frame[name], points) if name in frame.columns else math.nan for name, points in ways.items()}
+    means = pd.DataFrame(m, index=frame.index, dtype=float).groupby(names).mean().reindex(list(models))
     return {name: means[name].to_numpy() for name in ways}
 
 
@@ -455,11 +426,10 @@ def _clusters(
     labels = {"model": list(models)} if not usable else {}
     label = [""] * len(before)
     for name in usable:
-        pairs = zip(label, before[name].astype(str), strict=True)
-        label = [f"{outer} {inner}".strip() for outer, inner in pairs]
+        label = [f"{outer} {inner}".strip() for outer, inner in zip(label, before[name].astype(str), strict=True)]
         if name == usable[-1] or len(set(label)) > 1:
             labels[name] = label
-    return {name: np.unique(np.asarray(each, dtype=str), return_inverse=True) for name, each in labels.items()}
+    return {name: np.unique(np.asarray(values, dtype=str), return_inverse=True) for name, values in labels.items()}
 
 
 def _row(states: _States, setting: str, confidence: float) -> dict[str, Any]:
@@ -471,12 +441,9 @@ def _row(states: _States, setting: str, confidence: float) -> dict[str, Any]:
     row |= dict.fromkeys(("unmoved_q", "unmoved_r", "above_q", "above_r"), 0)
     row |= dict.fromkeys(("interval_reason", "q_reason", "r_reason", "caution"))
     row |= {"clusters": outer, "n_clusters": kept.models[f"in {outer}"].nunique()}
-    why = None
-    if states.lacks_cut:
-        why = "there is no threshold for it"
-    elif not n:
-        why = "no model passes the filters" if len(states.models) else "there is no model"
-    if why is not None:
+    if states.lacks_cut or not n:
+        none = "no model passes the filters" if len(states.models) else "there is no model"
+        why = "there is no threshold for it" if states.lacks_cut else none
         return row | {"q_reason": why, "r_reason": why}
     cautions: list[str] = []
     row |= _quantisation(kept, confidence, cautions)
@@ -498,7 +465,7 @@ def _quantisation(kept: _States, confidence: float, cautions: list[str]) -> dict
         "n_q": len(before),
         "unmoved_q": int((moves <= EPSILON).sum()),
         "above_q": int((after > before + EPSILON).sum()),
-        "spearman_q": _spearman(before, after),
+        "spearman_q": spearman(before.tolist(), after.tolist()).rho,
         "relative_move": float(moves.mean()) / distance if distance > 0 else math.nan,
     }
     if _constant(before, after):
@@ -524,7 +491,7 @@ def _relearning(kept: _States, confidence: float, cautions: list[str]) -> dict[s
         "n_r": len(change),
         "unmoved_r": int((np.abs(change) <= EPSILON).sum()),
         "above_r": int((change > shift.mean + EPSILON).sum()),
-        "spearman_r": _spearman(before, after),
+        "spearman_r": spearman(before.tolist(), after.tolist()).rho,
         "r_at_shift": float(kept.r.mean()),
     }
     columns |= _intervals("r", kept.r, kept, confidence, cautions)
@@ -542,15 +509,8 @@ def _relearning(kept: _States, confidence: float, cautions: list[str]) -> dict[s
     return columns | {"r": columns["r_at_shift"]}
 
 
-_TURNS = 200
-"""Shifts at which single models' R turns that are looked at; of more, every k-th."""
-
-
 def _extremes(kept: _States) -> tuple[float, float]:
-    """Return the smallest and the largest mean R over the interval of the shift.
-
-    They lie on a grid, or where one model's R turns.
-    """
+    """Return the smallest and the largest mean R over the interval of the shift: on a grid, or where one R turns."""
     low, high = kept.shift.low, kept.shift.high
     turns = np.append(kept["change"], 0.0)
     inside = turns[(turns > low) & (turns < high)]
@@ -564,21 +524,20 @@ def _intervals(
     prefix: str, values: np.ndarray, kept: _States, confidence: float, cautions: list[str]
 ) -> dict[str, Any]:
     """Return the interval of mean Q or R, with the outermost clusters and with the innermost."""
-    outer, *_, inner = [*kept.clusters, *kept.clusters]
+    outer, inner = next(iter(kept.clusters)), list(kept.clusters)[-1]
     codes = kept[f"in {outer}"]
     interval, reason = clustered_mean(values, codes, confidence)
-    runs = interval if inner == outer else clustered_mean(values, kept[f"in {inner}"], confidence)[0]
+    runs, _ = clustered_mean(values, kept[f"in {inner}"], confidence)
     columns: dict[str, Any] = {f"{prefix}_low": interval.low, f"{prefix}_high": interval.high}
     columns |= {f"{prefix}_runs_low": runs.low, f"{prefix}_runs_high": runs.high}
     if reason is not None:
         return columns | {"interval_reason": reason.replace("cluster", outer, 1)}
     if (most := dominated_by(values, codes, confidence)) is not None:
-        nearest = 0 if values.mean() < 0.5 else 1
         low, high = most.interval
         cautions.append(
-            f"{most.share:.0%} of the distance of {prefix.upper()} from {nearest} comes from {outer} "
-            f"{kept.clusters[outer][most.cluster]}: its interval may be too short; if another {outer} can be anywhere "
-            f"between 0 and 1 it is {low:.2f} to {high:.2f}"
+            f"{most.share:.0%} of the distance of {prefix.upper()} from {0 if values.mean() < 0.5 else 1} comes from "
+            f"{outer} {kept.clusters[outer][most.cluster]}: its interval may be too short; if another {outer} can be "
+            f"anywhere between 0 and 1 it is {low:.2f} to {high:.2f}"
         )
     return columns
 
@@ -594,15 +553,6 @@ def _pool_distance(faithful: pd.DataFrame | None, metric: str) -> float:
 
 def _constant(before: np.ndarray, after: np.ndarray) -> bool:
     return len(before) > 1 and float(np.ptp(np.concatenate([before, after]))) <= EPSILON
-
-
-def _spearman(before: np.ndarray, after: np.ndarray) -> float:
-    """Return the rank correlation; NaN with fewer than three models, or where one side is constant."""
-    if len(before) < 3 or np.ptp(before) == 0 or np.ptp(after) == 0:
-        return math.nan
-    from scipy.stats import spearmanr
-
-    return float(spearmanr(before, after).statistic)
 
 
 def _cautions(row: Mapping[str, Any], kept: _States, about_intervals: Sequence[str]) -> list[str]:
@@ -648,10 +598,7 @@ def _resampled_aucs(
     split = split_pools(pools, "knows", ("variant", "run"))
     bootstrap = PoolBootstrap(split, n_resamples, seed)
     aucs = {}
-    for name, points in ways.items():
-        if name not in split.frame.columns:
-            continue
-        m = oriented(split.frame[name], points).to_numpy()
+    for name, m in oriented_columns(split.frame, {k: v for k, v in ways.items() if k in split.frame.columns}).items():
         measured = ~np.isnan(m)
         p, n = m[split.knows & measured], m[~split.knows & measured]
         if not len(p) or not len(n):

@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from uds_lens._types import check_choice
 from uds_lens.errors import DataError
 from uds_lens.meta._columns import SCORES, SPLIT_HALF, STABILITY, SWAPS
 from uds_lens.meta._direction import directions
-from uds_lens.meta._pools import check_resampling, numbered
+from uds_lens.meta._pools import check_resampling
 from uds_lens.meta._ranking import (
     TIE,
     ScoreParts,
@@ -28,51 +29,27 @@ from uds_lens.meta._ranking import (
     utility_of,
 )
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-
-RETAIN = "retain"
-"""Name of the reference model among the values per example."""
-
-HOLDOUT = "holdout/"
-"""Beginning of the ids of examples that no model was trained on."""
+RETAIN = "retain"  # name of the reference model among the values per example
+HOLDOUT = "holdout/"  # beginning of the ids of examples that no model was trained on
 
 
 @dataclass(frozen=True, eq=False)
 class ExampleAttack:
     """Scores of an attack on forget and holdout examples, of all models and of retain."""
 
-    values: np.ndarray
-    """Example x model; NaN where an example has no score."""
-
-    reference: np.ndarray
-    """Those of retain, per example."""
-
-    holdout: np.ndarray
-    """Which examples are of the holdout set."""
+    values: np.ndarray  # example x model; NaN where an example has no score
+    reference: np.ndarray  # those of retain, per example
+    holdout: np.ndarray  # which examples are of the holdout set
 
     def closeness(self, weights: np.ndarray) -> np.ndarray:
-        """Compute `1 - min(|AUC - AUC_retain| / AUC_retain, 1)` of every model in every resample.
-
-        Args:
-            weights: Resample x example.
-
-        Returns:
-            Resample x model; NaN where the AUC of retain is 0, or a resample has none of a set.
-        """
+        """Compute `1 - min(|AUC - AUC_retain| / AUC_retain, 1)` of every model in every resample."""
         retain = self.area(self.reference, weights)[:, None]
         areas = np.stack([self.area(column, weights) for column in self.values.T], axis=1)
         apart = np.divide(np.abs(areas - retain), retain, out=np.full(areas.shape, np.nan), where=retain > 0)
         return 1 - np.minimum(apart, 1.0)
 
     def area(self, scores: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        """Return the probability that a holdout example scores above a forget example, ties half, in every resample.
-
-        Args:
-            scores: One per example; NaN leaves an example out.
-            weights: Resample x example.
-        """
+        """Return the probability that a holdout example scores above a forget example, ties half, in every resample."""
         forget, other = (np.flatnonzero(~np.isnan(scores) & here) for here in (~self.holdout, self.holdout))
         below = scores[forget][:, None] < scores[other][None, :]
         kernel = below + np.float32(0.5) * (scores[forget][:, None] == scores[other][None, :])
@@ -88,32 +65,18 @@ class ExampleAttack:
 class ExampleValues:
     """The parts of the score, with what is known of them per example."""
 
-    ids: tuple[str, ...]
-    """All examples of all metrics."""
-
+    ids: tuple[str, ...]  # all examples of all metrics
+    # Metrics that are means: example x model, oriented so that more is forgotten; NaN where there is no value.
     means: Mapping[str, np.ndarray]
-    """Metrics that are means: example x model, oriented so that more is forgotten; NaN where there is no value."""
-
-    attacks: Mapping[str, ExampleAttack]
-    """Attacks that are normalised by retain, by the name of the normalised one."""
-
-    constant: Mapping[str, np.ndarray]
-    """Metrics that are not resampled: `1 - m` per model."""
-
-    utility: np.ndarray
-    """Utility per model, capped at 1."""
-
+    attacks: Mapping[str, ExampleAttack]  # attacks that are normalised by retain, by the name of the normalised one
+    constant: Mapping[str, np.ndarray]  # metrics that are not resampled: `1 - m` per model
+    utility: np.ndarray  # utility per model, capped at 1
+    # Number of each example's subject: those of one are drawn together; None draws single examples.
     clusters: np.ndarray | None
-    """Number of each example's subject: those of one are drawn together; None draws single examples."""
 
     @classmethod
     def of(cls, frame: pd.DataFrame, examples: pd.DataFrame, parts: ScoreParts) -> ExampleValues:
-        """Sort the values of a long table by metric, example and model.
-
-        Raises:
-            DataError: A column is missing, no model is known, a value occurs twice, or the mean of a metric's
-                examples is not the value in the frame.
-        """
+        """Sort the values of a long table by metric, example and model."""
         if missing := [name for name in ("model", "metric", "example_id", "value") if name not in examples]:
             raise DataError(f"the examples lack the column {', '.join(missing)}.")
         if "model" not in frame.columns:
@@ -142,14 +105,10 @@ class ExampleValues:
                 continue  # an attack is no mean
             table = table[:, : len(names)]
             if not np.isnan(table).all(0).any():  # else a model has no values, and the metric stays as it is for all
-                found = np.nanmean(table, axis=0)
-                _check(
-                    frame[name].to_numpy(dtype=float),
-                    found,
-                    names,
-                    f"examples of {name!r} have the mean",
-                    "the values the metric is the mean of. Leave the metric out of the examples if it is no mean.",
+                means_of = (
+                    "the values the metric is the mean of. Leave the metric out of the examples if it is no mean."
                 )
+                _check(frame[name], np.nanmean(table, axis=0), names, f"examples of {name!r} have the mean", means_of)
                 means[name] = table if points == "erasure" else 1 - table
                 del constant[name]
         for name, base in ({**_declared(constant), **(parts.attacks or {})} if holdout.any() else {}).items():
@@ -159,13 +118,11 @@ class ExampleValues:
             if any(np.isnan(table[part]).all(0).any() for part in (~holdout, holdout)):
                 continue  # a model, or retain, lacks one of the two sets
             attack = ExampleAttack(table[:, : len(names)], table[:, columns.index(RETAIN)], holdout)
-            _check(
-                frame[name].to_numpy(dtype=float),
-                attack.closeness(np.ones((1, len(ids))))[0],
-                names,
-                f"examples behind {name!r} give",
-                "the attack's scores of the model and of retain. Leave the attack out of the examples otherwise.",
+            scores_of = (
+                "the attack's scores of the model and of retain. Leave the attack out of the examples otherwise."
             )
+            whole = attack.closeness(np.ones((1, len(ids))))[0]
+            _check(frame[name], whole, names, f"examples behind {name!r} give", scores_of)
             attacks[name] = attack
             constant.pop(name, None)
         return cls(ids, means, attacks, constant, utility_of(frame, parts), _subjects(examples, ids))
@@ -196,15 +153,7 @@ class ExampleValues:
         return [rows for rows in (np.flatnonzero(~holdout), np.flatnonzero(holdout)) if len(rows)]
 
     def scores(self, weights: np.ndarray, parts: ScoreParts) -> np.ndarray:
-        """Score every model in every resample.
-
-        Args:
-            weights: Resample x example.
-            parts: Columns of the score.
-
-        Returns:
-            View x resample x model; NaN where a resample holds no example of a metric.
-        """
+        """Score every model in every resample."""
         shape = (len(weights), len(self.utility))
         forgotten = {name: np.broadcast_to(share, shape) for name, share in self.constant.items()}
         for name, table in self.means.items():
@@ -230,13 +179,14 @@ def _table(rows: pd.DataFrame, ids: tuple[str, ...], names: list[str]) -> np.nda
     return wide.reindex(index=list(ids), columns=names).to_numpy(dtype=float)
 
 
-def _check(stated: np.ndarray, found: np.ndarray, names: list[str], what: str, expected: str) -> None:
+def _check(column: pd.Series, values: np.ndarray, names: list[str], what: str, expected: str) -> None:
     """Raise unless the examples give the values of the table."""
-    off = ~(np.abs(stated - found) <= 1e-3)
+    stated = column.to_numpy(dtype=float)
+    off = ~(np.abs(stated - values) <= 1e-3)
     if off.any():
         at = int(off.argmax())
         raise DataError(
-            f"the {what} {found[at]:.4g} for {names[at]!r}, the table says {stated[at]:.4g}: they must be {expected}"
+            f"the {what} {values[at]:.4g} for {names[at]!r}, the table says {stated[at]:.4g}: they must be {expected}"
         )
 
 
@@ -246,7 +196,7 @@ def _subjects(examples: pd.DataFrame, ids: tuple[str, ...]) -> np.ndarray | None
         return None
     known = examples.dropna(subset="subject").drop_duplicates("example_id")
     subject = dict(zip(known["example_id"], known["subject"].astype(str), strict=True))
-    return numbered([subject.get(name, (name,)) for name in ids])
+    return pd.factorize(pd.Series([subject.get(name, (name,)) for name in ids], dtype=object))[0]
 
 
 def _declared(names: Mapping[str, np.ndarray]) -> dict[str, str]:
@@ -256,8 +206,7 @@ def _declared(names: Mapping[str, np.ndarray]) -> dict[str, str]:
     return {name: METRICS[name].uses[0] for name in names if name in METRICS and len(METRICS[name].uses) == 1}
 
 
-_SPLITS = 200
-"""Random halves: only means over them are reported, which settle sooner than the ends of intervals."""
+_SPLITS = 200  # random halves: only means over them are reported, which settle sooner than the ends of intervals
 
 _VIEWS: tuple[View, View] = ("without", "with")
 
@@ -310,16 +259,15 @@ def stability(
     """Rank again and again: with other configurations of each method, and with other examples.
 
     Over configurations: each method's are drawn with replacement, as many as it has, and the best of those is chosen.
-    Over examples: the examples are drawn with replacement, the same for all models and metrics, forget and holdout
-    examples separately; whole subjects, where a column `subject` names them. Metrics that are means over examples, and
-    attacks that are normalised by retain's (`1 - min(|AUC - AUC_retain| / AUC_retain, 1)`), are computed again, and the
-    choice is made again. A part without values per example for each model stays as it is and is named in `fixed`: the
-    spread is then a lower bound.
+    Over examples: they are drawn with replacement, the same for all models and metrics, forget and holdout examples
+    separately; whole subjects, where a column `subject` names them. Means over examples, and attacks that are
+    normalised by retain's (`1 - min(|AUC - AUC_retain| / AUC_retain, 1)`), are computed again, and the choice is made
+    again. A part without values per example for each model stays as it is and is named in `fixed`: the spread is then a
+    lower bound.
 
-    What cannot vary has no probability: with one eligible configuration of each method nothing changes over
-    configurations, and without a part of the score that has values per example nothing changes over examples. Places,
-    `p_best` and swaps are then NaN rather than 0 and 1, and so is the interval of a method with one configuration;
-    `cautions` says so.
+    What cannot vary has no probability: over configurations where each method has one that is eligible, over examples
+    where no part of the score has values per example. Places, `p_best` and swaps are then NaN, and so is the interval
+    of a method with one configuration; `cautions` says so.
 
     Args:
         frame: One row per model: `model`, `method`, the columns of `parts`.
@@ -368,17 +316,27 @@ def stability(
     by = _VIEWS.index(select_by)
     drawn = {method: rng.choice(rows, size=(n_resamples, len(rows))) for method, rows in candidates.items()}
     varies = {method: len(rows) > 1 for method, rows in candidates.items()}
-    ways = [_Resampled("configurations", whole[:, None, :], drawn, candidates, chosen, whole, by, varies)]
+    best = {name: _best(whole[:, None, :], drawn[name], False, chosen[name], by) for name in candidates}
+    tables = [_tables("configurations", best, chosen, whole, varies, confidence)]
     halves, fixed = [], parts.metrics
     if examples is not None:
         values = ExampleValues.of(frame, examples, parts)
         fixed = tuple(values.constant)
         scores = values.scores(values.bootstrap(n_resamples, rng), parts)
         varies = dict.fromkeys(candidates, set(fixed) != set(parts.metrics))
-        ways.append(_Resampled("examples", scores, None, candidates, chosen, whole, by, varies))
+        best = {name: _best(scores, rows[None], True, chosen[name], by) for name, rows in candidates.items()}
+        tables.append(_tables("examples", best, chosen, whole, varies, confidence))
         one, other = values.halves(min(n_resamples, _SPLITS), rng)
         halves = _split_half((values.scores(one, parts), values.scores(other, parts)), candidates, by)
-    return _tables(ways, halves, fixed, confidence, _cautions(candidates, fixed, parts, examples is not None))
+    return Stability(
+        ranks=pd.DataFrame([row for ranks, *_ in tables for row in ranks], columns=list(STABILITY)),
+        scores=pd.DataFrame([row for _, scores, *_ in tables for row in scores], columns=list(SCORES)),
+        swaps=pd.DataFrame([row for _, _, swaps, _ in tables for row in swaps], columns=list(SWAPS)),
+        split_half=pd.DataFrame(halves, columns=list(SPLIT_HALF)),
+        reordered={rows[0]["resampled"]: share for rows, _, _, share in tables},
+        fixed=fixed,
+        cautions=_cautions(candidates, fixed, parts, examples is not None),
+    )
 
 
 def _cautions(
@@ -396,7 +354,7 @@ def _cautions(
         one = "one eligible configuration" if len(single) == 1 else "one eligible configuration each"
         cautions.append(
             f"{', '.join(single)}: {one}, whose score never changes when configurations are resampled; P(first) over "
-            "configurations is too sure of these"
+            "configurations is overconfident for these"
         )
     if examples and len(fixed) == len(parts.metrics):
         cautions.append(
@@ -405,105 +363,75 @@ def _cautions(
         )
     elif examples:
         left = ", ".join((*fixed, parts.utility))
-        cautions.append(f"resampling examples leaves {left} unchanged: P(first) over examples is too sure")
+        cautions.append(f"resampling examples leaves {left} unchanged: P(first) over examples is overconfident")
     return tuple(cautions)
 
 
-@dataclass(frozen=True, eq=False)
-class _Resampled:
-    """One way of resampling, ready to be counted."""
+def _best(
+    scores: np.ndarray, rows: np.ndarray, tied_first: bool, chosen: int, by: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return scores (view x resample) of the configuration of a method chosen in each resample, and its row.
 
-    name: str
-    scores: np.ndarray
-    """View x resample (or 1) x model."""
-    drawn: Mapping[str, np.ndarray] | None
-    """Rows drawn per method; None: all of its candidates in every resample."""
-    candidates: Mapping[str, np.ndarray]
-    chosen: Mapping[str, int]
-    """Row that is chosen on all data."""
-    whole: np.ndarray
-    """View x model: scores on all data."""
-    by: int
-    """View that chooses."""
-    varies: Mapping[str, bool]
-    """Whether the score of a method can change from resample to resample."""
-
-    def of_method(self, method: str) -> tuple[np.ndarray, np.ndarray]:
-        """Return scores (view x resample) of the configuration chosen in each resample, and its row.
-
-        Among ties it is the one that is chosen on all data, if it is one of them.
-        """
-        rows = self.candidates[method][None] if self.drawn is None else self.drawn[method]
-        resample = np.arange(max(len(rows), self.scores.shape[1]))
-        drawn = np.broadcast_to(rows, (len(resample), rows.shape[1]))
-        scores = np.broadcast_to(self.scores, (2, len(resample), self.scores.shape[2]))
-        selection = np.take_along_axis(scores[self.by], drawn, axis=1)
-        top = selection >= selection.max(1, keepdims=True) - TIE
-        preferred = (top & (drawn == self.chosen[method])).any(1)
-        first = top if self.drawn is None else selection
-        best = np.where(preferred, self.chosen[method], drawn[resample, first.argmax(1)])
-        return scores[:, resample, best], best
+    `scores` is view x resample (or 1) x model, `rows` the candidates of each resample (or 1). Among ties it is the one
+    that is chosen on all data, if it is one of them.
+    """
+    resample = np.arange(max(len(rows), scores.shape[1]))
+    drawn = np.broadcast_to(rows, (len(resample), rows.shape[1]))
+    scores = np.broadcast_to(scores, (2, len(resample), scores.shape[2]))
+    selection = np.take_along_axis(scores[by], drawn, axis=1)
+    top = selection >= selection.max(1, keepdims=True) - TIE
+    preferred = (top & (drawn == chosen)).any(1)
+    best = np.where(preferred, chosen, drawn[resample, (top if tied_first else selection).argmax(1)])
+    return scores[:, resample, best], best
 
 
 def _tables(
-    ways: list[_Resampled],
-    halves: list[dict[str, Any]],
-    fixed: tuple[str, ...],
+    resampled: str,
+    best: Mapping[str, tuple[np.ndarray, np.ndarray]],
+    chosen: Mapping[str, int],
+    whole: np.ndarray,
+    varies: Mapping[str, bool],
     confidence: float,
-    cautions: tuple[str, ...],
-) -> Stability:
-    import pandas as pd
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[dict[str, Any]], float]:
+    """Return rows of ranks, scores and swaps of one way of resampling, and how often depth reorders the methods."""
+    any_varies = any(varies.values())
 
     def share(hits: np.ndarray, known: bool) -> float:
         """Mean over resamples; NaN where none of them can differ from another."""
         return float(hits.mean()) if known else math.nan
 
-    ranks, table, swaps, reordered = [], [], [], {}
-    for way in ways:
-        chosen = {method: way.of_method(method) for method in way.candidates}
-        any_varies = any(way.varies.values())
-        places = []
-        for view, name in enumerate(_VIEWS):
-            key = {"resampled": way.name, "view": name}
-            score = {method: found[view] for method, (found, _) in chosen.items()}
-            stacked = np.stack(list(score.values()))
-            place = (stacked[None] > stacked[:, None] + TIE).sum(1) + 1
-            places.append(place)
-            for i, (method, (_, best)) in enumerate(chosen.items()):
-                ranks += [
-                    {"method": method, **key, "rank": at, "probability": share(place[i] == at, any_varies)}
-                    for at in range(1, len(chosen) + 1)
-                ]
-                ends = np.quantile(score[method], [0.5 - confidence / 2, 0.5 + confidence / 2])
-                low, high = ends if way.varies[method] else (math.nan, math.nan)
-                table.append(
-                    {
-                        "method": method,
-                        **key,
-                        "score": float(way.whole[view][way.chosen[method]]),
-                        "low": float(low),
-                        "high": float(high),
-                        "p_best": share(place[i] == 1, any_varies),
-                        "n_chosen": len(np.unique(best)),
-                        "p_chosen": float((best == way.chosen[method]).mean()),
-                    }
-                )
-                for other in score:
-                    if other != method:
-                        ahead = score[method] - score[other]
-                        over = (score[method] > score[other] + TIE) + 0.5 * (np.abs(ahead) <= TIE)
-                        probability = share(over, way.varies[method] or way.varies[other])
-                        swaps.append({**key, "above": method, "below": other, "probability": probability})
-        reordered[way.name] = share((places[0] != places[1]).any(0), any_varies)
-    return Stability(
-        ranks=pd.DataFrame(ranks, columns=list(STABILITY)),
-        scores=pd.DataFrame(table, columns=list(SCORES)),
-        swaps=pd.DataFrame(swaps, columns=list(SWAPS)),
-        split_half=pd.DataFrame(halves, columns=list(SPLIT_HALF)),
-        reordered=reordered,
-        fixed=fixed,
-        cautions=cautions,
-    )
+    ranks, table, swaps, places = [], [], [], []
+    for view, name in enumerate(_VIEWS):
+        key = {"resampled": resampled, "view": name}
+        score = {method: scores[view] for method, (scores, _) in best.items()}
+        stacked = np.stack(list(score.values()))
+        place = (stacked[None] > stacked[:, None] + TIE).sum(1) + 1
+        places.append(place)
+        for i, (method, (_, rows)) in enumerate(best.items()):
+            ranks += [
+                {"method": method, **key, "rank": at, "probability": share(place[i] == at, any_varies)}
+                for at in range(1, len(best) + 1)
+            ]
+            ends = np.quantile(score[method], [0.5 - confidence / 2, 0.5 + confidence / 2])
+            low, high = ends if varies[method] else (math.nan, math.nan)
+            table.append(
+                {
+                    "method": method,
+                    **key,
+                    "score": float(whole[view][chosen[method]]),
+                    "low": float(low),
+                    "high": float(high),
+                    "p_best": share(place[i] == 1, any_varies),
+                    "n_chosen": len(np.unique(rows)),
+                    "p_chosen": float((rows == chosen[method]).mean()),
+                }
+            )
+            for other in (name for name in score if name != method):
+                ahead = score[method] - score[other]
+                over = (score[method] > score[other] + TIE) + 0.5 * (np.abs(ahead) <= TIE)
+                probability = share(over, varies[method] or varies[other])
+                swaps.append({**key, "above": method, "below": other, "probability": probability})
+    return ranks, table, swaps, share((places[0] != places[1]).any(0), any_varies)
 
 
 def _split_half(
@@ -518,14 +446,6 @@ def _split_half(
         for view, name in enumerate(_VIEWS):
             selected = (one[view][at, first] + other[view][at, second]) / 2
             fresh = (other[view][at, first] + one[view][at, second]) / 2
-            rows.append(
-                {
-                    "method": method,
-                    "view": name,
-                    "selected": float(selected.mean()),
-                    "fresh": float(fresh.mean()),
-                    "optimism": float((selected - fresh).mean()),
-                    "same": float((first == second).mean()),
-                }
-            )
+            means = {"selected": selected, "fresh": fresh, "optimism": selected - fresh, "same": first == second}
+            rows.append({"method": method, "view": name, **{key: float(x.mean()) for key, x in means.items()}})
     return rows

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from uds_lens.errors import DataError
 from uds_lens.meta._columns import SUMMARY
 from uds_lens.meta._ranking import places
 from uds_lens.meta._tables import harmonic_means
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 def summary(
@@ -47,8 +45,6 @@ def summary(
         >>> f"{row['rob']:.3f} {row['overall']:.3f}"
         '0.720 0.800'
     """
-    import pandas as pd
-
     robust = faithful if robust is None else robust
     left = _by_metric(faithful, ["auc"], "faithfulness(...)")
     right = _by_metric(robust, ["q", "r"], "robustness(...) at one filter setting").reindex(left.index)
@@ -85,11 +81,9 @@ def _by_metric(frame: pd.DataFrame, columns: list[str], source: str) -> pd.DataF
 
 
 def _reason(left: pd.Series, right: pd.Series) -> str | None:
-    import pandas as pd
-
-    found = []
+    reasons = []
     for row, value, name in ((left, "auc", "reason"), (right, "q", "q_reason"), (right, "r", "r_reason")):
         if pd.isna(row[value]):
             why = row.get(name)
-            found.append(f"{value}: {why if isinstance(why, str) else 'not given'}")
-    return "; ".join(found) or None
+            reasons.append(f"{value}: {why if isinstance(why, str) else 'not given'}")
+    return "; ".join(reasons) or None

@@ -6,18 +6,18 @@ import json
 import math
 import os
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
+import pandas as pd
 
 from uds_lens.errors import ConfigError, DataError, ResultFormatError, Setting, warn_once
+from uds_lens.meta import _hydra as hydra
 from uds_lens.meta._columns import MODELS, REASONS
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -39,6 +39,12 @@ class ModelTable:
     results name one. Ids of the holdout set of an attack begin with "holdout/". Those of retain have the model
     "retain", or "retain BASE SPLIT" where there are several."""
 
+    references: pd.DataFrame | None = None
+    """The models full and retain that were read beside the others; None where no reader looked for them."""
+
+    notes: tuple[str, ...] = ()
+    """What was left out, and what was decided, as sentences."""
+
     def __len__(self) -> int:
         return len(self.frame)
 
@@ -57,29 +63,19 @@ class Published(ModelTable):
 Setup: TypeAlias = tuple[str | None, str | None]
 """Base model, and split that was to be forgotten; None where it is not known."""
 
-SETUP = ("base", "split")
-"""Columns of a setup."""
+SETUP = ("base", "split")  # columns of a setup
 
 
 def setups(frame: pd.DataFrame) -> list[Setup]:
-    """Return the base models and splits of a table, in order of appearance; None where they are not known.
-
-    >>> import pandas as pd
-    >>> setups(pd.DataFrame({"model": ["a", "b"], "base": ["1B", "8B"]}))
-    [('1B', None), ('8B', None)]
-    """
+    """Return the base models and splits of a table, in order of appearance; None where they are not known."""
     return list(dict.fromkeys(_setups(frame)))
 
 
 def _setups(frame: pd.DataFrame) -> list[Setup]:
     """Return the setup of each model."""
-    columns = [
-        [None if value is None or value != value else str(value) for value in frame[name]]
-        if name in frame.columns
-        else [None] * len(frame)
-        for name in SETUP
-    ]
-    return list(zip(*columns, strict=True))
+    known = frame.reindex(columns=list(SETUP)).astype(object)
+    base, split = ([None if pd.isna(value) else str(value) for value in known[name]] for name in SETUP)
+    return list(zip(base, split, strict=True))
 
 
 def setup_name(setup: Sequence[str | None]) -> str:
@@ -88,22 +84,23 @@ def setup_name(setup: Sequence[str | None]) -> str:
     >>> setup_name(("Llama-3.2-1B", "forget10")), setup_name((None, None))
     ('Llama-3.2-1B, forget10', 'base model and split not known')
     """
-    return ", ".join(each for each in setup if each) or "base model and split not known"
+    return ", ".join(filter(None, setup)) or "base model and split not known"
 
 
 def retain_name(setup: Sequence[str | None]) -> str:
     """Return the name of a retain model among the values per example, where there are several."""
-    return " ".join(["retain", *(each for each in setup if each)])
+    return " ".join(["retain", *filter(None, setup)])
 
 
 def require_one_setup(frame: pd.DataFrame) -> None:
     """Raise `DataError` unless all models are of one base model and one split: others are not comparable."""
-    found = setups(frame)
-    if len(found) > 1:
-        more = "; ..." if len(found) > 4 else ""
+    several = setups(frame)
+    if len(several) > 1:
+        more = "; ..." if len(several) > 4 else ""
+        shown = "; ".join(map(setup_name, several[:4]))
         raise DataError(
-            f"the models are of {len(found)} base models and splits ({'; '.join(map(setup_name, found[:4]))}{more}), "
-            "which cannot be configurations of one method. Choose with ",
+            f"the models are of {len(several)} base models and splits ({shown}{more}), which cannot be configurations "
+            "of one method. Choose with ",
             Setting("base"),
             " and ",
             Setting("split"),
@@ -132,7 +129,7 @@ def select(table: ModelTable, *, base: str | None = None, split: str | None = No
         >>> select(ModelTable(frame=models, reasons=none, source="here"), base="phi").frame["model"].tolist()
         ['b']
     """
-    wanted = [None if each is None else each.lower() for each in (base, split)]
+    wanted = [None if name is None else name.lower() for name in (base, split)]
     kept = [
         all(want in (None, str(value).lower()) for want, value in zip(wanted, setup, strict=True))
         for setup in _setups(table.frame)
@@ -145,11 +142,11 @@ def select(table: ModelTable, *, base: str | None = None, split: str | None = No
 
 def of_setup(table: ModelTable, setup: Setup) -> ModelTable:
     """Return the models of exactly one setup, None being a value like others; `retain` is the one of that setup."""
-    found = _rows(table, [each == setup for each in _setups(table.frame)])
-    if found.examples is None:
-        return found
-    names = found.examples["model"].replace({retain_name(setup): "retain"})
-    return replace(found, examples=found.examples.assign(model=names))
+    rows = _rows(table, [of_model == setup for of_model in _setups(table.frame)])
+    if rows.examples is None:
+        return rows
+    names = rows.examples["model"].replace({retain_name(setup): "retain"})
+    return replace(rows, examples=rows.examples.assign(model=names))
 
 
 def _rows(table: ModelTable, kept: Sequence[bool]) -> ModelTable:
@@ -160,13 +157,21 @@ def _rows(table: ModelTable, kept: Sequence[bool]) -> ModelTable:
         return rows[~rows["model"].astype(str).isin(gone)].reset_index(drop=True)
 
     examples = None if table.examples is None else without(table.examples)
-    return replace(table, frame=frame, reasons=without(table.reasons), examples=examples)
+    references = table.references
+    if references is not None:
+        there = setups(frame)
+        references = references[[_fits(each, there) for each in _setups(references)]].reset_index(drop=True)
+    return replace(table, frame=frame, reasons=without(table.reasons), examples=examples, references=references)
+
+
+def _fits(setup: Setup, there: Sequence[Setup]) -> bool:
+    """Return whether a reference may belong to one of these setups; what is not known fits any."""
+    return any(all(a is None or b is None or a == b for a, b in zip(setup, each, strict=True)) for each in there)
 
 
 # Reading JSON that others wrote.
 
-LARGEST = 1 << 30
-"""Bytes of a file that is still read."""
+LARGEST = 1 << 30  # bytes of a file that is still read
 
 _KINDS: dict[type, str] = {dict: "an object", list: "a list", str: "text", bool: "true or false", int: "a number"}
 
@@ -181,11 +186,7 @@ def kind(value: Any) -> str:
 
 
 def read_object(path: Path, *, expected: str) -> dict[str, Any]:
-    """Read the object in a JSON file; `expected` says for the message what should be there.
-
-    Raises:
-        ResultFormatError: The file is missing, too large, not JSON, or does not hold an object.
-    """
+    """Read the object in a JSON file; `expected` says for the message what should be there."""
     if not path.is_file():
         raise ResultFormatError(f"no file at {str(path)!r}: expected {expected}.")
     size = path.stat().st_size
@@ -212,13 +213,9 @@ def number(value: Any, *, where: str) -> float:
         return math.nan
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ResultFormatError(f"{where} must be a number or null; got {kind(value)} {str(value)[:40]!r}.")
-    try:
-        found = float(value)
-    except OverflowError:
-        found = math.inf
-    if math.isinf(found):
+    if abs(value) > sys.float_info.max:
         raise ResultFormatError(f"{where} must be finite; got {str(value)[:40]}.")
-    return found
+    return float(value)
 
 
 def member(content: Mapping[str, Any], name: str, shape: type, *, where: str) -> Any:
@@ -252,8 +249,6 @@ def read_csv(path: str | os.PathLike[str]) -> ModelTable:
             ...
         uds_lens.errors.DataError: no file at 'nowhere.csv': expected a CSV with one row per model.
     """
-    import pandas as pd
-
     file = Path(path)
     if not file.is_file():
         raise DataError(f"no file at {str(file)!r}: expected a CSV with one row per model.")
@@ -277,19 +272,21 @@ def read_csv(path: str | os.PathLike[str]) -> ModelTable:
 # The origin of a model (method, configuration, base model, split) comes from its record, its name or a table. Nothing
 # is guessed.
 
-COLUMNS = ("method", "config", "lr", "epochs")
-"""Columns about the origin of a model."""
+COLUMNS = ("method", "config", "lr", "epochs")  # columns about the origin of a model
 
-_METHOD = re.compile(r"forget\d+_([A-Za-z]+)(?=[_/]|$)")
+_METHOD = re.compile(r"(?:forget\d+|muse_[^/]+?_(?:News|Books))_(?!retrain|target)([A-Za-z]+)(?=[_/]|$)")
 _LR = re.compile(r"_lr(\d+(?:\.\d+)?(?:e-?\d+)?)(?=[_/]|$)")
 _EPOCHS = re.compile(r"_(?:epoch|ep)(\d{1,4})(?=[_/]|$)")
-_BASE = re.compile(r"tofu_(.+?)_(?:forget\d+|retain\d+|full)(?=[_/]|$)")
+_BASE = re.compile(r"(?:tofu_([^/]+?)_(?:forget\d+|retain\d+|full)|muse_([^/]+?)_(?:News|Books))(?=[_/]|$)")
 _SPLIT = re.compile(r"(?:^|[_/])(forget|retain)(\d+)(?=[_/]|$)")
-_ROLES = {"retain": re.compile(r"(?:^|[_/])retain\d*(?=/|$)"), "full": re.compile(r"(?:^|[_/])full(?=/|$)")}
-_WITHIN = re.compile(r"evals?(_.+)?|checkpoint-\d+")
-"""Folders inside the folder of a task."""
-
-_LARGEST_CONFIG = 1 << 20
+_MUSE = re.compile(r"(?:muse_[^/]+?_|MUSE-)(News|Books)(?=[_/]|$)")
+_ROLES = {
+    "retain": re.compile(r"(?:^|[_/])(?:retain\d*|retrain)(?=/|$)"),
+    "full": re.compile(r"(?:^|[_/])(?:full|target)(?=/|$)"),
+}
+_POOL = re.compile(
+    r"(?:^|/)(pos|neg)_tofu_[^/]+?_((?:full|retain\d+)(?:_[a-z]+\d*)*?)(_lr[^/_]+[^/]*?)?(?:_epoch\d+)?(?=/|$)"
+)
 
 
 def origin_by_name(name: str) -> dict[str, Any]:
@@ -301,12 +298,28 @@ def origin_by_name(name: str) -> dict[str, Any]:
     True
     """
     method, lr, epochs = _METHOD.search(name), _LR.search(name), _EPOCHS.search(name)
+    known = method is not None and pool_in(name) is None
     return {
-        "method": method[1].lower() if method else None,
-        "config": name[method.end() :].lstrip("_") or None if method else None,
+        "method": method[1].lower() if method and known else None,
+        "config": name[method.end() :].lstrip("_") or None if method and known else None,
         "lr": float(lr[1]) if lr else math.nan,
         "epochs": float(epochs[1]) if epochs else math.nan,
     }
+
+
+def pool_in(name: str) -> dict[str, Any] | None:
+    """Parse the name of a model that Open-Unlearning trained to judge metrics: `knows`, `variant`, `run`.
+
+    >>> pool_in("pos_tofu_X_retain90_forget10_bio_lr1e-05_wd0.01_epoch5")
+    {'knows': True, 'variant': 'retain90_forget10_bio', 'run': 'pos_retain90_forget10_bio_lr1e-05_wd0.01'}
+    >>> pool_in("tofu_X_forget10_NPO") is None
+    True
+    """
+    found = _POOL.search(name)
+    if found is None:
+        return None
+    side, variant, run = found[1], found[2], found[3] or ""
+    return {"knows": side == "pos", "variant": variant, "run": f"{side}_{variant}{run}"}
 
 
 def setup_of(folder: Path, name: str) -> Setup:
@@ -315,18 +328,13 @@ def setup_of(folder: Path, name: str) -> Setup:
     The file records the run, and anybody may have chosen the name: where they differ, the file is taken, with a
     warning.
 
-    Args:
-        folder: Of the results.
-        name: The run's, as in `tofu_Llama-3.2-1B-Instruct_forget10_NPO`.
-
-    Raises:
-        ResultFormatError: The file is not YAML.
-
     Example:
         >>> setup_of(Path("nowhere"), "tofu_Llama-3.2-1B-Instruct_retain90")
         ('Llama-3.2-1B-Instruct', 'forget10')
     """
-    named, recorded = _setup_in(name), _recorded_setup(folder)
+    named = _setup_in(name)
+    found = [recorded_setup(config) for config in hydra.configs(folder)]
+    recorded = tuple(next((each for each in side if each), None) for side in zip(*found, strict=True)) or (None, None)
     for what, one, other in zip(("base model", "split"), named, recorded, strict=True):
         if one and other and one.lower() != other.lower():
             warn_once(f"{name}: its name says {what} {one}, its .hydra/config.yaml {other}, which is used.")
@@ -338,58 +346,29 @@ def role_in(name: str) -> str | None:
 
     >>> role_in("tofu_X_retain90"), role_in("tofu_X_full/evals_forget05"), role_in("tofu_X_forget10_NPO")
     ('retain', 'full', None)
+    >>> role_in("muse_X_News_retrain"), role_in("muse_X_News_target")
+    ('retain', 'full')
     """
     return next((role for role, form in _ROLES.items() if form.search(name)), None)
 
 
-def is_within(folder: str) -> bool:
-    """Return whether a folder's name is that of a part of a task (`evals`, `evals_forget10`, `checkpoint-80`).
-
-    >>> is_within("evals_forget05"), is_within("tofu_X_full")
-    (True, False)
-    """
-    return _WITHIN.fullmatch(folder) is not None
-
-
 def _setup_in(name: str) -> Setup:
     """Parse base model and split from a name; the split that retain90 goes with is forget10."""
-    base = _BASE.search(name)
+    base, muse = _BASE.search(name), _MUSE.search(name)
     splits = dict(_SPLIT.findall(name))
-    split = f"forget{splits['forget']}" if "forget" in splits else None
+    split = muse[1] if muse else f"forget{splits['forget']}" if "forget" in splits else None
     if split is None and "retain" in splits and int(splits["retain"]) < 100:
         split = f"forget{100 - int(splits['retain']):02d}"
-    return base[1] if base else None, split
+    return (base[1] or base[2]) if base else None, split
 
 
-def _recorded_setup(folder: Path) -> Setup:
-    """Read what Hydra wrote beside a run: in its folder, or in that of the task where the results are in `evals`."""
-    import yaml
-
-    at = folder
-    while not (at / ".hydra" / "config.yaml").is_file():
-        if not is_within(at.name):
-            return None, None
-        at = at.parent
-    place = at / ".hydra" / "config.yaml"
-    try:
-        if place.stat().st_size > _LARGEST_CONFIG:
-            raise ValueError("more than 1 MiB")
-        config = yaml.safe_load(place.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError, yaml.YAMLError) as error:
-        text = " ".join(str(error).split())[:120]
-        raise ResultFormatError(f"{str(place)!r} is not YAML ({text}): expected Hydra's record of the run.") from error
-    paths = [_text(config, "model", part, "pretrained_model_name_or_path") for part in ("tokenizer_args", "model_args")]
-    bases = [_setup_in(path)[0] for path in paths if path]
-    tokenizer = PurePath(paths[0]).name if paths[0] else None
-    split = _text(config, "forget_split") or _text(config, "eval", "tofu", "forget_split")
-    return next((base for base in bases if base), tokenizer), split
-
-
-def _text(config: Any, *keys: str) -> str | None:
-    """Return a text in nested mappings; None where there is none, or one that stands for another (`${...}`)."""
-    for key in keys:
-        config = config.get(key) if isinstance(config, dict) else None
-    return config if isinstance(config, str) and config and "${" not in config else None
+def recorded_setup(config: hydra.Config) -> Setup:
+    """Return the base model and the split that Hydra's record of a run names."""
+    tokenizer = hydra.text(config, "model.tokenizer_args.pretrained_model_name_or_path")
+    model = hydra.text(config, "model.model_args.pretrained_model_name_or_path")
+    bases = [_setup_in(path)[0] for path in (tokenizer, model) if path]
+    split = hydra.text(config, "data_split", "eval.muse.data_split", "forget_split", "eval.tofu.forget_split")
+    return next((base for base in bases if base), PurePath(tokenizer).name if tokenizer else None), split
 
 
 def origin(checkpoint: str, fingerprint: str, *, names: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -398,17 +377,6 @@ def origin(checkpoint: str, fingerprint: str, *, names: tuple[str, ...] = ()) ->
     The first that knows: `unlearning.json` in the model's directory, if it is about the weights that were measured;
     a part of the path that `uds_lens.unlearning.config_name` made, or that has Open-Unlearning's form
     (`tofu_..._forget10_NPO_...`), of the checkpoint or of one of `names`.
-
-    Args:
-        checkpoint: Path or Hub id of the model.
-        fingerprint: Of the weights that were measured.
-        names: Other names of the model, for example that of the file with its results.
-
-    Returns:
-        `method`, `config`, `lr`, `epochs`; None and NaN where they are not known.
-
-    Raises:
-        ResultFormatError: The record beside the model was altered or is of another version.
 
     Example:
         >>> origin("ckpt/npo_lr2e-05_beta0.1_alpha1_epoch10", "0" * 32)["method"]
@@ -463,8 +431,6 @@ def join_methods(table: ModelTable, methods: Mapping[str, str] | str | os.PathLi
         >>> join_methods(models, {"a": "npo"}).frame["method"].fillna("not known").tolist()
         ['npo', 'not known']
     """
-    import pandas as pd
-
     if isinstance(methods, Mapping):
         stated = pd.DataFrame({"model": list(methods), "method": list(methods.values())})
     else:
@@ -484,6 +450,12 @@ def join_methods(table: ModelTable, methods: Mapping[str, str] | str | os.PathLi
         old = list(frame[column]) if column in frame.columns else [None] * len(names)
         frame[column] = [new.get(name, value) for name, value in zip(names, old, strict=True)]
     return replace(table, frame=frame)
+
+
+def reasons_frame(reasons: Mapping[str, Mapping[str, str]]) -> pd.DataFrame:
+    """Return why values are NaN, given by model and metric: columns of `uds_lens.meta.REASONS`."""
+    rows = [(model, metric, why) for model, by_metric in reasons.items() for metric, why in by_metric.items()]
+    return pd.DataFrame(rows, columns=list(REASONS))
 
 
 def harmonic_means(parts: np.ndarray, axis: int = -1) -> np.ndarray:

@@ -24,11 +24,9 @@ from uds_lens.generation._reading import cached_pass, padded
 from uds_lens.models import HookedModel
 from uds_lens.patching import ModelCosts, row_layout
 
-_CACHED = 4
-"""Tokens whose keys and values a batch holds, prompts repeated for each answer, as a multiple of its budget."""
+_CACHED = 4  # tokens whose keys and values a batch holds, prompts repeated for each answer, as a multiple of its budget
 
-_whole_only: WeakSet[Any] = WeakSet()
-"""Models that were seen to keep more than keys and values of what they read."""
+_whole_only: WeakSet[Any] = WeakSet()  # models that were seen to keep more than keys and values of what they read
 
 _States: TypeAlias = tuple[list[int], Tensor]
 """Indices of some rows, and the states `[token, d_model]` that predict their scored tokens, row after row."""

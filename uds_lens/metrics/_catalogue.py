@@ -31,8 +31,7 @@ METRICS: Mapping[str, MetricSpec] = DECLARED
 HOLDS_TOO_LITTLE = 0.75
 """F below which, with its whole interval, a metric is warned of; the UDS paper draws its line there too."""
 
-CHANCE = 0.5
-"""F of a metric that knows nothing of what a model knows."""
+CHANCE = 0.5  # F of a metric that knows nothing of what a model knows
 
 
 @dataclass(frozen=True)

@@ -198,16 +198,34 @@ def load_tofu_data(
 
 
 def open_metric_data(
-    source: str, *, split: str = "forget10", limit: int | None = None, sample: Sampling = "random", seed: int = 0
+    source: str,
+    *,
+    retain: str | None = None,
+    holdout: str | None = None,
+    split: str = "forget10",
+    limit: int | None = None,
+    sample: Sampling = "random",
+    seed: int = 0,
 ) -> MetricData:
     """Load data as written on a command line: "tofu:" and a place for `load_tofu_data`, a directory, or a forget set.
 
-    A single file, or whatever else `load_examples` reads, gives the forget set alone. The options are those of
-    `load_tofu_data`.
+    A single file, or whatever else `load_examples` reads, gives the forget set alone.
+
+    Args:
+        source: As above.
+        retain: Facts to keep, as `load_examples` reads them: in place of TOFU's, or beside a forget set.
+        holdout: Questions of the same kind that no model has seen, likewise.
+        split: Forget split of TOFU.
+        limit: Examples of every set; None takes all.
+        sample: "random", spread over the subjects, or "first".
+        seed: Seed of the random sample.
     """
     if source.startswith("tofu:") or Path(source).expanduser().is_dir():
-        return load_tofu_data(source.removeprefix("tofu:"), split=split, limit=limit, sample=sample, seed=seed)
-    return MetricData(forget=as_examples(source)).limited(limit, sample=sample, seed=seed)
+        data = load_tofu_data(source.removeprefix("tofu:"), split=split)
+    else:
+        data = MetricData(forget=as_examples(source))
+    given = {name: as_examples(rows) for name, rows in (("retain", retain), ("holdout", holdout)) if rows is not None}
+    return replace(data, **given).limited(limit, sample=sample, seed=seed)
 
 
 def sample_record(

@@ -78,9 +78,6 @@ def geometric_mean(probabilities: Sequence[float]) -> float:
 def harmonic_of_parts(parts: Mapping[str, float]) -> float:
     """Return the harmonic mean of named values.
 
-    Raises:
-        Undefined: One of them is NaN; names it.
-
     Example:
         >>> harmonic_of_parts({"a": 1.0, "b": 0.5})
         0.6666666666666666
@@ -91,8 +88,7 @@ def harmonic_of_parts(parts: Mapping[str, float]) -> float:
     return harmonic_mean(list(parts.values()))
 
 
-Role: TypeAlias = Literal["retain", "full", "model"]
-"""Model that a pass runs on; `model` is the one that is evaluated."""
+Role: TypeAlias = Literal["retain", "full", "model"]  # model that a pass runs on; `model` is the one that is evaluated
 
 Kind: TypeAlias = Literal[
     "answers", "generations", "states", "patched", "lens", "fisher_spill", "fisher_masks", "fisher_sums"
@@ -381,8 +377,7 @@ class Evidence:
         return self._session.results[wanted].value
 
 
-Score = TypeVar("Score", bound=Callable[..., Outcome])
-"""Function from `Evidence` to the value."""
+Score = TypeVar("Score", bound=Callable[..., Outcome])  # function from `Evidence` to the value
 
 _declared: dict[str, MetricSpec] = {}
 

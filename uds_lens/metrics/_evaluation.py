@@ -82,7 +82,8 @@ def evaluate(
         if missing[spec.name] is None
     }
     if passes:
-        tell(f"prompts: {describe_protocol(options.protocol, session.protocol)}")
+        words = describe_protocol(options.protocol, session.protocol, tokenizer=session.tokenizer, chat=options.chat)
+        tell(f"prompts: {words}")
     session.perform([p for several in passes.values() for p in several])
     evidence = Evidence(session, scorer_named(options.fluency, offline=run.offline))
     for spec in specs:

@@ -33,8 +33,7 @@ logger = logging.getLogger(__name__)
 _GRAPH_BYTES = 1 << 28
 """Memory for what is kept of a forward until its backward pass; at least one example runs, however large."""
 
-_EPSILON = 1e-30
-"""Squared gradients are small numbers: large enough to divide by, too small to change a quotient."""
+_EPSILON = 1e-30  # squared gradients are small numbers: large enough to divide by, too small to change a quotient
 
 _Take: TypeAlias = Callable[[int, int, Float[Tensor, "weight"]], None]
 """Gets a layer, where a weight begins among the layer's flattened parameters, and its gradient for one example,

@@ -45,7 +45,7 @@ class MetricOptions:
     """Prompts of the output metrics; the white-box metrics always use the raw protocol."""
 
     system_prompt: str | None = None
-    """Text of a system turn before the question, in chat prompts; None sends none."""
+    """Text of a system turn before the question, in chat prompts; None leaves it to the template."""
 
     chat_date: str = CHAT_DATE
     """Date given to chat templates that print one."""

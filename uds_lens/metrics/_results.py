@@ -31,20 +31,17 @@ from uds_lens.metrics._catalogue import METRICS, Trust, resolve, studied
 from uds_lens.metrics._data import about_sample
 from uds_lens.metrics._declaration import Direction, Group
 from uds_lens.metrics._options import MetricOptions
-from uds_lens.results import Interval, ModelRecord, bootstrap_interval
+from uds_lens.results import Interval, ModelRecord, RunOptions, bootstrap_interval
 from uds_lens.results._cautions import FEW
 from uds_lens.results._intervals import FEW_CLUSTERS, SampleError, interval_basis, sample_error
-from uds_lens.results._records import printable
+from uds_lens.results._records import fingerprint_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
 FORMAT = "uds_lens.MetricResults"
-VERSION = 2
-"""Version of the format; raised when older releases could misread a result."""
-
-ARROWS = {"knowledge": "↑ known", "erasure": "↑ erased", "utility": "↑ useful"}
-"""Directions as a column of a table."""
+VERSION = 2  # version of the format; raised when older releases could misread a result
+ARROWS = {"knowledge": "↑ known", "erasure": "↑ erased", "utility": "↑ utility"}  # directions as a column of a table
 
 _STUDY = "our study of 3.9M-parameter Llamas"
 
@@ -426,24 +423,20 @@ def _saved(file: Path) -> MetricResults | None:
         return None
 
 
-def require_nothing_lost(files: Mapping[Path, str], metrics: Iterable[str] | None, *, options: MetricOptions) -> None:
-    """Raise `ConfigError` where a file holds results of another model, or a metric that would not be measured again.
-
-    Args:
-        files: Where the results of each model will be saved.
-        metrics: Names of what will be measured, as for `evaluate`.
-        options: As for `evaluate`.
-    """
+def require_nothing_lost(
+    files: Mapping[Path, str], metrics: Iterable[str] | None, *, options: MetricOptions, run: RunOptions
+) -> None:
+    """Raise `ConfigError` where a file holds results of other weights, or a metric that would not be measured again."""
     wanted = {spec.name for spec in resolve(metrics, options=options)}
     for file, model in files.items():
         if (earlier := _saved(file)) is None:
             continue
-        name = earlier.models["model"].name
-        if os.path.normpath(name) != os.path.normpath(printable(model)):
-            refuse_to_replace(file, f"metrics of {name!r}, not of {model!r}")
         if lost := [metric for metric in earlier.metrics if metric not in wanted]:
             named = ", ".join(lost[:6]) + (f" and {len(lost) - 6} more" if len(lost) > 6 else "")
             refuse_to_replace(file, f"{named}, which this run does not measure")
+        record = earlier.models["model"]
+        if record.fingerprint != fingerprint_of(model, dtype=options.dtype, run=run):
+            refuse_to_replace(file, f"metrics of {record.name!r} with other weights than {model!r} has now")
 
 
 def metrics_by_model(results: Mapping[str, MetricResults]) -> pd.DataFrame:
@@ -461,12 +454,7 @@ def metrics_by_model(results: Mapping[str, MetricResults]) -> pd.DataFrame:
 
 
 def require_metrics_table(file: str | os.PathLike[str]) -> Path:
-    """Return the place of that table, before any work is done for it.
-
-    Raises:
-        ResultFormatError: It holds something else, a table of audits for example.
-        StorageError: Nothing can be written there.
-    """
+    """Return the place of that table, before any work is done for it."""
     place = located(file)
     return require_fresh(place, directory=False, begins=b"model," if _is_metrics_table(place) else None)
 
@@ -484,12 +472,7 @@ def _is_metrics_table(place: Path) -> bool:
 
 
 def write_metrics_table(results: Mapping[str, MetricResults], file: str | os.PathLike[str]) -> Path:
-    """Write that table as CSV, of `results` and of all others saved beside it; an empty cell is undefined.
-
-    Args:
-        results: Results by name; they come first. The others follow in the order of their files' names.
-        file: Where the table goes.
-    """
+    """Write that table as CSV, of `results` and of all others saved beside it; an empty cell is undefined."""
     place = require_metrics_table(file)
     others = {name: saved for name, saved in results_in(place.parent).items() if name not in results}
     atomic_write_text(place, metrics_by_model({**results, **others}).to_csv(index=False))

@@ -8,6 +8,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,8 +37,12 @@ from uds_lens._compat.transformers import (
 )
 from uds_lens._optional_packages import require_package
 from uds_lens._progress import tell
-from uds_lens.errors import ModelError, Setting, warn_once
+from uds_lens._storage import did_you_mean
+from uds_lens.errors import ModelError, Setting, UdsLensError, warn_once
+from uds_lens.models import _gguf as gguf
 from uds_lens.models._anatomy import set_plain_outputs
+from uds_lens.models._fingerprint import fingerprint
+from uds_lens.models._gguf import SUFFIX, gguf_file, storage
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
@@ -53,6 +58,9 @@ other's settings, and every later model comes out wrong. Code that runs meanwhil
 
 _WHOLE = ("model*.safetensors", "pytorch_model*.bin")
 """Names of files with the weights of a whole model."""
+
+PACKAGE = "package:"
+"""Beginning of a source that is the directory of an installed package."""
 
 _TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "vocab.json")
 
@@ -74,27 +82,56 @@ def quiet_files(*, report: bool = False) -> Iterator[None]:
         yield
 
 
+def place_of(source: str | os.PathLike[str]) -> Path:
+    """Return the path that a source names, there or not: `~` is home, `package:NAME` where an installed package lies.
+
+    The package is not imported.
+
+    Raises:
+        ModelError: There is no such package.
+    """
+    text = os.fspath(source)
+    if not text.startswith(PACKAGE):
+        return Path(source).expanduser()
+    name = text.removeprefix(PACKAGE)
+    spec = find_spec(name) if name.isidentifier() else None
+    if spec is None or not spec.submodule_search_locations:
+        raise ModelError(
+            f"no package {name!r} is installed here: install the one that brings the model, or give a directory."
+        )
+    return Path(next(iter(spec.submodule_search_locations)))
+
+
 def is_local(source: str | os.PathLike[str]) -> bool:
-    """Tell whether `source` is a directory here.
+    """Tell whether `source` is a directory, a GGUF file or a package here.
 
     Raises:
         ModelError: It looks like a path (absolute, starting with a dot or ~, of more than two parts, or in a directory
-            that is here) and does not exist, or is a directory without `config.json`.
+            that is here) and does not exist, or is a directory without `config.json`, adapter or GGUF file.
     """
-    path = Path(source).expanduser()
+    path = place_of(source)
     text = os.fspath(source)
     if path.is_dir():
-        if not (path / "config.json").is_file() and not is_adapter(path):
-            raise ModelError(f"{text!r} has no config.json: expected a directory written by save_pretrained.")
+        if not (path / "config.json").is_file() and not is_adapter(path) and gguf_file(path) is None:
+            raise ModelError(
+                f"{text!r} has no config.json: expected a directory written by save_pretrained, or with a GGUF file."
+            )
         return True
     if path.is_file():
-        raise ModelError(f"{text!r} is a file: expected the directory of a checkpoint, or a Hub id.")
+        if gguf_file(path) is None:
+            raise ModelError(f"{text!r} is a file: expected the directory of a checkpoint, a GGUF file, or a Hub id.")
+        return True
+    if path.suffix.lower() == SUFFIX:
+        raise ModelError(f"no GGUF file {text!r}: check the path; one on the Hub must be downloaded first.")
     if path.is_absolute() or text.startswith((".", "~")) or len(path.parts) > 2 or isinstance(source, Path):
-        raise ModelError(f"no directory {text!r}: give the directory of a checkpoint, or a Hub id 'owner/name'.")
+        raise ModelError(
+            f"no directory {text!r}: give the directory of a checkpoint, or a Hub id 'owner/name'.{did_you_mean(path)}"
+        )
     if len(path.parts) == 2 and path.parent.is_dir():
         raise ModelError(
             f"no directory {text!r}. There is a directory {str(path.parent)!r} here, so the Hub was not asked: check "
             f"the name; a model on the Hub of that name can be downloaded first (hf download {text} --local-dir DIR)."
+            f"{did_you_mean(path)}"
         )
     return False
 
@@ -105,7 +142,7 @@ def is_adapter(source: str | os.PathLike[str]) -> bool:
     Raises:
         ModelError: It holds both.
     """
-    path = Path(source).expanduser()
+    path = place_of(source)
     if not (path / "adapter_config.json").is_file():
         return False
     whole = [file.name for pattern in _WHOLE for file in path.glob(pattern)]
@@ -118,20 +155,34 @@ def is_adapter(source: str | os.PathLike[str]) -> bool:
 
 
 def checkpoint_folders(source: str | os.PathLike[str]) -> list[str | os.PathLike[str]]:
-    """Return the directories a checkpoint is loaded from: its own (or a Hub id), and that of an adapter's base."""
-    return [source, base_folder(source)] if is_adapter(source) else [source]
+    """Return where a checkpoint is loaded from: a directory, a file or a Hub id, and the same of an adapter's base."""
+    if is_adapter(source):
+        return [place_of(source), *checkpoint_folders(base_folder(source))]
+    if not is_local(source):
+        return [source]
+    return [gguf_file(place_of(source)) or place_of(source)]
+
+
+def storage_of(source: str | os.PathLike[str]) -> str | None:
+    """Return how the weights of a GGUF file are stored (`Q4_1 (79 %), Q8_0, F32`); None for other checkpoints.
+
+    Of an adapter, that is how its base is stored.
+    """
+    place = checkpoint_folders(source)[-1]
+    file = gguf_file(place) if is_local(place) else None
+    return None if file is None else storage(file)
 
 
 def adapter_base(source: str | os.PathLike[str]) -> str:
-    """Return the checkpoint an adapter was trained on: a directory (relative to the adapter's), or a Hub id.
+    """Return the checkpoint an adapter was trained on: a path (relative to the adapter's), a package, or a Hub id.
 
     Raises:
         ModelError: The adapter does not name one.
     """
-    path = Path(source).expanduser()
+    path = place_of(source)
     try:
         base = json.loads((path / "adapter_config.json").read_text("utf-8"))["base_model_name_or_path"]
-    except (ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ModelError(f"{os.fspath(source)!r} has a broken adapter_config.json: {error}") from error
     if not isinstance(base, str) or not base:
         raise ModelError(
@@ -139,19 +190,19 @@ def adapter_base(source: str | os.PathLike[str]) -> str:
             "or merge the adapter and save the whole model."
         )
     beside = path / base
-    return str(beside) if beside.is_dir() else base
+    return os.path.normpath(beside) if beside.exists() else base
 
 
 def base_folder(source: str | os.PathLike[str]) -> str:
-    """Return the directory of an adapter's base; one from the Hub must be downloaded: a directory asks no network.
+    """Return the place of an adapter's base; one from the Hub must be downloaded: a directory asks no network.
 
     Raises:
-        ModelError: The base was not downloaded, or is the adapter itself.
+        ModelError: The base is not there, was not downloaded, or is the adapter itself.
     """
     base = adapter_base(source)
-    places, place = {Path(source).expanduser().resolve()}, base
+    places, place = {place_of(source).resolve()}, base
     while is_adapter(place):
-        folder = Path(place).expanduser().resolve()
+        folder = place_of(place).resolve()
         if folder in places:
             raise ModelError(
                 f"the adapter {os.fspath(source)!r} has itself as its base ({base!r}): set base_model_name_or_path in "
@@ -159,8 +210,15 @@ def base_folder(source: str | os.PathLike[str]) -> str:
             )
         places.add(folder)
         place = adapter_base(place)
-    if is_local(base):
-        return base
+    try:
+        if is_local(base):
+            return base
+    except ModelError as error:
+        raise ModelError(
+            f"the adapter {os.fspath(source)!r} belongs to {base!r}, which cannot be used ({str(error).rstrip('.')}). "
+            "A path is relative to the adapter's directory: move both together, or correct base_model_name_or_path in "
+            "adapter_config.json."
+        ) from error
     if (downloads := downloaded(base)) is None:
         raise ModelError(
             f"the adapter {os.fspath(source)!r} belongs to {base!r}, no directory here and not downloaded; a directory "
@@ -178,6 +236,11 @@ def load_config(
 
     if is_adapter(source):
         return _of_base(load_config, source, trust_remote_code=trust_remote_code)
+    if (file := _gguf(source)) is not None:
+        with _plain_errors(source, offline=True):
+            config = gguf.load_config(file)
+        set_attention(config, "eager")
+        return config
     with _plain_errors(source, offline):
         config = AutoConfig.from_pretrained(_place(source), **_where(source, revision, offline, trust_remote_code))
     set_attention(config, "eager")  # a checkpoint must not choose it: it may name a kernel on the Hub
@@ -190,7 +253,10 @@ def load_tokenizer(
     """Load the checkpoint's tokenizer; None where a local directory holds none."""
     from transformers import AutoTokenizer
 
-    has_none = is_local(source) and not any((Path(source).expanduser() / n).is_file() for n in _TOKENIZER)
+    if (file := _gguf(source)) is not None:
+        with _plain_errors(source, offline=True):
+            return gguf.load_tokenizer(file)
+    has_none = is_local(source) and not any((place_of(source) / n).is_file() for n in _TOKENIZER)
     if has_none:
         if not is_adapter(source):
             return None
@@ -222,11 +288,13 @@ def load_weights(
     name = os.fspath(source)
     if is_adapter(source):
         require_package("peft", needed_by="an adapter needs")
-        more = {"dtype": dtype, "device": device, "device_map": device_map}
+        # merged on the CPU, so that the same adapter gives the same bytes wherever it is used afterwards
+        more = {"dtype": dtype, "device": "cpu", "device_map": device_map}
         base = _of_base(load_weights, source, trust_remote_code=trust_remote_code, **more)
         with LOADING, _plain_errors(source, offline=True), quiet_files():
-            adapted: Any = merged(base, str(Path(source).expanduser()))
-        return adapted.eval().requires_grad_(False)
+            require_its_base(source, base)
+            adapted: Any = merged(base, str(place_of(source)))
+        return _on_device(adapted.eval().requires_grad_(False), device, device_map)
     config = load_config(source, revision=revision, offline=offline, trust_remote_code=trust_remote_code)
     if is_bitsandbytes(config):
         require_package("bitsandbytes", needed_by=f"{name!r} has 4-bit weights, which need")
@@ -236,23 +304,31 @@ def load_weights(
             "not know: remove quantization_config if they are not, or save the model unquantised."
         )
     placement = {"device_map": device_map} if device_map is not None else {}
+    file = _gguf(source)
+    reading = _where(source, revision, offline, trust_remote_code) if file is None else gguf.reading(file)
     with LOADING, _plain_errors(source, offline), quiet_files():
         model, info = AutoModelForCausalLM.from_pretrained(
-            _place(source),
+            _place(source) if file is None else str(file.parent),
             config=config,
             dtype=dtype,
             attn_implementation="eager",
             output_loading_info=True,
             **placement,
-            **_where(source, revision, offline, trust_remote_code),
+            **reading,
         )
     require_complete(info, source, type(model).__name__)
+    if file is not None:
+        model = gguf.plain_model(model, file)
     model = model.eval().requires_grad_(False)
     set_plain_outputs(model.config)
     keep_plain_format(model)
-    if device_map is None and str(model.device) != device:
-        return move_checked(model, device) if device.startswith("mps") else model.to(device)
-    return model
+    return _on_device(model, device, device_map)
+
+
+def _on_device(model: PreTrainedModel, device: str, device_map: str | dict[str, Any] | None) -> PreTrainedModel:
+    if device_map is not None or str(model.device) == device:
+        return model
+    return move_checked(model, device) if device.startswith("mps") else model.to(device)
 
 
 def _of_base(load: Callable[..., Any], source: str | os.PathLike[str], **options: Any) -> Any:
@@ -260,8 +336,52 @@ def _of_base(load: Callable[..., Any], source: str | os.PathLike[str], **options
     return load(base_folder(source), revision=None, offline=True, **options)
 
 
+def require_its_base(source: str | os.PathLike[str], base: PreTrainedModel) -> None:
+    """Check that an adapter's base has the weights that its record names, where it has a record of ours.
+
+    Raises:
+        ModelError: They are others.
+    """
+    record = checkpoint_record(source)
+    parent, options = record.get("parent"), record.get("options")
+    if not isinstance(parent, dict) or not isinstance(options, dict) or not isinstance(parent.get("fingerprint"), str):
+        return
+    if options.get("dtype") != str(base.dtype).removeprefix("torch."):
+        return  # a fingerprint is that of the weights in one dtype
+    if (found := fingerprint(base)) != parent["fingerprint"]:
+        raise ModelError(
+            f"the adapter {os.fspath(source)!r} was trained on weights with fingerprint "
+            f"{parent['fingerprint'][:32]!r}, and its base {base_folder(source)!r} has {found!r}: it is "
+            "another model, or has changed since. Put the base of that time there."
+        )
+
+
+_RECORDS = ("unlearning.json", "relearning.json", "finetuning.json")
+"""Names of the records that training writes beside a checkpoint."""
+
+_LARGEST_RECORD = 1 << 26
+"""Bytes of a record that is read."""
+
+
+def checkpoint_record(source: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return the record that training wrote beside a checkpoint, unchecked; empty where there is none."""
+    for name in _RECORDS:
+        try:
+            file = place_of(source) / name
+            record = json.loads(file.read_bytes()) if file.stat().st_size < _LARGEST_RECORD else None
+        except (OSError, ValueError, RecursionError):
+            continue
+        if isinstance(record, dict):
+            return record
+    return {}
+
+
+def _gguf(source: str | os.PathLike[str]) -> Path | None:
+    return gguf_file(place_of(source)) if is_local(source) and not is_adapter(source) else None
+
+
 def _place(source: str | os.PathLike[str]) -> str:
-    return str(Path(source).expanduser()) if is_local(source) else os.fspath(source)
+    return str(place_of(source)) if is_local(source) else os.fspath(source)
 
 
 def _where(
@@ -277,7 +397,7 @@ def _plain_errors(source: str | os.PathLike[str], offline: bool) -> Iterator[Non
     try:
         with nullcontext() if offline or is_local(source) else asking_the_hub():
             yield
-    except ModelError:
+    except UdsLensError:
         raise
     except Exception as error:
         text = os.fspath(source)
@@ -295,20 +415,23 @@ def not_on_the_hub(name: str, reason: str, *, offline: bool) -> str:
         reason: First line of the error.
         offline: Whether only downloaded files were allowed.
     """
+    near = did_you_mean(name)
     if offline or is_offline():
         return (
             f"there is no directory {name!r} here, and offline it was looked for only among what was downloaded from "
             f"the Hub before: {reason}. Check the path, or download it where there is a connection: hf download {name}"
+            f"{near and '.'}{near}"
         )
     if not is_reachable():
         return (
             f"there is no directory {name!r} here, it was not downloaded before, and no connection to the Hub can be "
             f"opened. Check the path and the connection, or download it where there is one: hf download {name}"
+            f"{near and '.'}{near}"
         )
     return (
         f"there is no directory {name!r} here, so it was looked up on the Hub, and that failed: {reason}. Check the "
         "path or the spelling; log in for a gated model (hf auth login); without a connection, give the directory of a "
-        "local copy."
+        f"local copy.{near}"
     )
 
 

@@ -7,7 +7,6 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from torch import nn
@@ -15,7 +14,7 @@ from torch import nn
 from uds_lens._types import AnswerProtocol, Protocol
 from uds_lens.data import chosen_protocol
 from uds_lens.errors import IncompatibleModelsError, ModelError, Setting, warn_once
-from uds_lens.models._checkpoint import load_config, load_tokenizer
+from uds_lens.models._checkpoint import checkpoint_record, load_config, load_tokenizer, storage_of
 from uds_lens.models._fingerprint import arithmetic
 from uds_lens.models._hooked import HookedModel
 
@@ -32,9 +31,6 @@ _SHAPE = {
     "vocabulary size": "vocab_size",
     "attention heads": "num_attention_heads",
 }
-
-_LARGEST_RECORD = 1 << 26
-"""Bytes of a record that is read."""
 
 _MOST = 6
 """Differences that a message lists."""
@@ -65,6 +61,9 @@ class CheckpointInfo:
     tokenizer_hash: str | None
     """Hash of vocabulary, merges, normaliser and special tokens; prompts use full's chat template."""
 
+    storage: str | None = None
+    """How a GGUF file stores the weights; None for other checkpoints."""
+
 
 def read_checkpoint_info(
     source: ModelSource, *, revision: str | None = None, offline: bool = False, trust_remote_code: bool = False
@@ -84,19 +83,9 @@ def read_checkpoint_info(
         )
     where: dict[str, Any] = {"revision": revision, "offline": offline, "trust_remote_code": trust_remote_code}
     info = _info(os.fspath(source), load_config(source, **where), load_tokenizer(source, **where))
-    return replace(info, protocol=_recorded_protocol(Path(source)))
-
-
-def _recorded_protocol(directory: Path) -> Protocol | None:
-    for name in ("unlearning.json", "relearning.json"):
-        try:
-            file = directory / name
-            record = json.loads(file.read_bytes()) if file.stat().st_size < _LARGEST_RECORD else None
-        except (OSError, ValueError, RecursionError):
-            continue
-        if isinstance(record, dict) and record.get("protocol") in ("raw", "chat"):
-            return cast("Protocol", record["protocol"])
-    return None
+    recorded = checkpoint_record(source).get("protocol")
+    protocol = cast("Protocol", recorded) if recorded in ("raw", "chat") else None
+    return replace(info, protocol=protocol, storage=storage_of(source))
 
 
 def protocol_of(asked: AnswerProtocol, infos: Mapping[str, CheckpointInfo], tokenizer: Any) -> Protocol:
@@ -151,7 +140,7 @@ def check_compatible(infos: Mapping[str, CheckpointInfo]) -> PreTrainedTokenizer
             if one.get(name) != two.get(name)
         ]
         hashes = {reference.tokenizer_hash, other.tokenizer_hash} - {None}
-        if len(hashes) > 1:
+        if len(hashes) > 1 and not _one_vocabulary(reference, other):
             problems.append(f"tokenizer: {role} {reference.name!r} and {other_role} {other.name!r} differ")
     if problems:
         more = f"\n  and {len(problems) - _MOST} more" if len(problems) > _MOST else ""
@@ -183,6 +172,17 @@ def _info(name: str, config: Any, tokenizer: PreTrainedTokenizerFast | None) -> 
         protocol=None,
         tokenizer_hash=None if tokenizer is None else _tokenizer_hash(tokenizer),
     )
+
+
+def _one_vocabulary(one: CheckpointInfo, other: CheckpointInfo) -> bool:
+    """Tell whether tokenizers give the same ids, where one is from a GGUF file: it keeps the tokens, not their making.
+
+    llama.cpp fills up a vocabulary to the size of the embedding, so that one may hold more tokens.
+    """
+    if one.storage is None and other.storage is None:
+        return False
+    few, many = sorted((info.tokenizer.get_vocab() for info in (one, other) if info.tokenizer is not None), key=len)
+    return few.items() <= many.items()
 
 
 def _tokenizer_hash(tokenizer: PreTrainedTokenizerFast) -> str:

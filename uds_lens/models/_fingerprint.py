@@ -185,16 +185,16 @@ _known: dict[tuple[CheckpointFiles, torch.dtype, str], str] = {}
 
 
 def checkpoint_files(*folders: str | os.PathLike[str]) -> CheckpointFiles | None:
-    """List the files in some folders; None where one of them is no folder here.
+    """List some files, and the files in some folders; None where one of them is not here.
 
     Two equal lists mean that nobody wrote to a file in between, as far as the file system tells.
     """
     files = []
     for folder in folders:
         place = Path(folder).expanduser()
-        if not place.is_dir():
+        if not place.exists():
             return None
-        for entry in sorted(place.resolve().iterdir()):
+        for entry in sorted(place.resolve().iterdir()) if place.is_dir() else [place.resolve()]:
             if entry.is_file():
                 stat = entry.stat()
                 files.append((str(entry), stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino))

@@ -237,6 +237,8 @@ class HookedModel:
         """Set by an opener that shows the model to nobody: its weights do not change, and are hashed once."""
         self.files: CheckpointFiles | None = None
         """Files it was loaded from, if they are on this machine."""
+        self.storage: str | None = None
+        """How the GGUF file it was loaded from stores its weights; None for other models."""
         self.is_wrapped = bridge is not None
         """Whether `hf` is the model inside a caller's Bridge."""
         self.streams_to: torch.device | None = None

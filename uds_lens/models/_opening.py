@@ -18,7 +18,7 @@ from uds_lens._progress import tell
 from uds_lens._types import DType, check_choice
 from uds_lens.errors import ModelError, Setting, warn_once
 from uds_lens.models._anatomy import require_plain_outputs, set_plain_outputs
-from uds_lens.models._checkpoint import checkpoint_folders, keep_plain_format, load_tokenizer, load_weights
+from uds_lens.models._checkpoint import checkpoint_folders, keep_plain_format, load_tokenizer, load_weights, storage_of
 from uds_lens.models._fingerprint import checkpoint_files
 from uds_lens.models._hooked import HookedModel, clone_sharing_weights
 
@@ -50,8 +50,9 @@ def open_model(
     the requested `dtype`, because a conversion would change the caller's model or double its memory.
 
     Args:
-        source: A directory written by `save_pretrained`, a Hub id, a transformers causal language model, a
-            `TransformerBridge`, or a `HookedModel` (returned as it is).
+        source: A directory written by `save_pretrained` (a model, or a PEFT adapter with its base), a GGUF file or a
+            directory with one, `package:NAME` for an installed package that holds either, a Hub id, a transformers
+            causal language model, a `TransformerBridge`, or a `HookedModel` (returned as it is).
         dtype: Dtype of the weights: `float32`, `bfloat16` or `float16`.
         device: `auto` (CUDA if available, else CPU), or a torch device such as `cuda:1`.
         device_map: accelerate's placement over several devices; replaces `device`.
@@ -95,6 +96,7 @@ def open_model(
     hf = load_weights(source, dtype=getattr(torch, dtype), device=pick_device(device), device_map=device_map, **common)
     own = tokenizer if tokenizer is not None else load_tokenizer(source, **common)
     model = HookedModel(hf, own, name=os.fspath(source), owned=True)
+    model.storage = storage_of(source)
     model.files = before if before == checkpoint_files(*checkpoint_folders(source)) else None
     return model
 

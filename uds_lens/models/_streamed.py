@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,8 +31,10 @@ from uds_lens.models._checkpoint import (
     is_local,
     load_config,
     load_tokenizer,
+    place_of,
     quiet_files,
     require_complete,
+    storage_of,
 )
 from uds_lens.models._fingerprint import (
     CheckpointFiles,
@@ -42,6 +44,7 @@ from uds_lens.models._fingerprint import (
     known_fingerprint,
     remember_fingerprint,
 )
+from uds_lens.models._gguf import gguf_file
 from uds_lens.models._hooked import HookedModel
 
 Part: TypeAlias = "int | Literal['around', 'embedding', 'head']"
@@ -66,6 +69,10 @@ def why_not_streamed(source: object, *, revision: str | None = None, offline: bo
         return "it is in memory already"
     if is_adapter(source):
         return "it is an adapter: merge it into its base, and save the whole model"
+    if storage_of(source) is not None:
+        return "it is a GGUF file, which is unpacked as a whole"
+    if is_local(source) and gguf_file(Path(source).expanduser()) is not None:
+        return "it is a GGUF file, which transformers reads as a whole"
     config = load_config(source, revision=revision, offline=offline, trust_remote_code=False)
     if getattr(config, QUANTISED_ENTRY, None):
         return "its weights are quantised, and only plain ones are read block by block"
@@ -171,7 +178,7 @@ class StreamedModel:
 
         embedding.register_forward_pre_hook(find)
 
-    def blocks(self) -> Iterator[int]:
+    def blocks(self) -> Generator[int, None, None]:
         """Yield the number of each block while its weights are there; meanwhile those of the next are read."""
         last = self.model.n_layers - 1
         coming: Future[None] | None = None
@@ -180,7 +187,8 @@ class StreamedModel:
                 coming = thread.submit(self._read, 0)
                 for layer in range(last + 1):
                     coming.result()
-                    coming = thread.submit(self._read, min(layer + 1, last)) if layer < last else coming
+                    if layer < last:
+                        coming = thread.submit(self._read, layer + 1)
                     yield layer
                     self._drop(layer)
             finally:
@@ -336,7 +344,7 @@ class _Files:
     def _broken(self, what: str, error: Exception) -> ModelError:
         first = (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
         return ModelError(
-            f"cannot read {what!r} of {self.name!r}: {first}. Is the file whole, and its disk in order? Copy or "
+            f"cannot read {what!r} of {self.name!r}: {first}. Is the file complete, and the disk healthy? Copy or "
             "download it again; what was measured before is kept."
         )
 
@@ -354,7 +362,7 @@ class _Weight:
 def _folder(source: str | os.PathLike[str], *, revision: str | None, offline: bool) -> Path:
     """Return the directory of a checkpoint's files; those of one on the Hub are downloaded first."""
     if is_local(source):
-        return Path(source).expanduser()
+        return place_of(source)
     from huggingface_hub import snapshot_download
 
     with _plain_errors(source, offline):

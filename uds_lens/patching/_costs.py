@@ -15,8 +15,7 @@ import torch
 
 from uds_lens.data import BatchCost, TokenSequence, cut_batches, plan_batches
 
-SCORES_AT_ONCE = 1 << 26
-"""Attention scores of one block held at one time (256 MiB in float32)."""
+SCORES_AT_ONCE = 1 << 26  # attention scores of one block held at one time (256 MiB in float32)
 
 LOGITS_AT_ONCE = {"cpu": 1 << 22, "cuda": 1 << 25}
 """Logits held at one time: 16 MiB in float32 on a CPU, since allocators return blocks of 32 MiB to the system at once
@@ -38,8 +37,7 @@ below the size of blocks that allocators return to the system at once, so that e
 BATCH_TOKENS = 1280
 """Tokens of a batch on a CPU where that is more: wide models lose more by reading their weights once more."""
 
-BATCH_PADDED = 1.5
-"""Tokens of a packed batch with the padding that attention sees, as a multiple of the budget."""
+BATCH_PADDED = 1.5  # tokens of a packed batch with the padding that attention sees, as a multiple of the budget
 
 VARIANT_STATES = {"cpu": 1 << 20, "cuda": 1 << 26}
 """Tokens x d_model of all variants that are resumed together, at the last block."""

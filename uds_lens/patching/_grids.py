@@ -19,8 +19,7 @@ from uds_lens.patching._states import Score, SpanCache
 if TYPE_CHECKING:
     import pandas as pd
 
-GridAxis: TypeAlias = Literal["layer", "position", "head"]
-"""A grid has one patch per layer and per ..."""
+GridAxis: TypeAlias = Literal["layer", "position", "head"]  # a grid has one patch per layer and per ..
 
 
 def patch_grid(

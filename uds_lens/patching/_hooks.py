@@ -23,8 +23,7 @@ from uds_lens.models import Anatomy, HookedModel, open_model
 Hook: TypeAlias = Callable[..., "Tensor | None"]
 """Takes an activation and `hook=`, returns the one to use; None leaves it alone."""
 
-HEADS = ("z", "q", "k", "v")
-"""Sites whose activation is `[batch, pos, head, d_head]`."""
+HEADS = ("z", "q", "k", "v")  # sites whose activation is `[batch, pos, head, d_head]`
 
 _effective: WeakKeyDictionary[nn.Module, set[str]] = WeakKeyDictionary()
 """Points of a model, without their layer, at which a hook was seen to change the logits."""
@@ -41,12 +40,7 @@ def hook_name(site: HookSite, layer: int) -> str:
 
 
 def require_site(model: HookedModel, site: HookSite) -> None:
-    """Raise unless the model's blocks have the site.
-
-    Raises:
-        PatchError: The family has no such point (GPT-NeoX runs attention and MLP in parallel, so there is no
-            `resid_mid`), or TransformerLens cannot wrap the model.
-    """
+    """Raise unless the model's blocks have the site."""
     check_choice("site", site, HookSite)
     if site == "resid_post":
         return
@@ -169,11 +163,7 @@ def run_hooks(
 def run_with(
     model: HookedModel, batch: TokenBatch, hooks: Sequence[tuple[str, Hook]]
 ) -> Float[Tensor, "batch pos d_vocab"]:
-    """Run one forward with hooks whose values must fit, each of which must run.
-
-    Raises:
-        PatchError: There is no such point, a hook never ran, or it returned something else than a tensor that fits.
-    """
+    """Run one forward with hooks whose values must fit, each of which must run."""
     watched = [(name, hook if isinstance(hook, _Watched) else _Watched(name, hook)) for name, hook in hooks]
     with model.running():
         _require_points(model, [name for name, _ in hooks])

@@ -28,19 +28,14 @@ _INT = torch.iinfo(torch.int32).max
 class Packing:
     """Where the tokens of padded rows stand in one packed row."""
 
+    # Index in the packed row of each padded entry; padding points at the last token of its own row.
     order: Int[Tensor, "batch pos"]
-    """Index in the packed row of each padded entry; padding points at the last token of its own row."""
-
-    places: Int[Tensor, "token"]
-    """Index in the flattened padded rows of each packed token."""
-
-    copies: int = 1
-    """How many copies of every row stand side by side in the padded ones."""
-
+    places: Int[Tensor, "token"]  # index in the flattened padded rows of each packed token
+    copies: int = 1  # how many copies of every row stand side by side in the padded ones
     _repeated: dict[int, Packing] = field(default_factory=dict, repr=False)
 
+    # Where entries stand, by the way they are moved: all blocks of a pass move theirs alike, and every source's.
     _indices: dict[tuple[str, int, int], Int[Tensor, "entry"]] = field(default_factory=dict, repr=False)
-    """Where entries stand, by the way they are moved: all blocks of a pass move theirs alike, and every source's."""
 
     @classmethod
     def of(cls, real: Bool[Tensor, "batch pos"]) -> Packing:
@@ -150,19 +145,7 @@ def plain_attention(
     past: tuple[Tensor, Tensor] | None = None,
     scaling: float,
 ) -> Float[Tensor, "batch group copy head pos d_value"]:
-    """Attend `softmax(scaling Q K^T + mask) V` for copies of every row, each to the keys before all and to its own.
-
-    Args:
-        query: Queries; `group` are the heads of keys, `head` the query heads that share one.
-        key: Keys of the same tokens.
-        value: Values of the same tokens.
-        mask: Added to the scores of each copy: `keys` are the earlier ones, then its own `pos`.
-        past: Earlier keys and values `[batch, group, before, d]`.
-        scaling: Factor of the products.
-
-    Returns:
-        Weighted values.
-    """
+    """Attend `softmax(scaling Q K^T + mask) V` for copies of every row, each to the keys before all and to its own."""
     batch, groups, copies, heads, width = query.shape[:5]
     own_keys, own_values = (t.flatten(0, 1).unflatten(1, (copies, width)).flatten(0, 1) for t in (key, value))
     scores = _products(query.flatten(0, 2).flatten(1, 2), own_keys, scaling)
@@ -198,17 +181,6 @@ def is_plain(
     """Whether `eager(module, query, key, value, mask, ...)` is `plain_attention`, up to rounding; tried once.
 
     Only in float32: in half precision, an attention rounds its scores where it writes them, and others would differ.
-
-    Args:
-        module: The attention of a block.
-        eager: The eager attention of its family.
-        heads: Queries, keys and values `[batch, head, pos, d_head]` that it is called with.
-        mask: The mask that it is called with.
-        args: Further arguments.
-        options: Further options.
-
-    Returns:
-        False where soft-capping, sinks, dropout, another mask or another dtype make it something else.
     """
     query = heads[0]
     alike = all(part.dtype == torch.float32 for part in (*heads, mask) if part is not None)
@@ -266,26 +238,15 @@ class PrefixKept(Exception):  # noqa: N818 - a signal, not an error
 class PackedAttention:
     """The attention of one block while it runs on packed rows."""
 
-    packing: Packing
-    """Of the tokens that enter the block."""
-
-    past: tuple[Tensor, Tensor] | None = None
-    """Keys and values `[batch, head, pos, d_head]` before those tokens."""
-
-    stop: bool = False
-    """Stop the block, by `PrefixKept`, as soon as its keys and values are there."""
-
+    packing: Packing  # of the tokens that enter the block
+    past: tuple[Tensor, Tensor] | None = None  # keys and values `[batch, head, pos, d_head]` before those tokens
+    stop: bool = False  # stop the block, by `PrefixKept`, as soon as its keys and values are there
+    # Whether the block's attention is the plain one, and masks are for one copy; None: tried, and set when it
+    # ran.
     plain: bool | None = None
-    """Whether the block's attention is the plain one, and masks are for one copy; None: tried, and set when it ran."""
-
-    keys: Tensor | None = None
-    """Keys of those tokens, padded; set when it ran."""
-
-    values: Tensor | None = None
-    """Values of those tokens, padded; set when it ran."""
-
-    runs: int = 0
-    """How often attention ran."""
+    keys: Tensor | None = None  # keys of those tokens, padded; set when it ran
+    values: Tensor | None = None  # values of those tokens, padded; set when it ran
+    runs: int = 0  # how often attention ran
 
     def require_once(self) -> None:
         """Raise `PatchError` unless the block ran its attention exactly once."""
@@ -297,8 +258,7 @@ class PackedAttention:
             )
 
 
-LOCK = threading.RLock()
-"""Blocks that read one configuration must not run in two threads while its attention is ours."""
+LOCK = threading.RLock()  # blocks that read one configuration must not run in two threads while its attention is ours
 
 _now: ContextVar[PackedAttention | None] = ContextVar("packed attention", default=None)
 

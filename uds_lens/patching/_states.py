@@ -133,11 +133,7 @@ class PatchEngine(ABC):
 
 
 def chosen_layers(layers: Sequence[int] | None, n_layers: int) -> list[int]:
-    """Return the layers to patch in increasing order; None takes all.
-
-    Raises:
-        PatchError: A layer does not exist, or is named twice.
-    """
+    """Return the layers to patch in increasing order; None takes all."""
     chosen = list(range(n_layers)) if layers is None else sorted(layers)
     if len(set(chosen)) < len(chosen) or not set(chosen) <= set(range(n_layers)):
         raise PatchError(f"layers must be distinct numbers from 0 to {n_layers - 1}; got {list(layers or ())}.")

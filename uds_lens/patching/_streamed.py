@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -172,9 +173,8 @@ def run_streamed(
         desc: Label of the progress bar over blocks.
         show: Whether there is one; None shows it in terminals and notebooks.
     """
-    blocks = progress(streamed.blocks(), desc=desc, total=streamed.model.n_layers, unit="block", enabled=show)
-    with streamed.model.running():
-        for layer in blocks:
+    with closing(streamed.blocks()) as blocks, streamed.model.running():
+        for layer in progress(blocks, desc=desc, total=streamed.model.n_layers, unit="block", enabled=show):
             for batch in batches:
                 with packed_blocks(batch.configs):
                     batch.run(layer)
@@ -189,6 +189,8 @@ def why_not_streamed(source: object, *, revision: str | None = None, offline: bo
     """Say why a model cannot be streamed; None where it can."""
     if not isinstance(source, str | os.PathLike):
         return "it is in memory already"
+    if (why := why_not_read_by_block(source, revision=revision, offline=offline)) is not None:
+        return why
     config = load_config(source, revision=revision, offline=offline, trust_remote_code=False)
     family = config.get_text_config().model_type
     if family not in PACKED_FAMILIES:
@@ -196,4 +198,4 @@ def why_not_streamed(source: object, *, revision: str | None = None, offline: bo
             f"{family!r} is none of the families whose blocks are known to run apart from the rest of the model "
             f"({', '.join(sorted(PACKED_FAMILIES))}): what a block is called with may depend on the blocks before it"
         )
-    return why_not_read_by_block(source, revision=revision, offline=offline)
+    return None

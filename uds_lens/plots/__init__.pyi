@@ -29,6 +29,7 @@ from ._layers import (
     forget_and_kept as forget_and_kept,
     layer_profile as layer_profile,
     lens_against_uds as lens_against_uds,
+    weight_profile as weight_profile,
 )
 from ._models import (
     audit_differences as audit_differences,
@@ -38,3 +39,4 @@ from ._models import (
 )
 from ._patches import patch_heatmap as patch_heatmap
 from ._style import Theme as Theme, template as template
+from ._training import depth_by_step as depth_by_step

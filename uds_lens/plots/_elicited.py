@@ -49,7 +49,7 @@ def elicited_scores(
     rows = summary[(summary["decoding"] == decoding) & (summary["statistic"] == statistic)]
     if not len(rows):
         note(figure, f"No probe was decoded like that ({decoding}, {statistic}).")
-        return style(figure, theme=theme, title=title, finding="Elicitation", height=220)
+        return style(figure, theme, title, "Elicitation", height=220)
     names = []
     for row in rows.itertuples():
         reason = str(row.share_reason)
@@ -89,7 +89,7 @@ def elicited_scores(
     figure.update_yaxes(autorange="reversed", showgrid=True, automargin=True)
     words = "Right of retain: more was extracted than retain knows. Full: the most the probe can extract."
     height = 200 + 34 * len(rows)
-    return style(figure, theme=theme, title=title, finding=finding, subtitle=words, height=height)
+    return style(figure, theme, title, finding, words, height=height)
 
 
 def depth_elicited(
@@ -140,7 +140,7 @@ def depth_elicited(
     else:
         finding = f"Depth and extraction: Spearman's rho {number(rho)}"
     words = f"{shown(probe, limit=40)}, {decoding}. Spearman's rho {number(rho)} over {len(rows)} examples."
-    return style(figure, theme=theme, title=title, finding=finding, subtitle=words, height=400, legend=False)
+    return style(figure, theme, title, finding, words, height=400, legend=False)
 
 
 def query_budget(
@@ -202,4 +202,4 @@ def query_budget(
     figure.update_xaxes(title_text="samples", type="log", tickvals=ticks, ticktext=[str(k) for k in ticks])
     figure.update_yaxes(title_text=what, rangemode="tozero")
     words = f"{shown(probe, limit=40)}, sampled; mean over questions."
-    return style(figure, theme=theme, title=title, finding=finding, subtitle=words)
+    return style(figure, theme, title, finding, words)

@@ -42,8 +42,7 @@ _NAMED_ROWS = 50
 _GROUPS = 1000
 """Rows that are clustered one by one; more join the most similar of half as many: all pairs of 20,000 take 3 GB."""
 
-MOST_POINTS = 2000
-"""Examples that a scatter draws; of more a random sample."""
+MOST_POINTS = 2000  # examples that a scatter draws; of more a random sample
 
 
 def ler_heatmap(
@@ -72,7 +71,7 @@ def ler_heatmap(
     colours, figure, n = palette(theme), go.Figure(), len(examples)
     if not n:
         note(figure, "No example could be scored.")
-        return style(figure, theme=theme, title=title, finding="Erasure by example and layer", legend=False)
+        return style(figure, theme, title, "Erasure by example and layer", legend=False)
     layers = sorted(long["layer"].unique())
     if len(long) != n * len(layers):
         raise DataError(f"{len(long)} rows do not make {n} examples x {len(layers)} layers: pass frames of one audit.")
@@ -133,14 +132,9 @@ def ler_heatmap(
     )
     step = max(1, -(-len(layers) // 16))
     figure.update_xaxes(title_text="layer", dtick=step, tickformat="d", showline=False, ticks="")
-    return style(
-        figure,
-        theme=theme,
-        title=title,
-        finding=erased_words(scores),
-        subtitle=f"LER: 0 as in full, 1 as in retain; grey: no knowledge encoded there. Rows {_ORDER_WORDS[order]}.",
-        height=max(320, 190 + 18 * n if named else 900),
-    )
+    finding = erased_words(scores)
+    subtitle = f"LER: 0 as in full, 1 as in retain; grey: no knowledge encoded there. Rows {_ORDER_WORDS[order]}."
+    return style(figure, theme, title, finding, subtitle, height=max(320, 190 + 18 * n if named else 900))
 
 
 def erased_words(uds: np.ndarray) -> str:
@@ -244,7 +238,7 @@ def uds_distribution(examples: pd.DataFrame, *, theme: Theme = "light", title: s
     figure.update_xaxes(**axis | {"title_text": "UDS of an example (0 intact, 1 erased)"})
     figure.update_yaxes(title_text="examples", rangemode="tozero", tickformat="d")
     subtitle = f"{len(measured)} measured, {len(scores) - len(measured)} not measurable."
-    return style(figure, theme=theme, title=title, finding=finding, subtitle=subtitle, height=340, legend=False)
+    return style(figure, theme, title, finding, subtitle, height=340, legend=False)
 
 
 def type_bars(types: pd.DataFrame, *, theme: Theme = "light", title: str | None = "") -> go.Figure:
@@ -305,15 +299,8 @@ def type_bars(types: pd.DataFrame, *, theme: Theme = "light", title: str | None 
             f"highest for {short(high['type'])} ({high['uds']:.2f})",
         )
         finding = f"UDS is {', '.join(ends)}"
-    style(
-        figure,
-        theme=theme,
-        title=title,
-        finding=finding,
-        subtitle="Mean over measurable examples; bootstrap interval, clustered by subject where examples share one.",
-        height=140 + 34 * max(len(types), 2),
-        legend=False,
-    )
+    subtitle = "Mean over measurable examples; bootstrap interval, clustered by subject where examples share one."
+    style(figure, theme, title, finding, subtitle, height=140 + 34 * max(len(types), 2), legend=False)
     return figure.update_layout(margin={"t": figure.layout.margin.t + 16, "r": 96})
 
 
@@ -379,7 +366,7 @@ def length_scatter(examples: pd.DataFrame, *, theme: Theme = "light", title: str
     finding = f"UDS and entity length are hardly related (rho {number(rho)})"
     if abs(rho) >= 0.2:
         finding = f"UDS {'rises' if rho > 0 else 'falls'} with entity length (rho {number(rho)})"
-    return style(figure, theme=theme, title=title, finding=finding, subtitle=subtitle)
+    return style(figure, theme, title, finding, subtitle)
 
 
 def rank_correlation(examples: pd.DataFrame) -> float:
@@ -444,14 +431,8 @@ def clip_bars(layers: pd.DataFrame, *, theme: Theme = "light", title: str | None
     finding = "Clipping changes nothing: raw LER lies within 0 to 1"
     if largest > 0:
         finding = f"Raw LER exceeds 1 on up to {above:.0%} of examples, falls below 0 on {below:.0%}"
-    return style(
-        figure,
-        theme=theme,
-        title=title,
-        finding=finding,
-        subtitle="Raw LER: S2 / S1 before clipping to [0, 1]. Share of examples outside, by layer.",
-        height=360,
-    )
+    subtitle = "Raw LER: S2 / S1 before clipping to [0, 1]. Share of examples outside, by layer."
+    return style(figure, theme, title, finding, subtitle, height=360)
 
 
 def tau_curve(
@@ -519,4 +500,4 @@ def tau_curve(
         finding = f"UDS is {known.min():.2f} to {known.max():.2f} over thresholds from {values[0]:g} to {values[-1]:g}"
     subtitle = "KE layers: S1 above tau; band: smallest to largest number of an example."
     subtitle += " Dotted: the tau of this audit." if tau in values else ""
-    return style(figure, theme=theme, title=title, finding=finding, subtitle=subtitle, height=560)
+    return style(figure, theme, title, finding, subtitle, height=560)

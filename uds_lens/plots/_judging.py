@@ -150,12 +150,13 @@ def faithfulness_forest(faithful: pd.DataFrame, *, theme: Theme = "light", title
             finding = f"{tied} metrics share the highest F ({highest})"
     entries = [trace.name for trace in figure.data if trace.showlegend]
     further = LEGEND_ROW * (legend_rows(entries, width=560) - 1) if len(entries) > 1 else 0
+    subtitle = subtitle + (", except the lowest line." if "new_variants_" in there else ".")
     style(
         figure,
-        theme=theme,
-        title=title,
-        finding=finding,
-        subtitle=subtitle + (", except the lowest line." if "new_variants_" in there else "."),
+        theme,
+        title,
+        finding,
+        subtitle,
         height=150 + 26 * max(len(ordered), 3) + further,
         legend=len(entries) > 1,
     )
@@ -167,9 +168,9 @@ Robustness: TypeAlias = Literal["q", "r", "rob"]
 
 _FILTERS = {
     "none": "all models",
-    "utility": "useful",
+    "utility": "enough utility",
     "threshold": "unlearned",
-    "utility+threshold": "useful and unlearned",
+    "utility+threshold": "enough utility, unlearned",
 }
 _ROBUSTNESS = {"q": "Q", "r": "R", "rob": "Rob"}
 _ROBUSTNESS_AXIS = {"q": "Q (quantisation)", "r": "R (relearning)", "rob": "Rob (mean of Q and R)"}
@@ -241,11 +242,23 @@ def filter_slopes(
         if len(line) and not math.isnan(line[value].iloc[-1]):
             ends.append((float(line[value].iloc[-1]), label, colour))
     gap = min(0.047, 1 / max(len(ends), 1))
-    for place, (_, label, colour) in zip(
-        apart([end[0] for end in ends], gap=gap, low=-0.02, high=1.0), ends, strict=True
-    ):
-        font = {"color": colour, "size": 11.5}
-        figure.add_annotation(text=label, x=len(order) - 1, xshift=12, xanchor="left", y=place, font=font)
+    places = apart([end[0] for end in ends], gap=gap, low=-0.02, high=1.0)
+    for place, (end, label, colour) in zip(places, ends, strict=True):  # a thin line joins a name that had to move
+        figure.add_annotation(
+            text=label,
+            x=len(order) - 1,
+            y=end,
+            ax=26,
+            ay=place,
+            ayref="y",
+            xanchor="left",
+            showarrow=True,
+            arrowhead=0,
+            arrowwidth=1,
+            arrowcolor=colour,
+            standoff=6,
+            font={"color": colour, "size": 11.5},
+        )
     if not names:
         note(figure, "No metrics.")
     figure.update_xaxes(
@@ -260,16 +273,9 @@ def filter_slopes(
         finding = f"{firsts[0]} has the highest {_ROBUSTNESS[value]} with every filter"
     elif firsts:
         finding = f"Which metric has the highest {_ROBUSTNESS[value]} depends on the filter"
-    style(
-        figure,
-        theme=theme,
-        title=title,
-        finding=finding,
-        subtitle="Lines that cross depend on the filter. Hover for the number of models.",
-        height=max(420, 120 + 20 * len(names)),
-        legend=False,
-    )
-    return figure.update_layout(margin_r=170)
+    subtitle = "Where lines cross, ranks depend on the filter. Hover for the number of models."
+    style(figure, theme, title, finding, subtitle, height=max(420, 120 + 20 * len(names)), legend=False)
+    return figure.update_layout(margin_r=180)
 
 
 def method_dumbbell(ranking: pd.DataFrame, *, theme: Theme = "light", title: str | None = "") -> go.Figure:
@@ -335,14 +341,9 @@ def method_dumbbell(ranking: pd.DataFrame, *, theme: Theme = "light", title: str
         note(figure, "No methods.")
     figure.update_xaxes(title_text="score (0 to 1)", showgrid=True, **_SHARE)
     row_axis(figure, names)
-    style(
-        figure,
-        theme=theme,
-        title=title,
-        finding=f"With depth in the score, {moved} of {count(len(ordered), 'method')} change places",
-        subtitle="Harmonic mean of forgetting, privacy and utility; places on the right.",
-        height=150 + 32 * max(len(ordered), 3),
-    )
+    finding = f"With depth in the score, {moved} of {count(len(ordered), 'method')} change places"
+    subtitle = "Harmonic mean of forgetting, privacy and utility; places on the right."
+    style(figure, theme, title, finding, subtitle, height=150 + 32 * max(len(ordered), 3))
     return figure.update_layout(margin_r=86)
 
 
@@ -400,16 +401,11 @@ def metric_heatmap(summary: pd.DataFrame, *, theme: Theme = "light", title: str 
     finding = "Metrics by criterion"
     if ordered["overall"].notna().any():
         finding = f"{_plain(ordered.iloc[0])} is best overall ({ordered['overall'].iloc[0]:.3f})"
-    style(
-        figure,
-        theme=theme,
-        title=title,
-        finding=finding,
-        subtitle="F: faithfulness; Q, R: robustness to quantisation, relearning; Rob: harmonic mean of Q and R; "
-        "Overall: of F and Rob.",
-        height=130 + 27 * max(len(ordered), 3),
-        legend=False,
+    subtitle = (
+        "F: faithfulness; Q, R: robustness to quantisation, relearning; Rob: harmonic mean of Q and R; "
+        "Overall: of F and Rob."
     )
+    style(figure, theme, title, finding, subtitle, height=130 + 27 * max(len(ordered), 3), legend=False)
     return figure.update_layout(plot_bgcolor=colours.missing, margin_t=figure.layout.margin.t + 22)
 
 
@@ -444,8 +440,7 @@ def pair_matrix(
     return difference_matrix(pairs, "auc", p=p, level=level, theme=theme, title=title)
 
 
-State: TypeAlias = Literal["quantised", "relearned"]
-"""What was done to the models."""
+State: TypeAlias = Literal["quantised", "relearned"]  # what was done to the models
 
 
 def perturbation_scatter(
@@ -535,14 +530,9 @@ def perturbation_scatter(
     figure.update_xaxes(**axis, title_text=f"{shown(metric, limit=30)} before (m, higher: known)")
     figure.update_yaxes(**axis, title_text=f"m {state}")
     done, by = ("Quantisation", "") if state == "quantised" else ("Relearning", " more than retain")
-    return style(
-        figure,
-        theme=theme,
-        title=title,
-        finding=f"{done} raises {short(metric)}{by} in {above} of {count(int(kept.sum()), 'model')}",
-        subtitle=f"Of {count(int(kept.sum()), 'kept model')} {above} above the line, {below} below.",
-        height=440,
-    )
+    finding = f"{done} raises {short(metric)}{by} in {above} of {count(int(kept.sum()), 'model')}"
+    subtitle = f"Of {count(int(kept.sum()), 'kept model')} {above} above the line, {below} below."
+    return style(figure, theme, title, finding, subtitle, height=440)
 
 
 def pool_histogram(
@@ -630,14 +620,8 @@ def pool_histogram(
     if len(known_p) and len(known_n):
         separate = known_p.min() > known_n.max() or known_p.max() < known_n.min()
         finding = f"{short(metric)}: the two pools {'do not overlap' if separate else 'overlap'}"
-    return style(
-        figure,
-        theme=theme,
-        title=title,
-        finding=finding,
-        subtitle=" and ".join(f"{len(rows)} models that {name}" for name, rows, _ in pools) + ".",
-        height=340,
-    )
+    subtitle = " and ".join(f"{len(rows)} models that {name}" for name, rows, _ in pools) + "."
+    return style(figure, theme, title, finding, subtitle, height=340)
 
 
 def _bin_edges(values: np.ndarray) -> np.ndarray:
@@ -703,12 +687,5 @@ def rank_probabilities(ranks: pd.DataFrame, *, theme: Theme = "light", title: st
         finding = f"{short(first)} is first in {table.loc[first, 1]:.0%} of resamples"
     figure.update_xaxes(type="category", title_text="place", showline=False, ticks="")
     figure.update_yaxes(autorange="reversed", showgrid=False)
-    return style(
-        figure,
-        theme=theme,
-        title=title,
-        finding=finding,
-        subtitle="Percent of resamples; each method's configuration is chosen anew in each.",
-        height=150 + 32 * max(len(table), 3),
-        legend=False,
-    )
+    subtitle = "Percent of resamples; each method's configuration is chosen anew in each."
+    return style(figure, theme, title, finding, subtitle, height=150 + 32 * max(len(table), 3), legend=False)

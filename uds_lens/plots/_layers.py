@@ -103,15 +103,11 @@ def layer_profile(layers: pd.DataFrame, *, theme: Theme = "light", title: str | 
         uniformtext={"minsize": 9, "mode": "hide"},
         **_UNIFIED,
     )
-    return style(
-        figure,
-        theme=theme,
-        title=title,
-        finding=_profile_words(layers),
-        subtitle="Mean and interquartile range over examples. LER = S2/S1 clipped to [0, 1], on knowledge-encoding "
-        "layers.",
-        height=580,
+    finding = _profile_words(layers)
+    subtitle = (
+        "Mean and interquartile range over examples. LER = S2/S1 clipped to [0, 1], on knowledge-encoding layers."
     )
+    return style(figure, theme, title, finding, subtitle, height=580)
 
 
 def _profile_words(layers: pd.DataFrame) -> str:
@@ -161,14 +157,9 @@ def example_profile(
     figure.update_layout(
         yaxis=_DELTA_AXIS, yaxis2={"title": {"text": "LER"}, "range": [0, 1.05], "dtick": 0.5}, **_UNIFIED
     )
-    return style(
-        figure,
-        theme=theme,
-        title=title,
-        finding=f"One example: UDS {number(_score(layers))}",
-        subtitle=None if question is None else shown(question, limit=110),
-        height=430,
-    )
+    finding = f"One example: UDS {number(_score(layers))}"
+    subtitle = None if question is None else shown(question, limit=110)
+    return style(figure, theme, title, finding, subtitle, height=430)
 
 
 def _score(layers: pd.DataFrame, prefix: str = "") -> float:
@@ -236,14 +227,9 @@ def component_profile(
     figure.update_yaxes(**order, row=1, col=2)
     figure.update_layout(**_UNIFIED)
     most = max(means, key=lambda site: -np.inf if np.isnan(means[site]) else means[site])
-    return style(
-        figure,
-        theme=theme,
-        title=title,
-        finding=f"{short(most)} carries most of the knowledge (mean S1 {number(means[most])})",
-        subtitle="Log-probability lost with retain's state at each site: by layer, and the mean over layers.",
-        height=390,
-    )
+    finding = f"{short(most)} carries most of the knowledge (mean S1 {number(means[most])})"
+    subtitle = "Log-probability lost with retain's state at each site: by layer, and the mean over layers."
+    return style(figure, theme, title, finding, subtitle, height=390)
 
 
 def forget_and_kept(layers: pd.DataFrame, *, theme: Theme = "light", title: str | None = "") -> go.Figure:
@@ -286,14 +272,9 @@ def forget_and_kept(layers: pd.DataFrame, *, theme: Theme = "light", title: str 
     layer_axis(figure, len(layers))
     figure.update_layout(yaxis=_DELTA_AXIS, **_UNIFIED)
     forget, kept = layers["forget_mean"].mean(), layers["control_mean"].mean()
-    return style(
-        figure,
-        theme=theme,
-        title=title,
-        finding=f"Mean loss: {number(forget)} nats/token on forget facts, {number(kept)} on retained facts",
-        subtitle="S2: loss with the unlearned model's states patched in. Bands: intervals clustered by subject.",
-        height=420,
-    )
+    finding = f"Mean loss: {number(forget)} nats/token on forget facts, {number(kept)} on retained facts"
+    subtitle = "S2: loss with the unlearned model's states patched in. Bands: intervals clustered by subject."
+    return style(figure, theme, title, finding, subtitle, height=420)
 
 
 _VIEWS = (("uds", "UDS {}: states patched in"), ("lens", "Logit Lens {}: states decoded directly"))
@@ -353,20 +334,14 @@ def lens_against_uds(
         **_UNIFIED,
     )
     gap = "A gap in LER: S1 ≤ tau, nothing to erase."
-    style(
-        figure,
-        theme=theme,
-        title=title,
-        finding=f"One example: UDS {scores[0]} by patching, {scores[1]} by Logit Lens",
-        subtitle=gap if question is None else shown(question, limit=110),
-        height=500,
-    )
+    finding = f"One example: UDS {scores[0]} by patching, {scores[1]} by Logit Lens"
+    subtitle = gap if question is None else shown(question, limit=110)
+    style(figure, theme, title, finding, subtitle, height=500)
     figure.update_annotations(font={"size": 13, "color": colours.text}, yshift=4)
     return figure.update_layout(margin_t=figure.layout.margin.t + 32, legend_y=1.09)
 
 
-Value: TypeAlias = Literal["ler", "s2"]
-"""What is compared: LER, or S2 in nats per token."""
+Value: TypeAlias = Literal["ler", "s2"]  # what is compared: LER, or S2 in nats per token
 
 _VALUE_WORDS = {
     "ler": ("mean LER", "Mean LER over the examples with knowledge at the layer; 0 intact, 1 erased."),
@@ -471,8 +446,7 @@ def _mean(values: list[float]) -> float:
     return sum(known) / len(known) if known else -np.inf
 
 
-_COLUMNS, _NARROW = 4, 2
-"""Panels in a row: in a figure of ordinary width, and where there is little room."""
+_COLUMNS, _NARROW = 4, 2  # panels in a row: in a figure of ordinary width, and where there is little room
 
 _TITLE, _PANEL, _GAP, _BELOW = 22, 92, 26, 52
 """Pixels of a row: name above it, plot, ticks below; and the axis title below the last row."""
@@ -580,3 +554,53 @@ def _grid(n: int, columns: int, axis_title: str) -> tuple[dict[str, Any], int]:
             "title": {"text": "" if column else axis_title},
         }
     return layout, total + _BELOW + 80
+
+
+def weight_profile(
+    weights: pd.DataFrame, layers: pd.DataFrame | None = None, *, theme: Theme = "light", title: str | None = ""
+) -> go.Figure:
+    """Plot the relative change of the weights of each layer, under LER.
+
+    Args:
+        weights: `difference.layers_frame()` of a `uds_lens.weights.WeightDifference`.
+        layers: `audit.layers_frame()` of an audit of the same model; None draws no LER.
+        theme: Light or dark.
+        title: Heading; empty states the finding, None leaves it out.
+
+    Returns:
+        The figure; a gap in LER: no example has knowledge at that layer.
+
+    Raises:
+        DataError: A column is missing.
+
+    Example:
+        >>> import pandas as pd
+        >>> names = ("relative_norm", "attention_relative_norm", "mlp_relative_norm")
+        >>> figure = weight_profile(pd.DataFrame({"layer": [0, 1], **dict.fromkeys(names, [0.0, 0.2])}))
+        >>> figure.layout.title.text
+        'Weights change most in layer 1, by 20% of their norm'
+    """
+    parts = (("mlp_relative_norm", "MLP"), ("attention_relative_norm", "attention"), ("relative_norm", "whole layer"))
+    require(weights, ["layer", *(key for key, _ in parts)], source="difference.layers_frame()")
+    colours, figure = palette(theme), panels([1] if layers is None else [1, 1], gap=0.1)
+    row = 1
+    if layers is not None:
+        require(layers, ["layer", "ler_mean"], source="audit.layers_frame()")
+        hover = "LER %{y:.3f}"
+        put(figure, curve(layers["layer"], layers["ler_mean"], name="LER", colour=colours.erased, hover=hover), row=1)
+        figure.update_layout(yaxis={"title": {"text": "LER"}, "range": [-0.04, 1.04], "dtick": 0.25})
+        row = 2
+    for (key, name), colour in zip(parts, (colours.unlearned, colours.retain, colours.faint), strict=True):
+        dash = "dot" if key == "relative_norm" else "solid"
+        hover = f"{name} %{{y:.2%}}"
+        put(figure, curve(weights["layer"], weights[key], name=name, colour=colour, hover=hover, dash=dash), row=row)
+    layer_axis(figure, len(weights))
+    axis = {"title": {"text": "change<br>(share of norm)"}, "rangemode": "tozero", "tickformat": "~%"}
+    figure.update_layout({"yaxis" if row == 1 else "yaxis2": axis}, **_UNIFIED)
+    known = weights[weights["relative_norm"].notna()]
+    finding = "Change of the weights by layer: nothing was compared"
+    if len(known):
+        most = known.loc[known["relative_norm"].idxmax()]
+        finding = f"Weights change most in layer {most['layer']:.0f}, by {most['relative_norm']:.0%} of their norm"
+    subtitle = "Norm of the difference from full over the norm of full's weights."
+    return style(figure, theme=theme, title=title, finding=finding, subtitle=subtitle, height=320 if row == 1 else 460)

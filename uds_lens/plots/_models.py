@@ -81,15 +81,9 @@ def ranking(
         note(figure, "No models.")
     figure.update_xaxes(**UDS_AXIS)
     row_axis(figure, [shown(name, limit=36) for name in ordered["model"]])
-    return style(
-        figure,
-        theme=theme,
-        title=title,
-        finding=_order_words(ordered.dropna(subset=["uds"]), references),
-        subtitle="Mean over measurable examples; bootstrap interval, clustered by subject where examples share one.",
-        height=140 + 32 * max(len(ordered), 3),
-        legend=False,
-    )
+    finding = _order_words(ordered.dropna(subset=["uds"]), references)
+    subtitle = "Mean over measurable examples; bootstrap interval, clustered by subject where examples share one."
+    return style(figure, theme, title, finding, subtitle, height=140 + 32 * max(len(ordered), 3), legend=False)
 
 
 def _order_words(ordered: pd.DataFrame, references: Collection[str]) -> str:
@@ -140,16 +134,7 @@ def audit_differences(
 def difference_matrix(
     pairs: pd.DataFrame, score: str, *, p: str, level: float, theme: Theme, title: str | None
 ) -> go.Figure:
-    """Plot one cell per pair and one for its mirror image, for `audit_differences` and `pair_matrix`.
-
-    Args:
-        pairs: `one`, `other`, `difference`, `low`, `high`, the scores `SCORE_one` and `SCORE_other`, the column `p`.
-        score: Which score: "uds" or "auc" (F).
-        p: The p-value that decides.
-        level: Of the star.
-        theme: Light or dark.
-        title: Heading.
-    """
+    """Plot one cell per pair and one for its mirror image, for `audit_differences` and `pair_matrix`."""
     colours, names = palette(theme), by_score(pairs, score)
     adjusted = "p" if p == "p" else "adjusted p"
     cells: dict[tuple[str, str], tuple[float, str, str]] = {}
@@ -201,16 +186,12 @@ def difference_matrix(
     figure.update_yaxes(autorange="reversed", **ticks)
     label = "UDS" if score == "uds" else "F"
     finding = f"{decided} of {tested} pairs differ in {label}" + (" (Holm-adjusted)" if p != "p" else "")
-    return style(
-        figure,
-        theme=theme,
-        title=title,
-        finding=finding if tested else f"Pairwise differences in {label}: none could be tested",
-        subtitle=f"{label} of the row minus {label} of the column. Star: {adjusted} below {level:g}; "
-        "without one the order is open.",
-        height=190 + 27 * max(len(names), 4),
-        legend=False,
+    finding = finding if tested else f"Pairwise differences in {label}: none could be tested"
+    subtitle = (
+        f"{label} of the row minus {label} of the column. Star: {adjusted} below {level:g}; "
+        "without one, the order is undecided."
     )
+    return style(figure, theme, title, finding, subtitle, height=190 + 27 * max(len(names), 4), legend=False)
 
 
 def by_score(pairs: pd.DataFrame, score: str) -> list[str]:
@@ -299,14 +280,9 @@ def utility_frontier(
     label = "UDS" if depth in ("uds", "depth") else shown(depth, limit=24)
     figure.update_yaxes(title_text=f"{label} (0 intact, 1 erased)", range=[-0.04, 1.05], dtick=0.2, tickformat=".1f")
     rows = legend_rows([trace.name for trace in figure.data])
-    style(
-        figure,
-        theme=theme,
-        title=title,
-        finding=f"Depth against utility: {_frontier_words(len(on), len(known))}",
-        subtitle="Line: Pareto frontier, the models that no other beats in both.",
-        height=440 + LEGEND_ROW * (rows - 1),
-    )
+    finding = f"Depth against utility: {_frontier_words(len(on), len(known))}"
+    subtitle = "Line: Pareto frontier, the models that no other beats in both."
+    style(figure, theme, title, finding, subtitle, height=440 + LEGEND_ROW * (rows - 1))
     if rows > 1:  # below the plot, where it cannot cover the title
         figure.update_layout(legend={"yref": "container", "y": 0, "yanchor": "bottom"})
     return figure
@@ -328,8 +304,7 @@ def frontier(across: np.ndarray, up: np.ndarray) -> list[int]:
     return [int(i) for i in kept[np.lexsort((kept, -up[kept], across[kept]))]]
 
 
-_PLOT = (640, 300)
-"""About the pixels of the plot, for names that make room for each other."""
+_PLOT = (640, 300)  # about the pixels of the plot, for names that make room for each other
 
 
 def depth_utility(
@@ -420,15 +395,9 @@ def depth_utility(
     absent = len(models) - len(known)
     subtitle = "Line: Pareto frontier, the models that no other beats in both."
     figure.update_layout(hovermode="closest")
-    style(
-        figure,
-        theme=theme,
-        title=title,
-        finding=f"Depth against utility: {_frontier_words(len(best), len(judged))}",
-        subtitle=subtitle + (f" Without both values: {absent}." if absent else ""),
-        height=430,
-        legend=False,
-    )
+    finding = f"Depth against utility: {_frontier_words(len(best), len(judged))}"
+    subtitle = subtitle + (f" Without both values: {absent}." if absent else "")
+    style(figure, theme, title, finding, subtitle, height=430, legend=False)
     return figure.update_layout(margin_t=figure.layout.margin.t + 22)
 
 

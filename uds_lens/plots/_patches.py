@@ -68,4 +68,4 @@ def patch_heatmap(
         range=[len(labels) - 0.5, -0.5],
         showgrid=False,
     )
-    return style(figure, theme=theme, title=title, height=140 + 22 * max(8, len(labels)), legend=False)
+    return style(figure, theme, title, height=140 + 22 * max(8, len(labels)), legend=False)

@@ -18,8 +18,7 @@ from uds_lens.errors import DataError
 Theme: TypeAlias = Literal["light", "dark"]
 """Colours for light or for dark surroundings."""
 
-AUTO = ""
-"""A title that states the figure's finding; None leaves it out."""
+AUTO = ""  # a title that states the figure's finding; None leaves it out
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,11 +91,7 @@ DARK = Palette(
 
 
 def palette(theme: Theme = "light") -> Palette:
-    """Return the colours of a theme.
-
-    Raises:
-        ConfigError: No such theme.
-    """
+    """Return the colours of a theme."""
     check_choice("theme", theme, Theme)
     return LIGHT if theme == "light" else DARK
 
@@ -114,11 +109,8 @@ def recolouring() -> dict[str, str]:
     return pairs
 
 
-FONT = "Inter, 'Helvetica Neue', Helvetica, Arial, 'Liberation Sans', sans-serif"
-"""Font stack; nothing is downloaded."""
-
-LEGEND_ROW = 29
-"""Height of one row of a legend in pixels."""
+FONT = "Inter, 'Helvetica Neue', Helvetica, Arial, 'Liberation Sans', sans-serif"  # font stack; nothing is downloaded
+LEGEND_ROW = 29  # height of one row of a legend in pixels
 
 TITLE_HEIGHT, SUBTITLE_HEIGHT, _BARE_TOP = 34, 20, 14
 
@@ -170,25 +162,15 @@ def template(theme: Theme = "light") -> go.layout.Template:
 
 def style(
     figure: go.Figure,
-    *,
     theme: Theme,
     title: str | None,
     finding: str = "",
     subtitle: str | None = None,
+    *,
     height: int = 380,
     legend: bool = True,
 ) -> go.Figure:
-    """Give a figure its look, heading and height; changes and returns it.
-
-    Args:
-        figure: The figure.
-        theme: Light or dark.
-        title: Heading; empty takes the finding, None leaves heading and subtitle out.
-        finding: The heading that says what the figure shows; names in it are not yet safe for plotly.
-        subtitle: What the marks show, one line.
-        height: Pixels, with the title.
-        legend: Whether a legend stands above the plot.
-    """
+    """Give a figure its look, heading and height; changes and returns it."""
     heading: dict[str, Any] = {}
     top = _BARE_TOP + (LEGEND_ROW if legend else 0)
     if title is not None:
@@ -229,8 +211,7 @@ UDS_AXIS: Mapping[str, Any] = {
 }
 """An axis of scores."""
 
-DELTA = "Δ log-prob<br>(nats/token)"
-"""Title of an axis of S1 and S2."""
+DELTA = "Δ log-prob<br>(nats/token)"  # title of an axis of S1 and S2
 
 
 def layer_axis(figure: go.Figure, n_layers: int) -> None:
@@ -275,11 +256,6 @@ _OF_OBJECTS = {
 
 def shown(text: object, *, width: int | None = None, limit: int = 300) -> str:
     """Escape a text so that plotly shows it letter by letter.
-
-    Args:
-        text: Any value; None is an empty string.
-        width: Break lines at this many letters; None keeps one line.
-        limit: Letters after which the text is cut, with an ellipsis.
 
     Example:
         >>> shown("<b>costs $5</b>"), shown("one two three", width=8)
@@ -401,12 +377,6 @@ def hover_interval(frame: Any, name: str) -> tuple[str, list[str] | None]:
 def panels(heights: Sequence[float], *, columns: int = 1, gap: float = 0.08, space: float = 0.06) -> go.Figure:
     """Return an empty figure of panels; a column shares its x axis, a row the range of its y axes.
 
-    Args:
-        heights: Height of each row, in any unit, from top to bottom.
-        columns: Columns of equal width.
-        gap: Free height between rows, as a share of the figure's.
-        space: Free width between columns, as a share of the figure's.
-
     Example:
         >>> figure = panels([1, 1], gap=0.2)
         >>> figure.layout.yaxis.domain, figure.layout.yaxis2.domain, figure.layout.xaxis.anchor
@@ -460,8 +430,7 @@ def panel_heading(figure: go.Figure, text: str, *, column: int, row: int = 1) ->
 
 # Names at the ends of lines, moved apart where lines end close to each other.
 
-LABEL_HEIGHT, _LABEL_LETTERS = 16, 22
-"""Pixels from one name to the next; letters after which a name is cut."""
+LABEL_HEIGHT, _LABEL_LETTERS = 16, 22  # pixels from one name to the next; letters after which a name is cut
 
 
 def label_room(names: Iterable[str]) -> int:
@@ -472,14 +441,7 @@ def label_room(names: Iterable[str]) -> int:
 def end_labels(
     figure: go.Figure, limits: Sequence[float], *, plot_height: float, colours: Mapping[str, str] | None = None
 ) -> None:
-    """Write each trace's name where its line ends, joined to it by a thin line where the name had to move.
-
-    Args:
-        figure: Lines with `meta["place"]`, which becomes the name of the annotation.
-        limits: Range of the y axis.
-        plot_height: Its height in pixels.
-        colours: Colour of a name whose line is too light for text, by the line's colour.
-    """
+    """Write each trace's name where its line ends, joined to it by a thin line where the name had to move."""
     ends = []
     for trace in figure.data:
         known = [(x, y) for x, y in zip(trace.x, trace.y, strict=True) if y == y]

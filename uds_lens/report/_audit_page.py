@@ -35,17 +35,15 @@ from uds_lens.report._payload import (
 from uds_lens.results import AuditConfig, DepthAudit, ModelRecord, audit_names, compare_all, site_groups
 from uds_lens.results._cautions import DAMAGED, LEVELS, OVER_SHARE, Level
 from uds_lens.results._comparing import differing_settings, references_of, score_settings, weights_of
+from uds_lens.results._frames import thirds_in_words
 from uds_lens.results._hub import model_card as model_card
 from uds_lens.results._scores import WITHHELD
 
 if TYPE_CHECKING:
     import pandas as pd
 
-MOSTLY = 0.65
-"""UDS from which on a reading says "mostly erased"."""
-
-FEW_SUBJECTS = 10
-"""Subjects below which intervals are rough."""
+MOSTLY = 0.65  # UDS from which on a reading says "mostly erased"
+FEW_SUBJECTS = 10  # subjects below which intervals are rough
 
 
 def score(value: float, digits: int = 3) -> str:
@@ -67,7 +65,8 @@ def percent(value: float) -> str:
 
 
 def _interval(low: float, high: float) -> str:
-    return "no interval" if math.isnan(low) else f"{low:.3f} to {high:.3f}"
+    # adding 0 turns -0 into 0
+    return "no interval" if math.isnan(low) else f"{round(low, 3) + 0.0:.3f} to {round(high, 3) + 0.0:.3f}"
 
 
 def headlines(
@@ -101,6 +100,7 @@ def headlines(
                 "cautions": [each.mark for each in cautions],
                 "reference": name in references,
                 "sentence": _sentence(audit),
+                "prompts": audit.prompts,
                 "measured": audit.n_measured,
                 "not_measurable": audit.n_not_measurable,
                 "skipped": len(audit.skipped),
@@ -121,7 +121,7 @@ def _sentence(audit: DepthAudit) -> str:
         return f"The number is not a valid score. {audit.fatal[0]}"
     return (
         f"On average over {count(audit.n_measured, 'example')}, {percent(audit.uds)} of the knowledge that full has "
-        "and retain does not is gone from the unlearned model's layers."
+        f"and retain does not is gone from the unlearned model's layers. {thirds_in_words(audit)}"
     )
 
 
@@ -150,7 +150,8 @@ def _damage(audit: DepthAudit) -> dict[str, Any] | None:
     facts = int(audit.control.known.sum())
     losses = (
         f"{found.control_loss:.3f} nats/token on {facts} retained facts (with retain's states: "
-        f"{found.retain_loss:.3f}), {found.forget_loss:.3f} on the forget facts."
+        f"{found.retain_loss:.3f}), {found.forget_loss:.3f} on the forget facts. At entities only, each behind the "
+        "right beginning of its answer; what happens to whole answers: uds-lens metrics --retain-data."
     )
     return {
         "value": "undefined" if found.reason else f"{found.value:.3f}",
@@ -164,13 +165,7 @@ def _damage(audit: DepthAudit) -> dict[str, Any] | None:
 
 
 def verdict(models: Sequence[Mapping[str, Any]], pairs: pd.DataFrame | None, *, judged_damage: bool) -> list[str]:
-    """Say which models are mostly erased, with what signs of damage, and what order can be told.
-
-    Args:
-        models: From `headlines`.
-        pairs: From `differences`.
-        judged_damage: Whether control facts or a utility metric could show damage.
-    """
+    """Say which models are mostly erased, with what signs of damage, and what order can be told."""
     own = [model for model in models if not model["reference"]]
     scored = [model for model in own if model["uds"] is not None and not model["fatal"]]
     withheld = [model for model in own if model["fatal"]]
@@ -198,9 +193,10 @@ def verdict(models: Sequence[Mapping[str, Any]], pairs: pd.DataFrame | None, *, 
     tested = None if pairs is None else _tested(pairs)
     if tested is not None and len(tested):
         real = int((tested["p_holm"] < LEVEL).sum())
-        order = f"the order of {real} of {count(len(tested), 'pair')} is significant" if real else "no order is"
-        from_all = f"From {count(int(tested['n_subjects'].max()), 'subject')} "
-        sentences.append(f"{from_all}{order}{'' if real else ' significant'} (Holm-adjusted p < {LEVEL:g}).")
+        many = count(int(tested["n_subjects"].max()), "subject")
+        pairs_differ = f"{real} of {count(len(tested), 'pair')} differ{'s' if real == 1 else ''} significantly"
+        which = pairs_differ if real else "no difference between models is significant"
+        sentences.append(f"With {many}, {which} (Holm-adjusted p < {LEVEL:g}).")
     return sentences
 
 
@@ -220,8 +216,7 @@ class Step(NamedTuple):
     """One thing to do next."""
 
     text: str
-    command: str
-    """Empty where there is none."""
+    command: str  # empty where there is none
 
 
 def next_steps(
@@ -232,15 +227,7 @@ def next_steps(
     utility: bool,
     elicited: Collection[str],
 ) -> list[Step]:
-    """Return what is missing to trust the verdict, with commands.
-
-    Args:
-        audits: Name to audit.
-        references: Names of audits for comparison.
-        pairs: From `differences`.
-        utility: Whether a utility metric is given.
-        elicited: Audits with an elicitation.
-    """
+    """Return what is missing to trust the verdict, with commands."""
     own = {name: audit for name, audit in audits.items() if name not in references}
     if not own:
         return []
@@ -503,8 +490,7 @@ _PERCENT = re.compile(r"(\d+)%")
 class Note(NamedTuple):
     """One warning."""
 
-    names: tuple[str, ...]
-    """Audits it is about; empty when it is about all of them together."""
+    names: tuple[str, ...]  # audits it is about; empty when it is about all of them together
     text: str
     level: Level = "caution"
 
@@ -574,15 +560,7 @@ def _tested(pairs: pd.DataFrame) -> pd.DataFrame:
 
 
 def difference_words(pairs: pd.DataFrame | None, confidence: str) -> dict[str, Any] | None:
-    """Return the table and the sentence above it; None where there is nothing to compare.
-
-    Args:
-        pairs: From `differences`.
-        confidence: Of their intervals, in words.
-
-    Returns:
-        `sentence`, `confidence`, `compared` (whether any pair was), and `rows`: significant ones first, then by size.
-    """
+    """Return the table and the sentence above it; None where there is nothing to compare."""
     if pairs is None:
         return None
     rows, tested = [_difference_row(row) for row in pairs.itertuples()], _tested(pairs)
@@ -663,10 +641,6 @@ _DARK = {"card": "#1b1f26", "wash": "#1d2229", "line": "#434a56", "known": "#2f6
 
 def method_picture(theme: Theme = "light", *, narrow: bool = False) -> str:
     """Draw the method as an SVG file with its background.
-
-    Args:
-        theme: Light or dark.
-        narrow: For phones: what is read off stands below the models, not beside them.
 
     Example:
         >>> method_picture("dark").startswith("<svg")

@@ -113,8 +113,8 @@ _ROBUST = (
     *("q_reason", "r_reason"),
 )
 _SETTINGS = {
-    "utility+threshold": "useful, and unlearned by the metric",
-    "utility": "useful",
+    "utility+threshold": "enough utility, and unlearned by the metric",
+    "utility": "enough utility",
     "threshold": "unlearned by the metric",
     "none": "all",
 }
@@ -249,8 +249,7 @@ def _robust(tables: Tables, key: str) -> dict[str, Mapping[str, Any]]:
 
 # Words and small tables that need no script.
 
-MISSING_ROWS = 200
-"""Missing values that are listed one by one."""
+MISSING_ROWS = 200  # missing values that are listed one by one
 
 
 def context(tables: Tables) -> dict[str, Any]:

@@ -51,34 +51,21 @@ class DashboardOptions:
 class Tables:
     """The tables of one dashboard; None or empty where there is nothing."""
 
-    models: pd.DataFrame
-    """Unlearned models, with the columns of `uds_lens.meta.score_models`."""
-    references: pd.DataFrame
-    """`full`, `retain`: the same columns."""
+    models: pd.DataFrame  # unlearned models, with the columns of `uds_lens.meta.score_models`
+    references: pd.DataFrame  # `full`, `retain`: the same columns
+    # One row per metric: `metric`, `label`, `tags`, `family`, F with its intervals, means of the pools.
     metrics: pd.DataFrame
-    """One row per metric: `metric`, `label`, `tags`, `family`, F with its intervals, means of the pools."""
-    robust: pd.DataFrame
-    """Q, R, Rob and n of each metric at each filter setting: columns of `uds_lens.meta.ROBUSTNESS`."""
-    pools: pd.DataFrame | None
-    """Models that know and models that do not."""
-    cuts: pd.DataFrame | None
-    """Thresholds between them."""
-    pairs: pd.DataFrame | None
-    """Differences between metrics."""
-    points: pd.DataFrame | None
-    """Models before and after quantisation and relearning."""
-    stability: Mapping[str, Stability]
-    """Probabilities of places, by the rule that selects configurations."""
-    directions: Mapping[str, Points]
-    """What a higher value of each metric of the score means."""
-    gaps: tuple[str, ...]
-    """What could not be made, and why; what is too small to say much."""
-    reasons: pd.DataFrame
-    """Why values are NaN: `model`, `metric`, `reason`."""
-    source: str
-    """Where the models come from."""
-    published: bool
-    """Whether these are the UDS paper's files."""
+    robust: pd.DataFrame  # Q, R, Rob and n of each metric at each filter setting: columns of `uds_lens.meta.ROBUSTNESS`
+    pools: pd.DataFrame | None  # models that know and models that do not
+    cuts: pd.DataFrame | None  # thresholds between them
+    pairs: pd.DataFrame | None  # differences between metrics
+    points: pd.DataFrame | None  # models before and after quantisation and relearning
+    stability: Mapping[str, Stability]  # probabilities of places, by the rule that selects configurations
+    directions: Mapping[str, Points]  # what a higher value of each metric of the score means
+    gaps: tuple[str, ...]  # what could not be made, and why; what is too small to say much
+    reasons: pd.DataFrame  # why values are NaN: `model`, `metric`, `reason`
+    source: str  # where the models come from
+    published: bool  # whether these are the UDS paper's files
     options: DashboardOptions
 
     @property
@@ -113,8 +100,8 @@ def gather(
     gaps: list[str] = []
     reasons = pd.DataFrame(columns=list(meta.REASONS)) if table is None else table.reasons
     unlearned, references, pooled = _split(frame)
-    if isinstance(models, Published):
-        references = pd.concat([references, models.references], ignore_index=True)
+    if table is not None and table.references is not None:
+        references = pd.concat([references, table.references], ignore_index=True)
     require_one_setup(unlearned)
     pools = pooled if pools is None and len(pooled) else pools
     unlearned, references, ways = _scored(unlearned, references, options.parts, reasons, gaps)
@@ -165,6 +152,8 @@ def _scored(
     def scored(frame: pd.DataFrame) -> pd.DataFrame:
         if not len(frame):
             return frame
+        wanted = [name for name in (*parts.metrics, parts.utility) if name in unlearned.columns]
+        frame = frame.reindex(columns=[*frame.columns, *(name for name in wanted if name not in frame.columns)])
         columns = meta.score_models(frame, parts=parts).drop(columns="model")
         return frame.assign(**{name: columns[name] for name in columns})
 
@@ -260,7 +249,6 @@ def _published_metrics(published: Published) -> pd.DataFrame:
     frame = published.metrics.copy()
     ends = [meta.hanley_mcneil(float(auc), PUBLISHED_POOL, PUBLISHED_POOL) for auc in frame["auc"]]
     frame["low"], frame["high"] = [end[0] for end in ends], [end[1] for end in ends]
-    frame["label"] = frame["label"].str.removesuffix(" (Ours)")
     return frame.assign(interval="hanley-mcneil", n_p=PUBLISHED_POOL, n_n=PUBLISHED_POOL)
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from uds_lens import meta
@@ -15,87 +17,21 @@ if TYPE_CHECKING:
 
     from uds_lens.report._dashboard_tables import Tables
 
-_RECALL = "ROUGE-L recall"
-
-DEFINITIONS = {
-    "es": (
-        "1 \u2212 k / T",
-        "Extraction Strength: share of the answer that greedy decoding completes, given its first k tokens.",
-    ),
-    "em": (
-        "\u2211\u209c [predicted token = answer token] / T",
-        "Exact Memorization: share of answer tokens predicted correctly.",
-    ),
-    "prob": ("exp(\u2212mean cross-entropy)", "Geometric mean of the answer tokens' probabilities."),
-    "paraprob": ("exp(\u2212mean cross-entropy)", "The same for paraphrased answers."),
-    "truth_ratio": (
-        "p_right / (p_right + p_wrong)",
-        "Probability of a right answer relative to wrong ones; 0.5 prefers neither.",
-    ),
-    "rouge": (_RECALL, "Share of the answer in the model's generated text."),
-    "para_rouge": (_RECALL, "The same for paraphrased questions or answers."),
-    "jailbreak_rouge": (_RECALL, "The same when the answer starts with a compliant prefix."),
-    "mia_loss": ("AUC of the loss", "Membership inference: forget set against unseen texts."),
-    "mia_zlib": ("AUC of loss / compressed size", "The same, with the loss divided by the compressed size."),
-    "mia_min_k": ("AUC of the mean of the k % least likely tokens", "The same on the least likely tokens."),
-    "mia_min_kpp": ("AUC of Min-K on z scores", "The same, with log-probabilities standardised over the vocabulary."),
-    "s_mia_loss": (
-        "1 \u2212 min(|AUC \u2212 AUC_retain| / AUC_retain, 1)",
-        "Success of the attack relative to retain; 1 as retain.",
-    ),
-    "cka": (
-        "\u2211 w (CKA(unl, ret) \u2212 CKA(full, ret)) / (1 \u2212 CKA(full, ret))",
-        "How far hidden states have moved from full's towards retain's, weighted over layers.",
-    ),
-    "fisher_masked": (
-        "1 \u2212 excess Fisher of unlearned / of full, over the top p % of parameters",
-        "Whether parameters still respond to the forget set as in full.",
-    ),
-    "logit_lens": (
-        "clip(d_unlearned / d_retain, 0, 1), weighted",
-        "Share of the answer lost when each layer's states are decoded directly by full's head.",
-    ),
-    "uds": (
-        "\u2211 S1 clip(S2 / S1, 0, 1) / \u2211 S1 over layers with S1 > tau",
-        "Unlearning depth: what full loses with the unlearned model's states patched in (S2), as a share of what it "
-        "loses with retain's (S1).",
-    ),
-}
-"""Formula and meaning by metric."""
+# Texts beside the templates: formula and meaning by metric; names of methods (ours, the UDS paper's, the trainers of
+# Open-Unlearning) as their authors write them; publications.
+_TEXTS = json.loads((Path(__file__).parent / "page" / "words.json").read_text(encoding="utf-8"))
 
 _ALSO = {"s_mia_zlib": "s_mia_loss", "s_mia_min_k": "s_mia_loss", "s_mia_min_kpp": "s_mia_loss"}
 
 
-def definition(metric: str) -> tuple[str, str] | None:
+def definition(metric: str) -> Sequence[str] | None:
     """Return formula and meaning of a metric; None for one that is not ours.
 
     >>> definition("s_mia_zlib")[0] == definition("s_mia_loss")[0], definition("mine")
     (True, None)
     """
     name = "fisher_masked" if metric.startswith("fisher_masked_0.") else _ALSO.get(metric, metric)
-    return DEFINITIONS.get(name)
-
-
-_METHODS = {
-    "altpo": "AltPO",
-    "ceu": "CEU",
-    "dpo": "DPO",
-    "ga": "GradAscent",
-    "gradascent": "GradAscent",
-    "gradascenttrainer": "GradAscent",
-    "graddiff": "GradDiff",
-    "idkdpo": "IdkDPO",
-    "idknll": "IdkNLL",
-    "kl": "KL",
-    "npo": "NPO",
-    "pdu": "PDU",
-    "rmu": "RMU",
-    "satimp": "SatImp",
-    "simnpo": "SimNPO",
-    "undial": "UNDIAL",
-    "wga": "WGA",
-}
-"""Our methods, the UDS paper's and the trainers of Open-Unlearning."""
+    return _TEXTS["definitions"].get(name)
 
 
 def method_name(method: str) -> str:
@@ -104,7 +40,7 @@ def method_name(method: str) -> str:
     >>> method_name("simnpo"), method_name("GradAscent"), method_name("mine")
     ('SimNPO', 'GradAscent', 'mine')
     """
-    return _METHODS.get(str(method).lower().replace("_", ""), str(method))
+    return str(_TEXTS["methods"].get(str(method).lower().replace("_", ""), method))
 
 
 class Source(NamedTuple):
@@ -112,71 +48,6 @@ class Source(NamedTuple):
 
     text: str
     url: str
-
-
-_PAPERS = {
-    "uds": Source(
-        "Lee, Kim and Jo (2026). Measuring the Depth of LLM Unlearning via Activation Patching.",
-        "https://arxiv.org/abs/2605.24614",
-    ),
-    "open_unlearning": Source(
-        "Dorna et al. (2025). OpenUnlearning: Accelerating LLM Unlearning via Unified Benchmarking of Methods and "
-        "Metrics.",
-        "https://arxiv.org/abs/2506.12618",
-    ),
-    "tofu": Source(
-        "Maini et al. (2024). TOFU: A Task of Fictitious Unlearning for LLMs.", "https://arxiv.org/abs/2401.06121"
-    ),
-    "es": Source(
-        "Wang et al. (2025). Towards Effective Evaluations and Comparisons for LLM Unlearning Methods.",
-        "https://arxiv.org/abs/2406.09179",
-    ),
-    "em": Source("Tirumala et al. (2022). Memorization Without Overfitting.", "https://arxiv.org/abs/2205.10770"),
-    "rouge": Source("Lin (2004). ROUGE: A Package for Automatic Evaluation of Summaries.", ""),
-    "mia_loss": Source("Yeom et al. (2018). Privacy Risk in Machine Learning.", "https://arxiv.org/abs/1709.01604"),
-    "mia_zlib": Source(
-        "Carlini et al. (2021). Extracting Training Data from Large Language Models.",
-        "https://arxiv.org/abs/2012.07805",
-    ),
-    "mia_min_k": Source(
-        "Shi et al. (2024). Detecting Pretraining Data from Large Language Models.", "https://arxiv.org/abs/2310.16789"
-    ),
-    "mia_min_kpp": Source(
-        "Zhang et al. (2024). Min-K%++: Improved Baseline for Detecting Pre-Training Data.",
-        "https://arxiv.org/abs/2404.02936",
-    ),
-    "s_mia": Source(
-        "Shi et al. (2024). MUSE: Machine Unlearning Six-Way Evaluation.", "https://arxiv.org/abs/2407.06460"
-    ),
-    "cka": Source(
-        "Kornblith et al. (2019). Similarity of Neural Network Representations Revisited.",
-        "https://arxiv.org/abs/1905.00414",
-    ),
-    "fisher": Source(
-        "Kirkpatrick et al. (2017). Overcoming Catastrophic Forgetting in Neural Networks.",
-        "https://arxiv.org/abs/1612.00796",
-    ),
-    "logit_lens": Source("nostalgebraist (2020). Interpreting GPT: the Logit Lens.", ""),
-    "npo": Source("Zhang et al. (2024). Negative Preference Optimization.", "https://arxiv.org/abs/2404.05868"),
-    "simnpo": Source(
-        "Fan et al. (2024). Simplicity Prevails: Rethinking Negative Preference Optimization.",
-        "https://arxiv.org/abs/2410.07163",
-    ),
-    "altpo": Source(
-        "Mekala et al. (2024). Alternate Preference Optimization for Unlearning Factual Knowledge.",
-        "https://arxiv.org/abs/2409.13474",
-    ),
-    "rmu": Source(
-        "Li et al. (2024). The WMDP Benchmark: Measuring and Reducing Malicious Use with Unlearning.",
-        "https://arxiv.org/abs/2403.03218",
-    ),
-    "undial": Source("Dong et al. (2024). UNDIAL.", "https://arxiv.org/abs/2402.10052"),
-    "delong": Source(
-        "DeLong, DeLong and Clarke-Pearson (1988). Comparing the Areas under Two or More Correlated ROC Curves.", ""
-    ),
-    "hanley": Source("Hanley and McNeil (1982). The Meaning and Use of the Area under a ROC Curve.", ""),
-    "holm": Source("Holm (1979). A Simple Sequentially Rejective Multiple Test Procedure.", ""),
-}
 
 
 def sources(metrics: Iterable[str], methods: Iterable[str]) -> list[Source]:
@@ -190,11 +61,10 @@ def sources(metrics: Iterable[str], methods: Iterable[str]) -> list[Source]:
     for key in ("s_mia", "fisher"):
         wanted += [key] if any(name.startswith(key) for name in named) else []
     wanted += [key for key in ("npo", "simnpo", "altpo", "rmu", "undial") if key in used]
-    return [_PAPERS[key] for key in (*wanted, *(["hanley", "delong", "holm"] if named else []))]
+    return [Source(*_TEXTS["papers"][key]) for key in (*wanted, *(["hanley", "delong", "holm"] if named else []))]
 
 
-FULL_FILTER = "utility+threshold"
-"""The paper's filter: models that are useful and that the metric calls unlearned."""
+FULL_FILTER = "utility+threshold"  # the paper's filter: enough utility, and the metric calls them unlearned
 
 _NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 
@@ -225,8 +95,8 @@ def labels(metrics: pd.DataFrame) -> dict[str, str]:
 
 def default_title(tables: Tables) -> str:
     """Ask what the tables can answer: without pools and perturbations no metric is judged."""
-    questions = ["which metric can be trusted"] if len(tables.metrics) else []
-    questions += ["which method forgets"] if len(tables.models) else []
+    questions = ["which metrics can be trusted"] if len(tables.metrics) else []
+    questions += [("and " if questions else "") + "which methods forget"] if len(tables.models) else []
     asked = ", ".join(questions) or "what is there"
     return f"{asked[:1].upper()}{asked[1:]}?"
 
@@ -287,7 +157,7 @@ def _of_filters(tables: Tables, metric: str, first: str, settings: list[str], la
             f"{label[best['metric']]}, {best['rob']:.3f})"
         )
     if others:
-        yield f"Its place in robustness depends on the filter: {', '.join(others)}."
+        yield f"The rank of {label[metric]} in robustness depends on the filter: {', '.join(others)}."
 
 
 def _of_methods(tables: Tables) -> Iterator[str]:
@@ -358,7 +228,8 @@ def _open_order(tables: Tables) -> Iterator[str]:
         decided = int((tested["p_holm"] < 0.05).sum())
         yield (
             f"{count(decided, 'difference').capitalize()} in F of {len(tested)} tested "
-            f"{'is' if decided == 1 else 'are'} significant (Holm-adjusted p < 0.05); the order of the others is open."
+            f"{'is' if decided == 1 else 'are'} significant (Holm-adjusted p < 0.05); the order of the others is "
+            "undecided."
         )
         return
     top = main.sort_values("auc", ascending=False).iloc[:2].to_dict("records")
@@ -366,7 +237,7 @@ def _open_order(tables: Tables) -> Iterator[str]:
         one, other = (f"{label[row['metric']]} {row['auc']:.3f} ({row['low']:.3f} to {row['high']:.3f})" for row in top)
         yield (
             f"The intervals of the two highest F overlap: {one}, {other}. A paired test needs the values of the pool "
-            "models, which are not in the released files: the order is open."
+            "models, which are not in the released files: the order is undecided."
         )
 
 
@@ -407,6 +278,6 @@ def _published(tables: Tables) -> Iterator[str]:
             "published; where it is near 0, R is small whatever a model does."
         )
         yield (
-            "The intervals of F are from the sizes of the pools alone (Hanley and McNeil). Epochs of one run are not "
-            "independent models, so the true intervals are wider."
+            "The intervals of F are computed from the sizes of the pools alone (Hanley and McNeil). Epochs of one run "
+            "are not independent models, so the true intervals are wider."
         )

@@ -23,12 +23,6 @@ _PAGE = Path(__file__).parent / "page"
 def safe_json(value: Any) -> str:
     r"""Write JSON for a script element: ASCII, and no letter that HTML could read as markup.
 
-    Args:
-        value: Strict JSON (no NaN; see `uds_lens._storage.plain`).
-
-    Raises:
-        ValueError: NaN or infinity.
-
     Example:
         >>> safe_json({"question": "</script>"})
         '{"question":"\\u003c/script\\u003e"}'
@@ -67,15 +61,7 @@ def script_hash(text: str) -> str:
 
 
 def fill(name: str, *, scripts: Sequence[str], styles: Sequence[str], data: Any, context: dict[str, Any]) -> str:
-    """Fill a template with plotly, scripts, styles and numbers.
-
-    Args:
-        name: The template, a file in `page/`.
-        scripts: Files there, joined in this order into the one script of the page.
-        styles: Files there, joined into its style sheet.
-        data: Strict JSON values for the scripts.
-        context: Names in the template; texts are escaped.
-    """
+    """Fill a template with plotly, scripts, styles and numbers."""
     from markupsafe import Markup
     from plotly.offline import get_plotlyjs
 

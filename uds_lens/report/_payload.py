@@ -28,8 +28,7 @@ from uds_lens.results import DepthAudit, site_groups
 if TYPE_CHECKING:
     import pandas as pd
 
-LEVEL = 0.05
-"""Adjusted p-value below which a difference is called significant."""
+LEVEL = 0.05  # adjusted p-value below which a difference is called significant
 
 
 # Other metrics, matched to the audits by the weights of their models.
@@ -56,31 +55,31 @@ _SCORES = {"full": 0.0, "retain": 1.0}
 class Measured(NamedTuple):
     """Metrics beside depth."""
 
+    # By name of the audit; `full` and `retain` under their roles, where they are no audits.
     values: Mapping[str, Mapping[str, MetricValue]]
-    """By name of the audit; `full` and `retain` under their roles, where they are no audits."""
-    roles: tuple[str, ...]
-    """Those of `values` that are no audits."""
-    warnings: Mapping[str, tuple[str, ...]]
-    """By the same names."""
+    roles: tuple[str, ...]  # those of `values` that are no audits
+    warnings: Mapping[str, tuple[str, ...]]  # by the same names
+    # How each was asked, "raw" or "chat template"; both, where its metrics were measured in different ways.
+    prompts: Mapping[str, str]
 
 
 def measured(audits: Mapping[str, DepthAudit], metrics: MetricSources) -> Measured | None:
-    """Match results to audits; None without any.
-
-    Raises:
-        ConfigError: Results of a model that is none of the page's, or something that is no result.
-    """
+    """Match results to audits; None without any."""
     values: dict[str, dict[str, MetricValue]] = {}
     warnings: dict[str, tuple[str, ...]] = {}
+    prompts: dict[str, dict[str, None]] = {}
     for source in metric_sources(metrics):
         for name in _owners(audits, source):
             values.setdefault(name, {}).update(source.metrics)
             warnings[name] = tuple(dict.fromkeys((*warnings.get(name, ()), *source.warnings)))
+            if (protocol := source.provenance.get("protocol")) is not None:
+                prompts.setdefault(name, {})["chat template" if protocol == "chat" else str(protocol)] = None
     if not values:
         return None
     names = [name for name in (*audits, *(role for role in _SCORES if role not in audits)) if name in values]
     roles = tuple(name for name in values if name not in audits)
-    return Measured({name: values[name] for name in names}, roles, warnings)
+    asked = {name: ", ".join(prompts.get(name, ())) for name in names}
+    return Measured({name: values[name] for name in names}, roles, warnings, asked)
 
 
 def metric_sources(metrics: MetricSources) -> list[MetricResults]:
@@ -151,7 +150,12 @@ def metrics_table(
         groups += [{"label": label, "rows": rows}] if rows else []
     return {
         "columns": [
-            {"name": name, "index": places.get(name), "reference": name in references or name not in places}
+            {
+                "name": name,
+                "index": places.get(name),
+                "reference": name in references or name not in places,
+                "prompts": metrics.prompts[name],
+            }
             for name in names
         ],
         "groups": groups,
@@ -288,26 +292,12 @@ LensSource: TypeAlias = LensComparison | MetricResults
 class LensDeltas(NamedTuple):
     """Deltas by Logit Lens for the examples of an audit, nats per token; NaN where not measured."""
 
-    s1: Float[Tensor, "example layer"]
-    """Of `retain`."""
-    s2: Float[Tensor, "example layer"]
-    """Of the unlearned model."""
+    s1: Float[Tensor, "example layer"]  # of `retain`
+    s2: Float[Tensor, "example layer"]  # of the unlearned model
 
 
 def lens_deltas(audits: Mapping[str, DepthAudit], sources: Sequence[LensSource]) -> dict[str, LensDeltas]:
-    """Match Logit Lens values to audits and examples.
-
-    Args:
-        audits: Name to audit.
-        sources: Results for any of them, in any order; later ones replace earlier ones.
-
-    Returns:
-        By audit, those that have any; a source belongs to each audit of the same models (raw protocol, site
-        `resid_post`).
-
-    Raises:
-        ConfigError: A source belongs to no audit, or holds no Logit Lens values per layer.
-    """
+    """Match Logit Lens values to audits and examples."""
     deltas: dict[str, LensDeltas] = {}
     for source in sources:
         rows, used = _lens_rows(source), 0
@@ -405,8 +395,7 @@ def _lens_belongs(source: LensSource, audit: DepthAudit) -> bool:
 
 # Elicitations, matched to the audits of the same models.
 
-_LONGEST = 600
-"""Letters of a text that the page holds."""
+_LONGEST = 600  # letters of a text that the page holds
 
 _ROLES = ("unlearned", "retain", "full")
 
@@ -414,11 +403,7 @@ _ROLES = ("unlearned", "retain", "full")
 def elicited_beside(
     audits: Mapping[str, DepthAudit], sources: Sequence[ElicitationResults]
 ) -> dict[str, ElicitationResults]:
-    """Match elicitations to audits, by the audit's name; of two of one model the later one counts.
-
-    Raises:
-        ConfigError: One is of a model that none of the audits is about, or shares no example with its audit.
-    """
+    """Match elicitations to audits, by the audit's name; of two of one model the later one counts."""
     matched: dict[str, ElicitationResults] = {}
     for source in sources:
         if not isinstance(source, ElicitationResults):
@@ -444,11 +429,7 @@ def elicited_beside(
 
 
 def elicited_values(audit: DepthAudit, results: ElicitationResults) -> dict[str, Any]:
-    """Return the texts of one elicitation.
-
-    Returns:
-        `sentence`, `how`, `rows` (the summary), `ledger`, `warnings`, `said` (by place of the example in the audit).
-    """
+    """Return the texts of one elicitation."""
     table = results.summary()
     rows = []
     for row in table.to_dict("records"):
@@ -572,8 +553,7 @@ def _with_interval(row: Mapping[str, Any], name: str, ends: str | None = None, *
 
 _FIELDS = ("id", "row", "type", "subject", "question", "answer", "prefix", "entity")
 
-_LARGE = 4000
-"""Models times examples above which drawing takes long enough for a progress bar."""
+_LARGE = 4000  # models times examples above which drawing takes long enough for a progress bar
 
 
 def payload(
@@ -585,20 +565,7 @@ def payload(
     elicited: Mapping[str, ElicitationResults] | None = None,
     metrics: Measured | None = None,
 ) -> dict[str, Any]:
-    """Return everything for the page, as strict JSON values.
-
-    Args:
-        audits: Name to audit.
-        lens: Logit Lens by audit, for those that have it.
-        pairs: `uds_lens.results.compare_all(audits)`; None leaves its figure out.
-        references: Names of audits for comparison.
-        elicited: Elicitations by audit, for those that have one.
-        metrics: Other metrics of the models.
-
-    Returns:
-        `models` (one per audit, with indices into the following), `sets` (examples), `stage1` (S1 deltas), `figures`,
-        `recolour` (light colour to dark), `scale`, `look` (colours of curves that the page changes).
-    """
+    """Return everything for the page, as strict JSON values."""
     sets: list[Any] = []
     stage1: list[str] = []
     models = []

@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
+from uds_lens.data._prompts import space_added
 from uds_lens.results._intervals import FEW_CLUSTERS, interval_basis
 from uds_lens.results._stage_1 import LEAST_KNOWN, mean_loss, of_rows
 
@@ -18,11 +19,8 @@ Level: TypeAlias = Literal["fatal", "caution", "note"]
 """`fatal`: the score does not mean what a score means, so the verdict is withheld. `caution`: it may mislead. `note`:
 how it was measured."""
 
-LEVELS: tuple[Level, ...] = ("fatal", "caution", "note")
-"""All levels, most serious first."""
-
-FEW = 30
-"""Below this many measurable examples an interval over examples is wide."""
+LEVELS: tuple[Level, ...] = ("fatal", "caution", "note")  # all levels, most serious first
+FEW = 30  # below this many measurable examples an interval over examples is wide
 
 HARDLY_KNOWN = 0.1
 """Probability per token (geometric mean) that `full` gives the entities, below which it hardly knows them."""
@@ -35,17 +33,10 @@ UNKNOWN_TO_RETAIN = 0.5
 """Loss from retain's states on control facts, as a share of that on forget facts, above which retain does not know the
 control facts either."""
 
-RETAINS_APART = 0.1
-"""Difference of the scores against several retain models that deserves a warning."""
-
-OVER_SHARE = 0.25
-"""Share of over-erased KE layers that deserves a warning."""
-
-COSINE = 0.5
-"""Mean cosine between patched and original state below which the patch is off-distribution."""
-
-NORM_FACTOR = 2.0
-"""Mean norm ratio beyond which (either way) the patch is off-distribution."""
+RETAINS_APART = 0.1  # difference of the scores against several retain models that deserves a warning
+OVER_SHARE = 0.25  # share of over-erased KE layers that deserves a warning
+COSINE = 0.5  # mean cosine between patched and original state below which the patch is off-distribution
+NORM_FACTOR = 2.0  # mean norm ratio beyond which (either way) the patch is off-distribution
 
 
 class Caution(NamedTuple):
@@ -65,6 +56,7 @@ def cautions(audit: DepthAudit) -> tuple[Caution, ...]:
         _knowledge(audit),
         _sample(audit),
         _measurable(audit),
+        _steering(audit),
         _stand_in(audit),
         _damage(audit),
         _control(audit),
@@ -73,6 +65,7 @@ def cautions(audit: DepthAudit) -> tuple[Caution, ...]:
         _several_retains(audit),
         _few_subjects(audit),
         _skipped(audit),
+        _space_added(audit),
         _over_erased(audit),
         _negative(audit),
         _off_distribution(audit),
@@ -125,7 +118,8 @@ def _stand_in(audit: DepthAudit) -> Caution | None:
         return None
     text = (
         f"No retain model: {audit.models['retain'].name!r}, the model before fine-tuning, stands in for it. 1 means as "
-        "in that model, which never learned the retained facts either. Such scores compare with each other, not with "
+        "in that model, which never learned the retained facts either. Such scores can be compared with each other, "
+        "not with "
         "scores against a retain model."
     )
     return Caution("caution", text, "no retain model")
@@ -196,6 +190,18 @@ def _measurable(audit: DepthAudit) -> Caution | None:
     return None
 
 
+def _steering(audit: DepthAudit) -> Caution | None:
+    n = audit.provenance.get("n_steering", 0)
+    if not n:
+        return None
+    text = (
+        f"{n} of {len(audit.examples)} examples steered the training of this model, or are about subjects that did "
+        "(depth.json beside it): a depth that training optimised for is not a measurement. Score the examples held "
+        "out there."
+    )
+    return Caution("fatal", text, f"{n} steered the training")
+
+
 def _few_subjects(audit: DepthAudit) -> Caution | None:
     basis = audit.interval_basis
     if basis.by == "example" or basis.n >= FEW_CLUSTERS:
@@ -208,6 +214,19 @@ def _few_subjects(audit: DepthAudit) -> Caution | None:
         return Caution("caution", text, "1 subject")
     text = f"Only {basis.n} subjects: treat the subject-level interval as rough ({FEW_CLUSTERS} or more are needed)."
     return Caution("caution", text, f"{basis.n} subjects")
+
+
+def _space_added(audit: DepthAudit) -> Caution | None:
+    quoted = [example.id for example in audit.examples if space_added(example)]
+    if not quoted:
+        return None
+    some = ", ".join(quoted[:6]) + (", ..." if len(quoted) > 6 else "")
+    text = (
+        f"{len(quoted)} of {len(audit.examples)} entities stand directly behind an opening quote or another sign, "
+        f"where prompts put a space that the answer lacks: full may seem not to know them ({some}; `space_added` in "
+        "the table of examples)."
+    )
+    return Caution("note", text, f"{len(quoted)} behind quotes")
 
 
 def _skipped(audit: DepthAudit) -> Caution | None:

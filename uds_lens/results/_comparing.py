@@ -15,6 +15,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 import torch
 from jaxtyping import Float, Int
 
@@ -32,8 +33,6 @@ from uds_lens.results._records import references_among
 from uds_lens.results._statistics import NO_INTERVAL, Interval, holm
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from uds_lens.results._depth_audit import Audit, DepthAudit
 
 
@@ -91,11 +90,7 @@ def why_not_comparable(one: DepthAudit, other: DepthAudit) -> str | None:
 
 
 def references_of(audits: Mapping[str, DepthAudit], named: Collection[str]) -> list[str]:
-    """Return the names of all references, found by their weights or named, in the order of the audits.
-
-    Raises:
-        ConfigError: A name is none of the audits.
-    """
+    """Return the names of all references, found by their weights or named, in the order of the audits."""
     unknown = [named] if isinstance(named, str) else [name for name in named if name not in audits]
     if unknown:
         raise ConfigError(
@@ -152,8 +147,6 @@ def models_frame(audits: Mapping[str, DepthAudit]) -> pd.DataFrame:
         >>> models_frame({}).columns[0]
         'model'
     """
-    import pandas as pd
-
     rows = []
     for name, audit in audits.items():
         summary = audit.summary()
@@ -229,8 +222,17 @@ def _alike(names: Sequence[str]) -> list[list[int]]:
 
 # The mean of paired differences, with an interval over subjects and a sign-flip test.
 
-_ALL_PATTERNS = 13
-"""Subjects up to which all sign patterns are tried."""
+_ALL_PATTERNS = 13  # subjects up to which all sign patterns are tried
+
+_ALIKE_WITHIN = 0.02
+"""Spread of the subjects' differences, of at most 1, below which they are alike whatever their mean. Where one subject
+in 50 is of another kind, this catches what the mean alone does not (`benchmarks/sign_flips.py`)."""
+
+_ALIKE = (
+    "All but a few subjects differ in the same way, and the difference is small: a kind of subject that was not "
+    "asked could turn "
+    "its sign, so the interval may be too narrow and p too small."
+)
 
 
 class Contrast(NamedTuple):
@@ -250,6 +252,9 @@ class Contrast(NamedTuple):
 
     n_subjects: int
     """Subjects they are about; questions without one count as their own."""
+
+    caution: str | None = None
+    """Why interval and p-value may be too narrow and too small: all but a few subjects differ alike."""
 
 
 def contrast(
@@ -277,11 +282,12 @@ def contrast(
         n_flips: Random sign patterns; None takes `n_resamples`.
         seed: Of interval and random patterns.
         bounds: Smallest and largest possible difference. Where all differences are equal, the interval allows for
-            subjects that differ otherwise and were missed; without bounds it is NaN there.
+            subjects that differ otherwise and were missed; without bounds it is NaN there. The caution takes the
+            farther bound as the largest possible difference either way; 1 without bounds.
 
     Returns:
         The mean with its interval and p-value. Both know only the subjects asked: where all but a few differ alike,
-        the interval is too narrow and p too small (`benchmarks/sign_flips.py`; `compare` warns of it).
+        the interval may be too narrow and p too small (`benchmarks/sign_flips.py`), and `caution` says so.
 
     Raises:
         ConfigError: `confidence` is outside 0 and 1.
@@ -313,7 +319,8 @@ def contrast(
         p = _flipped(sums, counts, n_flips, seed)
     else:  # subjects are all alike: no sign pattern is less extreme
         p = 1.0 if abs(mean) <= 1e-12 else smallest_p(m, n_flips)
-    return Contrast(mean, interval, p, n, m)
+    alike = differences.any() and differ_alike(differences / (max(map(abs, bounds)) if bounds else 1.0), groups)
+    return Contrast(mean, interval, p, n, m, _ALIKE if alike else None)
 
 
 def smallest_p(n_subjects: int, n_flips: int = 9999) -> float:
@@ -370,10 +377,10 @@ def _flipped(sums: np.ndarray, counts: np.ndarray, draws: int, seed: int) -> flo
 def differ_alike(differences: Float[np.ndarray, "question"], groups: Int[np.ndarray, "question"]) -> bool:
     """Tell whether subjects differ so much alike that a kind of subject that was missed could turn the sign.
 
-    All but at most two (or a tenth) of the subjects differ alike if their mean differences lie within half their median
-    from it (root mean square), or within a tenth of the distance of the farthest. Interval and p-value know only the
-    subjects asked. If none of n is of another kind, its share may still be `share_interval`'s upper end; if so many
-    differed by 1 the other way, the mean would be 0 or on the other side.
+    All but at most two (or a tenth) of the subjects differ alike if the root mean square of their mean differences'
+    distance from the median is at most half the median, a tenth of the distance of the farthest, or 0.02. Interval and
+    p-value know only the subjects asked. If none of n is of another kind, its share may still be `share_interval`'s
+    upper end; if so many differed by 1 the other way, the mean would be 0 or on the other side.
     """
     sums, counts = by_group(differences, groups)
     means, n = sums / counts, len(sums)
@@ -382,7 +389,7 @@ def differ_alike(differences: Float[np.ndarray, "question"], groups: Int[np.ndar
     apart = np.sort(np.abs(means - np.median(means)))
     rest = apart[: n - max(2, n // 10)] if n > 4 else apart
     spread = math.sqrt(float((rest**2).mean()))
-    if spread > max(abs(float(np.median(means))) / 2, apart[-1] / 10):
+    if spread > max(abs(float(np.median(means))) / 2, apart[-1] / 10, _ALIKE_WITHIN):
         return False
     missed = share_interval(np.zeros(n), np.ones(n, dtype=np.int64), 0.95)[1]
     return abs(float(sums.sum() / counts.sum())) * (1 - missed) <= missed
@@ -397,11 +404,6 @@ _PAIR_COLUMNS = (
 
 _FLIPS_PER_PAIR = 400
 """Random sign patterns for each pair of a table: the smallest adjusted p is then below 0.0025, however many pairs."""
-
-_ALIKE = (
-    "All but a few subjects differ alike, and the difference is small: a kind of subject that was not asked could turn "
-    "its sign, so the interval may be too narrow and p too small."
-)
 
 _SAME_SCORE = {"float32": 0.01, "bfloat16": 0.1, "float16": 0.1}
 """Nats per token by which log-probabilities of the same tokens under the same model may differ by rounding."""
@@ -525,8 +527,6 @@ def compare_all(
             ...
         uds_lens.errors.ConfigError: a comparison needs at least two audits; got 0.
     """
-    import pandas as pd
-
     check_confidence(confidence)
     named = audits if isinstance(audits, Mapping) else dict(zip(audit_names(audits), audits, strict=True))
     if len(named) < 2:
@@ -608,7 +608,7 @@ def _compared(
         left_out=left_out,
         reason=reason,
         fatal=tuple(dict.fromkeys((*a.fatal, *b.fatal))),
-        caution=_ALIKE if (ones - others).any() and differ_alike(ones - others, groups) else None,
+        caution=mean.caution,
     )
 
 

@@ -338,6 +338,7 @@ class DepthAudit(Stage1):
             "n_skipped": len(self.skipped),
             "n_layers": self.n_layers,
             "ke_layers_mean": float(self.ke_mask.sum(-1).double().mean()) if some else nan,
+            "weight_by_third": list(_frames.weight_by_third(self)),
             "over_erased_share": self.over_erased_share,
             "negative_share": self.negative_share,
             "n_control": 0 if self.control is None else int(self.control.known.sum()),
@@ -472,8 +473,9 @@ class DepthAudit(Stage1):
     ) -> str:
         """Put the audit on a model's page on the Hub: its files in `uds_lens/`, and a section of the model card.
 
-        One commit. The rest of the card is kept; an earlier section about depth is replaced. The files hold the
-        models' names and the command as they were given, the questions and the answers.
+        One commit. The rest of the card is kept; an earlier section about depth is replaced. Where `dataset` is an id
+        on the Hub, `.eval_results/uds.yaml` has the score, too. The files hold the models' names and the command as
+        they were given, the questions and the answers.
 
         Args:
             repo: `owner/name`; made if it does not exist.

@@ -7,25 +7,24 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from uds_lens.data import SkippedExample
+from uds_lens.data._prompts import space_added
 from uds_lens.errors import ConfigError
 from uds_lens.results._intervals import column_intervals
 from uds_lens.results._scores import mean_uds
 from uds_lens.results._stage_1 import of_rows, require_control, uds_against
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from uds_lens.results._depth_audit import DepthAudit
     from uds_lens.results._intervals import ColumnIntervals
 
 
-ERASED_AT = 0.5
-"""LER from which a KE layer counts as erased, where erasure depth is reported."""
+ERASED_AT = 0.5  # LER from which a KE layer counts as erased, where erasure depth is reported
 
 NO_KE_LAYER = "no layer where full encodes more than retain (S1 <= tau)"
 
@@ -35,8 +34,6 @@ TAUS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 
 def long_frame(audit: DepthAudit) -> pd.DataFrame:
     """Return one row per example and layer, example by example."""
-    import pandas as pd
-
     n, layers = audit.s1_delta.shape
     weights = torch.where(audit.ke_mask, audit.s1_delta, torch.nan)
     return pd.DataFrame(
@@ -56,7 +53,6 @@ def long_frame(audit: DepthAudit) -> pd.DataFrame:
 
 def examples_frame(audit: DepthAudit) -> pd.DataFrame:
     """Return one row per scored example, in input order."""
-    import pandas as pd
 
     def layers(values: Float[Tensor, "example"]) -> pd.Series:
         return pd.Series(values.numpy()).astype("Int64")
@@ -73,6 +69,7 @@ def examples_frame(audit: DepthAudit) -> pd.DataFrame:
             **texts,
             "n_tokens": audit.n_tokens.numpy(),
             "s_full": audit.s_full.numpy(),
+            "space_added": [space_added(example) for example in audit.examples],
             "n_ke": ke.sum(-1).numpy(),
             "first_ke": layers(_first_true(ke)),
             "last_ke": layers(_last_true(ke)),
@@ -82,6 +79,29 @@ def examples_frame(audit: DepthAudit) -> pd.DataFrame:
             "reason": [NO_KE_LAYER if missing else None for missing in uds.isnan().tolist()],
         }
     )
+
+
+def weight_by_third(audit: DepthAudit) -> tuple[float, float, float]:
+    """Return the share of the score's weight (S1 over knowledge-encoding layers) in each third of the layers.
+
+    Mean over the measurable examples; NaN where there is none.
+    """
+    weights = torch.where(audit.ke_mask, audit.s1_delta, 0.0)
+    share = (weights / weights.sum(-1, keepdim=True))[~audit.uds_per_example.isnan()]
+    if not len(share):
+        return (math.nan, math.nan, math.nan)
+    first, middle, last = (float(part.sum()) for part in share.mean(0).tensor_split(3))
+    return first, middle, last
+
+
+def thirds_in_words(audit: DepthAudit) -> str:
+    """Write the same as a sentence; empty where no example is measurable."""
+    parts = weight_by_third(audit)
+    if math.isnan(parts[0]):
+        return ""
+    ranges = [f"{part[0]}-{part[-1]}" for part in torch.arange(audit.n_layers).tensor_split(3) if len(part)]
+    shares = [f"{share:.0%} in layers {layers}" for share, layers in zip(parts, ranges, strict=False)]
+    return f"Weight of the score: {', '.join(shares)}."
 
 
 def _first_true(mask: Bool[Tensor, "example layer"]) -> Float[Tensor, "example"]:
@@ -99,8 +119,6 @@ def layers_frame(audit: DepthAudit) -> pd.DataFrame:
 
     `_low` and `_high` are the interval of the mean, clustered by subject where examples share one.
     """
-    import pandas as pd
-
     ke, n_layers = audit.ke_mask, audit.n_layers
     n_ke = ke.sum(0)
     columns: dict[str, Any] = {
@@ -160,8 +178,6 @@ def types_frame(audit: DepthAudit) -> pd.DataFrame:
         `n_measured`, `n_tokens_mean`, `n_ke_mean`, `uds`, `uds_low`, `uds_high` (bootstrap, clustered by subject where
         examples of a type share one).
     """
-    import pandas as pd
-
     frame, subjects = examples_frame(audit), audit.subjects
     rows: list[dict[str, Any]] = []
     for kind, part in frame.groupby(frame["type"].fillna("(none)"), sort=True):
@@ -185,21 +201,11 @@ def types_frame(audit: DepthAudit) -> pd.DataFrame:
 
 def skipped_frame(skipped: Sequence[SkippedExample]) -> pd.DataFrame:
     """Return one row per skipped example, with its reason."""
-    import pandas as pd
-
     return pd.DataFrame({name: [getattr(s, name) for s in skipped] for name in ("id", "row", "reason", "question")})
 
 
 def retains_frame(audit: DepthAudit) -> pd.DataFrame:
-    """Return one row per retain model, in their order.
-
-    Returns:
-        `retain` (its name), `fingerprint`, `uds`, `uds_low`, `uds_high` (bootstrap, clustered by subject where examples
-        share one), `n_measured`, `s1_mean` (over examples and layers, nats per token). With one retain model a single
-        row, that of the audit itself.
-    """
-    import pandas as pd
-
+    """Return one row per retain model, in their order."""
     several = [(retain.model, retain.s1_delta) for retain in audit.retains]
     rows = []
     for model, s1_delta in several or [(audit.models["retain"], audit.s1_delta)]:
@@ -221,8 +227,6 @@ def retains_frame(audit: DepthAudit) -> pd.DataFrame:
 
 def control_frame(audit: DepthAudit) -> pd.DataFrame:
     """Return one row per retained fact and layer: columns as in `long_frame`, and whether `full` knows the fact."""
-    import pandas as pd
-
     control, s2_delta = require_control(audit)
     n, layers = control.s1_delta.shape
     return pd.DataFrame(
@@ -241,14 +245,11 @@ def control_frame(audit: DepthAudit) -> pd.DataFrame:
 def control_layers_frame(audit: DepthAudit) -> pd.DataFrame:
     """Compare losses by layer on forget facts and on retained ones, nats per token.
 
-    Returns:
-        One row per layer: `layer`; `forget_mean`, `forget_low`, `forget_high`, S2 over the measurable examples with its
-        interval; `control_mean`, `control_low`, `control_high`, S2 over the retained facts that `full` knows;
-        `control_retain_mean`, the cost of retain's states there. Intervals are clustered by subject where examples
-        share one. NaN where there is no example.
+    Returns: One row per layer: `layer`; `forget_mean`, `forget_low`, `forget_high`, S2 over the measurable examples
+    with its interval; `control_mean`, `control_low`, `control_high`, S2 over the retained facts that `full` knows;
+    `control_retain_mean`, the cost of retain's states there. Intervals are clustered by subject where examples share
+    one. NaN where there is no example.
     """
-    import pandas as pd
-
     control, s2_delta = require_control(audit)
     known, measured = control.known, ~audit.uds_per_example.isnan()
     columns: dict[str, Any] = {"layer": np.arange(audit.n_layers)}
@@ -273,8 +274,6 @@ def tau_sweep(audit: DepthAudit, taus: Sequence[float] | None = None) -> pd.Data
         One row per tau: `ke_mean`, `ke_std`, `ke_min`, `ke_max`, `ke_median` (KE layers per example),
         `n_measured`, `n_not_measurable`, `uds` (NaN where nothing is measurable).
     """
-    import pandas as pd
-
     rows = []
     for tau in TAUS if taus is None else taus:
         at = audit.with_tau(tau)
@@ -335,8 +334,6 @@ def tau_rank_correlation(audits: Mapping[str, DepthAudit], taus: Sequence[float]
     Raises:
         ConfigError: Fewer than three audits.
     """
-    import pandas as pd
-
     if len(audits) < 3:
         raise ConfigError(f"a rank correlation over models needs at least 3 audits; got {len(audits)}.")
     reference = [audit.uds for audit in audits.values()]

@@ -18,19 +18,19 @@ if TYPE_CHECKING:
     from uds_lens.results._depth_audit import DepthAudit
 
 
-ADDRESS = "https://github.com/uds-lens/uds-lens"
-"""The project, named as the source of the number."""
+ADDRESS = "https://github.com/uds-lens/uds-lens"  # the project, named as the source of the number
+METRIC = "unlearning_depth_score"  # the metric's identifier in the metadata
+FOLDER = "uds_lens"  # folder of the files in the repository
 
-METRIC = "unlearning_depth_score"
-"""The metric's identifier in the metadata."""
-
-FOLDER = "uds_lens"
-"""Folder of the files in the repository."""
+EVAL_RESULTS = ".eval_results/uds.yaml"
+"""File in the repository of a model in which the Hub looks for scores of benchmarks."""
 
 _BEGIN, _END = "<!-- uds_lens: unlearning depth -->", "<!-- uds_lens: end -->"
-_SECTION = re.compile(  # from the last begin mark before an end mark: a stray one takes no text of the user along
-    rf"{re.escape(_BEGIN)}(?:(?!{re.escape(_BEGIN)}).)*?{re.escape(_END)}\n?", re.DOTALL
+_HEADING = "## Unlearning depth"
+_SECTION = re.compile(  # a begin mark without our heading is the user's, and so is all text outside of the two marks
+    rf"{re.escape(_BEGIN)}\r?\n{_HEADING}\r?\n(?:(?!{re.escape(_BEGIN)}).)*?{re.escape(_END)}(?:\r?\n)?", re.DOTALL
 )
+_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _SETTINGS = (*("tau", "site", "scope", "last_layer", "protocol", "dtype", "stand_in"), *("limit", "sample", "seed"))
 
 
@@ -41,19 +41,6 @@ def model_card(
 
     The score is also in the card's metadata (`model-index`), where the Hub looks for evaluation results. An audit
     without a score, or with a fatal warning, is in the text only.
-
-    Args:
-        audit: The audit.
-        dataset: The forget set: its id on the Hub, such as "locuslab/TOFU", or a name.
-        config: Its configuration, such as "forget10".
-        card: The text of an existing card: an earlier section about depth is replaced in it, and the rest is kept. None
-            begins a new card.
-
-    Returns:
-        The card; `str(card)` is the text of `README.md`, `card.save(path)` writes it.
-
-    Raises:
-        ResultFormatError: `card` has metadata that cannot be read.
 
     Example:
         >>> import uds_lens as ul
@@ -130,6 +117,44 @@ def _eval_result(audit: DepthAudit, dataset: str, config: str | None) -> EvalRes
     )
 
 
+def eval_results_yaml(audit: DepthAudit, *, dataset: str, config: str | None = None) -> str:
+    """Write the score as an entry of `.eval_results/*.yaml`, which the Hub shows with the data set's leaderboard.
+
+    The Hub takes entries of data sets that are registered there as benchmarks.
+
+    Args:
+        audit: The audit.
+        dataset: Id of the forget set on the Hub, such as "locuslab/TOFU".
+        config: The task within it, such as "forget10"; None is "default".
+
+    Raises:
+        ConfigError: `dataset` is no id on the Hub, or the audit has no score that may be quoted.
+
+    References:
+        https://huggingface.co/docs/hub/eval-results
+    """
+    import yaml
+
+    if not _HUB_ID.fullmatch(dataset):
+        raise ConfigError(Setting("dataset"), f" must be the id of a data set on the Hub, owner/name; got {dataset!r}.")
+    if math.isnan(audit.uds) or audit.fatal:
+        why = audit.fatal[0] if audit.fatal else "no example is measurable"
+        raise ConfigError(f"the audit has no score that may be quoted: {why}")
+    low, high = audit.uds_interval
+    interval = "" if math.isnan(low) else f", {audit.config.confidence:.0%} CI {low:.3f} to {high:.3f}"
+    version = audit.provenance.get("versions", {}).get("uds_lens", "")
+    entry: dict[str, Any] = {
+        "dataset": {"id": dataset, "task_id": config or "default"},
+        "value": round(audit.uds, 6),
+        "source": {"url": ADDRESS, "name": f"uds_lens {version}".strip()},
+        "notes": f"Unlearning Depth Score, 0 intact to 1 erased{interval}; {audit.n_measured} examples, "
+        f"prompts: {audit.prompts}",
+    }
+    if created := audit.provenance.get("created"):
+        entry["date"] = str(created)
+    return yaml.safe_dump([entry], sort_keys=False, allow_unicode=True, width=120)
+
+
 def _section(audit: DepthAudit, dataset: str, config: str | None) -> str:
     low, high = audit.uds_interval
     interval = ""
@@ -153,7 +178,7 @@ def _section(audit: DepthAudit, dataset: str, config: str | None) -> str:
     ]
     return "\n".join(
         [
-            "## Unlearning depth",
+            _HEADING,
             "",
             f"**UDS {number(audit.uds)}**{interval}: {audit.reading}.",
             "",
@@ -218,6 +243,8 @@ def push(
         api.create_repo(repo, private=private, exist_ok=True)
         card = model_card(audit, dataset=dataset, config=config, card=_existing_card(api, repo, revision))
         contents = {"README.md": str(card).encode(), **contents}
+        if _HUB_ID.fullmatch(dataset) and not math.isnan(audit.uds) and not audit.fatal:
+            contents[EVAL_RESULTS] = eval_results_yaml(audit, dataset=dataset, config=config).encode()
         commit = api.create_commit(
             repo,
             operations=[CommitOperationAdd(name, content) for name, content in contents.items()],

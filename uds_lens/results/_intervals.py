@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -17,20 +17,11 @@ from uds_lens.results._statistics import NO_INTERVAL, Interval
 Floats: TypeAlias = NDArray[np.float64]
 Codes: TypeAlias = NDArray[np.int64]
 
-FEW_CLUSTERS = 10
-"""Below this many subjects a subject-level interval is rough."""
-
-ROUNDING = 1e-12
-"""Scores closer than this differ by rounding; a bootstrap of them divides zero by zero."""
-
-FLOOR = 0.3
-"""Least standard error of a resample, as a share of that of the data."""
-
-AT_ONCE = 2_000_000
-"""Numbers held in memory while resampling."""
-
-MANY = 2000
-"""Above so many units resampling takes ways whose time grows in proportion; below, those of numpy and scipy."""
+FEW_CLUSTERS = 10  # below this many subjects a subject-level interval is rough
+ROUNDING = 1e-12  # scores closer than this differ by rounding; a bootstrap of them divides zero by zero
+FLOOR = 0.3  # least standard error of a resample, as a share of that of the data
+AT_ONCE = 2_000_000  # numbers held in memory while resampling
+MANY = 2000  # above so many units resampling takes ways whose time grows in proportion; below, those of numpy and scipy
 
 
 class IntervalBasis(NamedTuple):
@@ -160,23 +151,24 @@ def check_confidence(confidence: float) -> None:
 
 
 def _bca(scores: Floats, confidence: float, n_resamples: int, seed: int) -> Interval:
-    from scipy.special import ndtr, ndtri
-    from scipy.stats import bootstrap
-
-    n, chance, batch = len(scores), np.random.default_rng(seed), max(1, AT_ONCE // len(scores))
+    n, chance = len(scores), np.random.default_rng(seed)
     if n <= MANY:
+        from scipy.stats import bootstrap
+
         ends = bootstrap(
             (scores,),
             np.mean,
             n_resamples=n_resamples,
-            batch=batch,
+            batch=max(1, AT_ONCE // n),
             confidence_level=confidence,
             method="BCa",
             rng=chance,
         ).confidence_interval
     else:  # the same with the jackknife of a mean in closed form: scipy's takes n^2 steps
-        chunks = [min(batch, n_resamples - start) for start in range(0, n_resamples, batch)]
-        means = np.concatenate([scores[chance.integers(0, n, (rows, n))].mean(-1) for rows in chunks])
+        from scipy.special import ndtr, ndtri
+
+        # one resample at a time stays in the processor's cache
+        means = np.array([scores.take(chance.integers(0, n, n)).sum() for _ in range(n_resamples)]) / n
         left = scores - scores.mean()
         bias = ndtri(np.mean(means < scores.mean()) + np.mean(means == scores.mean()) / 2)
         acceleration = (left**3).sum() / (6 * (left**2).sum() ** 1.5)
@@ -187,9 +179,9 @@ def _bca(scores: Floats, confidence: float, n_resamples: int, seed: int) -> Inte
 
 def student(confidence: float, degrees_of_freedom: float) -> float:
     """Return the quantile of Student's t that a two-sided interval reaches to."""
-    from scipy.stats import t
+    from scipy.special import stdtrit  # importing scipy.stats takes a second
 
-    return float(t.ppf((1 + confidence) / 2, degrees_of_freedom))
+    return float(stdtrit(degrees_of_freedom, (1 + confidence) / 2))
 
 
 # The studentised bootstrap over clusters. A resample is a row of `times`: how often each cluster was drawn.
@@ -207,37 +199,45 @@ def _resamples(n_resamples: int, seed: int, *n_clusters: int) -> Iterator[list[F
 def _times(chance: np.random.Generator, n: int, rows: int) -> Floats:
     if n <= MANY:
         return chance.multinomial(n, np.full(n, 1 / n), size=rows).astype(float)
-    places = chance.integers(0, n, (rows, n)) + n * np.arange(rows)[:, None]  # a fifth of multinomial's time
-    return np.bincount(places.ravel(), minlength=rows * n).reshape(rows, n).astype(float)
+    times = np.empty((rows, n))
+    for row in times:  # a sixth of multinomial's time
+        row[:] = np.bincount(chance.integers(0, n, n), minlength=n)
+    return times
 
 
-def _means(times: Floats, total: Floats, size: Floats, n: int | Codes) -> tuple[Floats, Floats]:
-    """Return the mean of each resample with its cluster-robust standard error; NaN where its size is not above 0."""
+def _means(total: Floats, size: Floats, n: int | Codes) -> Callable[[Floats], tuple[Floats, Floats]]:
+    """Return what takes resamples to their means with cluster-robust standard errors; NaN where size is not above 0."""
     single = bool(((size == 0) | (size == 1)).all())  # products are then those already taken
-    with np.errstate(invalid="ignore", divide="ignore"):
-        sizes, totals = times @ size, times @ total
-        drawn = np.where(sizes > 0, sizes, math.nan)
-        mean = totals / drawn
-        mixed, square = (totals, sizes) if single else (times @ (total * size), times @ size**2)
-        squares = times @ total**2 - 2 * mean * mixed + mean**2 * square
-        return mean, np.sqrt(np.maximum(squares, 0.0) * n / (n - 1)) / drawn
+    varying = (size != 1).any(0)  # elsewhere a resample has as many values as clusters are drawn
+    sizes, mixed, square, square_size = size[..., varying], total * size, total**2, size**2
+
+    def of(times: Floats) -> tuple[Floats, Floats]:
+        with np.errstate(invalid="ignore", divide="ignore"):
+            totals, counts = times @ total, np.full((len(times), *size.shape[1:]), float(size.shape[0]))
+            counts[..., varying] = times @ sizes
+            drawn = np.where(counts > 0, counts, math.nan)
+            mean = totals / drawn
+            mixes, squares = (totals, counts) if single else (times @ mixed, times @ square_size)
+            error = times @ square - 2 * mean * mixes + mean**2 * squares
+            return mean, np.sqrt(np.maximum(error, 0.0) * n / (n - 1)) / drawn
+
+    return of
 
 
 def studentised(total: Floats, size: Floats, confidence: float, n_resamples: int, seed: int) -> Interval | None:
     """Bootstrap sum(total) / sum(size) over clusters (symmetric, studentised; see `bootstrap_interval`).
 
-    Returns:
-        The interval; NaN where so many resamples have a denominator that is not above 0 that there is no quantile. None
-        where the ratio is the same in all clusters.
+    Returns: The interval; NaN where so many resamples have a denominator that is not above 0 that there is no quantile.
+    None where the ratio is the same in all clusters.
     """
     n = len(size)
     ratio = total.sum() / size.sum()
     error = math.sqrt(n / (n - 1) * float(((total - size * ratio) ** 2).sum())) / size.sum()
     if error < ROUNDING:
         return None
-    parts = []
+    means_of, parts = _means(total, size, n), []
     for (times,) in _resamples(n_resamples, seed, n):
-        ratios, errors = _means(times, total, size, n)
+        ratios, errors = means_of(times)
         parts.append(np.abs(ratios - ratio) / np.maximum(errors, FLOOR * error))
     distances = np.nan_to_num(np.concatenate(parts), nan=math.inf)
     # between two infinite distances nothing can be interpolated
@@ -267,8 +267,7 @@ def column_intervals(
     The ends are those of `bootstrap_interval` for a column without NaN, but for examples without clusters, which are
     resampled by the studentised bootstrap here, too. NaN are left out of their column; `bounds` are one pair a column.
 
-    Returns:
-        One interval per column. NaN with fewer than two clusters, and for equal values without bounds.
+    Returns: One interval per column. NaN with fewer than two clusters, and for equal values without bounds.
 
     Example:
         >>> import torch
@@ -290,9 +289,9 @@ def column_intervals(
         mean = total.sum(0) / size.sum(0)
         error = np.sqrt(((total - size * mean) ** 2).sum(0) * n / (n - 1)) / size.sum(0)
         error = np.where(error < ROUNDING, 0.0, error)  # all clusters have the same mean
-        parts = []
+        means_of, parts = _means(total, size, n), []
         for (times,) in _resamples(n_resamples, seed, len(total)):
-            means, errors = _means(times, total, size, n)
+            means, errors = means_of(times)
             parts.append(np.nan_to_num(np.abs(means - mean) / np.maximum(errors, FLOOR * error), posinf=0.0))
     least = np.array([student(confidence, int(k) - 1) if k > 1 else math.nan for k in n])
     reach = np.maximum(np.quantile(np.concatenate(parts), confidence, axis=0), least) * error
@@ -337,12 +336,8 @@ def ratio_interval(
     |r* - r| / max(se*, 0.3 se) over resamples, and at least that of Student's t with one degree of freedom less than
     the smaller number of clusters.
 
-    Returns:
-        The interval. NaN with fewer than two clusters on either side, where the clusters of both sides are all alike,
-        and where the mean below, or that of too many resamples, is not above 0.
-
-    Raises:
-        ConfigError: `confidence` is outside 0 and 1, or clusters and values differ in number.
+    Returns: The interval. NaN with fewer than two clusters on either side, where the clusters of both sides are all
+    alike, and where the mean below, or that of too many resamples, is not above 0.
 
     References:
         Hall (1988), On Symmetric Bootstrap Confidence Intervals; the standard error is that of the delta method.
@@ -363,14 +358,13 @@ def ratio_interval(
         total = np.bincount(codes, values.double().numpy()).astype(float)
         sides.append((total, np.bincount(codes).astype(float)))
     n_clusters = [len(total) for total, _ in sides]
+    means_of = [_means(total, size, len(size)) for total, size in sides]
     if min(n_clusters) < 2:
         return NO_INTERVAL
 
     def ratios_of(times: Sequence[Floats]) -> tuple[Floats, Floats]:
         """Return the ratio of each resample with its standard error; NaN where the mean below is not above 0."""
-        (above, above_error), (below, below_error) = (
-            _means(drawn, *side, len(side[0])) for drawn, side in zip(times, sides, strict=True)
-        )
+        (above, above_error), (below, below_error) = (of(drawn) for of, drawn in zip(means_of, times, strict=True))
         below = np.where(below > 0, below, np.nan)
         ratio = above / below
         return ratio, np.sqrt(above_error**2 + (ratio * below_error) ** 2) / below
@@ -388,8 +382,7 @@ def ratio_interval(
 
 # Scores that are nearly all-or-nothing: a bootstrap knows only the subjects it is given, and may miss the rare kind.
 
-_MEANS, _CORRELATIONS = 80, 20
-"""Points of the grid over the posterior."""
+_MEANS, _CORRELATIONS = 80, 20  # points of the grid over the posterior
 
 
 def widened(
@@ -482,8 +475,7 @@ def share_interval(count: Floats, size: Codes, confidence: float) -> tuple[float
 
 # A random sample of the examples against all of them.
 
-LEAST_WITHIN = 5
-"""Degrees of freedom within subjects below which their spread is not estimated separately."""
+LEAST_WITHIN = 5  # degrees of freedom within subjects below which their spread is not estimated separately
 
 ROUNDED = 1 / 6
 """Variance of a subject's number of rows about its exact share: mean of p (1 - p) over the part p that is rounded."""
@@ -534,19 +526,6 @@ def sample_error(
     shares had to be rounded, sum e_g^2 / (6 n_m^2) is added, with the mean residual e_g of each subject less its
     own noise. Without subjects s^2 is the variance over all, and so it is where fewer than 5 degrees of freedom are
     left within subjects, as an upper bound.
-
-    Args:
-        values: Of the sampled examples; NaN where one is not measurable.
-        of: N, the number of examples.
-        drawn: n, the number drawn; those that could not be scored may be absent from `values`.
-        subjects: Subject of each value; empty without any.
-        random: False for the first rows of a file, whose error nothing in them shows.
-        confidence: Coverage of the interval.
-        bounds: Smallest and largest possible mean; the interval is cut there.
-
-    Returns:
-        The standard error and the interval; 0 and the mean where all were drawn; NaN for first rows, and with fewer
-        than two measured examples.
 
     References:
         Cochran (1977), Sampling Techniques, chapters 2, 5 and 6: finite populations, strata, ratios.

@@ -12,10 +12,11 @@ from importlib.metadata import PackageNotFoundError, version
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
-from uds_lens.models import HookedModel
+from uds_lens.models import HookedModel, open_model
 
 if TYPE_CHECKING:
     from uds_lens.results._depth_audit import DepthAudit
+    from uds_lens.results._settings import RunOptions
 
 
 _PACKAGES = ("uds_lens", "torch", "transformers", "transformer-lens", "tokenizers", "numpy", "scipy")
@@ -43,6 +44,9 @@ class ModelRecord:
     d_model: int
     """Width of the residual stream."""
 
+    storage: str | None = None
+    """How a GGUF file stored the weights (`Q4_1 (79 %), Q8_0, F32`); None for other checkpoints."""
+
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", printable(self.name))
 
@@ -56,11 +60,20 @@ class ModelRecord:
             dtype=str(model.dtype).removeprefix("torch."),
             n_layers=model.n_layers,
             d_model=model.d_model,
+            storage=model.storage,
         )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields by name."""
         return asdict(self)
+
+
+def fingerprint_of(model: str, *, dtype: str, run: RunOptions) -> str:
+    """Return the fingerprint of a checkpoint's weights, opened as they will be measured."""
+    places = {"device": run.device, "device_map": run.device_map}
+    origin = {"revision": run.revision, "offline": run.offline, "trust_remote_code": run.trust_remote_code}
+    with open_model(model, dtype=dtype, **places, **origin) as opened:
+        return opened.fingerprint
 
 
 def printable(name: str) -> str:

@@ -43,39 +43,26 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-VERSION = 3
-"""Version of the format with control facts or several retain models."""
-
-PLAIN = 2
-"""Version of results without either."""
+VERSION = 3  # version of the format with control facts or several retain models
+PLAIN = 2  # version of results without either
 
 _MANIFEST, _TENSORS, _EXAMPLES = "manifest.json", "tensors.safetensors", "examples.parquet"
 _CONTROL = "control.parquet"
 _MEMBERS = {"config": dict, "models": dict, "provenance": dict, "skipped": list, "files": dict}
 _OPTIONAL = {"control": dict, "retains": list}
 _RETAIN_TENSORS = ("s1_delta", "s1_norm_ratio", "s1_cosine")
-_MOST_ATTEMPTS = 100
-"""Attempts to read a result that is being saved again all the time."""
+_MOST_ATTEMPTS = 100  # attempts to read a result that is being saved again all the time
 
 
 @dataclass(frozen=True)
 class SavedKind:
     """The content of one kind of saved result beside configuration, examples and provenance."""
 
-    name: str
-    """Its class."""
-
-    roles: tuple[str, ...]
-    """Models it records."""
-
-    tensors: tuple[str, ...]
-    """Names of its tensors; the first axis of each is the example."""
-
-    control: tuple[str, ...]
-    """Names of its tensors on control facts."""
-
-    more: str
-    """Name of the manifest's entry for human readers, which is not read back."""
+    name: str  # its class
+    roles: tuple[str, ...]  # models it records
+    tensors: tuple[str, ...]  # names of its tensors; the first axis of each is the example
+    control: tuple[str, ...]  # names of its tensors on control facts
+    more: str  # name of the manifest's entry for human readers, which is not read back
 
     @property
     def format(self) -> str:
@@ -102,12 +89,7 @@ def is_audit(path: str | os.PathLike[str]) -> bool:
 
 
 def audits_in(folder: str | os.PathLike[str], *, depth: int = 2) -> list[Path]:
-    """Return the directories in a folder that say that they are a saved `DepthAudit`, of any version, sorted.
-
-    Args:
-        folder: Where to look; a missing folder holds none.
-        depth: How far down. Results are not entered, nor are hidden directories.
-    """
+    """Return the directories in a folder that say that they are a saved `DepthAudit`, of any version, sorted."""
     folder = located(folder)
     if depth < 1 or not folder.is_dir():
         return []
@@ -132,18 +114,7 @@ def _format(folder: Path) -> str | None:
 
 
 def save_result(result: Stage1, path: str | os.PathLike[str], kind: SavedKind, *, more: Any) -> None:
-    """Write a result to a directory, whole or not at all; foreign files in that directory stay.
-
-    Args:
-        result: The result.
-        path: Directory; an earlier result there is replaced.
-        kind: Its content.
-        more: The manifest's entry for human readers.
-
-    Raises:
-        ResultFormatError: The directory holds something other than a saved result.
-        StorageError: The system refuses to write.
-    """
+    """Write a result to a directory, whole or not at all; foreign files in that directory stay."""
     from safetensors.torch import save
 
     place = require_fresh(path, directory=True, format=kind.format)
@@ -191,9 +162,6 @@ def load_result(path: str | os.PathLike[str], kind: SavedKind) -> dict[str, Any]
     """Return the fields of a saved result by name.
 
     A result that is saved again at the same time is read as one of its versions, never as a mixture.
-
-    Raises:
-        ResultFormatError: A file is missing, altered, or of another version or kind.
     """
     folder = settled(path)
     for attempt in range(_MOST_ATTEMPTS):
@@ -247,6 +215,7 @@ class _Provenance:
     engine: str | None = None
     first_prompt: str | None = None
     ids_hash: str | None = None
+    n_steering: int = 0
 
 
 def _manifest(content: bytes, folder: Path, kind: SavedKind) -> dict[str, Any]:
@@ -342,8 +311,7 @@ def _fields(manifest: Mapping[str, Any], folder: Path, kind: SavedKind) -> dict[
 
 # Tensors and tables.
 
-Shape = tuple[int | None, ...]
-"""Of a tensor; None is the number of layers, which `s1_delta` defines."""
+Shape = tuple[int | None, ...]  # of a tensor; None is the number of layers, which `s1_delta` defines
 
 
 def _shapes(kind: SavedKind, manifest: Mapping[str, Any], n: int, n_facts: int) -> dict[str, Shape]:
@@ -361,16 +329,7 @@ def _shapes(kind: SavedKind, manifest: Mapping[str, Any], n: int, n_facts: int) 
 
 
 def tensors_from(content: bytes, shapes: Mapping[str, Shape], *, where: str) -> dict[str, Tensor]:
-    """Read the tensors of a safetensors file.
-
-    Args:
-        content: Its bytes.
-        shapes: Names and shapes it must hold; names that end in `n_tokens` are whole numbers.
-        where: Its name in messages.
-
-    Raises:
-        ResultFormatError: It is no such file, holds other tensors, or one of another shape or dtype.
-    """
+    """Read the tensors of a safetensors file."""
     from safetensors import SafetensorError
     from safetensors.torch import load
 
@@ -416,11 +375,7 @@ def examples_to_parquet(examples: Sequence[ForgetExample]) -> bytes:
 
 
 def examples_from_parquet(content: bytes, *, where: str) -> tuple[ForgetExample, ...]:
-    """Read the examples of a file whose name in messages is `where`.
-
-    Raises:
-        ResultFormatError: It is no such table, or a cell is not what it should be.
-    """
+    """Read the examples of a file whose name in messages is `where`."""
     rows = read_table_rows(content, schema=_schema(), told=where, what="table of examples").rows
     if any(row["row"] is None for row in rows):
         raise ResultFormatError(f"{where} holds an example without its row.")
@@ -435,14 +390,6 @@ def examples_from_parquet(content: bytes, *, where: str) -> tuple[ForgetExample,
 
 def directory_names(models: Sequence[str], *, given: Sequence[str] = (), reserved: Collection[str] = ()) -> list[str]:
     """Name one directory per model: the last part of its path or Hub id as typed, and more only where names clash.
-
-    Args:
-        models: Directories or Hub ids. Links are not followed.
-        given: Names to use instead, one per model.
-        reserved: Names that are taken.
-
-    Raises:
-        ConfigError: The same model twice; or names that are too few, repeated, taken, or not names of directories.
 
     Example:
         >>> directory_names(["ckpt/npo", "user/rmu"])

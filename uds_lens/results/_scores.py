@@ -95,8 +95,7 @@ def mean_uds(per_example: Float[Tensor, "example"]) -> float:
     return float(measured.double().mean()) if len(measured) else math.nan
 
 
-WITHHELD = "withheld"
-"""The verdict where a warning is fatal: the number exists but does not mean what a score means."""
+WITHHELD = "withheld"  # the verdict where a warning is fatal: the number exists but does not mean what a score means
 
 _READINGS = (
     (0.05, "intact, as in full"),

@@ -58,7 +58,7 @@ class AuditConfig:
     the tokenizer has one, else raw. The UDS paper's prompts are raw. A finished audit holds what was chosen."""
 
     system_prompt: str | None = None
-    """System turn before the question, in chat prompts; None sends none."""
+    """System turn before the question, in chat prompts; None leaves it to the template."""
 
     chat_date: str = CHAT_DATE
     """Date given to chat templates that print one."""
@@ -84,7 +84,7 @@ class AuditConfig:
     """Seed of the bootstrap, and of the sample if there is a limit."""
 
     limit: PositiveInt | None = None
-    """Measure this many of the examples; None measures all."""
+    """Measure this many of the examples; None is all."""
 
     sample: Sampling = "random"
     """Which examples a limit keeps: a random sample spread over the subjects, or the first, which do not represent the

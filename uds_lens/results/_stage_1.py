@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from uds_lens.results._depth_audit import DepthAudit
 
 
-LEAST_KNOWN = 0.1
-"""Probability per token (geometric mean) that `full` must give a control fact, for the fact to count."""
+LEAST_KNOWN = 0.1  # probability per token (geometric mean) that `full` must give a control fact, for the fact to count
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -199,9 +198,8 @@ def uds_against(audit: DepthAudit, s1_delta: Float[Tensor, "example layer"]) -> 
     The layers are those where the mean S1 of all retain models exceeds tau, except where this model's states cost
     nothing: there it has no scale, and no weight.
 
-    Returns:
-        In [0, 1]; exactly 1 where the unlearned model is this retain model, exactly 0 where it is `full`. NaN where no
-        such layer is left.
+    Returns: In [0, 1]; exactly 1 where the unlearned model is this retain model, exactly 0 where it is `full`. NaN
+    where no such layer is left.
     """
     layers = audit.ke_mask & (s1_delta > 0)
     return uds_per_example(s1_delta, layer_erasure_ratio(s1_delta, audit.s2_delta, layers), layers)
@@ -236,11 +234,7 @@ class Damage(NamedTuple):
 
 
 def require_control(audit: DepthAudit) -> tuple[ControlFacts, Float[Tensor, "fact layer"]]:
-    """Return the control of an audit, and what the unlearned model's states cost on it.
-
-    Raises:
-        ConfigError: It was measured without.
-    """
+    """Return the control of an audit, and what the unlearned model's states cost on it."""
     if audit.control is None or audit.control_s2_delta is None:
         raise ConfigError(
             "this audit has no control: measure it with ",
@@ -263,10 +257,9 @@ def damage_of(audit: DepthAudit) -> Damage:
 
         damage = mean_j mean_l s2_control[j, l]  /  mean_i mean_l s2[i, l]
 
-    Returns:
-        The ratio with its interval and its parts. It is NaN, with a reason, without a control, where no retained fact
-        could be scored or no example is measurable, and where the loss on forget facts does not exceed tau: where
-        nothing was lost there is nothing to compare with.
+    Returns: The ratio with its interval and its parts. It is NaN, with a reason, without a control, where no retained
+    fact could be scored or no example is measurable, and where the loss on forget facts does not exceed tau: where
+    nothing was lost there is nothing to compare with.
     """
     if audit.control is None:
         return Damage(math.nan, NO_INTERVAL, math.nan, math.nan, math.nan, "no control facts were given")

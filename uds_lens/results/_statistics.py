@@ -14,8 +14,7 @@ class Interval(NamedTuple):
     high: float
 
 
-NO_INTERVAL = Interval(math.nan, math.nan)
-"""The undefined interval."""
+NO_INTERVAL = Interval(math.nan, math.nan)  # the undefined interval
 
 
 def holm(p: Sequence[float]) -> list[float]:

@@ -2,6 +2,7 @@ from ._models import StudyModel as StudyModel, StudyState as StudyState, study_m
 from ._plan import (
     GivenModel as GivenModel,
     Measurement as Measurement,
+    MetricPrompts as MetricPrompts,
     Perturbations as Perturbations,
     PoolRuns as PoolRuns,
     QuestionSets as QuestionSets,
@@ -12,6 +13,13 @@ from ._plan import (
     UnlearningRuns as UnlearningRuns,
     as_mapping as as_mapping,
     plan as plan,
+)
+from ._relearn_grid import (
+    GRID as GRID,
+    RelearnGrid as RelearnGrid,
+    RelearnGridResults as RelearnGridResults,
+    RelearnSetting as RelearnSetting,
+    relearn_grid as relearn_grid,
 )
 from ._run import run as run
 from ._slurm import SlurmOptions as SlurmOptions

@@ -39,8 +39,7 @@ if TYPE_CHECKING:
 
 
 FORMAT, PART, FAILURE = "uds_lens.Study", "uds_lens.StudyPart", "uds_lens.StudyFailure"
-VERSION = 1
-"""Version of the three formats; raised when older releases could misread a study."""
+VERSION = 1  # version of the three formats; raised when older releases could misread a study
 
 MANIFEST = "manifest.json"
 
@@ -49,73 +48,46 @@ MANIFEST = "manifest.json"
 class Row:
     """One value."""
 
-    metric: str
-    """Its name."""
-    value: FloatOrNaN
-    """NaN where it is undefined."""
-    reason: str | None
-    """Why it is undefined."""
-    n: int
-    """Examples with a value."""
-    seconds: float
-    """Wall time on the model; metrics that share a pass each report all of it."""
-    item: str
-    """The measured item: the metric, `audit` or `elicitation`."""
+    metric: str  # its name
+    value: FloatOrNaN  # NaN where it is undefined
+    reason: str | None  # why it is undefined
+    n: int  # examples with a value
+    seconds: float  # wall time on the model; metrics that share a pass each report all of it
+    item: str  # the measured item: the metric, `audit` or `elicitation`
 
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
     """Values of one model in one state, measured at one time."""
 
-    model: str
-    """Its name."""
-    state: str
-    """Label of the state."""
-    keys: Mapping[str, str]
-    """Key of each measured item."""
-    rows: tuple[Row, ...]
-    """The values."""
-    fingerprint: str
-    """Fingerprint of the measured weights."""
-    parent: str | None
-    """Fingerprint of the weights they were trained from; None for a given model."""
-    seconds: Mapping[str, float]
-    """Wall time of making, perturbing, measuring."""
-    examples: str | None = None
-    """File with the values per example; None where there are none."""
-    examples_sha256: str | None = None
-    """Its SHA-256; None where there is no file, or in older parts."""
+    model: str  # its name
+    state: str  # label of the state
+    keys: Mapping[str, str]  # key of each measured item
+    rows: tuple[Row, ...]  # the values
+    fingerprint: str  # fingerprint of the measured weights
+    parent: str | None  # fingerprint of the weights they were trained from; None for a given model
+    seconds: Mapping[str, float]  # wall time of making, perturbing, measuring
+    examples: str | None = None  # file with the values per example; None where there are none
+    examples_sha256: str | None = None  # its SHA-256; None where there is no file, or in older parts
+    # How the questions were sampled (`MetricData.sample`); None where all were asked, or in older parts.
     sample: Mapping[str, Any] | None = None
-    """How the questions were sampled (`MetricData.sample`); None where all were asked, or in older parts."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
     """Why a model could not be measured in a state."""
 
-    model: str
-    """Its name."""
-    state: str
-    """Label of the state."""
-    reason: str
-    """The error, in a line."""
-    trace: str
-    """Traceback."""
-    run: str
-    """Name of the run in which it failed; another run tries again."""
-    when: str
-    """Time of the failure, for readers."""
-    work: str
-    """Hash of the requested items: when that changes, the failure no longer counts."""
+    model: str  # its name
+    state: str  # label of the state
+    reason: str  # the error, in a line
+    trace: str  # traceback
+    run: str  # name of the run in which it failed; another run tries again
+    when: str  # time of the failure, for readers
+    work: str  # hash of the requested items: when that changes, the failure no longer counts
 
 
 class StudyFolder:
-    """The files of a study.
-
-    Args:
-        path: The directory.
-        run: Name of the run that this process works for; each run tries again what failed in others.
-    """
+    """The files of a study."""
 
     def __init__(self, path: str | os.PathLike[str], *, run: str | None = None) -> None:
         self.path, self.run = located(path), run or uuid.uuid4().hex
@@ -124,12 +96,7 @@ class StudyFolder:
 
     @classmethod
     def begin(cls, wanted: StudyPlan, path: str | os.PathLike[str]) -> StudyFolder:
-        """Start a new study, or give an earlier one this plan.
-
-        Raises:
-            ResultFormatError: The directory holds something else.
-            StorageError: Nothing can be written there.
-        """
+        """Start a new study, or give an earlier one this plan."""
         folder = cls(require_fresh(path, directory=True, replaced=False, format=FORMAT))
         content = sealed({"format": FORMAT, "version": VERSION, "plan": plain(as_mapping(wanted))})
         manifest = folder.path / MANIFEST
@@ -139,11 +106,7 @@ class StudyFolder:
 
     @cached_property
     def plan(self) -> StudyPlan:
-        """The plan.
-
-        Raises:
-            ResultFormatError: There is no study, or it is broken.
-        """
+        """The plan."""
         name = repr(str(self.path)[-200:])
         if not (self.path / MANIFEST).is_file():
             raise ResultFormatError(f"no study at {name}: expected a directory written by a sweep.")
@@ -223,11 +186,7 @@ class StudyFolder:
         return _read(file, PART, Part)
 
     def examples(self, part: Part) -> pd.DataFrame | None:
-        """Read the values per example of a part: `metric`, `example_id`, `value`; None where it has none.
-
-        Raises:
-            ResultFormatError: The file is missing, broken, or was altered.
-        """
+        """Read the values per example of a part: `metric`, `example_id`, `value`; None where it has none."""
         if part.examples is None:
             return None
         content = self._check_examples(part)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product, zip_longest
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from uds_lens._settings import shown
 from uds_lens.data import ForgetExample, load_examples, load_tofu
@@ -19,6 +19,7 @@ from uds_lens.study._plan import (
     PoolRuns,
     QuestionSets,
     Role,
+    StateName,
     StudyPlan,
     TrainingRows,
     UnlearningRuns,
@@ -30,14 +31,8 @@ if TYPE_CHECKING:
     from uds_lens.unlearning import MethodConfig, RelearnConfig
 
 
-StateName: TypeAlias = Literal["before", "quantised", "relearned"]
-"""Perturbation of a model before it is measured."""
-
-AUDIT, ELICITATION = "audit", "elicitation"
-"""Items measured beside metrics; neither is the name of a metric."""
-
-_MOST = 20_000
-"""Models of a plan."""
+AUDIT, ELICITATION = "audit", "elicitation"  # items measured beside metrics; neither is the name of a metric
+_MOST = 20_000  # models of a plan
 
 
 @dataclass(frozen=True)
@@ -207,7 +202,7 @@ def _unlearned_models(runs: UnlearningRuns, plan: StudyPlan) -> Iterator[StudyMo
         method = str(runs.method)
         configs = [make_config(method, values) for values in _grid(runs.settings, f"[[unlearn]] {method}")]
     elif runs.settings:
-        raise ConfigError("[[unlearn]] grid brings its settings: leave settings out, or name a method.")
+        raise ConfigError("[[unlearn]] grid has its own settings: leave settings out, or name a method.")
     else:
         configs = list(grid(runs.grid))
     for config in configs:
@@ -276,11 +271,8 @@ def read_rows(source: str, split: str | None = None) -> list[ForgetExample]:
 class Questions(NamedTuple):
     """The questions of a study, and how they were sampled."""
 
-    sets: dict[str, list[ForgetExample] | None]
-    """By the names of `MetricData`; None for a missing set."""
-
-    sample: dict[str, Any] | None
-    """As in `MetricData.sample`; None where all are asked."""
+    sets: dict[str, list[ForgetExample] | None]  # by the names of `MetricData`; None for a missing set
+    sample: dict[str, Any] | None  # as in `MetricData.sample`; None where all are asked
 
     @property
     def about(self) -> str | None:
@@ -291,11 +283,7 @@ class Questions(NamedTuple):
 
 
 def read_questions(sets: QuestionSets) -> Questions:
-    """Read the questions of the metrics, or the sample of them that a plan names.
-
-    Raises:
-        DataError: A set cannot be read.
-    """
+    """Read the questions of the metrics, or the sample of them that a plan names."""
     names = ("forget", "holdout", "retain", "real_authors", "world_facts")
     if sets.tofu is not None:
         from uds_lens.metrics import load_tofu_data
@@ -327,13 +315,6 @@ def training_answers(
     parts: Iterable[TrainingRows], *, read: Callable[..., list[ForgetExample]] = read_rows
 ) -> list[ForgetExample]:
     """Read the questions of all parts, in order, with the answers to train on; ids are made unique.
-
-    Args:
-        parts: Sources, and which answers to take.
-        read: Reads a source and split; one that remembers saves time where parts share a source.
-
-    Raises:
-        DataError: A file cannot be read, or its rows have no such answers.
 
     Example:
         >>> part = TrainingRows(source="toy:forget", answers="biography", sample=1)

@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from html import escape
 from pathlib import Path
 from types import UnionType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, Union, get_a
 from uds_lens._optional_packages import require_package
 from uds_lens._settings import require_known, shown, validated
 from uds_lens._storage import conform, read_file
-from uds_lens._types import NonNegativeInt, PositiveInt
+from uds_lens._types import ChatStyleName, NonNegativeInt, PositiveInt
 from uds_lens.errors import ConfigError, ResultFormatError
 
 if sys.version_info >= (3, 11):
@@ -34,11 +35,11 @@ T = TypeVar("T")
 Answers: TypeAlias = Literal["own", "paraphrased", "wrong", "biography"]
 """Answers to train on: the row's, its first paraphrase, its first wrong answer, or all of a subject joined."""
 
-PlannedSampling: TypeAlias = Literal["random", "first", "first_of_each"]
-"""Rows that a limit keeps in a study."""
+PlannedSampling: TypeAlias = Literal["random", "first", "first_of_each"]  # rows that a limit keeps in a study
 
-Role: TypeAlias = Literal["full", "retain", "pool", "unlearned", "other"]
-"""Part of a model in a study."""
+Role: TypeAlias = Literal["full", "retain", "pool", "unlearned", "other"]  # part of a model in a study
+
+StateName: TypeAlias = Literal["before", "quantised", "relearned"]  # perturbation of a model before it is measured
 
 
 @validated
@@ -218,6 +219,29 @@ class Perturbations:
 
 @validated
 @dataclass(frozen=True, kw_only=True)
+class MetricPrompts:
+    """Chat prompts of some metrics, of some models, in some states: published tables mix several."""
+
+    style: ChatStyleName
+    """A name of `uds_lens.data.CHAT_STYLES`."""
+
+    metrics: tuple[str, ...] = ()
+    """Metrics asked so; none named: all."""
+
+    roles: tuple[Role, ...] = ()
+    """Models asked so; none named: all."""
+
+    states: tuple[StateName, ...] = ()
+    """States in which they are asked so; none named: all."""
+
+    def covers(self, metric: str, role: Role, state: StateName) -> bool:
+        """Tell whether a measurement is asked so."""
+        given = ((metric, self.metrics), (role, self.roles), (state, self.states))
+        return all(value in chosen or not chosen for value, chosen in given)
+
+
+@validated
+@dataclass(frozen=True, kw_only=True)
 class Measurement:
     """Items to measure."""
 
@@ -229,6 +253,9 @@ class Measurement:
 
     options: Mapping[str, Any] = field(default_factory=dict)
     """Settings of `MetricOptions`."""
+
+    prompts: tuple[MetricPrompts, ...] = ()
+    """Chat prompts that differ from those of `options`; of several that fit a measurement, the first counts."""
 
     fluency: str = "heuristic"
     """Scorer of the metric `fluency`: "heuristic", "hub", or a classifier."""
@@ -287,12 +314,25 @@ class StudyPlan:
     seed: NonNegativeInt = 0
     """Seed of the order of models."""
 
+    def _repr_html_(self) -> str:
+        """Return what the plan makes and measures as a table; every text from outside is escaped."""
+        perturbed = ["quantised"] * self.perturb.quantise + ["relearned"] * (self.perturb.relearn is not None)
+        also = ["audit"] * (self.measure.audit is not None) + ["elicitation"] * (self.measure.elicitation is not None)
+        rows = {
+            "study": self.name,
+            "full, retain": f"{self.full}, {self.retain}",
+            "existing models": ", ".join(model.name for model in self.model),
+            "pools": ", ".join(f"{runs.variant} ({'knows' if runs.knows else 'never knew'})" for runs in self.pool),
+            "unlearning": ", ".join(runs.method or f"{runs.grid} grid" for runs in self.unlearn),
+            "perturbed": ", ".join(perturbed),
+            "measured": ", ".join((*self.measure.metrics, *self.measure.utility, *also)),
+        }
+        cells = (f"<tr><th>{name}</th><td>{escape(text)}</td></tr>" for name, text in rows.items() if text)
+        return f'<table style="text-align:left">{"".join(cells)}</table>'
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._%+=,-]{0,120}")
-"""Names of models and variants: they become file names."""
 
-_LARGEST = 4 << 20
-"""Bytes of a plan."""
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._%+=,-]{0,120}")  # names of models and variants: they become file names
+_LARGEST = 4 << 20  # bytes of a plan
 
 
 def plan(source: str | os.PathLike[str] | Mapping[str, Any] | StudyPlan) -> StudyPlan:
@@ -354,7 +394,7 @@ def _toml(file: Path) -> Mapping[str, Any]:
     except ResultFormatError as error:
         raise ConfigError(f"no plan to read: {error}") from error
     except (TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ConfigError(f"{str(file)[-200:]!r} is no TOML: {str(error)[:160]}. Correct that line.") from error
+        raise ConfigError(f"{str(file)[-200:]!r} is not valid TOML: {str(error)[:160]}. Correct that line.") from error
 
 
 def _require_known_names(kind: Any, value: Any, where: str) -> None:
@@ -410,7 +450,7 @@ def _with_places(value: Any, base: Path) -> Any:
 
 
 def _place(text: str, base: Path) -> str:
-    if text.startswith("toy:"):
+    if text.startswith(("toy:", "package:")):
         return text
     path = Path(text).expanduser()
     place = path if path.is_absolute() else base / path
@@ -442,11 +482,16 @@ def _check(checked: StudyPlan) -> None:
     files = ("forget", "holdout", "retain", "real_authors", "world_facts", "entities")
     named = [name for name in files if getattr(checked.data, name) is not None]
     if checked.data.tofu is not None and named:
-        raise ConfigError(f"[data] names tofu and {named[0]}: tofu brings all sets; leave out one of the two.")
+        raise ConfigError(f"[data] names tofu and {named[0]}: tofu includes all sets; leave out one of the two.")
     if checked.data.tofu is None and checked.data.forget is None:
         raise ConfigError('[data] names no forget set: give forget = "forget10.json", or tofu = "DIR".')
     for settings in (metric_settings, audit_settings, elicitation_settings):
         settings(checked.measure)
+    for prompts in checked.measure.prompts:
+        metric_settings(checked.measure, prompts.style)
+        measured = {*checked.measure.metrics, *checked.measure.utility}
+        if lost := [name for name in prompts.metrics if name not in measured]:
+            raise ConfigError(f"[[measure.prompts]] names {lost[0][:60]!r}, which [measure] does not measure.")
     for part in (*checked.train.forget, *checked.train.retain, *(x for pool in checked.pool for x in pool.data)):
         if part.answers_per_row is not None and part.answers != "biography":
             raise ConfigError(
@@ -463,11 +508,7 @@ def _check(checked: StudyPlan) -> None:
 
 
 def settings_of(kind: type[T], given: Mapping[str, Any], where: str) -> T:
-    """Make a record of settings from a table of a plan.
-
-    Raises:
-        ConfigError: A name is unknown, or a value does not fit.
-    """
+    """Make a record of settings from a table of a plan."""
     require_known(where, given, [each.name for each in fields(kind)])  # type: ignore[arg-type]
     values = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
     try:
@@ -476,13 +517,22 @@ def settings_of(kind: type[T], given: Mapping[str, Any], where: str) -> T:
         raise ConfigError(f"{where} has a value of the wrong kind: {str(error)[:160]}; got {shown(given)}.") from error
 
 
-def metric_settings(measure: Measurement) -> MetricOptions:
-    """Return how metrics are measured, after checking their names."""
+def style_of(measure: Measurement, metric: str, role: Role, state: StateName) -> ChatStyleName | None:
+    """Return the chat style in which a metric is asked; None where `options` say how."""
+    return next((each.style for each in measure.prompts if each.covers(metric, role, state)), None)
+
+
+def metric_settings(measure: Measurement, style: ChatStyleName | None = None) -> MetricOptions:
+    """Return how metrics are measured, after checking their names; in a chat style, if one is named."""
+    from uds_lens.data import chat_style_named
     from uds_lens.metrics import METRICS, MetricOptions
 
     if "fluency" in measure.options:
-        raise ConfigError("[measure] options: fluency belongs into [measure] itself.")
-    options = settings_of(MetricOptions, {**measure.options, "fluency": measure.fluency}, "[measure] options")
+        raise ConfigError("[measure] options: fluency belongs in [measure] itself.")
+    if measure.prompts and {"system_prompt", "chat_date"} & set(measure.options):
+        raise ConfigError("[measure] names the system turn or the date twice, in options and prompts: leave out one.")
+    chat = {} if style is None else asdict(chat_style_named(style))
+    options = settings_of(MetricOptions, {**measure.options, **chat, "fluency": measure.fluency}, "[measure] options")
     names = (*measure.metrics, *measure.utility)
     for name in names:
         if name not in METRICS:
@@ -521,11 +571,7 @@ def elicitation_settings(measure: Measurement) -> tuple[tuple[str, ...] | str, E
 
 
 def require_packages_of(plan: StudyPlan) -> None:
-    """Raise where a package that the plan needs is not installed.
-
-    Raises:
-        MissingDependencyError: With the command that installs it.
-    """
+    """Raise where a package that the plan needs is not installed."""
     from uds_lens.metrics._catalogue import require_packages, resolve
 
     if names := (*plan.measure.metrics, *plan.measure.utility):

@@ -81,7 +81,7 @@ def run(
             _LOG.info(about)
         else:
             warn_once(about)
-    require_room(estimate(folder, jobs=jobs))
+    require_room(estimate(folder, jobs=jobs, bytes_of=getattr(runner, "bytes_of", None)))
     if executor == "slurm":
         options = slurm or SlurmOptions()
         sent = submit_array(folder, jobs=jobs, options=options)

@@ -26,7 +26,7 @@ class SlurmOptions:
     """Resources of each task of the array."""
 
     partition: str | None = None
-    """None takes the cluster's default."""
+    """Partition of the cluster; None is the cluster's default."""
 
     gpus: NonNegativeInt = 1
     """GPUs per task; 0 for none."""
@@ -41,7 +41,7 @@ class SlurmOptions:
     """Memory per task, GiB."""
 
     parallel: PositiveInt | None = None
-    """Most tasks at a time; None sets no bound."""
+    """Most tasks at a time; None is no limit."""
 
     requeues: NonNegativeInt = 10
     """How often a task that reached its time limit is submitted again."""
@@ -54,12 +54,7 @@ class SlurmOptions:
 
 
 class ArrayTask:
-    """One worker of the array; called on a compute node.
-
-    Args:
-        folder: Directory of the study.
-        run: Name of the run.
-    """
+    """One worker of the array; called on a compute node."""
 
     def __init__(self, folder: str, run: str) -> None:
         self.folder, self.run = folder, run
@@ -82,17 +77,7 @@ class ArrayTask:
 
 
 def submit_array(folder: StudyFolder, *, jobs: int, options: SlurmOptions) -> list[Any]:
-    """Submit an array of workers, and return submitit's jobs.
-
-    Args:
-        folder: The study, on a file system that the nodes share.
-        jobs: Tasks.
-        options: Resources of each task.
-
-    Raises:
-        MissingDependencyError: submitit is not installed.
-        ConfigError: There is no Slurm on this machine.
-    """
+    """Submit an array of workers, and return submitit's jobs."""
     require_package("submitit", needed_by="Slurm needs")
     import submitit
 
@@ -125,14 +110,7 @@ def submit_array(folder: StudyFolder, *, jobs: int, options: SlurmOptions) -> li
 
 
 def wait_for(jobs: Sequence[Any], folder: StudyFolder, *, in_queue: bool, poll: float = 10.0) -> None:
-    """Wait until all tasks are over, logging progress and the tasks that failed.
-
-    Args:
-        jobs: submitit's jobs.
-        folder: The study.
-        in_queue: Ask Slurm's queue whether they are over.
-        poll: Seconds between looks.
-    """
+    """Wait until all tasks are over, logging progress and the tasks that failed."""
     from uds_lens.study._status import status
 
     last = ""

@@ -6,6 +6,7 @@ import logging
 import math
 import os
 import shutil
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
@@ -141,8 +142,7 @@ _RATE = {"cpu": 1.2e10, "cuda": 2e13}
 """Multiplications and additions in a second, by device; measured on one busy CPU core (a model of 3.9 million
 parameters, training and scoring), guessed for the other."""
 
-_TRAINING_COPIES = 4
-"""Weights, gradients and the two averages of AdamW, each in float32; activations come on top."""
+_TRAINING_COPIES = 4  # weights, gradients and the two averages of AdamW, each in float32; activations come on top
 
 _PASSES = {"uds": 6, "logit_lens": 2, "cka": 1, "fisher": 3, "rouge": 1}
 """Forward passes over the data that metrics take beyond one that all share, by part of their names."""
@@ -187,14 +187,14 @@ class StudyEstimate:
         )
 
 
-def estimate(folder: StudyFolder, *, jobs: int = 1) -> StudyEstimate:
+def estimate(folder: StudyFolder, *, jobs: int = 1, bytes_of: Callable[[str], int] | None = None) -> StudyEstimate:
     """Estimate models, measurements, disk, memory and time of what is left, for a number of workers."""
     import psutil
 
     keep, so_far = folder.plan.keep_models, status(folder)
     left = [model for model in folder.models if any(folder.missing(model, state) for state in model.states)]
     made = [model for model in left if model.is_made and not folder.model_place(model).is_dir()]
-    sizes = {source: _weight_bytes(source) for source in {model.source for model in folder.models}}
+    sizes = {source: (bytes_of or _weight_bytes)(source) for source in {model.source for model in folder.models}}
     largest = max((sizes[model.source] for model in left), default=0)
     perturbed = 2 * largest if any(len(model.states) > 1 for model in left) else 0
     training = 3 * largest if made or perturbed else 0
@@ -203,7 +203,7 @@ def estimate(folder: StudyFolder, *, jobs: int = 1) -> StudyEstimate:
     while not near.exists():
         near = near.parent
     known = so_far.done > 0
-    seconds = so_far.seconds_left * max(1, len(so_far.running)) if known else _guessed_seconds(folder, left)
+    seconds = so_far.seconds_left * max(1, len(so_far.running)) if known else _guessed_seconds(folder, left, sizes)
     return StudyEstimate(
         models_to_make=len(made),
         measurements=so_far.left + len(so_far.failed),
@@ -217,11 +217,7 @@ def estimate(folder: StudyFolder, *, jobs: int = 1) -> StudyEstimate:
 
 
 def require_room(needed: StudyEstimate) -> None:
-    """Log the estimate; refuse what the disk cannot hold, warn where memory may be short.
-
-    Raises:
-        ConfigError: The disk is too small.
-    """
+    """Log the estimate; refuse what the disk cannot hold, warn where memory may be short."""
     _LOG.info("%s", needed)
     if needed.disk_bytes > needed.disk_free:
         gib = 1 << 30
@@ -235,13 +231,15 @@ def require_room(needed: StudyEstimate) -> None:
 
 def _weight_bytes(place: str) -> int:
     """Size of a checkpoint's weights; 0 where it is not on this machine."""
-    folder = located_source(place)
-    if not isinstance(folder, Path):
-        return 0
-    return sum(file.stat().st_size for file in folder.iterdir() if file.suffix in (".safetensors", ".bin"))
+    from uds_lens.models import checkpoint_folders
+
+    source = located_source(place)
+    places = [Path(each) for each in checkpoint_folders(source)] if isinstance(source, Path) else []
+    files = [file for each in places if each.exists() for file in (each.iterdir() if each.is_dir() else [each])]
+    return sum(file.stat().st_size for file in files if file.suffix in (".safetensors", ".bin", ".gguf"))
 
 
-def _guessed_seconds(folder: StudyFolder, models: list[StudyModel]) -> float:
+def _guessed_seconds(folder: StudyFolder, models: list[StudyModel], sizes: Mapping[str, int]) -> float:
     """Seconds of one worker, from parameters and tokens."""
     import torch
 
@@ -252,12 +250,11 @@ def _guessed_seconds(folder: StudyFolder, models: list[StudyModel]) -> float:
     questions = [row for rows in folder.keys.questions.sets.values() for row in rows or ()]
     tokens = sum(_tokens(row.question + row.answer) for row in questions)
     written = metric_settings(plan.measure).max_new_tokens * len(questions) / 4
-    sizes = {source: _weight_bytes(source) / 4 for source in {model.source for model in models}}
     lengths = {parts: _length(parts) for model in models for parts in (model.forget, model.retain)}
     relearned = _length(plan.train.forget)
     seconds = 0.0
     for model in models:
-        weights = sizes[model.source]
+        weights = sizes[model.source] / 4
         if not weights:
             return math.nan
         if model.config is not None:

@@ -7,18 +7,17 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from uds_lens._storage import atomic_write_bytes, located, require_fresh
 from uds_lens._storage.tables import UnreadableTableError, column_names
 from uds_lens.errors import ConfigError, DataError
 from uds_lens.meta import Tables
+from uds_lens.meta._tables import harmonic_means
 from uds_lens.study._folder import Part, StudyFolder
 from uds_lens.study._models import StudyModel, StudyState
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 COLUMNS = {
     "model_id": "name of the model",
@@ -57,8 +56,6 @@ def table(out: str | os.PathLike[str] | StudyFolder) -> pd.DataFrame:
     Raises:
         ResultFormatError: There is no study, or it is broken.
     """
-    import pandas as pd
-
     folder = _opened(out)
     rows = [
         row
@@ -98,7 +95,7 @@ def _rows(folder: StudyFolder, model: StudyModel, state: StudyState) -> Iterator
                 "seconds": row.seconds,
                 "fingerprint": part.fingerprint,
                 "parent": part.parent,
-                "options_hash": folder.keys.options_hash(row.item),
+                "options_hash": folder.keys.options_hash(model, state, row.item),
                 "data_hash": folder.keys.data_hash,
                 "knows": model.knows,
                 "lr": math.nan if config is None else config.learning_rate,
@@ -146,8 +143,6 @@ def examples_table(out: str | os.PathLike[str] | StudyFolder) -> pd.DataFrame:
     Raises:
         ResultFormatError: There is no study, or it is broken.
     """
-    import pandas as pd
-
     from uds_lens.metrics import METRICS
 
     folder, state, tables = _opened(out), StudyState("before"), []
@@ -248,8 +243,6 @@ def frames(out: str | os.PathLike[str] | StudyFolder | pd.DataFrame, *, plan: An
         DataError: The table has a model, state, seed and metric twice.
         ResultFormatError: There is no study, or it is broken.
     """
-    import pandas as pd
-
     if isinstance(out, pd.DataFrame):
         long, utility = out, tuple(plan.measure.utility) if plan is not None else ()
     else:
@@ -288,13 +281,8 @@ def with_utility(wide: pd.DataFrame, full: pd.DataFrame, parts: tuple[str, ...])
     if not len(full) or not set(parts) <= set(wide.columns) & set(full.columns):
         return wide.assign(utility=math.nan, utility_rel=math.nan)
 
-    def mean(frame: pd.DataFrame) -> pd.Series:
-        values = frame[list(parts)].astype(float)
-        harmonic = len(parts) / (1 / values.where(values > 0)).sum(axis=1, skipna=False)
-        return harmonic.mask((values == 0).any(axis=1) & values.notna().all(axis=1), 0.0)
-
-    utility = mean(wide)
-    return wide.assign(utility=utility, utility_rel=utility / float(mean(full).iloc[0]))
+    utility, of_full = (harmonic_means(frame[list(parts)].to_numpy(dtype=float)) for frame in (wide, full))
+    return wide.assign(utility=utility, utility_rel=utility / float(of_full[0]))
 
 
 def _wide(long: pd.DataFrame) -> pd.DataFrame:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import cache
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from uds_lens._storage import atomic_write_bytes, read_sealed, sealed, sha256_file
-from uds_lens.data import ForgetExample
+from uds_lens.data import ForgetExample, chat_style_named
 from uds_lens.errors import ConfigError, ResultFormatError
 from uds_lens.study._models import (
     AUDIT,
@@ -30,6 +31,7 @@ from uds_lens.study._plan import (
     audit_settings,
     elicitation_settings,
     metric_settings,
+    style_of,
     training_settings,
 )
 
@@ -38,8 +40,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-RULES = 1
-"""Counts up when equal plans begin to give other values."""
+RULES = 1  # counts up when equal plans begin to give other values
 
 _NO_VALUE = {"metrics": ("generation_rows", "fisher_memory_gb"), ELICITATION: ("max_hours", "rows_at_once")}
 """Settings that change speed and memory and no value: keys are made with their defaults, whatever a plan says."""
@@ -48,7 +49,7 @@ RESCORED = ("tau", "confidence", "n_bootstrap")
 """Settings of an audit that are applied to its saved deltas: changing one needs no model."""
 
 _WEIGHTS = (".safetensors", ".bin", ".json", ".jinja", ".model")
-_RECORDS = ("unlearning.json", "relearning.json", "quantisation.json", "manifest.json")
+_RECORDS = ("unlearning.json", "relearning.json", "finetuning.json", "quantisation.json", "manifest.json")
 
 
 def digest(value: Any) -> str:
@@ -67,29 +68,25 @@ def rows_hash(rows: list[ForgetExample] | None) -> str | None:
 
 
 def located_source(place: str) -> str | Path:
-    """Return a checkpoint that a plan names: a directory, or a Hub id.
-
-    Raises:
-        ConfigError: There is no such directory, or no such part of the toy world.
-    """
+    """Return a checkpoint that a plan names: a directory, or a Hub id."""
     if place.startswith("toy:"):
         checkpoints = toy_world().checkpoints
         name = place.removeprefix("toy:")
         if name not in checkpoints:
             raise ConfigError(f"the toy world has no checkpoint {name[:40]!r}; it has {', '.join(checkpoints)}.")
         return checkpoints[name]
+    if place.startswith("package:"):
+        from uds_lens.models._checkpoint import place_of
+
+        return place_of(place)
     path = Path(place)
-    if path.is_absolute() and not path.is_dir():
+    if path.is_absolute() and not path.exists():
         raise ConfigError(f"no checkpoint at {place[-200:]!r}: expected a directory with a model, or a Hub id.")
-    return path if path.is_dir() else place
+    return path if path.exists() else place
 
 
 class FileHashes:
-    """SHA-256 of large files, kept for as long as a file has the same size and time.
-
-    Args:
-        place: File that keeps them; None keeps them in memory.
-    """
+    """SHA-256 of large files, kept for as long as a file has the same size and time."""
 
     _FORMAT, _VERSION = "uds_lens.FileHashes", 1
 
@@ -124,19 +121,14 @@ class FileHashes:
 
 
 class WorkKeys:
-    """Keys of everything in a plan.
-
-    Args:
-        plan: The plan.
-        remembered: File that keeps hashes of checkpoints.
-    """
+    """Keys of everything in a plan."""
 
     def __init__(self, plan: StudyPlan, remembered: Path | None = None) -> None:
         self.plan, self._hashes = plan, FileHashes(remembered)
         self._sources: dict[str, str] = {}
         self._weights: dict[tuple[str, str], str] = {}
         self._data: dict[TrainingRows, str | None] = {}
-        self._option_hashes: dict[str, str] = {}
+        self._option_hashes: dict[tuple[str, str | None], str] = {}
         self._read = cache(read_rows)
         self.questions = read_questions(plan.data)
         self.data_hash = digest({name: rows_hash(rows) for name, rows in self.questions.sets.items()})
@@ -177,16 +169,20 @@ class WorkKeys:
     def items(self, model: StudyModel, state: StudyState) -> dict[str, str]:
         """Return the key of each item that is measured of a model in a state."""
         items = model.items_of(state)
-        return {item: self._key(model, state, item, self.options_hash(item)) for item in items}
+        return {item: self._key(model, state, item, self.options_hash(model, state, item)) for item in items}
 
-    def options_hash(self, item: str) -> str:
+    def options_hash(self, model: StudyModel, state: StudyState, item: str) -> str:
         """Hash the settings of an item; those that do not change its value are left at their defaults."""
-        if item not in self._option_hashes:
-            options = self._options[item if item in (AUDIT, ELICITATION) else "metrics"]
-            if item not in (AUDIT, ELICITATION) and not self._depends_on_tau(item):
+        is_metric = item not in (AUDIT, ELICITATION)
+        style = style_of(self.plan.measure, item, model.role, state.state) if is_metric else None
+        if (item, style) not in self._option_hashes:
+            options = self._options["metrics" if is_metric else item]
+            if is_metric and not self._depends_on_tau(item):
                 options = options | {"tau": type(self._metrics)().tau}
-            self._option_hashes[item] = digest(options)
-        return self._option_hashes[item]
+            if style is not None:
+                options = options | asdict(chat_style_named(style))
+            self._option_hashes[item, style] = digest(options)
+        return self._option_hashes[item, style]
 
     def audit_key(self, model: StudyModel, state: StudyState, config: AuditConfig) -> str | None:
         """Return the key of the audit with other settings of `RESCORED`; None where others differ."""
@@ -214,17 +210,24 @@ class WorkKeys:
 
     def source(self, place: str, revision: str | None) -> str:
         """Identify a checkpoint: by the hashes of its files, or its name on the Hub."""
+        from uds_lens.models import checkpoint_folders
+
         name = f"{place}@{revision}"
         if name not in self._sources:
             folder = located_source(place)
             if isinstance(folder, str):
                 self._sources[name] = digest(["hub", name])
             else:
-                files = [file for file in sorted(folder.iterdir()) if file.suffix in _WEIGHTS and file.is_file()]
-                hashes = {file.name: self._hashes.of(file) for file in files if file.name not in _RECORDS}
+                each = [Path(place) for place in checkpoint_folders(folder)]
+                parts = [self._files(place) if place.exists() else os.fspath(place) for place in each]
                 self._hashes.save()
-                self._sources[name] = digest(hashes)
+                self._sources[name] = digest(parts if len(parts) > 1 else parts[0])
         return self._sources[name]
+
+    def _files(self, place: Path) -> dict[str, str]:
+        """Hash the files of a checkpoint: a directory, or one file."""
+        files = [place] if place.is_file() else [file for file in sorted(place.iterdir()) if file.suffix in _WEIGHTS]
+        return {file.name: self._hashes.of(file) for file in files if file.is_file() and file.name not in _RECORDS}
 
     def _rows(self, part: TrainingRows) -> str | None:
         if part not in self._data:

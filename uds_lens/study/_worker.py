@@ -15,6 +15,7 @@ from subprocess import CalledProcessError
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from uds_lens._storage import atomic_directory, writing
+from uds_lens._types import ChatStyleName
 from uds_lens.errors import ResultFormatError, StorageError
 from uds_lens.study._folder import Part, Row, StudyFolder, as_number
 from uds_lens.study._models import (
@@ -32,6 +33,7 @@ from uds_lens.study._plan import (
     elicitation_settings,
     metric_settings,
     running_settings,
+    style_of,
     training_settings,
 )
 from uds_lens.study._work_keys import located_source
@@ -45,23 +47,18 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger("uds_lens.study")
 
-DEATHS = 3
-"""Workers that may die over one model in one run before it counts as failed."""
+DEATHS = 3  # workers that may die over one model in one run before it counts as failed
 
-Weights = str | os.PathLike[str]
-"""A directory, or a Hub id."""
+Weights = str | os.PathLike[str]  # a directory, or a Hub id
 
 
 @dataclass(frozen=True)
 class Measured:
     """Values of one model in one state."""
 
-    rows: tuple[Row, ...]
-    """The values."""
-    fingerprint: str
-    """Fingerprint of the weights."""
-    examples: pd.DataFrame | None = None
-    """Values per example: `metric`, `example_id`, `value`."""
+    rows: tuple[Row, ...]  # the values
+    fingerprint: str  # fingerprint of the weights
+    examples: pd.DataFrame | None = None  # values per example: `metric`, `example_id`, `value`
 
 
 @runtime_checkable
@@ -82,12 +79,7 @@ class Runner(Protocol):
 
 
 class ModelRunner:
-    """Makes, perturbs and measures the models of a plan; what it measured of full and retain stays in memory.
-
-    Args:
-        plan: The plan.
-        folder: Where audits and elicitations are saved.
-    """
+    """Makes, perturbs and measures the models of a plan; what it measured of full and retain stays in memory."""
 
     def __init__(self, plan: StudyPlan, folder: Path) -> None:
         self.plan, self.folder = plan, folder
@@ -126,7 +118,9 @@ class ModelRunner:
 
         name, done = f"{model.model_id}--{state.label}", []
         if metrics := [item for item in items if item not in (AUDIT, ELICITATION)]:
-            done.append(self._metrics(weights, metrics))
+            styles = {item: style_of(self.plan.measure, item, model.role, state.state) for item in metrics}
+            for style in dict.fromkeys(styles.values()):
+                done.append(self._metrics(weights, [item for item in metrics if styles[item] == style], style))
         if AUDIT in items:
             began = time.perf_counter()
             audit = self._baseline.audit(weights, options=self.run)
@@ -185,7 +179,7 @@ class ModelRunner:
         record = {**sample, "limit": len(self.data.with_entities), "of": of, "sample": way}
         return replace(result, provenance={**result.provenance, "sample": record})
 
-    def _metrics(self, weights: Weights, metrics: list[str]) -> Measured:
+    def _metrics(self, weights: Weights, metrics: list[str], style: ChatStyleName | None) -> Measured:
         from uds_lens.metrics import evaluate
 
         results = evaluate(
@@ -194,7 +188,7 @@ class ModelRunner:
             metrics=metrics,
             retain=self.retain,
             full=self.full,
-            options=metric_settings(self.plan.measure),
+            options=metric_settings(self.plan.measure, style),
             run=self.run,
             cache=self._cache,
         )
@@ -270,11 +264,7 @@ def audit_values(audit: DepthAudit, *, took: float) -> Measured:
 
 
 def unpacked_four_bit(weights: Weights, place: Path, *, offline: bool = False, revision: str | None = None) -> Path:
-    """Quantise a model to NF4 and write it as a plain float32 checkpoint: references keep their dtype.
-
-    Raises:
-        ModelError: The model cannot be opened, or is quantised already.
-    """
+    """Quantise a model to NF4 and write it as a plain float32 checkpoint: references keep their dtype."""
     import torch
 
     from uds_lens.metrics._fisher import dequantised
@@ -309,16 +299,7 @@ def unpacked_four_bit(weights: Weights, place: Path, *, offline: bool = False, r
 def work(
     folder: StudyFolder, *, runner: Runner | None = None, wait: bool = True, poll: float = 1.0, only: int | None = None
 ) -> None:
-    """Make and measure what no other worker has claimed, until nothing is left.
-
-    Args:
-        folder: The study.
-        runner: Makes and measures the models; default `ModelRunner`.
-        wait: Stay while others work, to take over from those that die; False stays only until it is clear that they
-            live.
-        poll: Seconds between looks at the others.
-        only: Stop after this many models.
-    """
+    """Make and measure what no other worker has claimed, until nothing is left."""
     taken = 0
     while True:
         progress = busy = unsure = False

@@ -11,14 +11,9 @@ from uds_lens.toy import _word_lists as word_lists
 
 __all__ = ["GROUPS", "SEED", "generate", "strangers"]
 
-SEED = 20
-"""The seed of the shipped world."""
-
-GROUPS = {"retain": 24, "forget": 6, "holdout": 6}
-"""People in each group. Nobody of `holdout` is ever trained on."""
-
-N_WRONG = 4
-"""Wrong answers for each example."""
+SEED = 20  # the seed of the shipped world
+GROUPS = {"retain": 24, "forget": 6, "holdout": 6}  # people in each group. Nobody of `holdout` is ever trained on.
+N_WRONG = 4  # wrong answers for each example
 
 
 @dataclass(frozen=True)
@@ -158,13 +153,6 @@ def strangers(seed: int, known: list[dict[str, Any]]) -> Iterator[dict[str, Any]
 
     A model that sees each stranger once cannot memorise them; it learns that a new name may have any of
     those values, and to answer about the person in the question.
-
-    Args:
-        seed: Determines names and values.
-        known: Rows of the people whose values the strangers borrow.
-
-    Yields:
-        Rows like those of `generate`.
 
     Example:
         >>> row = next(strangers(0, generate()["retain"]))

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from types import MappingProxyType
 
@@ -68,6 +69,9 @@ class World:
             forget, retain, holdout = (recall.get(group, float("nan")) for group in self._groups())
             lines.append(f"  {name:<12}{forget:>8.3f}{retain:>8.3f}{holdout:>9.3f}")
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(self.describe())}</pre>"
 
     def _groups(self) -> dict[str, list[ForgetExample]]:
         return {"forget": self.examples, "retain": self.retain_examples, "holdout": self.holdout_examples}

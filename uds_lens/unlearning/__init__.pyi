@@ -44,8 +44,9 @@ from ._registry import (
     objective as objective,
     withdraw_objective as withdraw_objective,
 )
-from ._running import relearn as relearn, unlearn as unlearn
+from ._running import finetune as finetune, relearn as relearn, unlearn as unlearn
 from ._settings import (
+    FinetuneConfig as FinetuneConfig,
     LoraSettings as LoraSettings,
     MethodConfig as MethodConfig,
     RelearnConfig as RelearnConfig,

@@ -21,8 +21,7 @@ from uds_lens.patching._side_by_side import is_tested_family
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-FILE = "alternates.json"
-"""Name of the file beside a checkpoint."""
+FILE = "alternates.json"  # name of the file beside a checkpoint
 
 _FORMAT = "uds_lens.alternates"
 _ROUNDS, _HOTTER, _BATCH = 5, 0.5, 32
@@ -40,19 +39,6 @@ def sample_alternates(
 
     A sample that gives away the true answer is drawn again, at a temperature 0.5 higher each time: one that contains
     the entity, or nine tenths of the words of the answer.
-
-    Args:
-        model: A causal language model in evaluation mode, `full`.
-        tokenizer: Its tokenizer.
-        examples: Questions with the answers to forget.
-        config: Settings of AltPO, or of your own objective that needs alternates.
-        show_progress: As in `TrainOptions`.
-
-    Returns:
-        Per example `config.n_alternates` answers; the same for one seed on one machine.
-
-    Raises:
-        DataError: A question gives nothing but the true answer at any temperature.
     """
     drawn: list[list[str]] = [[] for _ in examples]
     size = _BATCH if _may_be_padded(model) else 1
@@ -114,11 +100,7 @@ def write_alternates(file: Path, examples: Sequence[ForgetExample], alternates: 
 
 
 def read_alternates(file: Path) -> list[list[str]]:
-    """Read alternates written by `write_alternates`, in order.
-
-    Raises:
-        ResultFormatError: The file was altered, or is something else.
-    """
+    """Read alternates written by `write_alternates`, in order."""
     record = read_sealed(file, format=_FORMAT, versions=(1,))
     return [list(row.alternates) for row in conform(_Alternates, record, where=file.name).rows]
 

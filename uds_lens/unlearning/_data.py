@@ -30,11 +30,7 @@ def pairs_of(examples: Sequence[ForgetExample]) -> list[tuple[str, str]]:
 
 
 def encoded(parent: Parent, config: MethodConfig, pairs: Sequence[tuple[str, str]]) -> list[AnswerSequence]:
-    """Tokenize questions with answers, in the prompts of a run.
-
-    Raises:
-        DataError: One is too long for the model.
-    """
+    """Tokenize questions with answers, in the prompts of a run."""
     return answer_sequences(
         parent.tokenizer,
         pairs,

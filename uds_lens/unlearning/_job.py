@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -95,6 +95,20 @@ RULES = 2
 """Raised when equal settings begin to give another model, so that older results are not taken for new ones."""
 
 
+@dataclass(frozen=True)
+class CheckedRows:
+    """Rows of which a run says how likely their answers are, before it and after it."""
+
+    name: str
+    """Where they come from."""
+
+    rows: tuple[ForgetExample, ...]
+    """The rows."""
+
+    trained: bool
+    """Whether the run trains on them."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Job:
     """Everything one training run needs."""
@@ -128,6 +142,14 @@ class Job:
 
     record: str
     """File name of the record."""
+
+    checked: tuple[CheckedRows, ...] = ()
+    """Rows whose probability is measured before and after."""
+
+    @property
+    def saves_adapter(self) -> bool:
+        """Whether the adapter alone is saved, without its base."""
+        return self.lora is not None and self.lora.save == "adapter"
 
     @property
     def sides(self) -> dict[str, dict[str, Any]]:
@@ -175,7 +197,7 @@ class Job:
             "parent": parent.fingerprint,
             "tokens": digest([[sequence.n_prompt, *sequence.ids] for sequence in tokens]),
             **{f"{name} data": side["fingerprint"] for name, side in self.sides.items()},
-            "lora": None if self.lora is None else asdict(self.lora),
+            "lora": None if self.lora is None else self.lora.to_dict(),
             "dtype": options.dtype,
             "save_dtype": options.save_dtype,
             "mixed_precision": options.mixed_precision,
@@ -183,6 +205,10 @@ class Job:
         }
         if "alternates" in self.objective.needs:  # sampling depends on the machine
             parts["device"] = parent.model.device.type
+        if self.saves_adapter:
+            parts["saved"] = "adapter"
+        if steering := [callback.depends_on for callback in options.callbacks if getattr(callback, "depends_on", None)]:
+            parts["steered by"] = steering
         if parent.runs_apart(tokens):  # earlier versions trained such rows beside others
             parts["long rows"] = "alone"
         return parts

@@ -16,8 +16,7 @@ from torch import Tensor
 from uds_lens.data import AnswerSequence
 from uds_lens.errors import DataError
 
-IGNORED = -100
-"""Label of a position without a target."""
+IGNORED = -100  # label of a position without a target
 
 
 def predicting(labels: Int[Tensor, "batch pos"]) -> Bool[Tensor, "batch pos"]:
@@ -30,11 +29,7 @@ def predicting(labels: Int[Tensor, "batch pos"]) -> Bool[Tensor, "batch pos"]:
 
 
 def labelled(labels: Int[Tensor, "batch pos"]) -> Bool[Tensor, "batch prev"]:
-    """Mark the logits that predict a labelled token; entry p belongs to the label at p + 1.
-
-    Raises:
-        DataError: None does.
-    """
+    """Mark the logits that predict a labelled token; entry p belongs to the label at p + 1."""
     kept = labels[:, 1:] != IGNORED
     if not bool(kept.any()):
         raise DataError("no token of the batch has a label: every answer needs at least one token to learn.")
@@ -107,9 +102,6 @@ def negative_log_likelihood(
 
 def pad_sequences(sequences: Sequence[AnswerSequence], *, pad_token_id: int) -> dict[str, Tensor]:
     """Pad sequences on the right into one batch.
-
-    Returns:
-        `input_ids`, `attention_mask` and `labels` [batch pos]; labels are -100 on prompts and padding.
 
     Example:
         >>> from uds_lens.data import AnswerSequence

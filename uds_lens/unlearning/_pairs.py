@@ -22,43 +22,25 @@ from uds_lens.unlearning._passes import FILLER
 class TrainingPair:
     """One forget example in one epoch, with the answers that train beside it."""
 
-    forget: AnswerSequence
-    """Question with the answer to forget."""
-
-    winner: AnswerSequence | None
-    """The same question with the answer to prefer, for methods that have one."""
-
-    retain: AnswerSequence | None
-    """An example to keep."""
-
+    forget: AnswerSequence  # question with the answer to forget
+    winner: AnswerSequence | None  # the same question with the answer to prefer, for methods that have one
+    retain: AnswerSequence | None  # an example to keep
+    # Log-probability of the forget answer under `full`, nats; NaN where the method does not need it.
     forget_reference: float
-    """Log-probability of the forget answer under `full`, nats; NaN where the method does not need it."""
-
-    winner_reference: float
-    """Log-probability of the winner under `full`."""
-
-    is_filler: bool = False
-    """Whether it only fills up the last batch of a process, and is not counted."""
+    winner_reference: float  # log-probability of the winner under `full`
+    is_filler: bool = False  # whether it only fills up the last batch of a process, and is not counted
 
 
 @dataclass(frozen=True)
 class TrainingData:
     """Answers that a method trains on, as tokens."""
 
-    forget: Sequence[AnswerSequence]
-    """Answers to forget."""
-
-    retain: Sequence[AnswerSequence] = ()
-    """Answers to keep."""
-
+    forget: Sequence[AnswerSequence]  # answers to forget
+    retain: Sequence[AnswerSequence] = ()  # answers to keep
+    # Per forget example the answers to prefer; epochs take them in turn.
     winners: Sequence[Sequence[AnswerSequence]] = ()
-    """Per forget example the answers to prefer; epochs take them in turn."""
-
-    forget_reference: Sequence[float] = ()
-    """Log-probability of each forget answer under `full`, nats."""
-
-    winner_reference: Sequence[Sequence[float]] = ()
-    """Log-probability of each winner under `full`, nats."""
+    forget_reference: Sequence[float] = ()  # log-probability of each forget answer under `full`, nats
+    winner_reference: Sequence[Sequence[float]] = ()  # log-probability of each winner under `full`, nats
 
 
 class PairDataset(Dataset):
@@ -144,13 +126,6 @@ def length_groups(batch: Mapping[str, Mapping[str, Tensor]], *, rows: int = 8) -
     On a CPU padding costs as much as text, and random batches are nearly half padding. A forget answer and its winner
     stay together; retain answers are grouped separately, so that they no longer stand beside the forget answer of
     their pair. Means over the rows of a side, as in every objective of this package, change by rounding only.
-
-    Args:
-        batch: Sides of one pass, padded on the right, with equally many rows.
-        rows: Rows per group at most: products of four are small, among sixteen padding returns.
-
-    Returns:
-        Groups, short rows first; the batch itself where that saves no padding.
 
     Example:
         >>> labels = torch.tensor([[-100, 5, 6, 2], [-100, 7, -100, -100]])

@@ -30,28 +30,21 @@ from uds_lens.unlearning._settings import RetainConfig
 Side: TypeAlias = Literal["forget", "winner", "retain"]
 """A part of a batch: answers to forget, answers to prefer to them, answers to keep."""
 
-Per: TypeAlias = Literal["token", "answer"]
-"""Unit that a mean weights equally."""
+Per: TypeAlias = Literal["token", "answer"]  # unit that a mean weights equally
 
 FILLER = "filler"
 """Marks a pass that a process runs only to keep step with the others: its rows are no part of the batch."""
 
-INPUTS = ("input_ids", "attention_mask")
-"""Entries of a batch that a model reads."""
+INPUTS = ("input_ids", "attention_mask")  # entries of a batch that a model reads
 
 
 @dataclass(frozen=True)
 class SideTotals:
     """Size of one side of a batch, over all passes and devices."""
 
-    answers: float
-    """Rows."""
-
-    tokens: float
-    """Labelled tokens that something predicts."""
-
-    inverse_lengths: float
-    """Sum over rows of 1 / labelled tokens."""
+    answers: float  # rows
+    tokens: float  # labelled tokens that something predicts
+    inverse_lengths: float  # sum over rows of 1 / labelled tokens
 
     @classmethod
     def of(cls, labels: Int[Tensor, "batch pos"]) -> SideTotals:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -15,7 +18,18 @@ from uds_lens._optional_packages import require_package
 from uds_lens._storage import atomic_directory, atomic_write_bytes, located, require_fresh, sealed, writing
 from uds_lens.errors import ModelError
 from uds_lens.models import pick_device
-from uds_lens.models._checkpoint import LOADING, is_local, load_tokenizer, not_on_the_hub, quiet_files, require_complete
+from uds_lens.models._checkpoint import (
+    LOADING,
+    PACKAGE,
+    checkpoint_folders,
+    is_local,
+    load_tokenizer,
+    load_weights,
+    not_on_the_hub,
+    quiet_files,
+    require_complete,
+)
+from uds_lens.models._gguf import SUFFIX
 from uds_lens.results._records import versions
 from uds_lens.unlearning._run_folder import file_sums
 
@@ -53,15 +67,10 @@ def quantise(
     """
     require_package("bitsandbytes", needed_by="4-bit weights need")
     place = require_fresh(out, directory=True, format=FORMAT)
-    source = os.fspath(located(model)) if is_local(model) else os.fspath(model)
-    with LOADING, quiet_files(report=True):
-        quantised = _load_in_4_bits(
-            source,
-            device=device,
-            revision=revision,
-            local_files_only=offline or is_local(model),
-            trust_remote_code=trust_remote_code,
-        )
+    source = os.fspath(model) if os.fspath(model).startswith(PACKAGE) or not is_local(model) else str(located(model))
+    hub = {"revision": revision, "trust_remote_code": trust_remote_code}
+    with _plain_checkpoint(source, offline=offline, **hub) as plain, LOADING, quiet_files(report=True):
+        quantised = _load_in_4_bits(plain, device=device, local_files_only=offline or is_local(model), **hub)
     tokenizer = load_tokenizer(model, revision=revision, offline=offline, trust_remote_code=trust_remote_code)
     own = {RECORD}
     with quiet_files(report=True), writing(place), atomic_directory(place, own=own) as folder:
@@ -80,6 +89,18 @@ def quantise(
         atomic_write_bytes(folder / RECORD, sealed(record))
         own.update(path.name for path in folder.iterdir())
     return place
+
+
+@contextmanager
+def _plain_checkpoint(source: str, *, offline: bool, **hub: Any) -> Iterator[str]:
+    """Yield a checkpoint that transformers quantises while it reads: an adapter or a GGUF file is unpacked first."""
+    if len(folders := checkpoint_folders(source)) == 1 and Path(folders[0]).suffix.lower() != SUFFIX:
+        yield source
+        return
+    whole = load_weights(source, dtype=torch.float32, device="cpu", device_map=None, offline=offline, **hub)
+    with TemporaryDirectory() as folder, quiet_files(report=True):
+        whole.save_pretrained(folder)
+        yield folder
 
 
 def _load_in_4_bits(source: str, *, device: str, **where: Any) -> Any:

@@ -16,7 +16,7 @@ from uds_lens._types import FloatOrNaN
 from uds_lens.errors import ConfigError, ResultFormatError
 from uds_lens.results._records import versions
 from uds_lens.unlearning._registry import METHODS, make_config, objective_named
-from uds_lens.unlearning._settings import LoraSettings, MethodConfig, RelearnConfig
+from uds_lens.unlearning._settings import FinetuneConfig, LoraSettings, MethodConfig, RelearnConfig
 
 _ALWAYS = ("learning_rate", "beta", "alpha", "delta", "gamma", "layer", "scale", "epochs")
 """Fields that every name shows, where the method has them, in this order; others only where they differ."""
@@ -99,8 +99,8 @@ def _text(field: str, value: Any) -> str:
 
 FORMAT, VERSION = "uds_lens.training", 2
 
-UNLEARNING_RECORD, RELEARNING_RECORD = "unlearning.json", "relearning.json"
-"""Names of the record in the directory of an unlearned and of a relearned model."""
+UNLEARNING_RECORD, RELEARNING_RECORD, FINETUNING_RECORD = "unlearning.json", "relearning.json", "finetuning.json"
+"""Names of the record in the directory of an unlearned, a relearned and a fine-tuned model."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,6 +125,7 @@ class _Members:
     n_devices: int = 1
     visits: int | None = None
     loss_curve: tuple[dict[str, FloatOrNaN], ...]
+    prob: tuple[dict[str, str | int | float | bool], ...] = ()
     seconds: float
     key: str
     depends_on: dict[str, Any]
@@ -172,7 +173,7 @@ def write_record(record: Mapping[str, Any], file: Path) -> None:
 
 
 def read_record(directory: str | os.PathLike[str]) -> dict[str, Any]:
-    """Read the record of a model made by `unlearn` or `relearn`.
+    """Read the record of a model made by `unlearn`, `relearn` or `finetune`.
 
     Args:
         directory: Where the model was saved.
@@ -180,11 +181,12 @@ def read_record(directory: str | os.PathLike[str]) -> dict[str, Any]:
     Raises:
         ResultFormatError: There is none, it was altered, or it is of another version.
     """
-    files = [located(directory) / name for name in (UNLEARNING_RECORD, RELEARNING_RECORD)]
+    files = [located(directory) / name for name in (UNLEARNING_RECORD, RELEARNING_RECORD, FINETUNING_RECORD)]
     file = next((file for file in files if file.is_file()), None)
     if file is None:
         raise ResultFormatError(
-            f"no {UNLEARNING_RECORD} in {os.fspath(directory)!r}: expected a directory written by unlearn or relearn."
+            f"no {UNLEARNING_RECORD} in {os.fspath(directory)!r}: expected a directory written by unlearn, relearn or "
+            "finetune."
         )
     record = read_sealed(file, format=FORMAT, versions=(VERSION,))
     conform(_Members, record, where=file.name)
@@ -198,5 +200,6 @@ def recorded_config(record: Mapping[str, Any]) -> MethodConfig:
         ConfigError: No such method: your own is known once the file that declares it is imported.
     """
     method = record["method"]
-    cls = RelearnConfig if method == RelearnConfig.method else objective_named(method).config
+    plain = {cls.method: cls for cls in (RelearnConfig, FinetuneConfig)}
+    cls = plain[method] if method in plain else objective_named(method).config
     return cls(**record["config"])

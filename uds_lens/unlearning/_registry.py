@@ -180,11 +180,7 @@ METHODS: Mapping[str, type[MethodConfig]] = _Methods()
 
 
 def objective_named(method: str) -> Objective:
-    """Return the declaration of a method.
-
-    Raises:
-        ConfigError: No such method.
-    """
+    """Return the declaration of a method."""
     words = method_words()
     if method not in words:
         near = difflib.get_close_matches(str(method), words, n=1)

@@ -17,6 +17,7 @@ from filelock import BaseFileLock, FileLock, SoftFileLock, Timeout
 
 from uds_lens._storage import atomic_write_text, sha256_file
 from uds_lens.errors import ConfigError, UdsLensWarning
+from uds_lens.results._steering import BEST, RECORD
 from uds_lens.unlearning._alternates import FILE as ALTERNATES
 from uds_lens.unlearning._job import digest
 from uds_lens.unlearning._record import read_record
@@ -228,8 +229,9 @@ class RunFolder:
         for path in checkpoints(self.folder):
             shutil.rmtree(path)
         for path in self.folder.iterdir():
-            if path.name == ALTERNATES or _is_run_file(path.name):
+            if path.name in (ALTERNATES, RECORD) or _is_run_file(path.name):
                 path.unlink(missing_ok=True)
+        shutil.rmtree(self.folder / BEST, ignore_errors=True)
 
 
 def _is_run_file(name: str) -> bool:

@@ -1,14 +1,16 @@
-"""From checkpoint to checkpoint: `unlearn` and `relearn`."""
+"""From checkpoint to checkpoint: `unlearn`, `relearn` and `finetune`."""
 
 from __future__ import annotations
 
+import math
 import os
+import random
 import shutil
 import time
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from pickle import UnpicklingError
@@ -16,24 +18,26 @@ from typing import Any
 
 import torch
 
-from uds_lens._compat.peft import merge_adapters, quiet_wrapping
+from uds_lens._compat.peft import merge_adapters, quiet_wrapping, save_adapter
 from uds_lens._compat.transformers import forget_longer_texts
 from uds_lens._optional_packages import require_package
 from uds_lens._progress import tell
 from uds_lens._settings import as_settings
 from uds_lens._storage import atomic_directory, located, require_fresh, writing
-from uds_lens.data import ForgetExample, load_examples
+from uds_lens.data import AnswerSequence, ForgetExample, load_examples
 from uds_lens.data._prompts import describe_protocol
 from uds_lens.errors import ConfigError, ModelError, ResultFormatError, Setting, UdsLensWarning
 from uds_lens.models import fingerprint
-from uds_lens.models._checkpoint import quiet_files
+from uds_lens.models._checkpoint import PACKAGE, is_local, place_of, quiet_files
+from uds_lens.results._steering import RECORD
 from uds_lens.unlearning._alternates import FILE
 from uds_lens.unlearning._data import completed, encoded, load_refusals, pairs_of, preferred_answers
-from uds_lens.unlearning._job import Job, Parent, open_parent
+from uds_lens.unlearning._job import CheckedRows, Job, Parent, open_parent
 from uds_lens.unlearning._likelihood import negative_log_likelihood
 from uds_lens.unlearning._pairs import PairDataset, TrainingData
-from uds_lens.unlearning._passes import Passes, Terms, per_token
+from uds_lens.unlearning._passes import Passes, Terms, answer_log_probs, per_token
 from uds_lens.unlearning._record import (
+    FINETUNING_RECORD,
     FORMAT,
     RELEARNING_RECORD,
     UNLEARNING_RECORD,
@@ -43,7 +47,7 @@ from uds_lens.unlearning._record import (
 )
 from uds_lens.unlearning._registry import Objective, make_config, objective_named
 from uds_lens.unlearning._run_folder import JointProcesses, RunFolder, file_sums, last_intact, step_of
-from uds_lens.unlearning._settings import LoraSettings, MethodConfig, RelearnConfig, TrainOptions
+from uds_lens.unlearning._settings import FinetuneConfig, LoraSettings, MethodConfig, RelearnConfig, TrainOptions
 
 Examples = str | os.PathLike[str] | Sequence[ForgetExample] | Sequence[Mapping[str, Any]]
 """Input of `load_examples`: a file, a Hub data set, examples, or rows."""
@@ -73,7 +77,7 @@ def unlearn(
         method: Name of the method, for its defaults, or its settings: `NPOConfig(beta=0.5)`.
         out: Directory of the result.
         refusals: File of refusals, one per line, for `idknll` and `idkdpo`; None takes those of this package.
-        lora: Train low-rank adapters, merged at the end; None trains the weights themselves.
+        lora: Train low-rank adapters, by default merged at the end; None trains the weights themselves.
         options: How to run it; default `TrainOptions()`.
 
     Returns:
@@ -95,7 +99,7 @@ def unlearn(
             Setting("method", "npo"), f" or method=NPOConfig(...) was expected; got {type(config).__name__}."
         )
     if isinstance(config, RelearnConfig):
-        raise ConfigError("relearning is no unlearning method: call relearn(model, forget, out=...).")
+        raise ConfigError("relearning is not an unlearning method: call relearn(model, forget, out=...).")
     declared = objective_named(config.method)
     needs_retain = "retain" in declared.needs
     if needs_retain and retain is None:
@@ -131,7 +135,7 @@ def relearn(
         forget: Questions with the answers to learn.
         out: Directory of the result, with `relearning.json` beside the weights.
         config: Settings; default one epoch of AdamW at 2e-5, 32 examples per step.
-        lora: Train low-rank adapters, merged at the end.
+        lora: Train low-rank adapters, by default merged at the end.
         options: How to run it; default `TrainOptions()`.
 
     Returns:
@@ -155,6 +159,80 @@ def relearn(
         record=RELEARNING_RECORD,
     )
     return run(job)
+
+
+def finetune(
+    model: str | os.PathLike[str],
+    data: Examples | Mapping[str, Examples],
+    *,
+    out: str | os.PathLike[str],
+    unseen: Mapping[str, Examples] | None = None,
+    config: FinetuneConfig | None = None,
+    lora: LoraSettings | None = None,
+    options: TrainOptions | None = None,
+) -> Path:
+    """Teach a model the answers to questions, to make the `full` and the `retain` model of an audit.
+
+    The same trainer, resuming and records as `unlearn`. The record says whether it worked: `prob`, for each of `data`
+    and `unseen` the mean probability per token of the answers (as the metric Prob, over at most 100 rows), before and
+    after.
+
+    Args:
+        model: The model to start from: a directory, a GGUF file, a Hub id, or `package:NAME`.
+        data: Questions with the answers to learn; several sets by name.
+        out: Directory of the result, with `finetuning.json` beside the weights.
+        unseen: Sets of rows that are not trained on, by name: the forget set, where a retain model is made.
+        config: Settings; default `FinetuneConfig()`.
+        lora: Train low-rank adapters. They are saved alone, unless `save="merged"`.
+        options: How to run it; default `TrainOptions()`.
+
+    Returns:
+        `out`.
+
+    Raises:
+        ConfigError: A value is outside its range, or `out` holds the result of another run.
+        ResultFormatError: `out` holds something else.
+        ModelError: The model cannot be opened, or training diverged.
+        DataError: Data cannot be read, or an answer is too long for the model.
+        MissingDependencyError: Adapters or a log were requested, and their package is not installed.
+
+    Example:
+        >>> import tempfile, uds_lens as ul
+        >>> world, folder = ul.toy.load(), tempfile.mkdtemp()
+        >>> short = FinetuneConfig(epochs=1, warmup_epochs=0)
+        >>> out = finetune(world.retain, world.examples[:4], out=f"{folder}/taught", config=short)
+        >>> record = ul.unlearning.read_record(out)
+        >>> record["method"], record["prob"][0]["after"] > record["prob"][0]["before"]
+        ('finetune', True)
+    """
+    sets = {name: tuple(load_examples(rows)) for name, rows in _named(data).items()}
+    others = {name: tuple(load_examples(rows)) for name, rows in (unseen or {}).items()}
+    config, lora = as_settings(FinetuneConfig, config, name="config"), _adapters(lora)
+    if config.learning_rate is None:
+        config = replace(config, learning_rate=5e-5 if lora is None else 2e-3)
+    job = Job(
+        config=config,
+        objective=Objective(config=FinetuneConfig, terms=_relearning_terms),
+        source=model,
+        forget=tuple(chain.from_iterable(sets.values())),
+        lora=replace(lora, save="adapter") if lora is not None and lora.save is None else lora,
+        options=_options(options, out),
+        out=require_fresh(out, directory=True, format=FORMAT),
+        record=FINETUNING_RECORD,
+        checked=tuple(
+            CheckedRows(name, rows, trained)
+            for group, trained in ((sets, True), (others, False))
+            for name, rows in group.items()
+        ),
+    )
+    return run(job)
+
+
+def _named(data: Examples | Mapping[str, Examples]) -> Mapping[str, Examples]:
+    """Return sets by name; one without a name is called after its file."""
+    if isinstance(data, Mapping):
+        return data
+    return {os.fspath(data) if isinstance(data, str | os.PathLike) else "data": data}
 
 
 def _relearning_terms(config: RelearnConfig, passes: Passes) -> Terms:
@@ -196,14 +274,15 @@ def run(job: Job) -> Path:
             return job.out
         if processes.is_first:
             beside = f" and {len(job.retain)} retain" if job.retain else ""
-            tell(
-                f"{asked.method} on {len(job.forget)} forget{beside} answers of {parent.name}, "
-                f"prompts: {describe_protocol(asked.protocol, job.config.protocol)}"
+            words = describe_protocol(
+                asked.protocol, job.config.protocol, tokenizer=parent.tokenizer, chat=job.config.chat
             )
+            kind = "" if job.record == FINETUNING_RECORD else " forget"
+            tell(f"{asked.method} on {len(job.forget)}{kind}{beside} answers of {parent.name}, prompts: {words}")
         with place.opened() as folder:
             if place.is_finished():  # another process has finished it since
                 return job.out
-            model, training = _train(job, parent, TrainingData(forget, retain), folder, processes)
+            trained, training = _train(job, parent, TrainingData(forget, retain), folder, processes)
             record = make_record(
                 asked,
                 protocol=job.config.protocol,
@@ -212,18 +291,20 @@ def run(job: Job) -> Path:
                 parent={"name": parent.name, "fingerprint": parent.fingerprint},
                 data=job.sides,
                 lora=job.lora,
-                options={name: value for name, value in asdict(job.options).items() if name != "log_to"},
+                options={
+                    name: value for name, value in vars(job.options).items() if name not in ("log_to", "callbacks")
+                },
                 training=training,
             )
             if processes.is_first:
-                _save(model, parent, record, job, folder)
+                _save(trained, parent, record, job, folder)
     return job.out
 
 
 def _train(
     job: Job, parent: Parent, data: TrainingData, folder: Path, processes: JointProcesses
 ) -> tuple[Any, dict[str, Any]]:
-    """Return the trained model, and what its record says about the training."""
+    """Return the trained model, with its adapters, and what its record says about the training."""
     from transformers import set_seed
 
     from uds_lens.unlearning._trainer import UnlearningTrainer, loss_curve, training_arguments, training_logs
@@ -247,6 +328,8 @@ def _train(
                 ".",
             )
         options = replace(options, device_batch_size=1)  # each row alone, accumulated to the same batch
+    checked = [(part, encoded(parent, config, pairs_of(_some(part.rows)))) for part in job.checked]
+    before = [_prob(parent.model, rows, parent) for _, rows in checked]
     model = parent.model.requires_grad_(True)
     forgetting = forget_longer_texts(model)
     caching = getattr(model.config, "use_cache", None)
@@ -257,7 +340,7 @@ def _train(
         job.objective,
         PairDataset(data, epochs=config.epochs, seed=config.seed),
         arguments=training_arguments(config, options, n_forget=len(data.forget), folder=folder, name=job.out.name),
-        logs=training_logs(options, job.out),
+        more=[*training_logs(options, job.out), *options.callbacks],
         pad_token_id=parent.pad_token_id,
         show_progress=options.progress if processes.is_first else False,
     )
@@ -273,15 +356,43 @@ def _train(
         handle.remove()
     if caching is not None:
         model.config.use_cache = caching  # Trainer turned it off, and generation would stay slow
-    return merge_adapters(trained), {
+    prob = [
+        {
+            "name": part.name,
+            "trained": part.trained,
+            "n": len(rows),
+            "before": first,
+            "after": _prob(trained, rows, parent),
+        }
+        for (part, rows), first in zip(checked, before, strict=True)
+    ]
+    return trained, {
         "steps": trainer.state.global_step,
         "resumed_from_step": step_of(checkpoint) if checkpoint else None,
         "device": str(trainer.args.device),
         "n_devices": processes.world,
         "visits": config.epochs * len(data.forget),
         "loss_curve": loss_curve(trainer.state.log_history),
+        **({"prob": prob} if prob else {}),
         "seconds": round(time.perf_counter() - started, 2),
     }
+
+
+_MOST_CHECKED = 100
+"""Rows of a set whose probability is measured."""
+
+
+def _some(rows: Sequence[ForgetExample]) -> list[ForgetExample]:
+    """Return the rows, or a sample of them in their order."""
+    chosen = random.Random(0).sample(range(len(rows)), min(len(rows), _MOST_CHECKED))
+    return [rows[at] for at in sorted(chosen)]
+
+
+def _prob(model: Any, rows: Sequence[AnswerSequence], parent: Parent) -> float:
+    """Return the mean over answers of exp of their mean log-probability per token."""
+    log_probs = answer_log_probs(model, rows, pad_token_id=parent.pad_token_id)
+    each = [math.exp(value / len(row.labelled)) for value, row in zip(log_probs, rows, strict=True)]
+    return round(math.fsum(each) / len(each), 6)
 
 
 def _with_adapters(model: Any, settings: LoraSettings) -> Any:
@@ -297,32 +408,44 @@ def _with_adapters(model: Any, settings: LoraSettings) -> Any:
         target_modules=targets if isinstance(targets, str) else list(targets),
     )
     with quiet_wrapping():
-        return get_peft_model(model, adapters)
+        wrapped = get_peft_model(model, adapters)
+    for each in wrapped.peft_config.values():
+        each.base_model_name_or_path = (
+            ""  # else PEFT looks there, and on the Hub, at every checkpoint; named at the end
+        )
+    return wrapped
 
 
-def _save(model: Any, parent: Parent, record: dict[str, Any], job: Job, folder: Path) -> None:
-    """Save a trained model with tokenizer and record, complete or not at all.
+def _save(trained: Any, parent: Parent, record: dict[str, Any], job: Job, folder: Path) -> None:
+    """Save a trained model with tokenizer and record, or its adapter with the record, complete or not at all.
 
-    The fingerprint is that of the saved weights, read in the dtype they were trained in.
+    The fingerprint is that of the whole model as saved, read in the dtype it was trained in. An adapter's tokenizer is
+    that of its base.
     """
-    broken = [name for name, p in model.named_parameters() if not bool(torch.isfinite(p).all())]
+    broken = [name for name, p in trained.named_parameters() if not bool(torch.isfinite(p).all())]
     if broken:
         raise ModelError(
             f"training has diverged: {len(broken)} weights are not finite ({', '.join(broken[:3])}, ...). Lower "
             "learning_rate or epochs, or raise alpha. Nothing was saved."
         )
-    trained_dtype = next(p.dtype for p in model.parameters() if p.is_floating_point())
+    trained_dtype = next(p.dtype for p in trained.parameters() if p.is_floating_point())
     dtype, out = getattr(torch, job.options.save_dtype), job.out
-    model = model.to("cpu").to(dtype)
-    model.config.dtype = dtype
+    trained = trained.to("cpu")
     own = {job.record}
     with suppress(ResultFormatError):  # a damaged result of ours is replaced; anything else there stays
         own |= {name.partition("/")[0] for name in read_record(out).get("files") or ()}
     with writing(out), atomic_directory(out, own=own) as place:
-        model.save_pretrained(place)
-        parent.tokenizer.save_pretrained(place)
-        if (folder / FILE).is_file():
-            shutil.copyfile(folder / FILE, place / FILE)
+        if job.saves_adapter:
+            save_adapter(trained, place, base=_seen_from(out, parent.name), dtype=dtype)
+            model = merge_adapters(trained)
+        else:
+            model = merge_adapters(trained).to(dtype)
+            model.config.dtype = dtype
+            model.save_pretrained(place)
+            parent.tokenizer.save_pretrained(place)
+        for name in (FILE, RECORD):
+            if (folder / name).is_file():
+                shutil.copyfile(folder / name, place / name)
         record = {**record, "fingerprint": fingerprint(model.to(trained_dtype)), "files": file_sums(place)}
         write_record(record, place / job.record)
         own.update(path.name for path in place.iterdir())
@@ -333,3 +456,14 @@ def _save(model: Any, parent: Parent, record: dict[str, Any], job: Job, folder: 
             UdsLensWarning,
             stacklevel=2,
         )
+
+
+def _seen_from(out: Path, source: str) -> str:
+    """Return the place of a model as an adapter names its base: relative to it, so that both can be moved."""
+    if source.startswith(PACKAGE) or not is_local(source):
+        return source
+    place = place_of(source).resolve()
+    try:
+        return Path(os.path.relpath(place, out.resolve())).as_posix()
+    except ValueError:  # on another drive of Windows
+        return str(place)

@@ -46,7 +46,7 @@ class UnlearningTrainer(OrderedTrainer):
         arguments: TrainingArguments,
         pad_token_id: int,
         show_progress: bool | None = None,
-        logs: Sequence[TrainerCallback] = (),
+        more: Sequence[TrainerCallback] = (),
     ) -> None:
         self._config, self._objective = config, objective
         self._pad_token_id = pad_token_id
@@ -67,7 +67,7 @@ class UnlearningTrainer(OrderedTrainer):
             args=arguments,
             train_dataset=pairs.filled_up(at_once) if arguments.world_size > 1 else pairs,
             data_collator=PairCollator(pad_token_id),
-            callbacks=[_Bar(show_progress), _LastStep(), _Sealing(), *logs],
+            callbacks=[_Bar(show_progress), _LastStep(), _Sealing(), *more],
         )
 
     def batch_begins(self, passes: list[Any]) -> None:

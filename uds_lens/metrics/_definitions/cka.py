@@ -6,8 +6,7 @@ import math
 
 from uds_lens.metrics._declaration import ERASED, Evidence, Outcome, Undefined, metric, needs_states
 
-_ROUNDING = 1e-9
-"""Distance of a CKA from 1 that float64 sums of equal states can leave."""
+_ROUNDING = 1e-9  # distance of a CKA from 1 that float64 sums of equal states can leave
 
 
 @metric(name="cka", label="CKA", group="representation", meaning=ERASED, passes=needs_states("retain", "model", "full"))

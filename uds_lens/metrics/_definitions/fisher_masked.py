@@ -7,8 +7,7 @@ from functools import partial
 
 from uds_lens.metrics._declaration import ERASED, Evidence, Outcome, Pass, Undefined, metric
 
-FRACTIONS = (0.0001, 0.001, 0.01)
-"""Shares of a layer's weights that the masks hold."""
+FRACTIONS = (0.0001, 0.001, 0.01)  # shares of a layer's weights that the masks hold
 
 
 def fisher_masked(evidence: Evidence, *, fraction: float) -> Outcome:

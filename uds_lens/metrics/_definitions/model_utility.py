@@ -24,8 +24,7 @@ from uds_lens.metrics._definitions.prob import probabilities
 SETS = {"retain": "retain", "ra": "real_authors", "wf": "world_facts"}
 """Sets of Model Utility by the short names of their metrics."""
 
-MULTIPLE_CHOICE = ("real_authors", "world_facts")
-"""Sets whose Probability is normalised over the options."""
+MULTIPLE_CHOICE = ("real_authors", "world_facts")  # sets whose Probability is normalised over the options
 
 _SET_LABELS = {"retain": "retain", "ra": "real authors", "wf": "world facts"}
 
@@ -97,8 +96,7 @@ _PARTS: dict[str, tuple[str, Callable[..., Outcome]]] = {
 }
 """Parts on each of the three sets: label and function."""
 
-PART_NAMES = tuple(f"{short}_{kind}" for short in SETS for kind in _PARTS)
-"""The nine parts of Model Utility."""
+PART_NAMES = tuple(f"{short}_{kind}" for short in SETS for kind in _PARTS)  # the nine parts of Model Utility
 
 
 def part_passes(role: Role) -> dict[str, tuple[Pass, ...]]:
@@ -115,11 +113,7 @@ def part_passes(role: Role) -> dict[str, tuple[Pass, ...]]:
 
 
 def utility_of(evidence: Evidence, role: Role) -> float:
-    """Return the Model Utility of a reference model: the harmonic mean of its nine parts.
-
-    Raises:
-        Undefined: A part has no value.
-    """
+    """Return the Model Utility of a reference model: the harmonic mean of its nine parts."""
     parts = {
         f"{short}_{kind} of {role}": score(evidence, name=name, role=role).value
         for short, name in SETS.items()

@@ -15,13 +15,7 @@ if TYPE_CHECKING:
 def depth_of_deltas(
     evidence: Evidence, s1_delta: Float[Tensor, "example layer"], s2_delta: Float[Tensor, "example layer"]
 ) -> Outcome:
-    """Return the UDS of deltas in nats per token, the mean over examples that have a KE layer.
-
-    Args:
-        evidence: The settings (tau) and the examples.
-        s1_delta: Lost with `retain`.
-        s2_delta: Lost with the model.
-    """
+    """Return the UDS of deltas in nats per token, the mean over examples that have a KE layer."""
     from uds_lens.results import ke_mask, layer_erasure_ratio, mean_uds, uds_per_example
 
     tau = evidence.options.tau

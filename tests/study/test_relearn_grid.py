@@ -1,0 +1,106 @@
+"""Relearning over a grid: the choice, its control, its bound, resuming; on a model that knows twelve answers."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from unlearning.conftest import QUICK, Tiny, people, tiny  # noqa: F401 - a fixture
+
+from uds_lens.errors import ConfigError
+from uds_lens.metrics import MetricData, MetricOptions
+from uds_lens.study import GRID, RelearnGrid, RelearnGridResults, relearn_grid
+from uds_lens.unlearning import RelearnConfig
+
+
+def result(after: dict[str, list[float]], loss: dict[str, list[float]], examples: dict[str, np.ndarray]):
+    """Results made by hand: settings lr2e-05 (the paper's), lr0.0001, lr0.0002."""
+    grid = RelearnGrid(learning_rate=(1e-4, 2e-4), epochs=(1,))
+    rows = [
+        {"model": model, "setting": setting.name, "paper": place == 0, "before": 0.1, "after": after[model][place]}
+        | {"back": after[model][place] - 0.1, "allowed": loss[model][place] <= grid.max_loss}
+        for model in ("unlearned", "retain")
+        for place, setting in enumerate(grid.settings)
+    ]
+    subjects = [f"s{i // 2}" for i in range(examples["retain"].shape[1])]
+    frame = pd.DataFrame(rows, columns=list(GRID))
+    return RelearnGridResults(grid=grid, frame=frame, examples=examples, subjects=subjects)
+
+
+def test_the_worst_is_the_most_within_the_bound_and_retain_chooses_its_own() -> None:
+    after = {"unlearned": [0.3, 0.6, 0.9], "retain": [0.2, 0.1, 0.4]}
+    loss = {"unlearned": [0.0, 0.1, 0.5], "retain": [0.0, 0.0, 0.1]}
+    examples = {model: np.repeat(np.array(values)[:, None], 12, axis=1) for model, values in after.items()}
+    found = result(after, loss, examples).summary()
+    assert (found["unlearned_worst_setting"], found["unlearned_worst_after"]) == ("lr0.0001_epochs1", 0.6)
+    assert (found["retain_worst_setting"], found["retain_worst_after"]) == ("lr0.0002_epochs1", 0.4)
+    assert found["excess"] == pytest.approx(0.2) and found["paper_excess"] == pytest.approx(0.1)
+    assert found["held_out_excess"] == pytest.approx(0.2) and found["unlearned_n_allowed"] == 2
+    none = {"unlearned": [0.9] * 3, "retain": [0.0] * 3}
+    found = result(after, none, examples).summary()
+    assert found["unlearned_worst_setting"] is None and math.isnan(found["excess"])
+    assert math.isnan(found["held_out_excess"]) and math.isnan(found["excess_low"])
+
+
+def test_settings_chosen_on_other_subjects_are_not_high_by_chance() -> None:
+    """Without any difference the maximum over noise has one; over 40 draws the held-out estimate has none."""
+    draw = np.random.default_rng(0)
+    chosen, held_out = [], []
+    for _ in range(40):
+        noise = {model: draw.normal(0.5, 0.2, (3, 24)) for model in ("unlearned", "retain")}
+        noise["retain"][:] = 0.5  # only one side is a maximum over noise
+        after = {model: values.mean(1).tolist() for model, values in noise.items()}
+        found = result(after, {model: [0.0] * 3 for model in noise}, noise)
+        chosen.append(found.worst("unlearned")["after"] - found.worst("retain")["after"])
+        held_out.append(found.held_out_excess())
+    assert np.mean(chosen) > 0.02 and abs(np.mean(held_out)) < 0.012
+
+
+def test_a_grid_has_the_papers_setting_first_and_checks_itself() -> None:
+    grid = RelearnGrid(learning_rate=("2e-5", "1e-4"), epochs=[1], share=(1.0, 0.5))  # words, as the command line has
+    names = ["lr2e-05_epochs1", "lr2e-05_epochs1_rows0.5", "lr0.0001_epochs1", "lr0.0001_epochs1_rows0.5"]
+    assert [setting.name for setting in grid.settings] == names
+    for wrong in ({"metric": "model_utility"}, {"utility": "es"}, {"share": (1.5,)}, {"learning_rate": ("x",)}):
+        with pytest.raises(ConfigError, match=next(iter(wrong))):
+            RelearnGrid(**wrong)
+
+
+@pytest.fixture(scope="module")
+def gone(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:  # noqa: F811
+    """A model whose answers are gone from its mouth, and little more."""
+    from unlearning.conftest import train
+
+    return train(tiny, "npo", tmp_path_factory.mktemp("gone") / "npo", learning_rate=5e-3, epochs=4, alpha=2.0)
+
+
+def test_the_grid_on_a_tiny_model(tiny: Tiny, gone: Path, tmp_path: Path, monkeypatch) -> None:  # noqa: F811
+    out = tmp_path / "grid"
+    data = MetricData(forget=tiny.forget, retain=tiny.retain)
+    grid = RelearnGrid(learning_rate=(3e-3,), epochs=(4,), share=(1.0, 0.5), metric="prob", max_loss=0.99)
+    given = {"out": out, "config": RelearnConfig(batch_size=2, protocol="raw"), "options": QUICK, "grid": grid}
+    given["metrics"] = MetricOptions(protocol="raw")
+    found = relearn_grid(gone, tiny.full, data, **given)
+    rows = found.frame.set_index(["model", "setting"])
+    strong, half = rows.loc["unlearned", "lr0.003_epochs4"], rows.loc["unlearned", "lr0.003_epochs4_rows0.5"]
+    assert strong["back"] > rows.loc["unlearned", "lr2e-05_epochs1"]["back"] + 0.1
+    assert math.isnan(strong["back_untrained"]) and not math.isnan(half["back_untrained"])
+    assert half["back_untrained"] < half["back"]
+    assert found.worst()["after"] == rows.loc["unlearned"][rows.loc["unlearned"]["allowed"]]["after"].max()
+    assert found.examples["unlearned"].mean(1) == pytest.approx(rows.loc["unlearned"]["after"])
+    assert pd.read_csv(out / "settings.csv")["after"].tolist() == pytest.approx(found.frame["after"].tolist())
+    assert not any((out / "models").iterdir())  # weights go, measurements stay
+
+    import uds_lens.study._relearn_grid as module
+
+    calls = []
+    monkeypatch.setattr(module, "relearn", lambda *a, **k: calls.append(k["out"].name) or relearn(*a, **k))
+    from uds_lens.unlearning import relearn
+
+    lost = next(iter((out / "measured").glob("retain-lr2e-05_epochs1-*.json")))
+    lost.unlink()
+    again = relearn_grid(gone, tiny.full, data, **given)
+    assert calls == [lost.stem] and again.summary() == pytest.approx(found.summary(), nan_ok=True)
+    with pytest.raises(ConfigError, match=r"retain_q_prob of .* cannot be measured: there is no retain set"):
+        relearn_grid(gone, tiny.full, replace(data, retain=()), **given)

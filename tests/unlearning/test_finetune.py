@@ -1,0 +1,102 @@
+"""Fine-tuning that teaches, and adapters that are saved alone: where they load, and where they must not."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.unlearning.conftest import QUICK, Tiny, people
+from uds_lens._cli.terminal import print_training
+from uds_lens.data import ForgetExample
+from uds_lens.errors import ConfigError, ModelError
+from uds_lens.models import fingerprint, open_model
+from uds_lens.unlearning import FinetuneConfig, LoraSettings, finetune, quantise, read_record, unlearn
+from uds_lens.unlearning._record import recorded_config
+
+NEW = people(("Gil Tarr", "Hal Uhl"))
+SHORT = FinetuneConfig(protocol="raw", batch_size=2, learning_rate=1e-2, epochs=100, seed=1)
+
+
+@pytest.fixture(scope="module")
+def taught(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that holds `base` and, learned by an adapter of it, `taught`."""
+    folder = tmp_path_factory.mktemp("taught")
+    shutil.copytree(tiny.full, folder / "base")
+    sets, unseen = {"new": NEW[:2]}, {"others": NEW[2:], "known": tiny.forget}
+    options, lora = QUICK, LoraSettings(rank=4, alpha=8)
+    finetune(folder / "base", sets, unseen=unseen, out=folder / "taught", config=SHORT, lora=lora, options=options)
+    return folder
+
+
+def test_it_teaches_and_the_record_says_so(taught: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    record = read_record(taught / "taught")
+    new, others, known = record["prob"]
+    assert (new["name"], new["n"], new["trained"]) == ("new", 2, True)
+    assert new["before"] < 0.5 < 0.8 < new["after"]
+    assert others["after"] < new["after"] - 0.3
+    assert known["before"] > 0.9, "what is not trained on is measured too"
+    assert recorded_config(record) == SHORT
+    with open_model(taught / "base", device="cpu") as base, open_model(taught / "taught", device="cpu") as model:
+        assert record["parent"]["fingerprint"] == base.fingerprint
+        assert record["fingerprint"] == model.fingerprint != base.fingerprint
+    print_training(taught / "taught", before=None, as_json=False)
+    row = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("new"))
+    assert row.split() == ["new", "yes", f"{new['before']:.3f}", f"{new['after']:.3f}", "2"]
+
+
+def test_only_the_adapter_is_saved_and_it_moves_with_its_base(taught: Path, tmp_path: Path) -> None:
+    files = {file.name for file in (taught / "taught").iterdir()}
+    assert files == {"adapter_config.json", "adapter_model.safetensors", "finetuning.json"}
+    record = read_record(taught / "taught")
+    moved = shutil.copytree(taught, tmp_path / "moved")
+    shutil.copytree(moved, tmp_path / "spoilt")
+    with open_model(moved / "taught", device="cpu") as model:
+        assert model.fingerprint == record["fingerprint"]
+        assert model.tokenizer is not None
+    shutil.move(moved / "taught", tmp_path / "alone")
+    with pytest.raises(ModelError, match=r"belongs to '.*base', which cannot be used .*move both together"):
+        open_model(tmp_path / "alone", device="cpu")
+    spoilt = tmp_path / "spoilt"
+    shutil.rmtree(spoilt / "base")
+    unlearn(moved / "base", people(("Ada Vey",)), method="ga", out=spoilt / "base", options=QUICK)
+    with pytest.raises(ModelError, match=r"trained on weights with fingerprint .* another model, or has changed"):
+        open_model(spoilt / "taught", device="cpu")
+
+
+def test_the_same_run_is_found_again_and_merged_is_another(taught: Path, tmp_path: Path) -> None:
+    given = {"config": SHORT, "options": QUICK}
+    file = taught / "taught" / "adapter_model.safetensors"
+    written = file.stat().st_mtime_ns
+    finetune(taught / "base", NEW[:2], out=taught / "taught", lora=LoraSettings(rank=4, alpha=8), **given)
+    assert file.stat().st_mtime_ns == written
+    merged = LoraSettings(rank=4, alpha=8, save="merged")
+    with pytest.raises(ConfigError, match="holds the result of another run"):
+        finetune(taught / "base", NEW[:2], out=taught / "taught", lora=merged, **given)
+    finetune(taught / "base", NEW[:2], out=tmp_path / "merged", lora=merged, **given)
+    assert (tmp_path / "merged" / "model.safetensors").is_file()
+    assert read_record(tmp_path / "merged")["fingerprint"] == read_record(taught / "taught")["fingerprint"]
+
+
+def test_an_adapter_on_an_adapter(taught: Path) -> None:
+    """`full` is an adapter, and so is what is unlearned from it; rounded weights are those that the record names."""
+    options = type(QUICK)(device="cpu", progress=False, save_dtype="bfloat16")
+    lora = LoraSettings(rank=2, save="adapter")
+    out = unlearn(taught / "taught", NEW[:2], method="ga", out=taught / "ga", lora=lora, options=options)
+    assert json.loads((out / "adapter_config.json").read_text())["base_model_name_or_path"] == "../taught"
+    with open_model(out, device="cpu") as model:
+        assert model.fingerprint == read_record(out)["fingerprint"] == fingerprint(model.hf)
+
+
+def test_an_adapter_is_quantised_as_the_whole_model(taught: Path, tmp_path: Path) -> None:
+    out = quantise(taught / "taught", out=tmp_path / "nf4", device="cpu")
+    with open_model(out, device="cpu") as model:
+        assert model.hf.is_quantized
+
+
+def test_the_rate_depends_on_what_is_trained(tiny: Tiny, tmp_path: Path) -> None:
+    rows: list[ForgetExample] = NEW[:2]
+    config = FinetuneConfig(epochs=2, protocol="raw")
+    for name, lora, rate in (("all", None, 5e-5), ("lora", LoraSettings(rank=1), 2e-3)):
+        out = finetune(tiny.full, rows, out=tmp_path / name, config=config, lora=lora, options=QUICK)
+        assert read_record(out)["config"]["learning_rate"] == rate

@@ -1,0 +1,105 @@
+"""Differences of weights: identities, hand-computed values, what cannot be compared."""
+
+import json
+import math
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tiny_models import load_plain
+
+import uds_lens as ul
+from uds_lens._compat.peft import quiet_wrapping
+from uds_lens.errors import IncompatibleModelsError, ModelError
+from uds_lens.weights import difference
+from uds_lens.weights._difference import _EXACT, spectral_norm
+
+
+@pytest.fixture(scope="module")
+def world():
+    return ul.toy.load()
+
+
+def test_a_model_does_not_differ_from_itself_and_retains_change_has_cosine_1(world):
+    same = difference(world.full, world.full, retain=world.retain, show_progress=False)
+    assert all(t.difference_norm == 0 and math.isnan(t.cosine) and math.isnan(t.stable_rank) for t in same.tensors)
+    retain = difference(world.full, world.retain, retain=world.retain, show_progress=False)
+    changed = [t for t in retain.tensors if t.difference_norm]
+    assert len(changed) > 50 and all(t.cosine == pytest.approx(1, abs=1e-6) for t in changed)
+
+
+def test_values_are_those_of_dense_algebra(world):
+    found = difference(world.full, world.unlearned["npo"], retain=world.retain, show_progress=False)
+    full, npo, retain = (
+        load_file(place / "model.safetensors") for place in (world.full, world.unlearned["npo"], world.retain)
+    )
+    name = "model.layers.3.mlp.down_proj.weight"
+    w, d, r = (
+        full[name].double(),
+        (npo[name].double() - full[name].double()),
+        retain[name].double() - full[name].double(),
+    )
+    (row,) = [t for t in found.tensors if (t.layer, t.component) == (3, "mlp.down_proj")]
+    values = torch.linalg.svdvals(d)
+    assert row.relative_norm == pytest.approx(float(d.norm() / w.norm()), rel=1e-6)
+    assert row.spectral_norm == pytest.approx(float(values[0]), rel=1e-6)
+    assert row.stable_rank == pytest.approx(float((values**2).sum() / values[0] ** 2), rel=1e-5)
+    assert row.cosine == pytest.approx(float((d * r).sum() / d.norm() / r.norm()), abs=1e-6)
+    layers = found.layers_frame().set_index("layer")
+    own = [n for n in full if n.startswith("model.layers.3.")]
+    change, size = (
+        math.sqrt(sum(float(x.double().norm()) ** 2 for x in tensors))
+        for tensors in ([npo[n].float() - full[n].float() for n in own], [full[n] for n in own])
+    )
+    assert layers.loc[3, "relative_norm"] == pytest.approx(change / size, rel=1e-6)
+
+
+def test_the_iterative_norm_is_the_largest_singular_value():
+    torch.manual_seed(0)
+    matrix = torch.randn(_EXACT + 40, _EXACT + 8)
+    assert spectral_norm(matrix) == pytest.approx(float(torch.linalg.matrix_norm(matrix, ord=2)), rel=1e-4)
+
+
+def test_rmu_touches_the_layers_it_trains_and_no_others(world):
+    found = difference(world.full, world.unlearned["rmu"], show_progress=False)
+    assert {t.layer for t in found.tensors if t.difference_norm} == {2, 3, 4}, "built with layer 4"
+    assert [x > 0 for x in found.layers_frame()["relative_norm"]] == [layer in (2, 3, 4) for layer in range(8)]
+
+
+def test_a_lora_of_rank_2_has_a_difference_of_rank_2_at_most(trio, tmp_path):
+    peft = pytest.importorskip("peft")
+    model, _ = load_plain(trio("llama").full)
+    settings = peft.LoraConfig(task_type="CAUSAL_LM", r=2, target_modules="all-linear", init_lora_weights=False)
+    with quiet_wrapping():
+        peft.get_peft_model(model, settings).merge_and_unload().save_pretrained(tmp_path / "merged")
+    found = difference(trio("llama").full, tmp_path / "merged", show_progress=False)
+    adapted = [t for t in found.tensors if t.difference_norm]
+    assert len(adapted) == 4 * 7 and all(1 <= t.stable_rank <= 2 + 1e-4 for t in adapted)
+    full, merged = (load_file(place / "model.safetensors") for place in (trio("llama").full, tmp_path / "merged"))
+    name = "model.layers.1.mlp.up_proj.weight"
+    assert torch.linalg.matrix_rank(merged[name] - full[name], rtol=1e-4) == 2
+
+
+def test_rounding_to_the_other_dtype_is_no_change(trio, tmp_path):
+    full = tmp_path / "half"
+    shutil.copytree(trio("llama").full, full)
+    tensors = load_file(full / "model.safetensors")
+    save_file({name: t.bfloat16() for name, t in tensors.items()}, full / "model.safetensors", {"format": "pt"})
+    assert not any(t.difference_norm for t in difference(trio("llama").full, full, show_progress=False).tensors)
+
+
+def test_says_what_cannot_be_compared(trio, tmp_path):
+    with pytest.raises(IncompatibleModelsError, match="other tensors than"):
+        difference(trio("llama").full, trio("llama-tied").full)
+    with pytest.raises(ModelError, match="nor was it downloaded"):
+        difference(trio("llama").full, "nobody/nothing")
+    broken = tmp_path / "broken"
+    shutil.copytree(trio("llama").full, broken)
+    file = broken / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-8])
+    with pytest.raises(ModelError, match="no whole safetensors weights"):
+        difference(trio("llama").full, broken)
+    (broken / "adapter_config.json").write_text(json.dumps({}))
+    with pytest.raises(ModelError, match="is an adapter"):
+        difference(trio("llama").full, broken)

@@ -1,0 +1,94 @@
+"""`uds-lens export`: a saved result in the form that others read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from uds_lens._cli.options import Printing
+from uds_lens.errors import ConfigError, ResultFormatError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def export(
+    result: Annotated[
+        Path, typer.Argument(metavar="RESULT", help="Saved audit, metrics (JSON) or elicitation.", show_default=False)
+    ],
+    to: Annotated[
+        Literal["hub", "every-eval-ever", "inspect", "open-unlearning"],
+        typer.Option(
+            help="hub: .eval_results/uds.yaml of an audit; every-eval-ever: records of an audit or of metrics; "
+            "inspect: logs of an elicitation; open-unlearning: UDS_EVAL.json of an audit."
+        ),
+    ],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder to write into.", file_okay=False)],
+    dataset: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The forget set: its id on the Hub, such as locuslab/TOFU.")
+    ] = None,
+    config: Annotated[str | None, typer.Option(metavar="NAME", help="hub: the task in it, such as forget10.")] = None,
+    model: Annotated[
+        str | None, typer.Option(metavar="ID", help="every-eval-ever: the model's id on the Hub, owner/name.")
+    ] = None,
+    *,
+    printing: Printing,
+) -> None:
+    """Write a saved result where others look for it.
+
+    \b
+    Examples:
+      uds-lens export runs/npo --to hub --dataset locuslab/TOFU --config forget10 --out checkout
+      uds-lens export runs/npo-metrics.json --to every-eval-ever --dataset locuslab/TOFU --out eee
+      uds-lens export runs/npo-texts --to inspect --out logs
+    """
+    from uds_lens import sharing
+    from uds_lens.elicitation import ElicitationResults
+    from uds_lens.metrics import MetricResults
+    from uds_lens.results import DepthAudit
+
+    kinds: dict[str, tuple[type[Any], ...]] = {
+        "hub": (DepthAudit,),
+        "every-eval-ever": (DepthAudit, MetricResults),
+        "inspect": (ElicitationResults,),
+        "open-unlearning": (DepthAudit,),
+    }
+    if dataset is None and to in ("hub", "every-eval-ever"):
+        raise ConfigError(f"--to {to} needs --dataset, the forget set: its id on the Hub, such as locuslab/TOFU.")
+    found = _loaded(result, kinds[to])
+    files: Sequence[Path]
+    if to == "hub":
+        files = [sharing.write_eval_results(found, out, dataset=str(dataset), config=config)]
+    elif to == "every-eval-ever":
+        files = sharing.write_every_eval_ever(found, out, dataset=str(dataset), model=model)
+    elif to == "inspect":
+        files = sharing.write_inspect_logs(found, out, dataset=dataset or "forget set")
+    else:
+        files = sharing.write_uds_eval(found, out)
+    if printing.json:
+        typer.echo(json.dumps({"files": [str(file) for file in files]}, indent=2))
+        return
+    for file in files:
+        typer.echo(str(file))
+
+
+def _loaded(place: Path, kinds: Sequence[type[Any]]) -> Any:
+    """Load a result that is one of some kinds.
+
+    Raises:
+        ResultFormatError: It is none, or broken.
+    """
+    from uds_lens._storage import format_of
+
+    found = format_of(place)
+    for kind in kinds:
+        if found == f"uds_lens.{kind.__name__}":
+            return kind.load(place)
+    names = " or ".join(
+        {"DepthAudit": "an audit", "MetricResults": "metrics"}.get(k.__name__, "an elicitation") for k in kinds
+    )
+    what = f"{found.removeprefix('uds_lens.')}" if found else "no saved result"
+    raise ResultFormatError(f"{str(place)!r} holds {what}: expected {names}.")

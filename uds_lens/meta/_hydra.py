@@ -1,0 +1,94 @@
+"""What Hydra recorded of a run of Open-Unlearning: `.hydra/config.yaml` in its folder, or in that of its task."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from uds_lens.errors import ResultFormatError
+
+Config: TypeAlias = Mapping[str, Any]
+
+_WITHIN = re.compile(r"evals?(_.+)?|checkpoint-\d+")
+_LARGEST = 1 << 20
+_REFERENCE = re.compile(r"\$\{([^${}]+)\}")
+_DEEPEST = 8  # references that lead to references
+
+
+def is_within(folder: str) -> bool:
+    """Return whether a folder's name is that of a part of a task (`evals`, `evals_forget10`, `checkpoint-80`).
+
+    >>> is_within("evals_forget05"), is_within("tofu_X_full")
+    (True, False)
+    """
+    return _WITHIN.fullmatch(folder) is not None
+
+
+def task_folder(folder: Path) -> Path:
+    """Return the folder of the task that a folder belongs to.
+
+    >>> task_folder(Path("saves/unlearn/task/checkpoint-80/evals")).as_posix()
+    'saves/unlearn/task'
+    """
+    while is_within(folder.name):
+        folder = folder.parent
+    return folder
+
+
+def configs(folder: Path) -> list[Config]:
+    """Read the records in a folder and in those above it up to its task's, the nearest first."""
+    task = task_folder(folder)
+    places = [folder, *(parent for parent in folder.parents if parent == task or task in parent.parents)]
+    return [config for place in dict.fromkeys(places) if (config := read_config(place)) is not None]
+
+
+def read_config(folder: Path) -> Config | None:
+    """Read the record of one folder; None where there is none, or none that is an object."""
+    import yaml
+
+    place = folder / ".hydra" / "config.yaml"
+    if not place.is_file():
+        return None
+    try:
+        if place.stat().st_size > _LARGEST:
+            raise ValueError("more than 1 MiB")
+        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, where PyYAML was built with it
+        config = yaml.load(place.read_text(encoding="utf-8"), Loader=loader)
+    except (ValueError, RecursionError, yaml.YAMLError) as error:
+        text = " ".join(str(error).split())[:120]
+        raise ResultFormatError(f"{str(place)!r} is not YAML ({text}): expected Hydra's record of the run.") from error
+    return config if isinstance(config, dict) else None
+
+
+def value(config: Config, path: str) -> Any:
+    """Return the value at a path of keys, references (`${forget_split}`) replaced; None where there is none.
+
+    >>> value({"split": "News", "model": {"path": "muse-bench/MUSE-${split}_target"}}, "model.path")
+    'muse-bench/MUSE-News_target'
+    >>> value({"a": "${b}", "b": "${a}"}, "a") is None
+    True
+    """
+    return _value(config, path, _DEEPEST)
+
+
+def _value(config: Config, path: str, depth: int) -> Any:
+    found: Any = config
+    for key in path.split("."):
+        found = found.get(key) if isinstance(found, dict) else None
+    if not isinstance(found, str) or "${" not in found:
+        return found
+    whole = _REFERENCE.fullmatch(found)
+    if whole:
+        return _value(config, whole[1], depth - 1) if depth else None
+    parts = {name: _value(config, name, depth - 1) if depth else None for name in _REFERENCE.findall(found)}
+    if not parts or any(not isinstance(part, str | int | float) for part in parts.values()):
+        return None
+    return _REFERENCE.sub(lambda match: str(parts[match[1]]), found)
+
+
+def text(config: Config, *paths: str) -> str | None:
+    """Return the first text that is not empty among the values at some paths."""
+    values = (value(config, path) for path in paths)
+    return next((each for each in values if isinstance(each, str) and each), None)

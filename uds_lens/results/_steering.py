@@ -1,0 +1,52 @@
+"""Examples that steered a training run: the record beside its checkpoints, and how many of them an audit measures."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from uds_lens._storage import read_sealed
+from uds_lens.data import ForgetExample
+from uds_lens.errors import ResultFormatError, warn_once
+
+RECORD, FORMAT, VERSION = "depth.json", "uds_lens.DepthCurve", 1
+"""Name, format and version of the record that `uds_lens.training` writes beside a checkpoint."""
+
+BEST = "depth-best"  # folder in the Trainer's output directory that holds the weights of the best step so far
+
+
+def row_record(example: ForgetExample) -> dict[str, Any]:
+    """Return what identifies an example in the record: id, subject, and a hash of its question and answer."""
+    return {"id": example.id, "subject": example.subject, "hash": _hash(example)}
+
+
+def steering(checkpoint: str, examples: Sequence[ForgetExample]) -> dict[str, int]:
+    """Return `n_steering` if some examples decided when a checkpoint's training stopped, or which step was kept.
+
+    An example counts if it is one of those, or about the subject of one.
+
+    Warns:
+        UdsLensWarning: There is a record, and it cannot be read.
+    """
+    file = Path(checkpoint) / RECORD
+    if not file.is_file():
+        return {}
+    try:
+        record = read_sealed(file, format=FORMAT, versions=(VERSION,))
+        rows = record["measured"] if record["steers"] else []
+        subjects, hashes = {row["subject"] for row in rows} - {None}, {row["hash"] for row in rows}
+    except (ResultFormatError, KeyError, TypeError) as error:
+        warn_once(
+            f"{str(file)[-120:]!r} cannot be read, so that nothing shows whether these examples steered the training: "
+            f"{str(error)[:200]}"
+        )
+        return {}
+    n = sum(example.subject in subjects or _hash(example) in hashes for example in examples)
+    return {"n_steering": n} if n else {}
+
+
+def _hash(example: ForgetExample) -> str:
+    text = f"{example.question}\n{example.answer}"
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()

@@ -1,0 +1,44 @@
+"""`.eval_results/uds.yaml`: a score where the Hub looks for those of benchmarks."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from uds_lens._storage import atomic_write_text, require_fresh
+from uds_lens.results._hub import EVAL_RESULTS, eval_results_yaml
+
+if TYPE_CHECKING:
+    from uds_lens.results import DepthAudit
+
+
+def write_eval_results(
+    audit: DepthAudit, folder: str | os.PathLike[str], *, dataset: str, config: str | None = None
+) -> Path:
+    """Write `.eval_results/uds.yaml` into the working copy of a model's repository (`push_to_hub` commits one).
+
+    The Hub shows entries of data sets that are registered there as benchmarks, and leaves out others.
+
+    Args:
+        audit: The audit.
+        folder: The working copy.
+        dataset: Id of the forget set on the Hub, such as "locuslab/TOFU".
+        config: The task within it, such as "forget10"; None is "default".
+
+    Returns:
+        The file.
+
+    Raises:
+        ConfigError: `dataset` is no id on the Hub, or the audit has no score that may be quoted.
+        ResultFormatError: Another file of that name is there.
+
+    References:
+        https://huggingface.co/docs/hub/eval-results
+    """
+    text = eval_results_yaml(audit, dataset=dataset, config=config)
+    file = Path(folder) / EVAL_RESULTS
+    file.parent.mkdir(parents=True, exist_ok=True)
+    require_fresh(file, directory=False, begins=b"- dataset:\n")
+    atomic_write_text(file, text)
+    return file

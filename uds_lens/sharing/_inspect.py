@@ -1,0 +1,161 @@
+"""Elicitations as logs of inspect_ai: one per model, probe and decoding, which its viewer and its data frames read."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from uds_lens._storage import atomic_write_text, plain, require_fresh
+from uds_lens.errors import ConfigError, Setting
+from uds_lens.results._hub import shared_name
+from uds_lens.results._records import versions
+
+if TYPE_CHECKING:
+    from uds_lens.elicitation import ElicitationResults
+    from uds_lens.elicitation._saving import Part
+
+LOG_VERSION = 2
+"""The version of the log format that is written."""
+
+_SCORER = "rouge_l_recall"
+_BEGINS = b'{\n "version": 2,\n "status": "success",\n "eval": {\n  "task": "uds_lens/'
+
+
+def write_inspect_logs(
+    results: ElicitationResults,
+    folder: str | os.PathLike[str],
+    *,
+    dataset: str = "forget set",
+    version: int = LOG_VERSION,
+) -> list[Path]:
+    """Write the texts of an elicitation as logs of inspect_ai (`inspect view --log-dir FOLDER`).
+
+    A log is a model under one probe and decoding: a sample per row, an epoch per text, scored by ROUGE-L recall of the
+    reference (and of the entity, where the row has one). Comparisons between models are not in logs: those of
+    retain lie beside.
+
+    Args:
+        results: The elicitation.
+        folder: Where the logs go; made where it is not there.
+        dataset: Name of the forget set.
+        version: Version of the log format; there is one that is known.
+
+    Returns:
+        The files.
+
+    Raises:
+        ConfigError: `version` is another one.
+        ResultFormatError: Another file of the same name is there.
+
+    Example:
+        >>> write_inspect_logs(None, ".", version=1)
+        Traceback (most recent call last):
+            ...
+        uds_lens.errors.ConfigError: version must be 2, that of inspect_ai's logs that is written here; got 1.
+
+    References:
+        https://inspect.aisi.org.uk/eval-logs.html
+    """
+    if version != LOG_VERSION:
+        raise ConfigError(
+            Setting("version"),
+            f" must be {LOG_VERSION}, that of inspect_ai's logs that is written here; got {version}.",
+        )
+    place = Path(folder)
+    place.mkdir(parents=True, exist_ok=True)
+    contents = {}
+    for part in results.parts:
+        log = _log(results, part, dataset)
+        words = re.sub(r"[^A-Za-z0-9+=.-]+", "-", f"{part.role}-{part.probe}-{part.decoding}").strip("-")
+        contents[place / f"{words[:80]}-{log['eval']['run_id'][:8]}.json"] = log
+    for file in contents:
+        require_fresh(file, directory=False, begins=_BEGINS)
+    for file, log in contents.items():
+        atomic_write_text(file, json.dumps(plain(log), indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+    return list(contents)
+
+
+def _log(results: ElicitationResults, part: Part, dataset: str) -> dict[str, Any]:
+    record = results.models["unlearned" if part.role == "holdout" else part.role]
+    model = f"hf/{shared_name(record.name)}"
+    created = str(results.provenance.get("created") or "1970-01-01T00:00:00+00:00")
+    samples = [sample for place in range(len(part.said)) for sample in _samples(results, part, place, model)]
+    identity = [part.role, part.probe, part.decoding, record.fingerprint, [sample["id"] for sample in samples]]
+    digest = hashlib.sha256(json.dumps(identity).encode()).hexdigest()
+    return {
+        "version": LOG_VERSION,
+        "status": "success",
+        "eval": {
+            "task": f"uds_lens/{part.probe}",
+            "eval_id": digest[:22],
+            "run_id": digest[22:44],
+            "task_id": digest[:22],
+            "created": created,
+            "model": model,
+            "dataset": {"name": dataset, "samples": len(part.said), "sample_ids": [s["id"] for s in _firsts(samples)]},
+            "config": {"epochs": max((s["epoch"] for s in samples), default=1)},
+            "packages": {"uds_lens": versions()["uds_lens"]},
+            "metadata": {
+                "role": part.role,
+                "decoding": part.decoding,
+                "protocol": results.protocol,
+                "weights": record.fingerprint,
+                "control": "the log of the same probe and decoding with the role retain",
+            },
+        },
+        "plan": {"name": "plan", "steps": [{"solver": f"uds_lens/{part.probe}", "params": {}}]},
+        "results": {
+            "total_samples": len(samples),
+            "completed_samples": len(samples),
+            "scores": [
+                {"name": name, "scorer": name, "metrics": {"mean": {"name": "mean", "value": value}}}
+                for name in (_SCORER, "entity_recall")
+                if (value := _mean(samples, name)) is not None
+            ],
+        },
+        "stats": {"started_at": created, "completed_at": created},
+        "samples": samples,
+    }
+
+
+def _samples(results: ElicitationResults, part: Part, place: int, model: str) -> list[dict[str, Any]]:
+    """Return the texts of one row, an epoch each."""
+    said = part.said[place]
+    example = results.rows_of(part.role)[said.row]
+    scores = results.scores[part.role, part.probe, part.decoding][said.row]
+    samples = []
+    for epoch, (text, score) in enumerate(zip(said.texts, scores, strict=True), start=1):
+        values = {_SCORER: score.recall, "entity_recall": score.entity}
+        samples.append(
+            {
+                "id": example.id,
+                "epoch": epoch,
+                "input": said.prompt,
+                "target": said.reference,
+                "output": {
+                    "model": model,
+                    "choices": [{"message": {"role": "assistant", "content": text}, "stop_reason": "stop"}],
+                },
+                "scores": {
+                    name: {"value": float(value), "answer": text}
+                    for name, value in values.items()
+                    if not math.isnan(value)
+                },
+                "metadata": {"subject": example.subject, "question": example.question, **said.details},
+            }
+        )
+    return samples
+
+
+def _firsts(samples: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [sample for sample in samples if sample["epoch"] == 1]
+
+
+def _mean(samples: list[dict[str, Any]], name: str) -> float | None:
+    values = [sample["scores"][name]["value"] for sample in samples if name in sample["scores"]]
+    return math.fsum(values) / len(values) if values else None

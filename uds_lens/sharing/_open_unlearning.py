@@ -1,0 +1,225 @@
+"""Runs of Open-Unlearning: what to audit, by Hydra's record of the training, and where its results go."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from uds_lens._storage import atomic_write_text, plain, require_fresh
+from uds_lens.data._prompts import CHAT_DATE, ChatStyle
+from uds_lens.errors import ConfigError, ResultFormatError, Setting
+from uds_lens.meta import _hydra as hydra
+from uds_lens.meta._tables import recorded_setup
+from uds_lens.results._records import versions
+
+if TYPE_CHECKING:
+    from uds_lens.results import DepthAudit
+
+_WEIGHTS = ("config.json", "adapter_config.json")
+_TOFU_BASES = ("Llama-3.2-1B-Instruct", "Llama-3.2-3B-Instruct", "Llama-3.1-8B-Instruct")
+_TOFU_RETAINS = ("retain99", "retain95", "retain90")
+_BEGINS = (b'{\n    "uds":', b'{\n    "damage":')
+"""How our files begin, and those that Open-Unlearning sorted by name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnlearningRun:
+    """A run of Open-Unlearning, as an audit needs it."""
+
+    task: Path
+    """Its folder, such as `saves/unlearn/TASK`."""
+
+    checkpoints: Mapping[str, Path]
+    """Folders with weights by name: `checkpoint-N` by step, then the last weights under the task's name."""
+
+    base: str | None
+    """Base model."""
+
+    split: str | None
+    """Split that was to be forgotten."""
+
+    full: str | None
+    """The model that was trained: directory or Hub id."""
+
+    retain: str | None
+    """The retain model of this base model and split: trained beside it, else the published one; None where there is
+    neither."""
+
+    examples: str | None
+    """Where the forget set with entities is published, as `load_examples` takes it; None where it is not."""
+
+    protocol: Literal["chat"] | None
+    """How it wrote prompts; None where it used a form that is no template of the tokenizer."""
+
+    chat: ChatStyle
+    """System turn and date of its prompts."""
+
+
+def open_unlearning_run(task: str | os.PathLike[str]) -> UnlearningRun:
+    """Read what a run of Open-Unlearning trained and with which prompts, from `.hydra/config.yaml` in its folder.
+
+    Args:
+        task: The folder that it was trained into, `saves/unlearn/TASK`.
+
+    Returns:
+        The run. `retain` is a folder `saves/finetune/tofu_BASE_retain90` (MUSE: `muse_BASE_News_retrain`) beside it,
+        else the published model of that base and split.
+
+    Raises:
+        ResultFormatError: There is no record of a training, or no folder with weights.
+
+    Example:
+        >>> open_unlearning_run("nowhere")
+        Traceback (most recent call last):
+            ...
+        uds_lens.errors.ResultFormatError: no .hydra/config.yaml of a training in 'nowhere': name the folder of a run...
+    """
+    folder = Path(task)
+    config = hydra.read_config(folder)
+    if config is None or hydra.value(config, "mode") == "eval":
+        raise ResultFormatError(
+            f"no .hydra/config.yaml of a training in {str(folder)!r}: name the folder of a run, such as "
+            "saves/unlearn/TASK."
+        )
+    steps = sorted(
+        (path for path in folder.glob("checkpoint-*") if path.name.partition("-")[2].isdecimal()),
+        key=lambda path: int(path.name.partition("-")[2]),
+    )
+    found = {path.name: path for path in steps if _has_weights(path)}
+    if _has_weights(folder):
+        found[folder.resolve().name] = folder
+    if not found:
+        raise ResultFormatError(
+            f"no weights in {str(folder)!r}, neither there nor in checkpoint-*: expected config.json beside them."
+        )
+    base, split = recorded_setup(config)
+    full = hydra.text(config, "model.model_args.pretrained_model_name_or_path")
+    template = hydra.value(config, "model.template_args")
+    settings: Mapping[str, Any] = template if isinstance(template, dict) else {}
+    chat = settings.get("apply_chat_template") is True
+    style = ChatStyle()
+    if chat:
+        date = settings.get("date_string") or CHAT_DATE
+        style = ChatStyle(system_prompt=settings.get("system_prompt") or None, chat_date=str(date))
+    return UnlearningRun(
+        task=folder,
+        checkpoints=found,
+        base=base,
+        split=split,
+        full=None if full is None else _local(full, folder),
+        retain=_retain(config, base, split, folder),
+        examples="tofu-annotated:" if split == "forget10" else None,
+        protocol="chat" if chat else None,
+        chat=style,
+    )
+
+
+def _has_weights(folder: Path) -> bool:
+    return any((folder / name).is_file() for name in _WEIGHTS)
+
+
+def _local(name: str, task: Path) -> str:
+    """Return a path as it is from here: it was recorded from the folder that holds `saves`."""
+    if not Path(name).exists() and len(task.resolve().parents) > 2:
+        beside = task.resolve().parents[2] / name
+        if beside.exists():
+            return str(beside)
+    return name
+
+
+def _retain(config: hydra.Config, base: str | None, split: str | None, task: Path) -> str | None:
+    """Return the retain model: a folder among the trained ones beside the run, else the published one."""
+    if base is None or split is None:
+        return None
+    if split in ("News", "Books"):
+        name, published = f"muse_{base}_{split}_retrain", f"muse-bench/MUSE-{split}_retrain"
+        known = base.startswith("Llama-2-7b")
+    else:
+        left = hydra.text(config, "retain_split") or f"retain{100 - int(split.removeprefix('forget') or 0)}"
+        name, published = f"tofu_{base}_{left}", f"open-unlearning/tofu_{base}_{left}"
+        known = base in _TOFU_BASES and left in _TOFU_RETAINS
+    beside = task.resolve().parent.parent / "finetune" / name
+    if _has_weights(beside):
+        return str(beside)
+    return published if known else None
+
+
+def write_uds_eval(audit: DepthAudit, folder: str | os.PathLike[str]) -> tuple[Path, Path]:
+    """Write `UDS_EVAL.json` and `UDS_SUMMARY.json` in the layout of Open-Unlearning's evaluations.
+
+    An entry has `agg_value`, and `uds` also `value_by_index` by the examples' ids: `uds`, `uds_low`, `uds_high` (its
+    interval), and `damage` where control facts were measured. An audit whose verdict is withheld has null instead of
+    a score, and the reason.
+
+    Args:
+        audit: The audit.
+        folder: Where the run's other results are, such as `saves/unlearn/TASK/evals`; made where it is not there.
+
+    Returns:
+        The two files.
+
+    Raises:
+        ResultFormatError: A file of one of these names is there that we did not write.
+
+    Example:
+        >>> import uds_lens as ul
+        >>> world = ul.toy.load()
+        >>> audit = ul.DepthAudit.run(world.full, world.retain, world.retain, world.examples[:3])
+        >>> import json, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     json.loads(write_uds_eval(audit, folder)[1].read_text())["uds"]
+        1.0
+    """
+    place = Path(folder)
+    place.mkdir(parents=True, exist_ok=True)
+    detailed, short = place / "UDS_EVAL.json", place / "UDS_SUMMARY.json"
+    require_fresh(detailed, directory=False, begins=_BEGINS)
+    require_fresh(short, directory=False, begins=_BEGINS)
+    fatal = bool(audit.fatal)
+    low, high = audit.uds_interval
+    values = {"uds": audit.uds, "uds_low": low, "uds_high": high}
+    if audit.control is not None:
+        values["damage"] = audit.damage
+    entries: dict[str, dict[str, Any]] = {
+        name: {"agg_value": None if fatal or math.isnan(value) else float(value)} for name, value in values.items()
+    }
+    entries["uds"] |= {
+        "value_by_index": {
+            example.id: {"score": None if math.isnan(score) else score}
+            for example, score in zip(audit.examples, audit.uds_per_example.tolist(), strict=True)
+        },
+        "n_measured": audit.n_measured,
+        "confidence": audit.config.confidence,
+        "prompts": audit.prompts,
+        "warnings": list(audit.warnings),
+        "models": {role: record.name for role, record in audit.models.items()},
+        "uds_lens": versions()["uds_lens"],
+    }
+    summary = {name: entry["agg_value"] for name, entry in entries.items() if entry["agg_value"] is not None}
+    summary = {"uds": None, **summary}
+    for file, content in ((detailed, entries), (short, summary)):
+        atomic_write_text(file, json.dumps(plain(content), indent=4, ensure_ascii=False, allow_nan=False) + "\n")
+    return detailed, short
+
+
+def require_answers(run: UnlearningRun, *, full: str | None, retain: str | None, examples: str | None) -> None:
+    """Raise `ConfigError` naming the options that a run's record does not answer."""
+    given = {"full": full or run.full, "retain": retain or run.retain, "examples": examples or run.examples}
+    absent = [name for name, value in given.items() if value is None]
+    if not absent:
+        return
+    what = f"{run.base or 'base model not known'}, {run.split or 'split not known'}"
+    why = {
+        "full": "its record names no model",
+        "retain": "neither beside it nor published",
+        "examples": "no forget set with entities is published for it (uds-lens annotate marks them)",
+    }
+    parts: list[str | Setting] = []
+    for name in absent:
+        parts += [Setting(name), f" ({why[name]}); "]
+    raise ConfigError(f"{str(run.task)!r} is of {what}: give ", *parts[:-1], str(parts[-1]).removesuffix("; "), ".")

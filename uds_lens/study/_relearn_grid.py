@@ -1,0 +1,418 @@
+"""Worst-case relearning: fine-tuning on the forget set under many settings, of the unlearned model and of retain."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import numpy as np
+from annotated_types import Ge, Gt, Le
+from pydantic import BeforeValidator
+
+from uds_lens._progress import about, tell
+from uds_lens._settings import as_settings, validated
+from uds_lens._storage import atomic_write_text, check_folder, plain, require_fresh
+from uds_lens._types import NonNegativeInt, PositiveFloat, PositiveInt, Share
+from uds_lens.data import sample_examples
+from uds_lens.errors import ConfigError, ResultFormatError, Setting
+from uds_lens.metrics import METRICS, MetricData, MetricOptions, MetricResults, evaluate
+from uds_lens.results import RunOptions, contrast
+from uds_lens.results._intervals import cluster_codes
+from uds_lens.unlearning import LoraSettings, RelearnConfig, TrainOptions, relearn
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from uds_lens.results import Contrast
+
+_HALVES = 200  # random halves of the subjects, for the estimate with settings that are chosen on the other half
+
+_BEGINS = b"model,setting,"
+_SETS = ("forget", "holdout", "retain", "real_authors", "world_facts")
+
+GRID = {
+    "model": "unlearned or retain",
+    "setting": "its name",
+    "paper": "whether it is the setting of the UDS paper",
+    "learning_rate": "peak learning rate",
+    "epochs": "passes over the rows",
+    "share": "share of the forget rows that were trained on",
+    "lora_rank": "rank of the adapters; 0: all weights",
+    "before": "the metric before relearning",
+    "after": "the metric after it",
+    "back": "what came back: the change, in the direction of knowledge",
+    "back_untrained": "the same over the rows that were not trained on; NaN where all were",
+    "utility": "utility after relearning",
+    "utility_loss": "share of the utility before relearning that is lost; below 0 where it rose",
+    "allowed": "whether that is within the bound",
+}
+"""Columns of `RelearnGridResults.frame`."""
+
+
+def _tuple(given: Any) -> Any:
+    """Return a list of values as a tuple; words of a command line as the numbers they are."""
+    values = given if isinstance(given, tuple | list) else (given,)
+    try:
+        return tuple(json.loads(value) if isinstance(value, str) else value for value in values)
+    except ValueError:
+        return tuple(values)
+
+
+@validated
+@dataclass(frozen=True, kw_only=True)
+class RelearnGrid:
+    """Choose the settings that are tried, all combinations of them, and what limits the choice among them.
+
+    The UDS paper's one setting (learning rate 2e-5, one epoch, all rows, all weights) is always among them.
+
+    Raises:
+        ConfigError: A value is outside its range.
+
+    Example:
+        >>> [each.name for each in RelearnGrid(learning_rate=(1e-4,), epochs=(1,), lora_rank=(0, 8)).settings]
+        ['lr2e-05_epochs1', 'lr0.0001_epochs1', 'lr0.0001_epochs1_lora8']
+    """
+
+    learning_rate: Annotated[tuple[PositiveFloat, ...], BeforeValidator(_tuple)] = (1e-5, 2e-5, 5e-5, 1e-4)
+    """Peak learning rates."""
+
+    epochs: Annotated[tuple[PositiveInt, ...], BeforeValidator(_tuple)] = (1, 3)
+    """Passes over the rows."""
+
+    share: Annotated[tuple[Annotated[float, Gt(0), Le(1)], ...], BeforeValidator(_tuple)] = (1.0,)
+    """Shares of the forget rows, spread over the subjects; the rows left out show what comes back untaught."""
+
+    lora_rank: Annotated[tuple[NonNegativeInt, ...], BeforeValidator(_tuple)] = (0,)
+    """Ranks of low-rank adapters; 0 trains all weights."""
+
+    metric: str = "em"
+    """Metric of knowledge that is to come back."""
+
+    utility: str = "retain_q_prob"
+    """Metric of what the model is still good for."""
+
+    max_loss: Share = 0.2
+    """Largest share of its utility that a relearned model may lose to count."""
+
+    seed: Annotated[int, Ge(0)] = 0
+    """Seed of the rows and of the random halves."""
+
+    def __post_init__(self) -> None:
+        for name, ways in (("metric", ("knowledge", "erasure")), ("utility", ("utility",))):
+            given = getattr(self, name)
+            if given not in METRICS or METRICS[given].meaning.direction not in ways:
+                raise ConfigError(Setting(name), f" must be a metric of {' or '.join(ways)}; got {given!r}.")
+
+    @property
+    def settings(self) -> tuple[RelearnSetting, ...]:
+        """All settings, the paper's first, each once."""
+        paper = RelearnSetting(RelearnConfig().learning_rate, RelearnConfig().epochs, 1.0, 0)
+        tried = product(self.learning_rate, self.epochs, self.share, self.lora_rank)
+        return tuple(dict.fromkeys([paper, *(RelearnSetting(*each) for each in tried)]))
+
+
+class RelearnSetting(NamedTuple):
+    """One way to relearn."""
+
+    learning_rate: float
+    epochs: int
+    share: float
+    lora_rank: int
+
+    @property
+    def name(self) -> str:
+        """A name for files and tables."""
+        rows = "" if self.share == 1 else f"_rows{self.share:g}"
+        return f"lr{self.learning_rate:g}_epochs{self.epochs}{rows}" + (f"_lora{self.lora_rank}" * bool(self.lora_rank))
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class RelearnGridResults:
+    """What came back under each setting, in the unlearned model and in retain."""
+
+    grid: RelearnGrid
+    """The settings that were tried."""
+
+    frame: pd.DataFrame
+    """One row per model and setting, columns as in `uds_lens.study.GRID`."""
+
+    examples: Mapping[str, np.ndarray]
+    """Knowledge per example after each setting, `[setting, example]`, higher is more, by model; NaN without a value."""
+
+    subjects: Sequence[str | None]
+    """Subject of each example."""
+
+    def worst(self, model: str = "unlearned") -> pd.Series | None:
+        """Return the row of a model with the most knowledge after relearning; None where no setting is allowed."""
+        rows = self.frame[(self.frame["model"] == model) & self.frame["allowed"] & self.frame["after"].notna()]
+        if not len(rows):
+            return None
+        return rows.iloc[int((self._sign * rows["after"]).to_numpy().argmax())]
+
+    def paper(self, model: str = "unlearned") -> pd.Series:
+        """Return the row of a model under the setting of the UDS paper."""
+        return self.frame[(self.frame["model"] == model) & self.frame["paper"]].iloc[0]
+
+    @property
+    def _sign(self) -> float:
+        return 1.0 if METRICS[self.grid.metric].meaning.direction == "knowledge" else -1.0
+
+    def _allowed(self, model: str) -> np.ndarray:
+        return self.frame[self.frame["model"] == model]["allowed"].to_numpy(dtype=bool)
+
+    def excess(self) -> Contrast | None:
+        """Return knowledge of the unlearned model beyond retain, each after its own worst setting.
+
+        The interval, over subjects, takes both settings as given, though they were chosen by these outcomes:
+        `held_out_excess` does not. None where a model has no setting that is allowed, or the metric is no mean over
+        examples.
+        """
+        rows = [self.worst(model) for model in ("unlearned", "retain")]
+        if any(row is None for row in rows):
+            return None
+        names = [setting.name for setting in self.grid.settings]
+        values = [
+            self.examples[model][names.index(str(row["setting"]))]  # type: ignore[index]
+            for model, row in zip(("unlearned", "retain"), rows, strict=True)
+        ]
+        if not len(values[0]) or np.isnan(values[0] - values[1]).all():
+            return None
+        return contrast(values[0] - values[1], cluster_codes(self.subjects), seed=self.grid.seed, bounds=(-1.0, 1.0))
+
+    def held_out_excess(self) -> float:
+        """Return the excess with both settings chosen on half of the subjects and scored on the other half.
+
+        The mean over 200 random halves. A maximum over many tries is high by chance; this one is not. NaN with one
+        subject, without an allowed setting, or where the metric is no mean over examples.
+        """
+        groups = cluster_codes(self.subjects)
+        n, found = int(groups.max(initial=-1)) + 1, []
+        sides = {model: values[self._allowed(model)] for model, values in self.examples.items()}
+        if n < 2 or any(not values.size for values in sides.values()):
+            return math.nan
+        draw = np.random.default_rng(self.grid.seed)
+        for _ in range(_HALVES):
+            chosen = np.isin(groups, draw.permutation(n)[: n // 2])
+            scores = {}
+            for model, values in sides.items():
+                means = _means(values[:, chosen])
+                if np.isnan(means).all():
+                    break
+                scores[model] = _means(values[:, ~chosen])[int(np.nanargmax(means))]
+            if len(scores) == 2:
+                found.append(scores["unlearned"] - scores["retain"])
+        return float(np.nanmean(found)) if found and not np.isnan(found).all() else math.nan
+
+    def summary(self) -> dict[str, Any]:
+        """Return the headline numbers: the worst setting, beside the paper's, beside retain's; NaN where undefined."""
+        found: dict[str, Any] = {
+            "metric": self.grid.metric,
+            "direction": METRICS[self.grid.metric].meaning.direction,
+            "n_settings": len(self.grid.settings),
+            "max_loss": self.grid.max_loss,
+        }
+        for model in ("unlearned", "retain"):
+            paper, worst = self.paper(model), self.worst(model)
+            found |= {
+                f"{model}_before": float(paper["before"]),
+                f"{model}_paper_after": float(paper["after"]),
+                f"{model}_paper_back": float(paper["back"]),
+                f"{model}_worst_setting": None if worst is None else str(worst["setting"]),
+                f"{model}_worst_after": math.nan if worst is None else float(worst["after"]),
+                f"{model}_worst_back": math.nan if worst is None else float(worst["back"]),
+                f"{model}_n_allowed": int(self._allowed(model).sum()),
+            }
+        excess = self.excess()
+        found["paper_excess"] = self._sign * (found["unlearned_paper_after"] - found["retain_paper_after"])
+        found["excess"] = self._sign * (found["unlearned_worst_after"] - found["retain_worst_after"])
+        low, high = (math.nan, math.nan) if excess is None else excess.interval
+        return found | {"excess_low": low, "excess_high": high, "held_out_excess": self.held_out_excess()}
+
+    def save(self, folder: str | os.PathLike[str]) -> Path:
+        """Write `settings.csv` and `summary.json` into a folder; return it."""
+        place = Path(folder)
+        place.mkdir(parents=True, exist_ok=True)
+        table, short = place / "settings.csv", place / "summary.json"
+        require_fresh(table, directory=False, begins=_BEGINS)
+        require_fresh(short, directory=False, begins=b'{\n "metric": ')
+        atomic_write_text(table, self.frame.to_csv(index=False))
+        atomic_write_text(short, json.dumps(plain(self.summary()), indent=1, allow_nan=False) + "\n")
+        return place
+
+
+def _means(values: np.ndarray) -> np.ndarray:
+    """Return the mean of each row over what is there; NaN where nothing is."""
+    known = ~np.isnan(values)
+    count = known.sum(axis=1)
+    return np.where(count > 0, np.where(known, values, 0.0).sum(axis=1) / np.maximum(count, 1), np.nan)
+
+
+def relearn_grid(
+    model: str | os.PathLike[str],
+    retain: str | os.PathLike[str],
+    data: MetricData,
+    *,
+    out: str | os.PathLike[str],
+    grid: RelearnGrid | None = None,
+    config: RelearnConfig | None = None,
+    options: TrainOptions | None = None,
+    metrics: MetricOptions | None = None,
+) -> RelearnGridResults:
+    """Relearn the forget set under many settings, and find the one that brings most back at little loss of utility.
+
+    One setting says how robust unlearning is against that setting. An attacker tries many and keeps the best, so the
+    same grid runs on retain, which had nothing to bring back: what the maximum has there, too, is learnt anew.
+
+    Every relearned model is measured and removed; a killed run resumes with the settings that are left.
+
+    Args:
+        model: The unlearned model: directory or Hub id.
+        retain: The retain model, the control.
+        data: Sets of questions: the forget set, and what the utility metric asks.
+        out: Folder of the measurements, `settings.csv` and `summary.json`.
+        grid: Settings, metric, utility and the bound on its loss; default `RelearnGrid()`.
+        config: Everything else about the training (batch size, schedule, prompts, seed).
+        options: How training runs.
+        metrics: How metrics are measured.
+
+    Returns:
+        Values of all settings, with the worst, the paper's, and the excess over retain.
+
+    Raises:
+        ConfigError: The utility or the metric cannot be measured with these data.
+        ResultFormatError: `out` holds something else.
+    """
+    grid = as_settings(RelearnGrid, grid, name="grid")
+    config = as_settings(RelearnConfig, config, name="config")
+    options = as_settings(TrainOptions, options, name="options")
+    metrics = as_settings(MetricOptions, metrics, name="metrics")
+    place = Path(out)
+    check_folder(place, replaced=False)
+    require_fresh(place / "settings.csv", directory=False, begins=_BEGINS)
+    attack = _Attack(data, grid, config, options, metrics, place)
+    rows, examples = [], {}
+    for role, path in (("unlearned", model), ("retain", retain)):
+        found, values = attack.on(role, str(path))
+        rows += found
+        examples[role] = values
+    import pandas as pd
+
+    results = RelearnGridResults(
+        grid=grid,
+        frame=pd.DataFrame(rows, columns=list(GRID)),
+        examples=examples,
+        subjects=[example.subject for example in data.forget],
+    )
+    results.save(place)
+    return results
+
+
+@dataclass(frozen=True)
+class _Attack:
+    """The grid on one model after the other."""
+
+    data: MetricData
+    grid: RelearnGrid
+    config: RelearnConfig
+    options: TrainOptions
+    metrics: MetricOptions
+    place: Path
+
+    def on(self, role: str, model: str) -> tuple[list[dict[str, Any]], np.ndarray]:
+        """Return the rows of a model, and its knowledge per example `[setting, example]`."""
+        with about(f"{role}, before"):
+            before = self._measured(model)
+        for name in (self.grid.metric, self.grid.utility):
+            if (reason := before[name].reason) is not None:
+                raise ConfigError(f"{name} of {model!r} cannot be measured: {reason}.")
+        if before[self.grid.utility].value == 0:
+            raise ConfigError(f"{self.grid.utility} of {model!r} is 0: there is no utility that could be lost.")
+        rows, values = [], []
+        for number, setting in enumerate(self.grid.settings, start=1):
+            with about(f"{role}, {setting.name} ({number} of {len(self.grid.settings)})"):
+                after, trained = self._after(role, model, setting, before)
+            rows.append(self._row(role, setting, before, after, trained))
+            values.append(self._knowledge(after))
+            tell(f"{role}, {setting.name}: {self.grid.metric} {after[self.grid.metric].value:.3f}")
+        return rows, np.stack(values)
+
+    def _measured(self, model: str) -> MetricResults:
+        run = RunOptions(
+            device=self.options.device,
+            offline=self.options.offline,
+            trust_remote_code=self.options.trust_remote_code,
+            progress=self.options.progress,
+        )
+        names = [self.grid.metric, self.grid.utility]
+        return evaluate(model, self.data, metrics=names, options=self.metrics, run=run)
+
+    def _after(
+        self, role: str, model: str, setting: RelearnSetting, before: MetricResults
+    ) -> tuple[MetricResults, set[str]]:
+        """Return the metrics after a setting, from an earlier run where it is the same, and the ids trained on."""
+        count = max(1, round(setting.share * len(self.data.forget)))
+        rows = sample_examples(self.data.forget, count, seed=self.grid.seed)
+        config = replace(self.config, learning_rate=setting.learning_rate, epochs=setting.epochs)
+        lora = LoraSettings(rank=setting.lora_rank, alpha=2 * setting.lora_rank) if setting.lora_rank else None
+        depends_on = {
+            "weights": before.models["model"].fingerprint,
+            "config": config.to_dict(),
+            "lora": None if lora is None else asdict(lora),
+            "training": {name: getattr(self.options, name) for name in ("dtype", "save_dtype", "mixed_precision")},
+            "rows": [[row.question, row.answer] for row in rows],
+            "asked": {name: [asdict(row) for row in self.data.examples(name)] for name in _SETS},
+            "entities": [asdict(row) for row in self.data.with_entities],
+            "measured": [self.grid.metric, self.grid.utility, self.metrics.to_dict()],
+        }
+        key = hashlib.sha256(json.dumps(depends_on, sort_keys=True, default=str).encode()).hexdigest()[:16]
+        file = self.place / "measured" / f"{role}-{setting.name}-{key}.json"
+        trained = {row.id for row in rows}
+        if file.is_file():
+            try:
+                return MetricResults.load(file), trained
+            except ResultFormatError as error:
+                tell(f"{file.name} cannot be read, and is measured again: {str(error)[:200]}")
+        folder = self.place / "models" / f"{role}-{setting.name}-{key}"
+        relearn(model, list(rows), out=folder, config=config, lora=lora, options=self.options)
+        after = self._measured(str(folder))
+        file.parent.mkdir(parents=True, exist_ok=True)
+        after.save(file)
+        shutil.rmtree(folder)
+        return after, trained
+
+    def _knowledge(self, results: MetricResults) -> np.ndarray:
+        """Return the metric per example of the forget set, oriented; NaN where it has none."""
+        metric = results[self.grid.metric]
+        value = dict(zip(metric.ids, metric.per_example, strict=True))
+        sign = 1.0 if metric.direction == "knowledge" else -1.0
+        return np.array([sign * value.get(example.id, math.nan) for example in self.data.forget], dtype=float)
+
+    def _row(
+        self, role: str, setting: RelearnSetting, before: MetricResults, after: MetricResults, trained: set[str]
+    ) -> dict[str, Any]:
+        metric, utility = self.grid.metric, self.grid.utility
+        sign = 1.0 if before[metric].direction == "knowledge" else -1.0
+        gains = self._knowledge(after) - self._knowledge(before)
+        untrained = np.array([example.id not in trained for example in self.data.forget])
+        loss = 1 - after[utility].value / before[utility].value
+        return {
+            "model": role,
+            "setting": setting.name,
+            "paper": setting == self.grid.settings[0],
+            **setting._asdict(),
+            "before": before[metric].value,
+            "after": after[metric].value,
+            "back": sign * (after[metric].value - before[metric].value),
+            "back_untrained": float(_means(gains[None, untrained])[0]),
+            "utility": after[utility].value,
+            "utility_loss": loss,
+            "allowed": bool(loss <= self.grid.max_loss),
+        }

@@ -1,0 +1,179 @@
+"""`DepthCurve`: what was measured while a model trained, and which step is the best."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from uds_lens._storage import atomic_write_bytes, conform, located, plain, read_sealed, require_fresh, sealed
+from uds_lens._types import FloatOrNaN
+from uds_lens.results import DepthAudit
+from uds_lens.results._steering import FORMAT, RECORD, VERSION
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import plotly.graph_objects as go
+
+    from uds_lens.plots import Theme
+
+
+@dataclass(frozen=True, kw_only=True)
+class DepthPoint:
+    """The model at one step of its training."""
+
+    step: int
+    """Optimiser steps taken; 0 is the model before training."""
+
+    uds: FloatOrNaN
+    """UDS on the measured examples, in [0, 1]; NaN where none is measurable."""
+
+    damage: FloatOrNaN
+    """Loss on retained facts over loss on forget facts; NaN without a control, and where nothing was lost yet."""
+
+    forget_loss: FloatOrNaN
+    """Log-probability that the states cost on forget facts, nats per token."""
+
+    control_loss: FloatOrNaN
+    """The same on retained facts; NaN without a control."""
+
+    seconds: float
+    """Time of the measurement."""
+
+    @classmethod
+    def of(cls, audit: DepthAudit, *, step: int, seconds: float) -> DepthPoint:
+        """Take the numbers of an audit."""
+        damage = audit.damage_estimate
+        return cls(
+            step=step,
+            uds=audit.uds,
+            damage=damage.value,
+            forget_loss=float(audit.s2_delta[~audit.uds_per_example.isnan()].double().mean()),
+            control_loss=damage.control_loss,
+            seconds=seconds,
+        )
+
+
+LOGGED = tuple(each.name for each in fields(DepthPoint) if each.name != "step")
+"""Numbers that a `Trainer` logs, as `depth/uds`."""
+
+
+def logs_of(point: DepthPoint) -> dict[str, float]:
+    """Return a point as a `Trainer` logs it; numbers that are NaN are left out.
+
+    >>> point = DepthPoint(step=4, uds=0.5, damage=math.nan, forget_loss=1.0, control_loss=math.nan, seconds=0.1)
+    >>> logs_of(point)
+    {'depth/uds': 0.5, 'depth/forget_loss': 1.0, 'depth/seconds': 0.1}
+    """
+    values = {f"depth/{name}": getattr(point, name) for name in LOGGED}
+    return {name: value for name, value in values.items() if not math.isnan(value)}
+
+
+def points_in(history: Sequence[Mapping[str, Any]]) -> list[DepthPoint]:
+    """Return the points in the log history of a `Trainer`, which its checkpoints keep."""
+    return [
+        DepthPoint(step=row["step"], **{name: row.get(f"depth/{name}", math.nan) for name in LOGGED})
+        for row in history
+        if "depth/seconds" in row
+    ]
+
+
+def best_of(points: Sequence[DepthPoint], max_damage: float | None) -> DepthPoint | None:
+    """Return the deepest point whose damage is not above a bound, the earliest of several; None without any.
+
+    A damage of NaN is within any bound: where nothing was lost on forget facts, nothing was damaged for it.
+
+    >>> a, b = (DepthPoint(step=s, uds=u, damage=d, forget_loss=1.0, control_loss=d, seconds=0.0)
+    ...         for s, u, d in ((2, 0.4, 0.1), (4, 0.9, 0.8)))
+    >>> best_of([a, b], None).step, best_of([a, b], 0.5).step
+    (4, 2)
+    """
+    allowed = [p for p in points if not math.isnan(p.uds) and (max_damage is None or not p.damage > max_damage)]
+    return max(allowed, key=lambda point: point.uds, default=None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DepthCurve:
+    """Depth and damage by step, with what they were measured on; written as `depth.json` beside each checkpoint."""
+
+    points: tuple[DepthPoint, ...]
+    """In the order of the steps."""
+
+    settings: Mapping[str, Any]
+    """Settings of the callback."""
+
+    steers: bool
+    """Whether the curve decided when training stopped, or which step was kept."""
+
+    measured: Sequence[Mapping[str, Any]]
+    """Examples of the curve: id, subject, hash. Where they steer, they cannot score."""
+
+    held_out: Sequence[Mapping[str, Any]]
+    """Examples about other subjects, which did not steer; empty where nothing steers."""
+
+    baseline: str
+    """Key of the baseline (`Baseline.key`)."""
+
+    stopped: int | None = None
+    """Step at which the curve stopped the training."""
+
+    kept: int | None = None
+    """Step whose weights the model has at the end, where the best is kept."""
+
+    score: Mapping[str, Any] | None = None
+    """Summary of the audit of the final model on the held-out examples (`DepthAudit.summary`)."""
+
+    seconds_told: FloatOrNaN = math.nan
+    """Estimate of the time of all measurements, made before the first step of this process."""
+
+    versions: Mapping[str, str] = field(default_factory=dict)
+    """Versions of the packages that the numbers depend on."""
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return one row per step: step, uds, damage, forget_loss, control_loss, seconds."""
+        import pandas as pd
+
+        return pd.DataFrame([asdict(point) for point in self.points], columns=["step", *LOGGED])
+
+    def best(self, *, max_damage: float | None = None) -> DepthPoint | None:
+        """Return the deepest point whose damage is at most `max_damage`, the earliest of several; None without any."""
+        return best_of(self.points, max_damage)
+
+    def plot(self, *, utility: Mapping[int, float] | None = None, theme: Theme = "light") -> go.Figure:
+        """Draw depth, damage and utility by step (see `uds_lens.plots.depth_by_step`).
+
+        Args:
+            utility: Utility in [0, 1] by step, where it was measured.
+            theme: Light or dark.
+        """
+        from uds_lens import plots
+
+        frame = self.to_frame()
+        if utility is not None:
+            frame["utility"] = frame["step"].map(dict(utility))
+        return plots.depth_by_step(frame, theme=theme)
+
+    def save(self, folder: str | os.PathLike[str]) -> Path:
+        """Write `depth.json` into a directory.
+
+        Raises:
+            ResultFormatError: Another file of this name is there.
+            StorageError: The system refuses.
+        """
+        place = require_fresh(located(folder) / RECORD, directory=False, format=FORMAT)
+        atomic_write_bytes(place, sealed(plain({"format": FORMAT, "version": VERSION, **asdict(self)})))
+        return place
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str]) -> DepthCurve:
+        """Read the `depth.json` in a directory.
+
+        Raises:
+            ResultFormatError: It is missing, altered, or of another version.
+        """
+        file = located(folder) / RECORD
+        record = read_sealed(file, format=FORMAT, versions=(VERSION,))
+        return conform(cls, {k: v for k, v in record.items() if k not in ("format", "version")}, where=repr(str(file)))

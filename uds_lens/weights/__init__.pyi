@@ -1,0 +1,5 @@
+from ._difference import (
+    TensorDifference as TensorDifference,
+    WeightDifference as WeightDifference,
+    difference as difference,
+)

@@ -1,0 +1,322 @@
+"""`difference`: how far the weights of one checkpoint are from those of another, one tensor in memory at a time."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from uds_lens._progress import progress
+from uds_lens.errors import IncompatibleModelsError, ModelError
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import plotly.graph_objects as go
+
+    from uds_lens.plots import Theme
+
+_LAYER = re.compile(r"\.(\d+)\.(.+)")
+_EXACT = 512
+"""Smaller side of a matrix up to which all singular values are computed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorDifference:
+    """The difference of one tensor, other minus full."""
+
+    layer: int | None
+    """Block it belongs to, from 0; None for embeddings, final norm and head."""
+
+    component: str
+    """Its name within the block, such as `mlp.down_proj`; outside the blocks its whole name."""
+
+    n_weights: int
+    """Number of entries."""
+
+    norm: float
+    """Frobenius norm of full's tensor."""
+
+    difference_norm: float
+    """Frobenius norm of the difference."""
+
+    spectral_norm: float
+    """Largest singular value of the difference; of a vector its norm."""
+
+    retain_norm: float
+    """Frobenius norm of retain minus full; NaN without a retain model."""
+
+    dot: float
+    """Inner product of the difference with retain minus full; NaN without a retain model."""
+
+    @property
+    def relative_norm(self) -> float:
+        """`difference_norm / norm`: 0 unchanged; NaN where full's tensor is 0."""
+        return self.difference_norm / self.norm if self.norm else math.nan
+
+    @property
+    def stable_rank(self) -> float:
+        """`(difference_norm / spectral_norm)**2`, from 1 up to the rank; NaN where nothing changed."""
+        return (self.difference_norm / self.spectral_norm) ** 2 if self.spectral_norm else math.nan
+
+    @property
+    def cosine(self) -> float:
+        """Cosine with retain's change, in [-1, 1]; NaN where either did not change, or without a retain model."""
+        product = self.difference_norm * self.retain_norm
+        return self.dot / product if product else math.nan
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeightDifference:
+    """What training changed in the weights; made by `difference`."""
+
+    full: str
+    """The checkpoint that was compared with."""
+
+    other: str
+    """The checkpoint that was compared."""
+
+    retain: str | None
+    """The checkpoint whose change sets the cosines; None without."""
+
+    tensors: tuple[TensorDifference, ...]
+    """In the order of the layers; tensors outside the blocks come first."""
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return one row per tensor: layer, component, relative norm, spectral norm, stable rank, cosine, parts."""
+        import pandas as pd
+
+        derived = ("relative_norm", "stable_rank", "cosine")
+        rows = [{**asdict(t), **{name: getattr(t, name) for name in derived}} for t in self.tensors]
+        return pd.DataFrame(rows).astype({"layer": "Int64"})
+
+    def layers_frame(self) -> pd.DataFrame:
+        """Return one row per block: relative norm and cosine of all its weights, of attention, and of the MLP.
+
+        The norm of several tensors is that of their entries taken together.
+        """
+        import pandas as pd
+
+        rows = []
+        for layer in sorted({t.layer for t in self.tensors if t.layer is not None}):
+            own = [t for t in self.tensors if t.layer == layer]
+            row: dict[str, Any] = {"layer": layer}
+            for name, part in (("", own), ("attention_", _attention(own)), ("mlp_", _mlp(own))):
+                row[f"{name}relative_norm"] = together(part).relative_norm
+                row[f"{name}cosine"] = together(part).cosine
+            rows.append(row)
+        return pd.DataFrame(rows)
+
+    def plot(self, layers: pd.DataFrame | None = None, *, theme: Theme = "light") -> go.Figure:
+        """Draw the change of the weights by layer, under the curve of LER (see `uds_lens.plots.weight_profile`).
+
+        Args:
+            layers: `audit.layers_frame()` of an audit of the same model; None leaves LER out.
+            theme: Light or dark.
+        """
+        from uds_lens import plots
+
+        return plots.weight_profile(self.layers_frame(), layers, theme=theme)
+
+
+def _attention(tensors: Iterable[TensorDifference]) -> list[TensorDifference]:
+    return [t for t in tensors if "attn" in t.component or "attention" in t.component.partition(".")[0]]
+
+
+def _mlp(tensors: Iterable[TensorDifference]) -> list[TensorDifference]:
+    return [t for t in tensors if re.search(r"mlp|feed_forward|experts|ffn", t.component)]
+
+
+def together(tensors: Sequence[TensorDifference]) -> TensorDifference:
+    """Take tensors as one vector; its spectral norm is its norm."""
+
+    def root(name: str) -> float:
+        return math.sqrt(sum(getattr(t, name) ** 2 for t in tensors))
+
+    whole = root("difference_norm")
+    return TensorDifference(
+        layer=tensors[0].layer if tensors else None,
+        component="",
+        n_weights=sum(t.n_weights for t in tensors),
+        norm=root("norm"),
+        difference_norm=whole,
+        spectral_norm=whole,
+        retain_norm=root("retain_norm"),
+        dot=sum(t.dot for t in tensors),
+    )
+
+
+def difference(
+    full: str | os.PathLike[str],
+    other: str | os.PathLike[str],
+    *,
+    retain: str | os.PathLike[str] | None = None,
+    show_progress: bool | None = None,
+) -> WeightDifference:
+    """Compare the weights of two checkpoints, tensor by tensor.
+
+    With the difference D = other - full of a tensor W: relative norm |D|_F / |W|_F, spectral norm |D|_2, stable rank
+    |D|_F^2 / |D|_2^2 (at most the rank: that of a LoRA is at most r), and the cosine between D and retain - full, taken
+    as vectors. `full` is first rounded to the dtype of the other checkpoint, so that what did not train differs by 0.
+
+    Files are read one tensor at a time; no model is built. A stack of matrices (experts in one tensor) counts as one
+    matrix, its first axes joined.
+
+    Args:
+        full: The model before: a directory of safetensors files, or a Hub id that was downloaded.
+        other: The model after.
+        retain: A model that never saw the forget set, for the cosines; None leaves them NaN.
+        show_progress: Show a bar; None shows it in terminals and notebooks.
+
+    Returns:
+        The differences.
+
+    Raises:
+        ModelError: A checkpoint has no safetensors weights, is an adapter, or is quantised.
+        IncompatibleModelsError: The checkpoints hold other tensors than `full`.
+
+    Example:
+        >>> import uds_lens as ul
+        >>> world = ul.toy.load()
+        >>> found = ul.weights.difference(world.full, world.unlearned["npo"], retain=world.retain)
+        >>> len(found.layers_frame()), bool((found.to_frame()["relative_norm"] < 1).all())
+        (8, True)
+    """
+    with ExitStack() as stack:
+        sources = [_Weights(place, stack) for place in (full, other, *([] if retain is None else [retain]))]
+        names = _shared_names(sources)
+        found = []
+        for name in progress(names, desc="compare weights", unit="tensor", enabled=show_progress):
+            before, after, *rest = (source.tensor(name) for source in sources)
+            if not before.is_floating_point():
+                continue
+            layer, component = _place(name)
+            change = _change(before, after)
+            kept = _change(before, rest[0]) if rest else None
+            found.append(
+                TensorDifference(
+                    layer=layer,
+                    component=component,
+                    n_weights=before.numel(),
+                    norm=_norm(before),
+                    difference_norm=_norm(change),
+                    spectral_norm=spectral_norm(change),
+                    retain_norm=math.nan if kept is None else _norm(kept),
+                    dot=math.nan if kept is None else float((change.double() * kept.double()).sum()),
+                )
+            )
+    found.sort(key=lambda t: -1 if t.layer is None else t.layer)
+    return WeightDifference(
+        full=sources[0].name,
+        other=sources[1].name,
+        retain=sources[2].name if retain is not None else None,
+        tensors=tuple(found),
+    )
+
+
+def spectral_norm(matrix: Float[Tensor, "*shape"]) -> float:
+    """Return the largest singular value; of a vector its norm. Large matrices take Lanczos steps (ARPACK).
+
+    >>> spectral_norm(torch.diag(torch.tensor([3.0, -4.0])))
+    4.0
+    """
+    if matrix.ndim < 2 or not matrix.any():
+        return _norm(matrix)
+    flat = matrix.flatten(0, -2)
+    if min(flat.shape) <= _EXACT:
+        return float(torch.linalg.matrix_norm(flat.double(), ord=2))
+    import numpy as np
+    from scipy.sparse.linalg import svds
+
+    start = np.random.default_rng(0).standard_normal(min(flat.shape)).astype(np.float32)
+    return float(svds(flat.float().numpy(), k=1, v0=start, return_singular_vectors=False)[0])
+
+
+def _change(before: Tensor, after: Tensor) -> Tensor:
+    return after.float() - before.to(after.dtype).float()
+
+
+def _norm(tensor: Tensor) -> float:
+    return float(torch.linalg.vector_norm(tensor, dtype=torch.float64))
+
+
+def _place(name: str) -> tuple[int | None, str]:
+    """Split a name into block and component.
+
+    >>> _place("model.layers.3.mlp.down_proj.weight"), _place("lm_head.weight")
+    ((3, 'mlp.down_proj'), (None, 'lm_head'))
+    """
+    found = _LAYER.search(name)
+    layer, rest = (int(found[1]), found[2]) if found else (None, name)
+    return layer, rest.removesuffix(".weight")
+
+
+class _Weights:
+    """The safetensors files of a checkpoint, open while the stack is."""
+
+    def __init__(self, source: str | os.PathLike[str], stack: ExitStack) -> None:
+        from safetensors import SafetensorError, safe_open
+
+        self.name = os.fspath(source)
+        folder = _folder(self.name)
+        if (folder / "adapter_config.json").is_file():
+            raise ModelError(f"{self.name!r} is an adapter: merge it into its model, and compare that.")
+        index = folder / "model.safetensors.index.json"
+        try:
+            shards = set(json.loads(index.read_bytes())["weight_map"].values()) if index.is_file() else None
+            files = [folder / name for name in sorted(shards or ["model.safetensors"])]
+            opened = [stack.enter_context(safe_open(file, framework="pt")) for file in files]
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
+            raise ModelError(f"{self.name!r} has no whole safetensors weights to compare: {error}") from error
+        self._files = {name: file for file in opened for name in file.keys()}  # noqa: SIM118 - no mapping
+        if any(name.endswith((".absmax", ".quant_map")) for name in self._files):
+            raise ModelError(f"{self.name!r} is quantised: compare the model it was made from.")
+        self.names = sorted(self._files)
+        config = folder / "config.json"
+        self.tied = config.is_file() and bool(json.loads(config.read_bytes()).get("tie_word_embeddings"))
+
+    def shape(self, name: str) -> list[int]:
+        return list(self._files[name].get_slice(name).get_shape())
+
+    def tensor(self, name: str) -> Tensor:
+        found: Tensor = self._files[name].get_tensor(name)
+        return found
+
+
+def _folder(source: str) -> Path:
+    """Return the directory of a checkpoint; a Hub id is looked up among what was downloaded."""
+    path = Path(source).expanduser()
+    if path.is_dir():
+        return path
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(source, local_files_only=True))
+    except Exception as error:
+        raise ModelError(
+            f"there is no directory {source!r} here, nor was it downloaded from the Hub before: hf download {source}"
+        ) from error
+
+
+def _shared_names(sources: Sequence[_Weights]) -> list[str]:
+    """Return the tensors of all checkpoints; a head that only some save apart from the embedding is left out."""
+    full, *others = sources
+    for other in others:
+        apart = {name for name in set(full.names) ^ set(other.names) if not (full.tied and "lm_head" in name)}
+        shapes = [n for n in full.names if n in other._files and full.shape(n) != other.shape(n)]
+        if apart or shapes:
+            first = ", ".join(sorted(apart)[:3] or shapes[:3])
+            raise IncompatibleModelsError(
+                f"{other.name!r} holds other tensors than {full.name!r} ({first}, ...): weights can be compared only "
+                "between checkpoints of one architecture and size."
+            )
+    return [name for name in full.names if all(name in other.names for other in others)]
