@@ -139,8 +139,9 @@ class Question:
         Raises:
             ModelError: They fit in neither way.
         """
-        sizes = {"config": self.config, "options": self.options}
-        return settled(self.full, self._plan, n_sources=len(self.retains) + 1, **sizes).stream is True
+        count = len(self.retains) + 1
+        options = settled(self.full, self._plan, n_sources=count, config=self.config, options=self.options)
+        return options.stream is True
 
     def _weights(self, model: str) -> str:
         if model not in self._fingerprints:

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from uds_lens.doctor._checks import Finding
 from uds_lens.results import AuditConfig, RunOptions
@@ -32,7 +32,8 @@ def ways_to_run(
     from uds_lens.audit._memory import memory_of_audit
     from uds_lens.patching._streamed import why_not_streamed
 
-    full, sizes = models["full"], {"n_sources": max(1, len(models) - 1), "config": config, "options": options}
+    full = models["full"]
+    sizes: dict[str, Any] = {"n_sources": max(1, len(models) - 1), "config": config, "options": options}
     whole = memory_of_audit(full, plan, **sizes)
     if whole is None:
         yield Finding("audit", "note", "memory not estimated")

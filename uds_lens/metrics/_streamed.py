@@ -91,7 +91,10 @@ def read_passes(
             streamed.embed(tokens_in([*batches, *entity_batches]))
         whole = {p: [(part, StreamedRows(model, batch)) for part, batch in parts] for p, parts in sets.items()}
         at_entities = [StreamedBatch(model, batch, packed=plan.packed) for batch in entity_batches] if plan else []
-        riders = [*(rows for parts in whole.values() for _, rows in parts), *at_entities]
+        riders: list[StreamedBatch | StreamedRows] = [
+            *(rows for parts in whole.values() for _, rows in parts),
+            *at_entities,
+        ]
         if riders:
             run_streamed(streamed, riders, desc=f"read {os.path.basename(os.fspath(source))}", show=run.progress)
         store = StateStore(budget=int(run.memory_gib * GIB))
