@@ -51,6 +51,23 @@ def test_unlearn_then_relearn(uds_lens, files, tmp_path: Path) -> None:
     assert AutoModelForCausalLM.from_pretrained(tmp_path / "back", dtype="auto").dtype == torch.bfloat16
 
 
+def test_finetune_says_whether_it_taught(uds_lens, files, tmp_path: Path) -> None:
+    words = ["finetune", "--model", files["full"], "--data", files["retain"], "--unseen", files["forget"]]
+    words += ["--out", tmp_path / "taught", "--device", "cpu", "--epochs", "2", "--warmup-epochs", "0"]
+    words += ["--protocol", "raw"]
+    assert "give their rank with --lora" in uds_lens(*words, "--save", "adapter").err
+    code, out, _ = uds_lens(*words, "--lora", "2", "--lora-alpha", "3")
+    assert code == 0
+    rows = [line.split() for line in out.splitlines() if ".json" in line]
+    assert [(Path(row[0].split("/")[-1]).name, row[1], row[-1]) for row in rows] == [
+        ("retain.json", "yes", "8"),
+        ("forget.json", "no", "4"),
+    ]
+    record = json.loads((tmp_path / "taught" / "finetuning.json").read_text())
+    assert (record["lora"]["rank"], record["lora"]["alpha"], record["lora"]["save"]) == (2, 3, "adapter")
+    assert not (tmp_path / "taught" / "model.safetensors").exists()
+
+
 def test_what_is_wrong_is_one_line(uds_lens, files, tmp_path: Path) -> None:
     words = ["unlearn", "--full", files["full"], "--examples", files["forget"], "--out", tmp_path / "out"]
     for more, message in (
@@ -152,7 +169,8 @@ def test_relearning_over_a_grid_of_words(uds_lens, files, tmp_path: Path, monkey
     assert [setting.name for setting in given["grid"].settings] == names
     assert (given["grid"].metric, given["grid"].max_loss, given["config"].batch_size) == ("prob", 0.1, 2)
     assert given["config"].protocol == given["metrics"].protocol == "raw" and len(data.retain) == 8
-    assert "--learning-rate must be" in uds_lens(*words, "--learning-rate", "fast").err
+    err = uds_lens(*words, "--learning-rate", "fast").err
+    assert err == "error: --learning-rate must be a list, each a number > 0; got 'fast'.\n"
 
 
 def test_depth_while_it_trains(sweep: Path, uds_lens, tmp_path: Path) -> None:

@@ -25,7 +25,10 @@ def through(model, batches, *, caches=None, packed=True):
     riders = [
         StreamedBatch(model.model, batch, caches[i] if caches else (), packed=packed) for i, batch in enumerate(batches)
     ]
-    run_streamed(model, riders, with_head=caches is not None, desc="read", show=False)
+    run_streamed(model, riders, desc="read", show=False)
+    with model.head():
+        for rider in riders if caches else ():
+            rider.read_out()
     return riders
 
 
@@ -53,8 +56,8 @@ def test_streamed_numbers_are_those_of_the_model_in_memory_to_the_last_digit(fam
         own = [[cache, capture_of(own, cache)] for cache, (_, own) in zip(caches, expected, strict=True)]
         riders = through(model, batches, caches=own, packed=packed)
         for rider, wanted, (logprobs, states) in zip(riders, patched, expected, strict=True):
-            assert same(rider.patched(rider.caches[0]), wanted)
-            assert rider.patched(rider.caches[1]).isnan().all()  # patching its own states changes nothing
+            assert same(rider.patched(rider.placed(0)), wanted)
+            assert rider.patched(rider.placed(1)).isnan().all()  # patching its own states changes nothing
             assert same(rider.logprobs, logprobs)
             assert torch.equal(rider.states, states)
         assert len(riders[0]._groups) > 1
