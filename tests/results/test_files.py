@@ -237,7 +237,7 @@ def test_pipes_and_devices_are_refused_at_once(saved):
     for make in (os.mkfifo, lambda place: os.symlink("/dev/zero", place)):
         (saved / "manifest.json").unlink()
         make(saved / "manifest.json")
-        with pytest.raises(ResultFormatError, match="no regular file"):
+        with pytest.raises(ResultFormatError, match="not a regular file"):
             DepthAudit.load(saved)
 
 
