@@ -100,7 +100,7 @@ def test_families_with_masks_or_heads_of_their_own_equal_plain_hooks(tmp_path, b
     forget_warnings()
     full, source = save_random(tmp_path, build)
     with open_model(full, device="cpu") as target, open_model(source, device="cpu") as other:
-        batch = make_batch(encode(EXAMPLES, target.tokenizer).rows, pad_token_id=3)
+        batch = make_batch(encode(EXAMPLES, target.tokenizer, protocol="raw").rows, pad_token_id=3)
         inputs = {
             "input_ids": batch.input_ids,
             "attention_mask": batch.attention_mask,

@@ -169,7 +169,8 @@ def test_relearning_over_a_grid_of_words(uds_lens, files, tmp_path: Path, monkey
     assert [setting.name for setting in given["grid"].settings] == names
     assert (given["grid"].metric, given["grid"].max_loss, given["config"].batch_size) == ("prob", 0.1, 2)
     assert given["config"].protocol == given["metrics"].protocol == "raw" and len(data.retain) == 8
-    assert "learning_rate must be" in uds_lens(*words, "--learning-rate", "fast").err
+    err = uds_lens(*words, "--learning-rate", "fast").err
+    assert err == "error: --learning-rate must be a list, each a number > 0; got 'fast'.\n"
 
 
 def test_depth_while_it_trains(sweep: Path, uds_lens, tmp_path: Path) -> None:

@@ -49,6 +49,7 @@ def test_a_trio_and_data_that_will_do() -> None:
     assert "fit together" in found["together"].found
     assert found["entities"].found == f"found in {len(WORLD.examples)} of {len(WORLD.examples)} answers"
     assert "GiB free" in found["audit"].found
+    assert "each weight of 3 models once: about 1 s at this disk's rate" in found["audit, streamed"].found
 
 
 def test_what_would_be_fatal_or_slow_is_told_before(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from uds_lens._cli import options as opt
-from uds_lens._cli.options import ModelRun, Printing, data_option, model_option, running_files
+from uds_lens._cli.options import MetricRun, Printing, data_option, model_option, running_files
 from uds_lens._cli.stopping import saying_what_is_saved
 from uds_lens._cli.terminal import print_cautions, print_table, print_wrapped, say, shortened_names, width
 from uds_lens._progress import about
@@ -255,7 +255,7 @@ def metrics(
     ] = False,
     *,
     options: MetricOptions,
-    run: ModelRun,
+    run: MetricRun,
     printing: Printing,
 ) -> None:
     """Measure other metrics of one model or several.

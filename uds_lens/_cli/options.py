@@ -136,6 +136,8 @@ def _option(field: Field[Any], hint: Any, help: str, panel: str | None) -> Param
             words |= {"callback": _whole_process, "is_eager": True}
         if kind in (int, float, str):
             words["metavar"] = "N" if kind is int else field.name.rpartition("_")[2].upper()
+        if kind is bool and default == "auto":  # three states: --x, --no-x, or left out
+            default = None
         optional = default is None and get_origin(kind) is not list
         kind = Annotated[kind | None if optional else kind, typer.Option(*flags, **words)]
     default = Parameter.empty if default is MISSING else default
@@ -295,6 +297,8 @@ class Adapters:
 _HUB = ("revision", "offline", "trust_remote_code")
 ModelRun: TypeAlias = Annotated[RunOptions, Only(("device", "device_map", "token_budget", *_HUB))]
 """How models are run where nothing is patched."""
+MetricRun: TypeAlias = Annotated[RunOptions, Only(("device", "device_map", "stream", "token_budget", *_HUB))]
+"""The same of metrics, those of which that need no text generated can be streamed."""
 Quantising: TypeAlias = Annotated[RunOptions, Only(("device", *_HUB))]
 
 

@@ -18,8 +18,9 @@ from torch import Tensor
 from uds_lens._progress import tell
 from uds_lens._settings import as_settings
 from uds_lens.audit._inputs import AuditInputs, Plan, Source, make_plan, sources_of, where_of
-from uds_lens.audit._memory import require_memory
-from uds_lens.audit._runner import Target, read_source, read_sources
+from uds_lens.audit._memory import settled
+from uds_lens.audit._runner import Target, read_source, read_sources, target_of
+from uds_lens.audit._streamed import StreamedTarget, states_kept
 from uds_lens.data import Encoded, ExamplesLike
 from uds_lens.errors import ModelError, warn_once
 from uds_lens.models import ModelSource, RetainSource, check_compatible, read_checkpoint_info
@@ -141,9 +142,11 @@ class Baseline(Stage1):
         options, full, config = self._stage_2_options(options), self._where_full(), self.config
         sources = sources_of("unlearned", list(models))
         plan = self._stage_2_plan(sources, options)
-        states = read_sources(full, sources, plan, config=config, options=options)
-        with Target(full, plan, config=config, options=options) as target:
-            return measure_stage_2(self, states, target)
+        options = settled(full, plan, n_sources=len(sources), config=config, options=options)
+        with states_kept():
+            states = read_sources(sources, plan, config=config, options=options)
+            with target_of(full, plan, config=config, options=options) as target:
+                return measure_stage_2(self, states, target)
 
     @contextmanager
     def recorded(
@@ -169,7 +172,7 @@ class Baseline(Stage1):
         """
         options, full, config = self._stage_2_options(options), self._where_full(), self.config
         plan = self._stage_2_plan([Source("unlearned", i, model) for i, model in enumerate(models, 1)], options)
-        require_memory(full, plan, n_sources=1, config=config, options=options, keep=True)
+        options = settled(full, plan, n_sources=1, config=config, options=options, keep=True)
         with Target(full, plan, config=config, options=options, keep=True) as target:
             yield RecordedBaseline(self, plan, target, options)
 
@@ -432,7 +435,7 @@ def join_stages(
     return audit
 
 
-def origin_of_stage_2(baseline: Baseline, target: Target) -> dict[str, Any]:
+def origin_of_stage_2(baseline: Baseline, target: Target | StreamedTarget) -> dict[str, Any]:
     """Return the provenance of audits whose stage 1 was measured before."""
     now = provenance(
         engine=target.engine,

@@ -8,7 +8,7 @@ import logging
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -16,10 +16,11 @@ from uds_lens._compat.bitsandbytes import is_4bit_config
 from uds_lens._compat.torch import is_out_of_memory
 from uds_lens.audit._inputs import Plan, where_of
 from uds_lens.errors import ModelError, Setting, warn_once
-from uds_lens.models import ModelSource, pick_device
+from uds_lens.models import ModelSource, anatomy_of, pick_device
 from uds_lens.models._checkpoint import LOADING, load_config
 from uds_lens.patching._costs import SCORES_AT_ONCE, logits_at_once
 from uds_lens.patching._packing import Packing
+from uds_lens.patching._streamed import why_not_streamed
 from uds_lens.results._settings import AuditConfig, RunOptions
 
 logger = logging.getLogger(__name__)
@@ -71,10 +72,16 @@ def run_halving(
 class MemoryEstimate:
     """Memory of an audit at its largest moment, in bytes."""
 
-    weights: int  # one model, the only one in memory
-    states: int  # states of all sources at the windows, and recordings that are kept
+    weights: int  # one model, the only one in memory; streamed, two blocks of it and what lies around them
+    states: int  # of all sources at the windows, and recordings that are kept; streamed, all that waits for a block
     batch: int  # the largest batch: recorded keys and values, activations, logits
     available: int  # free memory of the device now
+    streamed: bool = False  # whether the model is read a block at a time
+
+    @property
+    def fits(self) -> bool:
+        """Whether that memory is there."""
+        return self.total <= self.available
 
     @property
     def total(self) -> int:
@@ -86,11 +93,12 @@ class MemoryEstimate:
         shares = ", ".join(f"{name} {value / GIB:.2f}" for name, value in parts)
         return f"needs about {self.total / GIB:.2f} GiB ({shares}) of {self.available / GIB:.2f} GiB free"
 
-    def require(self) -> None:
-        """Raise unless it fits."""
-        if self.total > self.available:
+    def require(self, more: str = "") -> None:
+        """Raise unless it fits; `more` is a sentence that goes before the ways to need less."""
+        if not self.fits:
+            way = ", streamed," if self.streamed else ""
             raise ModelError(
-                f"the audit {self}. Use ",
+                f"the audit{way} {self}. {more}Use ",
                 Setting("dtype", "bfloat16"),
                 ", a lower ",
                 Setting("token_budget", of="RunOptions"),
@@ -114,6 +122,7 @@ def estimate_memory(
     states_budget: int,
     keep: bool = False,
     trust_remote_code: bool = False,
+    streamed: bool = False,
 ) -> MemoryEstimate:
     """Estimate from a transformers config, without loading weights."""
     text = config.get_text_config()
@@ -131,25 +140,41 @@ def estimate_memory(
         per_row = max(len(rows[i].window) for i in batch) * layers
         tokens, resumed = len(batch) * length, len(batch) * per_row
         masks = 3 * resumed * (length + per_row) * size  # of the window, beside them while they are built
-        recorded = tokens * layers * kv * size + 2 * resumed * width * size
+        recorded = tokens * (1 if streamed else layers) * kv * size + 2 * resumed * width * size
         if plan.packed:  # where heads stand, for each number of variants
             recorded += resumed * (layers + 1) // 2 * Packing.bytes_to_move(heads, kv // (2 * head))
         scores = heads * max(tokens * length, min(resumed * (length + per_row), SCORES_AT_ONCE // heads))
         active = max(tokens, resumed) * (2 * width + 3 * inner) * size + 3 * scores * size
         largest = max(largest, recorded + masks + active)
         kept += recorded + masks // 3
+    sizes = weight_sizes(config, size, trust_remote_code)
+    if streamed:
+        # Of every row: its tokens' states; at the window, those of the model and of the sources, and all variants.
+        running = sum(len(row.ids) for row in rows) * width * size
+        waiting = running + (1 + 2 * n_sources) * windows * layers * width * size
+        states = waiting + min(states_budget, n_sources * windows * layers * width * size)
+    else:
+        states = min(states_budget, n_sources * windows * layers * width * size)
+        states += min(states_budget, kept) if keep else 0
     logits = 3 * min(logits_at_once(torch.device(device)), windows * layers * int(text.vocab_size)) * 4
     return MemoryEstimate(
-        weights=_weight_bytes(config, size, trust_remote_code),
-        states=min(states_budget, n_sources * windows * layers * width * size)
-        + (min(states_budget, kept) if keep else 0),
+        weights=sizes.streamed if streamed else sizes.whole,
+        states=states,
         batch=largest + logits,
         available=free_bytes(device),
+        streamed=streamed,
     )
 
 
 def memory_of_audit(
-    full: ModelSource, plan: Plan, *, n_sources: int, config: AuditConfig, options: RunOptions, keep: bool = False
+    full: ModelSource,
+    plan: Plan,
+    *,
+    n_sources: int,
+    config: AuditConfig,
+    options: RunOptions,
+    keep: bool = False,
+    streamed: bool = False,
 ) -> MemoryEstimate | None:
     """Estimate an audit's memory.
 
@@ -169,18 +194,76 @@ def memory_of_audit(
         states_budget=int(options.memory_gib * GIB),
         keep=keep,
         trust_remote_code=options.trust_remote_code,
+        streamed=streamed,
     )
     return dataclasses.replace(estimate, weights=estimate.weights * (2 if keep else 1))
 
 
-def require_memory(
+def settled(
     full: ModelSource, plan: Plan, *, n_sources: int, config: AuditConfig, options: RunOptions, keep: bool = False
-) -> None:
-    """Log the estimate, and raise `ModelError` if that memory is not there."""
-    estimate = memory_of_audit(full, plan, n_sources=n_sources, config=config, options=options, keep=keep)
-    if estimate is not None:
-        logger.info("the audit %s", estimate)
-        estimate.require()
+) -> RunOptions:
+    """Check that the memory for an audit is there, and decide whether its models are streamed.
+
+    Args:
+        full: The target.
+        plan: Rows and batches.
+        n_sources: Models whose states are kept at once.
+        config: What is measured.
+        options: How it is run.
+        keep: Whether recordings of `full` are kept, which a streamed model cannot.
+
+    Returns:
+        The options with `stream` True or False.
+
+    Raises:
+        ModelError: That memory is not there, or the model cannot be streamed.
+    """
+    sizes: dict[str, Any] = {"n_sources": n_sources, "config": config, "options": options}
+    if options.stream is not True:
+        estimate = memory_of_audit(full, plan, keep=keep, **sizes)
+        if estimate is not None:
+            logger.info("the audit %s", estimate)
+        if options.stream is False or estimate is None or estimate.fits:
+            if estimate is not None:
+                estimate.require()
+            return dataclasses.replace(options, stream=False)
+        if (why := _why_not(full, config, options, keep)) is not None:
+            estimate.require(f"It cannot be streamed: {why}. ")
+        streamed = memory_of_audit(full, plan, streamed=True, **sizes)
+        assert streamed is not None
+        if not streamed.fits:
+            estimate.require(f"Read a block at a time, it {streamed}. ")
+        weights = f"{estimate.weights / GIB:.1f} GiB"
+        warn_once(
+            f"the audit {estimate}: models are read a block at a time, which takes about {streamed.total / GIB:.2f} "
+            f"GiB. Each audit reads the weights of each model ({weights}) from disk once; the numbers are the same.",
+            key=f"streamed {full}",
+        )
+    else:
+        if (why := _why_not(full, config, options, keep)) is not None:
+            raise ModelError(
+                f"{os.fspath(full) if isinstance(full, str | os.PathLike) else 'full'!r} cannot be streamed: {why}."
+            )
+        streamed = memory_of_audit(full, plan, streamed=True, **sizes)
+    if streamed is not None:
+        logger.info("the audit, streamed, %s", streamed)
+        streamed.require()
+    return dataclasses.replace(options, stream=True)
+
+
+def _why_not(full: ModelSource, config: AuditConfig, options: RunOptions, keep: bool) -> str | None:
+    """Say why an audit cannot be streamed; None where it can."""
+    if keep:
+        return "it is to stay open and recorded for several models"
+    if config.site != "resid_post":
+        return f"{config.site!r} lies inside a block, where TransformerLens patches whole models"
+    if options.engine == "naive":
+        return "the naive engine runs whole models"
+    if options.device_map is not None:
+        return "device_map places whole models"
+    if options.trust_remote_code:
+        return "a checkpoint's own code is run on whole models"
+    return why_not_streamed(full, revision=options.revision, offline=options.offline)
 
 
 def free_bytes(device: str) -> int:
@@ -193,8 +276,35 @@ def free_bytes(device: str) -> int:
     return int(psutil.virtual_memory().available)
 
 
-def _weight_bytes(config: Any, size: int, trust_remote_code: bool) -> int:
-    """Bytes of the weights, from the model built without storage; tied weights count once."""
+class WeightSizes(NamedTuple):
+    """Bytes of a model's weights."""
+
+    whole: int
+    """All; tied weights count once."""
+
+    block: int
+    """The largest block."""
+
+    head: int
+    """The head, or the input embedding where that is larger."""
+
+    around: int
+    """What lies around the blocks, beside those two."""
+
+    @property
+    def streamed(self) -> int:
+        """What is there at once while a model is read a block at a time."""
+        return 2 * self.block + self.head + self.around
+
+
+def weight_sizes(config: Any, size: int, trust_remote_code: bool = False) -> WeightSizes:
+    """Count the weights of a model that is built without storage.
+
+    Args:
+        config: Its transformers config.
+        size: Bytes of a number.
+        trust_remote_code: Build it from the checkpoint's own code.
+    """
     import copy
 
     from transformers import AutoModelForCausalLM
@@ -206,4 +316,8 @@ def _weight_bytes(config: Any, size: int, trust_remote_code: bool) -> int:
     if is_4bit_config(config):
         packed = sum(m.weight.numel() for m in model.modules() if isinstance(m, torch.nn.Linear))
         packed -= config.get_text_config().vocab_size * config.get_text_config().hidden_size
-    return (kept - packed) * size + packed * 9 // 16
+    blocks = [sum(p.numel() for p in block.parameters()) for block in anatomy_of(model).layers]
+    ends = {id(e.weight): e.weight.numel() for e in (model.get_input_embeddings(), model.get_output_embeddings())}
+    around = kept - sum(blocks) - sum(ends.values())
+    whole = (kept - packed) * size + packed * 9 // 16
+    return WeightSizes(whole, max(blocks) * size, max(ends.values()) * size, max(around, 0) * size)

@@ -13,7 +13,9 @@ from uds_lens._progress import about
 from uds_lens._storage import atomic_write_text, check_folder, check_writable, refuse_to_replace
 from uds_lens.audit._baseline import Baseline
 from uds_lens.audit._inputs import Plan, audit_inputs, make_plan, sources_of
+from uds_lens.audit._memory import settled
 from uds_lens.audit._runner import opened
+from uds_lens.audit._streamed import states_kept, streamed_model
 from uds_lens.errors import ConfigError, ResultFormatError, warn_once
 from uds_lens.models import check_compatible, read_checkpoint_info
 from uds_lens.results._comparing import STAGE_1_SETTINGS
@@ -130,10 +132,25 @@ class Question:
             options=self.options,
         )
 
+    @cached_property
+    def is_streamed(self) -> bool:
+        """Whether models are read a block at a time, as asked for or because they do not fit into memory.
+
+        Raises:
+            ModelError: They fit in neither way.
+        """
+        count = len(self.retains) + 1
+        options = settled(self.full, self._plan, n_sources=count, config=self.config, options=self.options)
+        return options.stream is True
+
     def _weights(self, model: str) -> str:
         if model not in self._fingerprints:
-            with opened(model, self.config, self.options) as hooked:
-                self._fingerprints[model] = hooked.fingerprint
+            if self.is_streamed:
+                with streamed_model(model, self.config, self.options) as streamed:
+                    self._fingerprints[model] = streamed.fingerprint()
+            else:
+                with opened(model, self.config, self.options) as hooked:
+                    self._fingerprints[model] = hooked.fingerprint
         return self._fingerprints[model]
 
 
@@ -200,7 +217,8 @@ def audit_alone(
     question: Question, models: Mapping[str, str], place: Path, *, told: Told | None = None
 ) -> dict[str, DepthAudit]:
     """Measure both stages of one model in one run, saved in `place` itself; nothing where `models` has none."""
-    return {name: _saved(name, name, partial(question.measured, model), place, told) for name, model in models.items()}
+    with states_kept():
+        return {name: _saved(name, name, partial(question.measured, m), place, told) for name, m in models.items()}
 
 
 def audit_many(
@@ -218,6 +236,11 @@ def audit_many(
         with about("stage 1"):
             baseline = question.measured_baseline()
         baseline.save(out / BASELINE)
+    if question.is_streamed and not keep_full:  # so that `full` is read once for all of them
+        with states_kept():
+            audits = baseline.audit_all(list(models.values()), options=question.options)
+            done = dict(zip(models, audits, strict=True))
+            return {name: _saved(name, name, partial(done.__getitem__, name), out / name, told) for name in models}
     with baseline.recorded(options=question.options) if keep_full else nullcontext() as recorded:
 
         def measure(model: str) -> DepthAudit:

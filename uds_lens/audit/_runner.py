@@ -1,7 +1,7 @@
 """Run an audit's passes: batches, spilling to disk, halving when memory runs out, falling back to the plain engine.
 
-The measurement itself is in `_two_stage.py`. Here are the states of sources (`SourceStates`, on the CPU, above a budget
-on disk), `read_sources`, and `Target`, which keeps `full` open.
+The measurement itself is in `_two_stage.py`, the states of sources are in `_states.py`. Here are `read_sources`, and
+`Target`, which keeps `full` open. Models larger than memory take the same two steps in `_streamed.py`.
 """
 
 from __future__ import annotations
@@ -9,22 +9,18 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import dataclass
-from pathlib import Path, PurePath
+from dataclasses import replace
+from pathlib import PurePath
 from types import TracebackType
-
-import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from uds_lens._compat.torch import is_out_of_memory
 from uds_lens._progress import about, progress
-from uds_lens._storage import IN_TEMPORARY, SpillFolder, writing
-from uds_lens._types import Engine, LastLayer, Site
+from uds_lens._types import Engine
 from uds_lens.audit._inputs import Plan, Source, where_of
-from uds_lens.audit._memory import GIB, require_memory, run_halving
-from uds_lens.data import TokenBatch
-from uds_lens.errors import DataError, ModelBusyError, ModelError, warn_once
+from uds_lens.audit._memory import GIB, run_halving
+from uds_lens.audit._states import SourceStates, StateStore, require_finite_head, require_same_full
+from uds_lens.audit._streamed import StreamedTarget, read_streamed
+from uds_lens.errors import ModelBusyError, ModelError, warn_once
 from uds_lens.models import HookedModel, ModelSource, open_model
 from uds_lens.patching import SpanCache, WavefrontTarget, capture, choose_engine, fall_back, open_target, row_layout
 from uds_lens.patching._costs import SCORES_AT_ONCE
@@ -39,80 +35,10 @@ class _MeasureAgain(Exception):  # noqa: N818 - a signal, not an error
     """Raised in the middle of a pass whose engine was replaced: the whole pass is repeated."""
 
 
-class StateStore:
-    """States by row, each cut to its own window; beyond a budget they go to safetensors files.
-
-    The files lie in a temporary directory that is removed with the store, or by the next run if this one is killed.
-    """
-
-    def __init__(self, *, budget: int) -> None:
-        self._rows: dict[int, Float[Tensor, "layer win d_model"]] = {}
-        self._files: dict[int, Path] = {}
-        self._left = budget
-        self._folder: SpillFolder | None = None
-
-    @property
-    def spilled(self) -> int:
-        """Number of rows on disk."""
-        return len(self._files)
-
-    def put(self, batch: TokenBatch, states: Float[Tensor, "batch layer win d_model"]) -> None:
-        """Keep the states of a batch's rows."""
-        widths = batch.window_mask.sum(1).tolist()
-        parts = {
-            row: states[i, :, :width].cpu().contiguous()
-            for i, (row, width) in enumerate(zip(batch.rows, widths, strict=True))
-        }
-        size = sum(part.numel() * part.element_size() for part in parts.values())
-        if size <= self._left:
-            self._left -= size
-            self._rows.update(parts)
-            return
-        from safetensors.torch import save_file
-
-        self._left = 0
-        self._folder = self._folder or SpillFolder()
-        file = self._folder.path / f"{len(self._files)}.safetensors"
-        with writing(self._folder.path, advice=IN_TEMPORARY):
-            save_file({str(row): part for row, part in parts.items()}, file)
-        self._files.update(dict.fromkeys(parts, file))
-
-    def get(self, row: int) -> Float[Tensor, "layer win d_model"]:
-        """Return the states of one row."""
-        if row in self._rows:
-            return self._rows[row]
-        if row not in self._files:
-            raise DataError(f"no states for row {row}: read the source on the same plan.")
-        from safetensors import safe_open
-
-        with safe_open(self._files[row], framework="pt") as file:
-            return file.get_tensor(str(row))
-
-
-@dataclass(frozen=True, eq=False)
-class SourceStates:
-    """One source's states on every row of a plan, on the CPU."""
-
-    record: ModelRecord  # the model they come from
-    store: StateStore  # the states by row
-    site: Site = "resid_post"  # point of the block they were read at
-    last_layer: LastLayer = "resid_post"  # state that is taken for the last layer
-
-    def cache(self, batch: TokenBatch) -> SpanCache:
-        """Return the states of a batch's rows, padded to its window by repeating each row's last position."""
-        width, parts = batch.window.shape[1], []
-        for row in batch.rows:
-            states = self.store.get(row)
-            filler = states[:, -1:].expand(-1, width - states.shape[1], -1)
-            parts.append(torch.cat([states, filler], dim=1) if filler.shape[1] else states)
-        return SpanCache(torch.stack(parts), self.site, self.last_layer, self.record.name)
-
-
 def read_sources(
-    full: ModelSource, sources: Sequence[Source], plan: Plan, *, config: AuditConfig, options: RunOptions
+    sources: Sequence[Source], plan: Plan, *, config: AuditConfig, options: RunOptions
 ) -> list[SourceStates]:
     """Read all sources, one open at a time; where fast reading fails on one, all are read again plainly."""
-    require_memory(full, plan, n_sources=len(sources), config=config, options=options)
     while True:
         n_fallen, states = len(plan.fallen), []
         for number, source in enumerate(sources, start=1):
@@ -131,6 +57,8 @@ def read_source(
     source: ModelSource, plan: Plan, *, role: str, config: AuditConfig, options: RunOptions, share: int = 1
 ) -> SourceStates:
     """Open a source, keep its states at the windows, close it."""
+    if options.stream is True and isinstance(source, str | os.PathLike):
+        return read_streamed(source, plan, role=role, config=config, options=options, share=share)
     with opened(source, config, options) as model:
         # Before the first pass: on a CPU, bitsandbytes repacks 4-bit weights then.
         record = ModelRecord.of(model)
@@ -170,21 +98,6 @@ def read_source(
             return SourceStates(record, store, config.site, config.last_layer)
 
 
-def require_finite_head(model: HookedModel) -> None:
-    """Raise unless final norm and head hold numbers: states are read before them, and would not show it."""
-    for what, part in (("final norm", model.anatomy.final_norm), ("head", model.hf.get_output_embeddings())):
-        weights = [] if part is None else part.parameters()
-        if not all(
-            bool(weight.sum(dtype=torch.float32).isfinite())
-            for weight in weights
-            if weight.is_floating_point() and not weight.is_meta
-        ):
-            raise ModelError(
-                f"the {what} of {model.name!r} holds NaN or infinite weights: the model is broken, whatever its inner "
-                "states are. Check the checkpoint."
-            )
-
-
 def runs_packed(model: HookedModel, plan: Plan) -> bool:
     """Whether a model runs on packed rows, as the plan has it; where it cannot after all, warn."""
     if plan.packed and not packable(model):
@@ -196,6 +109,13 @@ def runs_packed(model: HookedModel, plan: Plan) -> bool:
         )
         return False
     return plan.packed
+
+
+def target_of(full: ModelSource, plan: Plan, *, config: AuditConfig, options: RunOptions) -> Target | StreamedTarget:
+    """Return `full`, to be opened in a `with` block: in memory, or streamed where the options say so."""
+    if options.stream is True and isinstance(full, str | os.PathLike):
+        return StreamedTarget(full, plan, config=config, options=options)
+    return Target(full, plan, config=config, options=options)
 
 
 def opened(source: ModelSource, config: AuditConfig, options: RunOptions) -> AbstractContextManager[HookedModel]:
@@ -251,11 +171,24 @@ class Target:
         self._kept.clear()
         self._stack.close()
 
-    def run_batches(self, work: Callable[[PatchEngine, list[int]], None]) -> None:
+    def require_weights(self, expected: str, *, now: bool = True) -> None:
+        """Raise `ModelError` unless `full` is the model of an earlier stage 1; a streamed one waits for its run."""
+        require_same_full(self.record.name, self.fingerprint, expected)
+
+    def states_of(self, source: SourceStates, engine: PatchEngine) -> SpanCache:
+        """Return a source's states on the rows of a batch, as they are patched in."""
+        cache = source.cache(engine.batch)
+        return replace(cache, states=cache.states.to(self.model.device, self.model.dtype))
+
+    def run_batches(self, work: Callable[[PatchEngine, list[int]], None], sources: Sequence[SourceStates] = ()) -> None:
         """Call `work(engine, rows)` on every batch, recorded or ready to run.
 
         Where memory runs out, batches are halved; where the fast engine fails, all are run again by the plain one, so
         that one engine measures all of it.
+
+        Args:
+            work: Measures the rows of a batch; it may be called on the same rows again.
+            sources: What `work` patches in; only a streamed target has to know.
         """
 
         def work_or_fall_back(rows: list[int]) -> None:

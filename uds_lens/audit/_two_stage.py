@@ -18,9 +18,11 @@ from uds_lens._settings import as_settings
 from uds_lens._types import Engine
 from uds_lens.audit._baseline import Baseline, baseline_of, join_stages, origin_of_stage_2
 from uds_lens.audit._inputs import Plan, Source, audit_inputs, make_plan, sources_of
-from uds_lens.audit._runner import SourceStates, Target, read_sources
+from uds_lens.audit._memory import settled
+from uds_lens.audit._runner import Target, read_sources, target_of
+from uds_lens.audit._states import SourceStates
+from uds_lens.audit._streamed import StreamedTarget, states_kept
 from uds_lens.data import ExamplesLike, TokenBatch
-from uds_lens.errors import ModelError
 from uds_lens.models import ModelSource, RetainSource
 from uds_lens.patching import SpanCache, capture
 from uds_lens.patching._states import PatchEngine
@@ -53,7 +55,7 @@ class TargetScores:
     sources: list[PatchScores]  # one per source, in their order
 
 
-def patch_sources(target: Target, sources: Sequence[SourceStates]) -> TargetScores:
+def patch_sources(target: Target | StreamedTarget, sources: Sequence[SourceStates]) -> TargetScores:
     """Patch every source into every batch of `full`; each batch is recorded once for all of them."""
     n_examples, config, full = len(target.plan.rows), target.config, target.model
     s_full = torch.full((n_examples,), torch.nan, dtype=torch.float64)
@@ -69,8 +71,7 @@ def patch_sources(target: Target, sources: Sequence[SourceStates]) -> TargetScor
             if true_states and source.record.fingerprint == target.record.fingerprint:
                 delta[rows], norm[rows], cosine[rows] = 0.0, 1.0, 1.0
                 continue
-            cache = source.cache(engine.batch)
-            cache = replace(cache, states=cache.states.to(full.device, full.dtype))
+            cache = target.states_of(source, engine)
             replaced = engine.states
             if config.site != "resid_post":
                 replaced = capture(full, engine.batch, site=config.site).states
@@ -79,7 +80,7 @@ def patch_sources(target: Target, sources: Sequence[SourceStates]) -> TargetScor
             target.plan.require_finite(finite, rows, source.record.name, "patched log-probabilities")
             norm[rows], cosine[rows] = closeness(cache.states, replaced, engine.batch)
 
-    target.run_batches(score)
+    target.run_batches(score, sources)
     by_source = [PatchScores(*parts, target.engine) for parts in zip(deltas, norms, cosines, strict=True)]
     return TargetScores(target.record, target.engine, str(full.device), target.rows, s_full, by_source)
 
@@ -127,7 +128,7 @@ def score_sources(
     full: ModelSource, sources: Sequence[SourceStates], plan: Plan, *, config: AuditConfig, options: RunOptions
 ) -> TargetScores:
     """Open `full`, patch every source into it, close it."""
-    with Target(full, plan, config=config, options=options) as target:
+    with target_of(full, plan, config=config, options=options) as target:
         return patch_sources(target, sources)
 
 
@@ -157,12 +158,14 @@ def measure_stages(
         options=options,
     )
     config = replace(config, protocol=plan.protocol)
-    states = read_sources(full, sources, plan, config=config, options=options)
-    retains = [source.record for source in states[:n_retains]]
-    # A retain model as the unlearned one needs no stage 2: it scores exactly 1.
-    known = {record.fingerprint for record in retains}
-    new = [source for source in states[n_retains:] if source.record.fingerprint not in known]
-    scores = score_sources(full, [*states[:n_retains], *new], plan, config=config, options=options)
+    options = settled(full, plan, n_sources=len(sources), config=config, options=options)
+    with states_kept():
+        states = read_sources(sources, plan, config=config, options=options)
+        retains = [source.record for source in states[:n_retains]]
+        # A retain model as the unlearned one needs no stage 2: it scores exactly 1.
+        known = {record.fingerprint for record in retains}
+        new = [source for source in states[n_retains:] if source.record.fingerprint not in known]
+        scores = score_sources(full, [*states[:n_retains], *new], plan, config=config, options=options)
     baseline = baseline_of(scores, retains, plan, inputs, config=config, full=full)
     if unlearned is None:
         return baseline, None
@@ -170,15 +173,13 @@ def measure_stages(
     return baseline, join_stages(baseline, states[-1].record, stage_2, plan, baseline.provenance)
 
 
-def measure_stage_2(baseline: Baseline, sources: Sequence[SourceStates], target: Target) -> list[DepthAudit]:
+def measure_stage_2(
+    baseline: Baseline, sources: Sequence[SourceStates], target: Target | StreamedTarget
+) -> list[DepthAudit]:
     """Measure stage 2 of unlearned models whose states were read, in a target that must be the `full` of stage 1."""
-    if (now := target.fingerprint) != baseline.models["full"].fingerprint:
-        raise ModelError(
-            f"{target.record.name!r} is not the `full` this baseline was measured with (weights {now}, expected "
-            f"{baseline.models['full'].fingerprint}). Measure the baseline again, or set its `full`."
-        )
     retains = {record.fingerprint for role, record in baseline.roles.items() if role != "full"}
     new = [source for source in sources if source.record.fingerprint not in retains]
+    target.require_weights(baseline.models["full"].fingerprint, now=not new)
     scores = patch_sources(target, new).sources if new else []
     by_source = dict(zip(map(id, new), scores, strict=True))
     origin = origin_of_stage_2(baseline, target)

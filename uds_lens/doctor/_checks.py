@@ -351,8 +351,8 @@ def _entities(
     models: Mapping[str, str], rows: list[ForgetExample], config: AuditConfig, options: RunOptions
 ) -> Iterator[Finding]:
     from uds_lens.audit._inputs import make_plan
-    from uds_lens.audit._memory import memory_of_audit
     from uds_lens.data._prompts import space_added
+    from uds_lens.doctor._ways import ways_to_run
 
     full = models["full"]
     try:
@@ -383,14 +383,7 @@ def _entities(
         fix = "put the quote into the entity, or leave these rows out"
         words = f"{len(quoted)} directly behind a quote or another sign, where prompts add a space: {some}"
         yield Finding("entities", "note", words, fix)
-    estimate = memory_of_audit(full, plan, n_sources=2, config=config, options=options)
-    if estimate is None:
-        yield Finding("audit", "note", "memory not estimated")
-    elif estimate.total > estimate.available:
-        fix = "--dtype bfloat16, a lower --token-budget, --device-map auto, or another device"
-        yield Finding("audit", "problem", str(estimate), fix)
-    else:
-        yield Finding("audit", "ok", str(estimate))
+    yield from ways_to_run(models, plan, config=config, options=options)
 
 
 def _short(error: UdsLensError) -> str:

@@ -141,6 +141,11 @@ def elicit(
     """
     options = as_settings(ElicitOptions, options, name="options")
     run = as_settings(RunOptions, run, name="run")
+    if run.stream is True:
+        raise ConfigError(
+            Setting("stream", True, of="RunOptions"),
+            " cannot elicit: text that is generated would read the whole model again for each token.",
+        )
     require_package("rouge_score", needed_by="scoring what a model says needs")
     data = examples if isinstance(examples, ElicitData) else ElicitData(forget=examples)  # type: ignore[arg-type]
     rows, holdout = (data.sample(some, seed=options.seed) for some in (data.forget, data.holdout))

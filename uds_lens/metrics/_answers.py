@@ -6,7 +6,7 @@ A prompt that stands before several answers runs once, and each answer behind it
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from itertools import chain
 from typing import Any, TypeAlias
@@ -83,14 +83,34 @@ def score_answers(
     Raises:
         ModelError: NaN or infinite logits; names the first example.
     """
+    fitting = fitting_rows(model, rows)
+    batches, total = _batches(model, [rows[i] for i in fitting], token_budget)
+    shown = progress(batches, total=total, desc=desc, unit="batch", enabled=show)
+    return scores_of(model, rows, (([fitting[i] for i in indices], states) for indices, states in shown), names=names)
+
+
+def fitting_rows(model: HookedModel, rows: Sequence[TokenSequence]) -> list[int]:
+    """Return the indices of rows that are not too long for the model."""
     longest = longest_text(model.hf.config)
-    fitting = [i for i, row in enumerate(rows) if longest is None or len(row.ids) <= longest]
+    return [i for i, row in enumerate(rows) if longest is None or len(row.ids) <= longest]
+
+
+@torch.no_grad()
+def scores_of(
+    model: HookedModel, rows: Sequence[TokenSequence], batches: Iterable[_States], *, names: Sequence[str] | None = None
+) -> AnswerScores:
+    """Read the scores of answers out of the states that predict them; see `score_answers`.
+
+    Args:
+        model: The model, with its head.
+        rows: The answers' tokens.
+        batches: Indices of rows, and what the final norm gave at their scored positions, row after row.
+        names: Names of the rows in an error.
+    """
     empty = torch.empty(0)
     scores: list[tuple[Tensor, ...]] = [(empty, empty.bool(), empty, empty.long())] * len(rows)
     broken: list[int] = []
-    batches, total = _batches(model, [rows[i] for i in fitting], token_budget)
-    for indices, states in progress(batches, total=total, desc=desc, unit="batch", enabled=show):
-        chosen = [fitting[index] for index in indices]
+    for chosen, states in batches:
         targets = torch.tensor([token for i in chosen for token in rows[i].targets], device=states.device)
         read = read_tokens(model.anatomy, states, targets)
         counts = [len(rows[i].scored) for i in chosen]

@@ -12,14 +12,14 @@ from functools import cached_property
 from itertools import accumulate
 from typing import Any, TypeAlias
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from uds_lens import __version__
 from uds_lens._types import Protocol
 from uds_lens.audit._inputs import Plan, make_plan
-from uds_lens.audit._runner import SourceStates, read_source
+from uds_lens.audit._runner import read_source
+from uds_lens.audit._states import SourceStates
 from uds_lens.audit._two_stage import TargetScores, score_sources
 from uds_lens.data import ChatStyle, TokenSequence, answer_prompt, answer_sequences, prompt_ids
 from uds_lens.errors import ModelError
@@ -29,7 +29,7 @@ from uds_lens.metrics._data import AnswerText, MetricData
 from uds_lens.metrics._declaration import Pass
 from uds_lens.metrics._fisher import dequantised, fisher_masks, masked_fisher, spill_fisher
 from uds_lens.metrics._options import MetricOptions
-from uds_lens.metrics._white_box import lens_logprobs
+from uds_lens.metrics._streamed import lens_of, read_passes
 from uds_lens.models import (
     CheckpointInfo,
     HookedModel,
@@ -212,6 +212,10 @@ class Session:
             pending = [p for p in stage if not self._at_hand(p)]
             if not pending:
                 continue
+            source = self.sources[role]
+            if self.run.stream is True and isinstance(source, str | os.PathLike):
+                self._run_streamed(role, source, pending)
+                continue
             with self._opened(role) as model:
                 self.device, self.rows = str(model.device), row_layout(model).described()
                 for group in _together(pending):
@@ -233,6 +237,34 @@ class Session:
             weights = [sum(len(row.ids) for row in self.answer_rows(p.what)[1]) for p in wanted]
         for p, value, cost in zip(wanted, values, _shares(seconds, count[0], weights), strict=True):
             self._keep(p, PassResult(value, *cost))
+
+    def _run_streamed(self, role: str, source: str | os.PathLike[str], wanted: Sequence[Pass]) -> None:
+        """Run the passes of one model that is read a block at a time."""
+        start = time.perf_counter()
+        read = [p for p in wanted if p.kind != "patched"]
+        inputs = [each for p in wanted for each in self._inputs(p)]
+        values: dict[Pass, Any] = {}
+        if read or role not in self.records:
+            found = read_passes(
+                source,
+                read,
+                plan=self.plan if any(p.set_name == "entities" for p in read) else None,
+                answers={p: self.answer_rows(p.what) for p in read if p.kind == "answers"},
+                states={p: self.results.get(Pass(p.what, "states")) for p in read if p.kind == "lens"},  # type: ignore[arg-type]
+                config=self.config,
+                run=self.run,
+                check=lambda model: _require_embedded(model, inputs),
+            )
+            values, self.records[role], self.device, self.rows = found
+        patched = [p for p in wanted if p.kind == "patched"]
+        for p, value in values.items():
+            self._keep(p, PassResult(value, 0.0, 1))
+        if patched:
+            sources = [self.results[Pass(p.what, "states")].value for p in patched]  # type: ignore[arg-type]
+            scores = score_sources(source, sources, self.plan, config=self.config, options=self.run)
+            values |= dict(zip(patched, scores.sources, strict=True))
+        for p, (seconds, _) in zip(wanted, _shares(time.perf_counter() - start, 1, [1] * len(wanted)), strict=True):
+            self._keep(p, PassResult(values[p], seconds, 1))
 
     def _at_hand(self, wanted: Pass) -> bool:
         if wanted in self.results:
@@ -369,14 +401,7 @@ class Session:
         return read_source(model.lent(), self.plan, role=wanted.role, config=self.config, options=self.run)
 
     def _lens(self, wanted: Pass, model: HookedModel) -> Float[Tensor, "example layer"]:
-        source: SourceStates = self.results[Pass(wanted.what, "states")].value  # type: ignore[arg-type]
-        found = torch.full((len(self.plan.encoded.rows), model.n_layers), torch.nan, dtype=torch.float64)
-        for number in range(len(self.plan.batches)):
-            batch = self.plan.batch(number)
-            states = source.cache(batch).states.to(model.device, model.dtype)
-            batch = batch.to(model.device)
-            found[list(batch.rows)] = lens_logprobs(model.anatomy, states, batch.targets, batch.scored_mask).cpu()
-        return found
+        return lens_of(self.results[Pass(wanted.what, "states")].value, model, self.plan)  # type: ignore[arg-type]
 
     def _fisher(self, wanted: Pass, model: HookedModel) -> Any:
         model, rows = dequantised(model), self.plan.encoded.rows

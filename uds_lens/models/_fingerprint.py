@@ -209,6 +209,11 @@ def fingerprint_of_files(model: nn.Module, files: CheckpointFiles) -> str:
     return _known[key]
 
 
+def known_fingerprint(model: nn.Module, files: CheckpointFiles | None) -> str | None:
+    """Return the fingerprint of a model of these files, if it was computed before and they have not changed."""
+    return None if files is None else _known.get(_key_of(model, files))
+
+
 def remember_fingerprint(model: nn.Module, files: CheckpointFiles | None, known: str) -> None:
     """Keep the fingerprint of a model that was read from these files, as `fingerprint_of_files` does."""
     if files is not None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -41,8 +41,10 @@ from uds_lens.models._fingerprint import (
     checkpoint_files,
     digests_of,
     fingerprint_of_digests,
+    known_fingerprint,
     remember_fingerprint,
 )
+from uds_lens.models._gguf import gguf_file
 from uds_lens.models._hooked import HookedModel
 
 Part: TypeAlias = "int | Literal['around', 'embedding', 'head']"
@@ -69,6 +71,8 @@ def why_not_streamed(source: object, *, revision: str | None = None, offline: bo
         return "it is an adapter: merge it into its base, and save the whole model"
     if storage_of(source) is not None:
         return "it is a GGUF file, which is unpacked as a whole"
+    if is_local(source) and gguf_file(Path(source).expanduser()) is not None:
+        return "it is a GGUF file, which transformers reads as a whole"
     config = load_config(source, revision=revision, offline=offline, trust_remote_code=False)
     if getattr(config, QUANTISED_ENTRY, None):
         return "its weights are quantised, and only plain ones are read block by block"
@@ -76,6 +80,12 @@ def why_not_streamed(source: object, *, revision: str | None = None, offline: bo
     if not (folder / _INDEX).is_file() and not (folder / _ALONE).is_file():
         return f"it has neither {_ALONE} nor {_INDEX}: save it with save_pretrained, as safetensors"
     return None
+
+
+def files_of(source: str | os.PathLike[str], *, revision: str | None, offline: bool) -> CheckpointFiles:
+    """List the files that hold a checkpoint's config and weights, to tell whether they are those of an earlier run."""
+    files = checkpoint_files(_folder(source, revision=revision, offline=offline)) or ()
+    return tuple(file for file in files if file[0].endswith((".safetensors", "config.json")))
 
 
 class StreamedModel:
@@ -168,7 +178,7 @@ class StreamedModel:
 
         embedding.register_forward_pre_hook(find)
 
-    def blocks(self) -> Iterator[int]:
+    def blocks(self) -> Generator[int, None, None]:
         """Yield the number of each block while its weights are there; meanwhile those of the next are read."""
         last = self.model.n_layers - 1
         coming: Future[None] | None = None
@@ -177,7 +187,8 @@ class StreamedModel:
                 coming = thread.submit(self._read, 0)
                 for layer in range(last + 1):
                     coming.result()
-                    coming = thread.submit(self._read, min(layer + 1, last)) if layer < last else coming
+                    if layer < last:
+                        coming = thread.submit(self._read, layer + 1)
                     yield layer
                     self._drop(layer)
             finally:
@@ -194,17 +205,23 @@ class StreamedModel:
     def fingerprint(self) -> str:
         """Return the fingerprint of the weights; what was not read yet is read, hashed and let go.
 
+        Nothing is read where this process knows the fingerprint of the same files.
+
         Raises:
             ModelError: The files were changed meanwhile.
         """
+        hf = self.model.hf
+        if not self._digests and (before := known_fingerprint(hf, self._files.state)) is not None:
+            self.model.has_fingerprint(before)
+            return before
         for part in self._keys:
             if any(self._hashed_as[place] not in self._digests for place in self._places(part)):
                 self._read(part)
                 self._drop(part)
         self._files.require_unchanged()
-        known = fingerprint_of_digests(self.model.hf, self._digests)
+        known = fingerprint_of_digests(hf, self._digests)
         self.model.has_fingerprint(known)
-        remember_fingerprint(self.model.hf, self._files.state, known)
+        remember_fingerprint(hf, self._files.state, known)
         return known
 
     def _parts(self) -> dict[str, Part]:

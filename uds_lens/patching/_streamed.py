@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float, Int
@@ -21,14 +23,15 @@ from uds_lens.errors import PatchError
 from uds_lens.models import HookedModel
 from uds_lens.models._checkpoint import load_config
 from uds_lens.models._streamed import StreamedModel, why_not_streamed as why_not_read_by_block
-from uds_lens.patching._blocks import OwnPass
+from uds_lens.patching._blocks import OwnPass, learn_calls
 from uds_lens.patching._engines import variant_logprobs
+from uds_lens.patching._hooks import first_tensor
 from uds_lens.patching._packing import packed_blocks
 from uds_lens.patching._plain import _cache_of
 from uds_lens.patching._readout import target_logprobs
 from uds_lens.patching._recording import Recording
 from uds_lens.patching._side_by_side import PACKED_FAMILIES
-from uds_lens.patching._states import PatchEngine, SpanCache
+from uds_lens.patching._states import PatchEngine, SpanCache, at_window
 from uds_lens.patching._wave import Wave
 
 
@@ -49,10 +52,11 @@ class StreamedBatch(PatchEngine):
         self._first_pass = OwnPass(model, batch, keep_prefix=bool(caches), by_bridge=False, packed=packed)
         self.own = self._first_pass.recording
         self.own.scores_at_once = scores_at_once
-        self.batch = self.own.batch
+        self.batch, self.configs = self.own.batch, self.own.configs
         self._groups: list[tuple[int, int, Recording]] = []
         self._waves: dict[tuple[int, int], list[Wave]] = {}
-        self._patched: dict[SpanCache, Float[Tensor, "batch layer win"]] = {}
+        self._patched: list[Float[Tensor, "batch layer win"]] = []
+        self._placed: tuple[SpanCache, int] | None = None
 
     def run(self, layer: int) -> None:
         """Run the block that was just read: the own pass, then the variants of every source."""
@@ -95,11 +99,12 @@ class StreamedBatch(PatchEngine):
         one = replace(cache, states=cache.states[:, layer : layer + 1].to(own.device, own.dtype))
         return not bool(one.same_as(own, self.batch.patched_mask).all())
 
+    @torch.no_grad()
     def read_out(self) -> None:
         """Take log-probabilities from the states that left the last block, with the head there."""
         own, batch = self.own, self.batch
         own.logprobs = target_logprobs(own.anatomy, own.states[:, -1], batch.targets, batch.scored_mask)
-        for place, cache in enumerate(self.caches):
+        for place in range(len(self.caches)):
             shape = (len(batch), own.anatomy.n_layers, batch.window.shape[1])
             result = torch.full(shape, torch.nan, dtype=torch.float32, device=batch.window.device)
             for number, (start, stop, group) in enumerate(self._groups):
@@ -107,7 +112,7 @@ class StreamedBatch(PatchEngine):
                     assert wave.variants is not None
                     width = group.batch.window.shape[1]
                     result[start:stop, list(wave.layers), :width] = variant_logprobs(group, group.leave(wave.variants))
-            self._patched[cache] = result
+            self._patched.append(result)
 
     @property
     def logprobs(self) -> Float[Tensor, "batch win"]:
@@ -124,33 +129,55 @@ class StreamedBatch(PatchEngine):
         """The states of a model that is a source, with the head's norm applied to the last layer's if asked for."""
         return _cache_of(self.model, self.own.states, "resid_post", last_layer)
 
+    def placed(self, place: int) -> SpanCache:
+        """Return the states of one of the sources on the device, to ask `patched` with; one at a time."""
+        cache, states = self.caches[place], self.own.states
+        self._placed = replace(cache, states=cache.states.to(states.device, states.dtype)), place
+        return self._placed[0]
+
     def patched(self, cache: SpanCache, *, layers: list[int] | None = None) -> Float[Tensor, "batch layer win"]:
-        """Log-probabilities with each layer patched that changes something; `cache` is one of `caches`."""
-        return self._patched[cache]
+        """Log-probabilities with each layer patched that changes something; `cache` was returned by `placed`."""
+        assert self._placed is not None
+        assert self._placed[0] is cache
+        return self._patched[self._placed[1]]
+
+
+class StreamedRows:
+    """Whole rows, padded, on their way through the blocks: for what is read from the last states alone."""
+
+    configs: ClassVar[list[Any]] = []
+
+    def __init__(self, model: HookedModel, batch: TokenBatch) -> None:
+        self.model, self.batch = model, batch.to(model.device)
+        self.hidden, self._calls = learn_calls(model.anatomy, self.batch, None)
+
+    def run(self, layer: int) -> None:
+        """Run the block that was just read."""
+        args, kwargs = self._calls[layer]
+        self.hidden = first_tensor(self.model.anatomy.layers[layer](self.hidden, *args, **kwargs))
+
+    def normed(self) -> Float[Tensor, "batch win d_model"]:
+        """Return what the head reads at the window, once the last block is behind it."""
+        return self.model.anatomy.final_norm(at_window(self.hidden, self.batch.window))
 
 
 @torch.no_grad()
 def run_streamed(
-    streamed: StreamedModel, batches: Sequence[StreamedBatch], *, with_head: bool, desc: str, show: bool | None = None
+    streamed: StreamedModel, batches: Sequence[StreamedBatch | StreamedRows], *, desc: str, show: bool | None = None
 ) -> None:
     """Send batches through all blocks of a model, each block read once for all of them.
 
     Args:
         streamed: The model, with the embeddings of the batches' tokens.
         batches: All that is to be run.
-        with_head: Whether log-probabilities are taken at the end.
         desc: Label of the progress bar over blocks.
         show: Whether there is one; None shows it in terminals and notebooks.
     """
-    blocks = progress(streamed.blocks(), desc=desc, total=streamed.model.n_layers, unit="block", enabled=show)
-    with streamed.model.running():
-        with packed_blocks(batches[0].own.configs if batches else []):
-            for layer in blocks:
-                for batch in batches:
+    with closing(streamed.blocks()) as blocks, streamed.model.running():
+        for layer in progress(blocks, desc=desc, total=streamed.model.n_layers, unit="block", enabled=show):
+            for batch in batches:
+                with packed_blocks(batch.configs):
                     batch.run(layer)
-        with streamed.head():
-            for batch in batches if with_head else ():
-                batch.read_out()
 
 
 def tokens_in(batches: Sequence[TokenBatch]) -> Int[Tensor, "token"]:
@@ -162,6 +189,8 @@ def why_not_streamed(source: object, *, revision: str | None = None, offline: bo
     """Say why a model cannot be streamed; None where it can."""
     if not isinstance(source, str | os.PathLike):
         return "it is in memory already"
+    if (why := why_not_read_by_block(source, revision=revision, offline=offline)) is not None:
+        return why
     config = load_config(source, revision=revision, offline=offline, trust_remote_code=False)
     family = config.get_text_config().model_type
     if family not in PACKED_FAMILIES:
@@ -169,4 +198,4 @@ def why_not_streamed(source: object, *, revision: str | None = None, offline: bo
             f"{family!r} is none of the families whose blocks are known to run apart from the rest of the model "
             f"({', '.join(sorted(PACKED_FAMILIES))}): what a block is called with may depend on the blocks before it"
         )
-    return why_not_read_by_block(source, revision=revision, offline=offline)
+    return None

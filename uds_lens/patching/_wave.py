@@ -60,22 +60,24 @@ class Wave:
             self.first_pass.run(layer)
         source = self.cache if layer in self.layers else None
         if source is not None and source.site != "resid_post":  # patched inside the block
-            variants = self._join(own.states[:, layer - 1] if layer else own.entry)
+            self._join(own.states[:, layer - 1] if layer else own.entry)
             with _patched_inside(self.model, own, source, layer):
-                self.variants = run_block(own, layer, variants)
+                self._pass(layer)
             return
-        if self.variants is not None:
-            self.variants = run_block(own, layer, self.variants)
+        self._pass(layer)
         if source is not None:
             states = own.states[:, layer]
             patched = own.batch.patched_mask[..., None]
             self._join(torch.where(patched, source[layer].to(states.device, states.dtype), states))
 
-    def _join(self, variant: Float[Tensor, "batch win d_model"]) -> Float[Tensor, "rows tokens d_model"]:
+    def _pass(self, layer: int) -> None:
+        if self.variants is not None:
+            self.variants = run_block(self.own, layer, self.variants)
+
+    def _join(self, variant: Float[Tensor, "batch win d_model"]) -> None:
         entered = self.own.enter(variant)
         there = self.variants
         self.variants = entered if there is None else torch.cat([there, entered.to(there.device)], dim=1)
-        return self.variants
 
 
 @torch.no_grad()

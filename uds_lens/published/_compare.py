@@ -66,12 +66,8 @@ OF_POOLS = {
 }
 """Columns of `Comparison.of_pools`."""
 
-_POOL_MARGIN = 0.02
-"""Distance that counts as agreement of F, means of the pools, Q and R; F moves in steps of 1/900."""
-
-
-_ROUNDING = 4
-"""Margins that another dtype or last layer explains; other prompts or questions explain any difference."""
+_POOL_MARGIN = 0.02  # distance that counts as agreement of F, means of the pools, Q and R; F moves in steps of 1/900
+_ROUNDING = 4  # margins that another dtype or last layer explains; other prompts or questions explain any difference
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

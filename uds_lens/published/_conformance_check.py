@@ -28,8 +28,7 @@ EXPLAINED = {
 }
 """What each convention but the right one is called."""
 
-TOLERANCE = 1e-3
-"""Nats per token, and UDS: another order of additions in float32 moves them by less than a tenth of it."""
+TOLERANCE = 1e-3  # nats per token, and UDS: another order of additions in float32 moves them by less than a tenth of it
 
 _MEAN = "mean"
 
@@ -49,17 +48,7 @@ class _Theirs(NamedTuple):
 
 
 def check(kit: Path, theirs: Path, *, tolerance: float = TOLERANCE) -> Verdict:
-    """Compare a table with a kit.
-
-    Args:
-        kit: Folder of the kit.
-        theirs: CSV with the columns id, layer, s1_delta, s2_delta and, where scores are to be checked, uds (the score
-            of the example in each of its rows, empty where it has none; a last row with the id "mean").
-        tolerance: Largest difference that rounding explains.
-
-    Raises:
-        ValueError: One of the two is not readable.
-    """
+    """Compare a table with a kit."""
     ids = [str(record["id"]) for record in _lines(kit / "examples.jsonl")]
     expected: dict[str, dict[tuple[str, int], tuple[float, float]]] = {}
     for name in ("expected.jsonl", "conventions.jsonl"):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from uds_lens._compat.huggingface_hub import asking_the_hub
-from uds_lens._storage import atomic_write_bytes, read_sealed, sealed
+from uds_lens._storage import atomic_write_bytes, read_with_checksum, with_checksum
 from uds_lens.errors import ModelError, ResultFormatError
 from uds_lens.models._checkpoint import not_on_the_hub
 
@@ -22,18 +22,13 @@ class Downloads:
     """Models in the Hub's cache, and which of them came there by this record.
 
     What was in the cache before is never removed.
-
-    Args:
-        record: File that outlives a killed run.
-        keep: Remove nothing.
-        offline: Take only what is in the cache.
     """
 
     def __init__(self, record: Path, *, keep: bool = False, offline: bool = False) -> None:
         self._record, self._keep, self._offline = record, keep, offline
         found: dict[str, Any] = {}
         if record.is_file():
-            found = read_sealed(record, format=_FORMAT, versions=(_VERSION,))
+            found = read_with_checksum(record, format=_FORMAT, versions=(_VERSION,))
         try:
             self.revisions = {str(name): str(commit) for name, commit in dict(found.get("revisions", {})).items()}
             self._ours = [str(name) for name in found.get("downloaded", [])]
@@ -41,11 +36,7 @@ class Downloads:
             raise ResultFormatError(f"{str(record)[-200:]!r} holds no record of downloads: delete it.") from error
 
     def get(self, name: str, revision: str | None = None) -> Path:
-        """Return the folder of a model, downloaded if it is not there; always at the commit that was first seen.
-
-        Raises:
-            ModelError: It is gated, does not exist, or cannot be reached.
-        """
+        """Return the folder of a model, downloaded if it is not there; always at the commit that was first seen."""
         from huggingface_hub import snapshot_download
         from huggingface_hub.errors import LocalEntryNotFoundError
 
@@ -121,7 +112,7 @@ class Downloads:
 
     def _save(self) -> None:
         record = {"format": _FORMAT, "version": _VERSION, "revisions": self.revisions, "downloaded": self._ours}
-        atomic_write_bytes(self._record, sealed(record))
+        atomic_write_bytes(self._record, with_checksum(record))
 
 
 def _first(error: Exception) -> str:

@@ -25,33 +25,22 @@ COLUMNS = (
     *("prompts", "dtype", "last_layer", "sampled"),
 )
 
-_ROWS = 367
-"""Rows with entities that the paper's UDS is measured on."""
+_ROWS = 367  # rows with entities that the paper's UDS is measured on
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class MeasuredRun:
     """Values of published models."""
 
-    frame: pd.DataFrame
-    """One row per model, metric and state: columns `COLUMNS`."""
-    source: str
-    """Where it was read."""
-    kind: str
-    """Who measured: study, released script, Open-Unlearning."""
-    unknown: tuple[str, ...] = ()
-    """Models of the run that are none of the published ones."""
-    folder: StudyFolder | None = field(default=None, repr=False)
-    """The study, where it is one."""
+    frame: pd.DataFrame  # one row per model, metric and state: columns `COLUMNS`
+    source: str  # where it was read
+    kind: str  # who measured: study, released script, Open-Unlearning
+    unknown: tuple[str, ...] = ()  # models of the run that are none of the published ones
+    folder: StudyFolder | None = field(default=None, repr=False)  # the study, where it is one
 
 
 def read_run(run: str | os.PathLike[str]) -> MeasuredRun:
-    """Read the values of published models from a run.
-
-    Raises:
-        DataError: There is no run, or none of its models is a published one.
-        ResultFormatError: A file is broken.
-    """
+    """Read the values of published models from a run."""
     place = Path(run)
     if (place / MANIFEST).is_file():
         found = _of_study(place)

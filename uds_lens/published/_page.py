@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from uds_lens import plots
-from uds_lens._storage import atomic_write_text, located, require_fresh
+from uds_lens._storage import atomic_write_text, check_writable, located
 from uds_lens.errors import ConfigError
 from uds_lens.plots._style import count, number, recolouring
 from uds_lens.report._page import fill
@@ -40,7 +40,7 @@ def write_page(comparison: Comparison, path: str | os.PathLike[str]) -> Path:
     place = located(path)
     if place.suffix.lower() not in (".html", ".htm"):
         raise ConfigError(f"a comparison is an HTML file, for example comparison.html; got {str(place)!r}.")
-    require_fresh(place, directory=False)
+    check_writable(place, directory=False)
     atomic_write_text(place, _page(comparison))
     return place
 

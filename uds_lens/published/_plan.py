@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from uds_lens import study
-from uds_lens._storage import atomic_write_text, located, require_fresh
+from uds_lens._storage import atomic_write_text, check_writable, located
 from uds_lens.errors import ConfigError
 from uds_lens.published._registry import PublishedModel
 from uds_lens.published._values import metrics_published
@@ -17,8 +17,7 @@ from uds_lens.study import StudyPlan
 
 DEFAULT_METRICS = ("uds", "es")
 
-_ENTITIES = "tofu-annotated/forget10:"
-"""The entities of forget10, which locuslab/TOFU does not have."""
+_ENTITIES = "tofu-annotated/forget10:"  # the entities of forget10, which locuslab/TOFU does not have
 
 _BEGINS = "# Published models measured again, written by uds-lens published plan.\n"
 
@@ -145,7 +144,7 @@ def write_plan(plan: StudyPlan, path: str | os.PathLike[str]) -> Path:
     Raises:
         ResultFormatError: Something else is there.
     """
-    place = require_fresh(located(path), directory=False, begins=_BEGINS.encode())
+    place = check_writable(located(path), directory=False, begins=_BEGINS.encode())
     atomic_write_text(place, _BEGINS + "\n" + _toml(study.as_mapping(plan)))
     return place
 

@@ -26,8 +26,7 @@ from uds_lens.study._worker import ModelRunner, Weights
 
 _LOG = logging.getLogger("uds_lens.study")
 
-RECORD = "downloads.json"
-"""File of a study's folder with the commits of its models."""
+RECORD = "downloads.json"  # file of a study's folder with the commits of its models
 
 
 def run(
@@ -72,13 +71,7 @@ def run(
 
 
 class PublishedRunner(ModelRunner):
-    """Measures the models of a plan, which it downloads before and removes after.
-
-    Args:
-        plan: The plan.
-        folder: Of the study.
-        keep_downloads: Remove nothing.
-    """
+    """Measures the models of a plan, which it downloads before and removes after."""
 
     def __init__(self, plan: StudyPlan, folder: Path, *, keep_downloads: bool = False) -> None:
         super().__init__(plan, folder)
@@ -87,11 +80,7 @@ class PublishedRunner(ModelRunner):
         self._problem: Exception | None = None
 
     def open_references(self) -> None:
-        """Download full and retain, after removing what an earlier call left.
-
-        Raises:
-            ModelError: One of them cannot be had.
-        """
+        """Download full and retain, after removing what an earlier call left."""
         self.downloads.drop(but=(self.plan.full, self.plan.retain))
         self.full, self.retain = self._place(self.plan.full), self._place(self.plan.retain)
 
@@ -172,11 +161,7 @@ def _on_the_hub(source: str) -> bool:
 
 
 def _tell_downloads(folder: StudyFolder, runner: PublishedRunner, *, keep: bool) -> None:
-    """Log what will be downloaded and how long it takes, and refuse what the disk cannot hold.
-
-    Raises:
-        ConfigError: The disk is too small.
-    """
+    """Log what will be downloaded and how long it takes, and refuse what the disk cannot hold."""
     left = [model for model in folder.models if any(folder.missing(model, state) for state in model.states)]
     sources = {folder.plan.full, folder.plan.retain, *(model.source for model in left)}
     sizes = [runner.bytes_of(source) / 2 for source in sources if _on_the_hub(source)]  # in bfloat16

@@ -32,8 +32,7 @@ POOL_VALUES = {
 }
 """Columns of `pool_values`."""
 
-RAW = "raw"
-"""Prompts of the metrics that read hidden states."""
+RAW = "raw"  # prompts of the metrics that read hidden states
 
 _FROM_TOTALS = {"published_memorization": "memorization", "published_mia": "mia_agg"}
 """Columns of the released file that hold means of metrics."""
@@ -44,8 +43,7 @@ _SCALE = {
     "tofu-3b": {"full": 0.008, "retain99": 0.151, "retain95": 0.482, "retain": 1.0},
     "tofu-8b": {"full": 0.0, "retain99": 0.101, "retain95": 0.455, "retain": 1.0},
 }
-_FULL_1B = 0.002
-"""UDS of the 1B full model in that table; the released file has 0, by definition."""
+_FULL_1B = 0.002  # UDS of the 1B full model in that table; the released file has 0, by definition
 
 _DECIMALS = {"auc": 3, "mean_p": 3, "mean_n": 3, "q": 4, "r": 4}
 
@@ -74,8 +72,7 @@ MARGINS = {
 some four times what half precision moves it on small models (0.0014; docs, Results), greedy texts in half precision
 part after a tie, and a normalised attack divides by retain's."""
 
-MARGIN = 0.01
-"""The same for a metric that is not listed."""
+MARGIN = 0.01  # the same for a metric that is not listed
 
 
 def values() -> pd.DataFrame:

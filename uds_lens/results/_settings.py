@@ -146,6 +146,10 @@ class RunOptions:
     engine: Engine = "auto"
     """`auto` checks the wavefront against one patched forward pass per layer on a first batch, and falls back to it."""
 
+    stream: bool | Literal["auto"] = "auto"
+    """Read models a block at a time, so that one larger than the memory can be audited; same numbers, and every audit
+    reads the weights anew. `auto` does so where a model does not fit."""
+
     token_budget: PositiveInt = 4096
     """Most tokens per batch, padding included; wide models take fewer on a CPU. Lower it when memory runs out."""
 
@@ -153,7 +157,7 @@ class RunOptions:
     """Memory for states and recordings, GiB. States beyond it go to temporary files, recordings are repeated."""
 
     check_memory: bool = True
-    """Estimate the memory needed before the run, and stop if it is not available."""
+    """Estimate the memory needed before the run, and stop if it is not available, even streamed."""
 
     revision: str | None = None
     """Branch, tag or commit, for checkpoints on the Hub."""

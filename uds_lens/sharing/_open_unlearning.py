@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from uds_lens.results import DepthAudit
 
 _WEIGHTS = ("config.json", "adapter_config.json")
-_TOFU_BASES = ("Llama-3.2-1B-Instruct", "Llama-3.2-3B-Instruct", "Llama-3.1-8B-Instruct")
-_TOFU_RETAINS = ("retain99", "retain95", "retain90")
 _BEGINS = (b'{\n    "uds":', b'{\n    "damage":')
 """How our files begin, and those that Open-Unlearning sorted by name."""
 
@@ -134,22 +132,24 @@ def _local(name: str, task: Path) -> str:
 
 def _retain(config: hydra.Config, base: str | None, split: str | None, task: Path) -> str | None:
     """Return the retain model: a folder among the trained ones beside the run, else the published one."""
+    from uds_lens.published import find
+
     if base is None or split is None:
         return None
     if split in ("News", "Books"):
-        name, published = f"muse_{base}_{split}_retrain", f"muse-bench/MUSE-{split}_retrain"
-        known = base.startswith("Llama-2-7b")
+        name = f"muse_{base}_{split}_retrain"
+        published = find(f"MUSE-{split}_retrain") if base.startswith("Llama-2-7b") else None
     else:
         percent = split.removeprefix("forget")
         left = hydra.text(config, "retain_split") or (
             f"retain{100 - int(percent)}" if percent.isdecimal() else "retain"
         )
-        name, published = f"tofu_{base}_{left}", f"open-unlearning/tofu_{base}_{left}"
-        known = base in _TOFU_BASES and left in _TOFU_RETAINS
+        name = f"tofu_{base}_{left}"
+        published = find(name)
     beside = task.resolve().parent.parent / "finetune" / name
     if _has_weights(beside):
         return str(beside)
-    return published if known else None
+    return None if published is None else published.hub_id
 
 
 def write_uds_eval(audit: DepthAudit, folder: str | os.PathLike[str]) -> tuple[Path, Path]:

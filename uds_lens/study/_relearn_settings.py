@@ -17,13 +17,16 @@ from uds_lens.metrics._catalogue import METRICS
 from uds_lens.unlearning._settings import RelearnConfig
 
 
+def _number(value: Any) -> Any:
+    try:
+        return json.loads(value) if isinstance(value, str) else value
+    except ValueError:
+        return value
+
+
 def _tuple(given: Any) -> Any:
     """Return a list of values as a tuple; words of a command line as the numbers they are."""
-    values = given if isinstance(given, tuple | list) else (given,)
-    try:
-        return tuple(json.loads(value) if isinstance(value, str) else value for value in values)
-    except ValueError:
-        return tuple(values)
+    return tuple(map(_number, given if isinstance(given, tuple | list) else (given,)))
 
 
 @validated

@@ -1,0 +1,121 @@
+"""Audits of streamed models: the numbers of models in memory, each weight read once, and what was read is not lost."""
+
+import dataclasses
+
+import pytest
+import torch
+from tiny_models import EXAMPLES
+
+from uds_lens.audit import Baseline, _streamed
+from uds_lens.audit._memory import MemoryEstimate
+from uds_lens.errors import ModelError, UdsLensWarning, forget_warnings
+from uds_lens.models._streamed import StreamedModel
+from uds_lens.results import AuditConfig, DepthAudit, RunOptions
+
+STREAMED = RunOptions(device="cpu", stream=True, progress=False)
+NUMBERS = ("s_full", "s1_delta", "s2_delta", "s1_norm_ratio", "s1_cosine", "s2_norm_ratio", "s2_cosine")
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path, monkeypatch):
+    """A temporary directory of its own, in which states are kept."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def readings(monkeypatch):
+    """Name, bytes read and bytes stored of every model, when it is closed."""
+    seen = []
+    leave = StreamedModel.__exit__
+
+    def spy(model, *error):
+        seen.append((model.model.name, model.bytes_read, model.bytes_stored))
+        leave(model, *error)
+
+    monkeypatch.setattr(StreamedModel, "__exit__", spy)
+    return seen
+
+
+def kept(folder):
+    return [place.name for place in folder.glob("uds_lens-kept-*/*")]
+
+
+@pytest.mark.parametrize("config", [AuditConfig(), AuditConfig(last_layer="post_norm", exact_noop=False)])
+def test_an_audit_is_that_of_models_in_memory_and_reads_each_weight_once(config, trio, readings, temporary):
+    paths = trio("llama")
+    memory = dataclasses.replace(STREAMED, stream=False)
+    audits = [
+        DepthAudit.run(paths.full, paths.retain, paths.unlearned, EXAMPLES, config=config, options=options)
+        for options in (memory, STREAMED)
+    ]
+    for number in NUMBERS:
+        assert torch.equal(*(getattr(audit, number) for audit in audits)), number
+    assert audits[0].models == audits[1].models
+    assert [name for name, _, _ in readings] == [str(paths.retain), str(paths.unlearned), str(paths.full)]
+    assert all(read == stored for _, read, stored in readings)
+    assert kept(temporary) == []
+
+
+def test_full_is_read_once_for_several_models(trio, readings):
+    paths = trio("llama")
+    baseline = Baseline.measure(paths.full, paths.retain, EXAMPLES, options=STREAMED)
+    readings.clear()
+    audits = baseline.audit_all([paths.unlearned, paths.retain, paths.full], options=STREAMED)
+    assert [name for name, _, _ in readings] == list(map(str, (paths.unlearned, paths.retain, paths.full, paths.full)))
+    assert all(read == stored for _, read, stored in readings)
+    assert [audit.uds for audit in audits[1:]] == [1.0, 0.0]
+    other = dataclasses.replace(baseline, full=paths.unlearned)
+    with pytest.raises(ModelError, match="is not the `full` this baseline was measured with"):
+        other.audit(paths.unlearned, options=STREAMED)
+
+
+def test_an_audit_that_was_stopped_goes_on_from_the_sources_read(trio, readings, temporary, monkeypatch):
+    paths = trio("llama")
+    measure = lambda: DepthAudit.run(paths.full, paths.retain, paths.unlearned, EXAMPLES, options=STREAMED)  # noqa: E731
+    expected = measure()
+    run = _streamed.StreamedTarget.run_batches
+    monkeypatch.setattr(_streamed.StreamedTarget, "run_batches", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        measure()
+    assert len(kept(temporary)) == 2
+    monkeypatch.setattr(_streamed.StreamedTarget, "run_batches", run)
+    readings.clear()
+    audit = measure()
+    assert [name for name, _, _ in readings] == [str(paths.full)]
+    assert torch.equal(audit.s2_delta, expected.s2_delta)
+    assert audit.models == expected.models
+    assert kept(temporary) == []
+
+
+def test_a_full_disk_costs_the_kept_states_and_not_the_audit(trio, monkeypatch):
+    paths = trio("llama")
+
+    def full(tensors, file):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("safetensors.torch.save_file", full)
+    forget_warnings()
+    with pytest.warns(UdsLensWarning, match="states are not kept.*No space left"):
+        audit = DepthAudit.run(paths.full, paths.retain, paths.unlearned, EXAMPLES, options=STREAMED)
+    assert audit.n_measured
+
+
+def test_auto_streams_what_does_not_fit_and_says_what_it_costs(trio, readings, monkeypatch):
+    paths = trio("llama")
+    auto = dataclasses.replace(STREAMED, stream="auto")
+    DepthAudit.run(paths.full, paths.retain, paths.retain, EXAMPLES[:2], options=auto)
+    assert readings == []
+    fits = property(lambda estimate: estimate.streamed)
+    monkeypatch.setattr(MemoryEstimate, "fits", fits)
+    forget_warnings()
+    with pytest.warns(
+        UdsLensWarning, match="are read a block at a time, which takes about .* the numbers are the same"
+    ):
+        DepthAudit.run(paths.full, paths.retain, paths.retain, EXAMPLES[:2], options=auto)
+    assert len(readings) == 2  # the states of one source serve both roles
+    hybrid = trio("granite-hybrid")
+    with pytest.raises(ModelError, match="It cannot be streamed: 'granitemoehybrid' is none of the families"):
+        DepthAudit.run(hybrid.full, hybrid.retain, hybrid.retain, EXAMPLES[:2], options=auto)
+    with pytest.raises(ModelError, match="cannot be streamed: 'mlp_out' lies inside a block"):
+        DepthAudit.run(paths.full, *[paths.retain] * 2, EXAMPLES, config=AuditConfig(site="mlp_out"), options=STREAMED)

@@ -1,0 +1,46 @@
+"""Metrics of streamed models: the values of models in memory, one reading of each, and a sentence for what cannot."""
+
+import dataclasses
+
+import pytest
+
+import uds_lens as ul
+from uds_lens.errors import ConfigError
+from uds_lens.metrics import MetricData
+from uds_lens.models._streamed import StreamedModel
+
+WORLD = ul.toy.load()
+RUN = ul.RunOptions(device="cpu", progress=False)
+NAMES = ["prob", "em", "es", "mia_loss", "mia_zlib", "mia_min_k", "mia_min_kpp", "logit_lens", "cka", "uds"]
+
+
+def measured(**run):
+    data = MetricData(forget=WORLD.examples[:6], holdout=WORLD.examples[6:10])
+    model = next(iter(WORLD.unlearned.values()))
+    run = dataclasses.replace(RUN, **run)
+    return ul.metrics.evaluate(model, data, metrics=NAMES, full=WORLD.full, retain=WORLD.retain, run=run)
+
+
+def test_teacher_forced_metrics_stream(monkeypatch):
+    readings = []
+    leave = StreamedModel.__exit__
+
+    def spy(model, *error):
+        readings.append((model.model.name, model.bytes_read == model.bytes_stored))
+        leave(model, *error)
+
+    monkeypatch.setattr(StreamedModel, "__exit__", spy)
+    streamed, memory = measured(stream=True), measured()
+    for name in NAMES:
+        assert streamed[name].value == pytest.approx(memory[name].value, abs=1e-4), name
+    assert streamed.models == memory.models
+    model = str(next(iter(WORLD.unlearned.values())))
+    # the patches of UDS read full once more
+    assert readings == [(str(name), True) for name in (WORLD.retain, model, WORLD.full, WORLD.full)]
+
+
+def test_generation_says_that_it_cannot_stream():
+    with pytest.raises(ConfigError, match=r"cannot measure forget \(generations\): text that is generated would read"):
+        ul.metrics.evaluate(
+            WORLD.full, WORLD.examples[:4], metrics=["rouge"], run=dataclasses.replace(RUN, stream=True)
+        )

@@ -1,0 +1,155 @@
+"""States of sources, on the CPU, above a budget on disk; and what must hold of the models they come from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from uds_lens._storage import IN_TEMPORARY, SpillFolder, writing
+from uds_lens._types import LastLayer, Site
+from uds_lens.data import TokenBatch
+from uds_lens.errors import DataError, ModelError, StorageError, warn_once
+from uds_lens.models import HookedModel
+from uds_lens.patching import SpanCache
+from uds_lens.results._records import ModelRecord
+
+
+class StateStore:
+    """States by row, each cut to its own window; beyond a budget they go to safetensors files.
+
+    The files lie in a temporary directory that is removed with the store, or by the next run if this one is killed.
+    With `kept_in`, all rows go to files in that directory, which stays.
+    """
+
+    def __init__(self, *, budget: int, kept_in: Path | None = None) -> None:
+        self._rows: dict[int, Float[Tensor, "layer win d_model"]] = {}
+        self._files: dict[int, Path] = {}
+        self._left = budget
+        self._folder: SpillFolder | None = None
+        self._kept_in = kept_in
+        self.keeps_files = kept_in is not None
+        """Whether every row that was put so far lies in a file of the directory it was made with."""
+
+    @property
+    def spilled(self) -> int:
+        """Number of rows on disk."""
+        return len(self._files)
+
+    def put(self, batch: TokenBatch, states: Float[Tensor, "batch layer win d_model"]) -> None:
+        """Keep the states of a batch's rows."""
+        widths = batch.window_mask.sum(1).tolist()
+        parts = {
+            row: states[i, :, :width].cpu().contiguous()
+            for i, (row, width) in enumerate(zip(batch.rows, widths, strict=True))
+        }
+        size = sum(part.numel() * part.element_size() for part in parts.values())
+        if size <= self._left:
+            self._left -= size
+            self._rows.update(parts)
+            if self._kept_in is None:
+                return
+        elif self._kept_in is None:
+            self._left = 0
+            self._folder = self._folder or SpillFolder()
+        place = self._kept_in or self._folder.path  # type: ignore[union-attr]
+        file = place / f"{min(parts)}.safetensors"
+        from safetensors.torch import save_file
+
+        try:
+            with writing(place, advice=IN_TEMPORARY):
+                save_file({str(row): part for row, part in parts.items()}, file)
+        except StorageError as error:
+            if not parts.keys() <= self._rows.keys():
+                raise
+            warn_once(f"states are not kept, so that this audit would begin anew if it is stopped: {error}")
+            self.keeps_files, self._kept_in = False, None
+            return
+        self._files.update(dict.fromkeys(parts, file))
+
+    def moved_to(self, folder: Path) -> None:
+        """Note that the files that are kept lie in another directory now."""
+        self._files = {row: folder / file.name for row, file in self._files.items()}
+
+    @classmethod
+    def of_folder(cls, folder: Path) -> StateStore:
+        """Take over the files that an earlier run kept in a directory."""
+        from safetensors import safe_open
+
+        store = cls(budget=0)
+        for path in sorted(folder.glob("*.safetensors")):
+            with safe_open(path, framework="pt") as file:
+                store._files.update(dict.fromkeys(map(int, file.keys()), path))
+        return store
+
+    def get(self, row: int) -> Float[Tensor, "layer win d_model"]:
+        """Return the states of one row.
+
+        Raises:
+            DataError: The row was never put.
+        """
+        if row in self._rows:
+            return self._rows[row]
+        if row not in self._files:
+            raise DataError(f"no states for row {row}: read the source on the same plan.")
+        from safetensors import safe_open
+
+        with safe_open(self._files[row], framework="pt") as file:
+            return file.get_tensor(str(row))
+
+
+@dataclass(frozen=True, eq=False)
+class SourceStates:
+    """One source's states on every row of a plan, on the CPU."""
+
+    record: ModelRecord
+    """The model they come from."""
+
+    store: StateStore
+    """The states by row."""
+
+    site: Site = "resid_post"
+    """Point of the block they were read at."""
+
+    last_layer: LastLayer = "resid_post"
+    """State that is taken for the last layer."""
+
+    def cache(self, batch: TokenBatch) -> SpanCache:
+        """Return the states of a batch's rows, padded to its window by repeating each row's last position."""
+        width, parts = batch.window.shape[1], []
+        for row in batch.rows:
+            states = self.store.get(row)
+            filler = states[:, -1:].expand(-1, width - states.shape[1], -1)
+            parts.append(torch.cat([states, filler], dim=1) if filler.shape[1] else states)
+        return SpanCache(torch.stack(parts), self.site, self.last_layer, self.record.name)
+
+
+def require_finite_head(model: HookedModel) -> None:
+    """Raise unless final norm and head hold numbers: states are read before them, and would not show it.
+
+    Raises:
+        ModelError: Naming the part.
+    """
+    for what, part in (("final norm", model.anatomy.final_norm), ("head", model.hf.get_output_embeddings())):
+        weights = [] if part is None else part.parameters()
+        if not all(
+            bool(weight.sum(dtype=torch.float32).isfinite())
+            for weight in weights
+            if weight.is_floating_point() and not weight.is_meta
+        ):
+            raise ModelError(
+                f"the {what} of {model.name!r} holds NaN or infinite weights: the model is broken, whatever its inner "
+                "states are. Check the checkpoint."
+            )
+
+
+def require_same_full(name: str, now: str, expected: str) -> None:
+    """Raise `ModelError` where `full` has other weights than those of stage 1."""
+    if now != expected:
+        raise ModelError(
+            f"{name!r} is not the `full` this baseline was measured with (weights {now}, expected {expected}). Measure "
+            "the baseline again, or set its `full`."
+        )

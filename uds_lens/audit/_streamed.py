@@ -1,0 +1,275 @@
+"""The two steps of an audit with models that are read a block at a time: states of a source, patches into `full`.
+
+A model is read once: all batches go through each block together. The states of a source that was read are kept under
+a key in the temporary directory until the audit is done, so that one that was stopped goes on from there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import asdict
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch
+
+from uds_lens._progress import tell
+from uds_lens._storage import IN_TEMPORARY, atomic_directory, atomic_write_text
+from uds_lens._types import Engine
+from uds_lens.audit._inputs import Plan
+from uds_lens.audit._memory import GIB, run_halving
+from uds_lens.audit._states import SourceStates, StateStore, require_finite_head, require_same_full
+from uds_lens.errors import warn_once
+from uds_lens.models import pick_device
+from uds_lens.models._streamed import StreamedModel, files_of
+from uds_lens.patching import SpanCache, row_layout
+from uds_lens.patching._states import PatchEngine
+from uds_lens.patching._streamed import StreamedBatch, run_streamed, tokens_in
+from uds_lens.results._records import ModelRecord, versions
+from uds_lens.results._settings import AuditConfig, RunOptions
+
+_RECORD = "record.json"
+_FORGOTTEN = 7 * 24 * 3600
+"""Seconds after which states that no audit came back for are removed."""
+
+
+def read_streamed(
+    source: str | os.PathLike[str], plan: Plan, *, role: str, config: AuditConfig, options: RunOptions, share: int = 1
+) -> SourceStates:
+    """Read a source's states block by block, or take those that an audit kept which was stopped; see `read_source`.
+
+    Raises:
+        ModelError: Its files cannot be read, or it produces states that are NaN or infinite.
+    """
+    place = _kept_place(_key(source, plan, config, options))
+    if (kept := _found(place, config)) is not None:
+        tell(f"{os.fspath(source)}: read before, its states were kept")
+        return kept
+    with streamed_model(source, config, options) as streamed, _keeping(place) as folder:
+        store = StateStore(budget=int(options.memory_gib * GIB / share), kept_in=folder)
+        model = streamed.model
+        rows_of, side = plan.batches_for(model), row_layout(model).padding_side
+        _embed(streamed, plan, rows_of)
+
+        def read(numbers: list[int]) -> None:
+            batches = [plan.batch_of(rows_of[number], side) for number in numbers]
+            riders = [StreamedBatch(model, batch, packed=plan.packed) for batch in batches]
+            run_streamed(streamed, riders, desc=f"read {role}", show=options.progress)
+            for number, batch, rider in zip(numbers, batches, riders, strict=True):
+                states = rider.source_states(config.last_layer).states
+                plan.require_finite(
+                    states.isfinite().all(-1).all(-1).all(-1), rows_of[number], model.name, "hidden states"
+                )
+                store.put(batch, states)
+
+        with _told(streamed):
+            run_halving(range(len(rows_of)), read, about=f"read {model.name}")
+            with streamed.head():
+                require_finite_head(model)
+            streamed.fingerprint()
+        record = ModelRecord.of(model)
+        if folder is not None and store.keeps_files:
+            atomic_write_text(folder / _RECORD, json.dumps(asdict(record)))
+    if place is not None:
+        store.moved_to(place)
+    return SourceStates(record, store, config.site, config.last_layer)
+
+
+class StreamedTarget:
+    """`full`, read once for all batches and sources; use it in a `with` block. It has the face of `Target`."""
+
+    engine: Engine = "wavefront"
+    """Engine that measures all of it."""
+
+    def __init__(self, full: str | os.PathLike[str], plan: Plan, *, config: AuditConfig, options: RunOptions) -> None:
+        self.plan, self.config, self.options = plan, config, options
+        self._streamed = streamed_model(full, config, options)
+        self.model = self._streamed.model
+        self.layout = row_layout(self.model)
+        self._sources: Sequence[SourceStates] = ()
+        self._record: ModelRecord | None = None
+        self._expected: str | None = None
+        self._batches = plan.batches_for(self.model)
+        _embed(self._streamed, plan, self._batches)
+
+    def __enter__(self) -> StreamedTarget:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._streamed.__exit__()
+
+    @property
+    def record(self) -> ModelRecord:
+        """The model; what of its weights was not read yet is read for the fingerprint."""
+        if self._record is None:
+            self._streamed.fingerprint()
+            self._record = ModelRecord.of(self.model)
+        return self._record
+
+    @property
+    def rows(self) -> str:
+        """How its rows are batched, for the record."""
+        return self.layout.described(packed=self.plan.packed)
+
+    def require_weights(self, expected: str, *, now: bool) -> None:
+        """Raise `ModelError`, once its weights were read, unless `full` is the model of an earlier stage 1.
+
+        Args:
+            expected: Fingerprint of that model.
+            now: Read them now: no batch will be run.
+        """
+        self._expected = expected
+        if now:
+            require_same_full(self.model.name, self.record.fingerprint, expected)
+
+    def states_of(self, source: SourceStates, engine: PatchEngine) -> SpanCache:
+        """Return a source's states on the rows of a batch, as they were patched in."""
+        assert isinstance(engine, StreamedBatch)
+        return engine.placed(next(i for i, known in enumerate(self._sources) if known is source))
+
+    def run_batches(self, work: Callable[[PatchEngine, list[int]], None], sources: Sequence[SourceStates] = ()) -> None:
+        """Call `work(engine, rows)` on every batch, once the model was read for all of them.
+
+        Args:
+            work: Measures the rows of a batch; it may be called on the same rows again.
+            sources: What it patches in.
+        """
+        self._sources, side, config = sources, self.layout.padding_side, self.config
+
+        def patch(numbers: list[int]) -> None:
+            batches = [self.plan.batch_of(self._batches[number], side) for number in numbers]
+            riders = [
+                StreamedBatch(
+                    self.model,
+                    batch,
+                    [source.cache(batch) for source in sources],
+                    packed=self.plan.packed,
+                    exact_noop=config.exact_noop,
+                )
+                for batch in batches
+            ]
+            run_streamed(self._streamed, riders, desc="patch into full", show=self.options.progress)
+            with self._streamed.head():
+                for rider in riders:
+                    rider.read_out()
+            if self._expected is not None:
+                require_same_full(self.model.name, self.record.fingerprint, self._expected)
+            for number, rider in zip(numbers, riders, strict=True):
+                work(rider, self._batches[number])
+
+        with _told(self._streamed):
+            run_halving(range(len(self._batches)), patch, about=f"patch {self.model.name}")
+
+
+def streamed_model(source: str | os.PathLike[str], config: AuditConfig, options: RunOptions) -> StreamedModel:
+    """Open one checkpoint to be read a block at a time."""
+    return StreamedModel(
+        source,
+        dtype=getattr(torch, config.dtype),
+        device=pick_device(options.device),
+        revision=options.revision,
+        offline=options.offline,
+    )
+
+
+def _embed(streamed: StreamedModel, plan: Plan, rows_of: Sequence[Sequence[int]]) -> None:
+    side = row_layout(streamed.model).padding_side
+    if rows_of:
+        streamed.embed(tokens_in([plan.batch_of(rows, side) for rows in rows_of]))
+
+
+@contextmanager
+def _told(streamed: StreamedModel) -> Iterator[None]:
+    """Say afterwards how much was read, and how fast."""
+    start = time.perf_counter()
+    yield
+    seconds = max(time.perf_counter() - start, 1e-9)
+    read, stored = streamed.bytes_read, streamed.bytes_stored
+    times = "once" if read == stored else f"{read / stored:.2f} times"
+    tell(
+        f"{streamed.model.name}: {stored / 1e9:.2f} GB of weights read {times} in {seconds:.1f} s "
+        f"({read / seconds / 1e6:.0f} MB/s)"
+    )
+
+
+# States of sources that were read, for an audit that is stopped and begun again.
+
+_to_remove: ContextVar[list[Path] | None] = ContextVar("uds_lens_kept_states", default=None)
+
+
+@contextmanager
+def states_kept() -> Iterator[None]:
+    """Keep the states of streamed sources until the outermost such block ends well; then remove them."""
+    if _to_remove.get() is not None:
+        yield
+        return
+    places: list[Path] = []
+    token = _to_remove.set(places)
+    try:
+        yield
+    finally:
+        _to_remove.reset(token)
+    for place in places:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def _key(source: str | os.PathLike[str], plan: Plan, config: AuditConfig, options: RunOptions) -> str:
+    """Hash of what a source's states depend on: its files, the tokens and their batches, how they are run."""
+    control = None if plan.control is None else plan.control.ids_hash
+    parts: list[Any] = [files_of(source, revision=options.revision, offline=options.offline)]
+    parts += [plan.encoded.ids_hash, control, plan.batches, plan.packed, config.dtype, config.last_layer]
+    parts += [pick_device(options.device), versions()]
+    return hashlib.blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+
+def _kept_place(key: str) -> Path | None:
+    """Return the directory of a key; None, with a warning, where nothing of ours can be kept."""
+    user = getattr(os, "getuid", lambda: 0)()
+    top = Path(tempfile.gettempdir()) / f"uds_lens-kept-{user}"
+    try:
+        top.mkdir(mode=0o700, exist_ok=True)
+        if top.is_symlink() or getattr(top.stat(), "st_uid", user) != user:
+            raise PermissionError(f"{str(top)!r} belongs to somebody else")
+        for old in top.iterdir():
+            if time.time() - old.stat().st_mtime > _FORGOTTEN:
+                shutil.rmtree(old, ignore_errors=True)
+    except OSError as error:
+        warn_once(f"states of sources are not kept, so that a stopped audit begins anew: {error}. {IN_TEMPORARY}")
+        return None
+    place = top / key
+    if (places := _to_remove.get()) is not None:
+        places.append(place)
+    return place
+
+
+def _found(place: Path | None, config: AuditConfig) -> SourceStates | None:
+    """Load the states that were kept; None where there are none, or they are broken."""
+    from safetensors import SafetensorError
+
+    if place is None or not (place / _RECORD).is_file():
+        return None
+    with suppress(OSError, ValueError, TypeError, SafetensorError):
+        record = ModelRecord(**json.loads((place / _RECORD).read_text("utf-8")))
+        return SourceStates(record, StateStore.of_folder(place), config.site, config.last_layer)
+    return None
+
+
+@contextmanager
+def _keeping(place: Path | None) -> Iterator[Path | None]:
+    """Yield the directory to write to; whole or not at all."""
+    if place is None:
+        yield None
+        return
+    with atomic_directory(place) as folder:
+        yield folder
