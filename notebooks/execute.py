@@ -72,7 +72,7 @@ def execute(path: Path, folder: Path, running: KernelManager) -> nbformat.Notebo
     client.stop_channels()
     if answer["content"]["status"] != "ok":
         raise RuntimeError(f"the kernel could not be emptied: {answer['content']}")
-    runner = NotebookClient(notebook, timeout=300, km=running)
+    runner = NotebookClient(notebook, timeout=900, km=running)
     try:
         runner.execute()
     finally:
