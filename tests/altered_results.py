@@ -17,7 +17,7 @@ from safetensors.torch import load, save
 from synthetic_audits import synthetic_audit, with_control, with_retains
 from tiny_models import EXAMPLES
 
-from uds_lens._storage import plain, seal_of, sealed, sha256_bytes
+from uds_lens._storage import checksum_of, plain, sha256_bytes, with_checksum
 from uds_lens.audit import Baseline
 from uds_lens.elicitation import ElicitationResults, ElicitOptions
 from uds_lens.elicitation._options import ProbeRecord
@@ -288,7 +288,7 @@ def altered(kind: str, source: Path, place: Path, rng: random.Random) -> bool:
     else:
         in_value(whole, rng)
     try:
-        record.write_bytes(sealed(plain(whole)) if forged else json.dumps({**whole, "sha256": seal}).encode())
+        record.write_bytes(with_checksum(plain(whole)) if forged else json.dumps({**whole, "sha256": seal}).encode())
     except (ValueError, RecursionError):
         record.write_text(json.dumps(whole))
     return forged
@@ -371,7 +371,7 @@ def in_table(content: bytes, rng: random.Random) -> bytes:
             del head["sha256"]
             if rng.random() < 0.3:
                 in_value(head, rng)
-            head["sha256"] = seal_of({**plain(head), "rows": plain(made.to_pylist())})
+            head["sha256"] = checksum_of({**plain(head), "rows": plain(made.to_pylist())})
             metadata = {b"uds_lens": json.dumps(head).encode("utf-8", "backslashreplace")}
         parquet.write_table(made.replace_schema_metadata(metadata), stream)
     except (pa.ArrowException, TypeError, ValueError):

@@ -11,6 +11,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 SHARED = REPOSITORY.parent / "shared"
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not (SHARED / "models" / "tofu-small").is_dir(), reason="no ../shared/models/tofu-small")
 @pytest.mark.filterwarnings("ignore")
 def test_the_gpu_benchmark_runs_on_a_cpu(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):

@@ -11,6 +11,7 @@ from . import (
     models as models,
     patching as patching,
     plots as plots,
+    published as published,
     report as report,
     results as results,
     sharing as sharing,

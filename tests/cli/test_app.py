@@ -2,6 +2,7 @@
 
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ from uds_lens._cli.app import app
 from uds_lens.errors import UdsLensError, forget_warnings, warn_once
 
 PROGRAM = Path(sys.executable).with_name("uds-lens")
-COMMANDS = sorted(command.name or command.callback.__name__ for command in app.registered_commands)
+COMMANDS = sorted(command.callback.__name__.replace("_", "-") for command in app.registered_commands)
 
 
 @pytest.fixture
@@ -79,9 +80,11 @@ def test_debug_shows_the_traceback(broken: None) -> None:
         main(["demo", "--debug"])
 
 
-def test_python_runs_the_package() -> None:
-    done = subprocess.run([sys.executable, "-m", "uds_lens", "--version"], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (0, f"uds-lens {ul.__version__}\n", "")
+def test_python_runs_the_package(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["uds_lens", "--version"])
+    with pytest.raises(SystemExit, match="0"):
+        runpy.run_module("uds_lens", run_name="__main__", alter_sys=True)
+    assert capsys.readouterr() == (f"uds-lens {ul.__version__}\n", "")
 
 
 def test_installed_program_fails_in_one_line(tmp_path: Path) -> None:

@@ -302,7 +302,7 @@ def test_rank_warns_of_constant_parts_and_few_models(study, uds_lens, tmp_path) 
     told = " ".join(out.split())
     assert code == 0 and "! only 3 models have a score" in told and "! es is 0.5 for all 3 models" in told
     notes = json.loads(uds_lens("rank", table, "--resamples", 20, "--json").out)["notes"]
-    assert len(notes) == 3 and "the order of methods is open" in notes[0]
+    assert len(notes) == 3 and "the order of methods is undecided" in notes[0]
     assert "every method has one eligible configuration" in notes[2]
     enough = written(tmp_path / "all.csv", study.models)
     assert json.loads(uds_lens("rank", enough, "--resamples", 0, "--json").out)["notes"] == []

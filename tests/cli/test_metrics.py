@@ -133,7 +133,7 @@ def test_several_models_in_one_table(trio, examples, tmp_path, uds_lens):
     told = [found["em"] for found in saved.values()]
     assert row.endswith(" ".join(f"{em.value:.3f} [{em.interval.low:.2f}, {em.interval.high:.2f}]" for em in told))
     assert "! all: Only" in printed and f"behind {label}" in " ".join(printed.split())
-    assert "\nPrompts: raw.\n" in printed
+    assert "\nPrompts: chat template (white-box metrics: raw).\n" in printed
     assert [line for line in uds_lens.doing if "saved, " in line] == [
         "npo: 2 metrics; saved, 1 of 2",
         "before: 2 metrics; saved, 2 of 2",

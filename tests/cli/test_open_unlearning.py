@@ -5,14 +5,17 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from open_unlearning_saves import BASES, METHODS, SPLITS, write_saves
+from open_unlearning_saves import BASES, METHODS, SPLITS, write_config, write_saves
 
 PRESET = ("--preset", "open-unlearning")
 
 
 @pytest.fixture(scope="module")
 def saves(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_saves(tmp_path_factory.mktemp("ou") / "saves")
+    root = write_saves(tmp_path_factory.mktemp("ou") / "saves")
+    write_config(root / "unlearn" / "tofu_lost", {"mode": "unlearn"})
+    write_config(root / "finetune" / "tofu_trained", {"mode": "train"})
+    return root
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +36,7 @@ def test_rank_at_once_pools_nothing_and_says_what_is_left_out(saves: Path, uds_l
     told = " ".join(err.split())
     assert "full, compared with and not ranked: tofu_Llama" in told and "retain, compared with" in told
     assert "intermediate checkpoints, left out" in told and "not read: mia_gradnorm" in told
+    assert "without results: tofu_lost" in told and "tofu_trained" not in told
     one = json.loads(uds_lens("rank", saves, *PRESET, "--base", BASES[0], "--split", "forget10", "--json").out)
     assert len(one["methods"]) == 4 and one["p_first"]
 
@@ -91,6 +95,20 @@ def test_dashboard_writes_a_page_for_each_setup(saves: Path, uds_lens, tmp_path)
     assert code == 0 and {file.name for file in tmp_path.iterdir()} == pages and out.count("4 models in") == 2
     text = (tmp_path / f"d_{BASES[0]}_forget10.html").read_text()
     assert f"tofu_{BASES[0]}_full" in text and "forget05_NPO" not in text
+
+
+def test_metrics_are_those_of_the_defaults_with_their_prompts() -> None:
+    from uds_lens._cli.metrics import _as_open_unlearning
+    from uds_lens.data import CHAT_STYLES
+    from uds_lens.metrics import METRICS, MetricOptions
+
+    names, options = _as_open_unlearning(None, MetricOptions(), True)
+    assert set(names) <= set(METRICS) and {"es", "paraprob", "truth_ratio", "s_mia_min_k", "model_utility"} <= set(
+        names
+    )
+    assert options.chat == CHAT_STYLES["open_unlearning"]
+    own = MetricOptions(system_prompt="Mine.")
+    assert _as_open_unlearning(["em"], own, False) == (["em"], own)
 
 
 def test_table_has_a_row_per_model_in_three_formats(saves: Path, uds_lens, tmp_path) -> None:

@@ -7,7 +7,7 @@ import pytest
 from pyarrow import parquet
 from tiny_models import EXAMPLES
 
-from uds_lens._storage import sealed, tables
+from uds_lens._storage import tables, with_checksum
 from uds_lens.elicitation import ElicitationResults, ElicitOptions, elicit
 from uds_lens.elicitation._saving import Part, Said, read_part, write_part
 from uds_lens.errors import ResultFormatError
@@ -161,6 +161,6 @@ def test_a_manifest_with_a_new_checksum_must_still_fit(saved, alter):
     manifest = json.loads(place.read_text())
     del manifest["sha256"]
     alter(manifest)
-    place.write_bytes(sealed(manifest))
+    place.write_bytes(with_checksum(manifest))
     with pytest.raises(ResultFormatError):
         ElicitationResults.load(saved)

@@ -139,6 +139,16 @@ def test_a_variant_of_one_run_has_no_interval(pools, ways):
     assert row["variants_low"] <= row["auc"] <= row["variants_high"]
 
 
+def test_variants_of_two_columns_stay_apart(pools, ways):
+    """ "a b" of "c" is not "a" of "b c": the first alone has one run, and therefore no interval."""
+    one = (pools["variant"] == "P0") & (pools["run"] == "0-0")
+    frame = pools[(pools["variant"] != "P0") | one]
+    names = frame["variant"].map({"P0": "a b", "P1": "a"}).fillna(frame["variant"])
+    frame = frame.assign(kind=names, part=frame["variant"].map({"P0": "c", "P1": "b c"}).fillna("x"))
+    row = faithfulness(frame, direction=ways, cluster=("kind", "part", "run"), n_resamples=50).iloc[0]
+    assert math.isnan(row["cluster_low"]) and "P 'a b' c" in row["cluster_reason"]
+
+
 def test_what_is_missing_has_a_reason(pools, ways):
     frame = pools.assign(x1=0.3, x2=math.nan)
     frame.loc[frame["knows"], "x0"] = math.nan

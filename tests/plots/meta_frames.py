@@ -133,3 +133,31 @@ def budget(*names: str) -> pd.DataFrame:
         for k in (1, 2)
     ]
     return pd.DataFrame(rows, columns=["model", "probe", "k", "best_of_k", "leak_at_k"])
+
+
+def steps(*names):
+    """Two steps of a training each."""
+    rows = [
+        {"model": name, "step": step, "uds": step / 20, "damage": 0.1, "utility": 1.0, "answers": 0.5}
+        for name in names
+        for step in (0, 10)
+    ]
+    return pd.DataFrame(rows, columns=["model", "step", "uds", "damage", "utility", "answers"])
+
+
+def compared(*names):
+    """Measured beside published values: one that agrees, one that does not, one without a value."""
+    rows = [
+        {
+            "model": name,
+            "metric": names[at % 2],
+            "measured": np.nan if at == 2 else 0.5,
+            "published": 0.4,
+            "difference": np.nan if at == 2 else 0.1,
+            "margin": 0.2,
+            "verdict": ("agrees", "differs", "no value")[at % 3],
+        }
+        for at, name in enumerate(names)
+    ]
+    columns = ["model", "metric", "measured", "published", "difference", "margin", "verdict"]
+    return pd.DataFrame(rows, columns=columns)

@@ -53,10 +53,18 @@ OF_AUDITS = {
     "ranking": lambda a, t: a.plot_ranking([a], theme=t),
     "differences": lambda a, t: plots.audit_differences(compare_all([a, a]), theme=t),
     "lens": lambda a, t: lens_comparison(a).plot(theme=t),
+    "weights": lambda a, t: plots.weight_profile(changes(a), a.layers_frame(), theme=t),
     "utility": lambda a, t: plots.depth_utility(
         pd.DataFrame({"model": [m.name for m in a.models.values()], "uds": a.uds, "utility": [0.5, 0.9, 1]}), theme=t
     ),
 }
+
+
+def changes(audit):
+    """Changes of the weights, layer by layer."""
+    layers = audit.layers_frame()["layer"]
+    parts = ("relative_norm", "attention_relative_norm", "mlp_relative_norm")
+    return pd.DataFrame({"layer": layers, **dict.fromkeys(parts, layers / 100.0)})
 
 
 def pool(names):
@@ -79,9 +87,11 @@ OF_TABLES = {
     "slopes": lambda n, t: plots.filter_slopes(made.robustness(*n), theme=t),
     "dumbbell": lambda n, t: plots.method_dumbbell(made.ranking(*n), theme=t),
     "ranks": lambda n, t: plots.rank_probabilities(made.ranks(*n), theme=t),
+    "published": lambda n, t: plots.differences_by_metric(made.compared(*n), theme=t),
     "frontier": lambda n, t: plots.utility_frontier(pool(n), references=made.models(1), min_utility=0.8, theme=t),
     "elicited": lambda n, t: plots.elicited_scores(made.elicited(*n), theme=t),
     "depth": lambda n, t: plots.depth_elicited(made.depth(*n), probe="cloze", theme=t),
+    "training": lambda n, t: plots.depth_by_step(made.steps(*n), theme=t),
     "budget": lambda n, t: plots.query_budget(made.budget(*n), probe=(*n, "")[0], theme=t),
 }
 FIGURES = OF_AUDITS | OF_TABLES
@@ -189,7 +199,7 @@ def test_headings_state_what_the_numbers_say(audit, figures):
 @pytest.mark.parametrize("name", OF_TABLES)
 def test_a_frame_of_another_kind_is_refused(name, monkeypatch):
     makers = ("models", "faithful", "pairs", "summary", "points", "robustness", "ranking", "ranks")
-    for maker in (*makers, "elicited", "depth", "budget"):
+    for maker in (*makers, "elicited", "depth", "budget", "steps", "compared"):
         monkeypatch.setattr(made, maker, lambda *_, **__: pd.DataFrame({"other": [1]}))
     with pytest.raises(DataError, match="the frame lacks"):
         OF_TABLES[name](("x",), "light")

@@ -139,9 +139,9 @@ def test_the_title_asks_what_the_tables_answer():
     study = made.study(16)
     both = render_dashboard(study.models, robust=study.robust, options=QUICK)
     assert "<h1>Which metrics can be trusted, and which methods forget?</h1>" in both
-    assert "F: faithfulness, the probability that" in both.split("Before you quote them")[0]
+    assert "F: faithfulness, the probability that" in both.split("Before you quote these numbers")[0]
     methods = render_dashboard(study.models, options=QUICK)
-    assert "<h1>Which method forgets?</h1>" in methods and "trusted" not in methods.split("<main>")[0][-2000:]
+    assert "<h1>Which methods forget?</h1>" in methods and "trusted" not in methods.split("<main>")[0][-2000:]
     assert "<h1>Mine</h1>" in render_dashboard(study.models, options=replace(QUICK, title="Mine"))
 
 

@@ -14,7 +14,7 @@ from synthetic_audits import synthetic_audit
 from tiny_models import EXAMPLES
 
 from results.made import made
-from uds_lens._storage import sealed, sha256_bytes
+from uds_lens._storage import sha256_bytes, with_checksum
 from uds_lens.audit import Baseline
 from uds_lens.audit._resume import write_folder_table
 from uds_lens.data import ForgetExample
@@ -132,7 +132,7 @@ def with_manifest(folder, change):
     manifest = json.loads((folder / "manifest.json").read_text())
     del manifest["sha256"]
     changed = change(manifest)
-    (folder / "manifest.json").write_bytes(sealed(manifest) if changed is None else changed)
+    (folder / "manifest.json").write_bytes(with_checksum(manifest) if changed is None else changed)
     return folder
 
 

@@ -10,13 +10,13 @@ from synthetic_audits import synthetic_audit
 import uds_lens as ul
 from uds_lens._storage import (
     check_folder,
+    check_writable,
     format_of,
     generator,
     located,
     made_here,
     refuse_to_replace,
-    require_fresh,
-    sealed,
+    with_checksum,
 )
 from uds_lens.errors import ConfigError, ResultFormatError, StorageError
 
@@ -27,9 +27,9 @@ PNG = bytes.fromhex(
 
 def test_nothing_and_an_empty_directory_are_free(tmp_path):
     (tmp_path / "empty").mkdir()
-    assert require_fresh(tmp_path / "empty", directory=True) == tmp_path / "empty"
-    require_fresh(tmp_path / "new" / "deep", directory=True)
-    require_fresh(tmp_path / "new" / "a.json", directory=False)
+    assert check_writable(tmp_path / "empty", directory=True) == tmp_path / "empty"
+    check_writable(tmp_path / "new" / "deep", directory=True)
+    check_writable(tmp_path / "new" / "a.json", directory=False)
     assert [path.name for path in tmp_path.iterdir()] == ["empty"], "looking makes nothing"
 
 
@@ -55,20 +55,20 @@ def test_foreign_files_are_refused(tmp_path, content):
     (tmp_path / "a").write_bytes(content)
     for begins in (None, b"model,es"):
         with pytest.raises(ResultFormatError, match="exists and was not written by uds_lens: choose another name"):
-            require_fresh(tmp_path / "a", directory=False, begins=begins)
+            check_writable(tmp_path / "a", directory=False, begins=begins)
     with pytest.raises(ResultFormatError, match="exists and is not a saved result"):
-        require_fresh(tmp_path / "a", directory=True)
+        check_writable(tmp_path / "a", directory=True)
 
 
 def test_what_was_written_here_is_known(tmp_path):
     (tmp_path / "a.html").write_bytes(PAGE % generator().encode())
-    require_fresh(tmp_path / "a.html", directory=False)
-    content = sealed({"format": "uds_lens.MetricResults", "version": 2})
+    check_writable(tmp_path / "a.html", directory=False)
+    content = with_checksum({"format": "uds_lens.MetricResults", "version": 2})
     (tmp_path / "a.json").write_bytes(content)
-    require_fresh(tmp_path / "a.json", directory=False, format="uds_lens.MetricResults")
+    check_writable(tmp_path / "a.json", directory=False, format="uds_lens.MetricResults")
     assert made_here(tmp_path / "a.html") and made_here(tmp_path / "a.json")
     with pytest.raises(ResultFormatError, match="was not written by uds_lens"):
-        require_fresh(tmp_path / "a.json", directory=False)  # no page replaces a result
+        check_writable(tmp_path / "a.json", directory=False)  # no page replaces a result
 
 
 def test_the_root_and_the_working_directory_are_no_places(tmp_path, monkeypatch):
@@ -76,13 +76,13 @@ def test_the_root_and_the_working_directory_are_no_places(tmp_path, monkeypatch)
     monkeypatch.chdir(tmp_path / "inner")
     for place in (".", "..", "../inner", tmp_path / "inner"):
         with pytest.raises(StorageError, match="it holds the working directory"):
-            require_fresh(place, directory=True)
+            check_writable(place, directory=True)
     for place in ("/", "//", "/tmp/.."):
         with pytest.raises(StorageError, match="it is the root of the file system"):
-            require_fresh(place, directory=True)
+            check_writable(place, directory=True)
         with pytest.raises(StorageError, match="it is the root of the file system"):
             check_folder(place)
-    assert check_folder(".") == require_fresh(".", directory=True, replaced=False) == Path()
+    assert check_folder(".") == check_writable(".", directory=True, replaced=False) == Path()
 
 
 def test_a_finished_result_of_another_run_is_replaced_when_that_is_asked_for():
@@ -93,29 +93,29 @@ def test_a_finished_result_of_another_run_is_replaced_when_that_is_asked_for():
 def test_a_result_of_another_kind_is_no_free_place(tmp_path):
     (tmp_path / "run").mkdir()
     for place, directory in ((tmp_path / "run" / "manifest.json", False), (tmp_path / "run", True)):
-        (tmp_path / "run" / "manifest.json").write_bytes(sealed({"format": "uds_lens.Baseline", "version": 2}))
+        (tmp_path / "run" / "manifest.json").write_bytes(with_checksum({"format": "uds_lens.Baseline", "version": 2}))
         assert format_of(place) == "uds_lens.Baseline"
-        require_fresh(place, directory=directory, format="uds_lens.Baseline")
+        check_writable(place, directory=directory, format="uds_lens.Baseline")
         with pytest.raises(ResultFormatError, match="holds a saved Baseline: choose another place"):
-            require_fresh(place, directory=directory, format="uds_lens.DepthAudit")
+            check_writable(place, directory=directory, format="uds_lens.DepthAudit")
 
 
 def test_a_table_is_known_by_its_beginning(tmp_path):
     (tmp_path / "table.csv").write_text("model,uds\nnpo,0.5\n")
-    require_fresh(tmp_path / "table.csv", directory=False, begins=b"model,uds")
+    check_writable(tmp_path / "table.csv", directory=False, begins=b"model,uds")
     with pytest.raises(ResultFormatError, match="was not written by uds_lens"):
-        require_fresh(tmp_path / "table.csv", directory=False, begins=b"name,")
+        check_writable(tmp_path / "table.csv", directory=False, begins=b"name,")
 
 
 def test_a_place_that_cannot_be_written_is_told_at_once(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match=r"file' is a file\. Choose another place"):
-        require_fresh(tmp_path / "file" / "run", directory=True)
+        check_writable(tmp_path / "file" / "run", directory=True)
     with pytest.raises(ResultFormatError, match="is a directory: name a file in it"):
-        require_fresh(tmp_path, directory=False)
+        check_writable(tmp_path, directory=False)
     monkeypatch.setattr(os, "access", lambda *_: False)
     with pytest.raises(StorageError, match="no permission in"):
-        require_fresh(tmp_path / "run", directory=True)
+        check_writable(tmp_path / "run", directory=True)
 
 
 def test_a_home_that_does_not_exist_is_a_name():

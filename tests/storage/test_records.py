@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from uds_lens._storage import conform, parse_json, read_file, read_sealed, sealed, unsealed
+from uds_lens._storage import checked_record, conform, parse_json, read_file, read_with_checksum, with_checksum
 from uds_lens._types import FloatOrNaN
 from uds_lens.errors import ConfigError, ResultFormatError
 
@@ -22,19 +22,19 @@ HEAD = {"format": "uds_lens.test", "version": 2}
 
 
 def opened(content):
-    return unsealed(content, told="it", format="uds_lens.test", versions=(1, 2))
+    return checked_record(content, where="it", format="uds_lens.test", versions=(1, 2))
 
 
 @settings(max_examples=40)
 @given(VALUES)
 def test_every_value_comes_back(value):
-    assert opened(sealed({**HEAD, "value": value})) == {**HEAD, "value": value}
+    assert opened(with_checksum({**HEAD, "value": value})) == {**HEAD, "value": value}
 
 
 @settings(max_examples=40)
 @given(VALUES, VALUES)
 def test_another_value_is_noticed(value, other):
-    content = json.loads(sealed({**HEAD, "value": value}))
+    content = json.loads(with_checksum({**HEAD, "value": value}))
     content["value"] = other
     text = json.dumps(content).encode()
     if json.dumps(value) == json.dumps(other):
@@ -47,7 +47,7 @@ def test_another_value_is_noticed(value, other):
 @given(st.binary(max_size=60))
 def test_any_bytes_are_read_or_refused(content):
     try:
-        parse_json(content, told="it")
+        parse_json(content, where="it")
     except ResultFormatError as error:
         assert len(str(error)) < 500
 
@@ -71,7 +71,7 @@ def test_only_regular_files_of_bounded_size_are_read(tmp_path):
         with pytest.raises(ResultFormatError, match=words):
             read_file(place, most=4)
     with pytest.raises(ResultFormatError, match="cannot be read"):
-        read_sealed(tmp_path / "none", format="uds_lens.test", versions=(1,))
+        read_with_checksum(tmp_path / "none", format="uds_lens.test", versions=(1,))
 
 
 class Cost(NamedTuple):

@@ -54,10 +54,10 @@ def annotate(
     """
     say(f"finding the entities in {examples} by {by} ...")
     import uds_lens as ul
-    from uds_lens._storage import located, require_fresh
+    from uds_lens._storage import check_writable, located
 
-    require_fresh(out, directory=False, format=FORMAT)
-    if review is not None and require_fresh(review, directory=False) == located(out):
+    check_writable(out, directory=False, format=FORMAT)
+    if review is not None and check_writable(review, directory=False) == located(out):
         raise ConfigError("--out and --review name the same file: give each its own.")
     rows = ul.load_examples(examples)
     found = ul.annotate(rows, by=by, full=full, retain=retain, options=options, run=run, redo=redo)

@@ -14,6 +14,7 @@ import typer
 from uds_lens import __version__
 from uds_lens._cli.annotate import annotate
 from uds_lens._cli.audit import audit
+from uds_lens._cli.conformance import conformance
 from uds_lens._cli.dashboard import dashboard
 from uds_lens._cli.demo import demo
 from uds_lens._cli.doctor import doctor
@@ -22,6 +23,7 @@ from uds_lens._cli.export import export
 from uds_lens._cli.meta import meta
 from uds_lens._cli.metrics import metrics
 from uds_lens._cli.options import with_records
+from uds_lens._cli.published import published
 from uds_lens._cli.rank import rank
 from uds_lens._cli.relearn_grid import relearn_grid
 from uds_lens._cli.report import report
@@ -103,10 +105,11 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 for _command in (
-    *(annotate, audit, dashboard, demo, doctor, elicit, export, finetune, meta, metrics, quantise),
+    *(annotate, audit, conformance, dashboard, demo, doctor, elicit, export, finetune, meta, metrics),
+    *(published, quantise),
     *(rank, relearn, relearn_grid, report, sweep, table, unlearn, watch, weights),
 ):
-    app.command(cls=PlainCommand)(stoppable()(with_records(_command)))
+    app.command(_command.__name__.replace("_", "-"), cls=PlainCommand)(stoppable()(with_records(_command)))
 
 _STOPPED = 130
 """Exit code after Ctrl-C."""

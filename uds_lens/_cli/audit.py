@@ -93,7 +93,8 @@ def audit(
         config = _as_trained(run, config)
         full, retain, examples = full or run.full, retain or [str(run.retain)], examples or run.examples
         unlearned, name = [str(path) for path in run.checkpoints.values()], list(run.checkpoints)
-        out = out or open_unlearning / "uds"
+        # Each audit in a directory of its name, the only one too: another checkpoint may come later.
+        out = out or open_unlearning / "uds" / (name[0] if len(name) == 1 else "")
     if not (full and retain and unlearned and examples and out):
         given = {"--full": full, "--retain": retain, "--model": unlearned, "--examples": examples, "--out": out}
         raise missing_options([flag for flag, value in given.items() if not value])

@@ -64,14 +64,14 @@ def dashboard(
       uds-lens dashboard saves --preset open-unlearning --split forget10
     """
     say(f"reading {models} ...")
-    from uds_lens._storage import require_fresh
+    from uds_lens._storage import check_writable
     from uds_lens.meta._tables import of_setup, setups
 
     table = references.read(models, examples=True)
     groups = setups(table.frame)
     places = {group: _place(out, group if len(groups) > 1 else None) for group in groups} or {(None, None): out}
     for place in places.values():
-        require_fresh(place, directory=False)
+        check_writable(place, directory=False)
     from uds_lens import meta
     from uds_lens.report import DashboardOptions
     from uds_lens.report._dashboard import write_dashboard

@@ -77,11 +77,11 @@ def elicit(
         )
     say(f"eliciting answers from {model} ...")
     import uds_lens as ul
-    from uds_lens._storage import require_fresh
+    from uds_lens._storage import check_writable
     from uds_lens.elicitation._run import check_out
     from uds_lens.elicitation._saving import FORMAT
 
-    require_fresh(out, directory=True, format=FORMAT)
+    check_writable(out, directory=True, format=FORMAT)
     sets = {
         name: ul.load_examples(source) for name, source in (("retain", retain_data), ("holdout", holdout)) if source
     }

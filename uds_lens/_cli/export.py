@@ -41,10 +41,12 @@ def export(
 
     \b
     Examples:
-      uds-lens export runs/npo --to hub --dataset locuslab/TOFU --config forget10 --out checkout
-      uds-lens export runs/npo-metrics.json --to every-eval-ever --dataset locuslab/TOFU --out eee
+      uds-lens export runs/npo --to hub --dataset locuslab/TOFU --out checkout
+      uds-lens export runs/npo.json --to every-eval-ever --dataset TOFU --out eee
       uds-lens export runs/npo-texts --to inspect --out logs
     """
+    if not result.exists():
+        raise ResultFormatError(f"nothing at {str(result)!r}: expected a saved audit, metrics or elicitation.")
     from uds_lens import sharing
     from uds_lens.elicitation import ElicitationResults
     from uds_lens.metrics import MetricResults

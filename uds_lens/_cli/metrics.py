@@ -284,7 +284,7 @@ def metrics(
     count = "all metrics" if not metric else "1 metric" if len(metric) == 1 else f"{len(metric)} metrics"
     say(f"measuring {count} of {', '.join(model)} ...")
     import uds_lens as ul
-    from uds_lens._storage import check_folder, require_fresh
+    from uds_lens._storage import check_folder, check_writable
     from uds_lens.metrics._results import FORMAT, require_metrics_table, require_nothing_lost, write_metrics_table
     from uds_lens.results._saving import directory_names
 
@@ -292,7 +292,7 @@ def metrics(
     table = out / "table.csv"
     files = {n: out / f"{n}.json" for n in names} if len(names) > 1 else {names[0]: out}
     for file in files.values():
-        require_fresh(file, directory=False, format=FORMAT)
+        check_writable(file, directory=False, format=FORMAT)
     if len(names) > 1:
         check_folder(out)
         require_metrics_table(table)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeAlias
 
 import typer
 
-from uds_lens._storage import atomic_write_text, did_you_mean, located, require_fresh
+from uds_lens._storage import atomic_write_text, check_writable, did_you_mean, located
 from uds_lens.data._examples import named
 from uds_lens.errors import ConfigError, DataError, ResultFormatError
 
@@ -75,6 +75,10 @@ class References:
             "model_utility."
         ),
     ] = None
+    measured: Annotated[
+        Path | None,
+        _csv("With published: a run of uds-lens published, whose models stand beside the published ones.", "DIR"),
+    ] = None
     base: Annotated[str | None, _csv("Only models of this base model, where there are several.", "NAME")] = None
     split: Annotated[str | None, _csv("Only models of this split, for example forget10.", "NAME")] = None
     methods: Annotated[
@@ -96,6 +100,8 @@ class References:
         Raises:
             DataError: Nothing there is a table of models.
         """
+        if self.measured is not None:
+            return self._beside(place)
         if not place.exists() and place != Path("published"):
             raise DataError(
                 f"nothing at {str(place)!r}: expected a CSV with one row per model, or a folder of runs."
@@ -113,6 +119,13 @@ class References:
         if self.audits is not None:
             table = meta.join_audits(table, meta.read_audits(self.audits, examples=examples))
         return table
+
+    def _beside(self, place: Path) -> ModelTable:
+        if place != Path("published") or place.exists():
+            raise ConfigError("--measured puts a run beside the published values: give published as the table.")
+        from uds_lens.published import beside
+
+        return beside(str(self.measured))
 
     def _read(self, place: Path, examples: bool, checkpoints: bool) -> ModelTable:
         from uds_lens import meta
@@ -287,7 +300,7 @@ def require_table_file(path: Path, *columns: Iterable[str]) -> Path:
         StorageError: Nothing can be written there.
     """
     begins = tuple(",".join(list(names)[:4]).encode() for names in columns)
-    return require_fresh(located(path), directory=False, begins=begins)
+    return check_writable(located(path), directory=False, begins=begins)
 
 
 def write_table_file(table: pd.DataFrame, path: Path) -> None:

@@ -15,7 +15,7 @@ from uds_lens._cli.options import Only, Printing, data_option, model_option
 from uds_lens._cli.stopping import saying_what_is_saved
 from uds_lens._cli.terminal import print_table, print_wrapped, say
 from uds_lens.metrics._options import MetricOptions
-from uds_lens.study._relearn_grid import RelearnGrid
+from uds_lens.study._relearn_settings import RelearnGrid
 from uds_lens.unlearning._settings import RelearnConfig, TrainOptions
 
 if TYPE_CHECKING:
@@ -48,8 +48,9 @@ def relearn_grid(
 
     \b
     Example:
-      uds-lens relearn-grid --model ckpt/npo --retain ckpt/retain --examples tofu:data/tofu \\
-          --learning-rate 2e-5 --learning-rate 1e-4 --epochs 1 --epochs 5 --share 0.25 --share 1 --out runs/relearn
+      uds-lens relearn-grid --model ckpt/npo --retain ckpt/retain \\
+          --examples tofu:data/tofu --learning-rate 2e-5 --learning-rate 1e-4 \\
+          --epochs 1 --epochs 5 --share 0.25 --share 1 --out runs/relearn
     """
     say(f"{len(grid.settings)} settings on {model} and {retain} ...")
     import uds_lens as ul

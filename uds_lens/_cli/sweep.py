@@ -63,12 +63,12 @@ def sweep(
     else:
         if out is None:
             raise ConfigError("--out missing. For example: uds-lens sweep plan.toml --out runs/study")
-        with _progress_lines():
+        with progress_lines():
             if slurm:
                 found = study.run(place, out, jobs=jobs, executor="slurm", slurm=tasks, wait=wait)
             else:
                 found = study.run(place, out, jobs=jobs)
-    _print_status(found, as_json=printing.json)
+    print_status(found, as_json=printing.json)
     if todo == "run" and (found.failed or (found.left and (wait or not slurm))):
         raise typer.Exit(1)
 
@@ -96,7 +96,7 @@ def _write_table(place: str, out: Path | None, *, as_json: bool) -> None:
     typer.echo(json.dumps({"file": str(out), "rows": len(found)}) if as_json else f"{len(found)} rows in {out}")
 
 
-def _print_status(found: StudyStatus, *, as_json: bool) -> None:
+def print_status(found: StudyStatus, *, as_json: bool) -> None:
     from uds_lens._storage import plain
 
     if as_json:
@@ -111,7 +111,7 @@ def _print_status(found: StudyStatus, *, as_json: bool) -> None:
 
 
 @contextmanager
-def _progress_lines() -> Iterator[None]:
+def progress_lines() -> Iterator[None]:
     """Print the library's lines about a study on standard error."""
     logger, handler = logging.getLogger("uds_lens.study"), logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(message)s"))

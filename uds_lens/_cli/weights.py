@@ -39,11 +39,11 @@ def weights(
     """
     say(f"comparing {model} with {full} ...")
     import uds_lens as ul
-    from uds_lens._storage import atomic_write_text, plain, require_fresh
+    from uds_lens._storage import atomic_write_text, check_writable, plain
 
     begins = b"layer,component,"
     if out is not None:
-        require_fresh(out / "weights.csv", directory=False, begins=begins)
+        check_writable(out / "weights.csv", directory=False, begins=begins)
     found = ul.weights.difference(full, model, retain=retain)
     tensors, layers = found.to_frame(), found.layers_frame()
     if out is not None:

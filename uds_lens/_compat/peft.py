@@ -39,14 +39,7 @@ def merge_adapters(model: Any) -> Any:
 
 
 def save_adapter(model: Any, folder: Path, *, base: str, dtype: torch.dtype) -> None:
-    """Save the adapter of a wrapped model, without its base, and round the model's own to what was saved.
-
-    Args:
-        model: The wrapped model.
-        folder: Where `adapter_config.json` and `adapter_model.safetensors` go.
-        base: Where its base is: a path relative to `folder`, a package, or a Hub id.
-        dtype: Dtype of the saved weights.
-    """
+    """Save the adapter of a wrapped model, without its base, and round the model's own to what was saved."""
     from peft import get_peft_model_state_dict, set_peft_model_state_dict
     from safetensors.torch import save_file
 
@@ -68,15 +61,7 @@ def quiet_wrapping() -> Iterator[None]:
 
 
 def merged(base: Any, adapter: str) -> Any:
-    """Return the base model with an adapter's weights added to its own.
-
-    Args:
-        base: The model; it is changed.
-        adapter: Directory of the adapter.
-
-    Raises:
-        UserWarning: Keys do not match, which would leave the adapter at its initial values.
-    """
+    """Return the base model with an adapter's weights added to its own."""
     from peft import PeftModel
 
     with quiet_wrapping():

@@ -79,12 +79,7 @@ def downloaded(name: str) -> str | None:
 
 @contextmanager
 def quiet_loading(*, report: bool = False) -> Iterator[None]:
-    """Hide the progress bar over the files of a checkpoint.
-
-    Args:
-        report: Leave the report of weights that do not fit; else it is hidden too, unless the process logs more than
-            warnings.
-    """
+    """Hide the progress bar over the files of a checkpoint."""
     from transformers.utils import logging
 
     gguf: Any = sys.modules.get("transformers.modeling_gguf_pytorch_utils")
@@ -110,13 +105,6 @@ def key_value_cache(updates: Sequence[Callable[[Tensor, Tensor], tuple[Tensor, T
     """Return a cache in transformers' interface whose layers pass keys and values to functions.
 
     It has no config, on purpose: with one, models with sliding windows would cut the keys.
-
-    Args:
-        updates: Per layer, takes new keys and values `[batch, head, pos, d_head]`, returns those to attend to.
-        length: Number of tokens it claims to hold.
-
-    Returns:
-        A value for `past_key_values`.
     """
     from transformers.cache_utils import Cache, DynamicLayer
 
@@ -183,11 +171,8 @@ def shared_cached_row(cache: Any, times: int) -> Any:
 class RopeLimit(NamedTuple):
     """The length up to which a model's rotary frequencies are the same for every text."""
 
-    length: int
-    """Longest such text, in tokens."""
-
-    by_length: bool
-    """Whether every longer length has its own frequencies; else all longer texts share one other set."""
+    length: int  # longest such text, in tokens
+    by_length: bool  # whether every longer length has its own frequencies; else all longer texts share one other set
 
 
 _FIXED_ROPE = ("default", "linear", "llama3", "yarn", "proportional", "mrope")
@@ -234,9 +219,6 @@ def forget_longer_texts(model: nn.Module) -> list[RemovableHandle]:
     """Make "dynamic" rotary frequencies depend on the current text, not on the longest one before.
 
     Those modules keep the frequencies of the longest text for all beyond the original maximum.
-
-    Returns:
-        Handles that undo it.
     """
     return [
         module.register_forward_pre_hook(_begin_anew)
@@ -300,27 +282,16 @@ def unset_weights(loading_info: dict[str, Any]) -> list[str]:
 class EmptyModel(NamedTuple):
     """A model of a checkpoint without its weights, and what fills them."""
 
-    model: Any
-    """All weights on the meta device; buffers that no file holds are computed, on the CPU."""
-
+    model: Any  # all weights on the meta device; buffers that no file holds are computed, on the CPU
+    # What `from_pretrained` would report: weights that no file fills, or that the model does not have.
     loading_info: dict[str, Any]
-    """What `from_pretrained` would report: weights that no file fills, or that the model does not have."""
-
+    # Weight of the model that each tensor of the files goes to; one of several, where a tensor is split.
     filled_by: dict[str, str]
-    """Weight of the model that each tensor of the files goes to; one of several, where a tensor is split."""
-
-    settings: Any
-    """How tensors are converted on their way (experts that are stacked, dtypes)."""
+    settings: Any  # how tensors are converted on their way (experts that are stacked, dtypes)
 
 
 def empty_model(config: Any, tensors: dict[str, Tensor], *, dtype: Any) -> EmptyModel:
-    """Build a model on the meta device, the way `from_pretrained` does.
-
-    Args:
-        config: The checkpoint's transformers config.
-        tensors: What its files hold: tensors on the meta device, by their names there.
-        dtype: Dtype of the weights.
-    """
+    """Build a model on the meta device, the way `from_pretrained` does."""
     import torch
     from transformers import AutoModelForCausalLM
     from transformers.conversion_mapping import get_model_conversion_mapping
@@ -362,16 +333,7 @@ def empty_model(config: Any, tensors: dict[str, Tensor], *, dtype: Any) -> Empty
 
 
 def fill_weights(model: Any, tensors: dict[str, Any], settings: Any) -> list[str]:
-    """Convert tensors of a checkpoint's files and put them into its model, on the CPU.
-
-    Args:
-        model: The model, or what is to be filled of it on the meta device.
-        tensors: Tensors, or what gives one at `[...]`, by their names in the files.
-        settings: `EmptyModel.settings`.
-
-    Returns:
-        What went wrong, a text for each weight.
-    """
+    """Convert tensors of a checkpoint's files and put them into its model, on the CPU."""
     import dataclasses
 
     from transformers.core_model_loading import convert_and_load_state_dict_in_model

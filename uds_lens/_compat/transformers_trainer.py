@@ -6,6 +6,7 @@ Imports transformers, unlike its neighbours: import it where a training loop is 
 from __future__ import annotations
 
 import sys
+from types import FrameType
 from typing import Any
 
 import torch
@@ -82,7 +83,7 @@ def checkpoint_activations(arguments: TrainingArguments) -> TrainingArguments:
 
 def trainer_of(state: TrainerState) -> Trainer | None:
     """Return the `Trainer` whose callbacks run now; it hands them its state, but no reference to itself."""
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         owner = frame.f_locals.get("self")
         if isinstance(owner, Trainer) and owner.state is state:

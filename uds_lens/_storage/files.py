@@ -31,8 +31,7 @@ _PAGE = re.compile(
     rb"\s*(?:<!doctype html>\s*)?(?:<html[^<>]*>\s*)?(?:<head>\s*)?(?:<(?:meta|title)[^<>]*>[^<>]*(?:</title>\s*)?)*?"
     rb'<meta name="generator" content="uds_lens \d[^"<>]*">'
 )
-_HEAD = 1 << 14
-"""Bytes in which a file says what it is."""
+_HEAD = 1 << 14  # bytes in which a file says what it is
 
 
 def generator() -> str:
@@ -81,7 +80,7 @@ def made_here(path: str | os.PathLike[str]) -> bool:
     return format_of(path) is not None or bool(_PAGE.match(_head(located(path))))
 
 
-def require_fresh(
+def check_writable(
     path: str | os.PathLike[str],
     *,
     directory: bool,
@@ -92,21 +91,6 @@ def require_fresh(
     """Return the place to write to, before any work is done for it.
 
     Free is a place that does not exist, an empty directory, or what this library wrote itself.
-
-    Args:
-        path: Where something will be written.
-        directory: Whether that will be a directory.
-        replaced: Whether a directory there will be replaced as a whole.
-        format: Its format; a result of another format is not free. None: a directory of any format, or a page.
-        begins: First bytes of a file that cannot say what it is (a table); a file that begins so, or in one of
-            these ways, is ours.
-
-    Returns:
-        The path, with `~` as the home directory.
-
-    Raises:
-        ResultFormatError: Something else is there.
-        StorageError: Nothing can be written there.
     """
     place = located(path)
     found = format_of(place)
@@ -137,15 +121,7 @@ def require_fresh(
 
 
 def check_folder(path: str | os.PathLike[str], *, replaced: bool = False) -> Path:
-    """Return the directory that results go to, unless no result belongs there.
-
-    Args:
-        path: The directory.
-        replaced: Whether it will be replaced as a whole.
-
-    Raises:
-        StorageError: It is the root of the file system, or to be replaced and the working directory or above it.
-    """
+    """Return the directory that results go to, unless no result belongs there."""
     place = located(path)
     real = Path(os.path.realpath(place))
     if real == Path(real.anchor):
@@ -164,10 +140,6 @@ def refuse_to_replace(path: str | os.PathLike[str], holds: str) -> NoReturn:
 
     One rule for all commands: a result that answers the same question is kept, one that cannot be read is made
     again, and any other stays until its replacement is asked for (`redo`).
-
-    Args:
-        path: Where the result is.
-        holds: What it is: "an audit of another model".
     """
     raise ConfigError(
         f"{_short(located(path))} holds {holds}: choose another ",
@@ -216,15 +188,7 @@ _FULL = ("i/o error", "no space left", "file write failed", "disk quota", "file 
 
 @contextmanager
 def writing(path: str | os.PathLike[str], *, advice: str = AS_IT_WAS) -> Iterator[None]:
-    """Turn what the system says against a write into an error of ours.
-
-    Args:
-        path: What is written.
-        advice: What to do about it.
-
-    Raises:
-        StorageError: The system refuses: disk full, no permission, no such place.
-    """
+    """Turn what the system says against a write into an error of ours."""
     try:
         yield
     except StorageError:
@@ -244,14 +208,12 @@ _SPILLED = "uds_lens-spilled-"
 _OWNER = r"([0-9a-f]{12})-(\d{1,10})-(\d{1,20})-[0-9a-f]{8}"
 _SCRATCH = re.compile(rf"(?s:(\..*\.){_OWNER}({re.escape(NEW)}|{re.escape(_OLD)}))")
 _SPILL = re.compile(rf"({_SPILLED}){_OWNER}()")
-_LONGEST = 120
-"""Bytes of a name that are kept in that of its scratch place: systems allow 255."""
+_LONGEST = 120  # bytes of a name that are kept in that of its scratch place: systems allow 255
 _FORGOTTEN = 7 * 24 * 3600
 """Seconds after which a scratch place of another machine, or of this one before it was restarted, counts as left."""
 
 
-_IN_USE: set[str] = set()
-"""Names of the scratch places of this process."""
+_IN_USE: set[str] = set()  # names of the scratch places of this process
 
 
 def _owned() -> str:
@@ -328,8 +290,7 @@ def _remove(place: Path) -> None:
 class SpillFolder:
     """A directory for what does not fit into memory. It goes with this object; those of dead processes go before."""
 
-    path: Path
-    """The directory."""
+    path: Path  # the directory
 
     def __init__(self) -> None:
         top = Path(tempfile.gettempdir())
@@ -351,16 +312,11 @@ def _remove_here(place: Path, pid: int) -> None:
         _remove(place)
 
 
-_TRIES = 20
-"""Attempts to put a directory in place while other processes do the same."""
+_TRIES = 20  # attempts to put a directory in place while other processes do the same
 
 
 def atomic_write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
-    """Write a file beside its place, flush it to disk, and move it there.
-
-    Raises:
-        StorageError: The system refuses (disk full, no permission ...); what was there is unchanged.
-    """
+    """Write a file beside its place, flush it to disk, and move it there."""
     path = located(path)
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -375,16 +331,7 @@ def atomic_write_text(path: str | os.PathLike[str], content: str) -> None:
 
 
 def atomic_files(path: str | os.PathLike[str], files: Mapping[str, bytes], *, own: Collection[str] = ()) -> None:
-    """Write a directory of files at once; what else is in it, beside these and `own`, stays.
-
-    Args:
-        path: The directory.
-        files: Content by name.
-        own: Names that an earlier write may have left and that go.
-
-    Raises:
-        StorageError: The system refuses; what was there is unchanged.
-    """
+    """Write a directory of files at once; what else is in it, beside these and `own`, stays."""
     with atomic_directory(path, own={*files, *own}) as folder, writing(located(path)):
         for name, content in files.items():
             _write(folder / name, content)
@@ -395,13 +342,6 @@ def atomic_directory(path: str | os.PathLike[str], *, own: Collection[str] | Non
     """Yield an empty directory beside `path` that takes its place when the block ends well.
 
     Where the block raises, or the process dies, what was at `path` is unchanged.
-
-    Args:
-        path: The directory.
-        own: Names in it that are replaced; everything else there is kept. None replaces all.
-
-    Raises:
-        StorageError: The system refuses; what was there is unchanged.
     """
     path = Path(os.path.realpath(located(path)))
     with writing(path):
@@ -504,20 +444,11 @@ def _move_late(old: Path, new: Path, own: Collection[str]) -> None:
 
 # Files read once and whole: what is checked is what is parsed.
 
-LARGEST = 8 << 30
-"""Bytes of a file that is still read."""
+LARGEST = 8 << 30  # bytes of a file that is still read
 
 
 def read_file(path: str | os.PathLike[str], *, most: int = LARGEST) -> bytes:
-    """Read a regular file; devices and pipes, which never end, are refused.
-
-    Args:
-        path: The file.
-        most: Bytes at most.
-
-    Raises:
-        ResultFormatError: It is missing, no file, too large, or the system cannot read it.
-    """
+    """Read a regular file; devices and pipes, which never end, are refused."""
     name = _short(Path(path))
 
     def at_once(file: str, flags: int) -> int:

@@ -17,7 +17,7 @@ from uds_lens._settings import shown
 from uds_lens._storage.files import read_file, sha256_bytes
 from uds_lens.errors import ResultFormatError, UdsLensError
 
-SEAL = "sha256"  # last member of an object with a checksum: SHA-256 of all others, in their order
+CHECKSUM = "sha256"  # last member of an object with a checksum: SHA-256 of all others, in their order
 LARGEST = 1 << 28  # bytes of JSON that are still read
 
 
@@ -34,50 +34,50 @@ def plain(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def sealed(record: Mapping[str, Any]) -> bytes:
+def with_checksum(record: Mapping[str, Any]) -> bytes:
     """Return a record as JSON with its checksum, in UTF-8.
 
     Example:
-        >>> unsealed(sealed({"format": "uds_lens.x", "version": 2}), told="x")["version"]
+        >>> checked_record(with_checksum({"format": "uds_lens.x", "version": 2}), where="x")["version"]
         2
     """
-    whole = {**record, SEAL: seal_of(record)}
+    whole = {**record, CHECKSUM: checksum_of(record)}
     text = json.dumps(whole, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     return text.encode("utf-8", "backslashreplace")  # halves of characters, as file names may hold them
 
 
-def read_sealed(
+def read_with_checksum(
     path: str | os.PathLike[str], *, format: str, versions: Collection[int], most: int = LARGEST
 ) -> dict[str, Any]:
     """Read the record in a file, without its checksum."""
     content = read_file(path, most=most)
-    told = repr(str(path)[-200:])
-    return unsealed(content, told=told, format=format, versions=versions)
+    where = repr(str(path)[-200:])
+    return checked_record(content, where=where, format=format, versions=versions)
 
 
-def unsealed(
-    content: bytes, *, told: str, format: str | None = None, versions: Collection[int] | None = None
+def checked_record(
+    content: bytes, *, where: str, format: str | None = None, versions: Collection[int] | None = None
 ) -> dict[str, Any]:
-    """Read the record in the bytes of a file that messages call `told` (see `read_sealed`)."""
-    record = parse_json(content, told=told)
+    """Read the record in the bytes of a file that messages call `where` (see `read_with_checksum`)."""
+    record = parse_json(content, where=where)
     named, version = record.get("format"), record.get("version")
     if not isinstance(named, str) or isinstance(version, bool) or not isinstance(version, int):
-        raise ResultFormatError(f"{told} is not a saved result: it names no format and version.")
+        raise ResultFormatError(f"{where} is not a saved result: it names no format and version.")
     if format is not None and named != format:
-        raise ResultFormatError(f"{told} holds a {named[:80]}, expected {format}.")
+        raise ResultFormatError(f"{where} holds a {named[:80]}, expected {format}.")
     if versions is not None and version not in versions:
         *most, last = map(str, sorted(versions))
         read = f"{', '.join(most)} and {last}" if most else last
         raise ResultFormatError(
-            f"{told} has format version {str(version)[:20]}, this release reads {read}: use the release that wrote it."
+            f"{where} has format version {str(version)[:20]}, this release reads {read}: use the release that wrote it."
         )
-    seal = record.pop(SEAL, None)
-    if seal != seal_of(record):
-        raise ResultFormatError(f"{told} was altered after it was saved: measure again.")
+    seal = record.pop(CHECKSUM, None)
+    if seal != checksum_of(record):
+        raise ResultFormatError(f"{where} was altered after it was saved: measure again.")
     return record
 
 
-def parse_json(content: bytes, *, told: str) -> dict[str, Any]:
+def parse_json(content: bytes, *, where: str) -> dict[str, Any]:
     """Read the object in strict JSON: each name once, no NaN."""
 
     def once(members: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -100,16 +100,16 @@ def parse_json(content: bytes, *, told: str) -> dict[str, Any]:
     try:
         record = json.loads(content.decode("utf-8"), object_pairs_hook=once, parse_constant=refuse, parse_float=finite)
     except (ValueError, RecursionError, MemoryError) as error:
-        raise ResultFormatError(f"{told} is not a saved result: {str(error)[:160]}.") from error
+        raise ResultFormatError(f"{where} is not a saved result: {str(error)[:160]}.") from error
     if not isinstance(record, dict):
-        raise ResultFormatError(f"{told} is not a saved result: expected a JSON object.")
+        raise ResultFormatError(f"{where} is not a saved result: expected a JSON object.")
     return record
 
 
-def seal_of(record: Mapping[str, Any]) -> str:
+def checksum_of(record: Mapping[str, Any]) -> str:
     """Return the checksum of a record: SHA-256 of its values, however they are written.
 
-    >>> seal_of({"row": 1}) == seal_of({"row": 2})
+    >>> checksum_of({"row": 1}) == checksum_of({"row": 2})
     False
     """
     text = json.dumps(record, ensure_ascii=True, allow_nan=False, separators=(",", ":"))

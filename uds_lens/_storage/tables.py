@@ -77,18 +77,18 @@ class TableRows(NamedTuple):
     metadata: Mapping[bytes, bytes]  # what its schema says beside
 
 
-def read_table_rows(content: bytes, *, schema: pa.Schema, told: str, what: str) -> TableRows:
+def read_table_rows(content: bytes, *, schema: pa.Schema, where: str, what: str) -> TableRows:
     """Read the rows of a table that was saved here."""
     try:
         found = _opened(content).schema_arrow
         if found.remove_metadata() != schema:
-            raise ResultFormatError(f"{told} is not a valid {what}: it has other columns.")
+            raise ResultFormatError(f"{where} is not a valid {what}: it has other columns.")
         return TableRows(read_parquet(content).to_pylist(), found.metadata or {})
     except LargeTableError as error:
         raise ResultFormatError(
-            f"{told} would unpack to more than {MOST_BYTES >> 30} GiB, or {MOST_ROWS} rows."
+            f"{where} would unpack to more than {MOST_BYTES >> 30} GiB, or {MOST_ROWS} rows."
         ) from error
     except (UnreadableTableError, ValueError, OverflowError, MemoryError) as error:
         if isinstance(error, ResultFormatError):
             raise
-        raise ResultFormatError(f"{told} is not a valid {what}: {str(error)[:160]}.") from error
+        raise ResultFormatError(f"{where} is not a valid {what}: {str(error)[:160]}.") from error

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from uds_lens._settings import validated
-from uds_lens._storage import atomic_write_text, generator, require_fresh
+from uds_lens._storage import atomic_write_text, check_writable, generator
 from uds_lens._types import AnswerProtocol, DType
 from uds_lens.data import ForgetExample, entity_span
 from uds_lens.data._prompts import CHAT_DATE, ChatStyle
@@ -95,7 +95,7 @@ class Annotations:
         Raises:
             ResultFormatError: There is a file that `save` did not write.
         """
-        place = require_fresh(path, directory=False, format=FORMAT)
+        place = check_writable(path, directory=False, format=FORMAT)
         rows = []
         for example, finding in zip(self.examples, self.findings, strict=True):
             cells = asdict(example).items()
@@ -106,7 +106,7 @@ class Annotations:
 
     def review(self, path: str | os.PathLike[str]) -> Path:
         """Write one HTML page with every answer, its entity highlighted; it opens offline and runs no script."""
-        place = require_fresh(path, directory=False)
+        place = check_writable(path, directory=False)
         atomic_write_text(place, review_page(self))
         return place
 

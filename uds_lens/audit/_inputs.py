@@ -226,7 +226,7 @@ def make_plan(
     recorded = any(info.protocol == protocol for info in infos.values())
     words = describe_protocol(config.protocol, protocol, recorded, tokenizer=tokenizer, chat=config.chat)
     if config.protocol == "auto":
-        paper = "" if protocol == "raw" else "; raw ones, as in the UDS paper: --protocol raw (protocol='raw')"
+        paper = "" if protocol == "raw" else "; raw ones, as in the UDS paper: --protocol raw"
         tell(f"prompts: {words}{paper}")
     encoded, facts = (
         None if rows is None else encode(rows, tokenizer, protocol=protocol, scope=config.scope, chat=config.chat)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from uds_lens._progress import about
-from uds_lens._storage import atomic_write_text, check_folder, refuse_to_replace, require_fresh
+from uds_lens._storage import atomic_write_text, check_folder, check_writable, refuse_to_replace
 from uds_lens.audit._baseline import Baseline
 from uds_lens.audit._inputs import Plan, audit_inputs, make_plan, sources_of
 from uds_lens.audit._memory import settled
@@ -190,9 +190,9 @@ def audit_places(out: Path, names: Sequence[str]) -> dict[str, Path]:
 def require_places(places: Iterable[Path], *, baseline: Path | None = None) -> None:
     """Check before the work that audits, and stage 1 if it is saved, can be written there."""
     for place in places:
-        require_fresh(place, directory=True, format="uds_lens.DepthAudit")
+        check_writable(place, directory=True, format="uds_lens.DepthAudit")
     if baseline is not None:
-        require_fresh(baseline, directory=True, format="uds_lens.Baseline")
+        check_writable(baseline, directory=True, format="uds_lens.Baseline")
 
 
 def check_models(question: Question, models: Mapping[str, str]) -> None:
@@ -263,7 +263,7 @@ def _saved(name: str, label: str, measure: Callable[[], DepthAudit], place: Path
 
 def require_table(folder: Path) -> None:
     """Check before the work that the table of a folder can be written."""
-    require_fresh(folder / TABLE, directory=False, begins=BEGINS)
+    check_writable(folder / TABLE, directory=False, begins=BEGINS)
 
 
 def write_folder_table(folder: Path, audits: Mapping[str, DepthAudit]) -> Path:

@@ -646,16 +646,10 @@ def depth_correlation(
     With z_j the inverse hyperbolic tangent of the correlation without subject j of G, and z that of all, the interval
     is tanh(z +- t se), se^2 = (G - 1) / G sum d_j^2 with d_j = z_j - mean z_j (the jackknife), t the quantile of
     Student's t with 2 G / (k - 1) degrees of freedom, at most G - 1, where k = G sum d_j^4 / (sum d_j^2)^2: fewer where
-    a few subjects make most of the correlation, as se^2 is then less certain.
+    a few subjects make most of the correlation.
 
-    Args:
-        frame: From `with_depth`.
-        probe: Which probe.
-        decoding: Which decoding.
-        value: Column to correlate with.
-
-    Returns:
-        The correlation; examples where one of the two is NaN are left out.
+    `frame` is from `with_depth`, `value` its column to correlate with; examples where one of the two is NaN are left
+    out.
 
     Raises:
         DataError: The frame has no such probe.

@@ -17,7 +17,7 @@ from pydantic import PlainValidator
 from uds_lens._compat.transformers import longest_text
 from uds_lens._optional_packages import require_package
 from uds_lens._settings import as_settings, shown, validated
-from uds_lens._storage import refuse_to_replace, require_fresh
+from uds_lens._storage import check_writable, refuse_to_replace
 from uds_lens._types import PositiveInt, Protocol
 from uds_lens.data import ForgetExample, as_examples, sample_examples
 from uds_lens.elicitation._act_pert import ActPert
@@ -384,7 +384,7 @@ def check_out(
     redo: bool = False,
 ) -> Path:
     """Return the place of a result: free, or holding a result of the same run."""
-    place = require_fresh(out, directory=True, format=FORMAT)
+    place = check_writable(out, directory=True, format=FORMAT)
     wanted = [probe.name for probe in chosen_probes(probes)]
     if redo or not (place / "manifest.json").is_file():
         return place

@@ -12,22 +12,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from uds_lens._storage import (
-    SEAL,
+    CHECKSUM,
     atomic_directory,
     atomic_write_bytes,
+    check_writable,
+    checksum_of,
     conform,
     located,
     parse_json,
     plain,
     read_file,
-    read_sealed,
     read_table_rows,
-    require_fresh,
-    seal_of,
-    sealed,
+    read_with_checksum,
     settled,
     sha256_bytes,
     sha256_file,
+    with_checksum,
 )
 from uds_lens._types import Protocol
 from uds_lens.data import ForgetExample, as_examples
@@ -96,7 +96,7 @@ def part_key(
 def parts_folder(out: str | os.PathLike[str]) -> Path:
     """Return where the parts of a run go, before anything is asked."""
     folder = located(out) / "parts"
-    require_fresh(folder / "part.parquet", directory=False)
+    check_writable(folder / "part.parquet", directory=False)
     return folder
 
 
@@ -108,7 +108,7 @@ def write_part(part: Part, file: str | os.PathLike[str], *, key: str) -> None:
     head = {name: getattr(part, name) for name in ("role", "probe", "decoding", "prefilled", "seconds")}
     head |= {"key": key, "format": PART_FORMAT, "version": PART_VERSION}
     rows = [{**vars(said), "texts": list(said.texts), "details": json.dumps(dict(said.details))} for said in part.said]
-    head[SEAL] = seal_of({**head, "rows": rows})
+    head[CHECKSUM] = checksum_of({**head, "rows": rows})
     table = pa.Table.from_pylist(rows, schema=_schema())
     buffer = io.BytesIO()
     parquet.write_table(table.replace_schema_metadata({"uds_lens": json.dumps(head)}), buffer, compression="zstd")
@@ -121,13 +121,13 @@ def read_part(file: str | os.PathLike[str], *, key: str) -> Part:
 
 
 def _part(content: bytes, *, where: str, key: str) -> Part:
-    rows, metadata = read_table_rows(content, schema=_schema(), told=where, what="part of an elicitation")
+    rows, metadata = read_table_rows(content, schema=_schema(), where=where, what="part of an elicitation")
     try:
         head = json.loads(metadata[b"uds_lens"])
-        seal = head.pop(SEAL, None)
+        seal = head.pop(CHECKSUM, None)
         if (head["format"], head["version"]) != (PART_FORMAT, PART_VERSION):
             raise ResultFormatError(f"{where} is not a part of an elicitation that this release reads.")
-        if seal != seal_of({**head, "rows": rows}):
+        if seal != checksum_of({**head, "rows": rows}):
             raise ResultFormatError(f"{where} was altered after it was saved: ask again.")
         if head["key"] != key:
             raise ResultFormatError(f"{where} belongs to another run ({str(head['key'])[:80]}).")
@@ -150,7 +150,7 @@ def _schema() -> pa.Schema:
 
 def save_elicitation(results: ElicitationResults, path: str | os.PathLike[str]) -> None:
     """Write `ElicitationResults`; an earlier one at the path is replaced, other files there stay."""
-    target = require_fresh(path, directory=True, format=FORMAT)
+    target = check_writable(path, directory=True, format=FORMAT)
     earlier = {file.name for file in target.glob("part-*.parquet") if file.stem[5:].isdecimal()}
     with atomic_directory(target, own={_MANIFEST, _EXAMPLES, *earlier}) as folder:
         questions = {"examples": results.examples, **({"holdout": results.holdout} if results.holdout else {})}
@@ -169,7 +169,7 @@ def save_elicitation(results: ElicitationResults, path: str | os.PathLike[str]) 
             "provenance": plain(results.provenance),
             "files": {name: sha256_file(folder / name) for name in (_EXAMPLES, *names)},
         }
-        atomic_write_bytes(folder / _MANIFEST, sealed(manifest))
+        atomic_write_bytes(folder / _MANIFEST, with_checksum(manifest))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,13 +188,13 @@ def load_members(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Read the members of `ElicitationResults`."""
     folder = settled(path)
     where = repr(str(folder))
-    record = read_sealed(folder / _MANIFEST, format=FORMAT, versions=(VERSION,))
+    record = read_with_checksum(folder / _MANIFEST, format=FORMAT, versions=(VERSION,))
     members = {name: value for name, value in record.items() if name not in ("format", "version")}
     manifest = conform(_Manifest, members, where=where)
     content = {name: _checked(folder, name, digest) for name, digest in manifest.files.items()}
     if _EXAMPLES not in content:
         raise ResultFormatError(f"{where} is not a complete elicitation: it names no {_EXAMPLES}.")
-    rows = parse_json(content.pop(_EXAMPLES), told=where)
+    rows = parse_json(content.pop(_EXAMPLES), where=where)
     examples, holdout = _examples(rows.get("examples"), where), _examples(rows.get("holdout", []), where)
     parts = tuple(_part(data, where=repr(str(folder / name)), key=name) for name, data in content.items())
     roles = [*manifest.models, *([HOLDOUT] if holdout else [])]

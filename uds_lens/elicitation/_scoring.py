@@ -70,15 +70,8 @@ def score_texts(texts: Sequence[str], reference: str, entity: str | None) -> lis
 def best_of(scores: Float[np.ndarray, "*rest sample"], k: int) -> Float[np.ndarray, "*rest"]:
     """Return the expected best of k of the n samples: `sum_i C(i-1, k-1) / C(n, k) r_(i)`, r ascending; unbiased.
 
-    Args:
-        scores: One score per sample, at least k of them.
-        k: Queries that an attacker has.
-
-    Returns:
-        In the range of the scores; NaN where one of the scores is, or where there are fewer than k.
-
-    References:
-        The estimator of pass@k (Chen et al. 2021), for scores instead of passes.
+    NaN where one of the scores is, or where there are fewer than k. The estimator of pass@k (Chen et al. 2021), for
+    scores instead of passes.
 
     Example:
         >>> float(best_of(np.array([0.0, 1.0, 1.0]), 2))
@@ -97,13 +90,7 @@ def best_of(scores: Float[np.ndarray, "*rest sample"], k: int) -> Float[np.ndarr
 def leak_at(scores: Float[np.ndarray, "*rest sample"], k: int, *, threshold: float) -> Float[np.ndarray, "*rest"]:
     """Return the probability that one of k samples reaches the threshold: `1 - C(n - c, k) / C(n, k)`, c of n reach it.
 
-    Args:
-        scores: One score per sample.
-        k: Queries that an attacker has.
-        threshold: Score from which an answer counts as leaked.
-
-    Returns:
-        In [0, 1]; NaN where a score is, or where there are fewer than k.
+    NaN where one of the scores is, or where there are fewer than k.
 
     Example:
         >>> round(float(leak_at(np.array([0.2, 0.9, 0.1, 1.0]), 2, threshold=0.8)), 4)

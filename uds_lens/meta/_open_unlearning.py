@@ -296,7 +296,8 @@ def _unread(root: Path, runs: Collection[_Run], folders: Collection[Path]) -> li
     if root.is_file():
         return notes
     tasks = {hydra.task_folder(place.parent.parent) for place in root.resolve().glob("**/.hydra/config.yaml")}
-    if empty := [task.name for task in tasks - {hydra.task_folder(folder) for folder in folders}]:
+    left = tasks - {hydra.task_folder(folder) for folder in folders}
+    if empty := [task.name for task in left if hydra.value(hydra.read_config(task) or {}, "mode") == "unlearn"]:
         notes.append(f"without results: {_some(empty)}")
     return notes
 

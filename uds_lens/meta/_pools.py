@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -66,7 +67,8 @@ def split_pools(frame: pd.DataFrame, label: str, cluster: Sequence[str]) -> Pool
     if problem is not None:
         return Pools(rows, knows, None, None, problem)
     *variants, run = (rows[name].astype(str).to_numpy(dtype=object) for name in columns)
-    strata = [" ".join(["P" if k else "N", *names]) for k, *names in zip(knows, *variants, strict=True)]
+    join = " ".join if len(variants) < 2 else shlex.join  # "a b" and "c" are not "a" and "b c"
+    strata = [join(["P" if k else "N", *names]) for k, *names in zip(knows, *variants, strict=True)]
     return Pools(rows, knows, np.array(strata, dtype=object), run, None)
 
 

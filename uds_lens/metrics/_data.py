@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, TypeAlias, cast
 
 from pydantic import PlainValidator
 
@@ -225,7 +225,7 @@ def open_metric_data(
     else:
         data = MetricData(forget=as_examples(source))
     given = {name: as_examples(rows) for name, rows in (("retain", retain), ("holdout", holdout)) if rows is not None}
-    return replace(data, **given).limited(limit, sample=sample, seed=seed)
+    return replace(data, **cast("dict[str, Any]", given)).limited(limit, sample=sample, seed=seed)
 
 
 def sample_record(

@@ -16,14 +16,14 @@ from pydantic import AfterValidator
 from uds_lens._storage import (
     atomic_write_bytes,
     atomic_write_text,
+    check_writable,
     conform,
     format_of,
     located,
     plain,
-    read_sealed,
+    read_with_checksum,
     refuse_to_replace,
-    require_fresh,
-    sealed,
+    with_checksum,
 )
 from uds_lens._types import FloatOrNaN
 from uds_lens.errors import ResultFormatError
@@ -331,7 +331,7 @@ class MetricResults:
             "metrics": [_as_dict(metric) for metric in self],
             "generations": {name: list(texts) for name, texts in self.generations.items()},
         }
-        atomic_write_bytes(require_fresh(path, directory=False, format=FORMAT), sealed(record))
+        atomic_write_bytes(check_writable(path, directory=False, format=FORMAT), with_checksum(record))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> MetricResults:
@@ -344,7 +344,7 @@ class MetricResults:
         if not file.is_file():
             raise ResultFormatError(f"no saved metrics at {str(file)!r}: expected a JSON file written by save().")
         where = repr(str(file))
-        record = read_sealed(file, format=FORMAT, versions=(VERSION,))
+        record = read_with_checksum(file, format=FORMAT, versions=(VERSION,))
         members = {name: value for name, value in record.items() if name not in ("format", "version")}
         saved = conform(_File, members, where=where)
         if "model" not in saved.models:
@@ -456,7 +456,7 @@ def metrics_by_model(results: Mapping[str, MetricResults]) -> pd.DataFrame:
 def require_metrics_table(file: str | os.PathLike[str]) -> Path:
     """Return the place of that table, before any work is done for it."""
     place = located(file)
-    return require_fresh(place, directory=False, begins=b"model," if _is_metrics_table(place) else None)
+    return check_writable(place, directory=False, begins=b"model," if _is_metrics_table(place) else None)
 
 
 def _is_metrics_table(place: Path) -> bool:

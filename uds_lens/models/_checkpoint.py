@@ -156,11 +156,10 @@ def is_adapter(source: str | os.PathLike[str]) -> bool:
 
 def checkpoint_folders(source: str | os.PathLike[str]) -> list[str | os.PathLike[str]]:
     """Return where a checkpoint is loaded from: a directory, a file or a Hub id, and the same of an adapter's base."""
+    here = place_of(source) if os.fspath(source).startswith(PACKAGE) else source
     if is_adapter(source):
-        return [place_of(source), *checkpoint_folders(base_folder(source))]
-    if not is_local(source):
-        return [source]
-    return [gguf_file(place_of(source)) or place_of(source)]
+        return [here, *checkpoint_folders(base_folder(source))]
+    return [_gguf(source) or here]
 
 
 def storage_of(source: str | os.PathLike[str]) -> str | None:

@@ -32,8 +32,7 @@ _SHAPE = {
     "attention heads": "num_attention_heads",
 }
 
-_MOST = 6
-"""Differences that a message lists."""
+_MOST = 6  # differences that a message lists
 
 
 @dataclass(frozen=True)
@@ -92,11 +91,6 @@ def protocol_of(asked: AnswerProtocol, infos: Mapping[str, CheckpointInfo], toke
     """Choose the prompts of several models: as asked, else by the first record that names some, else by the tokenizer.
 
     Warns, where nobody chose, of a model that was trained with other prompts than those chosen.
-
-    Args:
-        asked: "raw", "chat", or "auto".
-        infos: By role; an unlearned model does not choose, so that a baseline and its audits agree.
-        tokenizer: The one all are asked with.
     """
     recorded = {role: info.protocol for role, info in infos.items() if info.protocol is not None}
     first = next((word for role, word in recorded.items() if not role.startswith("unlearned")), None)

@@ -96,17 +96,12 @@ def bridge_on_shared_weights(
 _ROUNDING = {torch.float32: 1e-3, torch.bfloat16: 0.05, torch.float16: 0.01}
 """Largest difference between a Bridge and the plain model that rounding explains, as a share of the largest logit."""
 
-_agreed: WeakSet[Any] = WeakSet()
-"""Bridges whose logits were compared."""
+_agreed: WeakSet[Any] = WeakSet()  # bridges whose logits were compared
 
 
 @torch.no_grad()
 def require_agreement(bridge: TransformerBridge, model: Any, *, name: str) -> None:
-    """Compare a Bridge with the plain model on a short text, once per Bridge.
-
-    Raises:
-        ModelError: The Bridge does not run, or gives other logits.
-    """
+    """Compare a Bridge with the plain model on a short text, once per Bridge."""
     if bridge in _agreed:
         return
     wraps = f"TransformerLens wraps {name!r} ({type(model).__name__}), but its Bridge"
@@ -143,14 +138,10 @@ _count = itertools.count()
 class LiveChange(NamedTuple):
     """A change to a live model beyond its weights, which cannot be hashed."""
 
+    # A forward hook, a forward that is no longer the class's, or a module of another class.
     kind: Literal["hook", "forward", "module"]
-    """A forward hook, a forward that is no longer the class's, or a module of another class."""
-
-    place: str
-    """Name of the module."""
-
-    mark: str
-    """Equal only for the very same change, in this process."""
+    place: str  # name of the module
+    mark: str  # equal only for the very same change, in this process
 
 
 def behaviour_changes(model: nn.Module) -> list[LiveChange]:

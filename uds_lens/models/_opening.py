@@ -156,11 +156,7 @@ def adopt(model: Any, tokenizer: PreTrainedTokenizerFast | None) -> HookedModel:
 
 
 def _inner_model(model: Any) -> Any:
-    """Return the transformers model that was passed in, out of an adapter's wrapper.
-
-    Raises:
-        ModelError: It is none, or wrapped in something that is not run here.
-    """
+    """Return the transformers model that was passed in, out of an adapter's wrapper."""
     kind = type(model).__name__
     wrapped = {"module": getattr(model, "module", None), COMPILED: compiled_module(model)}
     for name, inside in wrapped.items():

@@ -30,8 +30,7 @@ larger in float32; half precision rounds log-probabilities by up to a tenth of a
 _READING_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.05, torch.float16: 0.01}
 """Largest difference between states read in two ways that rounding explains, as a share of the largest state."""
 
-_CHECKED_LAYERS = 4
-"""Layers that the self-check patches one forward at a time."""
+_CHECKED_LAYERS = 4  # layers that the self-check patches one forward at a time
 
 _Made = TypeVar("_Made")
 
@@ -312,9 +311,6 @@ def checked_rows(rows: Sequence[TokenSequence]) -> list[int]:
 
     That is the one with the widest window, or where this is among the longest, the shortest of all. Where all rows are
     of one length, any other.
-
-    Returns:
-        Indices in their order; one where there is one.
     """
     numbers = range(len(rows))
     longest = max(numbers, key=lambda i: (len(rows[i].ids), len(rows[i].window)))

@@ -46,17 +46,17 @@ def capture(
 ) -> SpanCache:
     """Read every layer's states at the window positions of `batch`.
 
-    One forward of the decoder, no logits. States are copied out, so the full activations are freed.
+    One forward of the decoder, no logits; the full activations are freed.
 
     Args:
         model: The source: an open `HookedModel`, a transformers model or a `TransformerBridge`.
         batch: Tokens and windows, on any device.
         site: Point of each block to read.
-        last_layer: `post_norm` replaces the last layer's residual stream by that after the model's final norm,
-            as the `hidden_states` of transformers have it (reproduces the UDS paper's released script).
+        last_layer: `post_norm` replaces the last layer's residual stream by that after the model's final norm (as the
+            UDS paper's released script).
         packed: Run rows end to end, without padding between them. Source and target must agree in it.
-        engine: `wavefront` (or `auto`) runs the last block at the window only, where the model's blocks can be run
-            alone; `naive` is one whole forward with hooks, as for any model that has user hooks.
+        engine: `wavefront` (or `auto`) runs the last block at the window only, where blocks can be run alone; `naive`
+            is one whole forward with hooks, as for any model that has user hooks.
 
     Returns:
         The states, `[batch, layer, win, d_model]`, on the model's device.

@@ -154,8 +154,7 @@ class RowLayout:
         return split
 
 
-_layouts: WeakKeyDictionary[nn.Module, RowLayout] = WeakKeyDictionary()
-"""Layouts that were decided, by the model."""
+_layouts: WeakKeyDictionary[nn.Module, RowLayout] = WeakKeyDictionary()  # layouts that were decided, by the model
 
 
 def row_layout(model: HookedModel) -> RowLayout:
@@ -182,11 +181,7 @@ def row_layout(model: HookedModel) -> RowLayout:
 
 
 def require_fitting(model: HookedModel, batch: TokenBatch) -> None:
-    """Raise unless the rows of a batch give the numbers that they give alone; see `row_layout`.
-
-    Raises:
-        PatchError: They are padded on the wrong side, or may not run together.
-    """
+    """Raise unless the rows of a batch give the numbers that they give alone; see `row_layout`."""
     layout = row_layout(model)
     if layout == RowLayout():
         return

@@ -91,11 +91,7 @@ class SpanCache:
         return replace(self, states=torch.where(chosen, self.states, own.states.to(self.states)))
 
     def check_fits(self, batch: TokenBatch, *, n_layers: int, d_model: int) -> None:
-        """Raise unless the states have the shape of `batch` and of the target model.
-
-        Raises:
-            PatchError: Naming both shapes.
-        """
+        """Raise `PatchError` unless the states have the shape of `batch` and of the target model."""
         width = self.states.shape[-1] if self.n_heads else d_model
         expected = (batch.window.shape[0], n_layers, batch.window.shape[1], width)
         if tuple(self.states.shape) != expected:

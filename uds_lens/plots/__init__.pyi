@@ -34,6 +34,7 @@ from ._layers import (
 from ._models import (
     audit_differences as audit_differences,
     depth_utility as depth_utility,
+    differences_by_metric as differences_by_metric,
     ranking as ranking,
     utility_frontier as utility_frontier,
 )

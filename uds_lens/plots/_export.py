@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from uds_lens._optional_packages import require_package
-from uds_lens._storage import atomic_write_bytes, atomic_write_text, generator, located, require_fresh
+from uds_lens._storage import atomic_write_bytes, atomic_write_text, check_writable, generator, located
 from uds_lens.errors import ConfigError, MissingDependencyError, ResultFormatError, UdsLensError
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def save_figure(
     path = located(path)
     kind = path.suffix.lower().removeprefix(".").replace("jpg", "jpeg")
     if kind == "html":
-        require_fresh(path, directory=False)
+        check_writable(path, directory=False)
         page = figure.to_html(include_plotlyjs=True, full_html=True)
         atomic_write_text(path, page.replace("<head>", f"<head>{generator()}", 1))
         return path
@@ -57,7 +57,7 @@ def save_figure(
         )
     if path.exists() and not overwrite:
         raise ResultFormatError(f"{str(path)[-200:]!r} exists: choose another name, or save with overwrite=True.")
-    require_fresh(path, directory=False, begins=b"")
+    check_writable(path, directory=False, begins=b"")
     require_package("kaleido", needed_by=f"saving a figure as .{kind} needs", instead="Or save it as .html.")
     try:
         picture = figure.to_image(format=kind, width=width, height=height, scale=scale)

@@ -441,3 +441,80 @@ def _name_sides(across: Sequence[float], up: Sequence[float], names: Sequence[st
         sides.append(next(free, "middle right"))
         taken.append(boxes[sides[-1]])
     return sides
+
+
+_VERDICTS = (("agrees", "erased", "circle"), ("differs as expected", "faint", "diamond"), ("differs", "unlearned", "x"))
+
+
+def differences_by_metric(compared: pd.DataFrame, *, theme: Theme = "light", title: str | None = "") -> go.Figure:
+    """Plot measured minus published values, a row per metric and a mark per model.
+
+    Args:
+        compared: `uds_lens.published.compare(run).frame`: `model`, `metric`, `measured`, `published`, `difference`,
+            `margin`, `verdict`.
+        theme: Light or dark.
+        title: Heading; empty states the finding, None leaves it out.
+
+    Returns:
+        The figure; a bar behind each row is the margin within which values agree.
+
+    Raises:
+        DataError: A column is missing.
+
+    Example:
+        >>> import pandas as pd
+        >>> row = {"model": ["a"], "metric": ["uds"], "measured": [0.4], "published": [0.39], "difference": [0.01]}
+        >>> differences_by_metric(pd.DataFrame({**row, "margin": [0.005], "verdict": ["differs"]})).data[0].x
+        (0.01,)
+    """
+    columns = ["model", "metric", "measured", "published", "difference", "margin", "verdict"]
+    require(compared, columns, source="uds_lens.published.compare(run).frame")
+    colours, figure = palette(theme), go.Figure()
+    known = compared[compared["difference"].notna()]
+    metrics = list(dict.fromkeys(known["metric"]))
+    for place, metric in enumerate(metrics):
+        margin = float(known["margin"][known["metric"] == metric].iloc[0])
+        figure.add_shape(
+            type="rect",
+            x0=-margin,
+            x1=margin,
+            y0=place - 0.38,
+            y1=place + 0.38,
+            fillcolor=colours.grid,
+            line={"width": 0},
+            layer="below",
+        )
+    steps = known.groupby("metric", sort=False).cumcount()  # models of a row lie beside each other
+    sizes = known.groupby("metric", sort=False)["metric"].transform("size")
+    known = known.assign(row=known["metric"].map(metrics.index) + 0.6 * ((steps + 0.5) / sizes - 0.5))
+    for verdict, colour, symbol in _VERDICTS:
+        marks = known[known["verdict"] == verdict]
+        if len(marks):
+            figure.add_scatter(
+                x=marks["difference"].tolist(),
+                y=marks["row"].tolist(),
+                mode="markers",
+                name=verdict,
+                showlegend=True,
+                marker={"size": 8, "symbol": symbol, "color": getattr(colours, colour)},
+                customdata=[
+                    [shown(row.model), shown(row.metric), number(row.measured, 4), number(row.published, 4)]
+                    for row in marks.itertuples()
+                ],
+                hovertemplate="<b>%{customdata[0]}</b>, %{customdata[1]}<br>measured %{customdata[2]}, published "
+                "%{customdata[3]}<br>difference %{x:.4f}<extra></extra>",
+            )
+    if not len(known):
+        note(figure, "No values.")
+    figure.update_xaxes(title_text="measured \u2212 published", zeroline=True)
+    row_axis(figure, [shown(metric, limit=28) for metric in metrics])
+    agree = int((known["verdict"] == "agrees").sum())
+    return style(
+        figure,
+        theme=theme,
+        title=title,
+        finding=f"{agree} of {count(len(known), 'value')} agree with the published ones",
+        subtitle="A mark is a model; the bar behind a row is the margin within which values agree",
+        height=170 + 34 * max(1, len(metrics)),
+        legend=len(known) > 0,
+    )

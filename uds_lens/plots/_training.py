@@ -69,6 +69,7 @@ def depth_by_step(steps: pd.DataFrame, *, theme: Theme = "light", title: str | N
             panel_heading(figure, shown(name, limit=24), column=column)
     top = max([1.0, *steps["damage"].dropna().clip(upper=2.0)]) * 1.04
     figure.update_yaxes(range=[-0.04, top], dtick=0.25, tickformat=".2~f")
+    figure.update_yaxes(title_text="UDS, damage", selector=0)
     figure.update_xaxes(title_text="step", rangemode="tozero")
     figure.update_layout(hovermode="x unified", hoverdistance=-1)
     hover_head(figure, "step %{x}")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from uds_lens._progress import tell
-from uds_lens._storage import atomic_write_text, located, require_fresh
+from uds_lens._storage import atomic_write_text, check_writable, located
 from uds_lens.data._columns import check_unique
 from uds_lens.elicitation import ElicitationResults
 from uds_lens.errors import ConfigError
@@ -703,7 +703,7 @@ def write(
     path = located(path)
     if path.suffix.lower() not in (".html", ".htm"):
         raise ConfigError(f"a report is an HTML file, for example report.html; got {str(path)!r}.")
-    require_fresh(path, directory=False)
+    check_writable(path, directory=False)
     page = render(
         audits,
         title=title,

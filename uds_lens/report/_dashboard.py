@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from uds_lens import meta, plots
 from uds_lens._progress import tell
-from uds_lens._storage import atomic_write_text, located, require_fresh
+from uds_lens._storage import atomic_write_text, check_writable, located
 from uds_lens.errors import ConfigError
 from uds_lens.meta import ModelTable
 from uds_lens.metrics import METRICS
@@ -394,7 +394,7 @@ def write_dashboard(
     path = located(path)
     if path.suffix.lower() not in (".html", ".htm"):
         raise ConfigError(f"a dashboard is an HTML file, for example dashboard.html; got {str(path)!r}.")
-    require_fresh(path, directory=False)
+    check_writable(path, directory=False)
     tables = gather(models, **given)
     atomic_write_text(path, _page(tables))
     return path, tables.gaps

@@ -270,9 +270,8 @@ def contrast(
     """Average paired differences, with an interval over subjects and a test that flips subjects' signs.
 
     The interval is that of `uds_lens.results.bootstrap_interval`; the p-value is the share of sign patterns over
-    subjects whose studentised mean is as large, which is exact where differences are symmetric around 0. All
-    `2 ** n_subjects` patterns are tried with 13 subjects or fewer, `n_flips` random ones with more. `smallest_p` is the
-    smallest p-value that can come out.
+    subjects whose studentised mean is as large, which is exact where differences are symmetric around 0: of all
+    `2 ** n_subjects` patterns with 13 subjects or fewer, of `n_flips` random ones with more.
 
     Args:
         differences: Per question; NaN is left out.
@@ -293,8 +292,8 @@ def contrast(
         ConfigError: `confidence` is outside 0 and 1.
 
     Example:
-        >>> found = contrast(np.linspace(0.1, 0.3, 12), np.arange(12) // 2)
-        >>> round(found.value, 3), found.n, found.n_subjects, found.interval.low > 0
+        >>> mean = contrast(np.linspace(0.1, 0.3, 12), np.arange(12) // 2)
+        >>> round(mean.value, 3), mean.n, mean.n_subjects, mean.interval.low > 0
         (0.2, 12, 6, True)
     """
     defined = ~np.isnan(differences)
@@ -452,11 +451,9 @@ def compare(
     """Test whether one model is erased deeper than another: paired on the same examples, clustered by subject.
 
     With d_i = UDS_a(i) - UDS_b(i) over the examples that both measured (the same id, question, answer and entity, read
-    as the same tokens), the difference is the mean of d. Its interval is that of `bootstrap_interval`, clustered by
-    subject. Its p-value is the share of sign patterns over subjects under which the studentised mean is as large as it
-    is: of all patterns with 13 subjects or fewer, of `n_resamples` random ones with more. With k subjects it is never
-    below `2 ** (1 - k)`: fewer than six cannot bring it below 0.05. Both know only the subjects asked; where all but a
-    few of these differ alike, `caution` says so. Of one model with itself both are 0.
+    as the same tokens), the difference is the mean of d; interval and p-value are those of `contrast`. With k subjects
+    p is never below `2 ** (1 - k)`: fewer than six cannot bring it below 0.05. Both know only the subjects asked; where
+    all but a few of these differ alike, `caution` says so.
 
     The audits must agree in what a score means: settings, `full` and `retain`. Another `retain` is allowed where `full`
     and the unlearned model are the same: the difference is then the effect of the choice of retain.
@@ -498,9 +495,7 @@ def compare_all(
 ) -> pd.DataFrame:
     """Compare every pair of audits as `compare` does, with Holm's adjustment over the pairs of the table.
 
-    References are not tested: the score of `full` or `retain` itself is known beforehand (0, or 1), and pairs with it
-    would only make the adjustment of the others harsher. Their rows keep difference, interval and `p`, and have no
-    `p_holm`.
+    References are not tested, since their score is known beforehand (0, or 1): their rows have no `p_holm`.
 
     Args:
         audits: Name to audit; or several, named after their unlearned models.

@@ -152,14 +152,7 @@ class DepthAudit(Stage1):
         is_reference = any(role == "unlearned" for _, role in self.equal_weights)
         if is_reference and len(known) and float(known.max() - known.min()) < ROUNDING:
             return Interval(float(known.min()), float(known.max()))
-        return bootstrap_interval(
-            scores,
-            clusters=subjects,
-            confidence=self.config.confidence,
-            n_resamples=self.config.n_bootstrap,
-            seed=self.config.seed,
-            bounds=(0.0, 1.0),
-        )
+        return bootstrap_interval(scores, clusters=subjects, bounds=(0.0, 1.0), **self.config.resampling)
 
     @cached_property
     def interval_basis(self) -> IntervalBasis:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -21,7 +21,6 @@ from uds_lens.results._stage_1 import of_rows, require_control, uds_against
 
 if TYPE_CHECKING:
     from uds_lens.results._depth_audit import DepthAudit
-    from uds_lens.results._intervals import ColumnIntervals
 
 
 ERASED_AT = 0.5  # LER from which a KE layer counts as erased, where erasure depth is reported
@@ -129,7 +128,8 @@ def layers_frame(audit: DepthAudit) -> pd.DataFrame:
     kinds = {"s1": audit.s1_delta, "s2": audit.s2_delta, "ler": audit.ler}
     bounds = [None] * (2 * n_layers) + [(0.0, 1.0)] * n_layers
     # all in one call: the same clusters are drawn for every column
-    low, high = _intervals(audit, torch.cat(list(kinds.values()), 1), audit.subjects, bounds)
+    all_columns = torch.cat(list(kinds.values()), 1)
+    low, high = column_intervals(all_columns, clusters=audit.subjects, bounds=bounds, **audit.config.resampling)
     for place, (name, values) in enumerate(kinds.items()):
         part = slice(place * n_layers, (place + 1) * n_layers)
         columns |= _spread(name, values) | {f"{name}_low": low[part], f"{name}_high": high[part]}
@@ -142,32 +142,17 @@ def layers_frame(audit: DepthAudit) -> pd.DataFrame:
 
 
 def _spread(name: str, values: Float[Tensor, "example layer"]) -> dict[str, Any]:
-    columns: dict[str, list[float]] = {"mean": [], "std": [], "q25": [], "q75": []}
-    for layer in values.T:
-        kept = layer[~layer.isnan()]
-        some = len(kept) > 0
-        columns["mean"].append(float(kept.mean()) if some else np.nan)
-        columns["std"].append(float(kept.std()) if len(kept) > 1 else np.nan)
-        columns["q25"].append(float(kept.quantile(0.25)) if some else np.nan)
-        columns["q75"].append(float(kept.quantile(0.75)) if some else np.nan)
-    return {f"{name}_{statistic}": values for statistic, values in columns.items()}
+    layers = [layer[~layer.isnan()] for layer in values.T]
 
+    def of_each(statistic: Callable[[Tensor], Tensor], least: int = 1) -> list[float]:
+        return [float(statistic(known)) if len(known) >= least else np.nan for known in layers]
 
-def _intervals(
-    audit: DepthAudit,
-    values: Float[Tensor, "example column"],
-    clusters: Sequence[str | None],
-    bounds: Sequence[tuple[float, float] | None] | None = None,
-) -> ColumnIntervals:
-    config = audit.config
-    return column_intervals(
-        values,
-        clusters=clusters,
-        confidence=config.confidence,
-        n_resamples=config.n_bootstrap,
-        seed=config.seed,
-        bounds=bounds,
-    )
+    return {
+        f"{name}_mean": of_each(Tensor.mean),
+        f"{name}_std": of_each(Tensor.std, least=2),
+        f"{name}_q25": of_each(lambda known: known.quantile(0.25)),
+        f"{name}_q75": of_each(lambda known: known.quantile(0.75)),
+    }
 
 
 def types_frame(audit: DepthAudit) -> pd.DataFrame:
@@ -258,7 +243,8 @@ def control_layers_frame(audit: DepthAudit) -> pd.DataFrame:
         ("control", s2_delta[known], of_rows(control.subjects, known)),
     ):
         columns[f"{name}_mean"] = values.double().mean(0).tolist()
-        columns[f"{name}_low"], columns[f"{name}_high"] = _intervals(audit, values, clusters)
+        ends = column_intervals(values, clusters=clusters, **audit.config.resampling)
+        columns[f"{name}_low"], columns[f"{name}_high"] = ends
     columns["control_retain_mean"] = control.s1_delta[known].double().mean(0).tolist()
     return pd.DataFrame(columns)
 
@@ -278,20 +264,11 @@ def tau_sweep(audit: DepthAudit, taus: Sequence[float] | None = None) -> pd.Data
     for tau in TAUS if taus is None else taus:
         at = audit.with_tau(tau)
         sizes = at.ke_mask.sum(-1).double()
-        some = len(sizes) > 0
-        rows.append(
-            {
-                "tau": tau,
-                "ke_mean": float(sizes.mean()) if some else math.nan,
-                "ke_std": float(sizes.std()) if len(sizes) > 1 else math.nan,
-                "ke_min": float(sizes.min()) if some else math.nan,
-                "ke_max": float(sizes.max()) if some else math.nan,
-                "ke_median": float(np.median(sizes.numpy())) if some else math.nan,
-                "n_measured": at.n_measured,
-                "n_not_measurable": at.n_not_measurable,
-                "uds": at.uds,
-            }
-        )
+        known = pd.Series(sizes.numpy())
+        layers = {f"ke_{name}": float(getattr(known, name)()) for name in ("mean", "std", "min", "max", "median")}
+        layers["ke_std"] = float(sizes.std()) if len(sizes) > 1 else math.nan  # pandas' differs in the last bit
+        counts = {"n_measured": at.n_measured, "n_not_measurable": at.n_not_measurable}
+        rows.append({"tau": tau, **layers, **counts, "uds": at.uds})
     return pd.DataFrame(rows)
 
 

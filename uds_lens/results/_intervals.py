@@ -76,19 +76,16 @@ def bootstrap_interval(
 ) -> Interval:
     """Bootstrap the mean over measurable examples.
 
-    Examples about one subject are not independent: a model that forgot a person forgot most facts about them. Where
-    `clusters` says which belong together, whole clusters are resampled. With S_g the sum and n_g the number of values
-    of cluster g of G, m = sum S_g / sum n_g and se^2 = G / (G - 1) sum (S_g - n_g m)^2 / (sum n_g)^2, the interval is
-    `m +- q se`, q the quantile of |m* - m| / max(se*, 0.3 se) over resamples, and at least that of Student's t with
-    G - 1 degrees of freedom (symmetric studentised bootstrap; the floor under se* keeps resamples that miss the few
-    clusters that differ from making it unbounded). Without clusters, where each has one value, and where all have the
-    same mean, examples are resampled, bias-corrected and accelerated (BCa).
+    Examples about one subject are not independent, so whole `clusters` are resampled. With S_g the sum and n_g the
+    number of values of cluster g of G, m = sum S_g / sum n_g and se^2 = G / (G - 1) sum (S_g - n_g m)^2 / (sum n_g)^2,
+    the interval is `m +- q se`, q the quantile of |m* - m| / max(se*, 0.3 se) over resamples, and at least that of
+    Student's t with G - 1 degrees of freedom (symmetric studentised bootstrap; the floor under se* bounds resamples
+    that miss the few clusters that differ). Without clusters, where each has one value, and where all have the same
+    mean, examples are resampled, bias-corrected and accelerated (BCa).
 
-    With `bounds` and scores near them, few clusters may be unlike the rest, and a bootstrap knows only those it was
-    given. The interval then reaches at least as far as a beta-binomial model of the clusters (`widened`); equal scores
-    have an interval as well.
-
-    The interval covers the choice of subjects or examples, not the seed of a training.
+    With `bounds` and scores near them the interval reaches at least as far as a beta-binomial model of the clusters
+    (`widened`), and equal scores have one as well. It covers the choice of subjects or examples, not the seed of a
+    training.
 
     Args:
         values: Scores; NaN are left out.

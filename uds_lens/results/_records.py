@@ -12,6 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
+from uds_lens._types import DType
 from uds_lens.models import HookedModel, open_model
 
 if TYPE_CHECKING:
@@ -68,11 +69,17 @@ class ModelRecord:
         return asdict(self)
 
 
-def fingerprint_of(model: str, *, dtype: str, run: RunOptions) -> str:
+def fingerprint_of(model: str, *, dtype: DType, run: RunOptions) -> str:
     """Return the fingerprint of a checkpoint's weights, opened as they will be measured."""
-    places = {"device": run.device, "device_map": run.device_map}
-    origin = {"revision": run.revision, "offline": run.offline, "trust_remote_code": run.trust_remote_code}
-    with open_model(model, dtype=dtype, **places, **origin) as opened:
+    with open_model(
+        model,
+        dtype=dtype,
+        device=run.device,
+        device_map=run.device_map,
+        revision=run.revision,
+        offline=run.offline,
+        trust_remote_code=run.trust_remote_code,
+    ) as opened:
         return opened.fingerprint
 
 

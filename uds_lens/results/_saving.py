@@ -20,17 +20,17 @@ from torch import Tensor
 
 from uds_lens._storage import (
     atomic_files,
+    check_writable,
+    checked_record,
     conform,
     located,
     parse_json,
     plain,
     read_file,
     read_table_rows,
-    require_fresh,
-    sealed,
     settled,
     sha256_bytes,
-    unsealed,
+    with_checksum,
 )
 from uds_lens._types import Sampling
 from uds_lens.data import ForgetExample, SkippedExample
@@ -107,7 +107,7 @@ def audits_in(folder: str | os.PathLike[str], *, depth: int = 2) -> list[Path]:
 def _format(folder: Path) -> str | None:
     """Return the format that the manifest in a directory names; None without one."""
     try:
-        name = parse_json(read_file(folder / _MANIFEST), told="").get("format")
+        name = parse_json(read_file(folder / _MANIFEST), where="").get("format")
     except ResultFormatError:
         return None
     return name if isinstance(name, str) else None
@@ -117,7 +117,7 @@ def save_result(result: Stage1, path: str | os.PathLike[str], kind: SavedKind, *
     """Write a result to a directory, whole or not at all; foreign files in that directory stay."""
     from safetensors.torch import save
 
-    place = require_fresh(path, directory=True, format=kind.format)
+    place = check_writable(path, directory=True, format=kind.format)
     tensors = {name: getattr(result, name) for name in kind.tensors}
     tables, optional = {_EXAMPLES: result.examples}, {}
     if (control := result.control) is not None:
@@ -144,7 +144,7 @@ def save_result(result: Stage1, path: str | os.PathLike[str], kind: SavedKind, *
         kind.more: plain(more),
         "files": {name: sha256_bytes(content) for name, content in files.items()},
     }
-    atomic_files(place, {**files, _MANIFEST: sealed(manifest)}, own={_CONTROL})
+    atomic_files(place, {**files, _MANIFEST: with_checksum(manifest)}, own={_CONTROL})
 
 
 def load_audit(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -221,7 +221,7 @@ class _Provenance:
 def _manifest(content: bytes, folder: Path, kind: SavedKind) -> dict[str, Any]:
     """Parse a manifest and check its members' types; their content is checked where it is used."""
     where = repr(str(folder))
-    manifest = unsealed(content, told=where, format=kind.format, versions=(PLAIN, VERSION))
+    manifest = checked_record(content, where=where, format=kind.format, versions=(PLAIN, VERSION))
     members = _MEMBERS | {name: shape for name, shape in _OPTIONAL.items() if name in manifest}
     wrong = sorted({*_MEMBERS, "format", "version", kind.more} ^ (set(manifest) - set(_OPTIONAL)))
     wrong += [name for name, shape in members.items() if not isinstance(manifest.get(name), shape)]
@@ -376,7 +376,7 @@ def examples_to_parquet(examples: Sequence[ForgetExample]) -> bytes:
 
 def examples_from_parquet(content: bytes, *, where: str) -> tuple[ForgetExample, ...]:
     """Read the examples of a file whose name in messages is `where`."""
-    rows = read_table_rows(content, schema=_schema(), told=where, what="table of examples").rows
+    rows = read_table_rows(content, schema=_schema(), where=where, what="table of examples").rows
     if any(row["row"] is None for row in rows):
         raise ResultFormatError(f"{where} holds an example without its row.")
     try:

@@ -117,6 +117,11 @@ class AuditConfig:
         """System prompt and date of chat prompts."""
         return ChatStyle(system_prompt=self.system_prompt, chat_date=self.chat_date)
 
+    @property
+    def resampling(self) -> dict[str, Any]:
+        """Confidence, number of resamples and seed, as the interval functions take them."""
+        return {"confidence": self.confidence, "n_resamples": self.n_bootstrap, "seed": self.seed}
+
     def to_dict(self) -> dict[str, Any]:
         """Return the settings by name."""
         return asdict(self)

@@ -284,8 +284,6 @@ def damage_of(audit: DepthAudit) -> Damage:
         forget.double().mean(1),
         top_clusters=of_rows(control.subjects, control.known),
         bottom_clusters=of_rows(audit.subjects, measured),
-        confidence=config.confidence,
-        n_resamples=config.n_bootstrap,
-        seed=config.seed,
+        **config.resampling,
     )
     return Damage(losses[1] / losses[0], interval, *losses, None)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from uds_lens._storage import read_sealed
+from uds_lens._storage import read_with_checksum
 from uds_lens.data import ForgetExample
 from uds_lens.errors import ResultFormatError, warn_once
 
@@ -34,7 +34,7 @@ def steering(checkpoint: str, examples: Sequence[ForgetExample]) -> dict[str, in
     if not file.is_file():
         return {}
     try:
-        record = read_sealed(file, format=FORMAT, versions=(VERSION,))
+        record = read_with_checksum(file, format=FORMAT, versions=(VERSION,))
         rows = record["measured"] if record["steers"] else []
         subjects, hashes = {row["subject"] for row in rows} - {None}, {row["hash"] for row in rows}
     except (ResultFormatError, KeyError, TypeError) as error:

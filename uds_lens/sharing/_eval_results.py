@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from uds_lens._storage import atomic_write_text, require_fresh
+from uds_lens._storage import atomic_write_text, check_writable
 from uds_lens.results._hub import EVAL_RESULTS, eval_results_yaml
 
 if TYPE_CHECKING:
@@ -39,6 +39,6 @@ def write_eval_results(
     text = eval_results_yaml(audit, dataset=dataset, config=config)
     file = Path(folder) / EVAL_RESULTS
     file.parent.mkdir(parents=True, exist_ok=True)
-    require_fresh(file, directory=False, begins=b"- dataset:\n")
+    check_writable(file, directory=False, begins=b"- dataset:\n")
     atomic_write_text(file, text)
     return file

@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from uds_lens._storage import atomic_write_text, plain, require_fresh
+from uds_lens._storage import atomic_write_text, check_writable, plain
 from uds_lens.errors import ConfigError, Setting
 from uds_lens.results._hub import shared_name
 from uds_lens.results._records import versions
@@ -74,7 +74,7 @@ def write_inspect_logs(
         words = re.sub(r"[^A-Za-z0-9+=.-]+", "-", f"{part.role}-{part.probe}-{part.decoding}").strip("-")
         contents[place / f"{words[:80]}-{log['eval']['run_id'][:8]}.json"] = log
     for file in contents:
-        require_fresh(file, directory=False, begins=_BEGINS)
+        check_writable(file, directory=False, begins=_BEGINS)
     for file, log in contents.items():
         atomic_write_text(file, json.dumps(plain(log), indent=1, ensure_ascii=False, allow_nan=False) + "\n")
     return list(contents)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from uds_lens._storage import atomic_write_text, plain, require_fresh
+from uds_lens._storage import atomic_write_text, check_writable, plain
 from uds_lens.data._prompts import CHAT_DATE, ChatStyle
 from uds_lens.errors import ConfigError, ResultFormatError, Setting
 from uds_lens.meta import _hydra as hydra
@@ -140,7 +140,10 @@ def _retain(config: hydra.Config, base: str | None, split: str | None, task: Pat
         name, published = f"muse_{base}_{split}_retrain", f"muse-bench/MUSE-{split}_retrain"
         known = base.startswith("Llama-2-7b")
     else:
-        left = hydra.text(config, "retain_split") or f"retain{100 - int(split.removeprefix('forget') or 0)}"
+        percent = split.removeprefix("forget")
+        left = hydra.text(config, "retain_split") or (
+            f"retain{100 - int(percent)}" if percent.isdecimal() else "retain"
+        )
         name, published = f"tofu_{base}_{left}", f"open-unlearning/tofu_{base}_{left}"
         known = base in _TOFU_BASES and left in _TOFU_RETAINS
     beside = task.resolve().parent.parent / "finetune" / name
@@ -178,8 +181,8 @@ def write_uds_eval(audit: DepthAudit, folder: str | os.PathLike[str]) -> tuple[P
     place = Path(folder)
     place.mkdir(parents=True, exist_ok=True)
     detailed, short = place / "UDS_EVAL.json", place / "UDS_SUMMARY.json"
-    require_fresh(detailed, directory=False, begins=_BEGINS)
-    require_fresh(short, directory=False, begins=_BEGINS)
+    check_writable(detailed, directory=False, begins=_BEGINS)
+    check_writable(short, directory=False, begins=_BEGINS)
     fatal = bool(audit.fatal)
     low, high = audit.uds_interval
     values = {"uds": audit.uds, "uds_low": low, "uds_high": high}

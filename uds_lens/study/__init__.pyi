@@ -14,13 +14,8 @@ from ._plan import (
     as_mapping as as_mapping,
     plan as plan,
 )
-from ._relearn_grid import (
-    GRID as GRID,
-    RelearnGrid as RelearnGrid,
-    RelearnGridResults as RelearnGridResults,
-    RelearnSetting as RelearnSetting,
-    relearn_grid as relearn_grid,
-)
+from ._relearn_grid import GRID as GRID, RelearnGridResults as RelearnGridResults, relearn_grid as relearn_grid
+from ._relearn_settings import RelearnGrid as RelearnGrid, RelearnSetting as RelearnSetting
 from ._run import run as run
 from ._slurm import SlurmOptions as SlurmOptions
 from ._status import (

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 from uds_lens._storage import (
     atomic_write_bytes,
+    check_writable,
     conform,
     located,
     plain,
     read_file,
-    read_sealed,
-    require_fresh,
-    sealed,
+    read_with_checksum,
     sha256_bytes,
+    with_checksum,
 )
 from uds_lens._storage.claims import Claims
 from uds_lens._storage.tables import LargeTableError, UnreadableTableError, read_parquet
@@ -97,8 +97,8 @@ class StudyFolder:
     @classmethod
     def begin(cls, wanted: StudyPlan, path: str | os.PathLike[str]) -> StudyFolder:
         """Start a new study, or give an earlier one this plan."""
-        folder = cls(require_fresh(path, directory=True, replaced=False, format=FORMAT))
-        content = sealed({"format": FORMAT, "version": VERSION, "plan": plain(as_mapping(wanted))})
+        folder = cls(check_writable(path, directory=True, replaced=False, format=FORMAT))
+        content = with_checksum({"format": FORMAT, "version": VERSION, "plan": plain(as_mapping(wanted))})
         manifest = folder.path / MANIFEST
         if not manifest.is_file() or manifest.read_bytes() != content:
             atomic_write_bytes(manifest, content)
@@ -110,7 +110,7 @@ class StudyFolder:
         name = repr(str(self.path)[-200:])
         if not (self.path / MANIFEST).is_file():
             raise ResultFormatError(f"no study at {name}: expected a directory written by a sweep.")
-        record = read_sealed(self.path / MANIFEST, format=FORMAT, versions=(VERSION,))
+        record = read_with_checksum(self.path / MANIFEST, format=FORMAT, versions=(VERSION,))
         if not isinstance(record.get("plan"), dict):
             raise ResultFormatError(f"{name} holds no plan: run the sweep again.")
         try:
@@ -219,7 +219,7 @@ class StudyFolder:
             part = replace(part, examples=place, examples_sha256=sha256_bytes(content))
             atomic_write_bytes(self.path / place, content)
         file = self.path / "parts" / f"{name}.json"
-        atomic_write_bytes(file, sealed({"format": PART, "version": VERSION, **plain(asdict(part))}))
+        atomic_write_bytes(file, with_checksum({"format": PART, "version": VERSION, **plain(asdict(part))}))
         return file
 
     def _part_files(self, model: StudyModel, state: StudyState) -> list[Path]:
@@ -244,7 +244,7 @@ class StudyFolder:
             work=digest(self.keys.items(model, state)),
         )
         record = {"format": FAILURE, "version": VERSION, **plain(asdict(failure))}
-        atomic_write_bytes(self._failure_file(model, state), sealed(record))
+        atomic_write_bytes(self._failure_file(model, state), with_checksum(record))
 
     def failure(self, model: StudyModel, state: StudyState) -> Failure | None:
         """Return why it could not be measured, if the same items were tried."""
@@ -262,7 +262,7 @@ class StudyFolder:
 
 def _read(file: Path, format: str, kind: Any) -> Any:
     try:
-        record = read_sealed(file, format=format, versions=(VERSION,))
+        record = read_with_checksum(file, format=format, versions=(VERSION,))
         members = {name: value for name, value in record.items() if name not in ("format", "version")}
         return conform(kind, members, where=repr(file.name))
     except ResultFormatError:

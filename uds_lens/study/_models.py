@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from uds_lens._settings import shown
 from uds_lens.data import ForgetExample, load_examples, load_tofu
+from uds_lens.data._columns import with_authors
 from uds_lens.errors import ConfigError, DataError
 from uds_lens.study._plan import (
     GivenModel,
@@ -291,6 +292,8 @@ def read_questions(sets: QuestionSets) -> Questions:
         data = load_tofu_data(sets.tofu, split=sets.split)
         rows: dict[str, list[ForgetExample] | None] = {name: list(getattr(data, name)) for name in names}
         rows["entities"] = None if data.entities is None else list(data.entities)
+        if sets.entities is not None:
+            rows["entities"] = with_authors(read_rows(sets.entities), f"{sets.split}_filtered")
     else:
         places = {name: getattr(sets, name) for name in (*names, "entities")}
         rows = {name: None if place is None else read_rows(place) for name, place in places.items()}

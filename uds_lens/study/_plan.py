@@ -93,7 +93,7 @@ class QuestionSets:
     """File of unrelated facts."""
 
     entities: str | None = None
-    """File of the forget set with entities; None takes `forget`."""
+    """File of the forget set with entities, also beside `tofu`; None takes `forget`."""
 
     limit: PositiveInt | None = None
     """Use this many of each set; `entities` keeps the rows of the questions drawn from `forget`."""
@@ -481,7 +481,7 @@ def _check(checked: StudyPlan) -> None:
                 raise ConfigError(f"seeds of relearning must be different whole numbers >= 0; got {shown(seeds)}.")
     files = ("forget", "holdout", "retain", "real_authors", "world_facts", "entities")
     named = [name for name in files if getattr(checked.data, name) is not None]
-    if checked.data.tofu is not None and named:
+    if checked.data.tofu is not None and named not in ([], ["entities"]):
         raise ConfigError(f"[data] names tofu and {named[0]}: tofu includes all sets; leave out one of the two.")
     if checked.data.tofu is None and checked.data.forget is None:
         raise ConfigError('[data] names no forget set: give forget = "forget10.json", or tofu = "DIR".')

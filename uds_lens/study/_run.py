@@ -38,8 +38,7 @@ def run(
     """Make and measure the models of a plan that are not done yet.
 
     The call may be killed and repeated at any time, also by several processes in one directory: finished work is kept
-    and never done twice. A model that fails does not stop the others; the next call tries it again. The logger
-    `uds_lens.study` first reports the estimated time, disk and memory.
+    and never done twice. A model that fails does not stop the others; the next call tries it again.
 
     Args:
         plan: What to make and measure (see `uds_lens.study.plan`).

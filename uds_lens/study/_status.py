@@ -194,7 +194,7 @@ def estimate(folder: StudyFolder, *, jobs: int = 1, bytes_of: Callable[[str], in
     keep, so_far = folder.plan.keep_models, status(folder)
     left = [model for model in folder.models if any(folder.missing(model, state) for state in model.states)]
     made = [model for model in left if model.is_made and not folder.model_place(model).is_dir()]
-    sizes = {source: (bytes_of or _weight_bytes)(source) for source in {model.source for model in folder.models}}
+    sizes = {source: (bytes_of or weight_bytes)(source) for source in {model.source for model in folder.models}}
     largest = max((sizes[model.source] for model in left), default=0)
     perturbed = 2 * largest if any(len(model.states) > 1 for model in left) else 0
     training = 3 * largest if made or perturbed else 0
@@ -229,7 +229,7 @@ def require_room(needed: StudyEstimate) -> None:
         _LOG.warning("memory may be short: use fewer jobs, or set device_batch_size in [training]")
 
 
-def _weight_bytes(place: str) -> int:
+def weight_bytes(place: str) -> int:
     """Size of a checkpoint's weights; 0 where it is not on this machine."""
     from uds_lens.models import checkpoint_folders
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from uds_lens._storage import atomic_write_bytes, located, require_fresh
+from uds_lens._storage import atomic_write_bytes, check_writable, located
 from uds_lens._storage.tables import UnreadableTableError, column_names
 from uds_lens.errors import ConfigError, DataError
 from uds_lens.meta import Tables
@@ -128,7 +128,7 @@ def write_table(found: pd.DataFrame, path: str | os.PathLike[str]) -> None:
             begins = b"PAR1" if column_names(place)[: len(COLUMNS)] == list(COLUMNS) else None
     else:
         raise ConfigError(f"a table is written as .parquet or .csv; got {place.name[-60:]!r}.")
-    atomic_write_bytes(require_fresh(place, directory=False, begins=begins), content)
+    atomic_write_bytes(check_writable(place, directory=False, begins=begins), content)
 
 
 def examples_table(out: str | os.PathLike[str] | StudyFolder) -> pd.DataFrame:

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from uds_lens._storage import atomic_write_bytes, read_sealed, sealed, sha256_file
+from uds_lens._storage import atomic_write_bytes, read_with_checksum, sha256_file, with_checksum
 from uds_lens.data import ForgetExample, chat_style_named
 from uds_lens.errors import ConfigError, ResultFormatError
 from uds_lens.study._models import (
@@ -106,7 +106,7 @@ class FileHashes:
         if self._place is not None and self._new:
             self._known = {**self._read(self._place), **self._known}
             record = {"format": self._FORMAT, "version": self._VERSION, "files": self._known}
-            atomic_write_bytes(self._place, sealed(record))
+            atomic_write_bytes(self._place, with_checksum(record))
             self._new = False
 
     @classmethod
@@ -114,7 +114,7 @@ class FileHashes:
         if place is None or not place.is_file():
             return {}
         try:
-            files = read_sealed(place, format=cls._FORMAT, versions=(cls._VERSION,)).get("files")
+            files = read_with_checksum(place, format=cls._FORMAT, versions=(cls._VERSION,)).get("files")
         except ResultFormatError:  # it only saves time
             return {}
         return {str(k): str(v) for k, v in files.items()} if isinstance(files, dict) else {}

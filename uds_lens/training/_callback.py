@@ -21,7 +21,7 @@ from transformers import TrainerCallback
 from uds_lens._compat.transformers_trainer import is_sharded, log_beside, trainer_of
 from uds_lens._progress import quiet, tell
 from uds_lens._settings import as_settings, validated
-from uds_lens._storage import atomic_directory, conform, parse_json, plain, require_fresh
+from uds_lens._storage import atomic_directory, check_writable, conform, parse_json, plain
 from uds_lens._types import NonNegativeFloat, NonNegativeInt, PositiveInt, Share
 from uds_lens.audit import Baseline
 from uds_lens.errors import ConfigError, DataError, ModelError, Setting, warn_once
@@ -203,7 +203,7 @@ class DepthCallback(TrainerCallback):
             warn_once("no transformers Trainer runs this callback: the curve is in callback.curve, and is not logged.")
         self._points = points_in(state.log_history)
         self._best = _saved_point(Path(args.output_dir) / BEST) if self.settings.keep_best and self._points else None
-        require_fresh(Path(args.output_dir) / RECORD, directory=False, format=FORMAT)
+        check_writable(Path(args.output_dir) / RECORD, directory=False, format=FORMAT)
         first = state.is_world_process_zero
         if first:
             opened = self._stack.enter_context(open_model(model, dtype=self.measured.config.dtype))
@@ -356,7 +356,7 @@ def _saved_point(folder: Path) -> DepthPoint | None:
     with safe_open(folder / _WEIGHTS, framework="pt") as saved:
         return conform(
             DepthPoint,
-            parse_json((saved.metadata() or {}).get("point", "").encode(), told=str(folder)),
+            parse_json((saved.metadata() or {}).get("point", "").encode(), where=str(folder)),
             where=str(folder),
         )
 

@@ -9,7 +9,15 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from uds_lens._storage import atomic_write_bytes, conform, located, plain, read_sealed, require_fresh, sealed
+from uds_lens._storage import (
+    atomic_write_bytes,
+    check_writable,
+    conform,
+    located,
+    plain,
+    read_with_checksum,
+    with_checksum,
+)
 from uds_lens._types import FloatOrNaN
 from uds_lens.results import DepthAudit
 from uds_lens.results._steering import FORMAT, RECORD, VERSION
@@ -163,8 +171,8 @@ class DepthCurve:
             ResultFormatError: Another file of this name is there.
             StorageError: The system refuses.
         """
-        place = require_fresh(located(folder) / RECORD, directory=False, format=FORMAT)
-        atomic_write_bytes(place, sealed(plain({"format": FORMAT, "version": VERSION, **asdict(self)})))
+        place = check_writable(located(folder) / RECORD, directory=False, format=FORMAT)
+        atomic_write_bytes(place, with_checksum(plain({"format": FORMAT, "version": VERSION, **asdict(self)})))
         return place
 
     @classmethod
@@ -175,5 +183,5 @@ class DepthCurve:
             ResultFormatError: It is missing, altered, or of another version.
         """
         file = located(folder) / RECORD
-        record = read_sealed(file, format=FORMAT, versions=(VERSION,))
+        record = read_with_checksum(file, format=FORMAT, versions=(VERSION,))
         return conform(cls, {k: v for k, v in record.items() if k not in ("format", "version")}, where=repr(str(file)))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from uds_lens._progress import progress
-from uds_lens._storage import atomic_write_bytes, conform, read_sealed, sealed
+from uds_lens._storage import atomic_write_bytes, conform, read_with_checksum, with_checksum
 from uds_lens.data import ForgetExample, answer_ends, answer_prompt, chosen_protocol, prompt_ids
 from uds_lens.errors import DataError
 from uds_lens.generation import growing_way
@@ -96,12 +96,12 @@ def write_alternates(file: Path, examples: Sequence[ForgetExample], alternates: 
         {"id": example.id, "question": example.question, "alternates": list(texts)}
         for example, texts in zip(examples, alternates, strict=True)
     ]
-    atomic_write_bytes(file, sealed({"format": _FORMAT, "version": 1, "rows": rows}))
+    atomic_write_bytes(file, with_checksum({"format": _FORMAT, "version": 1, "rows": rows}))
 
 
 def read_alternates(file: Path) -> list[list[str]]:
     """Read alternates written by `write_alternates`, in order."""
-    record = read_sealed(file, format=_FORMAT, versions=(1,))
+    record = read_with_checksum(file, format=_FORMAT, versions=(1,))
     return [list(row.alternates) for row in conform(_Alternates, record, where=file.name).rows]
 
 

@@ -28,17 +28,10 @@ if TYPE_CHECKING:
 class Parent:
     """The model a run starts from."""
 
-    model: PreTrainedModel
-    """On its device, in evaluation mode, in the dtype it is trained in."""
-
-    tokenizer: PreTrainedTokenizerFast
-    """Its tokenizer."""
-
-    name: str
-    """Directory or Hub id, as given."""
-
-    fingerprint: str
-    """Fingerprint of its weights, in the dtype they train in."""
+    model: PreTrainedModel  # on its device, in evaluation mode, in the dtype it is trained in
+    tokenizer: PreTrainedTokenizerFast  # its tokenizer
+    name: str  # directory or Hub id, as given
+    fingerprint: str  # fingerprint of its weights, in the dtype they train in
 
     @property
     def pad_token_id(self) -> int:
@@ -58,11 +51,7 @@ class Parent:
 
 
 def open_parent(source: str | os.PathLike[str], options: TrainOptions) -> Parent:
-    """Open the model to start from.
-
-    Raises:
-        ModelError: It cannot be opened, has no tokenizer, is quantised, or is a live model.
-    """
+    """Open the model to start from."""
     if not isinstance(source, str | os.PathLike):
         raise ModelError(
             f"training starts from a directory or a Hub id, got {type(source).__name__}: save the model first with "
@@ -91,60 +80,33 @@ def digest(value: Any) -> str:
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
-RULES = 2
-"""Raised when equal settings begin to give another model, so that older results are not taken for new ones."""
+RULES = 2  # raised when equal settings begin to give another model, so that older results are not taken for new ones
 
 
 @dataclass(frozen=True)
 class CheckedRows:
     """Rows of which a run says how likely their answers are, before it and after it."""
 
-    name: str
-    """Where they come from."""
-
-    rows: tuple[ForgetExample, ...]
-    """The rows."""
-
-    trained: bool
-    """Whether the run trains on them."""
+    name: str  # where they come from
+    rows: tuple[ForgetExample, ...]  # the rows
+    trained: bool  # whether the run trains on them
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
     """Everything one training run needs."""
 
-    config: MethodConfig
-    """Settings of the method."""
-
-    objective: Objective
-    """Its declaration."""
-
-    source: str | os.PathLike[str]
-    """The model to start from."""
-
-    forget: tuple[ForgetExample, ...]
-    """The forget set."""
-
-    retain: tuple[ForgetExample, ...] = ()
-    """The retain set, empty where the method does not use it."""
-
-    refusals: tuple[str, ...] = ()
-    """Refusals, empty where the method does not use them."""
-
-    lora: LoraSettings | None = None
-    """Adapters, or None."""
-
-    options: TrainOptions
-    """How to run it."""
-
-    out: Path
-    """Directory of the result."""
-
-    record: str
-    """File name of the record."""
-
-    checked: tuple[CheckedRows, ...] = ()
-    """Rows whose probability is measured before and after."""
+    config: MethodConfig  # settings of the method
+    objective: Objective  # its declaration
+    source: str | os.PathLike[str]  # the model to start from
+    forget: tuple[ForgetExample, ...]  # the forget set
+    retain: tuple[ForgetExample, ...] = ()  # the retain set, empty where the method does not use it
+    refusals: tuple[str, ...] = ()  # refusals, empty where the method does not use them
+    lora: LoraSettings | None = None  # adapters, or None
+    options: TrainOptions  # how to run it
+    out: Path  # directory of the result
+    record: str  # file name of the record
+    checked: tuple[CheckedRows, ...] = ()  # rows whose probability is measured before and after
 
     @property
     def saves_adapter(self) -> bool:
@@ -174,21 +136,12 @@ class Job:
         }
 
     def settled(self, parent: Parent) -> Job:
-        """Return the same job with the protocol that `auto` stands for with this model's tokenizer.
-
-        Raises:
-            ConfigError: A system turn or a date was given, and prompts are raw.
-        """
+        """Return the same job with the protocol that `auto` stands for with this model's tokenizer."""
         protocol = chosen_protocol(self.config.protocol, parent.tokenizer)
         return replace(self, config=replace(self.config, protocol=protocol))
 
     def depends_on(self, parent: Parent, tokens: Sequence[AnswerSequence]) -> dict[str, Any]:
-        """Return what the result depends on by more than rounding, as plain values.
-
-        Args:
-            parent: The model to start from.
-            tokens: Forget and retain answers as tokens, which depend on the tokenizer.
-        """
+        """Return what the result depends on by more than rounding, as plain values."""
         options = self.options
         parts: dict[str, Any] = {
             "rules": RULES,

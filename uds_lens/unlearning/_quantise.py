@@ -15,7 +15,7 @@ import torch
 from uds_lens._compat.huggingface_hub import asking_the_hub
 from uds_lens._compat.transformers import set_attention
 from uds_lens._optional_packages import require_package
-from uds_lens._storage import atomic_directory, atomic_write_bytes, located, require_fresh, sealed, writing
+from uds_lens._storage import atomic_directory, atomic_write_bytes, check_writable, located, with_checksum, writing
 from uds_lens.errors import ModelError
 from uds_lens.models import pick_device
 from uds_lens.models._checkpoint import (
@@ -66,7 +66,7 @@ def quantise(
         MissingDependencyError: bitsandbytes is not installed.
     """
     require_package("bitsandbytes", needed_by="4-bit weights need")
-    place = require_fresh(out, directory=True, format=FORMAT)
+    place = check_writable(out, directory=True, format=FORMAT)
     source = os.fspath(model) if os.fspath(model).startswith(PACKAGE) or not is_local(model) else str(located(model))
     hub = {"revision": revision, "trust_remote_code": trust_remote_code}
     with _plain_checkpoint(source, offline=offline, **hub) as plain, LOADING, quiet_files(report=True):
@@ -86,7 +86,7 @@ def quantise(
             "versions": versions("bitsandbytes"),
             "files": file_sums(folder),
         }
-        atomic_write_bytes(folder / RECORD, sealed(record))
+        atomic_write_bytes(folder / RECORD, with_checksum(record))
         own.update(path.name for path in folder.iterdir())
     return place
 

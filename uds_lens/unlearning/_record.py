@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
 
-from uds_lens._storage import atomic_write_bytes, conform, located, plain, read_sealed, sealed
+from uds_lens._storage import atomic_write_bytes, conform, located, plain, read_with_checksum, with_checksum
 from uds_lens._types import FloatOrNaN
 from uds_lens.errors import ConfigError, ResultFormatError
 from uds_lens.results._records import versions
@@ -169,7 +169,7 @@ def make_record(
 
 def write_record(record: Mapping[str, Any], file: Path) -> None:
     """Write a record with its checksum; NaN becomes null."""
-    atomic_write_bytes(file, sealed(plain(record)))
+    atomic_write_bytes(file, with_checksum(plain(record)))
 
 
 def read_record(directory: str | os.PathLike[str]) -> dict[str, Any]:
@@ -188,7 +188,7 @@ def read_record(directory: str | os.PathLike[str]) -> dict[str, Any]:
             f"no {UNLEARNING_RECORD} in {os.fspath(directory)!r}: expected a directory written by unlearn, relearn or "
             "finetune."
         )
-    record = read_sealed(file, format=FORMAT, versions=(VERSION,))
+    record = read_with_checksum(file, format=FORMAT, versions=(VERSION,))
     conform(_Members, record, where=file.name)
     return record
 

@@ -22,8 +22,7 @@ from uds_lens.unlearning._alternates import FILE as ALTERNATES
 from uds_lens.unlearning._job import digest
 from uds_lens.unlearning._record import read_record
 
-CONTENTS = "uds_lens_contents.json"
-"""File in a checkpoint, written last: size and hash of every other file."""
+CONTENTS = "uds_lens_contents.json"  # file in a checkpoint, written last: size and hash of every other file
 
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 _KEY = re.compile(r"[0-9a-f]{32}")
@@ -112,11 +111,8 @@ def last_intact(folder: Path) -> Path | None:
 class JointProcesses:
     """This process among those that train together (torchrun, accelerate launch): the first prepares and saves."""
 
-    rank: int
-    """Number of this process, from 0."""
-
-    world: int
-    """Number of processes."""
+    rank: int  # number of this process, from 0
+    world: int  # number of processes
 
     @classmethod
     def joined(cls, device: str) -> JointProcesses:
@@ -150,15 +146,7 @@ class RunFolder:
         self.folder = folder_of(out)
 
     def is_finished(self) -> bool:
-        """Tell whether `out` already holds the complete result of this very run.
-
-        Raises:
-            ConfigError: `out` holds the result of another run.
-            ResultFormatError: Its record was altered.
-
-        Warns:
-            UdsLensWarning: It holds this result, but its files changed since: the run is repeated.
-        """
+        """Tell whether `out` already holds the complete result of this very run."""
         if not os.path.lexists(self.out) or not any(self.out.iterdir()):
             return False
         if not (self.out / self.record).is_file():
@@ -183,14 +171,7 @@ class RunFolder:
 
     @contextmanager
     def opened(self) -> Iterator[Path]:
-        """Yield the locked directory, with what an earlier attempt at this very run left there.
-
-        Raises:
-            ConfigError: Another process has it, or something else is there under its name.
-
-        Warns:
-            UdsLensWarning: Another run was left unfinished there; its checkpoints are removed.
-        """
+        """Yield the locked directory, with what an earlier attempt at this very run left there."""
         if not self.processes.is_first:
             self.processes.wait()
             yield self.folder
@@ -259,9 +240,6 @@ def _locked(folder: Path, out: Path) -> Iterator[None]:
 
     Where the file system has no locks (some Lustre, FUSE and Drive mounts), a file with machine and process number
     takes their place; only a process of the same machine can tell that its holder died.
-
-    Raises:
-        ConfigError: Another process holds it.
     """
     lock: BaseFileLock = FileLock(folder / _LOCKS[0])
     busy = f"another process is training {str(out)!r}: wait for it, or choose another directory"

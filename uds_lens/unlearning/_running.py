@@ -23,7 +23,7 @@ from uds_lens._compat.transformers import forget_longer_texts
 from uds_lens._optional_packages import require_package
 from uds_lens._progress import tell
 from uds_lens._settings import as_settings
-from uds_lens._storage import atomic_directory, located, require_fresh, writing
+from uds_lens._storage import atomic_directory, check_writable, located, writing
 from uds_lens.data import AnswerSequence, ForgetExample, load_examples
 from uds_lens.data._prompts import describe_protocol
 from uds_lens.errors import ConfigError, ModelError, ResultFormatError, Setting, UdsLensWarning
@@ -113,7 +113,7 @@ def unlearn(
         refusals=load_refusals(refusals) if "refusals" in declared.needs else (),
         lora=_adapters(lora),
         options=_options(options, out),
-        out=require_fresh(out, directory=True, format=FORMAT),
+        out=check_writable(out, directory=True, format=FORMAT),
         record=UNLEARNING_RECORD,
     )
     return run(job)
@@ -155,7 +155,7 @@ def relearn(
         forget=tuple(load_examples(forget)),
         lora=_adapters(lora),
         options=_options(options, out),
-        out=require_fresh(out, directory=True, format=FORMAT),
+        out=check_writable(out, directory=True, format=FORMAT),
         record=RELEARNING_RECORD,
     )
     return run(job)
@@ -217,7 +217,7 @@ def finetune(
         forget=tuple(chain.from_iterable(sets.values())),
         lora=replace(lora, save="adapter") if lora is not None and lora.save is None else lora,
         options=_options(options, out),
-        out=require_fresh(out, directory=True, format=FORMAT),
+        out=check_writable(out, directory=True, format=FORMAT),
         record=FINETUNING_RECORD,
         checked=tuple(
             CheckedRows(name, rows, trained)
@@ -247,7 +247,7 @@ def _options(options: TrainOptions | None, out: str | os.PathLike[str]) -> Train
     options = as_settings(TrainOptions, options, name="options")
     for place in options.log_to:
         if place == "csv":
-            require_fresh(curve_file(located(out)), directory=False, begins=HEAD)
+            check_writable(curve_file(located(out)), directory=False, begins=HEAD)
         else:
             require_package(place, needed_by=f"logging to {place} needs")
     return options
@@ -271,6 +271,10 @@ def run(job: Job) -> Path:
         depends_on = job.depends_on(parent, [*forget, *retain])
         place = RunFolder(job.out, depends_on=depends_on, record=job.record, processes=processes)
         if place.is_finished():
+            if job.options.callbacks:
+                warnings.warn(
+                    UdsLensWarning(f"{str(job.out)!r} is trained already: its callbacks did not run."), stacklevel=3
+                )
             return job.out
         if processes.is_first:
             beside = f" and {len(job.retain)} retain" if job.retain else ""

@@ -135,21 +135,7 @@ def training_arguments(
     folder: str | os.PathLike[str],
     name: str = "uds_lens",
 ) -> TrainingArguments:
-    """Return Hugging Face's settings; one epoch of `Trainer` over the `PairDataset` is the whole run.
-
-    Args:
-        config: Settings of the method.
-        options: How to run it.
-        n_forget: Number of forget examples, the length of an epoch.
-        folder: Directory of checkpoints.
-        name: Name of the run in logs.
-
-    Raises:
-        ConfigError: The batch cannot be divided over devices and passes.
-
-    Warns:
-        UdsLensWarning: The warm-up is as long as the training, or longer.
-    """
+    """Return Hugging Face's settings; one epoch of `Trainer` over the `PairDataset` is the whole run."""
     steps_per_epoch = math.ceil(n_forget / config.batch_size)
     save_every = steps_per_epoch if options.checkpoint_every is None else options.checkpoint_every
     world = int(os.environ.get("WORLD_SIZE", "1"))
@@ -255,8 +241,7 @@ class _Bar(TrainerCallback):
 COLUMNS = ("step", "loss", "forget_loss", "retain_loss", "grad_norm", "learning_rate")
 """Members of a point of the loss curve, as far as the method has them."""
 
-HEAD = ",".join(COLUMNS).encode()
-"""First bytes of a CSV file of ours."""
+HEAD = ",".join(COLUMNS).encode()  # first bytes of a CSV file of ours
 
 
 def loss_curve(history: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

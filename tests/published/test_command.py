@@ -1,0 +1,79 @@
+"""`uds-lens published` end to end without a network, on a cache of toy weights under the real ids."""
+
+import json
+
+import pytest
+
+from uds_lens import study
+from uds_lens._cli import main
+from uds_lens.published import find
+
+from .conftest import put_in_cache
+
+NAME = "npo_lr1e5_b01_a1_ep5"
+
+
+@pytest.fixture
+def uds_lens(capsys):
+    def run(*words):
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as done:
+            main([str(word) for word in words])
+        out, err = capsys.readouterr()
+        return int(done.value.code or 0), out, err
+
+    return run
+
+
+def test_list(uds_lens):
+    code, out, _ = uds_lens("published", "list", "--method", "npo")
+    assert code == 0 and "18 models." in out and "Llama 3.2 Community License" in out
+    code, out, _ = uds_lens("published", "list", "--json")
+    assert len(json.loads(out)) == 230
+    code, _, err = uds_lens("published", "list", "--name", "nobody")
+    assert code == 1 and "error: no published model 'nobody'" in err
+
+
+def test_list_plan_run_compare_offline(uds_lens, cache, toy_tofu, tmp_path):
+    for name in ("full", "retain", NAME):
+        put_in_cache(cache, find(name).hub_id)
+    plan, run, page = tmp_path / "plan.toml", tmp_path / "run", tmp_path / "c.html"
+    absent = "npo_lr1e5_b01_a2_ep5"
+    chosen = ("--name", NAME, "--name", absent, "--data", toy_tofu, "--metric", "es")
+    code, out, err = uds_lens("published", "plan", *chosen, "--out", plan)
+    assert (code, "4 models, 9.89 GB to download" in out) == (0, True), err
+    plan.write_text(plan.read_text().replace('dtype = "bfloat16"', 'dtype = "float32"'))  # a CPU is slow in the other
+    code, out, err = uds_lens("published", "run", plan, "--out", run)
+    assert code == 1 and "3 of 4 done, 1 failed" in out
+    assert "4 models to download, 9.89 GB in all, at most 4.9 GB of them on the disk at a time" in err
+    assert "4 measurements, 0 models to make: about" in err
+    (failed,) = study.status(run).failed
+    assert failed.reason.startswith(f"ModelError: there is no directory '{find(absent).hub_id}' here, and offline")
+    assert len(list(cache.glob("models--*"))) == 3, "what was there before stays"
+    code, out, err = uds_lens("published", "compare", run, "--out", page)
+    assert code == 1, "toy weights are not the published ones, and float32 does not explain that"
+    assert "es" in out and "differ" in out and f"! {NAME}, es: " in out and page.is_file()
+    code, out, _ = uds_lens("published", "compare", run, "--json", "--out", tmp_path / "c.csv")
+    told = json.loads(out)
+    assert {row["model"] for row in told["values"]} == {"full", "retain", NAME}
+    assert (tmp_path / "c.csv").read_text().startswith("group,model,metric,measured")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["published", "lst"], "expected list, plan, run PLAN, or compare RUN"),
+        (["published", "run"], "expected list, plan"),
+        (["published", "run", "plan.toml"], "--out missing"),
+        (["published", "plan"], "--out missing"),
+        (["published", "compare", "nowhere"], "no run at 'nowhere'"),
+        (["conformance", "export"], "expected `export DIR` or `check CSV`"),
+        (["conformance", "check", "nowhere.csv"], "nothing to compare"),
+    ],
+)
+def test_wrong_usage_is_one_line(uds_lens, words, told, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    if words[0] == "conformance":
+        monkeypatch.setattr("uds_lens.published._conformance.export_conformance", lambda place: tmp_path)
+    code, _, err = uds_lens(*words)
+    assert code == 1 and told in err and "Traceback" not in err

@@ -1,0 +1,146 @@
+"""Run folders of the released script: read, cut off by a kill, and hostile."""
+
+import csv
+import json
+import math
+
+import pytest
+
+from uds_lens.errors import DataError, ResultFormatError
+from uds_lens.published import read_released
+from uds_lens.published._released import released_score
+
+MODEL = "open-unlearning/unlearn_tofu_Llama-3.2-1B-Instruct_forget10_NPO_lr2e-05_beta0.1_alpha1_epoch5"
+FULL = "open-unlearning/tofu_Llama-3.2-1B-Instruct_full"
+
+
+def record(idx, s1, s2, uds=...):
+    score = released_score(s1, s2, 0.05)
+    return {
+        "idx": idx,
+        "question": "Who?",
+        "uds": (None if math.isnan(score) else score) if uds is ... else uds,
+        "s1_deltas": s1,
+        "s2_deltas": s2,
+        "layer_records": [{"layer": layer} for layer in (0, 8, 15)],
+    }
+
+
+RECORDS = [
+    record(3, [1.0, 0.5, 0.01], [0.5, 1.0, 0.0]),
+    record(7, [0.0, 0.01, 0.02], [0.4, 0.1, 0.1]),
+    record(9, [2.0, 0.0, 1.0], [-1.0, 0.0, 0.25]),
+]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """What the script leaves behind."""
+    place = tmp_path / "runs" / "0412_101500_tf_npo_lr2e5_b01_a1_ep5_layer"
+    place.mkdir(parents=True)
+    (place / "results.json").write_text(json.dumps(RECORDS, indent=2))
+    (place / "results_detailed.jsonl").write_text("".join(json.dumps(each) + "\n" for each in RECORDS))
+    with (place / "layer_details.csv").open("w", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(["idx", "question", "layer", "s1_delta", "s2_delta", "uds"])
+        for each in RECORDS:
+            for layer, s1, s2 in zip((0, 8, 15), each["s1_deltas"], each["s2_deltas"], strict=True):
+                table.writerow([each["idx"], "Who?\nSecond line", layer, s1, s2, each["uds"]])
+    scores = [each["uds"] for each in RECORDS if each["uds"] is not None]
+    summary = {
+        "source_model_id": MODEL,
+        "full_model": FULL,
+        "dtype": "bfloat16",
+        "delta_threshold": 0.05,
+        "avg_uds": sum(scores) / len(scores),
+        "skipped_indices": [11],
+    }
+    (place / "summary.json").write_text(json.dumps(summary))
+    return place
+
+
+def test_reads_a_run(folder):
+    runs = read_released(folder.parent)
+    (row,) = runs.frame.to_dict("records")
+    assert (row["model"], row["method"], row["n_measured"]) == ("npo_lr2e5_b01_a1_ep5", "npo", 2)
+    assert row["uds"] == pytest.approx((2 / 3 + 0.25 / 3) / 2)
+    assert runs.examples["value"].isna().tolist() == [False, True, False]
+    assert runs.layers["layer"].tolist() == [0, 8, 15] * 3 and runs.layers["s2_delta"].iloc[6] == -1.0
+    (own,) = runs.settings.to_dict("records")
+    assert (own["source"], own["full"], own["n_examples"], own["n_skipped"]) == (MODEL, FULL, 3, 1) and own["complete"]
+
+
+@pytest.mark.parametrize("left", ["results.json", "results_detailed.jsonl", "layer_details.csv"])
+def test_any_one_of_its_files_is_enough(folder, left):
+    expected = read_released(folder).frame["uds"].iloc[0]
+    for name in {"results.json", "results_detailed.jsonl", "layer_details.csv"} - {left}:
+        (folder / name).unlink()
+    runs = read_released(folder)
+    assert runs.frame["uds"].iloc[0] == pytest.approx(expected, abs=1e-12)
+    assert runs.layers["layer"].tolist() == [0, 8, 15] * 3
+
+
+@pytest.mark.parametrize(("name", "cut", "whole"), [("results_detailed.jsonl", -9, 2), ("layer_details.csv", -5, 2)])
+@pytest.mark.filterwarnings("ignore::uds_lens.errors.UdsLensWarning")
+def test_a_killed_run_keeps_what_is_whole(folder, name, cut, whole):
+    content = (folder / name).read_bytes()[:cut]
+    for file in folder.iterdir():
+        file.unlink()
+    (folder / "results.json").write_text(json.dumps(RECORDS)[:40])
+    (folder / name).write_bytes(content)
+    runs = read_released(folder)
+    assert not runs.settings["complete"].any() and runs.settings["n_examples"].tolist() == [whole]
+    assert runs.frame["model"].tolist() == ["npo_lr2e5_b01_a1_ep5"]
+
+
+def test_no_measurable_example_is_nan_and_not_the_0_that_the_script_writes(folder):
+    (folder / "results.json").write_text(json.dumps([RECORDS[1]]))
+    summary = json.loads((folder / "summary.json").read_text())
+    (folder / "summary.json").write_text(json.dumps({**summary, "avg_uds": 0.0}))
+    runs = read_released(folder)
+    assert math.isnan(runs.frame["uds"].iloc[0])
+    assert runs.reasons["reason"].tolist() == ["no example is measurable (the script writes 0)"]
+
+
+HOSTILE = {
+    "not JSON": ("results.json", "[" * 100_000, "is not JSON"),
+    "no list": ("results.json", "{}", "expected a list of examples"),
+    "no object": ("results.json", "[3]", r"\[0\] is a number"),
+    "no id": ("results.json", '[{"idx": true, "s1_deltas": [], "s2_deltas": []}]', "'idx' must be a number or text"),
+    "no deltas": ("results.json", '[{"idx": 1, "uds": 0.5}]', "'s1_deltas' must be a list; got null"),
+    "text": ("results.json", '[{"idx": 1, "s1_deltas": ["x"], "s2_deltas": [1]}]', "must be a number or null"),
+    "infinite": ("results.json", '[{"idx": 1, "s1_deltas": [1e999], "s2_deltas": [1]}]', "must be finite"),
+    "uneven": ("results.json", '[{"idx": 1, "s1_deltas": [1], "s2_deltas": []}]', "1 values of S1 and 0 of S2"),
+    "another score": ("results.json", json.dumps([record(1, [1.0], [0.5], 0.9)]), "layers give UDS 0.5, and 0.9 is"),
+    "twice": ("results.json", json.dumps([RECORDS[0], RECORDS[0]]), "an example occurs twice"),
+    "another mean": ("summary.json", json.dumps({"source_model_id": MODEL, "avg_uds": 0.7}), "'avg_uds' is 0.7"),
+    "summary of something": ("summary.json", "[]", "holds a list"),
+    "bytes": ("results.json", b"\xff\xfe\x00", "is not JSON"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_files_are_one_sentence(folder, name):
+    file, content, words = HOSTILE[name]
+    (folder / file).write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(ResultFormatError, match=words) as refused:
+        read_released(folder)
+    assert len(str(refused.value)) < 600
+
+
+def test_a_hostile_table_and_two_runs_of_one_model(folder, tmp_path):
+    twin = tmp_path / "runs" / "twin"
+    twin.mkdir()
+    for file in folder.iterdir():
+        (twin / file.name).write_bytes(file.read_bytes())
+    with pytest.raises(DataError, match="several runs of 'npo_lr2e5_b01_a1_ep5'"):
+        read_released(tmp_path)
+    for name in ("results.json", "results_detailed.jsonl"):
+        (folder / name).unlink()
+    for content, words in (
+        ("idx,layer\n1,2\n", "expected the columns"),
+        ("idx,layer,s1_delta,s2_delta,uds\n1,a,1,1,1", "no number"),
+    ):
+        (folder / "layer_details.csv").write_text(content)
+        with pytest.raises(ResultFormatError, match=words):
+            read_released(folder)

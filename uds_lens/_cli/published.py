@@ -1,0 +1,209 @@
+"""`uds-lens published`: published models listed, planned, measured again, and compared with their published values."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from uds_lens._cli.model_tables import number, records, write_table_file
+from uds_lens._cli.options import Printing
+from uds_lens._cli.sweep import print_status, progress_lines
+from uds_lens._cli.terminal import print_table, print_wrapped, say
+from uds_lens.errors import ConfigError
+from uds_lens.study._plan import Role
+
+if TYPE_CHECKING:
+    from uds_lens.published import Comparison, PublishedModel
+
+_FORM = "list, plan, run PLAN, or compare RUN"
+
+
+def published(
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="list | plan | run PLAN | compare RUN",
+            help="List the models, write a plan, measure its models one at a time, or compare what was measured.",
+        ),
+    ],
+    group: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="tofu-1b, tofu-3b, tofu-8b, muse-news, muse-books or wmdp. Plans: tofu-1b."),
+    ] = None,
+    role: Annotated[Role | None, typer.Option(help="Only models of this part.")] = None,
+    method: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Only models of this method; repeat for more.")
+    ] = None,
+    name: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Only this model (its name or Hub id); repeat for more.")
+    ] = None,
+    metric: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME", help="Metrics to plan, repeated or with commas. Default: uds,es. all: every published."
+        ),
+    ] = None,
+    perturb: Annotated[
+        bool, typer.Option("--perturb", help="Plan them after quantisation and relearning too.")
+    ] = False,
+    data: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Local copy of the data set, in place of the Hub's.")
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Plan a sample of the questions: a quick look.")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="PATH", help="Plan to write; directory of a run; page, or .csv, of a comparison."),
+    ] = None,
+    keep_downloads: Annotated[
+        bool, typer.Option("--keep-downloads", help="Leave downloaded models in the Hub's cache.")
+    ] = False,
+    *,
+    printing: Printing,
+) -> None:
+    """Measure published models again, and compare the values.
+
+    150 unlearned and 60 pool models of the UDS paper, its full and retain models of three sizes, those of MUSE and
+    WMDP. A plan asks each metric with the prompt of its published number. A run downloads one model at a time and
+    removes it when it is measured; killed and called again, it resumes. A comparison also reads run folders of the
+    paper's released script and Open-Unlearning's saves; the exit code is 1 where a value differs without a reason.
+
+    \b
+    Examples:
+      uds-lens published list --method npo
+      uds-lens published plan --method npo --metric uds --out plan.toml
+      uds-lens published run plan.toml --out runs/npo
+      uds-lens published compare runs/npo --out comparison.html
+    """
+    todo, place = _asked(words)
+    say(f"reading {place} ..." if place else "reading the list of published models ...")
+    if todo == "run":
+        _run(str(place), out, keep_downloads, as_json=printing.json)
+    elif todo == "compare":
+        _compare(str(place), out, as_json=printing.json)
+    else:
+        group = group or ("tofu-1b" if todo == "plan" else None)
+        chosen = _chosen(group, role, method or [], name or [])
+        if todo == "list":
+            _list(chosen, as_json=printing.json)
+        else:
+            given = {"perturb": perturb, "data": data, "limit": limit}
+            _plan(chosen, metric, out, given, as_json=printing.json)
+
+
+def _asked(words: list[str]) -> tuple[str, str | None]:
+    todo, places = words[0], words[1:]
+    if len(places) != {"list": 0, "plan": 0, "run": 1, "compare": 1}.get(todo, -1):
+        example = "uds-lens published plan --method npo --out plan.toml"
+        raise ConfigError(f"expected {_FORM}; got {' '.join(words)[:100]!r}. For example: {example}")
+    return todo, places[0] if places else None
+
+
+def _chosen(group: str | None, role: Role | None, methods: list[str], names: list[str]) -> list[PublishedModel]:
+    from uds_lens.published import find, models
+
+    asked: list[str | None] = [*methods] or [None]
+    found = [each for method in asked for each in models(group=group, role=role, method=method)]
+    if not names:
+        return found
+    wanted = {name: find(name, group=group) for name in names}
+    if unknown := [name for name, model in wanted.items() if model is None]:
+        raise ConfigError(f"no published model {unknown[0][:80]!r}: `uds-lens published list` has them.")
+    return [model for model in found if model in wanted.values()]
+
+
+def _list(chosen: list[PublishedModel], *, as_json: bool) -> None:
+    from uds_lens.published import registry_frame
+
+    table = registry_frame()
+    table = table[table["hub_id"].isin({model.hub_id for model in chosen})]
+    if as_json:
+        typer.echo(json.dumps(records(table), indent=2, ensure_ascii=False))
+        return
+    rows = [[row["model"], row["role"], row["hub_id"], str(row["published"])] for row in table.to_dict("records")]
+    print_table(["model", "part", "Hub id", "values"], rows)
+    licences = "; ".join(dict.fromkeys(f"{model.group.base}: {model.group.licence}" for model in chosen))
+    print_wrapped(f"{len(table)} models. values: published metrics of the model. Licences: {licences}.")
+
+
+def _plan(
+    chosen: list[PublishedModel], metrics: list[str] | None, out: Path | None, given: dict[str, Any], *, as_json: bool
+) -> None:
+    from uds_lens import published
+
+    names = [name.strip() for given_once in metrics or () for name in given_once.split(",")]
+    asked = None if names == ["all"] else names or published.DEFAULT_METRICS
+    made = published.plan(chosen, metrics=asked, **given)
+    if out is None:
+        raise ConfigError("--out missing. For example: uds-lens published plan --method npo --out plan.toml")
+    published.write_plan(made, out)
+    n = len({model.hub_id for model in chosen} | {made.full, made.retain})
+    if as_json:
+        typer.echo(json.dumps({"plan": str(out), "models": n}, ensure_ascii=False))
+        return
+    size = n * chosen[0].group.download_bytes / 1e9
+    print_wrapped(
+        f"{n} models, {size:.3g} GB to download one after the other. Next: uds-lens published run {out} --out DIR"
+    )
+
+
+def _run(plan: str, out: Path | None, keep: bool, *, as_json: bool) -> None:
+    from uds_lens import published
+
+    if out is None:
+        raise ConfigError("--out missing. For example: uds-lens published run plan.toml --out runs/npo")
+    with progress_lines():
+        found = published.run(plan, out, keep_downloads=keep)
+    print_status(found, as_json=as_json)
+    if not found.is_complete:
+        raise typer.Exit(1)
+
+
+def _compare(run: str, out: Path | None, *, as_json: bool) -> None:
+    from uds_lens import published
+
+    found = published.compare(run)
+    if out is not None and out.suffix.lower() == ".csv":
+        write_table_file(found.frame, out)
+    elif out is not None:
+        found.report(out)
+    if as_json:
+        parts = {"values": found.frame, "by_metric": found.by_metric, "of_pools": found.of_pools}
+        told = {"run": found.source, "measured_by": found.measured_by, "unknown": list(found.unknown)}
+        tables = {name: records(frame) for name, frame in parts.items()}
+        typer.echo(json.dumps({**told, **tables}, indent=2, ensure_ascii=False))
+    else:
+        _print_comparison(found, out)
+    if not found.agrees:
+        raise typer.Exit(1)
+
+
+def _print_comparison(found: Comparison, out: Path | None) -> None:
+    rows = [
+        [
+            row["metric"],
+            *(str(row[count]) for count in ("n", "agree", "expected", "differ")),
+            number(row["spearman"]),
+            number(row["largest_difference"], 4),
+            str(row["largest_model"] or "-"),
+        ]
+        for row in found.by_metric.to_dict("records")
+    ]
+    print_table(["metric", "models", "agree", "as expected", "differ", "Spearman", "largest", "of model"], rows)
+    if len(found.of_pools):
+        columns = ("metric", "quantity", "measured", "published", "verdict")
+        cells = [[row[name] for name in columns] for row in found.of_pools.to_dict("records")]
+        print_table(list(columns), [[each if isinstance(each, str) else number(each) for each in row] for row in cells])
+    for row in found.frame[found.frame["verdict"] == "differs"].head(10).to_dict("records"):
+        print_wrapped(
+            f"! {row['model']}, {row['metric']}: {row['measured']:.4f} for {row['published']:.4f} "
+            f"({row['difference']:+.4f}). {row['expect']}"
+        )
+    if found.unknown:
+        names = ", ".join(found.unknown[:4]) + (", ..." if len(found.unknown) > 4 else "")
+        print_wrapped(f"Not among the published models: {names}.")
+    print_wrapped(str(found) + (f", in {out}" if out is not None else "") + ".")

@@ -1,0 +1,5 @@
+"""Published models measured again: which there are, what was published of them, a plan, a comparison."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

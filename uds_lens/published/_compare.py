@@ -1,0 +1,289 @@
+"""A run beside the published values: differences, what to expect of each, verdicts."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from uds_lens import meta, plots, study
+from uds_lens.errors import DataError
+from uds_lens.meta import REASONS, Published, read_published
+from uds_lens.meta._pools import SMALLEST
+from uds_lens.published._measured import MeasuredRun, read_run, same_prompts
+from uds_lens.published._registry import models
+from uds_lens.published._values import KNOWN_PROBLEMS, MARGIN, MARGINS, pool_values, values
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import plotly.graph_objects as go
+
+    from uds_lens.plots import Theme
+
+COMPARED = {
+    "group": "models measured against the same full and retain",
+    "model": "name on the authors' page",
+    "metric": "name",
+    "measured": "value of the run; NaN where it has none",
+    "published": "value as printed",
+    "low": "smallest value that this may stand for",
+    "high": "largest",
+    "kind": "exact, rounded, capped, or by definition",
+    "difference": "measured - published",
+    "beyond": "distance from the range of the published value; 0 within",
+    "margin": "distance that counts as agreement",
+    "verdict": "agrees, differs, differs as expected, or no value",
+    "expect": "what is different about the two, and what is known of the published value",
+}
+"""Columns of `Comparison.frame`."""
+
+BY_METRIC = {
+    "metric": "name",
+    "n": "models with both values",
+    "agree": "of these, within the margin",
+    "differ": "beyond it, and nothing explains it",
+    "expected": "beyond it, and explained by what was measured differently",
+    "spearman": "rank correlation of both; NaN below 3 models, or where one is constant",
+    "mean_difference": "mean of measured - published",
+    "largest_difference": "the largest in size, with its sign",
+    "largest_model": "its model",
+    "known": "what is known of the published values",
+}
+"""Columns of `Comparison.by_metric`."""
+
+OF_POOLS = {
+    "metric": "name",
+    "quantity": "auc (F), mean_p, mean_n, q, r",
+    "measured": "value of the run",
+    "published": "value as printed",
+    "beyond": "distance from what rounds to it",
+    "n": "models measured",
+    "of": "models of the paper",
+    "verdict": "agrees, differs, or incomplete",
+}
+"""Columns of `Comparison.of_pools`."""
+
+_POOL_MARGIN = 0.02  # distance that counts as agreement of F, means of the pools, Q and R; F moves in steps of 1/900
+_ROUNDING = 4  # margins that another dtype or last layer explains; other prompts or questions explain any difference
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Comparison:
+    """A run beside the published values; made by `compare`."""
+
+    frame: pd.DataFrame
+    """One row per model and metric with a published value, columns as in `uds_lens.published.COMPARED`."""
+    by_metric: pd.DataFrame
+    """One row per metric, columns as in `uds_lens.published.BY_METRIC`."""
+    of_pools: pd.DataFrame
+    """F, means of the pools, Q and R, columns as in `uds_lens.published.OF_POOLS`; empty without pool models."""
+    unknown: tuple[str, ...]
+    """Models of the run that are none of the published ones."""
+    unpublished: tuple[str, ...]
+    """Metrics that were measured and of which nothing was published."""
+    source: str
+    """The run."""
+    measured_by: str
+    """study, released script, or Open-Unlearning."""
+
+    @property
+    def agrees(self) -> bool:
+        """Whether nothing differs without a reason."""
+        return not ((self.frame["verdict"] == "differs").any() or (self.of_pools["verdict"] == "differs").any())
+
+    def plot(self, *, theme: Theme = "light", title: str | None = "") -> go.Figure:
+        """Draw every difference, a row per metric (`uds_lens.plots.differences_by_metric`)."""
+        return plots.differences_by_metric(self.frame, theme=theme, title=title)
+
+    def report(self, path: str | os.PathLike[str]) -> Path:
+        """Write the comparison as one HTML page that opens offline.
+
+        Raises:
+            ConfigError: The path does not end in `.html`.
+            ResultFormatError: A file that is no page of ours is there.
+        """
+        from uds_lens.published._page import write_page
+
+        return write_page(self, path)
+
+    def __str__(self) -> str:
+        counts = self.frame["verdict"].value_counts()
+        said = ", ".join(f"{n} {verdict}" for verdict, n in counts.items())
+        return f"{len(self.frame)} values of {self.frame['model'].nunique()} models: {said}"
+
+
+def compare(run: str | os.PathLike[str], *, margins: Mapping[str, float] | None = None) -> Comparison:
+    """Compare what a run measured with what was published of the same models.
+
+    A published value that is rounded, capped at 1 or set by definition stands for a range: what lies in it does not
+    differ. Where a difference is beyond the margin, the row says whether the two were measured differently: other
+    prompts or a sample of the questions explain any difference, another dtype or last layer up to four margins.
+
+    Args:
+        run: Folder of `run`, or of any study; run folders of the UDS paper's released script; Open-Unlearning's saves.
+        margins: Difference that counts as agreement by metric, in place of the defaults.
+
+    Returns:
+        Every value with its verdict, and the agreement by metric.
+
+    Raises:
+        DataError: There is no run, or none of its models is a published one.
+        ResultFormatError: A file is broken.
+
+    Example:
+        >>> compare("nowhere")
+        Traceback (most recent call last):
+            ...
+        uds_lens.errors.DataError: no run at 'nowhere': expected the folder of uds-lens published run (or of a sweep),
+        run folders of the UDS paper's released script, or Open-Unlearning's saves.
+    """
+    found = read_run(run)
+    before = found.frame[found.frame["state"] == "before"]
+    both = before.merge(values(), on=["group", "model", "metric"], suffixes=("", "_published"))
+    limits = {**MARGINS, **(margins or {})}
+    both["margin"] = [limits.get(metric, MARGIN) for metric in both["metric"]]
+    both["difference"] = both["measured"] - both["published"]
+    both["beyond"] = [_beyond(row) for row in both.to_dict("records")]
+    told = [_told(row) for row in both.to_dict("records")]
+    both["verdict"], both["expect"] = [verdict for verdict, _ in told], [words for _, words in told]
+    known = set(values()["metric"]) | set(pool_values()["metric"])
+    return Comparison(
+        frame=both[list(COMPARED)].reset_index(drop=True),
+        by_metric=_by_metric(both),
+        of_pools=_of_pools(found),
+        unknown=found.unknown,
+        unpublished=tuple(dict.fromkeys(name for name in before["metric"] if name not in known)),
+        source=found.source,
+        measured_by=found.kind,
+    )
+
+
+def _beyond(row: Mapping[str, Any]) -> float:
+    if math.isnan(row["measured"]):
+        return math.nan
+    return max(row["low"] - row["measured"], row["measured"] - row["high"], 0.0)
+
+
+def _told(row: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the verdict on a value, and what to know about it."""
+    if math.isnan(row["measured"]):
+        return "no value", str(row["reason"] or "not measured")
+    reasons, anything = [], False
+    if not same_prompts(row["prompts"], row["prompts_published"]):
+        reasons.append(f"prompts: {row['prompts']} here, {row['prompts_published']} there")
+        anything = True
+    if row["dtype"] != "bfloat16":
+        reasons.append(f"dtype: {row['dtype'] or 'unknown'} here, bfloat16 there")
+    if row["metric"] == "uds" and row["last_layer"] != "post_norm":
+        reasons.append("last layer: the true residual stream here, the normed state there")
+    if row["sampled"]:
+        reasons.append("measured on some of the questions")
+        anything = True
+    explained = anything or (bool(reasons) and row["beyond"] <= _ROUNDING * row["margin"])
+    verdict = "agrees" if row["beyond"] <= row["margin"] else "differs as expected" if explained else "differs"
+    told = [*reasons, {"exact": "", "rounded": "printed with 3 decimals"}.get(row["kind"], row["kind"])]
+    if verdict == "differs":
+        told.append(KNOWN_PROBLEMS.get(row["metric"], ""))
+    return verdict, "; ".join(filter(None, told))
+
+
+def _by_metric(both: pd.DataFrame) -> pd.DataFrame:
+    import pandas as pd
+
+    rows = []
+    for metric, group in both.groupby("metric", sort=False):
+        known = group[group["measured"].notna()]
+        varied = len(known) > 2 and known["measured"].nunique() > 1 and known["published"].nunique() > 1
+        largest = known.loc[known["difference"].abs().idxmax()] if len(known) else None
+        rows.append(
+            {
+                "metric": metric,
+                "n": len(known),
+                "agree": int((known["verdict"] == "agrees").sum()),
+                "differ": int((known["verdict"] == "differs").sum()),
+                "expected": int((known["verdict"] == "differs as expected").sum()),
+                "spearman": known["measured"].corr(known["published"], method="spearman") if varied else math.nan,
+                "mean_difference": known["difference"].mean() if len(known) else math.nan,
+                "largest_difference": math.nan if largest is None else largest["difference"],
+                "largest_model": None if largest is None else largest["model"],
+                "known": KNOWN_PROBLEMS.get(str(metric), ""),
+            }
+        )
+    return pd.DataFrame(rows, columns=list(BY_METRIC))
+
+
+def _of_pools(found: MeasuredRun) -> pd.DataFrame:
+    """Compare what was published of pools and of perturbed models, where the run has them."""
+    import pandas as pd
+
+    rows: list[list[Any]] = []
+    if found.folder is not None and (found.frame["role"] == "pool").any():
+        frames, published = study.frames(found.folder), pool_values()
+        pools = frames.pools
+        of, wanted = len(models(role="pool")), set(published["metric"]) & set(pools.columns)
+        if wanted and pools["knows"].nunique() == 2 and len(pools) >= SMALLEST:
+            names = [name for name in published["metric"].unique() if name in wanted]
+            faithful = meta.faithfulness(pools, metrics=names).set_index("metric")
+            measured = {(name, part): faithful[part][name] for name in names for part in ("auc", "mean_p", "mean_n")}
+            if len(frames.quantised) or len(frames.relearned):
+                tables = frames.tables(thresholds=meta.thresholds(pools, metrics=names))
+                robust = meta.robustness(tables, metrics=names).set_index("metric")
+                measured |= {(name, part): robust[part][name] for name in names for part in ("q", "r")}
+            for row in published.to_dict("records"):
+                value = measured.get((row["metric"], row["quantity"]), math.nan)
+                if not math.isnan(value):
+                    beyond = max(row["low"] - value, value - row["high"], 0.0)
+                    verdict = "incomplete" if len(pools) < of else "agrees" if beyond <= _POOL_MARGIN else "differs"
+                    rows.append(
+                        [row["metric"], row["quantity"], value, row["published"], beyond, len(pools), of, verdict]
+                    )
+    return pd.DataFrame(rows, columns=list(OF_POOLS))
+
+
+_MEASURED = "(measured)"
+
+
+def beside(run: str | os.PathLike[str]) -> Published:
+    """Put the models of a run beside the published ones, as `uds-lens rank` and `dashboard` take them.
+
+    Args:
+        run: As for `compare`; models of other groups than tofu-1b are left out.
+
+    Returns:
+        The table of `uds_lens.meta.read_published` with a row more for each measured model: its name and method end in
+        "(measured)", so that both are ranked in one table.
+
+    Raises:
+        DataError: There is no run, or none of its models is a published one.
+    """
+    import pandas as pd
+
+    published, found = read_published(), read_run(run)
+    kept = found.frame[(found.frame["group"] == "tofu-1b") & (found.frame["state"] == "before")]
+    if not len(kept):
+        raise DataError(f"{found.source[-200:]!r} holds none of the 1B models that the published values are of.")
+    wide = kept.pivot(index="model", columns="metric", values="measured")
+    frames = {}
+    for name in ("frame", "references"):
+        own: pd.DataFrame = getattr(published, name)
+        facts = own[own["model"].isin(wide.index)]
+        facts = facts[["model", "method", "config", "epochs", "lr", "alpha"]]
+        measured = facts.join(wide[[column for column in wide.columns if column in own.columns]], on="model")
+        renamed = {column: measured[column] + f" {_MEASURED}" for column in ("model", "method")}
+        frames[name] = pd.concat([own, measured.assign(**renamed)], ignore_index=True)
+    gaps = [
+        (row["model"], metric, f"not measured in {found.source}")
+        for row in frames["frame"].to_dict("records")
+        if row["model"].endswith(_MEASURED)
+        for metric in published.frame.columns
+        if isinstance(row[metric], float) and math.isnan(row[metric]) and metric not in ("lr", "alpha")
+    ]
+    return replace(
+        published,
+        **frames,
+        reasons=pd.concat([published.reasons, pd.DataFrame(gaps, columns=list(REASONS))], ignore_index=True),
+        source=f"{published.source}; measured: {found.source}",
+    )

@@ -1,0 +1,259 @@
+"""The conformance kit: small models, tokens, positions, and what patching them must give, for other implementations."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from uds_lens import __version__
+from uds_lens._storage import atomic_directory, check_folder, located
+from uds_lens.data import ForgetExample, render
+from uds_lens.errors import DataError
+from uds_lens.published._conformance_check import NORMED, TOLERANCE, TRUE, Verdict, check, score
+
+TAU = 0.05
+
+_FILES = (
+    *("README.md", "check.py", "kit.json", "examples.jsonl", "expected.jsonl", "conventions.jsonl", "scores.jsonl"),
+    *("template.csv", "models"),
+)
+
+_MODELS = {"full": "full", "retain": "retain", "unlearned": "npo"}
+
+_FORGET, _KEPT = 6, 2
+"""Examples of the kit; of the second, facts that retain knows too, no layer has a delta above tau and UDS no value."""
+
+
+class _Convention(NamedTuple):
+    """How states are patched; the defaults are right."""
+
+    normed: bool = False
+    shift: int = 0
+    space: bool = True
+    span: str = "entity"
+
+
+_CONVENTIONS = {
+    TRUE: _Convention(),
+    NORMED: _Convention(normed=True),
+    "late": _Convention(shift=1),
+    "early": _Convention(shift=-1),
+    "no_space": _Convention(space=False),
+    "answer": _Convention(span="answer"),
+    "continuation": _Convention(span="continuation"),
+}
+
+
+class _Row(NamedTuple):
+    """An example in tokens: what is scored, and where states are patched."""
+
+    ids: list[int]
+    scored: list[int]
+    patched: list[int]
+    entity: list[int]
+
+
+def export_conformance(out: str | os.PathLike[str]) -> Path:
+    """Write the conformance kit: everything that somebody needs to check another implementation of UDS.
+
+    Three models of the toy world, eight examples with their tokens and positions, S1 and S2 of each example and
+    layer under both conventions for the last layer and under the usual mistakes, scores, and a program that compares
+    a table with them. The folder's README says how; nothing has to be installed.
+
+    Args:
+        out: Directory to write, whole or not at all.
+
+    Returns:
+        The directory.
+
+    Raises:
+        ResultFormatError: The directory holds something else.
+    """
+    from uds_lens import toy
+
+    world = toy.load()
+    examples = [*world.examples[:_FORGET], *world.retain_examples[:_KEPT]]
+    here = Path(__file__).parent
+    with atomic_directory(check_folder(located(out)), own=_FILES) as folder, ExitStack() as stack:
+        for role, name in _MODELS.items():
+            shutil.copytree(world.checkpoints[name], folder / "models" / role)
+        shutil.copyfile(here / "_conformance_check.py", folder / "check.py")
+        shutil.copyfile(here / "conformance.md", folder / "README.md")
+        models, tokenizer = _opened(folder / "models", stack)
+        rows = {name: [_row(each, tokenizer, how) for each in examples] for name, how in _CONVENTIONS.items()}
+        deltas = {name: [_deltas(models, row, _CONVENTIONS[name]) for row in own] for name, own in rows.items()}
+        known: dict[str, Any] = {
+            "tau": TAU,
+            "tolerance": TOLERANCE,
+            "dtype": "float32",
+            "layers": len(deltas[TRUE][0]),
+            "protocol": "raw",
+        }
+        (folder / "kit.json").write_text(
+            json.dumps({**known, "made_with": f"uds_lens {__version__}"}, indent=1), "utf-8"
+        )
+        _write_lines(folder / "examples.jsonl", [_told(*pair) for pair in zip(examples, rows[TRUE], strict=True)])
+        right = (TRUE, NORMED)
+        for file, names in (("expected.jsonl", right), ("conventions.jsonl", [n for n in deltas if n not in right])):
+            _write_lines(folder / file, [line for name in names for line in _layers(name, examples, deltas[name])])
+        _write_lines(
+            folder / "scores.jsonl", [line for name in right for line in _scores(name, examples, deltas[name])]
+        )
+        (folder / "template.csv").write_text(_template(examples, known["layers"]), "utf-8")
+    return Path(out)
+
+
+def check_conformance(
+    table: str | os.PathLike[str], kit: str | os.PathLike[str] | None = None, *, tolerance: float | int = TOLERANCE
+) -> Verdict:
+    """Compare the S1, S2 and scores of another implementation with those of the kit.
+
+    Args:
+        table: CSV with the columns id, layer, s1_delta, s2_delta and, if scores are checked, uds.
+        kit: Folder of the kit; None makes one for this call.
+        tolerance: Largest difference that rounding explains.
+
+    Returns:
+        Whether it conforms, and the findings: the first row that differs, and the convention that explains it.
+
+    Raises:
+        DataError: The table or the kit cannot be read.
+    """
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(kit) if kit is not None else export_conformance(Path(scratch) / "kit")
+        try:
+            return check(folder, Path(table), tolerance=float(tolerance))
+        except (OSError, ValueError, KeyError) as error:
+            raise DataError(f"nothing to compare: {error}") from error
+
+
+def _opened(folder: Path, stack: ExitStack) -> tuple[Mapping[str, Any], Any]:
+    from uds_lens.models import open_model
+
+    models = {role: stack.enter_context(open_model(folder / role, device="cpu")) for role in _MODELS}
+    return {role: model.hf for role, model in models.items()}, models["full"].tokenizer
+
+
+def _row(example: ForgetExample, tokenizer: Any, how: _Convention) -> _Row:
+    """Tokenise an example under a convention: position p predicts token p + 1."""
+    text = render(example, "raw")
+    rest = text.continuation if how.space else text.continuation.lstrip(" ")
+    cut = len(text.continuation) - len(rest)
+    prompt = tokenizer(text.prompt)["input_ids"]
+    more = tokenizer(rest, add_special_tokens=False, return_offsets_mapping=True)
+    start, end = text.entity.start - cut, text.entity.end - cut
+    inside = [i for i, (a, b) in enumerate(more["offset_mapping"]) if b > start and a < end]
+    entity = [len(prompt) + i for i in inside]
+    tokens = entity
+    if how.span != "entity":
+        bare = tokenizer(text.prompt[: text.answer_start])["input_ids"]
+        first = len(bare) if how.span == "answer" else len(prompt)
+        tokens = list(range(first, len(prompt) + len(more["input_ids"])))
+    scored = [token - 1 for token in tokens]
+    return _Row(prompt + more["input_ids"], scored, [place + how.shift for place in scored], entity)
+
+
+def _deltas(models: Mapping[str, Any], row: _Row, how: _Convention) -> list[tuple[float, float]]:
+    """Return S1 and S2 of each layer from the definition, without the engine."""
+    full = models["full"]
+    (before,) = _logprobs(full, row, [])
+    after = [_logprobs(full, row, _states(models[role], row.ids, how.normed)) for role in ("retain", "unlearned")]
+    return [(before - one, before - two) for one, two in zip(*after, strict=True)]
+
+
+def _states(model: Any, ids: Sequence[int], normed: bool) -> list[Any]:
+    import torch
+
+    found: list[Any] = []
+    layers = model.model.layers
+    hooks = [layer.register_forward_hook(lambda _module, _inputs, output: found.append(output)) for layer in layers]
+    try:
+        with torch.no_grad():
+            model(torch.tensor([ids]))
+            return [*found[:-1], model.model.norm(found[-1]) if normed else found[-1]]
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _logprobs(model: Any, row: _Row, states: Sequence[Any]) -> list[float]:
+    """Return the mean log-probability of the scored tokens, one for each layer that is patched; one without states."""
+    import torch
+
+    def patching(layer: int) -> Any:
+        def patch(_module: Any, _inputs: Any, output: Any) -> Any:
+            output = output.clone()
+            output[layer, row.patched] = states[layer][0, row.patched]  # row `layer` is the run with this layer patched
+            return output
+
+        return patch
+
+    hooks = [model.model.layers[layer].register_forward_hook(patching(layer)) for layer in range(len(states))]
+    try:
+        with torch.no_grad():
+            logits = model(torch.tensor([row.ids] * max(1, len(states)))).logits.float()
+    finally:
+        for hook in hooks:
+            hook.remove()
+    targets = torch.tensor([row.ids[place + 1] for place in row.scored])
+    chosen = logits[:, row.scored].log_softmax(-1).gather(2, targets[None, :, None].expand(len(logits), -1, 1))
+    return [float(mean) for mean in chosen.double().mean((1, 2))]
+
+
+def _told(example: ForgetExample, row: _Row) -> dict[str, Any]:
+    text = render(example, "raw")
+    return {
+        "id": example.id,
+        "question": example.question,
+        "answer": example.answer,
+        "prefix": example.prefix,
+        "entity": example.entity,
+        "prompt": text.prompt,
+        "continuation": text.continuation,
+        "input_ids": row.ids,
+        "entity_tokens": row.entity,
+        "patched_positions": row.patched,
+    }
+
+
+def _layers(
+    name: str, examples: Sequence[ForgetExample], deltas: Sequence[Sequence[tuple[float, float]]]
+) -> list[dict[str, Any]]:
+    return [
+        {"id": example.id, "layer": layer, "convention": name, "s1_delta": s1, "s2_delta": s2}
+        for example, own in zip(examples, deltas, strict=True)
+        for layer, (s1, s2) in enumerate(own)
+    ]
+
+
+def _scores(
+    name: str, examples: Sequence[ForgetExample], deltas: Sequence[Sequence[tuple[float, float]]]
+) -> list[dict[str, Any]]:
+    """UDS of each example, null where it has none, and their mean."""
+    scores = {example.id: score(own, TAU) for example, own in zip(examples, deltas, strict=True)}
+    known = [value for value in scores.values() if value == value]
+    lines = [
+        {"id": each, "convention": name, "uds": value if value == value else None} for each, value in scores.items()
+    ]
+    return [*lines, {"id": "mean", "convention": name, "uds": sum(known) / len(known)}]
+
+
+def _template(examples: Sequence[ForgetExample], layers: int) -> str:
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(["id", "layer", "s1_delta", "s2_delta", "uds"])
+    table.writerows([example.id, layer, "", "", ""] for example in examples for layer in range(layers))
+    table.writerow(["mean", "", "", "", ""])
+    return text.getvalue()
+
+
+def _write_lines(file: Path, records: Sequence[Mapping[str, Any]]) -> None:
+    file.write_text("".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records), "utf-8")
