@@ -42,6 +42,7 @@ def page_of(path: Path) -> tuple[str, dict[str, bytes]]:
 def _text(source: str) -> str:
     """A cell of text: links to pages, and a link instead of the badge, which would be fetched from elsewhere."""
     source = re.sub(r"!\[(Open in Colab)\]\([^)]*\)", r"\1", source)
+    source = source.replace("](../docs/", "](../")
     return re.sub(r"\]\((\w+)\.ipynb\)", r"](\1.md)", source)
 
 
