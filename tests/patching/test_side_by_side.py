@@ -84,7 +84,7 @@ def test_rows_that_change_each_other_run_one_at_a_time(all_tried, trio, opened):
     for row, found in zip(rows, together.logprobs, strict=True):
         assert torch.equal(found, score_answers(model, [row], show=False).logprobs[0])
     prompts = [[1, 5, 6], [1, 7], [1, 9, 11, 13]]
-    with pytest.warns(UdsLensWarning, match="read whole at each new token"):
+    with pytest.warns(UdsLensWarning, match="processed from the start for each new token"):
         found = greedy(model, prompts, max_new_tokens=3)
     assert found == [greedy(model, [prompt], max_new_tokens=3)[0] for prompt in prompts]
 
@@ -122,7 +122,7 @@ def test_dynamic_frequencies_do_not_remember_a_longer_text(opened):
 @pytest.mark.filterwarnings("ignore::uds_lens.errors.UdsLensWarning")
 @pytest.mark.parametrize("family", ["recurrent-gemma", "longrope"])
 def test_batches_of_the_caller_that_would_give_other_numbers_are_refused(opened, family):
-    model, (short, long) = opened(family), encode(EXAMPLES[1:3], opened(family).tokenizer).rows
+    model, (short, long) = opened(family), encode(EXAMPLES[1:3], opened(family).tokenizer, protocol="raw").rows
     side = row_layout(model).padding_side
     cache = capture(model, make_batch([short], padding_side="left"))
     patched_logprobs(model, make_batch([short], padding_side="left"), cache, engine="auto")

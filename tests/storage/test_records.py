@@ -67,7 +67,11 @@ def test_numbers_out_of_range_are_refused(number):
 def test_only_regular_files_of_bounded_size_are_read(tmp_path):
     (tmp_path / "a").write_bytes(b"12345")
     assert read_file(tmp_path / "a", most=5) == b"12345"
-    for place, words in ((tmp_path / "a", "expected at most"), (tmp_path, "no regular"), ("/dev/zero", "no regular")):
+    for place, words in (
+        (tmp_path / "a", "expected at most"),
+        (tmp_path, "not a regular"),
+        ("/dev/zero", "not a regular"),
+    ):
         with pytest.raises(ResultFormatError, match=words):
             read_file(place, most=4)
     with pytest.raises(ResultFormatError, match="cannot be read"):

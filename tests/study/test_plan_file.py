@@ -72,7 +72,7 @@ def test_a_hostile_plan_is_refused(small, change, told):
 def test_what_is_no_toml(tmp_path, text):
     file = tmp_path / "plan.toml"
     file.write_text(text, encoding="utf-8")
-    with pytest.raises(ConfigError, match="is no TOML"):
+    with pytest.raises(ConfigError, match="is not valid TOML"):
         study.plan(file)
     with pytest.raises(ConfigError, match="no plan to read"):
         study.plan(tmp_path / "none.toml")

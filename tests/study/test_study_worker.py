@@ -160,7 +160,7 @@ def test_values_per_example_that_were_altered_are_measured_again(small, fake, tm
 
 def test_nothing_foreign_is_written_over(small, fake, tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(ResultFormatError, match="no saved result"):
+    with pytest.raises(ResultFormatError, match="not a saved result"):
         study.run(small, tmp_path, runner=fake())
     with pytest.raises(ResultFormatError, match="no study at"):
         study.status(tmp_path)

@@ -200,7 +200,14 @@ def memory_of_audit(
 
 
 def settled(
-    full: ModelSource, plan: Plan, *, n_sources: int, config: AuditConfig, options: RunOptions, keep: bool = False
+    full: ModelSource,
+    plan: Plan,
+    *,
+    n_sources: int,
+    config: AuditConfig,
+    options: RunOptions,
+    keep: bool = False,
+    report: bool = True,
 ) -> RunOptions:
     """Check that the memory for an audit is there, and decide whether its models are streamed.
 
@@ -211,6 +218,7 @@ def settled(
         config: What is measured.
         options: How it is run.
         keep: Whether recordings of `full` are kept, which a streamed model cannot.
+        report: Log the estimate.
 
     Returns:
         The options with `stream` True or False.
@@ -221,7 +229,7 @@ def settled(
     sizes: dict[str, Any] = {"n_sources": n_sources, "config": config, "options": options}
     if options.stream is not True:
         estimate = memory_of_audit(full, plan, keep=keep, **sizes)
-        if estimate is not None:
+        if estimate is not None and report:
             logger.info("the audit %s", estimate)
         if options.stream is False or estimate is None or estimate.fits:
             if estimate is not None:

@@ -140,7 +140,9 @@ class Question:
             ModelError: They fit in neither way.
         """
         count = len(self.retains) + 1
-        options = settled(self.full, self._plan, n_sources=count, config=self.config, options=self.options)
+        options = settled(
+            self.full, self._plan, n_sources=count, config=self.config, options=self.options, report=False
+        )
         return options.stream is True
 
     def _weights(self, model: str) -> str:

@@ -16,7 +16,7 @@ from uds_lens.errors import ConfigError
 from uds_lens.study._folder import StudyFolder
 from uds_lens.study._models import AUDIT, ELICITATION, StudyModel, StudyState, training_answers
 from uds_lens.study._plan import TrainingRows, metric_settings
-from uds_lens.study._work_keys import located_source
+from uds_lens.study._work_keys import folders_of, located_source
 
 _LOG = logging.getLogger("uds_lens.study")
 
@@ -231,10 +231,8 @@ def require_room(needed: StudyEstimate) -> None:
 
 def weight_bytes(place: str) -> int:
     """Size of a checkpoint's weights; 0 where it is not on this machine."""
-    from uds_lens.models import checkpoint_folders
-
     source = located_source(place)
-    places = [Path(each) for each in checkpoint_folders(source)] if isinstance(source, Path) else []
+    places = folders_of(source) if isinstance(source, Path) else []
     files = [file for each in places if each.exists() for file in (each.iterdir() if each.is_dir() else [each])]
     return sum(file.stat().st_size for file in files if file.suffix in (".safetensors", ".bin", ".gguf"))
 

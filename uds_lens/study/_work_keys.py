@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from uds_lens._storage import atomic_write_bytes, read_with_checksum, sha256_file, with_checksum
 from uds_lens.data import ForgetExample, chat_style_named
-from uds_lens.errors import ConfigError, ResultFormatError
+from uds_lens.errors import ConfigError, ModelError, ResultFormatError
 from uds_lens.study._models import (
     AUDIT,
     ELICITATION,
@@ -83,6 +83,16 @@ def located_source(place: str) -> str | Path:
     if path.is_absolute() and not path.exists():
         raise ConfigError(f"no checkpoint at {place[-200:]!r}: expected a directory with a model, or a Hub id.")
     return path if path.exists() else place
+
+
+def folders_of(checkpoint: Path) -> list[Path]:
+    """Return the places of a checkpoint's weights; a folder that holds none fails by itself when it is opened."""
+    from uds_lens.models import checkpoint_folders
+
+    try:
+        return [Path(place) for place in checkpoint_folders(checkpoint)]
+    except ModelError:
+        return [checkpoint]
 
 
 class FileHashes:
@@ -210,16 +220,13 @@ class WorkKeys:
 
     def source(self, place: str, revision: str | None) -> str:
         """Identify a checkpoint: by the hashes of its files, or its name on the Hub."""
-        from uds_lens.models import checkpoint_folders
-
         name = f"{place}@{revision}"
         if name not in self._sources:
             folder = located_source(place)
             if isinstance(folder, str):
                 self._sources[name] = digest(["hub", name])
             else:
-                each = [Path(place) for place in checkpoint_folders(folder)]
-                parts = [self._files(place) if place.exists() else os.fspath(place) for place in each]
+                parts = [self._files(each) if each.exists() else os.fspath(each) for each in folders_of(folder)]
                 self._hashes.save()
                 self._sources[name] = digest(parts if len(parts) > 1 else parts[0])
         return self._sources[name]
