@@ -82,6 +82,7 @@ def test_debug_shows_the_traceback(broken: None) -> None:
 
 def test_python_runs_the_package(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys, "argv", ["uds_lens", "--version"])
+    monkeypatch.delitem(sys.modules, "uds_lens.__main__", raising=False)
     with pytest.raises(SystemExit, match="0"):
         runpy.run_module("uds_lens", run_name="__main__", alter_sys=True)
     assert capsys.readouterr() == (f"uds-lens {ul.__version__}\n", "")

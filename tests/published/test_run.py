@@ -69,7 +69,7 @@ def test_what_was_measured_before_a_kill_is_kept(ran):
 
 def test_refusals_are_one_sentence_each(ran):
     found = ran["found"]
-    assert (found.done, len(found.failed)) == (4, 2)
+    assert (found.done, len(found.failed)) == (4, 2), found.failed
     reasons = {failure.model: failure.reason for failure in found.failed}
     assert reasons[GATED] == (
         f"ModelError: '{published.find(GATED).hub_id}' is gated: accept its licence at https://huggingface.co/"

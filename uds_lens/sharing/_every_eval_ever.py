@@ -74,10 +74,13 @@ def write_every_eval_ever(
         ResultFormatError: A record of another version is there.
 
     Example:
-        >>> write_every_eval_ever(None, ".", dataset="TOFU", schema="0.2.2")
-        Traceback (most recent call last):
-            ...
-        uds_lens.errors.ConfigError: schema must be '0.3.0', the version of Every Eval Ever that is written here...
+        >>> import tempfile
+        >>> import uds_lens as ul
+        >>> world = ul.toy.load()
+        >>> audit = ul.DepthAudit.run(world.full, world.retain, world.full, world.examples[:1])
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     [file.suffix for file in write_every_eval_ever(audit, folder, dataset="toy")]
+        ['.json', '.jsonl']
 
     References:
         https://github.com/evaleval/every_eval_ever
