@@ -1,7 +1,8 @@
 """Measure an audit of streamed models beside one of models in memory: peak memory, time, bytes read.
 
 Makes random Llama checkpoints shard by shard (full, retain and unlearned share all blocks but one, by hard links), and
-audits them in processes of their own. Nothing ever holds a whole model but the run in memory.
+audits them in processes of their own. Nothing ever holds a whole model but the run in memory. Weights are stored in
+bfloat16 and run in float32, unless `--dtype` says otherwise: few CPUs have instructions for bfloat16.
 
     python benchmarks/streaming.py --folder /tmp/streaming                       # 24 layers, d 2048: 3 GB a checkpoint
     python benchmarks/streaming.py --folder /tmp/streaming --layers 40 --width 5120 --rows 4 --no-memory   # 26 GB
@@ -67,7 +68,7 @@ def make(folder: Path, *, layers: int, width: int) -> None:
         config.save_pretrained(place)
         for file in Path(world.full).glob("tokenizer*"):
             shutil.copy(file, place)
-        where = {}
+        where: dict[str, str] = {}
         for number in range(-1, layers):
             own = number == layers // 2
             name = f"{number + 1:03}.safetensors"
@@ -90,7 +91,7 @@ def peak() -> int:
     return int(text.split("VmHWM:")[1].split()[0]) * 1024
 
 
-def measure(folder: Path, *, stream: bool, rows: int) -> None:
+def measure(folder: Path, *, stream: bool, rows: int, dtype: str) -> None:
     """Audit, and print what it took as JSON."""
     import torch
 
@@ -109,21 +110,23 @@ def measure(folder: Path, *, stream: bool, rows: int) -> None:
 
     StreamedModel.__exit__ = spy  # type: ignore[method-assign]
     examples = list(ul.toy.load().examples)[:rows]
-    config = ul.AuditConfig(dtype="bfloat16", protocol="raw")
+    config = ul.AuditConfig(dtype=dtype, protocol="raw")  # type: ignore[arg-type]
     options = ul.RunOptions(device="cpu", stream=stream, engine="wavefront", check_memory=False, progress=False)
     places = {role: str(folder / role) for role in ROLES}
     plan = make_plan(places, examples, config=config, options=options)
     llama = load_config(places["full"], revision=None, offline=True, trust_remote_code=False)
     estimate = estimate_memory(
-        llama, plan, n_sources=2, dtype="bfloat16", device="cpu", states_budget=4 << 30, streamed=stream
+        llama, plan, n_sources=2, dtype=dtype, device="cpu", states_budget=4 << 30, streamed=stream
     )
     before = peak()
     start = time.perf_counter()
-    audit = ul.DepthAudit.run(*places.values(), examples, config=config, options=options)
+    full, retain, unlearned = places.values()
+    audit = ul.DepthAudit.run(full, retain, unlearned, examples, config=config, options=options)
     seconds = time.perf_counter() - start
-    sizes = weight_sizes(llama, 2)
+    sizes = weight_sizes(llama, getattr(torch, dtype).itemsize)
     told = {
         "stream": stream,
+        "dtype": dtype,
         "rows": len(audit.examples),
         "weights_gb": sizes.whole / GB,
         "bound_gb": (sizes.streamed + estimate.states) / GB + 0.4,
@@ -145,18 +148,20 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=24)
     parser.add_argument("--width", type=int, default=2048)
     parser.add_argument("--rows", type=int, default=16)
+    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
     parser.add_argument("--no-memory", action="store_true", help="leave out the run in memory")
     parser.add_argument("--keep", action="store_true", help="leave the checkpoints")
     parser.add_argument("--measure", choices=["streamed", "memory"], help="one run, in this process")
     given = parser.parse_args()
     if given.measure:
-        measure(given.folder, stream=given.measure == "streamed", rows=given.rows)
+        measure(given.folder, stream=given.measure == "streamed", rows=given.rows, dtype=given.dtype)
         return
     try:
         if not given.folder.exists():
             make(given.folder, layers=given.layers, width=given.width)
         for way in ("streamed", *(() if given.no_memory else ("memory",))):
-            arguments = ["--folder", str(given.folder), "--rows", str(given.rows), "--measure", way]
+            arguments = ["--folder", str(given.folder), "--rows", str(given.rows), "--dtype", given.dtype]
+            arguments += ["--measure", way]
             done = subprocess.run([sys.executable, __file__, *arguments], capture_output=True, text=True, check=False)
             print(done.stdout.strip() or done.stderr[-2000:], flush=True)
     finally:
