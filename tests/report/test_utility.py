@@ -82,7 +82,7 @@ def test_the_page_shows_depth_against_utility_and_every_metric(audits):
     ]
     order = sorted(audits, key=lambda name: -audits[name].uds)
     assert (
-        "Prompts of the output metrics; white-box metrics ask raw "
+        "Prompts of the output metrics; white-box metrics use raw prompts "
         + " ".join("chat template" if name == "ga" else "raw" for name in order)
         + " raw Utility MODEL_UTILITY 0 nothing, 1 all <b>; higher: better "
         + " ".join(f"{given[name]['model_utility'].value:.3f}" for name in order)

@@ -150,8 +150,8 @@ def _damage(audit: DepthAudit) -> dict[str, Any] | None:
     facts = int(audit.control.known.sum())
     losses = (
         f"{found.control_loss:.3f} nats/token on {facts} retained facts (with retain's states: "
-        f"{found.retain_loss:.3f}), {found.forget_loss:.3f} on the forget facts. At entities only, each behind the "
-        "right beginning of its answer; what happens to whole answers: uds-lens metrics --retain-data."
+        f"{found.retain_loss:.3f}), {found.forget_loss:.3f} on the forget facts. Measured at entities only, each after "
+        "the correct beginning of its answer; for whole answers, see uds-lens metrics --retain-data."
     )
     return {
         "value": "undefined" if found.reason else f"{found.value:.3f}",
@@ -189,7 +189,7 @@ def verdict(models: Sequence[Mapping[str, Any]], pairs: pd.DataFrame | None, *, 
     elif erased and judged_damage:
         sentences.append("No sign of damage among them.")
     elif erased:
-        sentences.append("Whether they still work is not measured.")
+        sentences.append(f"{'Its' if len(erased) == 1 else 'Their'} utility was not measured.")
     tested = None if pairs is None else _tested(pairs)
     if tested is not None and len(tested):
         real = int((tested["p_holm"] < LEVEL).sum())
@@ -266,7 +266,7 @@ def next_steps(
     if needed is not None:
         steps.append(Step(f"To order the models: {needed[:1].lower()}{needed[1:]}", ""))
     elif subjects < FEW_SUBJECTS:
-        steps.append(Step(f"Add subjects: {subjects} are few, {FEW_SUBJECTS} or more give reliable intervals.", ""))
+        steps.append(Step(f"Add subjects: {subjects} is few; {FEW_SUBJECTS} or more give reliable intervals.", ""))
     return steps
 
 
