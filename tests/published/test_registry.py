@@ -92,6 +92,7 @@ def test_a_plan_asks_each_metric_as_its_published_number_was(tmp_path):
         ("es", "pool", "before"): "paper_pools",
         ("es", "unlearned", "relearned"): "paper_perturbed",
         ("rouge", "retain", "quantised"): "paper_perturbed",
+        ("rouge", "retain", "before"): "paper_perturbed",
     }
     assert {key: of(made.measure, *key) for key in asked} == asked
     assert set(asked.values()) <= set(CHAT_STYLES)

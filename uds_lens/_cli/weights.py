@@ -39,11 +39,13 @@ def weights(
     """
     say(f"comparing {model} with {full} ...")
     import uds_lens as ul
-    from uds_lens._storage import atomic_write_text, check_writable, plain
+    from uds_lens._storage import atomic_write_text, check_folder, check_writable, plain
 
     begins = b"layer,component,"
     if out is not None:
+        check_folder(out)
         check_writable(out / "weights.csv", directory=False, begins=begins)
+        check_writable(out / "weights.html", directory=False)
     found = ul.weights.difference(full, model, retain=retain)
     tensors, layers = found.to_frame(), found.layers_frame()
     if out is not None:

@@ -251,7 +251,8 @@ def unknown_quantisation(config: Any) -> str | None:
     from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
 
     method = settings.get("quant_method")
-    return None if method is None or method in AUTO_QUANTIZATION_CONFIG_MAPPING else str(method)
+    known = isinstance(method, str) and method in AUTO_QUANTIZATION_CONFIG_MAPPING
+    return None if method is None or known else str(method)
 
 
 def forget_quantisation(model: Any) -> None:

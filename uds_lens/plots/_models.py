@@ -486,7 +486,8 @@ def differences_by_metric(compared: pd.DataFrame, *, theme: Theme = "light", tit
         )
     steps = known.groupby("metric", sort=False).cumcount()  # models of a row lie beside each other
     sizes = known.groupby("metric", sort=False)["metric"].transform("size")
-    known = known.assign(row=known["metric"].map(metrics.index) + 0.6 * ((steps + 0.5) / sizes - 0.5))
+    rows = known["metric"].map(metrics.index).astype(float)  # without values, what a map gives has no type
+    known = known.assign(row=rows + 0.6 * ((steps + 0.5) / sizes.astype(float) - 0.5))
     for verdict, colour, symbol in _VERDICTS:
         marks = known[known["verdict"] == verdict]
         if len(marks):

@@ -91,8 +91,9 @@ class Comparison:
 
     @property
     def agrees(self) -> bool:
-        """Whether nothing differs without a reason."""
-        return not ((self.frame["verdict"] == "differs").any() or (self.of_pools["verdict"] == "differs").any())
+        """Whether something was measured, and nothing differs without a reason."""
+        differs = (self.frame["verdict"] == "differs").any() or (self.of_pools["verdict"] == "differs").any()
+        return not differs and bool(self.frame["measured"].notna().any() or len(self.of_pools))
 
     def plot(self, *, theme: Theme = "light", title: str | None = "") -> go.Figure:
         """Draw every difference, a row per metric (`uds_lens.plots.differences_by_metric`)."""

@@ -131,7 +131,7 @@ def check_conformance(
         folder = Path(kit) if kit is not None else export_conformance(Path(scratch) / "kit")
         try:
             return check(folder, Path(table), tolerance=float(tolerance))
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, ValueError, KeyError, csv.Error) as error:
             raise DataError(f"nothing to compare: {error}") from error
 
 

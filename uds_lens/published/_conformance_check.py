@@ -61,6 +61,11 @@ def check(kit: Path, theirs: Path, *, tolerance: float = TOLERANCE) -> Verdict:
     if (sample := _sample(ids, found)) is not None:
         findings.append(sample)
         legal = False
+    if extra := sorted(set(found.deltas) - set(expected[TRUE])):
+        known = [(name, layer) for name, layer in extra if name in ids]
+        if known:
+            findings.append(f"example {known[0][0]!r} has a layer {known[0][1]}, which the model does not have")
+            legal = False
     wrong = _wrong(expected[TRUE], found, tolerance)
     if wrong:
         convention, words = _explained(expected, found, wrong, tolerance)
@@ -88,7 +93,12 @@ def _table(file: Path) -> _Theirs:
                     scores.setdefault(name, _number(row["uds"]))
                 if name != _MEAN:
                     values = _number(row["s1_delta"]), _number(row["s2_delta"])
-                    deltas[name, int(row["layer"])] = values
+                    layer = float(row["layer"])  # pandas writes 0.0 where another cell of the column is empty
+                    if not layer.is_integer():
+                        raise ValueError(f"layer {row['layer']}")
+                    if (name, int(layer)) in deltas:
+                        raise ValueError(f"a second row of example {name!r}, layer {int(layer)}")
+                    deltas[name, int(layer)] = values
             except (KeyError, TypeError, ValueError) as error:
                 raise ValueError(
                     f"{file.name}, line {at}: expected numbers in the columns id, layer, s1_delta, s2_delta ({error})."
@@ -173,6 +183,11 @@ def _scores(found: _Theirs, tau: float, tolerance: float) -> Iterator[str]:
             f"undefined as 0: example {zeros[0]!r} has no layer above tau, so that its score is not defined (an empty "
             "cell), and 0 is written"
         )
+    if made_up := [name for name, value in right.items() if math.isnan(value) and own[name] == own[name] != 0]:
+        yield (
+            f"example {made_up[0]!r} has no layer above tau, so that its score is not defined (an empty cell), and "
+            f"{own[made_up[0]]:.6f} is written"
+        )
     known = [name for name, value in right.items() if not math.isnan(value)]
     if bad := [name for name in known if not abs(own[name] - right[name]) <= tolerance]:
         first = f"first score that differs: example {bad[0]!r}: {own[bad[0]]:.6f}, expected {right[bad[0]]:.6f}"
@@ -230,7 +245,7 @@ def main(words: list[str]) -> int:
         return 2
     try:
         found = check(Path(__file__).resolve().parent, Path(words[0]))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, csv.Error) as error:
         sys.stderr.write(f"error: {error}\n")
         return 1
     sys.stdout.write("".join(f"{line}\n" for line in found.findings))

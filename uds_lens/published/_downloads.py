@@ -40,20 +40,30 @@ class Downloads:
         from huggingface_hub import snapshot_download
         from huggingface_hub.errors import LocalEntryNotFoundError
 
-        wanted: dict[str, Any] = {"revision": self.revisions.get(name, revision), "allow_patterns": list(_FILES)}
+        key = name if revision is None else f"{name}@{revision}"
+        wanted: dict[str, Any] = {"revision": self.revisions.get(key, revision), "allow_patterns": list(_FILES)}
         folder = None
         if name not in self._ours or self._offline:
             try:
                 folder = snapshot_download(name, local_files_only=True, **wanted)
+                if not self._offline and not _is_whole(Path(folder)):
+                    folder = None  # somebody read its configuration or tokenizer alone
             except LocalEntryNotFoundError as error:
                 if self._offline:
                     raise ModelError(not_on_the_hub(name, _first(error), offline=True)) from error
-                self._ours.append(name)
-                self._save()  # before the first byte, so that a killed download is removed later
+                if not self._keep and not _snapshots(name):  # else somebody's copy lies there, which stays
+                    self._ours.append(name)
+                    self._save()  # before the first byte, so that a killed download is removed later
         if folder is None:
-            folder = self._download(name, wanted)
-        if self.revisions.get(name) != (commit := Path(folder).name):
-            self.revisions[name] = commit
+            try:
+                folder = self._download(name, wanted)
+            except ModelError:
+                if name in self._ours and not _snapshots(name):  # nothing came: what lies there later is somebody's
+                    self._ours.remove(name)
+                    self._save()
+                raise
+        if self.revisions.get(key) != (commit := Path(folder).name):
+            self.revisions[key] = commit
             self._save()
         return Path(folder)
 
@@ -94,13 +104,7 @@ class Downloads:
                 revision.commit_hash
                 for repo in cache.repos
                 if repo.repo_type == "model" and repo.repo_id in gone
-                for revision in repo.revisions
-                # of a killed download no commit is recorded: it is the one that a branch stands at
-                if (
-                    revision.commit_hash == self.revisions[repo.repo_id]
-                    if repo.repo_id in self.revisions
-                    else revision.refs
-                )
+                for revision in repo.revisions  # there were none before
             ]
             cache.delete_revisions(*commits).execute()
         for name in gone:  # killed before its first file was whole
@@ -117,3 +121,18 @@ class Downloads:
 
 def _first(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+
+
+def _snapshots(name: str) -> list[Path]:
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    return list((Path(HF_HUB_CACHE) / f"models--{name.replace('/', '--')}").glob("snapshots/*"))
+
+
+def _is_whole(folder: Path) -> bool:
+    """Tell whether a snapshot has its weights, in any format."""
+    import json
+
+    for index in (*folder.glob("*.safetensors.index.json"), *folder.glob("*.bin.index.json")):
+        return all((folder / file).exists() for file in json.loads(index.read_text("utf-8"))["weight_map"].values())
+    return any((*folder.glob("*.safetensors"), *folder.glob("pytorch_model*.bin")))

@@ -79,7 +79,7 @@ def plan(
         "options": {"dtype": "bfloat16", "protocol": "chat" if is_tofu else "raw"},
     }
     if is_tofu:
-        measure["prompts"] = _prompts([*output, *useful])
+        measure["prompts"] = _prompts([*output, *useful], perturb)
     if "uds" in wanted:
         paper, plain = AuditConfig.preset("paper").to_dict(), AuditConfig().to_dict()
         measure["audit"] = {key: value for key, value in paper.items() if value != plain[key]}
@@ -98,14 +98,18 @@ def plan(
     return study.plan(made)
 
 
-def _prompts(asked: Sequence[str]) -> list[dict[str, Any]]:
+def _prompts(asked: Sequence[str], perturb: bool) -> list[dict[str, Any]]:
     """The rules of the paper's tables; the first that fits counts."""
     rouge = [name for name in ("rouge", "para_rouge", "jailbreak_rouge") if name in asked]
     rules: list[dict[str, Any]] = [
         {"style": "paper_perturbed", "states": ["quantised", "relearned"]},
         {"style": "paper_pools", "roles": ["pool"]},
     ]
-    return [*rules, *([{"style": "paper_pools", "metrics": rouge}] if rouge else []), {"style": "paper_scores"}]
+    if rouge:
+        if perturb:  # R compares retain before and after in one prompt
+            rules.append({"style": "paper_perturbed", "roles": ["retain"], "states": ["before"], "metrics": rouge})
+        rules.append({"style": "paper_pools", "metrics": rouge})
+    return [*rules, {"style": "paper_scores"}]
 
 
 def _data(name: str, split: str, given: str | os.PathLike[str] | None, limit: int | None) -> dict[str, Any]:

@@ -230,7 +230,10 @@ def _from_table(file: Path, complete: bool) -> list[tuple[Mapping[str, Any], str
             row["idx"],
             {"idx": row["idx"], "uds": _cell(row["uds"], here), "s1_deltas": [], "s2_deltas": [], "layers": []},
         )
-        record["layers"].append(int(_cell(row["layer"], here) or 0))
+        layer = _cell(row["layer"], here)
+        if layer is None or not layer.is_integer():
+            raise ResultFormatError(f"{here}: expected the number of a layer; got {row['layer'][:40]!r}.")
+        record["layers"].append(int(layer))
         for name in ("s1_delta", "s2_delta"):
             record[f"{name}s"].append(_cell(row[name], here))
     whole = max((len(each["layers"]) for each in examples.values()), default=0)
@@ -273,10 +276,12 @@ def _deltas(record: Mapping[str, Any], name: str, where: str) -> list[float]:
 
 def _layers(record: Mapping[str, Any], count: int, where: str) -> list[int]:
     """The number of each layer; the script may have been asked for some of them only."""
-    parts = record.get("layer_records")
-    numbers = record.get("layers") or [part.get("layer") for part in parts or () if isinstance(part, dict)]
+    parts, numbers = record.get("layer_records"), record.get("layers")
+    if not numbers:
+        parts = parts if isinstance(parts, list) else ()
+        numbers = [part.get("layer") for part in parts if isinstance(part, dict)]
     if not numbers:
         return list(range(count))
-    if len(numbers) != count or any(type(layer) is not int for layer in numbers):
+    if not isinstance(numbers, list) or len(numbers) != count or any(type(layer) is not int for layer in numbers):
         raise ResultFormatError(f"{where}: expected the numbers of {count} layers; got {str(numbers)[:60]}.")
     return list(numbers)
