@@ -114,6 +114,14 @@ def test_an_implementation_that_is_right_conforms(kit, layers, tmp_path):
     assert not found.conforms and "No known convention explains it" in found.findings[0]
 
 
+def test_what_the_model_does_not_have_does_not_conform(kit, layers, tmp_path):
+    more = {name: [*own, (5.0, 5.0)] for name, own in layers["resid_post"].items()}
+    found = check_conformance(theirs(tmp_path / "t.csv", more), kit)
+    assert not found.conforms and "has a layer 8, which the model does not have" in found.findings[0]
+    found = check_conformance(theirs(tmp_path / "t.csv", layers["resid_post"], undefined=1.0), kit)
+    assert not found.conforms and "and 1.000000 is written" in found.findings[0]
+
+
 def test_the_folder_alone_is_enough(kit, layers, tmp_path):
     """`check.py` runs where this library is not installed, and says the same."""
     alone = shutil.copytree(kit, tmp_path / "kit")
@@ -131,7 +139,9 @@ def test_the_folder_alone_is_enough(kit, layers, tmp_path):
     assert len({name.partition(":")[0] for name in named}) >= 8
 
 
-@pytest.mark.parametrize("content", ["", "id,layer,s1_delta,s2_delta\n1,x,1,1\n", "a,b\n"])
+@pytest.mark.parametrize(
+    "content", ["", "id,layer,s1_delta,s2_delta\n1,x,1,1\n", "a,b\n", "id,layer,s1_delta,s2_delta\n1,0,1,1\n1,0,1,1\n"]
+)
 def test_a_table_that_is_none(kit, tmp_path, content):
     (tmp_path / "t.csv").write_text(content)
     with pytest.raises(DataError, match="nothing to compare"):

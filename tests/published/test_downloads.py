@@ -1,0 +1,73 @@
+"""What somebody else put into the Hub's cache stays there, and only whole checkpoints count as present."""
+
+import shutil
+
+import huggingface_hub
+import pytest
+
+from uds_lens.errors import ModelError
+from uds_lens.published import find
+from uds_lens.published._downloads import Downloads
+
+from .conftest import commit_of, put_in_cache
+
+NAME = find("retain").hub_id
+
+
+@pytest.fixture
+def folder(hub, cache):
+    """Where the cache keeps the model; nothing is there yet."""
+    hub.refused = {}
+    place = cache / f"models--{NAME.replace('/', '--')}"
+    shutil.rmtree(place, ignore_errors=True)
+    return place
+
+
+def weights(folder):
+    return list(folder.glob("snapshots/*/model.safetensors"))
+
+
+def test_what_was_downloaded_here_is_removed(folder, tmp_path):
+    downloads = Downloads(tmp_path / "d.json")
+    assert (downloads.get(NAME) / "model.safetensors").is_file()
+    downloads.drop()
+    assert not weights(folder)
+
+
+def test_a_copy_without_branches_stays(folder, cache, tmp_path):
+    """Of a checkpoint that was asked for by its commit the cache has no branch."""
+    put_in_cache(cache, NAME)
+    shutil.rmtree(folder / "refs")
+    downloads = Downloads(tmp_path / "d.json")
+    downloads.get(NAME)
+    downloads.drop()
+    assert weights(folder)
+
+
+def test_what_came_after_a_refusal_stays(folder, hub, tmp_path):
+    hub.refused = {NAME: 403}
+    with pytest.raises(ModelError, match="is gated"):
+        Downloads(tmp_path / "d.json").get(NAME)
+    hub.refused = {}
+    huggingface_hub.snapshot_download(NAME)
+    Downloads(tmp_path / "d.json").drop()
+    assert weights(folder)
+
+
+def test_what_was_to_be_kept_stays(folder, tmp_path):
+    Downloads(tmp_path / "d.json", keep=True).get(NAME)
+    Downloads(tmp_path / "d.json").drop()
+    assert weights(folder)
+
+
+def test_a_copy_without_weights_is_completed(folder, cache, tmp_path):
+    put_in_cache(cache, NAME)
+    (folder / "snapshots" / commit_of(NAME) / "model.safetensors").unlink()
+    assert (Downloads(tmp_path / "d.json").get(NAME) / "model.safetensors").is_file()
+
+
+def test_revisions_of_one_model_are_apart(folder, tmp_path):
+    downloads = Downloads(tmp_path / "d.json", keep=True)
+    downloads.get(NAME)
+    downloads.get(NAME, commit_of(NAME))
+    assert set(downloads.revisions) == {NAME, f"{NAME}@{commit_of(NAME)}"}
