@@ -124,4 +124,6 @@ def test_pickled_cut_and_missing_weights_are_reported(tmp_path: Path, trio) -> N
     assert verdict(folder) == ("note", "pytorch_model.bin is pickled; only its tensors are read")
     torch.save({"a": Touch(str(tmp_path / "ran"))}, folder / "pytorch_model.bin")
     assert verdict(folder)[0] == "problem" and "more than tensors" in verdict(folder)[1]
+    (folder / "extra.safetensors").write_bytes(content)  # models are not opened by that name
+    assert verdict(folder)[0] == "problem" and "more than tensors" in verdict(folder)[1]
     assert not (tmp_path / "ran").exists()

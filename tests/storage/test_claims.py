@@ -126,7 +126,7 @@ def test_a_broken_claim_counts_by_its_heartbeat(place, clock, content):
 
 
 def test_odd_names_stop_nobody_and_a_file_in_the_way_is_named(place, clock):
-    for name in ("²", "-1", "x", "1" * 300):
+    for name in ("²", "-1", "x", "01", "9" * 18, "1" * 300):
         (place.folder / "a").mkdir(exist_ok=True)
         (place.folder / "a" / f"{name[:200]}.claim").touch()
     (place.folder / "a" / "1.claim").mkdir()

@@ -25,7 +25,7 @@ BEAT = 10.0  # seconds between heartbeats
 SILENCE = 300.0
 """Seconds that a claim is watched without a heartbeat before its holder on another machine counts as dead."""
 
-_CLAIM = re.compile(r"([0-9]{1,18})\.claim")
+_CLAIM = re.compile(r"([1-9][0-9]{0,8})\.claim")
 
 
 class Holder(NamedTuple):

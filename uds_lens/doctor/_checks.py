@@ -240,11 +240,13 @@ def _model(role: str, model: str, options: RunOptions, infos: dict[str, Checkpoi
 
 def _weights(what: str, folder: Path) -> Iterator[Finding]:
     """Report pickled weights, those that would run code, and files that are cut; reads no tensor."""
-    files = sorted(folder.glob("*.safetensors"))
+    # The names that models are opened by, or those of an index: others beside pickled weights would hide them.
+    names = ("*",) if (folder / "model.safetensors.index.json").is_file() else ("model*", "adapter_model*")
+    files = [file for name in names for file in sorted(folder.glob(f"{name}.safetensors"))]
     if not files:
         pickled = sorted(folder.glob("pytorch_model*.bin")) + sorted(folder.glob("adapter_model*.bin"))
         if not pickled:
-            yield Finding(what, "problem", f"{folder} holds no weights", "expected *.safetensors in it")
+            yield Finding(what, "problem", f"{folder} holds no weights", "expected model*.safetensors in it")
         for file in pickled:
             yield _pickled(what, file)
         return

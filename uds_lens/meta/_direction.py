@@ -53,7 +53,7 @@ def directions(
     else:
         wanted = list(given) if metrics is None else [metrics] if isinstance(metrics, str) else list(metrics)
         if missing := [name for name in wanted if name not in frame.columns]:
-            shown = ", ".join(map(str, list(frame.columns)[:20]))
+            shown = ", ".join(str(name)[:30] for name in list(frame.columns)[:20])
             raise DataError(f"the table lacks the column {', '.join(map(repr, missing))}; it has {shown}.")
         known = given if set(wanted) <= set(given) else {**_declared(), **given}
         for name in wanted:

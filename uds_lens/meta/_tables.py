@@ -436,7 +436,7 @@ def join_methods(table: ModelTable, methods: Mapping[str, str] | str | os.PathLi
     else:
         stated = read_csv(methods).frame
         if "method" not in stated.columns:
-            shown = ", ".join(map(str, list(stated.columns)[:12]))
+            shown = ", ".join(str(name)[:30] for name in list(stated.columns)[:12])
             raise DataError(f"{str(methods)!r} needs the columns 'model' and 'method'; it has {shown}.")
     names = [str(name) for name in table.frame["model"]]
     if unknown := [name for name in stated["model"] if name not in names]:
