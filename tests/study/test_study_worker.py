@@ -86,6 +86,21 @@ def test_what_failed_is_tried_again_by_another_run_alone(small, fake, tmp_path):
     assert study.status(folder).is_complete
 
 
+def test_two_runs_do_not_try_what_failed_in_turns(small, fake, tmp_path):
+    """The file names the run that failed last."""
+    tried = []
+
+    class Counted(fake):
+        def measure(self, model, state, *rest):
+            tried.append((model.model_id, state.label))
+            return super().measure(model, state, *rest)
+
+    one = StudyFolder.begin(study.plan(small), tmp_path / "s")
+    for folder in [one, StudyFolder(one.path)] * 3:
+        work(folder, runner=Counted(broken=[("given", "quantised")]))
+    assert tried.count(("given", "quantised")) == 2 and study.status(one).left == 0
+
+
 def test_what_another_worker_holds_is_left_to_it(small, fake, tmp_path):
     folder = StudyFolder.begin(study.plan(small), tmp_path / "s")
     with folder.claims.take("given"):

@@ -93,6 +93,7 @@ class StudyFolder:
         self.path, self.run = located(path), run or uuid.uuid4().hex
         self.claims = Claims(self.path / "claims", run=self.run)
         self._done: dict[tuple[str, str], tuple[set[str], set[str]]] = {}
+        self._failed: set[tuple[str, str]] = set()  # in this process; another run may write over the file
 
     @classmethod
     def begin(cls, wanted: StudyPlan, path: str | os.PathLike[str]) -> StudyFolder:
@@ -245,6 +246,12 @@ class StudyFolder:
         )
         record = {"format": FAILURE, "version": VERSION, **plain(asdict(failure))}
         atomic_write_bytes(self._failure_file(model, state), with_checksum(record))
+        self._failed.add((model.model_id, state.label))
+
+    def has_failed(self, model: StudyModel, state: StudyState) -> bool:
+        """Return whether it was tried in this run, and could not be measured."""
+        failure = self.failure(model, state)
+        return (model.model_id, state.label) in self._failed or (failure is not None and failure.run == self.run)
 
     def failure(self, model: StudyModel, state: StudyState) -> Failure | None:
         """Return why it could not be measured, if the same items were tried."""
@@ -255,6 +262,7 @@ class StudyFolder:
     def clear_failure(self, model: StudyModel, state: StudyState) -> None:
         """Remove the failure of a state that was measured after all."""
         self._failure_file(model, state).unlink(missing_ok=True)
+        self._failed.discard((model.model_id, state.label))
 
     def _failure_file(self, model: StudyModel, state: StudyState) -> Path:
         return self.path / "failures" / f"{model.model_id}--{state.label}.json"

@@ -338,12 +338,7 @@ def work(
 
 def _open_states(folder: StudyFolder, model: StudyModel) -> list[StudyState]:
     """List the states with missing items that did not fail in this run."""
-
-    def failed(state: StudyState) -> bool:
-        failure = folder.failure(model, state)
-        return failure is not None and failure.run == folder.run
-
-    return [state for state in model.states if folder.missing(model, state) and not failed(state)]
+    return [state for state in model.states if folder.missing(model, state) and not folder.has_failed(model, state)]
 
 
 def _rescore(folder: StudyFolder, model: StudyModel, state: StudyState) -> None:
