@@ -301,7 +301,7 @@ class WeightSizes(NamedTuple):
 
     @property
     def streamed(self) -> int:
-        """What is there at once while a model is read a block at a time."""
+        """Sizes of the weights held at once while a model is read a block at a time."""
         return 2 * self.block + self.head + self.around
 
 

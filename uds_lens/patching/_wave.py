@@ -33,7 +33,7 @@ from uds_lens.patching._states import SpanCache
 
 @dataclass(eq=False)
 class Wave:
-    """What travels through the blocks together: the target's own pass, unless it is recorded, and variants of it."""
+    """Carry through the blocks together: the target's own pass, unless it is recorded, and variants of it."""
 
     model: HookedModel
     """The target."""

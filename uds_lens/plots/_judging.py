@@ -14,6 +14,7 @@ from uds_lens._types import check_choice
 from uds_lens.errors import DataError
 from uds_lens.plots._models import difference_matrix
 from uds_lens.plots._style import (
+    LEADER,
     LEGEND_ROW,
     Theme,
     apart,
@@ -251,12 +252,9 @@ def filter_slopes(
             ax=26,
             ay=place,
             ayref="y",
-            xanchor="left",
-            showarrow=True,
-            arrowhead=0,
-            arrowwidth=1,
             arrowcolor=colour,
             standoff=6,
+            **LEADER,
             font={"color": colour, "size": 11.5},
         )
     if not names:

@@ -433,6 +433,10 @@ def panel_heading(figure: go.Figure, text: str, *, column: int, row: int = 1) ->
 LABEL_HEIGHT, _LABEL_LETTERS = 16, 22  # pixels from one name to the next; letters after which a name is cut
 
 
+LEADER = {"xanchor": "left", "showarrow": True, "arrowhead": 0, "arrowwidth": 1}
+"""A thin line from the end of a curve to its name, which may have had to move."""
+
+
 def label_room(names: Iterable[str]) -> int:
     """Pixels to the right of the plot that the names take."""
     return 34 + 7 * max((min(len(name), _LABEL_LETTERS) for name in names), default=0)
@@ -461,13 +465,10 @@ def end_labels(
             ay=place,
             axref="x",
             ayref="y",
-            xanchor="left",
-            showarrow=True,
-            arrowhead=0,
-            arrowwidth=1,
             arrowcolor=colour,
             standoff=5,
             borderpad=0,
+            **LEADER,
             font={"color": (colours or {}).get(colour, colour), "size": 12.5},
         )
 

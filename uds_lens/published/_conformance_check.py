@@ -34,7 +34,7 @@ _MEAN = "mean"
 
 
 class Verdict(NamedTuple):
-    """What a check found."""
+    """Findings of a check."""
 
     conforms: bool
     """Whether all agrees, under either convention for the last layer."""

@@ -1,4 +1,4 @@
-"""What a run measured of published models, whoever ran it: a study, the released script, or Open-Unlearning."""
+"""Read the values that a run measured of published models: a study, the released script, or Open-Unlearning."""
 
 from __future__ import annotations
 

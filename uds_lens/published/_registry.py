@@ -23,7 +23,7 @@ else:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelGroup:
-    """What published models share that are measured against the same full and retain."""
+    """Describe published models that are measured against the same full and retain."""
 
     name: str
     """Its name here: tofu-1b, tofu-3b, tofu-8b, muse-news, muse-books, wmdp."""

@@ -56,7 +56,7 @@ GRID = {
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class RelearnGridResults:
-    """What came back under each setting, in the unlearned model and in retain."""
+    """Knowledge that came back under each setting, in the unlearned model and in retain."""
 
     grid: RelearnGrid
     """The settings that were tried."""

@@ -164,14 +164,14 @@ class DepthCallback(TrainerCallback):
 
     @property
     def depends_on(self) -> dict[str, Any]:
-        """What the trained weights depend on; empty where the measurements decide nothing."""
+        """Return the settings that the trained weights depend on; empty where the measurements decide nothing."""
         if not self.settings.steers:
             return {}
         return {**asdict(self.settings), "baseline": self._key, "measured": self.measured.key}
 
     @property
     def curve(self) -> DepthCurve:
-        """What was measured so far."""
+        """Return the points measured so far."""
         rest = self.held_out.examples if self.held_out else ()
         return DepthCurve(
             points=tuple(self._points),

@@ -77,7 +77,7 @@ class TensorDifference:
 
 @dataclass(frozen=True, kw_only=True)
 class WeightDifference:
-    """What training changed in the weights; made by `difference`."""
+    """Changes of the weights between two checkpoints; made by `difference`."""
 
     full: str
     """The checkpoint that was compared with."""
