@@ -50,10 +50,11 @@ def test_groups():
 @pytest.mark.parametrize("model", [models(method="simnpo")[3], models(role="pool")[40], models(group="tofu-8b")[1]])
 def test_a_model_is_known_by_id_folder_run_and_cache(model):
     owner, name = model.hub_id.split("/")
-    places = [model.hub_id, f"ckpt/{name}", f"x/models--{owner}--{name}/snapshots/abc", f"saves/eval/{name}/evals"]
+    places = [model.hub_id, f"./ckpt/{name}", f"x/models--{owner}--{name}/snapshots/abc", f"saves/eval/{name}/evals"]
     assert [find(place) for place in places] == [model] * 4
     assert find("saves/eval/" + name.removeprefix("unlearn_")) == model
-    assert find("nobody/nothing") is None
+    others = [f"somebody/{name}", f"x/models--somebody--{name}/snapshots/abc", "nobody/nothing"]
+    assert [find(place) for place in others] == [None] * 3
 
 
 def test_what_matches_nothing_is_refused():

@@ -161,8 +161,9 @@ def find(name: str, *, group: str | None = None) -> PublishedModel | None:
     """Return the published model that a name stands for; None where it is none of them.
 
     Args:
-        name: Its Hub id, the last part of one (also of a folder, or of a task that holds `evals`; without "unlearn_" as
-            Open-Unlearning names runs), a path inside the Hub's cache, or its name on the authors' page.
+        name: Its Hub id, the last part of one (also as a folder, or a task that holds `evals`; without "unlearn_" as
+            Open-Unlearning names runs), a path inside the Hub's cache, or its name on the authors' page. An id of
+            another owner, `owner/name` where no such folder is, stands for another model.
         group: Group of the names that occur in several: full, retain, retain95. Default: tofu-1b.
 
     Example:
@@ -173,8 +174,10 @@ def find(name: str, *, group: str | None = None) -> PublishedModel | None:
     """
     by_id, by_name = _names()
     cached = re.search(r"models--([\w.-]+?)--([\w.-]+)", name)
-    if cached:
-        return by_id.get(cached[2])
+    if cached or (name.count("/") == 1 and not Path(name).exists()):
+        hub_id = f"{cached[1]}/{cached[2]}" if cached else name
+        known = by_id.get(hub_id.partition("/")[2])
+        return known if known is not None and known.hub_id == hub_id else None
     for part in reversed(PurePath(name).parts):
         if part in by_id:
             return by_id[part]
