@@ -45,7 +45,7 @@ WRONG = 2
 """Wrong answers of each row that are asked, of TOFU's five."""
 
 LORA = LoraSettings(rank=8, alpha=16, save="adapter")
-OPTIONS = TrainOptions(device="cpu")
+OPTIONS = TrainOptions()
 TEACH = FinetuneConfig(epochs=8, learning_rate=2e-3)
 
 RETAIN_SEEDS = (0, 1, 2)
