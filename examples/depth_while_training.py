@@ -131,8 +131,10 @@ def main() -> None:
         return
     frames = [pd.read_csv(file) for name in METHODS for file in sorted(out.glob(f"{name}-seed*.csv"))]
     print(table(frames))
-    drawn = [frame for frame in frames if frame["seed"].iloc[0] == 0]
-    ul.plots.save_figure(ul.plots.depth_by_step(pd.concat(drawn)), out / "depth_while_training.html")
+    runs = pd.concat(frames, ignore_index=True)
+    runs.round(6).to_csv(out / "depth_while_training.csv", index=False)
+    means = runs.groupby(["model", "step"], sort=False, as_index=False).mean(numeric_only=True)
+    ul.plots.save_figure(ul.plots.depth_by_step(means), out / "depth_while_training.html", overwrite=True)
 
 
 def table(frames: list[pd.DataFrame]) -> str:
@@ -147,9 +149,9 @@ def table(frames: list[pd.DataFrame]) -> str:
         then = frame[frame["step"] == first]["uds"].iloc[0]
         spent, told = frame["seconds"].sum(), last["told"]
         lines.append(
-            f"| {last['model']} | step {first:.0f} of {last['step']:.0f} | step {half_way(frame, 'uds'):.0f} | "
-            f"{then:.3f} | {last['uds']:.3f} | {last['damage']:.3f} | {frame['answers'].iloc[0]:.3f} to "
-            f"{last['answers']:.3f} | {last['utility']:.3f} | {spent:.1f} s of {told:.1f} s |"
+            f"| {last['model']}, seed {last['seed']} | step {first:.0f} of {last['step']:.0f} | "
+            f"step {half_way(frame, 'uds'):.0f} | {then:.3f} | {last['uds']:.3f} | {last['damage']:.3f} | "
+            f"{frame['answers'].iloc[0]:.3f} to {last['answers']:.3f} | {last['utility']:.3f} | {spent:.1f} s of {told:.1f} s |"
         )
     return "\n".join(lines)
 

@@ -216,6 +216,7 @@ class _Provenance:
     first_prompt: str | None = None
     ids_hash: str | None = None
     n_steering: int = 0
+    steered_by: int = 0
 
 
 def _manifest(content: bytes, folder: Path, kind: SavedKind) -> dict[str, Any]:
