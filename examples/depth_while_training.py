@@ -151,7 +151,8 @@ def table(frames: list[pd.DataFrame]) -> str:
         lines.append(
             f"| {last['model']}, seed {last['seed']} | step {first:.0f} of {last['step']:.0f} | "
             f"step {half_way(frame, 'uds'):.0f} | {then:.3f} | {last['uds']:.3f} | {last['damage']:.3f} | "
-            f"{frame['answers'].iloc[0]:.3f} to {last['answers']:.3f} | {last['utility']:.3f} | {spent:.1f} s of {told:.1f} s |"
+            f"{frame['answers'].iloc[0]:.3f} to {last['answers']:.3f} | {last['utility']:.3f} | "
+            f"{spent:.1f} s of {told:.1f} s |"
         )
     return "\n".join(lines)
 
