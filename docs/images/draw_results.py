@@ -148,9 +148,9 @@ def trusted(theme: Theme) -> go.Figure:
 
 def followed(theme: Theme) -> go.Figure:
     """Depth, damage, utility and forget answers while four methods train, means of three seeds."""
-    runs = pd.read_csv(HERE.parents[1] / "studies" / "tofu_small" / "results" / "depth_while_training.csv")
+    runs = pd.read_csv(HERE.parents[1] / "studies" / "depth_while_training" / "runs.csv")
     means = runs.groupby(["model", "step"], sort=False, as_index=False).mean(numeric_only=True)
-    return ul.plots.depth_by_step(means, theme=theme)
+    return ul.plots.depth_by_step(means, theme=theme, title="What the answers show goes first")
 
 
 def main() -> None:

@@ -44,6 +44,8 @@ SAVED = SavedKind(
 )
 """What a saved baseline holds."""
 
+_LONG = 10.0  # seconds of an audit beside which what a process does once is small
+
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class Baseline(Stage1):
@@ -308,14 +310,21 @@ class RecordedBaseline:
     """How it is run."""
 
     def seconds(self, unlearned: ModelSource) -> float:
-        """Time an `audit` of the model in which no patch is skipped, though it may have the weights of `full` yet."""
+        """Time an `audit` of the model in which no patch is skipped, though it may have the weights of `full` yet.
+
+        A short one is timed twice, since the first includes what a process does once.
+        """
         self.target.config, asked = dataclasses.replace(self.target.config, exact_noop=False), self.target.config
         try:
-            started = time.perf_counter()
-            self.audit(unlearned)
-            return time.perf_counter() - started
+            first = self._timed(unlearned)
+            return first if first > _LONG else min(first, self._timed(unlearned))
         finally:
             self.target.config = asked
+
+    def _timed(self, unlearned: ModelSource) -> float:
+        started = time.perf_counter()
+        self.audit(unlearned)
+        return time.perf_counter() - started
 
     def audit(self, unlearned: ModelSource) -> DepthAudit:
         """Measure stage 2 of one model: one pass over it, and its patched variants.
