@@ -24,9 +24,9 @@ def asked(shared: Path | None) -> tuple[Path, Path, list[ul.ForgetExample], list
         world = ul.toy.load()
         return world.full, world.retain, list(world.examples), list(world.retain_examples[: len(world.examples)])
     models, tofu = shared / "models/tofu-small", shared / "data/tofu"
-    kept = ul.annotate(ul.load_tofu(tofu, "retain_perturbed"), by="difference").examples
-    sides = (ul.data.sample_examples(rows, 48) for rows in (ul.load_examples(tofu / "forget10_filtered.json"), kept))
-    return models / "full", models / "retain90", *(list(rows) for rows in sides)
+    forget = ul.data.sample_examples(ul.load_examples(tofu / "forget10_filtered.json"), 48)
+    known = ul.annotate(ul.load_tofu(tofu, "retain_perturbed"), by="difference").examples
+    return models / "full", models / "retain90", list(forget), list(ul.data.sample_examples(known, 48))
 
 
 def main() -> None:
