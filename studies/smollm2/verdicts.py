@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
+from warnings import catch_warnings, simplefilter
 
 import numpy as np
 import pandas as pd
@@ -64,12 +65,14 @@ class Found:
 
 def bootstrap(statistic: Callable[[np.ndarray], float], n: int) -> Found:
     """Resample `n` clusters: BCa, or percentiles where resamples are too much alike for it."""
+    from scipy.stats import DegenerateDataWarning
     from scipy.stats import bootstrap as resampled
 
     value = statistic(np.arange(n))
     if math.isnan(value):
         return Found(value, Interval(math.nan, math.nan), math.nan)
-    with np.errstate(all="ignore"):
+    with np.errstate(all="ignore"), catch_warnings():
+        simplefilter("ignore", DegenerateDataWarning)
         found = resampled(
             (np.arange(n),),
             statistic,
