@@ -65,8 +65,7 @@ class Found:
 
 def bootstrap(statistic: Callable[[np.ndarray], float], n: int) -> Found:
     """Resample `n` clusters: BCa, or percentiles where resamples are too much alike for it."""
-    from scipy.stats import DegenerateDataWarning
-    from scipy.stats import bootstrap as resampled
+    from scipy.stats import DegenerateDataWarning, bootstrap as resampled
 
     value = statistic(np.arange(n))
     if math.isnan(value):
