@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from uds_lens._storage import IN_TEMPORARY, SpillFolder, writing
-from uds_lens._types import LastLayer, Site
+from uds_lens._types import HookSite, LastLayer
 from uds_lens.data import TokenBatch
 from uds_lens.errors import DataError, ModelError, StorageError, warn_once
 from uds_lens.models import HookedModel
@@ -112,7 +112,7 @@ class SourceStates:
     store: StateStore
     """The states by row."""
 
-    site: Site = "resid_post"
+    site: HookSite = "resid_post"
     """Point of the block they were read at."""
 
     last_layer: LastLayer = "resid_post"
