@@ -67,6 +67,7 @@ def read_source(
         # Before the first pass: on a CPU, bitsandbytes repacks 4-bit weights then.
         record = ModelRecord.of(model)
         require_finite_head(model)
+        plan.require_embedded(model)
         packed = runs_packed(model, plan)
         engine = plan.reading(model, site=config.site, packed=packed, engine=options.engine)
         batches, side = plan.batches_for(model), row_layout(model).padding_side
@@ -144,6 +145,7 @@ class Target:
         self._stack = ExitStack()
         self.model = self._stack.enter_context(opened(full, config, options))
         self.record = ModelRecord.of(self.model)
+        plan.require_embedded(self.model)
         self._live = not isinstance(full, str | os.PathLike)
         self.layout = row_layout(self.model)
         self.packed = runs_packed(self.model, plan)

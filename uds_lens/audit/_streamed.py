@@ -188,6 +188,7 @@ def streamed_model(source: str | os.PathLike[str], config: AuditConfig, options:
 
 
 def _embed(streamed: StreamedModel, plan: Plan, rows_of: Sequence[Sequence[int]]) -> None:
+    plan.require_embedded(streamed.model)
     side = row_layout(streamed.model).padding_side
     if rows_of:
         streamed.embed(tokens_in([plan.batch_of(rows, side) for rows in rows_of]))
