@@ -126,8 +126,8 @@ def _of_released(place: Path) -> MeasuredRun:
             unknown.append(name)
             continue
         few = known.group.name.startswith("tofu") and own["n_examples"] + own["n_skipped"] < _ROWS
-        told = (known.group.name, known.name, known.role, "uds", "before", uds, reasons.get(name))
-        rows.append((*told, RAW, own["dtype"], "post_norm", few or not own["complete"]))
+        shared = (known.group.name, known.name, known.role, "uds", "before", uds, reasons.get(name))
+        rows.append((*shared, RAW, own["dtype"], "post_norm", few or not own["complete"]))
     return _made(rows, source=str(place), kind="released script", unknown=tuple(unknown))
 
 
@@ -136,7 +136,7 @@ def _of_open_unlearning(place: Path) -> MeasuredRun:
 
     names = [file.parent for file in place.glob("**/TOFU_*.json")]
     known = [find(str(folder)) for folder in names]
-    references = {role: place for role in ("full", "retain") if any(each and each.role == role for each in known)}
+    references = {role: place for role in ("full", "retain") if any(model and model.role == role for model in known)}
     table = meta.read_open_unlearning(place, **references)  # type: ignore[arg-type]
     rows, unknown = [], []
     reasons = {(row.model, row.metric): row.reason for row in table.reasons.itertuples()}
