@@ -7,7 +7,7 @@ file decides: intervals over authors are BCa (`scipy.stats.bootstrap`, 9,999 res
 those of rank correlations, over the eight methods (both settings together). p-values of claim a flip the signs of
 authors (`ul.results.contrast`); those of claim l are Student's t of the cluster-robust error with seven degrees of
 freedom, since no sign pattern of eight authors is rare enough for 48 tests. The smallest difference that could have
-been shown is 2.8 standard errors of the bootstrap (power 0.8 at 5 %).
+been shown is 2.8 standard errors of the bootstrap (power 0.8 at 5%).
 """
 
 from __future__ import annotations

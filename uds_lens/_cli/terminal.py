@@ -32,20 +32,22 @@ _LEGEND = (
     "layers: knowledge-encoding layers, mean over examples."
 )
 _SAMPLED = (
-    " If all asked: where the UDS of all examples lies, of which these are a random sample; the interval before it is "
-    "about other subjects or examples than those of the data."
+    " All examples: where the UDS over all examples lies, of which these are a random sample; the interval before it "
+    "is about subjects or examples beyond those in the data."
 )
 _DAMAGE = (
     "Loss: mean log-probability lost when the unlearned states are patched in, nats per token, on forget facts and on "
     "retained facts; beside them the loss with retain's states. Damage: the second as a share of the first. It covers "
-    "entities behind the right beginning of their answer. Prob: of the retained entities, under full and under the "
+    "entities after the correct beginning of their answer. Prob: of the retained entities, under full and under the "
     "model itself; of whole answers: uds-lens metrics --retain-data."
 )
 _PROB = (
-    " Prob: probability per token that the model itself gives the entity, behind the right beginning of its answer "
+    " Prob: probability per token that the model itself gives the entity, after the correct beginning of its answer "
     "(full: {})."
 )
-_RETAINS = "Each scale is set by one of the retain models. The spread of the scores shows how much the scale moves."
+_RETAINS = (
+    "Each row takes its scale from one retain model. The spread of the scores shows how much that choice matters."
+)
 _MARKS = {"fatal": "!! FATAL", "caution": "!", "note": "-"}
 """The beginning of a warning, by its level."""
 
@@ -73,11 +75,11 @@ def print_audits(audits: Mapping[str, DepthAudit], *, cautions_of: Sequence[str]
         if sampled:
             error = audit.sample_error
             low_high = "unknown" if error is None else _interval(error.interval)
-            row.append("all were" if error is None else "unknown" if low_high == "-" else low_high)
+            row.append("measured" if error is None else "unknown" if low_high == "-" else low_high)
         row += [str(summary["n_measured"]), str(summary["n_not_measurable"])]
         row.append(f"{summary['ke_layers_mean']:.1f} of {summary['n_layers']}")
         rows.append([*row, f"{WITHHELD} (!!)" if audit.reading == WITHHELD else audit.reading])
-    titles += [*["Prob"] * beside, *["if all asked"] * sampled, "N", "NaN", "layers", "reading"]
+    titles += [*["Prob"] * beside, *["all examples"] * sampled, "N", "NaN", "layers", "reading"]
     print_table(titles, rows, right=("UDS", "Prob", "N", "NaN", "layers"), bold="UDS")
     by_weight: dict[str, list[str]] = {}
     for name, audit in audits.items():
@@ -99,7 +101,7 @@ def print_audits(audits: Mapping[str, DepthAudit], *, cautions_of: Sequence[str]
     of_full = ", ".join(dict.fromkeys(_number(prob.full) for prob in probs))
     legend = _LEGEND + (_PROB.format(of_full) if beside else "") + (_SAMPLED if sampled else "")
     legend += f" Prompts: {prompts}."
-    typer.echo(f"\n{fill(legend, width())}")
+    print_wrapped(f"\n{legend}", indent="")
 
 
 def _print_damage(audits: Mapping[str, DepthAudit]) -> None:
@@ -115,7 +117,7 @@ def _print_damage(audits: Mapping[str, DepthAudit]) -> None:
     typer.echo("\nRetained facts")
     titles = ("model", "damage", "interval", "forget", "kept", "retain's", "Prob")
     print_table(titles, rows, right=("damage", "forget", "kept", "retain's", "Prob"), bold="damage")
-    typer.echo(fill(_DAMAGE, width()))
+    print_wrapped(_DAMAGE, indent="")
 
 
 def _print_retains(audits: Mapping[str, DepthAudit]) -> None:
@@ -128,7 +130,7 @@ def _print_retains(audits: Mapping[str, DepthAudit]) -> None:
     ]
     typer.echo("\nAgainst each retain model")
     print_table(("model", "retain", "UDS", "interval", "N"), rows, right=("UDS", "N"), wrapped="retain")
-    typer.echo(fill(_RETAINS, width()))
+    print_wrapped(_RETAINS, indent="")
 
 
 def _number(value: float) -> str:
@@ -236,6 +238,9 @@ def print_depth(directory: Path) -> None:
         )
 
 
+_PROSE = 100
+"""Most columns of a line of prose, as in --help."""
+
 _GAPS = 3, 2, 1
 """Columns between two texts, the first that fits."""
 
@@ -313,15 +318,15 @@ def _console() -> Console:
     return Console(file=sys.stdout, highlight=False, color_system=None if plain else "auto")
 
 
-def print_wrapped(text: str) -> None:
-    """Print a paragraph as wide as the terminal; its later lines are indented."""
+def print_wrapped(text: str, *, indent: str = "  ") -> None:
+    """Print a paragraph as wide as the terminal, up to a line that reads well; its later lines are indented."""
     blank = "\n" if text.startswith("\n") else ""
-    typer.echo(blank + fill(text.strip(), width(), subsequent_indent="  ", break_on_hyphens=False))
+    typer.echo(blank + fill(text.strip(), min(width(), _PROSE), subsequent_indent=indent, break_on_hyphens=False))
 
 
 # Progress: one line per step on standard error, each with the time since the program started.
 
-_begun = time.monotonic()
+_started = time.monotonic()
 
 
 def say(message: str) -> None:
@@ -338,20 +343,20 @@ def say(message: str) -> None:
 
 def elapsed() -> str:
     """Return the time since the program started: minutes and seconds, and hours where there are some."""
-    minutes, seconds = divmod(int(time.monotonic() - _begun), 60)
+    minutes, seconds = divmod(int(time.monotonic() - _started), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
 
 
 @contextmanager
-def spoken(*, verbose: bool = False) -> Iterator[None]:
+def progress_printed(*, verbose: bool = False) -> Iterator[None]:
     """Print the library's progress.
 
     Args:
         verbose: All records at INFO, of other packages too, each with the name of its logger.
     """
-    global _begun
-    _begun = time.monotonic()
+    global _started
+    _started = time.monotonic()
     handler = _Lines(verbose)
     ours, root = logging.getLogger("uds_lens"), logging.getLogger()
     before = ours.level, ours.propagate, root.level

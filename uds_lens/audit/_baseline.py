@@ -236,7 +236,7 @@ class Baseline(Stage1):
         return dataclasses.replace(self, full=full)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the baseline to a directory, whole or not at all."""
+        """Write the baseline to a directory, atomically."""
         save_result(self, path, SAVED, more=self.key)
 
     @classmethod

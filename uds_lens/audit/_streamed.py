@@ -273,7 +273,7 @@ def _found(place: Path | None, config: AuditConfig) -> SourceStates | None:
 
 @contextmanager
 def _keeping(place: Path | None) -> Iterator[Path | None]:
-    """Yield the directory to write to; whole or not at all."""
+    """Yield the directory to write to; it appears atomically."""
     if place is None:
         yield None
         return

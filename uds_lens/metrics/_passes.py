@@ -226,7 +226,7 @@ class Session:
                 result.value.close()
 
     def _run(self, wanted: Sequence[Pass], model: HookedModel) -> None:
-        require_embedded(model.hf, [each for p in wanted for each in self._inputs(p)], name=model.name)
+        require_embedded(model.hf, [rows for p in wanted for rows in self._inputs(p)], name=model.name)
         start = time.perf_counter()
         with _counted(model) as count, model.running():
             values = self._measure(wanted, model)
@@ -241,7 +241,7 @@ class Session:
         """Run the passes of one model that is read a block at a time."""
         start = time.perf_counter()
         read = [p for p in wanted if p.kind != "patched"]
-        inputs = [each for p in wanted for each in self._inputs(p)]
+        inputs = [rows for p in wanted for rows in self._inputs(p)]
         values: dict[Pass, Any] = {}
         if read or role not in self.records:
             found = read_passes(

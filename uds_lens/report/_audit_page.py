@@ -59,9 +59,9 @@ def percent(value: float) -> str:
     """Write a share.
 
     >>> percent(0.256), percent(float("nan"))
-    ('26 %', 'undefined')
+    ('26%', 'undefined')
     """
-    return "undefined" if math.isnan(value) else f"{value:.0%}".replace("%", " %")
+    return "undefined" if math.isnan(value) else f"{value:.0%}"
 
 
 def _interval(low: float, high: float) -> str:
@@ -77,7 +77,7 @@ def headlines(
     for index, (name, audit) in enumerate(audits.items()):
         low, high = audit.uds_interval
         over, damage = audit.over_erased_share, audit.damage
-        cautions = [each for each in audit.cautions if each.level == "caution"]
+        cautions = [caution for caution in audit.cautions if caution.level == "caution"]
         value = None
         if metrics is not None and utility is not None:
             value = metrics.values.get(name, {}).get(utility)
@@ -97,7 +97,7 @@ def headlines(
                 "withheld": audit.reading == WITHHELD,
                 "damaged": over >= OVER_SHARE or damage > DAMAGED,
                 "fatal": " ".join(audit.fatal),
-                "cautions": [each.mark for each in cautions],
+                "cautions": [caution.mark for caution in cautions],
                 "reference": name in references,
                 "sentence": _sentence(audit),
                 "prompts": audit.prompts,
@@ -197,7 +197,7 @@ def verdict(models: Sequence[Mapping[str, Any]], pairs: pd.DataFrame | None, *, 
         who = ", ".join(f"{model['name']} ({_signs(model)})" for model in damaged[:4])
         sentences.append(f"Signs of damage rather than forgetting: {who}.")
     elif erased and judged_damage:
-        sentences.append("No sign of damage among them.")
+        sentences.append("None shows signs of damage." if len(erased) > 1 else "It shows no sign of damage.")
     elif erased:
         sentences.append(f"{'Its' if len(erased) == 1 else 'Their'} utility was not measured.")
     tested = None if pairs is None else _tested(pairs)
@@ -512,8 +512,8 @@ def notes(audits: Mapping[str, DepthAudit]) -> list[Note]:
     """
     alike: dict[tuple[str, Level], dict[str, str]] = {}
     for name, audit in audits.items():
-        for each in audit.cautions:
-            alike.setdefault((_PERCENT.sub("%", each.text), each.level), {})[name] = each.text
+        for caution in audit.cautions:
+            alike.setdefault((_PERCENT.sub("%", caution.text), caution.level), {})[name] = caution.text
     own = [Note(tuple(named), _merged(list(named.values())), level) for (_, level), named in alike.items()]
     return sorted([*_between(audits), *own], key=lambda note: LEVELS.index(note.level))
 
@@ -687,7 +687,7 @@ def write(
 
     Args:
         audits: An audit; several by name; or several, named after their unlearned models.
-        path: File to write (`.html`), whole or not at all.
+        path: File to write (`.html`), written atomically.
         title: Heading of the page.
         lens: Logit Lens results to draw beside UDS in the view of an example: of
             `metrics.compare_logit_lens(audit, example)`, or of `metrics.evaluate(...)` with `logit_lens`; each finds

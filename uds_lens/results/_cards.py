@@ -43,7 +43,7 @@ def stage_1_card(stage: Stage1) -> str:
 def audit_card(audit: DepthAudit) -> str:
     """Show an audit's headline, counts and warnings."""
     low, high = audit.uds_interval
-    interval = f"{audit.config.confidence * 100:g} % CI {number(low)} to {number(high)}, {audit.interval_basis}"
+    interval = f"{audit.config.confidence * 100:g}% CI {number(low)} to {number(high)}, {audit.interval_basis}"
     rows = [("UDS", f"<b>{number(audit.uds)}</b> ({interval})"), ("verdict", escape(audit.reading))]
     if audit.retains:
         least, most, deviation = audit.retain_spread

@@ -468,7 +468,7 @@ class DepthAudit(Stage1):
     # Files.
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the audit to a directory (JSON, safetensors, parquet), whole or not at all."""
+        """Write the audit to a directory (JSON, safetensors, parquet), atomically."""
         save_result(self, path, AUDIT, more=self.summary())
 
     @classmethod

@@ -1,7 +1,7 @@
 """Saved audits and baselines: a directory with a JSON manifest, a safetensors file and Parquet tables.
 
 The manifest names the format and its version, holds the SHA-256 of the other files, and carries its own checksum; it is
-what makes a directory a result. Directories appear whole or not at all. Nothing is pickled, and nothing read is
+what makes a directory a result. Directories appear atomically. Nothing is pickled, and nothing read is
 trusted: checksums, types and shapes are verified, on the bytes that are then parsed.
 """
 
@@ -116,7 +116,7 @@ def _format(folder: Path) -> str | None:
 
 
 def save_result(result: Stage1, path: str | os.PathLike[str], kind: SavedKind, *, more: Any) -> None:
-    """Write a result to a directory, whole or not at all; foreign files in that directory stay."""
+    """Write a result to a directory, atomically; foreign files in that directory stay."""
     from safetensors.torch import save
 
     place = check_writable(path, directory=True, format=kind.format)
@@ -242,7 +242,7 @@ def _manifest(content: bytes, folder: Path, kind: SavedKind) -> dict[str, Any]:
 
 def _check_provenance(provenance: Mapping[str, Any], where: str) -> None:
     """Raise ResultFormatError unless what is read from a provenance has its type, also in that of stage 1."""
-    known = {each.name for each in fields(_Provenance)}
+    known = {field.name for field in fields(_Provenance)}
     conform(_Provenance, {key: value for key, value in provenance.items() if key in known}, where=where)
     if provenance.get("sample") is not None:
         _check_sample(provenance["sample"], f"{where}.sample")
@@ -254,7 +254,7 @@ def _check_provenance(provenance: Mapping[str, Any], where: str) -> None:
 
 
 def _check_sample(sample: Any, where: str) -> None:
-    known = {each.name for each in fields(_Sample)}
+    known = {field.name for field in fields(_Sample)}
     if isinstance(sample, dict):  # a study records more
         sample = {key: value for key, value in sample.items() if key in known}
     conform(_Sample, sample, where=where)

@@ -74,8 +74,8 @@ def states_truth(text: str, example: ForgetExample) -> bool:
     """
     if example.entity:
         return example.entity.casefold() in text.casefold()
-    truth, said = (Counter(re.findall(r"\w+", x.casefold())) for x in (example.answer, text))
-    return (truth & said).total() >= 0.9 * truth.total()
+    truth, words = (Counter(re.findall(r"\w+", x.casefold())) for x in (example.answer, text))
+    return (truth & words).total() >= 0.9 * truth.total()
 
 
 class _Row(NamedTuple):
@@ -91,7 +91,7 @@ class _Alternates(NamedTuple):
 
 
 def write_alternates(file: Path, examples: Sequence[ForgetExample], alternates: Sequence[Sequence[str]]) -> None:
-    """Write questions with their alternates, whole or not at all."""
+    """Write questions with their alternates, atomically."""
     rows = [
         {"id": example.id, "question": example.question, "alternates": list(texts)}
         for example, texts in zip(examples, alternates, strict=True)
