@@ -1,24 +1,34 @@
-"""What an audit costs on a GPU, for a Llama of 1B proportions (random weights, bfloat16) on TOFU's rows.
+"""What audits cost on a GPU, for Llamas of 1B and 8B proportions (random weights, bfloat16) on TOFU's rows.
 
-    make bench-gpu                                                    # 16 layers, d 2048, vocabulary 128,256
-    python benchmarks/gpu.py --layers 32 --width 4096     # 8B proportions, where three fit
-    python benchmarks/gpu.py --device cpu --rows 8 --layers 3 --width 64 --vocabulary 4096 --dtype float32
+    make bench-gpu                                                        # 1B; of 8B, audit and streamed
+    python benchmarks/gpu.py --sizes 8B --parts audit streamed --out gpu.json
+    python benchmarks/gpu.py --device cpu --sizes 3x64 --vocabulary 4096 --rows 8 --dtype float32
 
-Whole audit and one more model against one patched forward per layer with full logits, in plain forwards and as share
-of the least arithmetic; peak memory, tokens per second, and the batches the library chose; how far the engines are
-apart; an audit of a 4-bit model; ten metrics. All models are open on the device; times are the best of `--repeats`,
-after a warm-up, and end when the device is done. Prints Markdown.
+Parts, each printed as Markdown as soon as it is there:
+
+- `audit`: whole audit and one more model against one patched forward per layer with full logits, in plain forwards and
+  as share of the least arithmetic; peak memory, tokens per second, and the batches the library chose. All models are
+  open on the device; times are the best of `--repeats` after a warm-up (of one run without, for the forward per layer),
+  and end when the device is done.
+- `engines`: how far the fast engine is from one forward per layer, in the dtype and in float32.
+- `streamed`: the same audit with a block in memory at a time, beside one in memory, both from disk; how far the numbers
+  are apart.
+- `nf4`: one more model in 4 bits.
+- `metrics`: ten metrics.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import platform
-import shutil
 import statistics
 import tempfile
 import time
+import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -27,12 +37,19 @@ import torch
 from audit_cost import bucketed, whole_texts
 from bound import least_work
 from reference import one_forward_per_layer, plain_forward
-from workloads import Workload, random_llama, shared_parser
+from workloads import Proportions, Workload, random_llama, shared_parser
 
 import uds_lens as ul
 from uds_lens.audit._inputs import make_plan
+from uds_lens.models import _fingerprint
+from uds_lens.models._streamed import StreamedModel
 
 TEN = ("es", "em", "prob", "paraprob", "truth_ratio", "mia_loss", "mia_zlib", "mia_min_k", "mia_min_kpp", "uds")
+SIZES = {
+    "1B": Proportions.small(16, 2048, 128_256),
+    "8B": Proportions(32, 4096, 128_256, heads=32, key_value_heads=8, inner=14_336, tied=False),
+}
+GIB = 1 << 30
 
 
 class Clock:
@@ -42,7 +59,7 @@ class Clock:
         self.device, self.gpu = device, device.type == "cuda"
 
     def once(self, work: Callable[[], object]) -> tuple[float, float]:
-        """Seconds, and peak GiB of the device's memory (NaN on a CPU)."""
+        """Seconds, and peak GiB of tensors on the device (NaN on a CPU)."""
         if self.gpu:
             torch.cuda.synchronize(self.device)
             torch.cuda.reset_peak_memory_stats(self.device)
@@ -51,7 +68,7 @@ class Clock:
         if self.gpu:
             torch.cuda.synchronize(self.device)
         seconds = time.perf_counter() - begun
-        return seconds, torch.cuda.max_memory_allocated(self.device) / 2**30 if self.gpu else float("nan")
+        return seconds, torch.cuda.max_memory_allocated(self.device) / GIB if self.gpu else float("nan")
 
     def best(self, work: Callable[[], object], repeats: int) -> tuple[float, float]:
         """The fastest of several runs after one that warms up, and the largest peak."""
@@ -65,138 +82,238 @@ def machine(device: torch.device) -> str:
     if device.type != "cuda":
         return f"{platform.machine()}, {torch.get_num_threads()} threads; not a GPU"
     found = torch.cuda.get_device_properties(device)
-    return f"{found.name}, {found.total_memory / 2**30:.0f} GiB, CUDA {torch.version.cuda}"
+    precision = torch.get_float32_matmul_precision()
+    return (
+        f"{found.name}, {found.total_memory / GIB:.0f} GiB, CUDA {torch.version.cuda}, {os.cpu_count()} CPU cores; "
+        f"precision of float32 products: {precision}"
+    )
 
 
-def costs(load: Workload, asked: argparse.Namespace, clock: Clock) -> None:
-    """The table of the audit, and how far the engines are apart."""
-    options = ul.RunOptions(progress=False, check_memory=False, device=asked.device)
-    config = ul.AuditConfig(dtype=asked.dtype)
-    opened = partial(ul.open_model, dtype=asked.dtype, device=asked.device)
-    with opened(load.full) as full, opened(load.retain) as retain, opened(load.unlearned) as unlearned:
-        rows, examples = load.encoded.rows, load.examples
-        texts = whole_texts(full.tokenizer, rows)
-        ways = [
-            [batch.to(clock.device) for batch in bucketed(rows, token_budget=budget)] for budget in (2048, 8192, 32768)
-        ]
-        few = slice(0, asked.naive_rows)
-        plain = partial(
-            one_forward_per_layer, full.hf, unlearned.hf, rows[few], texts[few], rows_at_once=asked.naive_batch
-        )
-        baseline = ul.Baseline.measure(full, retain, examples, config=config, options=options)
-        with baseline.recorded(options=options) as recorded:
-            works: dict[str, Callable[[], object]] = {
-                "(a) one forward per layer, one stage": plain,
-                **{
-                    f"(b) one plain forward, {i}": partial(plain_forward, unlearned.hf, way)
-                    for i, way in enumerate(ways)
-                },
-                "whole audit, both stages, one model": lambda: ul.DepthAudit.run(
-                    full, retain, unlearned, examples, config=config, options=options
-                ),
-                "one more model, full recorded again": lambda: baseline.audit(unlearned, options=options),
-                "one more model, recording kept": lambda: recorded.audit(unlearned),
+class Bench:
+    """What is measured, and where it is noted."""
+
+    def __init__(self, load: Workload, asked: argparse.Namespace, folder: Path) -> None:
+        self.load, self.asked, self.folder = load, asked, folder
+        self.clock = Clock(torch.device(asked.device))
+        self.options = ul.RunOptions(progress=False, check_memory=False, stream=False, device=asked.device)
+        self.config = ul.AuditConfig(dtype=asked.dtype)
+        self.found: dict[str, object] = {}
+
+    def audit(self) -> None:
+        """The table of costs, all models open."""
+        load, asked, clock = self.load, self.asked, self.clock
+        options, config = self.options, self.config
+        opened = partial(ul.open_model, dtype=asked.dtype, device=asked.device)
+        start = time.perf_counter()
+        with opened(load.full) as full, opened(load.retain) as retain, opened(load.unlearned) as unlearned:
+            opening = time.perf_counter() - start
+            rows, examples = load.encoded.rows, load.examples
+            texts = whole_texts(full.tokenizer, rows)
+            ways = [
+                [batch.to(clock.device) for batch in bucketed(rows, token_budget=budget)]
+                for budget in (2048, 8192, 32768)
+            ]
+            few = slice(0, asked.naive_rows)
+            plain = partial(
+                one_forward_per_layer, full.hf, unlearned.hf, rows[few], texts[few], rows_at_once=asked.naive_batch
+            )
+            forwards = [clock.best(partial(plain_forward, unlearned.hf, way), asked.repeats) for way in ways]
+            baseline = ul.Baseline.measure(full, retain, examples, config=config, options=options)
+            measured = {
+                "(a) one forward per layer, one stage": clock.once(plain),
+                "(b) one plain forward": min(forwards),
             }
-            found = {name: clock.best(work, asked.repeats) for name, work in works.items()}
+            measured["whole audit, both stages, one model"] = clock.best(
+                lambda: ul.DepthAudit.run(full, retain, unlearned, examples, config=config, options=options),
+                asked.repeats,
+            )
+            measured["one more model, full recorded again"] = clock.best(
+                lambda: baseline.audit(unlearned, options=options), asked.repeats
+            )
+            with baseline.recorded(options=options) as recorded:
+                measured["one more model, recording kept"] = clock.best(
+                    lambda: recorded.audit(unlearned), asked.repeats
+                )
             plan = make_plan({"full": full}, examples, config=config, options=options)
             sizes = [len(batch) for batch in plan.batches]
-        layers = full.n_layers
-        bound = least_work(full.hf.config, load.encoded)
-        apart = engines_apart(full, retain, unlearned, examples[: asked.naive_rows], config, options)
-    forward = min(seconds for name, (seconds, _) in found.items() if name.startswith("(b)"))
-    share = len(rows) / len(rows[few])
-    stage = found["(a) one forward per layer, one stage"][0] * share
-    tokens = sum(len(row.ids) for row in rows)
-    print("| | seconds | plain forwards (b) | faster than (a) | peak, GiB |\n|---|---|---|---|---|")
-    for name, (seconds, peak) in found.items():
-        if name.startswith("(b)") and seconds != forward:
-            continue
-        shown = stage if name.startswith("(a)") else seconds
-        against = 2 * stage if name.startswith("whole") else stage
-        faster = f"{against / seconds:.1f}x" if name.startswith(("whole", "one more")) else ""
-        print(f"| {name.rstrip(', 012')} | {shown:.3f} | {shown / forward:.2f} | {faster} | {peak:.2f} |")
-    again = found["one more model, recording kept"][0]
-    print(
-        f"\n{len(rows)} rows, {tokens} tokens; {tokens / forward:,.0f} tokens/s in a plain forward. "
-        f"(a) from {len(rows[few])} rows, scaled. Batches chosen by the library: {len(sizes)}, "
-        f"{min(sizes)} to {max(sizes)} rows, {statistics.median(sizes):.0f} in the middle.\n"
-        f"Least arithmetic of one more model: {bound.one_more:.2f} plain forwards; share reached: "
-        f"{bound.one_more * forward / again:.0%}.\n"
-        f"Engines on {asked.naive_rows} rows and {layers} layers, largest difference of S2: {apart:.2g} nats a token."
-    )
-
-
-def engines_apart(full, retain, unlearned, examples, config, options) -> float:
-    """Largest difference of the second stage between the fast engine and the one that runs one forward per layer."""
-    from dataclasses import replace
-
-    fast, slow = (
-        ul.DepthAudit.run(full, retain, unlearned, examples, config=config, options=replace(options, engine=engine))
-        for engine in ("wavefront", "naive")
-    )
-    return float(np.nanmax(np.abs(np.asarray(fast.s2_delta) - np.asarray(slow.s2_delta))))
-
-
-def four_bits(load: Workload, asked: argparse.Namespace, clock: Clock, folder: Path) -> None:
-    """An audit whose unlearned model is quantised to NF4."""
-    ul.unlearning.quantise(load.unlearned, out=folder / "nf4", device=asked.device)
-    options = ul.RunOptions(progress=False, check_memory=False, device=asked.device)
-    config = ul.AuditConfig(dtype=asked.dtype)
-    baseline = ul.Baseline.measure(load.full, load.retain, load.examples, config=config, options=options)
-    scores: list[float] = []
-    seconds, peak = clock.once(lambda: scores.append(baseline.audit(folder / "nf4", options=options).uds))
-    print(f"\nOne more model in NF4, opened from disk: {seconds:.2f} s, peak {peak:.2f} GiB, UDS {scores[0]:.4f}.")
-
-
-def metrics(load: Workload, asked: argparse.Namespace, clock: Clock) -> None:
-    """Ten metrics of one model on TOFU forget10."""
-    data = ul.metrics.load_tofu_data(asked.shared / "data" / "tofu", split="forget10", limit=asked.rows)
-    run = ul.RunOptions(progress=False, check_memory=False, device=asked.device)
-    options = ul.metrics.MetricOptions(dtype=asked.dtype)
-    seconds, peak = clock.once(
-        lambda: ul.metrics.evaluate(
-            load.unlearned, data, metrics=TEN, retain=load.retain, full=load.full, options=options, run=run
+            bound = least_work(full.hf.config, load.encoded)
+        forward = measured["(b) one plain forward"][0]
+        share = len(rows) / len(rows[few])
+        stage = measured["(a) one forward per layer, one stage"][0] * share
+        tokens = sum(len(row.ids) for row in rows)
+        print("| | seconds | plain forwards (b) | faster than (a) | peak, GiB |\n|---|---|---|---|---|")
+        for name, (seconds, peak) in measured.items():
+            shown = stage if name.startswith("(a)") else seconds
+            against = 2 * stage if name.startswith("whole") else stage
+            faster = f"{against / seconds:.1f}x" if name.startswith(("whole", "one more")) else ""
+            print(f"| {name} | {shown:.3f} | {shown / forward:.2f} | {faster} | {peak:.2f} |")
+        again = measured["one more model, recording kept"][0]
+        print(
+            f"\nThree models opened in {opening:.1f} s. {len(rows)} rows, {tokens} tokens; {tokens / forward:,.0f} "
+            f"tokens/s in a plain forward (batches of 2048, 8192, 32768 tokens: "
+            f"{', '.join(f'{seconds:.3f}' for seconds, _ in forwards)} s). (a) from {len(rows[few])} rows, scaled. "
+            f"Batches chosen by the library: {len(sizes)}, {min(sizes)} to {max(sizes)} rows, "
+            f"{statistics.median(sizes):.0f} in the middle.\n"
+            f"Least arithmetic of one more model: {bound.one_more:.2f} plain forwards; share reached: "
+            f"{bound.one_more * forward / again:.0%}."
         )
-    )
-    print(f"Ten metrics ({', '.join(TEN)}), models opened: {seconds:.2f} s, peak {peak:.2f} GiB.")
+        self.found["audit"] = {"seconds_and_gib": measured, "forwards": forwards, "batches": sizes, "bound": bound}
+
+    def engines(self) -> None:
+        """Largest difference of S2 between the fast engine and the one that runs one forward per layer."""
+        some, apart = self.load.examples[: self.asked.naive_rows // 2], {}
+        for dtype in dict.fromkeys((self.asked.dtype, "float32")):
+            fast, slow = (
+                ul.DepthAudit.run(
+                    *self.models,
+                    some,
+                    config=replace(self.config, dtype=dtype),
+                    options=replace(self.options, engine=engine),
+                ).s2_delta.numpy()
+                for engine in ("wavefront", "naive")
+            )
+            apart[dtype] = float(np.nanmax(np.abs(fast - slow)))
+            largest = float(np.nanmax(np.abs(slow)))
+            print(
+                f"Engines on {len(some)} rows and all layers in {dtype}, largest difference of S2: "
+                f"{apart[dtype]:.2g} nats a token (largest S2 {largest:.3g})."
+            )
+        self.found["engines_apart"] = apart
+
+    def streamed(self) -> None:
+        """The audit with a block in memory at a time, beside the same in memory, both from disk."""
+        read: list[int] = []
+        leave = StreamedModel.__exit__
+
+        def spy(model: StreamedModel, *error: object) -> None:
+            read.append(model.bytes_read)
+            leave(model, *error)
+
+        StreamedModel.__exit__ = spy  # type: ignore[method-assign]
+        print("| | seconds | peak, GiB | reserved, GiB |\n|---|---|---|---|")
+        audits, told = [], {}
+        for name, stream in (("in memory", False), ("streamed", True)):
+            if self.clock.gpu:
+                torch.cuda.empty_cache()
+            _fingerprint._known.clear()  # each hashes what it reads
+            options = replace(self.options, stream=stream, engine="wavefront")
+
+            def run(options: ul.RunOptions = options) -> None:
+                audits.append(ul.DepthAudit.run(*self.models, self.load.examples, config=self.config, options=options))
+
+            seconds, peak = self.clock.once(run)
+            reserved = torch.cuda.max_memory_reserved(self.clock.device) / GIB if self.clock.gpu else float("nan")
+            told[name] = (seconds, peak, reserved)
+            print(f"| whole audit from disk, {name} | {seconds:.2f} | {peak:.2f} | {reserved:.2f} |", flush=True)
+        StreamedModel.__exit__ = leave  # type: ignore[method-assign]
+        held, streamed = audits
+        apart = float(np.nanmax(np.abs(held.s2_delta.numpy() - streamed.s2_delta.numpy())))
+        gib = [f"{n / GIB:.2f}" for n in read]
+        print(f"\nRead: {', '.join(gib)} GiB. Largest difference of S2: {apart:.2g} nats a token.")
+        self.found["streamed"] = {"seconds_gib_reserved": told, "read": read, "apart": apart}
+
+    def nf4(self) -> None:
+        """An audit whose unlearned model is quantised to NF4."""
+        seconds, _ = self.clock.once(
+            lambda: ul.unlearning.quantise(self.load.unlearned, out=self.folder / "nf4", device=self.asked.device)
+        )
+        full, retain, _ = self.models
+        baseline = ul.Baseline.measure(full, retain, self.load.examples, config=self.config, options=self.options)
+        scores: list[float] = []
+        audit = partial(baseline.audit, self.folder / "nf4", options=self.options)
+        taken, peak = self.clock.once(lambda: scores.append(audit().uds))
+        print(
+            f"Quantised to NF4 in {seconds:.1f} s. One more in NF4, it and `full` opened from disk: {taken:.2f} s, "
+            f"peak {peak:.2f} GiB, UDS {scores[0]:.4f}."
+        )
+        self.found["nf4"] = {"quantise": seconds, "seconds": taken, "gib": peak, "uds": scores[0]}
+
+    def metrics(self) -> None:
+        """Ten metrics of one model on TOFU forget10."""
+        data = ul.metrics.load_tofu_data(self.asked.shared / "data" / "tofu", split="forget10", limit=self.asked.rows)
+        full, retain, unlearned = self.models
+        evaluate = partial(
+            ul.metrics.evaluate,
+            unlearned,
+            data,
+            metrics=TEN,
+            retain=retain,
+            full=full,
+            options=ul.metrics.MetricOptions(dtype=self.asked.dtype),
+            run=self.options,
+        )
+        seconds, peak = self.clock.once(evaluate)
+        print(f"Ten metrics ({', '.join(TEN)}), models opened: {seconds:.2f} s, peak {peak:.2f} GiB.")
+        self.found["metrics"] = {"seconds": seconds, "gib": peak}
+
+    @property
+    def models(self) -> tuple[Path, Path, Path]:
+        """Full, retain and unlearned, on disk."""
+        return self.load.full, self.load.retain, self.load.unlearned
+
+
+PARTS = ("audit", "engines", "streamed", "nf4", "metrics")
+LARGE = ("audit", "streamed")
+"""What models above 2 billion weights are measured with, unless `--parts` says otherwise."""
+
+
+def size_of(name: str, vocabulary: int) -> Proportions:
+    """`1B`, `8B`, or LAYERSxWIDTH."""
+    if name in SIZES:
+        return SIZES[name]
+    layers, width = map(int, name.split("x"))
+    return Proportions.small(layers, width, vocabulary)
 
 
 def main() -> None:
-    """Parse, measure, print."""
+    """Parse, measure, print; a part that fails is told and does not stop the others."""
     parser = shared_parser(__doc__)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float16", "float32"))
-    parser.add_argument("--layers", type=int, default=16)
-    parser.add_argument("--width", type=int, default=2048)
-    parser.add_argument("--vocabulary", type=int, default=128_256)
+    parser.add_argument("--sizes", nargs="+", default=list(SIZES), help="1B, 8B, or LAYERSxWIDTH")
+    parser.add_argument("--vocabulary", type=int, default=128_256, help="of LAYERSxWIDTH")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, help="default: all, and for 8B audit and streamed")
     parser.add_argument("--rows", type=int, default=None, help="rows of the forget set; default: all 367")
-    parser.add_argument("--naive-rows", type=int, default=64, help="rows for (a) and for the engines")
+    parser.add_argument("--naive-rows", type=int, default=64, help="rows for (a); half of them for the engines")
     parser.add_argument("--naive-batch", type=int, default=32, help="rows at once in (a)")
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--out", type=Path, help="also write JSON here, after each part")
     asked = parser.parse_args()
     device = torch.device(asked.device)
     if device.type == "cuda" and not torch.cuda.is_available():
         raise SystemExit("no GPU here; --device cpu with a small model tries the script out (see --help)")
-    clock = Clock(device)
-    print(f"{machine(device)}, torch {torch.__version__}, {asked.dtype}, {time.strftime('%Y-%m-%d')}\n")
-    folder = Path(tempfile.mkdtemp())
-    try:
-        load = random_llama(
-            asked.shared,
-            folder,
-            asked.rows,
-            n_layers=asked.layers,
-            d_model=asked.width,
-            vocabulary=asked.vocabulary,
-            name="random Llama",
-            dtype=asked.dtype,
-        )
-        print(f"Random Llama: {asked.layers} layers, d_model {asked.width}, vocabulary {asked.vocabulary}.\n")
-        costs(load, asked, clock)
-        four_bits(load, asked, clock, folder)
-        metrics(load, asked, clock)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    told: dict[str, object] = {"machine": machine(device), "torch": torch.__version__, "dtype": asked.dtype}
+    print(f"{told['machine']}, torch {torch.__version__}, {asked.dtype}, {time.strftime('%Y-%m-%d')}", flush=True)
+    failed = False
+    for name in asked.sizes:
+        size = size_of(name, asked.vocabulary)
+        with tempfile.TemporaryDirectory() as temporary:
+            folder = Path(temporary)
+            load = random_llama(
+                asked.shared, folder, asked.rows, size, name="random Llama", dtype=asked.dtype, device=asked.device
+            )
+            print(
+                f"\n### {name}: {size.layers} layers, d_model {size.width}, vocabulary {size.vocabulary}, "
+                f"{size.parameters / 1e9:.2f} billion weights\n",
+                flush=True,
+            )
+            bench = Bench(load, asked, folder)
+            told[name] = bench.found
+            for part in asked.parts or (PARTS if size.parameters < 2e9 else LARGE):
+                begun = time.perf_counter()
+                try:
+                    getattr(bench, part)()
+                except Exception:
+                    failed = True
+                    bench.found[part] = traceback.format_exc()
+                    print(f"Part {part} failed:\n{bench.found[part]}")
+                if device.type == "cuda":
+                    torch.cuda.empty_cache()
+                print(f"\n({part}: {time.perf_counter() - begun:.0f} s)\n", flush=True)
+                if asked.out:
+                    asked.out.write_text(json.dumps(told, indent=1, default=str))
+    if failed:
+        raise SystemExit(1)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from workloads import random_llama, shared_parser
+from workloads import Proportions, random_llama, shared_parser
 
 _LOAD = """
 import sys, uds_lens as ul
@@ -48,13 +48,7 @@ def main() -> None:
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         load = random_llama(
-            args.shared,
-            Path(folder),
-            args.rows,
-            n_layers=args.layers,
-            d_model=args.width,
-            vocabulary=32_000,
-            name="memory",
+            args.shared, Path(folder), args.rows, Proportions.small(args.layers, args.width, 32_000), name="memory"
         )
         size = sum(file.stat().st_size for file in load.full.glob("*.safetensors"))
         data = args.shared / "data" / "tofu" / "forget10_filtered.json"

@@ -1,10 +1,14 @@
 """Follow depth, damage, utility and forget answers while a small TOFU model unlearns, as docs/results.md tells.
 
     python examples/depth_while_training.py --shared ../shared --out runs/depth_while_training
+    python examples/depth_while_training.py --out runs/depth_while_training --draw
 
 Written down before it was run: with NPO, SimNPO and IdkNLL the answers go first. Their probability loses half of what
 it loses in all at an earlier measured step than that at which UDS reaches half of its last value. RMU, which trains on
 hidden states, loses both within one measurement of each other. Damage stays below 0.2 but for IdkNLL.
+
+Each method and seed is a file in --out, so that a stopped run resumes, and each can be a process of its own
+(--only NPO --seeds 0). --draw makes the table and the figure from all files that are there.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ from typing import Any
 import pandas as pd
 import torch
 from transformers import TrainerCallback
-from unlearn_tofu_small import control_facts
+from unlearn_tofu_small import RETAIN_STEP, control_facts
 
 import uds_lens as ul
 from uds_lens.unlearning import TrainOptions, answer_log_probs, parse_name, unlearn
@@ -28,10 +32,8 @@ METHODS = {
     "IdkNLL": "idknll_lr6e-04_alpha2_epoch3",
     "RMU": "rmu_lr1e-03_alpha5_layer4_scale30_epoch2",
 }
-"""As in the table of unlearned models, but for a quarter of the authors and of the batch: 38 steps, 25 of RMU."""
-FORGET, BATCH = 100, 8
-"""Rows that are unlearned, of the first five authors; rows in a step."""
-EVERY, ROWS, ANSWERS = 5, 20, 16
+"""As in the table of unlearned models: 39 steps, 26 of RMU."""
+EVERY, ROWS, ANSWERS = 2, 100, 100
 """Steps between two measurements; forget facts, and control facts, of UDS; answers of each side for Prob."""
 
 
@@ -67,34 +69,31 @@ class Answers(TrainerCallback):
             self.measure(model)
 
 
-def followed(method: str, baseline: ul.Baseline, shared: Path, out: Path) -> pd.DataFrame:
-    """Train once; one row per measured step. Kept in a file."""
-    file = out / f"{method}.csv"
+def followed(method: str, seed: int, baseline: ul.Baseline, arguments: argparse.Namespace) -> None:
+    """Train once, and write a file with a row per measured step; does nothing where the file is."""
+    out = arguments.out
+    file = out / f"{method}-seed{seed}.csv"
     if file.is_file():
-        return pd.read_csv(file)
-    tofu, full = shared / "data/tofu", shared / "models/tofu-small/full"
-    forget = ul.load_examples(tofu / "forget10.json")[:FORGET]
-    sides = {"answers": forget, "kept": ul.load_examples(tofu / "retain90.json")}
-    chosen = {name: ul.data.sample_examples(rows, ANSWERS) for name, rows in sides.items()}
-    depth = ul.training.DepthCallback(baseline, every=EVERY, options=ul.RunOptions(device="cpu"))
-    answers = Answers(depth, full, chosen)
+        return
+    tofu, full = arguments.shared / "data/tofu", arguments.shared / "models/tofu-small/full"
+    forget, retain = ul.load_examples(tofu / "forget10.json"), ul.load_examples(tofu / "retain90.json")
+    sides = {"answers": ul.data.sample_examples(forget, ANSWERS), "kept": retain[::RETAIN_STEP][:ANSWERS]}
+    depth = ul.training.DepthCallback(baseline, every=EVERY, options=ul.RunOptions(device=arguments.device))
+    answers = Answers(depth, full, sides)
     unlearn(
         full,
-        forget,
+        tofu / "forget10.json",
         tofu / "retain90.json",
-        method=replace(parse_name(METHODS[method]), batch_size=BATCH),
-        out=out / "models" / method,
-        options=TrainOptions(
-            device="cpu", mixed_precision="bfloat16", checkpoint_every=0, callbacks=(depth, answers), progress=False
-        ),
+        method=replace(parse_name(METHODS[method]), seed=seed),
+        out=out / "models" / file.stem,
+        options=TrainOptions(device=arguments.device, checkpoint_every=0, callbacks=(depth, answers), progress=False),
     )
-    curve = depth.curve
-    frame = curve.to_frame().join(pd.DataFrame(answers.found))
+    frame = depth.curve.to_frame().join(pd.DataFrame(answers.found))
     frame["utility"] = frame["kept"] / frame["kept"].iloc[0]
     frame.insert(0, "model", method)
-    frame["told"] = curve.seconds_told
+    frame.insert(1, "seed", seed)
+    frame["told"] = depth.curve.seconds_told
     frame.to_csv(file, index=False)
-    return frame
 
 
 def half_way(frame: pd.DataFrame, name: str) -> float:
@@ -107,26 +106,33 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--shared", type=Path, default=Path("../shared"))
     parser.add_argument("--out", type=Path, default=Path("runs/depth_while_training"))
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--only", nargs="*", default=list(METHODS), help="methods to run")
+    parser.add_argument("--seeds", nargs="*", type=int, default=[0, 1, 2])
+    parser.add_argument("--draw", action="store_true", help="train nothing: table and figure")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     shared, out = arguments.shared, arguments.out
     out.mkdir(parents=True, exist_ok=True)
-    models = shared / "models/tofu-small"
-    asked = {example.question for example in ul.load_examples(shared / "data/tofu/forget10.json")[:FORGET]}
-    scored = [x for x in ul.load_examples(shared / "data/tofu/forget10_filtered.json") if x.question in asked]
-    baseline = ul.Baseline.measure(
-        models / "full",
-        models / "retain90",
-        scored,
-        control=control_facts(shared),
-        config=ul.AuditConfig(limit=ROWS),
-        options=ul.RunOptions(device="cpu"),
-    )
-    frames = [followed(method, baseline, shared, out) for method in arguments.only]
+    if not arguments.draw:
+        models = shared / "models/tofu-small"
+        baseline = ul.Baseline.measure(
+            models / "full",
+            models / "retain90",
+            ul.load_examples(shared / "data/tofu/forget10_filtered.json"),
+            control=control_facts(shared),
+            config=ul.AuditConfig(limit=ROWS),
+            options=ul.RunOptions(device=arguments.device),
+        )
+        for method in arguments.only:
+            for seed in arguments.seeds:
+                followed(method, seed, baseline, arguments)
+        return
+    frames = [pd.read_csv(file) for name in METHODS for file in sorted(out.glob(f"{name}-seed*.csv"))]
     print(table(frames))
-    ul.plots.save_figure(ul.plots.depth_by_step(pd.concat(frames)), out / "depth_while_training.html")
+    drawn = [frame for frame in frames if frame["seed"].iloc[0] == 0]
+    ul.plots.save_figure(ul.plots.depth_by_step(pd.concat(drawn)), out / "depth_while_training.html")
 
 
 def table(frames: list[pd.DataFrame]) -> str:

@@ -50,10 +50,11 @@ def test_groups():
 @pytest.mark.parametrize("model", [models(method="simnpo")[3], models(role="pool")[40], models(group="tofu-8b")[1]])
 def test_a_model_is_known_by_id_folder_run_and_cache(model):
     owner, name = model.hub_id.split("/")
-    places = [model.hub_id, f"ckpt/{name}", f"x/models--{owner}--{name}/snapshots/abc", f"saves/eval/{name}/evals"]
+    places = [model.hub_id, f"./ckpt/{name}", f"x/models--{owner}--{name}/snapshots/abc", f"saves/eval/{name}/evals"]
     assert [find(place) for place in places] == [model] * 4
     assert find("saves/eval/" + name.removeprefix("unlearn_")) == model
-    assert find("nobody/nothing") is None
+    others = [f"somebody/{name}", f"x/models--somebody--{name}/snapshots/abc", "nobody/nothing"]
+    assert [find(place) for place in others] == [None] * 3
 
 
 def test_what_matches_nothing_is_refused():
@@ -79,6 +80,8 @@ def test_values_are_as_exact_as_they_were_published():
     assert prompts.pop("uds") == prompts.pop("logit_lens") == ["raw"]
     assert all(style == ["paper_scores"] for style in prompts.values())
     assert set(pool_values()["quantity"]) == {"auc", "mean_p", "mean_n", "q", "r"}
+    told = pool_values().set_index(["metric", "quantity"])["prompts"]
+    assert [told["uds", "r"], told["es", "auc"], told["es", "r"]] == ["raw", "paper_pools", "paper_perturbed"]
 
 
 def test_a_plan_asks_each_metric_as_its_published_number_was(tmp_path):

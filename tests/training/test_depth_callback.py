@@ -30,13 +30,22 @@ def world():
 
 @pytest.fixture(scope="module")
 def baseline(world):
-    """Stage 1 on eight forget facts and six retained ones, of several people each."""
-    forget, kept = (ul.data.sample_examples(rows, 8) for rows in (world.examples, world.retain_examples))
-    return ul.Baseline.measure(world.full, world.retain, forget, control=kept, options=RUN)
+    return toy_baseline(world)
 
 
 @pytest.fixture(scope="module")
 def texts(world):
+    return toy_texts(world)
+
+
+def toy_baseline(world):
+    """Stage 1 on eight forget facts and eight retained ones, of several people each."""
+    forget, kept = (ul.data.sample_examples(rows, 8) for rows in (world.examples, world.retain_examples))
+    return ul.Baseline.measure(world.full, world.retain, forget, control=kept, options=RUN)
+
+
+def toy_texts(world):
+    """The forget facts as a language model trains on them."""
     tokenizer = AutoTokenizer.from_pretrained(world.full)
     rows = [f"Question: {x.question}\nAnswer: {x.answer}" for x in world.examples[:8]]
     batch = tokenizer(rows, padding=True, return_tensors="pt")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeAlias
 
 import typer
 
+from uds_lens._cli.options import names_option
 from uds_lens._storage import atomic_write_text, check_writable, did_you_mean, located
 from uds_lens.data._examples import named
 from uds_lens.errors import ConfigError, DataError, ResultFormatError
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 Metric: TypeAlias = Annotated[
     list[str] | None,
-    typer.Option(metavar="NAME", help="Metric to judge; repeat for more. Default: all with a known direction."),
+    names_option("Metric to judge; repeat, or use commas, for more. Default: all with a known direction."),
 ]
 Direction: TypeAlias = Annotated[
     list[str] | None,

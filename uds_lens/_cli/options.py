@@ -216,6 +216,15 @@ def data_option(help: str, *flags: str) -> Any:
     return typer.Option(*flags, metavar="DATA", help=help, callback=_existing_data)
 
 
+def names_option(help: str, *flags: str) -> Any:
+    """Return an option that takes names: repeated, or with commas between them."""
+    return typer.Option(*flags, metavar="NAME", help=help, callback=_split_at_commas)
+
+
+def _split_at_commas(given: list[str] | None) -> list[str] | None:
+    return given and [name.strip() for each in given for name in each.split(",") if name.strip()]
+
+
 def _existing_models(given: Any) -> Any:
     for name in given if isinstance(given, list) else [given] if given else []:
         if name.startswith("package:"):

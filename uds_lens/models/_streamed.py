@@ -122,6 +122,7 @@ class StreamedModel:
         require_complete(made.loading_info, source, type(made.model).__name__)
         set_plain_outputs(made.model.config)
         self._device, self._settings = torch.device(device), made.settings
+        self._beside = torch.cuda.Stream(self._device) if self._device.type == "cuda" else None
         self.model = HookedModel(made.model, load_tokenizer(source, **where), name=name, owned=True)
         """The model; only what was read last holds weights."""
         self.model.streams_to = self._device
@@ -171,6 +172,7 @@ class StreamedModel:
             whole = self._head if embedding.weight.is_meta else embedding
             self._head.weight = embedding.weight = whole.weight
         embedding.weight = nn.Parameter(embedding.weight.detach()[rows], requires_grad=False)
+        self._wait()
         embedding.padding_idx = None  # of the whole embedding; it only matters in training
 
         def find(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -263,15 +265,12 @@ class StreamedModel:
     def _put(self, weights: dict[str, Tensor]) -> None:
         """Put weights into the model, on the device; on CUDA beside what it computes meanwhile."""
         moved = weights
-        if self._device.type == "cuda":
-            beside, main = torch.cuda.Stream(self._device), torch.cuda.default_stream(self._device)
-            with torch.cuda.stream(beside):
+        if self._beside is not None:
+            with torch.cuda.stream(self._beside):
                 moved = {
                     place: weight.pin_memory().to(self._device, non_blocking=True) for place, weight in weights.items()
                 }
-            beside.synchronize()
-            for weight in moved.values():
-                weight.record_stream(main)
+            self._beside.synchronize()
         elif self._device.type != "cpu":
             moved = {place: weight.to(self._device) for place, weight in weights.items()}
         for place, weight in moved.items():
@@ -280,7 +279,13 @@ class StreamedModel:
             buffer = leaf in module._buffers
             setattr(module, leaf, weight if buffer else nn.Parameter(weight, requires_grad=False))
 
+    def _wait(self) -> None:
+        """Wait until the device is done with weights that are let go: it runs behind, and would hold several parts."""
+        if self._beside is not None:
+            torch.cuda.current_stream(self._device).synchronize()
+
     def _drop(self, part: Part) -> None:
+        self._wait()
         for place in self._places(part):
             owner, _, leaf = place.rpartition(".")
             setattr(self.model.hf.get_submodule(owner), leaf, self._empty[place])

@@ -67,6 +67,16 @@ class Downloads:
             self._save()
         return Path(folder)
 
+    def has(self, name: str) -> bool:
+        """Tell whether a model is in the cache, whole."""
+        from huggingface_hub import snapshot_download
+        from huggingface_hub.errors import LocalEntryNotFoundError
+
+        try:
+            return _is_whole(Path(snapshot_download(name, revision=self.revisions.get(name), local_files_only=True)))
+        except LocalEntryNotFoundError:
+            return False
+
     def _download(self, name: str, wanted: dict[str, Any]) -> str:
         from huggingface_hub import snapshot_download
         from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError

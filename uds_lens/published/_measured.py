@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from uds_lens import meta, study
 from uds_lens.data import CHAT_STYLES, ChatStyle
 from uds_lens.errors import DataError
+from uds_lens.meta._hydra import task_folder
 from uds_lens.published._registry import PublishedModel, find
 from uds_lens.published._released import read_released, released_folders
 from uds_lens.published._values import RAW
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 COLUMNS = (
     *("group", "model", "role", "metric", "state", "measured", "reason"),
-    *("prompts", "dtype", "last_layer", "sampled"),
+    *("prompts", "dtype", "last_layer", "sampled", "at"),
 )
 
 _ROWS = 367  # rows with entities that the paper's UDS is measured on
@@ -59,7 +60,20 @@ def read_run(run: str | os.PathLike[str]) -> MeasuredRun:
             f"{str(place)[-200:]!r} holds no value of a published model ({names}): models are known by their Hub id, "
             "or by a folder called as the last part of it."
         )
+    _require_each_once(found)
     return found
+
+
+def _require_each_once(found: MeasuredRun) -> None:
+    """Refuse two values of one number: nothing says which of them is meant."""
+    before = found.frame[found.frame["state"] == "before"]
+    for (_, model, metric), same in before.groupby(["group", "model", "metric"], sort=False):
+        if len(same) > 1:
+            one, other = (str(place)[-120:] for place in same["at"].iloc[:2])
+            raise DataError(
+                f"{found.source[-120:]!r} holds {metric} of {model} {len(same)} times, as {one!r} and {other!r}: name "
+                "a folder that holds one of them."
+            )
 
 
 def _made(rows: list[tuple[Any, ...]], **facts: Any) -> MeasuredRun:
@@ -81,7 +95,7 @@ def _of_study(place: Path) -> MeasuredRun:
         if known is not None:
             asked = _as_measured(folder, str(row["metric"]), roles[row["model_id"]], row["state"])
             facts = (known.group.name, known.name, known.role, row["metric"], row["state"], row["value"], row["reason"])
-            rows.append((*facts, *asked, sampled))
+            rows.append((*facts, *asked, sampled, row["model_id"]))
     unknown = tuple(name for name, known in by_id.items() if known is None)
     return _made(rows, source=str(place), kind="study", unknown=unknown, folder=folder)
 
@@ -127,29 +141,32 @@ def _of_released(place: Path) -> MeasuredRun:
             continue
         few = known.group.name.startswith("tofu") and own["n_examples"] + own["n_skipped"] < _ROWS
         told = (known.group.name, known.name, known.role, "uds", "before", uds, reasons.get(name))
-        rows.append((*told, RAW, own["dtype"], "post_norm", few or not own["complete"]))
+        rows.append((*told, RAW, own["dtype"], "post_norm", few or not own["complete"], name))
     return _made(rows, source=str(place), kind="released script", unknown=tuple(unknown))
 
 
 def _of_open_unlearning(place: Path) -> MeasuredRun:
+    import pandas as pd
+
     from uds_lens.metrics import METRICS
 
-    names = [file.parent for file in place.glob("**/TOFU_*.json")]
-    known = [find(str(folder)) for folder in names]
-    references = {role: place for role in ("full", "retain") if any(each and each.role == role for each in known)}
-    table = meta.read_open_unlearning(place, **references)  # type: ignore[arg-type]
-    rows, unknown = [], []
+    table = meta.read_open_unlearning(place)
     reasons = {(row.model, row.metric): row.reason for row in table.reasons.itertuples()}
-    for entry in table.frame.to_dict("records"):
-        model = find(str(entry["model"]))
-        if model is None:
-            unknown.append(str(entry["model"]))
+    rows, unknown = [], []
+    for entry in pd.concat([table.frame, table.references]).to_dict("records"):
+        name = str(entry["model"])
+        model = None if "checkpoint-" in name else find(task_folder(Path(name)).name)
+        elsewhere = (
+            model is not None and str(entry["split"]).startswith("forget") and entry["split"] != model.group.split
+        )
+        if model is None or elsewhere:
+            unknown.append(name)
             continue
         for metric in METRICS:
             if metric in entry:
                 told = (model.group.name, model.name, model.role, metric, "before", entry[metric])
-                why = reasons.get((entry["model"], metric))
-                rows.append((*told, why, "open_unlearning", "bfloat16", "resid_post", False))
+                why = reasons.get((name, metric))
+                rows.append((*told, why, "open_unlearning", "bfloat16", "resid_post", False, name))
     return _made(rows, source=str(place), kind="Open-Unlearning", unknown=tuple(unknown))
 
 

@@ -126,7 +126,7 @@ def models(*, group: str | None = None, role: Role | None = None, method: str | 
     """List the published models that have a property.
 
     Args:
-        group: Name of a `ModelGroup`.
+        group: Name of a `ModelGroup`, or what several begin with: "tofu", "muse".
         role: full, retain, unlearned, pool or other.
         method: Unlearning method, for example "npo".
 
@@ -145,7 +145,9 @@ def models(*, group: str | None = None, role: Role | None = None, method: str | 
     found = [
         model
         for model in _all()
-        if group in (None, model.group.name) and role in (None, model.role) and method in (None, model.method)
+        if (group is None or f"{model.group.name}-".startswith(f"{group}-"))
+        and role in (None, model.role)
+        and method in (None, model.method)
     ]
     if not found:
         groups = dict.fromkeys(model.group.name for model in _all())
@@ -161,8 +163,9 @@ def find(name: str, *, group: str | None = None) -> PublishedModel | None:
     """Return the published model that a name stands for; None where it is none of them.
 
     Args:
-        name: Its Hub id, the last part of one (also of a folder, or of a task that holds `evals`; without "unlearn_" as
-            Open-Unlearning names runs), a path inside the Hub's cache, or its name on the authors' page.
+        name: Its Hub id, the last part of one (also as a folder, or a task that holds `evals`; without "unlearn_" as
+            Open-Unlearning names runs), a path inside the Hub's cache, or its name on the authors' page. An id of
+            another owner, `owner/name` where no such folder is, stands for another model.
         group: Group of the names that occur in several: full, retain, retain95. Default: tofu-1b.
 
     Example:
@@ -173,8 +176,10 @@ def find(name: str, *, group: str | None = None) -> PublishedModel | None:
     """
     by_id, by_name = _names()
     cached = re.search(r"models--([\w.-]+?)--([\w.-]+)", name)
-    if cached:
-        return by_id.get(cached[2])
+    if cached or (name.count("/") == 1 and not Path(name).exists()):
+        hub_id = f"{cached[1]}/{cached[2]}" if cached else name
+        known = by_id.get(hub_id.partition("/")[2])
+        return known if known is not None and known.hub_id == hub_id else None
     for part in reversed(PurePath(name).parts):
         if part in by_id:
             return by_id[part]

@@ -63,6 +63,7 @@ def run(
     if not any(folder.missing(model, state) for model in folder.models for state in model.states):
         return study.status(folder)
     runner = PublishedRunner(wanted, folder.path, keep_downloads=keep_downloads)
+    runner.downloads.drop(but=(wanted.full, wanted.retain))  # what an earlier call left
     _tell_downloads(folder, runner, keep=keep_downloads)
     runner.open_references()
     found = study.run(wanted, out, runner=runner)
@@ -80,7 +81,7 @@ class PublishedRunner(ModelRunner):
         self._problem: Exception | None = None
 
     def open_references(self) -> None:
-        """Download full and retain, after removing what an earlier call left."""
+        """Download full and retain."""
         self.downloads.drop(but=(self.plan.full, self.plan.retain))
         self.full, self.retain = self._place(self.plan.full), self._place(self.plan.retain)
 
@@ -104,7 +105,7 @@ class PublishedRunner(ModelRunner):
 
     def bytes_of(self, source: str) -> int:
         """Return the size of a checkpoint's weights in float32, known before it is downloaded."""
-        known = find(source) if _on_the_hub(source) else None
+        known = (find(source) or find(self.plan.full)) if _on_the_hub(source) else None
         return weight_bytes(source) if known is None else 4 * known.group.parameters
 
     def _place(self, source: str, revision: str | None = None) -> str | Path:
@@ -164,14 +165,18 @@ def _tell_downloads(folder: StudyFolder, runner: PublishedRunner, *, keep: bool)
     """Log what will be downloaded and how long it takes, and refuse what the disk cannot hold."""
     left = [model for model in folder.models if any(folder.missing(model, state) for state in model.states)]
     sources = {folder.plan.full, folder.plan.retain, *(model.source for model in left)}
-    sizes = [runner.bytes_of(source) / 2 for source in sources if _on_the_hub(source)]  # in bfloat16
+    there, gb = {source for source in sources if _on_the_hub(source) and runner.downloads.has(source)}, 1e9
+    sizes = [runner.bytes_of(source) / 2 for source in sources - there if _on_the_hub(source)]  # in bfloat16
+    if there:
+        _LOG.info("%d models are in the Hub's cache already", len(there))
+    _LOG.info("%s", estimate(folder, bytes_of=runner.bytes_of))
     if not sizes:
         return
-    at_once = sum(sizes) if keep else 2 * max(sizes)
+    at_once = sum(sizes if keep else sorted(sizes)[-2:])
     place = Path(HF_HUB_CACHE)
     while not place.exists():
         place = place.parent
-    free, gb = shutil.disk_usage(place).free, 1e9
+    free = shutil.disk_usage(place).free
     _LOG.info(
         "%d models to download, %.3g GB in all, at most %.2g GB of them on the disk at a time (%.3g GB free)",
         len(sizes),
@@ -179,7 +184,6 @@ def _tell_downloads(folder: StudyFolder, runner: PublishedRunner, *, keep: bool)
         at_once / gb,
         free / gb,
     )
-    _LOG.info("%s", estimate(folder, bytes_of=runner.bytes_of))
     if at_once > free:
         raise ConfigError(
             f"the models take {at_once / gb:.1f} GB at a time in {str(place)!r}, {free / gb:.1f} are free: set HF_HOME "

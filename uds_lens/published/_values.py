@@ -29,6 +29,7 @@ POOL_VALUES = {
     "published": "the value, as printed",
     "low": "smallest value that rounds to it",
     "high": "largest",
+    "prompts": "chat style it was measured with (`uds_lens.data.CHAT_STYLES`), or raw",
 }
 """Columns of `pool_values`."""
 
@@ -153,13 +154,17 @@ def pool_values() -> pd.DataFrame:
     """
     import pandas as pd
 
+    from uds_lens.metrics import METRICS
+
     rows = []
     for entry in read_published().metrics.to_dict("records"):
+        internal = METRICS[entry["metric"]].group == "representation"
         for quantity, decimals in _DECIMALS.items():
             if entry[quantity] == entry[quantity]:
                 value = float(entry[quantity])
                 low, high = rounded(value, decimals)
-                rows.append([entry["metric"], quantity, value, low, high])
+                style = RAW if internal else "paper_perturbed" if quantity in ("q", "r") else "paper_pools"
+                rows.append([entry["metric"], quantity, value, low, high, style])
     return pd.DataFrame(rows, columns=list(POOL_VALUES))
 
 
