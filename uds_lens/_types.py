@@ -36,8 +36,12 @@ LastLayer: TypeAlias = Literal["resid_post", "post_norm"]
 Sampling: TypeAlias = Literal["random", "first"]
 """Which examples a limit keeps: a random sample spread over the subjects, or the first ones of the file."""
 
-StandIn: TypeAlias = Literal["base"]
-"""What stands in for a retain model that there is none of: `base`, the model before fine-tuning."""
+StandIn: TypeAlias = Literal["base", "counterfactual"]
+"""What stands in for a retain model that there is none of: `base`, the model before fine-tuning, or `counterfactual`,
+full's own states on the same question about another subject."""
+
+Counterfactual: TypeAlias = Literal["other", "invented", "no_question"]
+"""What a counterfactual asks: the same about another subject of the data, about an invented one, or nothing."""
 
 PaddingSide: TypeAlias = Literal["left", "right"]
 Engine: TypeAlias = Literal["auto", "wavefront", "naive"]

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from uds_lens._progress import tell
 from uds_lens._settings import as_settings
+from uds_lens.audit._counterfactual import origin_of_draws
 from uds_lens.audit._inputs import AuditInputs, Plan, Source, make_plan, sources_of, where_of
 from uds_lens.audit._memory import settled
 from uds_lens.audit._runner import Target, read_source, read_sources, target_of
@@ -60,7 +61,7 @@ class Baseline(Stage1):
     def measure(
         cls,
         full: ModelSource,
-        retain: RetainSource,
+        retain: RetainSource | None,
         examples: ExamplesLike,
         *,
         control: ExamplesLike | None = None,
@@ -72,7 +73,7 @@ class Baseline(Stage1):
         Args:
             full: Trained on everything.
             retain: Never saw the forget set. Several (a list) that differ in their seed: S1 is their mean, and every
-                audit has a score against each.
+                audit has a score against each. None with `AuditConfig(stand_in="counterfactual")`.
             examples: The forget set: examples or rows, or where `uds_lens.load_examples` reads them.
             control: Facts that `full` and `retain` both know, in the same forms; None measures none.
             config: What to measure; default `AuditConfig()`.
@@ -378,7 +379,7 @@ def baseline_of(
         models={"full": scores.record, "retain": retains[0]},
         examples=tuple(row.example for row in rows),
         skipped=tuple(plan.encoded.skipped),
-        provenance={**origin, "sample": inputs.forget.sample},
+        provenance={**origin, "sample": inputs.forget.sample, **origin_of_draws(plan, config)},
         n_tokens=_n_tokens(plan.encoded),
         s_full=scores.s_full[:n],
         s1_delta=_mean([retain.s1_delta for retain in by_retain]),
@@ -444,7 +445,8 @@ def origin_of_stage_2(baseline: Baseline, target: Target | StreamedTarget) -> di
         rendered_prompt=baseline.provenance.get("first_prompt"),
         ids_hash=baseline.provenance["ids_hash"],
     )
-    return {**now, "sample": baseline.provenance.get("sample"), "stage_1": dict(baseline.provenance)}
+    scale = {name: baseline.provenance[name] for name in ("counterfactual",) if name in baseline.provenance}
+    return {**now, "sample": baseline.provenance.get("sample"), **scale, "stage_1": dict(baseline.provenance)}
 
 
 def _warn_if_unmeasurable(audit: DepthAudit, baseline: Baseline) -> None:

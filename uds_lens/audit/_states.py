@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -117,11 +118,14 @@ class SourceStates:
     last_layer: LastLayer = "resid_post"
     """State that is taken for the last layer."""
 
+    rows: Sequence[int] | None = None
+    """The row of the store for each row of the plan, where the source read other rows; None where they are the same."""
+
     def cache(self, batch: TokenBatch) -> SpanCache:
         """Return the states of a batch's rows, padded to its window by repeating each row's last position."""
         width, parts = batch.window.shape[1], []
         for row in batch.rows:
-            states = self.store.get(row)
+            states = self.store.get(row if self.rows is None else self.rows[row])
             filler = states[:, -1:].expand(-1, width - states.shape[1], -1)
             parts.append(torch.cat([states, filler], dim=1) if filler.shape[1] else states)
         return SpanCache(torch.stack(parts), self.site, self.last_layer, self.record.name)

@@ -17,7 +17,8 @@ from torch import Tensor
 from uds_lens._settings import as_settings
 from uds_lens._types import Engine
 from uds_lens.audit._baseline import Baseline, baseline_of, join_stages, origin_of_stage_2
-from uds_lens.audit._inputs import Plan, Source, audit_inputs, make_plan, sources_of
+from uds_lens.audit._counterfactual import read_draws, with_mean_of_draws
+from uds_lens.audit._inputs import Plan, Source, audit_inputs, make_plan, retain_sources
 from uds_lens.audit._memory import settled
 from uds_lens.audit._runner import Target, read_sources, target_of
 from uds_lens.audit._states import SourceStates
@@ -134,7 +135,7 @@ def score_sources(
 
 def measure_stages(
     full: ModelSource,
-    retain: RetainSource,
+    retain: RetainSource | None,
     unlearned: ModelSource | None,
     examples: ExamplesLike,
     *,
@@ -145,7 +146,7 @@ def measure_stages(
     """Measure stage 1, and with an unlearned model both stages in one pass over `full`."""
     config = as_settings(AuditConfig, config, name="config")
     options = as_settings(RunOptions, options, name="options")
-    sources = sources_of("retain", retain)
+    sources = retain_sources(retain, config)
     n_retains = len(sources)
     if unlearned is not None:
         sources.append(Source("unlearned", 0, unlearned))
@@ -154,18 +155,25 @@ def measure_stages(
         {"full": full, **{source.name: source.model for source in sources}},
         inputs.forget.examples,
         control=inputs.control_examples,
+        drawn=inputs.drawn,
         config=config,
         options=options,
     )
-    config = replace(config, protocol=plan.protocol)
-    options = settled(full, plan, n_sources=len(sources), config=config, options=options)
+    config, draws = replace(config, protocol=plan.protocol), plan.counterfactual
+    n_sources = len(sources) + (draws.draws if draws else 0)
+    options = settled(full, plan, n_sources=n_sources, config=config, options=options)
     with states_kept():
         states = read_sources(sources, plan, config=config, options=options)
+        if draws:
+            drawn = read_draws(full, plan, config=config, options=options)
+            states, n_retains = [*drawn, *states], len(drawn)
         retains = [source.record for source in states[:n_retains]]
         # A retain model as the unlearned one needs no stage 2: it scores exactly 1.
         known = {record.fingerprint for record in retains}
         new = [source for source in states[n_retains:] if source.record.fingerprint not in known]
         scores = score_sources(full, [*states[:n_retains], *new], plan, config=config, options=options)
+    if draws:
+        scores, retains = with_mean_of_draws(scores, draws), retains[:1]
     baseline = baseline_of(scores, retains, plan, inputs, config=config, full=full)
     if unlearned is None:
         return baseline, None

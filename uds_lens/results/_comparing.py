@@ -42,7 +42,8 @@ STAGE_1_SETTINGS = (*("site", "scope", "last_layer", "protocol", "system_prompt"
 """Settings that stage 1 depends on; tau is applied afterwards."""
 
 SCORE_SETTINGS = (
-    *("site", "scope", "last_layer", "protocol", "system_prompt", "chat_date", "dtype", "tau", "stand_in"),
+    *("site", "scope", "last_layer", "protocol", "system_prompt", "chat_date", "dtype", "tau"),
+    *("stand_in", "counterfactual", "draws"),
 )
 """Settings that decide what a score means: where one of them differs, scores are not comparable."""
 

@@ -29,7 +29,7 @@ from uds_lens.results._intervals import (
 )
 from uds_lens.results._records import equal_weights, references_among
 from uds_lens.results._saving import AUDIT, load_audit, save_result
-from uds_lens.results._scores import WITHHELD, layer_erasure_ratio, mean_uds, reading, uds_per_example
+from uds_lens.results._scores import STANDS_IN, WITHHELD, layer_erasure_ratio, mean_uds, reading, uds_per_example
 from uds_lens.results._settings import AuditConfig, RunOptions
 from uds_lens.results._stage_1 import Damage, Spread, Stage1, damage_of, spread_of, uds_against
 from uds_lens.results._statistics import Interval
@@ -72,7 +72,7 @@ class DepthAudit(Stage1):
     def run(
         cls,
         full: ModelSource,
-        retain: RetainSource,
+        retain: RetainSource | None,
         unlearned: ModelSource,
         examples: ExamplesLike,
         *,
@@ -85,7 +85,8 @@ class DepthAudit(Stage1):
         Args:
             full: Trained on everything: directory, Hub id, transformers model or `TransformerBridge`.
             retain: Never saw the forget set. Several (a list) that differ in their seed: the KE layers follow from
-                their mean S1, and `uds_by_retain` has the score against each.
+                their mean S1, and `uds_by_retain` has the score against each. None with
+                `AuditConfig(stand_in="counterfactual")`.
             unlearned: `full` after an unlearning method.
             examples: The forget set, with entity spans: examples or rows, or where `uds_lens.load_examples` reads
                 them.
@@ -245,10 +246,10 @@ class DepthAudit(Stage1):
     @property
     def reading(self) -> str:
         """The verdict, such as "mostly erased"; "withheld" where a warning is fatal."""
-        words, stand_in = reading(self.uds), self.config.stand_in
+        words, stand_in = reading(self.uds), STANDS_IN[self.config.stand_in]
         if self.fatal and self.n_measured:
             return WITHHELD
-        return words if stand_in is None else words.replace("retain", stand_in)
+        return words.replace("retain", stand_in)
 
     def with_tau(self: Audit, tau: float) -> Audit:
         """Score the same measurement with another threshold; runs no model."""

@@ -31,7 +31,11 @@ _SECTION = re.compile(  # a begin mark without our heading is the user's, and so
     rf"{re.escape(_BEGIN)}\r?\n{_HEADING}\r?\n(?:(?!{re.escape(_BEGIN)}).)*?{re.escape(_END)}(?:\r?\n)?", re.DOTALL
 )
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
-_SETTINGS = (*("tau", "site", "scope", "last_layer", "protocol", "dtype", "stand_in"), *("limit", "sample", "seed"))
+_SETTINGS = (
+    *("tau", "site", "scope", "last_layer", "protocol", "dtype", "stand_in"),
+    *("counterfactual", "draws"),
+    *("limit", "sample", "seed"),
+)
 
 
 def model_card(
