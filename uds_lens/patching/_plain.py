@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -17,7 +18,7 @@ from uds_lens.models import HookedModel
 from uds_lens.patching._hooks import as_hooked, hook_name, require_site, run_unhooked
 from uds_lens.patching._readout import scored_logprobs
 from uds_lens.patching._side_by_side import require_fitting
-from uds_lens.patching._states import PatchEngine, Score, SpanCache, chosen_layers
+from uds_lens.patching._states import PatchEngine, Score, SpanCache, chosen_combinations, chosen_layers
 from uds_lens.patching._wave import own_pass
 from uds_lens.patching._window_hooks import patched_forward, read_by_hooks
 
@@ -131,13 +132,29 @@ class NaiveTarget(PatchEngine):
         result = torch.full(shape, torch.nan, dtype=torch.float32, device=self.batch.window.device)
         cache.check_fits(self.batch, n_layers=self.model.n_layers, d_model=self.model.d_model)
         for layer in chosen_layers(layers, self.model.n_layers):
-            logits, changed = patched_forward(self.model, self.batch, cache, [layer])
-            # In half precision the smallest changes may honestly round away, and hooks may drop what a block is given.
-            precise = self.model.dtype == torch.float32 and not self.model.runs_hooks
-            if precise and changed and torch.equal(logits, self._logits):
-                raise PatchError(
-                    f"the hook at {hook_name(cache.site, layer)} changed {changed} positions, but the logits stayed "
-                    "the same: the model ignores the hooked value. This architecture cannot be patched here."
-                )
-            result[:, layer] = scored_logprobs(logits, self.batch, score=self.score)
+            result[:, layer] = self._patched_at(cache, [layer])
         return result
+
+    @torch.no_grad()
+    def patched_together(
+        self, cache: SpanCache, layers: Sequence[Sequence[int]]
+    ) -> Float[Tensor, "batch combination win"]:
+        """Log-probabilities with several layers patched at once, for each combination in `layers`.
+
+        Raises:
+            PatchError: As `patched`; or a combination is empty.
+        """
+        combinations = chosen_combinations(layers, self.model.n_layers)
+        return torch.stack([self._patched_at(cache, together) for together in combinations], dim=1)
+
+    def _patched_at(self, cache: SpanCache, layers: list[int]) -> Float[Tensor, "batch win"]:
+        logits, changed = patched_forward(self.model, self.batch, cache, layers)
+        # In half precision the smallest changes may honestly round away, and hooks may drop what a block is given.
+        precise = self.model.dtype == torch.float32 and not self.model.runs_hooks
+        if precise and changed and torch.equal(logits, self._logits):
+            at = ", ".join(hook_name(cache.site, layer) for layer in layers)
+            raise PatchError(
+                f"the hook at {at} changed {changed} positions, but the logits stayed the same: the model ignores the "
+                "hooked value. This architecture cannot be patched here."
+            )
+        return scored_logprobs(logits, self.batch, score=self.score)
