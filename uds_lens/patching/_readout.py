@@ -118,3 +118,16 @@ def _plain_head(anatomy: Anatomy, rows: Tensor) -> Any | None:
         same = by_model.shape == by_head.shape and torch.equal(by_model, by_head)
         _linear[model] = (tried, same)
     return head if _linear[model][1] else None
+
+
+def scored_logprobs(
+    logits: Float[Tensor, "batch pos d_vocab"], batch: TokenBatch, *, score: Score | None = None
+) -> Float[Tensor, "batch win"]:
+    """Return the log-probabilities of the scored targets, float32 nats, or what `score` gives; NaN where not scored."""
+    rows = torch.arange(batch.window.shape[0], device=logits.device)[:, None]
+    at, targets = logits[rows, batch.window].float(), batch.targets.clamp(min=0)
+    if score is None:
+        values = at.log_softmax(-1).gather(-1, targets[..., None])[..., 0]
+    else:
+        values = score(at.flatten(0, 1), targets.flatten()).view_as(targets).float()
+    return values.masked_fill(~batch.scored_mask, torch.nan)
