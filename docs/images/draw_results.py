@@ -55,9 +55,9 @@ def ends(text: str) -> tuple[float, float]:
 
 def audited(theme: Theme) -> go.Figure:
     """Four checkpoints trained on different parts of the forget set."""
-    rows = table("dtype", "unlearned", "UDS", "95 % interval", "measured")
+    rows = table("dtype", "unlearned", "UDS", "95% interval", "measured")
     rows = rows[rows["dtype"] == "float32"]
-    low, high = zip(*rows["95 % interval"].map(ends), strict=True)
+    low, high = zip(*rows["95% interval"].map(ends), strict=True)
     frame = pd.DataFrame({"model": rows["unlearned"], "uds": rows["UDS"].map(number), "uds_low": low, "uds_high": high})
     return ul.plots.ranking(
         frame.assign(n_measured=rows["measured"].map(int)), references=["full", "retain90"], theme=theme
@@ -66,8 +66,8 @@ def audited(theme: Theme) -> go.Figure:
 
 def unlearned(theme: Theme) -> go.Figure:
     """Methods by probability of the retain answers and by depth."""
-    rows = table("model", "retain Prob", "of full's", "UDS", "95 % interval")
-    low, high = zip(*rows["95 % interval"].map(ends), strict=True)
+    rows = table("model", "retain Prob", "of full's", "UDS", "95% interval")
+    low, high = zip(*rows["95% interval"].map(ends), strict=True)
     frame = pd.DataFrame(
         {
             "model": rows["model"].map(short),
@@ -106,7 +106,7 @@ def short(model: str) -> str:
 
 
 def coverage(theme: Theme) -> go.Figure:
-    """Coverage of 95 % intervals: bootstrap over subjects and over examples."""
+    """Coverage of 95% intervals: bootstrap over subjects and over examples."""
     rows, colours = table("scores", "ICC", "by subject", "by example"), palette(theme)
     figure = go.Figure()
     for column, unit, colour in (
@@ -131,8 +131,8 @@ def coverage(theme: Theme) -> go.Figure:
     return style(
         figure,
         theme=theme,
-        title="Coverage of 95 % intervals",
-        subtitle="Share of intervals that contain the true mean. One line per score distribution; dotted: 95 %.",
+        title="Coverage of 95% intervals",
+        subtitle="Share of intervals that contain the true mean. One line per score distribution; dotted: 95%.",
         height=380,
     )
 
