@@ -24,7 +24,7 @@ from uds_lens.models import HookedModel, ModelSource
 from uds_lens.patching import capture, choose_engine, open_target, row_layout
 from uds_lens.patching._engines import checked_rows
 from uds_lens.results import bootstrap_interval, contrast, holm
-from uds_lens.results._comparing import cluster_codes
+from uds_lens.results._intervals import cluster_codes
 from uds_lens.results._records import ModelRecord
 from uds_lens.results._settings import AuditConfig, RunOptions
 
