@@ -121,6 +121,9 @@ class SourceStates:
     rows: Sequence[int] | None = None
     """The row of the store for each row of the plan, where the source read other rows; None where they are the same."""
 
+    logprobs: Float[Tensor, "row"] | None = None
+    """Mean log-probability that the source gives the entity's tokens itself, nats per token; None where not read."""
+
     def cache(self, batch: TokenBatch) -> SpanCache:
         """Return the states of a batch's rows, padded to its window by repeating each row's last position."""
         width, parts = batch.window.shape[1], []
@@ -129,6 +132,13 @@ class SourceStates:
             filler = states[:, -1:].expand(-1, width - states.shape[1], -1)
             parts.append(torch.cat([states, filler], dim=1) if filler.shape[1] else states)
         return SpanCache(torch.stack(parts), self.site, self.last_layer, self.record.name)
+
+
+def mean_over_tokens(values: Tensor, batch: TokenBatch) -> Tensor:
+    """Average over the scored window positions (last axis), whatever is at the others; float64, on the CPU."""
+    scored, values = batch.scored_mask.cpu(), values.cpu().double()
+    count = scored.sum(-1).reshape(-1, *[1] * (values.ndim - 2))
+    return torch.where(scored if values.ndim == 2 else scored[:, None], values, 0.0).sum(-1) / count
 
 
 def require_finite_head(model: HookedModel) -> None:
