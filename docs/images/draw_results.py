@@ -1,4 +1,4 @@
-"""Draw the pictures of docs/results.md from the tables on that page: `python docs/images/draw_results.py`.
+"""Draw the pictures of docs/results.md from its tables and from studies: `python docs/images/draw_results.py`.
 
 Needs `uds-lens[static]` and a Chrome or Chromium.
 """
@@ -146,6 +146,13 @@ def trusted(theme: Theme) -> go.Figure:
     return ul.plots.faithfulness_forest(faithful, theme=theme)
 
 
+def followed(theme: Theme) -> go.Figure:
+    """Depth, damage, utility and forget answers while four methods train, means of three seeds."""
+    runs = pd.read_csv(HERE.parents[1] / "studies" / "depth_while_training" / "runs.csv")
+    means = runs.groupby(["model", "step"], sort=False, as_index=False).mean(numeric_only=True)
+    return ul.plots.depth_by_step(means, theme=theme, title="What the answers show goes first")
+
+
 def main() -> None:
     """Write the pictures beside this file."""
     for theme in ("light", "dark"):
@@ -155,10 +162,11 @@ def main() -> None:
             "results_unlearned.svg": unlearned(theme),
             "results_layers.svg": by_layer(theme),
             "results_faithfulness.svg": trusted(theme),
+            "results_depth.svg": followed(theme),
         }
         for name, figure in figures.items():
             ul.plots.save_figure(figure, HERE / beside(name, theme), width=760, scale=1.25, overwrite=True)
-            if name != "results_layers.svg":  # too much for a phone
+            if name not in ("results_layers.svg", "results_depth.svg"):  # too much for a phone
                 save_narrow(figure, HERE / beside(narrow(name), theme))
 
 

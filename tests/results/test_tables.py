@@ -61,7 +61,8 @@ def test_the_examples_frame(audit):
     frame = audit.examples_frame()
     assert list(frame) == [
         *("example_id", "row", "type", "subject", "question", "answer", "prefix", "entity", "n_tokens"),
-        *("s_full", "space_added", "n_ke", "first_ke", "last_ke", "first_erased", "last_erased", "uds", "reason"),
+        *("s_full", "s_unlearned", "space_added", "n_ke", "first_ke", "last_ke", "first_erased", "last_erased", "uds"),
+        "reason",
     ]
     assert frame["example_id"].tolist() == ["e0", "e1", "e2"]
     assert frame["question"].tolist() == ["Q0?", "Q1?", "Q2?"]

@@ -38,7 +38,12 @@ _SAMPLED = (
 _DAMAGE = (
     "Loss: mean log-probability lost when the unlearned states are patched in, nats per token, on forget facts and on "
     "retained facts; beside them the loss with retain's states. Damage: the second as a share of the first. It covers "
-    "entities after the correct beginning of their answer; Prob of whole answers: uds-lens metrics --retain-data."
+    "entities after the correct beginning of their answer. Prob: of the retained entities, under full and under the "
+    "model itself; of whole answers: uds-lens metrics --retain-data."
+)
+_PROB = (
+    " Prob: probability per token that the model itself gives the entity, after the correct beginning of its answer "
+    "(full: {})."
 )
 _RETAINS = (
     "Each row takes its scale from one retain model. The spread of the scores shows how much that choice matters."
@@ -60,10 +65,13 @@ def print_audits(audits: Mapping[str, DepthAudit], *, cautions_of: Sequence[str]
     levels = {audit.config.confidence for audit in audits.values()}
     titles = ["model", "UDS", f"{levels.pop():.0%} interval" if len(levels) == 1 else "interval"]
     sampled = any(audit.sample_error is not None for audit in audits.values())
+    probs = [audit.entity_prob for audit in audits.values()]
+    beside = not all(math.isnan(prob.unlearned) for prob in probs)
     rows = []
     for name, audit in audits.items():
         summary = audit.summary()
         row = [name, _number(audit.uds), _interval((summary["uds_low"], summary["uds_high"]))]
+        row += [_number(audit.entity_prob.unlearned)] * beside
         if sampled:
             error = audit.sample_error
             low_high = "unknown" if error is None else _interval(error.interval)
@@ -71,8 +79,8 @@ def print_audits(audits: Mapping[str, DepthAudit], *, cautions_of: Sequence[str]
         row += [str(summary["n_measured"]), str(summary["n_not_measurable"])]
         row.append(f"{summary['ke_layers_mean']:.1f} of {summary['n_layers']}")
         rows.append([*row, f"{WITHHELD} (!!)" if audit.reading == WITHHELD else audit.reading])
-    titles += [*(["all examples"] if sampled else []), "N", "NaN", "layers", "reading"]
-    print_table(titles, rows, right=("UDS", "N", "NaN", "layers"), bold="UDS")
+    titles += [*["Prob"] * beside, *["all examples"] * sampled, "N", "NaN", "layers", "reading"]
+    print_table(titles, rows, right=("UDS", "Prob", "N", "NaN", "layers"), bold="UDS")
     by_weight: dict[str, list[str]] = {}
     for name, audit in audits.items():
         by_weight.setdefault(thirds_in_words(audit), []).append(name)
@@ -90,7 +98,9 @@ def print_audits(audits: Mapping[str, DepthAudit], *, cautions_of: Sequence[str]
         by_prompt.setdefault(audit.prompts, []).append(name)
     one = len(by_prompt) == 1
     prompts = "; ".join(words if one else f"{words}: {', '.join(names)}" for words, names in by_prompt.items())
-    legend = _LEGEND + (_SAMPLED if sampled else "") + f" Prompts: {prompts}."
+    of_full = ", ".join(dict.fromkeys(_number(prob.full) for prob in probs))
+    legend = _LEGEND + (_PROB.format(of_full) if beside else "") + (_SAMPLED if sampled else "")
+    legend += f" Prompts: {prompts}."
     print_wrapped(f"\n{legend}", indent="")
 
 
@@ -101,10 +111,12 @@ def _print_damage(audits: Mapping[str, DepthAudit]) -> None:
     for name, audit in audits.items():
         damage = audit.damage_estimate
         losses = (damage.forget_loss, damage.control_loss, damage.retain_loss)
-        rows.append([name, _number(damage.value), _interval(damage.interval), *map(_number, losses)])
+        prob = audit.entity_prob
+        probs = f"{_number(prob.control_full)} -> {_number(prob.control_unlearned)}"
+        rows.append([name, _number(damage.value), _interval(damage.interval), *map(_number, losses), probs])
     typer.echo("\nRetained facts")
-    titles = ("model", "damage", "interval", "forget", "kept", "retain's")
-    print_table(titles, rows, right=("damage", "forget", "kept", "retain's"), bold="damage")
+    titles = ("model", "damage", "interval", "forget", "kept", "retain's", "Prob")
+    print_table(titles, rows, right=("damage", "forget", "kept", "retain's", "Prob"), bold="damage")
     print_wrapped(_DAMAGE, indent="")
 
 
@@ -229,8 +241,8 @@ def print_depth(directory: Path) -> None:
 _PROSE = 100
 """Most columns of a line of prose, as in --help."""
 
-_GAPS = 3, 2
-"""Columns between two texts, the second where the first is too much."""
+_GAPS = 3, 2, 1
+"""Columns between two texts, the first that fits."""
 
 
 def print_table(
@@ -261,7 +273,8 @@ def print_table(
     gap = next((gap for gap in _GAPS if sum(wide) + gap * len(wide) + shortest <= width()), None)
     fits = gap is not None
     room = width() - sum(wide) - (gap or 0) * len(wide) if fits and wrapped is None else width()
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=gap != _GAPS[0])
+    padding = 0 if gap == 1 else (0, 1)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=padding, collapse_padding=gap != _GAPS[0])
     for number, title in enumerate(titles):
         justify: Literal["left", "right"] = "right" if title in right else "left"
         no_wrap = number == 0 or (fits and title != wrapped)

@@ -31,7 +31,7 @@ from uds_lens.elicitation._soft_gcg import SoftGCG
 from uds_lens.errors import ConfigError, DataError, ResultFormatError, Setting, UdsLensWarning
 from uds_lens.generation import answer_end_ids, growing_way
 from uds_lens.models import HookedModel, ModelSource, check_compatible, open_model, read_checkpoint_info
-from uds_lens.models._compatibility import protocol_of
+from uds_lens.models._compatibility import protocol_of, require_embedded
 from uds_lens.results import ModelRecord, RunOptions
 from uds_lens.results._records import fingerprint_of, provenance
 
@@ -219,6 +219,8 @@ class _Asker:
     def parts(self, role: str, asked: Asked) -> list[Part]:
         """Return a part for each decoding of a probe."""
         found = []
+        inputs = ((ask.rendered.prompt.question, ask.rendered.ids) for ask in asked.asks)
+        require_embedded(self.model.hf, inputs, name=self.model.name)
         ends = answer_end_ids(self.model, protocol=self.protocol, chat=self.options.chat)
         for decoding in self.options.decodings if asked.probe.samples_too else ("greedy",):
             name = asked.probe.name if isinstance(asked.probe, ByPrompt) else repr(asked.probe)

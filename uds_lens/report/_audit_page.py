@@ -109,6 +109,8 @@ def headlines(
                 "utility": "" if value is None or math.isnan(value.value) else f"{value.value:.3f}",
                 "retains": _retains(audit),
                 "damage": _damage(audit),
+                "prob": "" if math.isnan(audit.entity_prob.unlearned) else f"{audit.entity_prob.unlearned:.3f}",
+                "prob_full": f"{audit.entity_prob.full:.3f}",
             }
         )
     return sorted(rows, key=lambda row: (row["uds"] is None, -(row["uds"] or 0.0)))
@@ -151,7 +153,8 @@ def _damage(audit: DepthAudit) -> dict[str, Any] | None:
     losses = (
         f"{found.control_loss:.3f} nats/token on {facts} retained facts (with retain's states: "
         f"{found.retain_loss:.3f}), {found.forget_loss:.3f} on the forget facts. Measured at entities only, each after "
-        "the correct beginning of its answer; for whole answers, see uds-lens metrics --retain-data."
+        f"the correct beginning of its answer{_kept_prob(audit)}; for whole answers, see uds-lens metrics "
+        "--retain-data."
     )
     return {
         "value": "undefined" if found.reason else f"{found.value:.3f}",
@@ -159,6 +162,13 @@ def _damage(audit: DepthAudit) -> dict[str, Any] | None:
         "words": f"Undefined: {found.reason}." if found.reason else losses,
         "marked": found.value > DAMAGED,
     }
+
+
+def _kept_prob(audit: DepthAudit) -> str:
+    prob = audit.entity_prob
+    if math.isnan(prob.control_unlearned):
+        return ""
+    return f", whose probability is {prob.control_unlearned:.3f} under the model itself (full: {prob.control_full:.3f})"
 
 
 # The first page: a verdict in a sentence, and what to do next.
@@ -748,6 +758,7 @@ def render(
         "verdict": verdict(models, pairs, judged_damage=utility or any(model["damage"] for model in models)),
         "steps": next_steps(named, grey, pairs, utility=utility, elicited=elicited),
         "differences": difference_words(pairs, percent(next(iter(named.values())).config.confidence)),
+        "has_prob": any(model["prob"] for model in models),
         "has_damage": any(model["damage"] for model in models),
         "has_retains": any(model["retains"] for model in models),
         "references": grey,

@@ -122,7 +122,8 @@ def _draw(
     ]
     rows = prompt_ids(tokenizer, prompts, protocol=protocol)
     ends = answer_ends(tokenizer, protocol=protocol, chat=config.chat)
-    pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else (ends[-1] if ends else 0)
+    embedded = len(model.get_input_embeddings().weight)  # a tokenizer may name a token for padding that is not
+    pad = next((i for i in (tokenizer.pad_token_id, *ends[-1:]) if i is not None and i < embedded), 0)
     width = max(map(len, rows))
     sampled = model.generate(
         input_ids=torch.tensor([[pad] * (width - len(row)) + row for row in rows], device=model.device),
