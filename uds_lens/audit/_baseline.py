@@ -310,13 +310,14 @@ class RecordedBaseline:
 
     def seconds(self, unlearned: ModelSource) -> float:
         """Time an `audit` of the model in which no patch is skipped, though it may have the weights of `full` yet."""
-        self.target.config, asked = dataclasses.replace(self.target.config, exact_noop=False), self.target.config
+        config = self.target.config
+        self.target.config = dataclasses.replace(config, exact_noop=False)
         try:
             started = time.perf_counter()
             self.audit(unlearned)
             return time.perf_counter() - started
         finally:
-            self.target.config = asked
+            self.target.config = config
 
     def audit(self, unlearned: ModelSource) -> DepthAudit:
         """Measure stage 2 of one model: one pass over it, and its patched variants.

@@ -21,7 +21,7 @@ from uds_lens.audit._counterfactual import read_draws, with_mean_of_draws
 from uds_lens.audit._inputs import Plan, Source, audit_inputs, make_plan, retain_sources
 from uds_lens.audit._memory import settled
 from uds_lens.audit._runner import Target, read_sources, target_of
-from uds_lens.audit._states import SourceStates
+from uds_lens.audit._states import SourceStates, closeness
 from uds_lens.audit._streamed import StreamedTarget, states_kept
 from uds_lens.data import ExamplesLike, TokenBatch
 from uds_lens.models import ModelSource, RetainSource
@@ -106,23 +106,6 @@ def mean_over_tokens(values: Tensor, batch: TokenBatch) -> Tensor:
     scored, values = batch.scored_mask.cpu(), values.cpu().double()
     count = scored.sum(-1).reshape(-1, *[1] * (values.ndim - 2))
     return torch.where(scored if values.ndim == 2 else scored[:, None], values, 0.0).sum(-1) / count
-
-
-def closeness(
-    source: Float[Tensor, "batch layer win d_model"],
-    replaced: Float[Tensor, "batch layer win d_model"],
-    batch: TokenBatch,
-) -> tuple[Float[Tensor, "batch layer"], Float[Tensor, "batch layer"]]:
-    """Return norm ratio and cosine of patched-in states and those they replace, means over patched positions."""
-    source, replaced = source.float(), replaced.float()
-    patched = batch.patched_mask[:, None]
-    count = patched.sum(-1).cpu()
-
-    def mean(values: Tensor) -> Tensor:
-        return torch.where(patched, values, 0.0).sum(-1).cpu().double() / count
-
-    ratio = source.norm(dim=-1) / replaced.norm(dim=-1)
-    return mean(ratio), mean(torch.nn.functional.cosine_similarity(source, replaced, dim=-1))
 
 
 def score_sources(
