@@ -30,6 +30,9 @@ HookSite: TypeAlias = Literal["resid_pre", "resid_post", "resid_mid", "attn_out"
 Scope: TypeAlias = Literal["entity", "boundary", "answer", "all"]
 """Which positions are patched. The scored positions are those of the entity in every scope."""
 
+MapPosition: TypeAlias = Literal["entity", "subject", "prompt", "all"]
+"""Positions of a map: the entity's, as in a score; all mentions of the subject; all before the entity's; all."""
+
 LastLayer: TypeAlias = Literal["resid_post", "post_norm"]
 """What stands for the last layer's state: its true residual stream, or (the paper's script) the normed one."""
 

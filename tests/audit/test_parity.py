@@ -20,7 +20,7 @@ def as_tensor(values):
 
 
 def assert_same(audit, expected, tolerance):
-    for name in ("s_full", "s1_delta", "s2_delta"):
+    for name in ("s_full", "s_unlearned", "s1_delta", "s2_delta"):
         gap = (getattr(audit, name) - as_tensor(expected[name])).abs().max()
         assert gap <= tolerance, (name, float(gap))
 

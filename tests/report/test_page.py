@@ -108,7 +108,7 @@ def test_warnings_skips_protocol_provenance_and_recipe_are_there(page):
 def test_one_audit_has_a_headline(one):
     text = Page(one.read_text(encoding="utf-8")).words
     audit = synthetic_audit(n=70)
-    assert f"{audit.uds:.3f} 95 % interval {audit.uds_interval.low:.3f} to {audit.uds_interval.high:.3f}" in text
+    assert f"{audit.uds:.3f} 95% interval {audit.uds_interval.low:.3f} to {audit.uds_interval.high:.3f}" in text
     assert "prompts raw measured 69 not measurable 1 skipped 1" in text
     assert "Partly erased" in text
 
@@ -314,7 +314,7 @@ def test_differences_of_several_audits_are_told_and_drawn(page, audits):
 
 
 def test_what_could_be_significant_is_said(audits):
-    words = difference_words(differences(audits), "95 %")["sentence"]
+    words = difference_words(differences(audits), "95%")["sentence"]
     assert "The smallest possible p is 0.0025 (with 23 subjects, adjusted for 3 pairs)." in words
     few = {}
     for name, audit in audits.items():
@@ -325,13 +325,13 @@ def test_what_could_be_significant_is_said(audits):
         "The smallest possible p is 0.094 (with 6 subjects, adjusted for 3 pairs): nothing could be significant. "
         "It takes 7 subjects or more, or fewer models."
     )
-    sentence = difference_words(pairs, "95 %")["sentence"]
+    sentence = difference_words(pairs, "95%")["sentence"]
     assert sentence == f"0 of 3 pairs differ significantly (adjusted p < 0.05). {needed}"
     page = Page(render(few))
     assert "With 6 subjects, no difference between models is significant (Holm-adjusted p < 0.05)." in page.words
     assert f"To order the models: the{needed[3:]}" in page.words
     full = replace(few["npo"], models={**few["npo"].models, "unlearned": few["npo"].models["full"]})
-    found = difference_words(differences({"npo": few["npo"], "full": full}, ["full"]), "95 %")
+    found = difference_words(differences({"npo": few["npo"], "full": full}, ["full"]), "95%")
     assert found["sentence"] == "No pair could be tested; the table says why."
     (row,) = found["rows"]
     assert row["verdict"] == "withheld" or row["verdict"] == "reference"
@@ -344,7 +344,7 @@ def verdict_of(page):
 
 def test_the_first_page_has_a_verdict_and_what_next(page, audits):
     deep, words = verdict_of(page), page.words
-    over = f"{audits['ga'].over_erased_share:.0%}".replace("%", " %")
+    over = f"{audits['ga'].over_erased_share:.0%}"
     assert deep == (
         f"1 of 3 models is mostly erased: ga ({audits['ga'].uds:.2f}). Signs of damage rather than forgetting: ga "
         f"(over-erased on {over} of the layers). With 23 subjects, 3 of 3 pairs differ significantly "
@@ -360,7 +360,7 @@ def test_the_first_page_has_a_verdict_and_what_next(page, audits):
     calm = replace(kept, s2_delta=kept.s1_delta.clamp(min=0) * 0.8)
     other = Page(render({"one": calm, "two": replace(calm, models=shallow["m0"].models)}))
     found = verdict_of(other)
-    assert "All models are mostly erased" in found and "No sign of damage among them." in found
+    assert "All models are mostly erased" in found and "None shows signs of damage." in found
     assert "uds-lens audit --" not in other.words.split("Before you quote")[0]
     swapped = replace(audits["npo"], s1_delta=-audits["npo"].s1_delta - 1)
     assert "The verdict is withheld for swapped (fatal warning)." in verdict_of(Page(render({"swapped": swapped})))

@@ -137,9 +137,9 @@ def audit(
             folder.audit_many(question, left, out, redo=redo, keep_full=keep_full, on_saved=report)
     audits = {name: audits[name] for name in names}
     if run is not None:
-        for each, folder_of in zip(names, run.checkpoints.values(), strict=True):
-            written, _ = sharing.write_uds_eval(audits[each], folder_of / "evals")
-            say(f"{each}: written to {written} and UDS_SUMMARY.json")
+        for label, folder_of in zip(names, run.checkpoints.values(), strict=True):
+            written, _ = sharing.write_uds_eval(audits[label], folder_of / "evals")
+            say(f"{label}: written to {written} and UDS_SUMMARY.json")
     if len(names) > 1:
         write_folder_table(out, audits)
     if printing.json:

@@ -130,7 +130,7 @@ def _print_one(results: MetricResults) -> None:
     ]
     titles = ["metric", "value", "95% interval", "higher is", "n", "seconds"]
     if errors := results.sample_errors:
-        titles.insert(3, "if all asked")
+        titles.insert(3, "all examples")
         shown_metrics = [metric for metric in results if metric.reason is None]
         for row, metric in zip(rows, shown_metrics, strict=True):
             row.insert(3, _interval(errors[metric.name].interval) if metric.name in errors else "-")
@@ -161,7 +161,7 @@ def _print_many(found: Mapping[str, MetricResults]) -> None:
 
 
 def _value(metric: MetricValue) -> str:
-    """Return the value, with its 95 % interval where it has one."""
+    """Return the value, with its 95% interval where it has one."""
     if math.isnan(metric.value):
         return "NaN"
     low, high = metric.interval

@@ -130,8 +130,10 @@ def _option(field: Field[Any], hint: Any, help: str, panel: str | None) -> Param
             words["help"] += f" Default: {default}."
             default = None
         if get_origin(kind) is tuple:
+            item = _bare(get_args(kind)[0])
+            metavar = {int: "N", float: field.name.rpartition("_")[2].upper()}.get(item, "NAME")
             kind = list[str]  # typer takes no list of choices; the record checks them
-            words |= {"metavar": "NAME", "help": f"{words['help']} Repeat for more."}
+            words |= {"metavar": metavar, "help": f"{words['help']} Repeat for more."}
         if field.name == "offline":
             words |= {"callback": _whole_process, "is_eager": True}
         if kind in (int, float, str):

@@ -11,7 +11,7 @@ import typer
 from uds_lens._cli.model_tables import number, records, write_table_file
 from uds_lens._cli.options import Printing, names_option
 from uds_lens._cli.sweep import print_status, progress_lines
-from uds_lens._cli.terminal import print_table, print_wrapped, say
+from uds_lens._cli.terminal import print_table, print_wrapped, say, width
 from uds_lens.errors import ConfigError
 from uds_lens.study._plan import Role
 
@@ -118,7 +118,7 @@ def _chosen(
         known = find(names[0]) if names else None
         data = "tofu-1b" if known is None else known.group.name
     asked: list[str | None] = [*methods] or [None]
-    found = [each for method in asked for each in models(group=data, role=role, method=method)]
+    found = [model for method in asked for model in models(group=data, role=role, method=method)]
     by_name = {
         name: [model for model in found if model in (find(name), find(name, group=model.group.name))] for name in names
     }
@@ -135,10 +135,16 @@ def _list(chosen: list[PublishedModel], *, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(records(table), indent=2, ensure_ascii=False))
         return
-    rows = [[row["model"], row["role"], row["hub_id"], str(row["published"])] for row in table.to_dict("records")]
-    print_table(["model", "part", "Hub id", "values"], rows)
+    rows = [[row["model"], row["role"], str(row["published"]), row["hub_id"]] for row in table.to_dict("records")]
+    titles = ["model", "part", "values", "Hub id"]
+    narrow = width() < sum(max(map(len, column)) + 2 for column in zip(titles, *rows, strict=True))
+    shown = 3 if narrow else 4
+    print_table(titles[:shown], [row[:shown] for row in rows], right=["values"])
     licences = "; ".join(dict.fromkeys(f"{model.group.base}: {model.group.licence}" for model in chosen))
-    print_wrapped(f"{len(table)} models. values: published metrics of the model. Licences: {licences}.")
+    print_wrapped(
+        f"{len(table)} models. values: published metrics of the model. Licences: {licences}."
+        + (" Hub ids: in a wider terminal, or with --json." if narrow else "")
+    )
 
 
 def _plan(
@@ -183,9 +189,9 @@ def _compare(run: str, out: Path | None, *, as_json: bool) -> None:
         found.report(out)
     if as_json:
         parts = {"values": found.frame, "by_metric": found.by_metric, "of_pools": found.of_pools}
-        told = {"run": found.source, "measured_by": found.measured_by, "unknown": list(found.unknown)}
+        record = {"run": found.source, "measured_by": found.measured_by, "unknown": list(found.unknown)}
         tables = {name: records(frame) for name, frame in parts.items()}
-        typer.echo(json.dumps({**told, **tables}, indent=2, ensure_ascii=False))
+        typer.echo(json.dumps({**record, **tables}, indent=2, ensure_ascii=False))
     else:
         _print_comparison(found, out)
     if not found.agrees:
@@ -207,7 +213,9 @@ def _print_comparison(found: Comparison, out: Path | None) -> None:
     if len(found.of_pools):
         columns = ("metric", "quantity", "measured", "published", "verdict")
         cells = [[row[name] for name in columns] for row in found.of_pools.to_dict("records")]
-        print_table(list(columns), [[each if isinstance(each, str) else number(each) for each in row] for row in cells])
+        print_table(
+            list(columns), [[value if isinstance(value, str) else number(value) for value in row] for row in cells]
+        )
     for row in found.frame[found.frame["verdict"] == "differs"].head(10).to_dict("records"):
         print_wrapped(
             f"! {row['model']}, {row['metric']}: {row['measured']:.4f} for {row['published']:.4f} "

@@ -34,6 +34,7 @@ from uds_lens.results._stage_1 import ControlFacts, RetainStage1, Stage1
 from uds_lens.results._steering import steering
 
 if TYPE_CHECKING:
+    from uds_lens.audit._states import SourceStates
     from uds_lens.audit._two_stage import PatchScores, TargetScores
 
 SAVED = SavedKind(
@@ -44,6 +45,8 @@ SAVED = SavedKind(
     more="key",
 )
 """What a saved baseline holds."""
+
+_LONG = 10.0  # seconds of an audit beside which what a process does once is small
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
@@ -233,7 +236,7 @@ class Baseline(Stage1):
         return dataclasses.replace(self, full=full)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the baseline to a directory, whole or not at all."""
+        """Write the baseline to a directory, atomically."""
         save_result(self, path, SAVED, more=self.key)
 
     @classmethod
@@ -309,15 +312,22 @@ class RecordedBaseline:
     """How it is run."""
 
     def seconds(self, unlearned: ModelSource) -> float:
-        """Time an `audit` of the model in which no patch is skipped, though it may have the weights of `full` yet."""
+        """Time an `audit` of the model in which no patch is skipped, though it may have the weights of `full` yet.
+
+        A short one is timed twice, since the first includes what a process does once.
+        """
         config = self.target.config
         self.target.config = dataclasses.replace(config, exact_noop=False)
         try:
-            started = time.perf_counter()
-            self.audit(unlearned)
-            return time.perf_counter() - started
+            first = self._timed(unlearned)
+            return first if first > _LONG else min(first, self._timed(unlearned))
         finally:
             self.target.config = config
+
+    def _timed(self, unlearned: ModelSource) -> float:
+        started = time.perf_counter()
+        self.audit(unlearned)
+        return time.perf_counter() - started
 
     def audit(self, unlearned: ModelSource) -> DepthAudit:
         """Measure stage 2 of one model: one pass over it, and its patched variants.
@@ -402,10 +412,10 @@ def _mean(parts: Sequence[Tensor]) -> Tensor:
 
 
 def join_stages(
-    baseline: Baseline, unlearned: ModelRecord, scores: PatchScores | None, plan: Plan, origin: Mapping[str, Any]
+    baseline: Baseline, source: SourceStates, scores: PatchScores | None, plan: Plan, origin: Mapping[str, Any]
 ) -> DepthAudit:
     """Join the stages; `scores` None means the model is a retain model itself, whose stage 2 is its stage 1."""
-    n = len(plan.encoded.rows)
+    n, unlearned, own = len(plan.encoded.rows), source.record, source.logprobs
     if scores is not None:
         delta, ratio, cosine = scores.delta[:n], scores.norm_ratio[:n], scores.cosine[:n]
         control = None if plan.control is None else scores.delta[n:]
@@ -432,6 +442,8 @@ def join_stages(
         retains=baseline.retains,
         control=baseline.control,
         control_s2_delta=control,
+        s_unlearned=None if own is None else own[:n],
+        control_s_unlearned=None if own is None or plan.control is None else own[n:],
     )
     _warn_if_unmeasurable(audit, baseline)
     return audit

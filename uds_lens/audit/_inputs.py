@@ -31,7 +31,7 @@ from uds_lens.data._prompts import describe_protocol
 from uds_lens.data._readers import sorted_by
 from uds_lens.errors import ConfigError, DataError, ModelError, Setting
 from uds_lens.models import HookedModel, ModelSource, RetainSource, check_compatible, pick_device, read_checkpoint_info
-from uds_lens.models._compatibility import protocol_of
+from uds_lens.models._compatibility import protocol_of, require_embedded
 from uds_lens.patching import ModelCosts, choose_reading, fall_back, row_layout
 from uds_lens.patching._side_by_side import may_be_packable
 from uds_lens.results._settings import AuditConfig, RunOptions
@@ -221,6 +221,10 @@ class Plan:
         if key not in self._made:
             self._made[key] = make_batch(self.rows, indices=rows, pad_token_id=self.pad_token_id, padding_side=side)
         return self._made[key]
+
+    def require_embedded(self, model: HookedModel) -> None:
+        """Raise `ModelError` unless the model's embedding has all tokens."""
+        require_embedded(model.hf, ((row.example.question, row.ids) for row in self.rows), name=model.name)
 
     def require_finite(self, finite: Bool[Tensor, "batch"], rows: Sequence[int], name: str, what: str) -> None:
         """Raise unless all rows are finite."""

@@ -21,9 +21,9 @@ from uds_lens.audit._counterfactual import read_draws, with_mean_of_draws
 from uds_lens.audit._inputs import Plan, Source, audit_inputs, make_plan, retain_sources
 from uds_lens.audit._memory import settled
 from uds_lens.audit._runner import Target, read_sources, target_of
-from uds_lens.audit._states import SourceStates, closeness
+from uds_lens.audit._states import SourceStates, closeness, mean_over_tokens
 from uds_lens.audit._streamed import StreamedTarget, states_kept
-from uds_lens.data import ExamplesLike, TokenBatch
+from uds_lens.data import ExamplesLike
 from uds_lens.models import ModelSource, RetainSource
 from uds_lens.patching import SpanCache, capture
 from uds_lens.patching._states import PatchEngine
@@ -101,13 +101,6 @@ def lost_logprob(
     return lost.masked_fill(same, 0.0)
 
 
-def mean_over_tokens(values: Tensor, batch: TokenBatch) -> Tensor:
-    """Average over the scored window positions (last axis), whatever is at the others; float64, on the CPU."""
-    scored, values = batch.scored_mask.cpu(), values.cpu().double()
-    count = scored.sum(-1).reshape(-1, *[1] * (values.ndim - 2))
-    return torch.where(scored if values.ndim == 2 else scored[:, None], values, 0.0).sum(-1) / count
-
-
 def score_sources(
     full: ModelSource, sources: Sequence[SourceStates], plan: Plan, *, config: AuditConfig, options: RunOptions
 ) -> TargetScores:
@@ -161,7 +154,7 @@ def measure_stages(
     if unlearned is None:
         return baseline, None
     stage_2 = scores.sources[-1] if new else None
-    return baseline, join_stages(baseline, states[-1].record, stage_2, plan, baseline.provenance)
+    return baseline, join_stages(baseline, states[-1], stage_2, plan, baseline.provenance)
 
 
 def measure_stage_2(
@@ -174,4 +167,4 @@ def measure_stage_2(
     scores = patch_sources(target, new).sources if new else []
     by_source = dict(zip(map(id, new), scores, strict=True))
     origin = origin_of_stage_2(baseline, target)
-    return [join_stages(baseline, s.record, by_source.get(id(s)), target.plan, origin) for s in sources]
+    return [join_stages(baseline, s, by_source.get(id(s)), target.plan, origin) for s in sources]

@@ -127,8 +127,8 @@ def _row(group: str, model: str, metric: str, value: float, *, decimals: int | N
     elif model in ("full", "retain") and metric == "uds":
         high, kind = (rounded(_FULL_1B, 3)[1] if model == "full" else value), "by definition"
     prompts = RAW if metric in ("uds", "logit_lens") else "paper_scores"
-    told = {"published": value, "low": low, "high": high, "kind": kind, "prompts": prompts}
-    return {"group": group, "model": model, "metric": metric, **told}
+    values = {"published": value, "low": low, "high": high, "kind": kind, "prompts": prompts}
+    return {"group": group, "model": model, "metric": metric, **values}
 
 
 def rounded(value: float, decimals: int) -> tuple[float, float]:

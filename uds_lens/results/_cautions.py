@@ -244,9 +244,13 @@ def _measurable(audit: DepthAudit) -> Caution | None:
 
 
 def _steering(audit: DepthAudit) -> Caution | None:
-    n = audit.provenance.get("n_steering", 0)
+    n, of = (audit.provenance.get(name, 0) for name in ("n_steering", "steered_by"))
     if not n:
-        return None
+        text = (
+            f"The depth of {of} examples about other subjects steered the training of this model (depth.json beside "
+            "it); none of these did."
+        )
+        return Caution("note", text, "steered by others") if of else None
     text = (
         f"{n} of {len(audit.examples)} examples steered the training of this model, or are about subjects that did "
         "(depth.json beside it): a depth that training optimised for is not a measurement. Score the examples held "

@@ -31,7 +31,16 @@ from uds_lens.results._records import equal_weights, references_among
 from uds_lens.results._saving import AUDIT, load_audit, save_result
 from uds_lens.results._scores import layer_erasure_ratio, mean_uds, uds_per_example
 from uds_lens.results._settings import AuditConfig, RunOptions
-from uds_lens.results._stage_1 import Damage, Spread, Stage1, damage_of, spread_of, uds_against
+from uds_lens.results._stage_1 import (
+    Damage,
+    EntityProb,
+    Spread,
+    Stage1,
+    damage_of,
+    entity_prob_of,
+    spread_of,
+    uds_against,
+)
 from uds_lens.results._statistics import Interval
 
 if TYPE_CHECKING:
@@ -67,6 +76,13 @@ class DepthAudit(Stage1):
     control_s2_delta: Float[Tensor, "fact layer"] | None = None
     """Log-probability lost on the control facts with the unlearned model's state patched in, nats per token; None
     without a control."""
+
+    s_unlearned: Float[Tensor, "example"] | None = None
+    """Mean log-probability of the entity under the unlearned model itself, unpatched, nats per token; None in audits
+    that were saved before it was measured."""
+
+    control_s_unlearned: Float[Tensor, "fact"] | None = None
+    """The same on the control facts; None without a control too."""
 
     @classmethod
     def run(
@@ -229,6 +245,14 @@ class DepthAudit(Stage1):
         return self.damage_estimate.value
 
     @cached_property
+    def entity_prob(self) -> EntityProb:
+        """Probability of the entities under `full` and under the unlearned model itself, on forget and retained facts.
+
+        What the model says beside what it holds: a low one with a low `uds` is knowledge that is hidden, not gone.
+        """
+        return entity_prob_of(self)
+
+    @cached_property
     def cautions(self) -> tuple[Caution, ...]:
         """Warnings to read before quoting the score: level, sentence, and a few words; most serious first."""
         return cautions(self)
@@ -344,6 +368,7 @@ class DepthAudit(Stage1):
             "control_loss": damage.control_loss,
             "control_retain_loss": damage.retain_loss,
             "s_full_mean": float(self.s_full.mean()) if some else nan,
+            **{f"prob_{name}": value for name, value in self.entity_prob._asdict().items()},
             "models": {role: record.to_dict() for role, record in self.roles.items()},
             "equal_weights": [list(pair) for pair in self.equal_weights],
             "reading": self.reading,
@@ -443,7 +468,7 @@ class DepthAudit(Stage1):
     # Files.
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the audit to a directory (JSON, safetensors, parquet), whole or not at all."""
+        """Write the audit to a directory (JSON, safetensors, parquet), atomically."""
         save_result(self, path, AUDIT, more=self.summary())
 
     @classmethod

@@ -163,7 +163,7 @@ def _section(audit: DepthAudit, dataset: str, config: str | None) -> str:
     low, high = audit.uds_interval
     interval = ""
     if not math.isnan(low):
-        confidence = f"{audit.config.confidence * 100:g} %"
+        confidence = f"{audit.config.confidence * 100:g}%"
         interval = f" ({confidence} CI {low:.3f} to {high:.3f}, {audit.interval_basis})"
     rows = [
         ("forget set", _plain(dataset if config is None else f"{dataset}, {config}")),
