@@ -98,7 +98,7 @@ def read_source(
                     run_halving(rows, read, about=f"read {model.name} {options.token_budget}")
             except _MeasureAgain:  # all rows are read in one way
                 continue
-            return SourceStates(record, store, config.site, config.last_layer, own)
+            return SourceStates(record, store, config.site, config.last_layer, logprobs=own)
 
 
 def runs_packed(model: HookedModel, plan: Plan) -> bool:

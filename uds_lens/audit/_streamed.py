@@ -85,7 +85,7 @@ def read_streamed(
             atomic_write_text(folder / _RECORD, json.dumps({"record": asdict(record), "logprobs": own.tolist()}))
     if place is not None:
         store.moved_to(place)
-    return SourceStates(record, store, config.site, config.last_layer, own)
+    return SourceStates(record, store, config.site, config.last_layer, logprobs=own)
 
 
 class StreamedTarget:
@@ -267,7 +267,7 @@ def _load_kept(place: Path | None, config: AuditConfig) -> SourceStates | None:
     with suppress(OSError, ValueError, TypeError, KeyError, SafetensorError):
         kept = json.loads((place / _RECORD).read_text("utf-8"))
         record, own = ModelRecord(**kept["record"]), torch.tensor(kept["logprobs"], dtype=torch.float64)
-        return SourceStates(record, StateStore.of_folder(place), config.site, config.last_layer, own)
+        return SourceStates(record, StateStore.of_folder(place), config.site, config.last_layer, logprobs=own)
     return None
 
 
