@@ -18,8 +18,7 @@ from uds_lens._types import Engine, HookSite, MapPosition, check_choice
 from uds_lens.audit._inputs import Plan, forget_set, make_plan
 from uds_lens.audit._memory import GIB, run_halving
 from uds_lens.audit._runner import opened
-from uds_lens.audit._states import SourceStates, StateStore
-from uds_lens.audit._two_stage import mean_over_tokens
+from uds_lens.audit._states import SourceStates, StateStore, mean_over_tokens
 from uds_lens.data import ExamplesLike, ForgetExample, TokenBatch, positions_of
 from uds_lens.models import HookedModel, ModelSource
 from uds_lens.patching import capture, choose_engine, open_target, row_layout
