@@ -51,7 +51,7 @@ def read_streamed(
         ModelError: Its files cannot be read, or it produces states that are NaN or infinite.
     """
     place = _kept_place(_key(source, plan, config, options))
-    if (kept := _found(place, config)) is not None:
+    if (kept := _load_kept(place, config)) is not None:
         tell(f"{os.fspath(source)}: read before, its states were kept")
         return kept
     with streamed_model(source, config, options) as streamed, _keeping(place) as folder:
@@ -77,7 +77,7 @@ def read_streamed(
                 )
                 store.put(batch, states)
 
-        with _told(streamed):
+        with _report_reads(streamed):
             run_halving(range(len(rows_of)), read, about=f"read {model.name}")
             streamed.fingerprint()
         record = ModelRecord.of(model)
@@ -172,7 +172,7 @@ class StreamedTarget:
             for number, rider in zip(numbers, riders, strict=True):
                 work(rider, self._batches[number])
 
-        with _told(self._streamed):
+        with _report_reads(self._streamed):
             run_halving(range(len(self._batches)), patch, about=f"patch {self.model.name}")
 
 
@@ -195,7 +195,7 @@ def _embed(streamed: StreamedModel, plan: Plan, rows_of: Sequence[Sequence[int]]
 
 
 @contextmanager
-def _told(streamed: StreamedModel) -> Iterator[None]:
+def _report_reads(streamed: StreamedModel) -> Iterator[None]:
     """Say afterwards how much was read, and how fast."""
     start = time.perf_counter()
     yield
@@ -258,7 +258,7 @@ def _kept_place(key: str) -> Path | None:
     return place
 
 
-def _found(place: Path | None, config: AuditConfig) -> SourceStates | None:
+def _load_kept(place: Path | None, config: AuditConfig) -> SourceStates | None:
     """Load the states that were kept; None where there are none, or they are broken."""
     from safetensors import SafetensorError
 
