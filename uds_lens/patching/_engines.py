@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from uds_lens._compat.torch import is_out_of_memory
@@ -106,8 +106,10 @@ class WavefrontTarget(PatchEngine):
         return self.recording.states
 
     @torch.no_grad()
-    def patched(self, cache: SpanCache, *, layers: list[int] | None = None) -> Float[Tensor, "batch layer win"]:
-        """Log-probabilities with each of `layers` patched in turn (None: all); NaN for the others.
+    def patched(
+        self, cache: SpanCache, *, layers: list[int] | None = None, wanted: Bool[Tensor, "batch layer"] | None = None
+    ) -> Float[Tensor, "batch layer win"]:
+        """Log-probabilities with each of `layers` patched in turn (None: all), in the rows that want it (None: all).
 
         Equal to one patched forward per layer, up to rounding (tested to 1e-5 in float32).
 
@@ -121,23 +123,34 @@ class WavefrontTarget(PatchEngine):
         shape = (len(self.batch), n_layers, self.batch.window.shape[1])
         result = torch.full(shape, torch.nan, dtype=torch.float32, device=self.batch.window.device)
         with self.model.running():
-            for start, stop, own in self.recording.row_groups if chosen else ():
+            for rows, own in self.recording.groups_wanting(wanted) if chosen else ():
                 width, size = own.batch.window.shape[1], own.variants_at_once
-                states = replace(cache, states=cache.states[start:stop, :, :width])
-                for together in (chosen[i : i + size] for i in range(0, len(chosen), size)):
+                states = replace(cache, states=cache.states[rows, :, :width])
+                here = None if wanted is None else wanted[rows]
+                some = chosen if here is None else [layer for layer in chosen if here[:, layer].any()]
+                for together in (some[i : i + size] for i in range(0, len(some), size)):
                     final = wave(self.model, own, cache=states, layers=together)
                     assert final is not None
-                    result[start:stop, together, :width] = variant_logprobs(own, final, score=self.score)
+                    asked = None if here is None else here[:, together]
+                    values = variant_logprobs(own, final, asked, score=self.score)
+                    for place, layer in enumerate(together):
+                        result[rows, layer, :width] = values[:, place]
         return result
 
 
 def variant_logprobs(
-    own: Recording, final: Float[Tensor, "batch variant win d_model"], *, score: Score | None = None
+    own: Recording,
+    final: Float[Tensor, "batch variant win d_model"],
+    wanted: Bool[Tensor, "batch variant"] | None = None,
+    *,
+    score: Score | None = None,
 ) -> Float[Tensor, "batch variant win"]:
-    """Return the log-probabilities of the scored tokens under each variant that left the last block."""
+    """Return the log-probabilities of the scored tokens under each variant that left the last block, where wanted."""
     targets, scored = (
         part[:, None].expand(-1, final.shape[1], -1) for part in (own.batch.targets, own.batch.scored_mask)
     )
+    if wanted is not None:
+        scored = scored & wanted.to(scored.device)[..., None]
     return target_logprobs(own.anatomy, final, targets, scored, score=score)
 
 
