@@ -99,7 +99,7 @@ def print_agreement(
             ahead = "" if way == NEW else mean(scores[gold, way] - scores[gold, NEW], subjects, sign="+")
             line += f" {mean(scores[gold, way], subjects)} | {ahead} |"
         same = sum(map(eq, marks[way], marks["by hand"])) / len(rows)
-        print(f"{line} {100 * same:.0f} % | {sum(not spans for spans in marks[way])} |", flush=True)
+        print(f"{line} {100 * same:.0f}% | {sum(not spans for spans in marks[way])} |", flush=True)
 
 
 def print_scores(sets: Mapping[str, Sequence[ul.ForgetExample]], models: Path) -> None:

@@ -2,7 +2,7 @@
 
 Counted is what no way of patching saves, from embeddings to scored unembeddings. Norms, rotary positions, softmax,
 exponentials of the log-probabilities, padding, hashes and tokenising are not. A plain forward has some of these in its
-seconds: told in plain forwards, a share of 100 % is a plain forward's efficiency, and could be passed.
+seconds: told in plain forwards, a share of 100% is a plain forward's efficiency, and could be passed.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ def measure(world: World, *, repeats: int, n_resamples: int, seed: int) -> dict[
         # Where F is 1 a bootstrap has no interval; Wilson's stands in, as a reader of the table would take it.
         low, high = low.fillna(found["low"]), high.fillna(found["high"])
         held = ((low <= world.faithfulness) & (world.faithfulness <= high)).mean()
-        row[label] = f"{100 * held:.1f} %"
+        row[label] = f"{100 * held:.1f}%"
         row[f"width, {label}"] = f"{(high - low).median():.3f}"
     return row
 
@@ -162,12 +162,12 @@ def measure_means(
         "methods": clusters,
         "models": n,
         "mean": f"{truth:.2f}",
-        "models one by one": f"{100 * np.mean(one_by_one):.1f} %",
-        "methods together": "-" if none else f"{100 * np.mean(held):.1f} %",
+        "models one by one": f"{100 * np.mean(one_by_one):.1f}%",
+        "methods together": "-" if none else f"{100 * np.mean(held):.1f}%",
         "width": "-" if none else f"{np.median(widths):.2f}",
-        "with a caution": "-" if none else f"{100 * np.mean(cautioned):.0f} %",
-        "held or cautioned": "-" if none else f"{100 * np.mean(np.logical_or(held, cautioned)):.1f} %",
-        "interval in the caution": "-" if few else f"{100 * np.mean(honest):.1f} %",
+        "with a caution": "-" if none else f"{100 * np.mean(cautioned):.0f}%",
+        "held or cautioned": "-" if none else f"{100 * np.mean(np.logical_or(held, cautioned)):.1f}%",
+        "interval in the caution": "-" if few else f"{100 * np.mean(honest):.1f}%",
         "its width": "-" if few else f"{np.median(wide):.2f}",
     }
 

@@ -1,10 +1,10 @@
-"""Does a 95 % interval hold the truth 95 times out of 100? Simulated examples of subjects, with a known mean.
+"""Does a 95% interval hold the truth 95 times out of 100? Simulated examples of subjects, with a known mean.
 
     python benchmarks/coverage_intervals.py
 
 Each of 20 subjects has 15 to 20 examples. An example's score is a function of a normal number, of which the subject's
 share is the intra-class correlation (ICC): `plain` the number itself, `depth` mostly near 0 or 1 as depth scores are,
-`binary` 0 or 1, with 30 % or 10 % of ones. Prints a Markdown table: how often the interval by subject holds the mean
+`binary` 0 or 1, with 30% or 10% of ones. Prints a Markdown table: how often the interval by subject holds the mean
 over all subjects there could be, how often an interval by example does, and their mean widths. With --ratios the same
 for a ratio of two means over other subjects, as damage is: 20 subjects below, 8 or 20 above, scores that scatter by a
 third, a half or the whole of their mean.
@@ -14,7 +14,7 @@ subject's share of .97 drawn from a beta distribution. The bootstrap alone stand
 score gets; "or caution" also counts the tries in which an audit warns of few subjects. With --elicitation the same for
 elicitation's share E: recall is `binary` with a full model that recalls all, `noisy` with scores around .7, or `partly`
 where the full model itself recalls only some questions; beside it the percentile bootstrap over subjects. With
---correlation the same for the rank correlation of depth with recall, which 10 or 50 % of the questions show.
+--correlation the same for the rank correlation of depth with recall, which 10 or 50% of the questions show.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ SCORES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "plain": lambda u: u,
     "depth, mean 0.50": lambda u: norm.cdf(3 * u),
     "depth, mean 0.22": lambda u: norm.cdf(3 * (u - 0.8)),
-    "binary, 30 %": lambda u: (u > norm.ppf(0.7)).astype(float),
-    "binary, 10 %": lambda u: (u > norm.ppf(0.9)).astype(float),
+    "binary, 30%": lambda u: (u > norm.ppf(0.7)).astype(float),
+    "binary, 10%": lambda u: (u > norm.ppf(0.9)).astype(float),
 }
 
 

@@ -19,7 +19,7 @@ from uds_lens.results import contrast, holm
 SCORES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "normal": lambda u: u,
     "recall (0 to 1, mostly low)": lambda u: np.clip(0.15 + 0.15 * u, 0, 1),
-    "all or nothing, 15 %": lambda u: (u > 1.04).astype(float),
+    "all or nothing, 15%": lambda u: (u > 1.04).astype(float),
 }
 """From a normal number, of which the subject's share is the intra-class correlation, to a score."""
 

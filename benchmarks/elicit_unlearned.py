@@ -87,7 +87,7 @@ def main() -> None:
             )
             beyond = f"{row.beyond_retain:+.3f} [{row.beyond_low:+.3f}, {row.beyond_high:+.3f}]"
             print(f"| {name} | {told} | {row.probe} | {row.unlearned:.3f} | {beyond} | {row.p_holm:.2g} | {share} |")
-    print("\n| model | UDS | 95 % interval | rho of UDS with cloze B | 95 % interval | examples |\n" + "|---" * 6 + "|")
+    print("\n| model | UDS | 95% interval | rho of UDS with cloze B | 95% interval | examples |\n" + "|---" * 6 + "|")
     for (name, depth, _), rho in zip(tables, correlations, strict=True):
         low, high = depth.uds_interval
         print(

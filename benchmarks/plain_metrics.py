@@ -303,7 +303,7 @@ def _cka(full: list[Tensor], retain: list[Tensor], model: list[Tensor]) -> float
 
 
 def _fisher(full: list[Tensor], retain: list[Tensor], model: list[Tensor], fraction: float = 0.01) -> float:
-    """The mask of 1 %; smaller ones are its first entries, and cost nothing more."""
+    """The mask of 1%; smaller ones are its first entries, and cost nothing more."""
     erased, weight = 0.0, 0.0
     for f, r, m in zip(full, retain, model, strict=True):
         excess = (r - f).clamp(min=0.0)

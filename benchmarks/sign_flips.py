@@ -5,8 +5,8 @@
 Each subject has 5 to 15 questions; its difference is drawn from a population with mean 0, within -1 and 1, and its
 questions scatter around it by 0.02. `normal`: standard deviation 0.15. `few either way`: all but a share of subjects
 differ by about 0, these by 0.8 up or down. `few one way`: these differ by -0.8 and all others by the little more than 0
-that makes the mean 0, so that the subjects asked may all differ alike. Prints a Markdown table: how often p < 0.05 (5 %
-is right), how often the 95 % interval misses 0, how often there is a caution, and how often p < 0.05
+that makes the mean 0, so that the subjects asked may all differ alike. Prints a Markdown table: how often p < 0.05 (5%
+is right), how often the 95% interval misses 0, how often there is a caution, and how often p < 0.05
 without one.
 """
 
@@ -54,8 +54,8 @@ def main() -> None:
                 low, high = mean.interval
                 warned = mean.caution is not None
                 found.append((mean.p < 0.05, not low <= 0 <= high, warned, mean.p < 0.05 and not warned))
-            shares = " | ".join(f"{100 * value:.1f} %" for value in np.mean(found, axis=0))
-            print(f"| {kind} | {f'{100 * share:.0f} %' if share else ''} | {n} | {shares} |", flush=True)
+            shares = " | ".join(f"{100 * value:.1f}%" for value in np.mean(found, axis=0))
+            print(f"| {kind} | {f'{100 * share:.0f}%' if share else ''} | {n} | {shares} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,8 @@ from __future__ import annotations
 import argparse
 import os
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -39,14 +41,14 @@ def main() -> None:
     rows = list(ul.toy.load().examples)[: asked.toy] if asked.toy else ul.load_examples(asked.examples)
     rows = rows[: asked.limit]
     options = ul.RunOptions(device="cpu", progress=False, check_memory=False)
-    parts = {way: ul.RunOptions(device="cpu", progress=False, check_memory=False, stage_2=way) for way in WAYS}
+    parts = {way: replace(options, stage_2=way) for way in WAYS}
     with ul.open_model(asked.full, device="cpu") as full, ul.open_model(asked.unlearned, device="cpu") as unlearned:
         baseline = ul.Baseline.measure(full, asked.retain, rows, options=options)
         plan = make_plan({"full": full}, baseline.examples, config=baseline.config, options=options)
         encoded = encode(baseline.examples, full.tokenizer, protocol=baseline.config.protocol).rows
         with baseline.recorded(options=parts["all"]) as whole, baseline.recorded(options=parts["knowledge"]) as part:
             audits = {"all": whole.audit(unlearned), "knowledge": part.audit(unlearned)}
-            works = {
+            works: dict[str, Callable[[], object]] = {
                 "forward": partial(plain_forward, unlearned.hf, bucketed(encoded, token_budget=1536)),
                 "all": partial(whole.audit, unlearned),
                 "knowledge": partial(part.audit, unlearned),

@@ -2,7 +2,7 @@
 
     python examples/audit_tofu_small.py --models ../shared/models/tofu-small --data ../shared/data/tofu
 
-`full` saw the whole forget set, retain99, retain95 and retain90 all but 1 %, 5 % and 10 % of TOFU; forget10 is what
+`full` saw the whole forget set, retain99, retain95 and retain90 all but 1%, 5% and 10% of TOFU; forget10 is what
 retain90 never saw. Taken as "unlearned" models they must rank full < retain99 < retain95 < retain90, with full at 0
 and retain90 at 1 (Table 2 of the UDS paper has the same order for Llama-3). Prints a Markdown table.
 """
@@ -28,7 +28,7 @@ def main() -> None:
     parser.add_argument("--last-layer", default="resid_post", help="post_norm reproduces the released script")
     args = parser.parse_args()
     examples = ul.load_examples(args.data / "forget10_filtered.json", limit=args.limit)
-    print("| dtype | unlearned | UDS | 95 % interval | measured | not measurable | raw LER > 1 | raw LER < 0 |")
+    print("| dtype | unlearned | UDS | 95% interval | measured | not measurable | raw LER > 1 | raw LER < 0 |")
     print("|---|---|---|---|---|---|---|---|")
     for dtype in args.dtypes:
         config = ul.AuditConfig(dtype=dtype, last_layer=args.last_layer)

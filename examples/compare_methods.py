@@ -52,7 +52,7 @@ def main() -> None:
     if len(audits) > 2:
         print("\nRank correlation with the order above, by threshold:")
         print(ul.results.tau_rank_correlation(audits).round(3).to_string(index=False))
-    print("\nMean difference per fact, 95 % interval:")
+    print("\nMean difference per fact, 95% interval:")
     print(differences(audits).round(3).to_string(index=False))
     for name, audit in audits.items():
         for sentence in audit.warnings:

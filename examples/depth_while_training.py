@@ -8,16 +8,19 @@ it loses in all at an earlier measured step than that at which UDS reaches half 
 hidden states, loses both within one measurement of each other. Damage stays below 0.2 but for IdkNLL.
 
 Each method and seed is a file in --out, so that a stopped run resumes, and each can be a process of its own
-(--only NPO --seeds 0). --draw makes the table and the figure from all files that are there.
+(--only NPO --seeds 0). --draw makes table, figure and runs.csv from all files that are there; those of the page are in
+studies/depth_while_training.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import torch
 from transformers import TrainerCallback
@@ -96,10 +99,10 @@ def followed(method: str, seed: int, baseline: ul.Baseline, arguments: argparse.
     frame.to_csv(file, index=False)
 
 
-def half_way(frame: pd.DataFrame, name: str) -> float:
-    """The first measured step at which half of the way from the first value to the last is covered."""
-    way = (frame[name] - frame[name].iloc[0]) / (frame[name].iloc[-1] - frame[name].iloc[0])
-    return float(frame["step"][way >= 0.5].iloc[0])
+def half_way(steps: pd.Series, values: pd.Series) -> tuple[float, float]:
+    """Where half of the way from the first value to the last is covered: first measured step, and between two."""
+    way = ((values - values.iloc[0]) / (values.iloc[-1] - values.iloc[0])).cummax()
+    return float(steps[way >= 0.5].iloc[0]), float(np.interp(0.5, way, steps))
 
 
 def main() -> None:
@@ -131,26 +134,34 @@ def main() -> None:
         return
     frames = [pd.read_csv(file) for name in METHODS for file in sorted(out.glob(f"{name}-seed*.csv"))]
     print(table(frames))
-    drawn = [frame for frame in frames if frame["seed"].iloc[0] == 0]
-    ul.plots.save_figure(ul.plots.depth_by_step(pd.concat(drawn)), out / "depth_while_training.html")
+    runs = pd.concat(frames, ignore_index=True)
+    runs.round(6).to_csv(out / "runs.csv", index=False)
+    means = runs.groupby(["model", "step"], sort=False, as_index=False).mean(numeric_only=True)
+    ul.plots.save_figure(ul.plots.depth_by_step(means), out / "depth.html", overwrite=True)
 
 
 def table(frames: list[pd.DataFrame]) -> str:
     """The results as Markdown."""
     lines = [
-        "| method | half of the answers' loss | half of the depth | UDS at the first | UDS at the end | damage "
-        "| forget Prob | utility | measuring, of all told |",
-        "|---" * 9 + "|",
+        "| method, seed | half of Prob gone | half of log Prob gone | half of UDS reached | UDS at half of Prob "
+        "| highest UDS | last UDS | highest damage | lowest utility | last utility | last Prob "
+        "| measuring, of all told |",
+        "|---" * 12 + "|",
     ]
     for frame in frames:
-        last, first = frame.iloc[-1], half_way(frame, "answers")
-        then = frame[frame["step"] == first]["uds"].iloc[0]
-        spent, told = frame["seconds"].sum(), last["told"]
-        lines.append(
-            f"| {last['model']} | step {first:.0f} of {last['step']:.0f} | step {half_way(frame, 'uds'):.0f} | "
-            f"{then:.3f} | {last['uds']:.3f} | {last['damage']:.3f} | {frame['answers'].iloc[0]:.3f} to "
-            f"{last['answers']:.3f} | {last['utility']:.3f} | {spent:.1f} s of {told:.1f} s |"
-        )
+        last, logs = frame.iloc[-1], frame["answers"].map(math.log)
+        halves = [half_way(frame["step"], values) for values in (frame["answers"], logs, frame["uds"])]
+        deepest = frame.iloc[frame["uds"].argmax()]
+        cells = [
+            f"{last['model']}, {last['seed']}",
+            *(f"{step:.0f} ({between:.1f})" for step, between in halves),
+            f"{frame[frame['step'] == halves[0][0]]['uds'].iloc[0]:.3f}",
+            f"{deepest['uds']:.3f} (step {deepest['step']})",
+            *(f"{value:.3f}" for value in (last["uds"], frame["damage"].max(), frame["utility"].min())),
+            *(f"{last[name]:.3f}" for name in ("utility", "answers")),
+            f"{frame['seconds'].sum():.1f} s of {last['told']:.1f} s",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 

@@ -4,7 +4,7 @@
     python examples/relearn_grid_tofu_small.py --shared ../shared --models runs/depth_while_training/models
 
 Written down before it was run: with the paper's setting, whose learning rate is one for larger models, less than 0.02
-of EM comes back anywhere. The worst setting that keeps 80 % of the utility brings back at least 0.1 of every model, and
+of EM comes back anywhere. The worst setting that keeps 80% of the utility brings back at least 0.1 of every model, and
 its excess over retain's own worst, with settings chosen on one half of the authors and scored on the other, is largest
 for IdkNLL, the shallowest of the four.
 
@@ -75,7 +75,7 @@ def table(found: dict[str, RelearnGridResults]) -> str:
     ]
     for method, results in found.items():
         row, worst = results.summary(), results.worst("unlearned")
-        setting, lost = ("none", "-") if worst is None else (worst["setting"], f"{100 * worst['utility_loss']:.0f} %")
+        setting, lost = ("none", "-") if worst is None else (worst["setting"], f"{100 * worst['utility_loss']:.0f}%")
         lines.append(
             f"| {method} | {row['unlearned_before']:.3f} | {row['unlearned_paper_after']:.3f} | {setting} | "
             f"{row['unlearned_worst_after']:.3f} | {lost} | {row['retain_worst_after']:.3f} "

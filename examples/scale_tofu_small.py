@@ -58,7 +58,7 @@ def audited(retain: list[Path], models: dict[str, Path], shared: Path, **setting
 def seeds_table(audits: dict[str, ul.DepthAudit], names: list[str]) -> str:
     """Score against the mean of all retain models, and against each."""
     lines = [
-        "| unlearned | mean S1 | 95 % interval |" + "".join(f" {name} |" for name in names) + " lowest to highest |",
+        "| unlearned | mean S1 | 95% interval |" + "".join(f" {name} |" for name in names) + " lowest to highest |",
         "|---" * (4 + len(names)) + "|",
     ]
     for name, audit in audits.items():
@@ -71,7 +71,7 @@ def seeds_table(audits: dict[str, ul.DepthAudit], names: list[str]) -> str:
 def stand_in_table(real: dict[str, ul.DepthAudit], base: dict[str, ul.DepthAudit]) -> str:
     """Score against retain90 and against base."""
     lines = [
-        "| unlearned | against retain90 | 95 % interval | against base | 95 % interval | measured |",
+        "| unlearned | against retain90 | 95% interval | against base | 95% interval | measured |",
         "|---" * 6 + "|",
     ]
     for name, audit in real.items():

@@ -3,7 +3,7 @@
     python examples/unlearn_tofu_small.py --shared ../shared --out runs/tofu_small
 
 Needs the TOFU files and the small checkpoints of the shared data folder. Each method runs at one setting, chosen
-so that it lowers the probability of the forget answers while that of the retain answers stays at 80 % of `full`'s or
+so that it lowers the probability of the forget answers while that of the retain answers stays at 80% of `full`'s or
 more, and for nothing else. A run that is already in --out is not repeated.
 """
 
@@ -157,7 +157,7 @@ def reading(uds: float) -> str:
 def table(rows: list[dict]) -> str:
     """The results as Markdown."""
     lines = [
-        "| model | forget Prob | retain Prob | of full's | UDS | 95 % interval | reading | raw LER > 1 | damage "
+        "| model | forget Prob | retain Prob | of full's | UDS | 95% interval | reading | raw LER > 1 | damage "
         "| Logit Lens | steps | seconds |",
         "|---" * 12 + "|",
     ]
@@ -165,9 +165,9 @@ def table(rows: list[dict]) -> str:
         kept = row["retain_prob"] / rows[0]["retain_prob"]
         word = reading(row["uds"]) if "steps" in row else "the scale"
         lines.append(
-            f"| {row['name']} | {row['forget_prob']:.3f} | {row['retain_prob']:.3f} | {100 * kept:.0f} % | "
+            f"| {row['name']} | {row['forget_prob']:.3f} | {row['retain_prob']:.3f} | {100 * kept:.0f}% | "
             f"{row['uds']:.3f} | {row['low']:.3f} to {row['high']:.3f} | {word} | "
-            f"{100 * row['over']:.0f} % | {damage(row)} | {row.get('logit_lens', float('nan')):.3f} | "
+            f"{100 * row['over']:.0f}% | {damage(row)} | {row.get('logit_lens', float('nan')):.3f} | "
             f"{row.get('steps', '')} | {round(row['seconds']) if 'seconds' in row else ''} |"
         )
     return "\n".join(lines)
@@ -181,7 +181,7 @@ def damage(row: dict) -> str:
 
 def damage_table(rows: list[dict]) -> str:
     """What the unlearned states cost on retained facts, beside what they cost on forget facts, as Markdown."""
-    lines = ["| model | UDS | loss on forget facts | on retained facts | damage | 95 % interval |", "|---" * 6 + "|"]
+    lines = ["| model | UDS | loss on forget facts | on retained facts | damage | 95% interval |", "|---" * 6 + "|"]
     for row in rows:
         found = row["damage"]
         low, high = found.interval

@@ -61,4 +61,4 @@ def test_annotation_baselines_stand_beside_the_ways(
         f"{2 / 15:.3f}", f"{2 / 15 - 2 / 7:.3f}", f"{4 / 16:.3f}", f"{4 / 16 - 4 / 8:.3f}"
     ]  # fmt: skip
     assert cells["answer"] == ["0.000", f"{-2 / 7:.3f}", "0.000", "-0.500"]
-    assert lines[-1].endswith("| 0 % | 1 |")
+    assert lines[-1].endswith("| 0% | 1 |")

@@ -128,8 +128,8 @@ def test_numbers_of_the_readme() -> None:
     world = ul.toy.load()
     told = (REPOSITORY / "README.md").read_text(encoding="utf-8")
     (score,) = re.findall(r"the model's depth score is (\d\.\d+)", told)
-    (probability,) = re.findall(r"a probability of (\d+) %", told)
-    (reference,) = re.findall(r"a model that never saw them \((\d+) %\)", told)
+    (probability,) = re.findall(r"a probability of (\d+)%", told)
+    (reference,) = re.findall(r"a model that never saw them \((\d+)%\)", told)
     audit = ul.DepthAudit.run(world.full, world.retain, world.unlearned["idkdpo"], world.examples)
     assert score == f"{audit.uds:.2f}"
     assert probability == f"{100 * world.recall['idkdpo']['forget']:.0f}"

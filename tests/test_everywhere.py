@@ -3,13 +3,14 @@
 from dataclasses import asdict
 
 import pytest
-from tiny_models import EXAMPLES, load_plain
+from tiny_models import EXAMPLES, Trio, load_plain
 from transformers import PreTrainedTokenizerBase
 
 import uds_lens as ul
 from uds_lens.annotation import AnnotateOptions
 from uds_lens.data import encode, sample_examples
 from uds_lens.elicitation import ElicitData, ElicitOptions, elicit
+from uds_lens.errors import ModelError
 from uds_lens.metrics import MetricOptions, evaluate
 from uds_lens.results import AuditConfig, RunOptions
 from uds_lens.unlearning import AltPOConfig, make_config
@@ -100,3 +101,27 @@ def test_a_style_reaches_every_prompt(room, trio, monkeypatch):
     monkeypatch.setattr(PreTrainedTokenizerBase, "apply_chat_template", spy)
     RENDERED[room](trio("llama"))
     assert set(rendered) == {("system", "Be brief.", "1 May 2020")}
+
+
+@pytest.fixture(scope="module")
+def small(trio, tmp_path_factory):
+    """Full, retain and unlearned with 30 rows of their embedding left, and the tokenizer of 200 tokens."""
+    folders = []
+    for path in trio("llama"):
+        model, tokenizer = load_plain(path)
+        model.resize_token_embeddings(30)
+        model.config.pad_token_id = 0
+        folders.append(tmp_path_factory.mktemp("small"))
+        model.save_pretrained(folders[-1])
+        tokenizer.save_pretrained(folders[-1])
+    return Trio("llama", *folders)
+
+
+@pytest.mark.parametrize("room", [*(room for room in RENDERED if room != "alternates"), "streamed"])
+def test_a_token_beyond_the_embedding_is_named_with_its_question(room, small):
+    streamed = RunOptions(device="cpu", progress=False, stream=True)
+    with pytest.raises(ModelError, match=r"token \d+ of '.*\?' is beyond its embedding of 30 rows"):
+        if room == "streamed":
+            ul.DepthAudit.run(*small, FEW, options=streamed)
+        else:
+            RENDERED[room](small)

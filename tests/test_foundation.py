@@ -110,7 +110,7 @@ def test_messages_in_parts() -> None:
     tau, budget = errors.Setting("tau"), errors.Setting("token_budget", of="RunOptions")
     error = errors.ConfigError(tau, " must be >= 0, or lower ", budget, ".")
     assert str(error) == "tau must be >= 0, or lower RunOptions(token_budget=...)."
-    assert error.told(lambda setting: f"--{setting.name}") == "--tau must be >= 0, or lower --token_budget."
+    assert error.worded(lambda setting: f"--{setting.name}") == "--tau must be >= 0, or lower --token_budget."
     again = copy.copy(error)
     assert (type(again), str(again)) == (errors.ConfigError, str(error))
     assert str(errors.Setting("layer", 3, of="RMUConfig")) == "RMUConfig(layer=3)"

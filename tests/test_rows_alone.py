@@ -44,9 +44,9 @@ def plain(trio):
 
 
 @QUIET
-@pytest.mark.parametrize(
-    "family", each_family(ROW_KINDS, of=(*HYBRIDS, *LONG_ROPE))
-)  # tests/audit/test_parity.py has the others
+@pytest.mark.parametrize(  # tests/audit/test_parity.py has the others
+    "family", each_family(["recurrent-gemma", "dynamic"], of=(*HYBRIDS, *LONG_ROPE))
+)
 def test_an_audit_is_that_of_each_row_alone(trio, family):
     paths = trio(family)
     found = DepthAudit.run(*paths, ASKED[:3], config=AuditConfig(protocol="raw"), options=OPTIONS)
@@ -99,7 +99,9 @@ def asked(tokenizer):
 
 
 @QUIET
-@pytest.mark.parametrize("family", EVERY)
+@pytest.mark.parametrize(
+    "family", each_family(["llama", "gemma2", "bamba", "qwen3-next", "dynamic"], of=(*FAMILIES, *HYBRIDS, *LONG_ROPE))
+)
 def test_texts_that_end_early_leave_the_others_as_they_are(opened, plain, family):
     prompts = asked(opened(family).tokenizer)
     free = [whole_texts(plain(family)[0], prompt, (), 8) for prompt in prompts]
@@ -119,7 +121,7 @@ def test_texts_that_end_early_leave_the_others_as_they_are(opened, plain, family
 
 
 @QUIET
-@pytest.mark.parametrize("family", ["longrope", "recurrent-gemma"])
+@pytest.mark.parametrize("family", each_family(["longrope"], of=["longrope", "recurrent-gemma"]))
 def test_every_audit_of_elicitation_says_what_it_says_of_each_row_alone(trio, family):
     from uds_lens.elicitation import GCG, ActPert, ElicitOptions, SoftGCG, elicit
 
@@ -131,13 +133,12 @@ def test_every_audit_of_elicitation_says_what_it_says_of_each_row_alone(trio, fa
     ]
     settings = {"probes": probes, "options": options, "run": OPTIONS}
     together = elicit(trio(family).unlearned, rows, **settings)
-    for place in (2,):
-        alone = elicit(trio(family).unlearned, [rows[place]], **settings)
-        for part in alone.parts:
-            if part.probe == "icl" or not part.said:  # its prompts hold other rows
-                continue
-            other = next(
-                p for p in together.parts if (p.role, p.probe, p.decoding) == (part.role, part.probe, part.decoding)
-            )
-            (said,) = [each for each in other.said if each.row == place]
-            assert said.texts == part.said[0].texts, (part.probe, part.decoding)
+    alone = elicit(trio(family).unlearned, rows[2:], **settings)
+    for part in alone.parts:
+        if part.probe == "icl" or not part.said:  # its prompts hold other rows
+            continue
+        other = next(
+            p for p in together.parts if (p.role, p.probe, p.decoding) == (part.role, part.probe, part.decoding)
+        )
+        (said,) = [each for each in other.said if each.row == 2]
+        assert said.texts == part.said[0].texts, (part.probe, part.decoding)

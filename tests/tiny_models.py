@@ -184,6 +184,9 @@ STRUCTURES = ("llama", "phi3", "gemma2", "gemma3", "gpt2", "neox", "olmo2", "mix
 """Families whose blocks are built differently; the others repeat one of these with a bias, a norm or a size of their
 own."""
 
+CORE = ("llama", "gemma2", "gpt2", "neox", "mixtral")
+"""Those of them that differ most; `tests/audit/test_parity.py` compares audits of every structure."""
+
 ROW_KINDS = ("llama", "gemma2", "gpt2", "mixtral", "recurrent-gemma", "bamba", "qwen3-next", "minimax", *LONG_ROPE)
 """Families whose rows run side by side, or do not, for reasons of their own."""
 
@@ -220,7 +223,7 @@ def build_model(family: str, version: str = "full", **changes: object) -> torch.
     return model.eval()
 
 
-def each_family(now: Iterable[str] = STRUCTURES, of: Iterable[str] = tuple(FAMILIES)) -> list[Any]:
+def each_family(now: Iterable[str] = CORE, of: Iterable[str] = tuple(FAMILIES)) -> list[Any]:
     """Parameters of a test over families: some of them now, the others in `make test-long`."""
     import pytest
 

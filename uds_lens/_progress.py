@@ -1,4 +1,4 @@
-"""What is being done: progress bars where somebody watches, and records for whoever listens.
+"""Progress bars in terminals and notebooks, and a log record for each step.
 
 The records go to the logger `uds_lens._progress` at level INFO. The command line prints them; in Python,
 `logging.getLogger("uds_lens").setLevel("INFO")` and a handler do.
@@ -23,7 +23,7 @@ _EVERY = 30.0
 """Seconds between two records of one loop."""
 
 _BAR, _LEAST = 44, 16
-"""Columns that a bar with its numbers takes, and the least that is left for what it is about."""
+"""Columns that a bar with its numbers takes, and the least that is left for its label."""
 
 _about: ContextVar[str] = ContextVar("uds_lens_about", default="")
 

@@ -86,7 +86,7 @@ def _adapter(kind: Any) -> Any:
 def _refusal(cls: type, error: Any) -> Exception:
     """The first thing that is wrong, as an error of ours."""
     problems = error.errors(include_url=False)
-    unknown = [str(each["loc"][-1]) for each in problems if each["type"] == "unexpected_keyword_argument"]
+    unknown = [str(problem["loc"][-1]) for problem in problems if problem["type"] == "unexpected_keyword_argument"]
     if unknown:
         return unknown_settings(cls.__name__, unknown, list(cls.__dataclass_fields__))  # type: ignore[attr-defined]
     first = problems[0]

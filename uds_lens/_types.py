@@ -30,14 +30,21 @@ HookSite: TypeAlias = Literal["resid_pre", "resid_post", "resid_mid", "attn_out"
 Scope: TypeAlias = Literal["entity", "boundary", "answer", "all"]
 """Which positions are patched. The scored positions are those of the entity in every scope."""
 
+MapPosition: TypeAlias = Literal["entity", "subject", "prompt", "all"]
+"""Positions of a map: the entity's, as in a score; all mentions of the subject; all before the entity's; all."""
+
 LastLayer: TypeAlias = Literal["resid_post", "post_norm"]
 """What stands for the last layer's state: its true residual stream, or (the paper's script) the normed one."""
 
 Sampling: TypeAlias = Literal["random", "first"]
 """Which examples a limit keeps: a random sample spread over the subjects, or the first ones of the file."""
 
-StandIn: TypeAlias = Literal["base"]
-"""What stands in for a retain model that there is none of: `base`, the model before fine-tuning."""
+StandIn: TypeAlias = Literal["base", "counterfactual"]
+"""What stands in for a retain model that there is none of: `base`, the model before fine-tuning, or `counterfactual`,
+full's own states on the same question about another subject."""
+
+Counterfactual: TypeAlias = Literal["other", "invented", "no_question"]
+"""What a counterfactual asks: the same about another subject of the data, about an invented one, or nothing."""
 
 PaddingSide: TypeAlias = Literal["left", "right"]
 Engine: TypeAlias = Literal["auto", "wavefront", "naive"]

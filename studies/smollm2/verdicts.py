@@ -7,7 +7,7 @@ file decides: intervals over authors are BCa (`scipy.stats.bootstrap`, 9,999 res
 those of rank correlations, over the eight methods (both settings together). p-values of claim a flip the signs of
 authors (`ul.results.contrast`); those of claim l are Student's t of the cluster-robust error with seven degrees of
 freedom, since no sign pattern of eight authors is rare enough for 48 tests. The smallest difference that could have
-been shown is 2.8 standard errors of the bootstrap (power 0.8 at 5 %).
+been shown is 2.8 standard errors of the bootstrap (power 0.8 at 5%).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
+from warnings import catch_warnings, simplefilter
 
 import numpy as np
 import pandas as pd
@@ -64,12 +65,13 @@ class Found:
 
 def bootstrap(statistic: Callable[[np.ndarray], float], n: int) -> Found:
     """Resample `n` clusters: BCa, or percentiles where resamples are too much alike for it."""
-    from scipy.stats import bootstrap as resampled
+    from scipy.stats import DegenerateDataWarning, bootstrap as resampled
 
     value = statistic(np.arange(n))
     if math.isnan(value):
         return Found(value, Interval(math.nan, math.nan), math.nan)
-    with np.errstate(all="ignore"):
+    with np.errstate(all="ignore"), catch_warnings():
+        simplefilter("ignore", DegenerateDataWarning)
         found = resampled(
             (np.arange(n),),
             statistic,
@@ -102,7 +104,9 @@ class Measured:
         self.layers = pd.read_parquet(place / "layers.parquet")
         self.made, self.rates = pd.read_csv(place / "models.csv"), pd.read_csv(place / "rates.csv")
         answers = place / "elicitation.csv"
-        self.elicited = pd.read_csv(answers) if answers.is_file() else pd.DataFrame(columns=["model", "role", "probe"])
+        self.elicited = (
+            pd.read_csv(answers) if answers.is_file() else pd.DataFrame(columns=["model", "role", "probe", "decoding"])
+        )
         for frame in (self.scores, self.layers, self.values):
             frame["example_id"] = frame["example_id"].astype(str)
 
@@ -320,7 +324,8 @@ def elicited(found: Measured) -> pd.DataFrame:
     from scipy.stats import t
 
     rows = []
-    said = found.elicited[(found.elicited["role"] == "unlearned") & found.elicited["model"].isin(found.methods)]
+    said = found.elicited[(found.elicited["role"] == "unlearned") & (found.elicited["decoding"] == "greedy")]
+    said = said[said["model"].isin(found.methods)]
     for model, part in said.groupby("model"):
         wide = part.pivot_table(index="example_id", columns="probe", values="mean")
         authors = part.drop_duplicates("example_id").set_index("example_id")["subject"].reindex(wide.index)

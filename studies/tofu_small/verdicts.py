@@ -364,7 +364,7 @@ def _told_intervals(what: str, values: pd.Series, ends: dict[str, tuple[float, f
 
 
 def _detectable(low: float, high: float) -> str:
-    """The smallest distance from a bound that the data could have shown, from an interval of 95 %."""
+    """The smallest distance from a bound that the data could have shown, from an interval of 95%."""
     return f" (detectable {POWERED * (high - low) / (2 * 1.96):.3f})" if high > low else ""
 
 

@@ -17,6 +17,7 @@ from uds_lens.patching import capture
 from uds_lens.results import DepthAudit, RunOptions
 
 AUTO = RunOptions(device="cpu", progress=False)
+FAST = RunOptions(device="cpu", progress=False, engine="wavefront")
 
 
 def save(model, folder):
@@ -67,7 +68,7 @@ def test_4bit_sources_and_targets_equal_their_dequantised_twins(wide, tmp_path):
     forget_warnings()
     plain = {v: dequantised(wide, v, tmp_path / v) for v in ("full", "unlearned")}
     four = DepthAudit.run(wide / "full-nf4", wide / "retain", wide / "unlearned-nf4", EXAMPLES[:4], options=AUTO)
-    twin = DepthAudit.run(plain["full"], wide / "retain", plain["unlearned"], EXAMPLES[:4], options=AUTO)
+    twin = DepthAudit.run(plain["full"], wide / "retain", plain["unlearned"], EXAMPLES[:4], options=FAST)
     # On a CPU bitsandbytes multiplies 4-bit blocks in bfloat16, whatever the compute dtype: not closer than that.
     for mine, theirs in ((four.s1_delta, twin.s1_delta), (four.s2_delta, twin.s2_delta)):
         torch.testing.assert_close(mine, theirs, atol=0.1, rtol=0)
@@ -81,13 +82,13 @@ def test_live_4bit_models_are_measured_the_same_every_time_and_stay_as_they_were
     """bitsandbytes repacks the weights of a model that runs on some CPUs, and does not get them back exactly."""
     ids = torch.tensor([[1, 5, 9, 20]])
     paths = [wide / f"{version}-nf4" for version in ("full", "retain", "unlearned")]
-    expected = DepthAudit.run(*paths, EXAMPLES[:3], options=AUTO)
+    expected = DepthAudit.run(*paths, EXAMPLES[:3], options=FAST)
     live = [in_4bit_again(path) for path in paths]
     audits = [DepthAudit.run(*live, EXAMPLES[:3], options=AUTO) for _ in range(2)]
     for audit in audits:
         torch.testing.assert_close(audit.s2_delta, expected.s2_delta, atol=0.2, rtol=0.05)
     assert torch.equal(audits[0].s2_delta, audits[1].s2_delta)
-    assert DepthAudit.run(live[0], live[1], live[0], EXAMPLES[:3], options=AUTO).uds == 0
+    assert DepthAudit.run(live[0], live[1], live[0], EXAMPLES[:3], options=FAST).uds == 0
     with torch.no_grad():
         assert torch.equal(live[0](ids).logits, in_4bit_again(paths[0])(ids).logits)
 
@@ -130,7 +131,7 @@ def test_a_live_adapter_is_audited_as_it_is(trio):
     with adapted(paths.full) as live:
         audit = DepthAudit.run(paths.full, paths.retain, live, EXAMPLES[:4], options=AUTO)
         merged = live.merge_and_unload()
-    expected = DepthAudit.run(paths.full, paths.retain, merged, EXAMPLES[:4], options=AUTO)
+    expected = DepthAudit.run(paths.full, paths.retain, merged, EXAMPLES[:4], options=FAST)
     torch.testing.assert_close(audit.s2_delta, expected.s2_delta, atol=1e-5, rtol=1e-5)
     assert audit.provenance["engine"] == "wavefront"
 

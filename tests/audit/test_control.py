@@ -57,6 +57,7 @@ def test_control_facts_are_measured_as_a_forget_set_is(world, baseline, audits):
     assert_close(control.s_full, alone.s_full, atol=1e-4, rtol=0)
     assert_close(baseline.retains[0].control_s1_delta, alone.s1_delta, atol=1e-4, rtol=0)
     assert_close(audits["rmu"].control_s2_delta, alone.s2_delta, atol=1e-4, rtol=0)
+    assert_close(audits["rmu"].control_s_unlearned, alone.s_unlearned, atol=1e-4, rtol=0)
 
 
 def test_the_forget_set_is_measured_as_without_a_control(world, baseline, audits):

@@ -1,5 +1,6 @@
 """Memory: states that spill, batches that halve, recordings that are kept or not, and the estimate before a run."""
 
+import dataclasses
 import logging
 from pathlib import Path
 
@@ -155,8 +156,30 @@ def test_the_estimate_counts_weights_states_and_batches(plan):
     assert of().states == 2 * windows * 4 * 32 * 4
     assert of(states_budget=100).states == 100
     assert of(dtype="bfloat16").weights == weights // 2
-    assert of().batch > 0
     assert of().available > 0
+
+
+def test_the_estimate_counts_keys_states_masks_and_attention_of_a_batch(plan):
+    """Of a deep model with one head and a narrow MLP, where little else is held."""
+    n_layers, heads = 16, {"num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": 32}
+    plain = dataclasses.replace(plan, packed=False)
+    held, kept = [], 0
+    for batch in plain.batches:
+        length = max(len(plain.rows[i].ids) for i in batch)
+        variants = n_layers * max(len(plain.rows[i].window) for i in batch)  # their tokens, side by side
+        mask = len(batch) * variants * (length + variants) * 4
+        recorded = len(batch) * (length * n_layers * 64 + variants * 2 * 32) * 4
+        held.append(recorded + 3 * mask + 3 * mask)  # masks as they are built, attention scores
+        kept += recorded + mask
+    logits = 3 * n_layers * 200 * 4 * sum(len(row.window) for row in plain.rows)
+
+    def of(keep):
+        settings = {"n_sources": 0, "dtype": "float32", "device": "cpu", "states_budget": GIB, "keep": keep}
+        config = build_model("llama", num_hidden_layers=n_layers, intermediate_size=1, **heads).config
+        return estimate_memory(config, plain, **settings)
+
+    assert of(keep=True).states == kept
+    assert 1 < of(keep=False).batch / (max(held) + logits) < 1.2
 
 
 def test_an_audit_that_cannot_fit_is_refused_before_any_work(trio, monkeypatch, caplog):

@@ -4,7 +4,7 @@ import functools
 
 import pytest
 import torch
-from tiny_models import EXAMPLES, each_family, load_plain
+from tiny_models import EXAMPLES, STRUCTURES, each_family, load_plain
 
 from audit import independent
 from uds_lens.results import AuditConfig, DepthAudit, RunOptions
@@ -20,7 +20,7 @@ def as_tensor(values):
 
 
 def assert_same(audit, expected, tolerance):
-    for name in ("s_full", "s1_delta", "s2_delta"):
+    for name in ("s_full", "s_unlearned", "s1_delta", "s2_delta"):
         gap = (getattr(audit, name) - as_tensor(expected[name])).abs().max()
         assert gap <= tolerance, (name, float(gap))
 
@@ -31,7 +31,7 @@ def audited(audited):
     return functools.partial(audited, protocol="raw")
 
 
-@pytest.mark.parametrize("family", each_family())
+@pytest.mark.parametrize("family", each_family(STRUCTURES))
 def test_an_audit_equals_the_independent_implementation(audited, trio, family):
     audit = audited(family)
     expected = independent.audit(*trio(family), EXAMPLES)
@@ -64,7 +64,7 @@ def test_bfloat16_differs_by_its_rounding_only(audited, trio, family):
     assert audit.models["full"].dtype == "bfloat16"
 
 
-@pytest.mark.parametrize("family", each_family())
+@pytest.mark.parametrize("family", each_family(["llama"]))  # known by its weights: no family has a part in it
 def test_full_as_unlearned_scores_exactly_zero(audited, family):
     audit = audited(family, unlearned="full")
     assert torch.equal(audit.s2_delta, torch.zeros_like(audit.s2_delta))
@@ -81,7 +81,7 @@ def test_self_patching_is_a_no_op_without_the_shortcut(audited, family):
     assert audit.s1_delta.abs().max() > 0.1
 
 
-@pytest.mark.parametrize("family", each_family())
+@pytest.mark.parametrize("family", each_family(["llama", "neox"]))
 def test_retain_as_unlearned_scores_exactly_one(audited, family):
     audit = audited(family, unlearned="retain", exact_noop=family != "neox")
     assert audit.uds == 1.0

@@ -14,7 +14,7 @@ from uds_lens.models._streamed import StreamedModel
 from uds_lens.results import AuditConfig, DepthAudit, RunOptions
 
 STREAMED = RunOptions(device="cpu", stream=True, progress=False)
-NUMBERS = ("s_full", "s1_delta", "s2_delta", "s1_norm_ratio", "s1_cosine", "s2_norm_ratio", "s2_cosine")
+NUMBERS = ("s_full", "s_unlearned", "s1_delta", "s2_delta", "s1_norm_ratio", "s1_cosine", "s2_norm_ratio", "s2_cosine")
 
 
 @pytest.fixture(autouse=True)

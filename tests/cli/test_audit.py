@@ -215,3 +215,19 @@ def test_the_first_rows_of_sorted_data_get_no_reading(examples: Path, tmp_path: 
     printed = " ".join(out.split())
     assert "withheld (!!)" in printed
     assert "!! FATAL npo: Only the first 8 of 48 examples were measured. The data are sorted by subject" in printed
+
+
+def test_counterfactuals_need_no_retain_model(tmp_path: Path, uds_lens) -> None:
+    rows = [row for row in WORLD.examples if row.id.endswith("/birthplace")]
+    file = tmp_path / "forget.json"
+    cells = ("id", "question", "answer", "prefix", "entity", "subject", "type")
+    file.write_text(json.dumps([{name: getattr(row, name) for name in cells} for row in rows]), encoding="utf-8")
+    command = ("audit", "--full", WORLD.full, "--model", WORLD.retain, "--examples", file, "--device", "cpu")
+    code, printed, _ = uds_lens(
+        *command, "--stand-in", "counterfactual", "--counterfactual", "invented", "--draws", 1, "--out", tmp_path / "a"
+    )
+    saved = ul.DepthAudit.load(tmp_path / "a")
+    assert code == 0 and f"{saved.uds:.3f}" in printed
+    assert saved.provenance["counterfactual"]["from"] == "invented" and saved.config.draws == 1
+    code, _, complaint = uds_lens(*command, "--out", tmp_path / "b")
+    assert code == 2 and "--retain" in complaint

@@ -1,9 +1,12 @@
 """The terminal table: right words, right numbers, 80 columns, each warning once."""
 
 import json
+import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from synthetic_audits import synthetic_audit, with_control, with_retains
 
 from uds_lens._cli.terminal import audits_as_json, print_audits
@@ -22,6 +25,8 @@ def test_what_only_some_audits_have_gets_tables_of_its_own(capsys: pytest.Captur
     print_audits({"npo": audit})
     assert "Retained facts" not in (out := capsys.readouterr().out) and "Against each" not in out
     more = with_retains(with_control(audit, lost=0.1))
+    own, kept_own = (torch.full((n,), math.log(p), dtype=torch.float64) for n, p in ((40, 0.25), (12, 0.5)))
+    more = replace(more, s_unlearned=own, control_s_unlearned=kept_own)
     print_audits({"npo": audit, "rmu": more})
     out = capsys.readouterr().out
     assert max(map(len, out.splitlines())) <= 80
@@ -30,7 +35,11 @@ def test_what_only_some_audits_have_gets_tables_of_its_own(capsys: pytest.Captur
     found = more.damage_estimate
     low, high = found.interval
     losses = [f"{value:.3f}" for value in (found.forget_loss, found.control_loss, found.retain_loss)]
-    assert row == ["rmu", f"{found.value:.3f}", f"{low:.3f}", "-", f"{high:.3f}", *losses]
+    assert row == ["rmu", f"{found.value:.3f}", f"{low:.3f}", "-", f"{high:.3f}", *losses, "0.905", "->", "0.500"]
+    lines = out.splitlines()
+    assert lines[0].split()[:5] == ["model", "UDS", "95%", "interval", "Prob"]
+    (npo, rmu) = (line.split()[5] for line in lines[2:4])
+    assert (npo, rmu) == ("NaN", "0.250") and "(full: 0.905)" in " ".join(out.split())
     rows = [line.split() for line in against.splitlines() if line.startswith("rmu")]
     assert [row[1:3] for row in rows] == [
         [f"ckpt/retain-{i}", f"{uds:.3f}"] for i, uds in enumerate(more.uds_by_retain, start=1)

@@ -79,7 +79,7 @@ def test_verbose_says_more_and_of_other_packages_too(capsys: pytest.CaptureFixtu
     ours, other = logging.getLogger("uds_lens.somewhere"), logging.getLogger("otherpackage")
     before = logging.getLogger("uds_lens").propagate, logging.getLogger().level
     for verbose in (False, True):
-        with progress_lines.spoken(verbose=verbose):
+        with progress_lines.progress_printed(verbose=verbose):
             ours.info("within")
             other.info("beside")
             progress.tell("doing")

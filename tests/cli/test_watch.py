@@ -1,7 +1,9 @@
 """`uds-lens watch`: whole checkpoints only, resuming, and an end by signal with its table."""
 
 import json
+import os
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
@@ -55,7 +57,7 @@ def test_audits_what_appears_until_it_is_told_to_stop(sweep: Path, tmp_path: Pat
             assert (out / "checkpoint-10").is_dir()
             shutil.copy(sweep / "full" / "model.safetensors", run / "checkpoint-9" / "model.safetensors")
         elif len(looks) == 6:
-            raise KeyboardInterrupt
+            os.kill(os.getpid(), signal.SIGTERM)
 
     monkeypatch.setattr(command.time, "sleep", meanwhile)
     found = uds_lens(*words(sweep, run, out))

@@ -78,7 +78,7 @@ def test_the_interval_is_studentised_over_subjects():
 
 @pytest.mark.parametrize(("n_subjects", "correlation"), [(8, 0.5), (20, 0.9)])
 def test_intervals_of_shares_cover_the_truth(n_subjects, correlation):
-    """Few subjects recall anything: the percentile bootstrap covered 72 and 79 %."""
+    """Few subjects recall anything: the percentile bootstrap covered 72 and 79%."""
     held, tries, truth = 0, 40, 0.1
     for seed in range(tries):
         random = np.random.default_rng(seed)

@@ -266,7 +266,7 @@ def test_a_perfect_metric_is_not_sure_of_new_variants(pools):
 
 
 def test_intervals_for_new_variants_hold_what_they_promise():
-    # variants alike, 0.5: for new variants the interval over runs covers 62 % at F = 0.92
+    # variants alike, 0.5: for new variants the interval over runs covers 62% at F = 0.92
     rng, worlds = np.random.default_rng(0), 200
     rows = pools_frame(metrics=1)
     effect = rng.normal(size=(6, worlds)).repeat(10, axis=0)

@@ -131,6 +131,9 @@ def test_few_subjects_and_examples_are_warned_of():
     one = of(dataclasses.replace(plain, subjects=("a",) * 4)).warnings[0]
     assert one == "Only 1 subject behind Exact Memorization: there is no interval."
     assert not any("subject" in text for text in of(plain).warnings)
+    assert [dataclasses.replace(plain, subjects=each).n_subjects for each in ("abab", "abcd", ())] == [2, None, None]
+    some = value("em", 0.5, ids=tuple("abcd"), per_example=(0.4, math.nan, 0.6, math.nan))
+    assert (some.n, some.n_missing, of(some).to_frame()["n_missing"].tolist()) == (2, 2, [2])
 
 
 def test_subjects_are_those_of_the_set_a_metric_is_about():

@@ -106,7 +106,8 @@ def test_a_deployed_file_is_audited_against_its_parent(files: Path, tiny: Tiny, 
     model.save_pretrained(retain)
     AutoTokenizer.from_pretrained(tiny.full).save_pretrained(retain)
     file = files / "Q8_0" / "tiny-Q8_0.gguf"
-    config, run = AuditConfig(protocol="raw", n_bootstrap=100), RunOptions(device="cpu", progress=False)
+    config = AuditConfig(protocol="raw", n_bootstrap=100)
+    run = RunOptions(device="cpu", progress=False, engine="wavefront")
     audit = DepthAudit.run(tiny.full, retain, file, rows, config=config, options=run)
     assert audit.models["unlearned"].storage.startswith("Q8_0 (100%)")
     assert audit.models["full"].storage is None

@@ -8,7 +8,7 @@ from uds_lens.data import TokenSequence, make_batch
 from uds_lens.errors import PatchError, UdsLensWarning, forget_warnings
 from uds_lens.patching import (
     WavefrontTarget,
-    _plain,
+    _window_hooks,
     as_hooked,
     capture,
     choose_engine,
@@ -119,10 +119,10 @@ def test_the_naive_engine_says_where_a_patch_has_no_effect(opened, batch_of, mon
         hook(torch.zeros(*batch.input_ids.shape, model.d_model))
         return unpatched
 
-    monkeypatch.setattr(_plain, "run_with", ignores_the_hook)
+    monkeypatch.setattr(_window_hooks, "run_with", ignores_the_hook)
     with pytest.raises(PatchError, match=r"blocks\.0\.hook_resid_post changed \d+ positions, but the logits stayed"):
         target.patched(cache)
-    monkeypatch.setattr(_plain, "run_with", lambda *_: unpatched)
+    monkeypatch.setattr(_window_hooks, "run_with", lambda *_: unpatched)
     with pytest.raises(PatchError, match=r"ran 0 times, expected once"):
         target.patched(cache)
 

@@ -29,6 +29,7 @@ def module_at(model, site, layer):
     attention = block.self_attn
     return {
         "resid_pre": (block, True),
+        "resid_post": (block, False),
         "attn_out": (attention, False),
         "mlp_out": (block.mlp, False),
         "z": (attention.o_proj, True),
@@ -122,6 +123,28 @@ def test_several_layers_are_patched_together(opened, mentions):
     real = mentions.attention_mask.bool()
     plain = expected(target, source, mentions, "mlp_out", [1, 2, 3])
     torch.testing.assert_close(logits[real], plain[real], atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("site", "packed", "one_at_a_time"),
+    [("resid_post", False, False), ("resid_post", True, True), ("mlp_out", False, False), ("v", False, False)],
+)
+def test_combinations_of_layers_are_patched_in_one_wave(opened, mentions, monkeypatch, site, packed, one_at_a_time):
+    if one_at_a_time:
+        monkeypatch.setattr("uds_lens.patching._costs.SCORES_AT_ONCE", 1)
+    target, source = opened("llama"), opened("llama", "retain")
+    cache = capture(source, mentions, site=site, packed=packed)
+    together = [[1, 2, 3], [0], range(2), [3, 0], [2, 3]]
+    fast = open_target(target, mentions, site=site, packed=packed).patched_together(cache, together)
+    slow = open_target(target, mentions, site=site, engine="naive").patched_together(cache, together)
+    for number, layers in enumerate(together):
+        logits = expected(target, source, mentions, site, layers)
+        plain = scored_logprobs(logits, mentions)
+        torch.testing.assert_close(fast[:, number], plain, atol=1e-5, rtol=0, equal_nan=True)
+        torch.testing.assert_close(slow[:, number], plain, atol=1e-5, rtol=0, equal_nan=True)
+    assert (fast[:, 0] - fast[:, 4]).nan_to_num().abs().max() > 1e-3, "layer 1 does nothing: the test proves nothing"
+    with pytest.raises(PatchError, match="expected combinations of layers"):
+        open_target(target, mentions, site=site).patched_together(cache, [[1], []])
 
 
 def test_a_score_of_ones_own_takes_the_place_of_log_probabilities(opened, mentions):

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 import torch
-from tiny_models import FAMILIES, STRUCTURES, each_family
+from tiny_models import each_family
 
 from uds_lens.errors import ModelError
 from uds_lens.models import open_model
@@ -36,7 +36,7 @@ def same(left, right):
     return torch.equal(left.nan_to_num(9.0), right.nan_to_num(9.0))
 
 
-@pytest.mark.parametrize("family", each_family(STRUCTURES, FAMILIES))
+@pytest.mark.parametrize("family", each_family())
 def test_streamed_numbers_are_those_of_the_model_in_memory_to_the_last_digit(family, trio, batch_of, monkeypatch):
     monkeypatch.setattr(_costs, "SCORES_AT_ONCE", 3000)  # so that variants of a row run in several waves
     monkeypatch.setitem(_costs.VARIANT_STATES, "cpu", 600)  # and rows in several groups

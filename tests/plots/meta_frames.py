@@ -136,13 +136,14 @@ def budget(*names: str) -> pd.DataFrame:
 
 
 def steps(*names):
-    """Two steps of a training each."""
+    """Two steps of a training each, in tables that were put together."""
     rows = [
         {"model": name, "step": step, "uds": step / 20, "damage": 0.1, "utility": 1.0, "answers": 0.5}
         for name in names
         for step in (0, 10)
     ]
-    return pd.DataFrame(rows, columns=["model", "step", "uds", "damage", "utility", "answers"])
+    columns = ["model", "step", "uds", "damage", "utility", "answers"]
+    return pd.DataFrame(rows, columns=columns, index=[at % 2 for at in range(len(rows))])
 
 
 def compared(*names):

@@ -74,6 +74,12 @@ def monkeypatch_module():
         yield patched
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _trusted(monkeypatch_module):
+    """The fast engine without its self-check, which takes longer than an audit of a toy model."""
+    monkeypatch_module.setattr("uds_lens.audit._runner.choose_engine", lambda *_, **__: "wavefront")
+
+
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory, monkeypatch_module) -> Path:
     """An empty cache of the Hub, and no network."""

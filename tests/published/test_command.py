@@ -30,6 +30,13 @@ def test_list(uds_lens):
     assert code == 0 and "18 models." in out and "Llama 3.2 Community License" in out
     code, out, _ = uds_lens("published", "list", "--json")
     assert len(json.loads(out)) == 230
+    for words, models in (
+        (("--data", "tofu", "--role", "retain"), ["retain", "retain", "retain"]),
+        (("--data", "muse", "--name", "full,retain"), ["full", "retain", "full", "retain"]),
+        (("--methods", "npo,rmu", "--data", "tofu-1b", "--name", NAME), [NAME]),
+    ):
+        code, out, err = uds_lens("published", "list", *words, "--json")
+        assert [row["model"] for row in json.loads(out)] == models, err
     code, _, err = uds_lens("published", "list", "--name", "nobody")
     assert code == 1 and "error: no published model 'nobody'" in err
 
@@ -39,13 +46,14 @@ def test_list_plan_run_compare_offline(uds_lens, cache, toy_tofu, tmp_path):
         put_in_cache(cache, find(name).hub_id)
     plan, run, page = tmp_path / "plan.toml", tmp_path / "run", tmp_path / "c.html"
     absent = "npo_lr1e5_b01_a2_ep5"
-    chosen = ("--name", NAME, "--name", absent, "--data", toy_tofu, "--metric", "es")
+    chosen = ("--name", NAME, "--name", absent, "--examples", toy_tofu, "--metric", "es")
     code, out, err = uds_lens("published", "plan", *chosen, "--out", plan)
     assert (code, "4 models, 9.89 GB to download" in out) == (0, True), err
     plan.write_text(plan.read_text().replace('dtype = "bfloat16"', 'dtype = "float32"'))  # a CPU is slow in the other
     code, out, err = uds_lens("published", "run", plan, "--out", run)
     assert code == 1 and "3 of 4 done, 1 failed" in out
-    assert "4 models to download, 9.89 GB in all, at most 4.9 GB of them on the disk at a time" in err
+    assert "3 models are in the Hub's cache already" in err
+    assert "1 models to download, 2.47 GB in all, at most 2.5 GB of them on the disk at a time" in err
     assert "4 measurements, 0 models to make: about" in err
     (failed,) = study.status(run).failed
     assert failed.reason.startswith(f"ModelError: there is no directory '{find(absent).hub_id}' here, and offline")

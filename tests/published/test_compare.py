@@ -148,6 +148,41 @@ def test_reads_what_others_have(tmp_path):
     assert "prompts: open_unlearning here, paper_scores there" in frame.loc["es", "expect"]
 
 
+def test_references_of_open_unlearning_are_compared_of_the_published_split_alone(tmp_path):
+    base = "tofu_Llama-3.2-1B-Instruct"
+    for folder, es in (
+        (f"unlearn/{base}_forget10_NPO_lr2e-05_beta0.1_alpha1_epoch10/evals", 0.1),
+        (f"eval/{base}_full/evals_forget10", 0.7),
+        (f"eval/{base}_full/evals_forget05", 0.9),
+        (f"eval/{base}_retain90", 0.06),
+        (f"unlearn/{base}_forget10_RMU_x/checkpoint-40", 0.5),
+    ):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "TOFU_SUMMARY.json").write_text(json.dumps({"extraction_strength": es}))
+    found = compare(tmp_path)
+    assert found.frame[found.frame["metric"] == "es"].set_index("model")["measured"].to_dict() == {
+        "npo_lr2e5_b01_a1_ep10": 0.1,
+        "full": 0.7,
+        "retain": 0.06,
+    }
+    assert sum("full/evals_forget05" in name for name in found.unknown) == 1
+    assert set(compare(tmp_path / "eval").frame["model"]) == {"full", "retain"}, "references alone"
+
+
+def test_a_model_found_twice_is_refused(tmp_path, toy_tofu):
+    task = "tofu_Llama-3.2-1B-Instruct_forget10_NPO_lr2e-05_beta0.1_alpha1_epoch10"
+    for place in ("unlearn", "eval"):
+        (tmp_path / place / task).mkdir(parents=True)
+        (tmp_path / place / task / "TOFU_SUMMARY.json").write_text('{"extraction_strength": 0.1}')
+    with pytest.raises(DataError, match=f"es of npo_lr2e5_b01_a1_ep10 2 times, as 'eval/{task}' and 'unlearn/{task}'"):
+        compare(tmp_path)
+    made = study.as_mapping(published.plan([find("npo_lr2e5_b01_a1_ep10")], metrics=["es"], data=toy_tofu))
+    made["model"].append({**made["model"][0], "name": "again"})
+    study.run(made, tmp_path / "s", runner=Known())
+    with pytest.raises(DataError, match="2 times, as 'again' and 'npo_lr2e5_b01_a1_ep10'"):
+        beside(tmp_path / "s")
+
+
 def test_what_is_no_run_or_of_nobody(tmp_path):
     with pytest.raises(DataError, match="no run at"):
         compare(tmp_path)
@@ -160,7 +195,7 @@ def test_what_is_no_run_or_of_nobody(tmp_path):
 def test_the_page(tmp_path, toy_tofu):
     found = compare(measured(tmp_path / "s", toy_tofu, runner=Known(disturbed={("retain", "es"): 0.5})))
     page = found.report(tmp_path / "c.html").read_text("utf-8")
-    assert "59 of 60 published values found again" in page and "uds_lens_published" not in page
+    assert "59 of 60 published values reproduced" in page and "uds_lens_published" not in page
     every = page[page.index('id="values"') :]
     assert every.index(">differs<") < every.index(">agrees<") and "default-src &#39;none&#39;" in page
     assert found.report(tmp_path / "c.html").is_file(), "a page of ours is written again"

@@ -80,6 +80,8 @@ def test_values_are_as_exact_as_they_were_published():
     assert prompts.pop("uds") == prompts.pop("logit_lens") == ["raw"]
     assert all(style == ["paper_scores"] for style in prompts.values())
     assert set(pool_values()["quantity"]) == {"auc", "mean_p", "mean_n", "q", "r"}
+    told = pool_values().set_index(["metric", "quantity"])["prompts"]
+    assert [told["uds", "r"], told["es", "auc"], told["es", "r"]] == ["raw", "paper_pools", "paper_perturbed"]
 
 
 def test_a_plan_asks_each_metric_as_its_published_number_was(tmp_path):

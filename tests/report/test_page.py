@@ -108,17 +108,17 @@ def test_warnings_skips_protocol_provenance_and_recipe_are_there(page):
 def test_one_audit_has_a_headline(one):
     text = Page(one.read_text(encoding="utf-8")).words
     audit = synthetic_audit(n=70)
-    assert f"{audit.uds:.3f} 95 % interval {audit.uds_interval.low:.3f} to {audit.uds_interval.high:.3f}" in text
+    assert f"{audit.uds:.3f} 95% interval {audit.uds_interval.low:.3f} to {audit.uds_interval.high:.3f}" in text
     assert "prompts raw measured 69 not measurable 1 skipped 1" in text
     assert "Partly erased" in text
 
 
-def test_prompts_are_named_once_or_for_each_model(audits):
-    assert "Prompts: raw." in Page(render(audits)).words
+def test_prompts_are_named_once_or_for_each_model(page, audits):
+    assert "Prompts: raw." in page.words
     first, *_ = audits
     chat = replace(audits[first], config=replace(audits[first].config, protocol="chat"))
-    page = Page(render({**audits, first: chat})).words
-    assert "Prompts: raw." not in page and "chat template" in page
+    other = Page(render({**dict(list(audits.items())[:2]), first: chat})).words
+    assert "Prompts: raw." not in other and "chat template" in other
 
 
 def test_numbers_come_back_from_the_page(page, audits):
@@ -245,7 +245,7 @@ def test_measuring_again_takes_one_baseline_for_all_that_share_it(audits, sites)
     assert different.count("ul.Baseline.measure(") == 2 and "site='mlp_out'" in different
 
 
-def test_the_recipe_measures_what_the_page_says(capsys, monkeypatch):
+def test_the_recipe_measures_what_the_page_says(capsys, monkeypatch, trusted):
     import uds_lens as ul
 
     world = ul.toy.load()
@@ -314,7 +314,7 @@ def test_differences_of_several_audits_are_told_and_drawn(page, audits):
 
 
 def test_what_could_be_significant_is_said(audits):
-    words = difference_words(differences(audits), "95 %")["sentence"]
+    words = difference_words(differences(audits), "95%")["sentence"]
     assert "The smallest possible p is 0.0025 (with 23 subjects, adjusted for 3 pairs)." in words
     few = {}
     for name, audit in audits.items():
@@ -325,27 +325,26 @@ def test_what_could_be_significant_is_said(audits):
         "The smallest possible p is 0.094 (with 6 subjects, adjusted for 3 pairs): nothing could be significant. "
         "It takes 7 subjects or more, or fewer models."
     )
-    sentence = difference_words(pairs, "95 %")["sentence"]
+    sentence = difference_words(pairs, "95%")["sentence"]
     assert sentence == f"0 of 3 pairs differ significantly (adjusted p < 0.05). {needed}"
     page = Page(render(few))
     assert "With 6 subjects, no difference between models is significant (Holm-adjusted p < 0.05)." in page.words
     assert f"To order the models: the{needed[3:]}" in page.words
     full = replace(few["npo"], models={**few["npo"].models, "unlearned": few["npo"].models["full"]})
-    found = difference_words(differences({"npo": few["npo"], "full": full}, ["full"]), "95 %")
+    found = difference_words(differences({"npo": few["npo"], "full": full}, ["full"]), "95%")
     assert found["sentence"] == "No pair could be tested; the table says why."
     (row,) = found["rows"]
     assert row["verdict"] == "withheld" or row["verdict"] == "reference"
     assert row["p"] is None and "full is a reference" in row["why"]
 
 
-def verdict_of(audits, **given):
-    words = Page(render(audits, **given)).words
-    return words.split("Verdict ")[1].split(" Scores ")[0], words
+def verdict_of(page):
+    return page.words.split("Verdict ")[1].split(" Scores ")[0]
 
 
-def test_the_first_page_has_a_verdict_and_what_next(audits):
-    deep, words = verdict_of(audits)
-    over = f"{audits['ga'].over_erased_share:.0%}".replace("%", " %")
+def test_the_first_page_has_a_verdict_and_what_next(page, audits):
+    deep, words = verdict_of(page), page.words
+    over = f"{audits['ga'].over_erased_share:.0%}"
     assert deep == (
         f"1 of 3 models is mostly erased: ga ({audits['ga'].uds:.2f}). Signs of damage rather than forgetting: ga "
         f"(over-erased on {over} of the layers). With 23 subjects, 3 of 3 pairs differ significantly "
@@ -355,15 +354,16 @@ def test_the_first_page_has_a_verdict_and_what_next(audits):
         assert f"{command} --" in words
     assert "--control retained.json" in words and "'ckpt/</script>&<b>rmu'" in words
     shallow = {f"m{i}": synthetic_audit(seed=i, erased=0.2) for i in range(2)}
-    found, _ = verdict_of(shallow)
+    found = verdict_of(Page(render(shallow)))
     assert found.startswith("No model is mostly erased; the deepest is m")
     kept = with_control(synthetic_audit(seed=1, erased=0.8), lost=0.01)
     calm = replace(kept, s2_delta=kept.s1_delta.clamp(min=0) * 0.8)
-    found, words = verdict_of({"one": calm, "two": replace(calm, models=shallow["m0"].models)})
-    assert "All models are mostly erased" in found and "No sign of damage among them." in found
-    assert "uds-lens audit --" not in words.split("Before you quote")[0]
+    other = Page(render({"one": calm, "two": replace(calm, models=shallow["m0"].models)}))
+    found = verdict_of(other)
+    assert "All models are mostly erased" in found and "None shows signs of damage." in found
+    assert "uds-lens audit --" not in other.words.split("Before you quote")[0]
     swapped = replace(audits["npo"], s1_delta=-audits["npo"].s1_delta - 1)
-    assert "The verdict is withheld for swapped (fatal warning)." in verdict_of({**audits, "swapped": swapped})[0]
+    assert "The verdict is withheld for swapped (fatal warning)." in verdict_of(Page(render({"swapped": swapped})))
 
 
 def test_commands_of_the_first_page_have_options_that_exist(audits):
@@ -397,14 +397,13 @@ def test_rows_carry_marks_for_their_cautions_and_hide_zeros(audits):
     assert "not measurable" not in Page(render(complete)).words.split("Choose a model")[0]
 
 
-def test_damage_and_several_retain_models_are_told_and_drawn(audits):
-    plain = Page(render(audits))
-    assert "Damage, with its interval" not in plain.words and "Against each retain" not in plain.words
+def test_damage_and_several_retain_models_are_told_and_drawn(page, audits):
+    assert "Damage, with its interval" not in page.words and "Against each retain" not in page.words
     audit = with_retains(with_control(next(iter(audits.values()))))
     low, high = audit.damage_estimate.interval
-    for page in (Page(render(audit)), Page(render({"one": audit, "other": synthetic_audit(seed=9)}))):
-        assert f"{audit.damage:.3f}" in page.words and f"{low:.3f} to {high:.3f}" in page.words
-        assert "Against each retain model" in page.words and "ckpt/retain-2" in page.words
-        assert page.data["models"][0]["figures"]["control"]["data"]
-        compile(page.text[page.text.index("import uds_lens as ul") :].split("Weights, tokens")[0], "recipe", "exec")
-        assert "control=control," in page.text and "['ckpt/retain-1', 'ckpt/retain-2']" in page.text
+    for told in (Page(render(audit)), Page(render({"one": audit, "other": synthetic_audit(seed=9)}))):
+        assert f"{audit.damage:.3f}" in told.words and f"{low:.3f} to {high:.3f}" in told.words
+        assert "Against each retain model" in told.words and "ckpt/retain-2" in told.words
+        assert told.data["models"][0]["figures"]["control"]["data"]
+        compile(told.text[told.text.index("import uds_lens as ul") :].split("Weights, tokens")[0], "recipe", "exec")
+        assert "control=control," in told.text and "['ckpt/retain-1', 'ckpt/retain-2']" in told.text

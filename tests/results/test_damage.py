@@ -34,6 +34,21 @@ def test_damage_by_hand():
     assert (summary["n_control"], summary["control_loss"]) == (12, found.control_loss)
 
 
+def test_probabilities_of_the_entities_by_hand():
+    audit = sound()
+    before = audit.entity_prob
+    assert before.full == pytest.approx(float(audit.s_full.exp().mean())) and math.isnan(before.unlearned)
+    own = torch.tensor([math.log(0.2), math.log(0.4)] * (MANY // 2), dtype=torch.float64)
+    s_full = torch.tensor([math.log(0.05)] * 4 + [math.log(0.8)] * 8, dtype=torch.float64)  # four are not known
+    kept = torch.tensor([0.0] * 4 + [math.log(0.25), math.log(0.75)] * 4, dtype=torch.float64)
+    control = dataclasses.replace(audit.control, s_full=s_full)
+    audit = dataclasses.replace(audit, s_unlearned=own, control=control, control_s_unlearned=kept)
+    assert audit.entity_prob[1:] == pytest.approx((0.3, 0.8, 0.5))
+    assert audit.summary()["prob_control_unlearned"] == audit.entity_prob.control_unlearned
+    assert "0.300 under the unlearned model itself" in audit._repr_html_()
+    assert "on retained facts 0.500 and 0.800" in audit._repr_html_()
+
+
 def test_only_measurable_examples_count():
     audit = with_control(made([*KNOWN, [0.0, 0.0]], [*HALF, [9.0, 9.0]]), lost=0.3)
     assert audit.n_not_measurable == 1

@@ -1,6 +1,7 @@
 """Saved results: bit for bit what they were, or refused with the reason."""
 
 import json
+import math
 import os
 import shutil
 import signal
@@ -56,13 +57,22 @@ def bits(tensor):
 
 def test_an_audit_comes_back_bit_for_bit(audit, saved):
     again = DepthAudit.load(saved)
-    for name in AUDIT.tensors:
+    for name in (*AUDIT.tensors, "s_unlearned"):
         left, right = getattr(audit, name), getattr(again, name)
         assert (left.dtype, left.shape, bits(left)) == (right.dtype, right.shape, bits(right)), name
     assert (again.config, again.models, again.provenance) == (audit.config, audit.models, audit.provenance)
     assert (again.examples, again.skipped) == (tuple(audit.examples), tuple(audit.skipped))
     assert again.summary() == audit.summary() and again.to_frame().equals(audit.to_frame())
     assert sorted(path.name for path in saved.iterdir()) == sorted(FILES)
+
+
+def test_an_audit_that_was_saved_before_own_probabilities_were_measured_is_read(audit, tmp_path):
+    older = replace(audit, s_unlearned=None)
+    older.save(tmp_path / "older")
+    assert json.loads((tmp_path / "older" / "manifest.json").read_text())["version"] == 2
+    again = DepthAudit.load(tmp_path / "older")
+    assert again.s_unlearned is None and again.uds == audit.uds and math.isnan(again.entity_prob.unlearned)
+    assert again.examples_frame()["s_unlearned"].isna().all()
 
 
 def test_rounding_noise_infinities_and_nan_survive(tmp_path):
@@ -85,7 +95,7 @@ def test_the_manifest_is_strict_json_with_the_numbers_in_it(audit, saved, tmp_pa
         raise AssertionError(f"{word} is not JSON")
 
     manifest = json.loads((saved / "manifest.json").read_text(encoding="utf-8"), parse_constant=refuse)
-    assert (next(iter(manifest)), manifest["format"], manifest["version"]) == ("format", "uds_lens.DepthAudit", 2)
+    assert (next(iter(manifest)), manifest["format"], manifest["version"]) == ("format", "uds_lens.DepthAudit", 4)
     assert manifest["summary"]["uds"] == audit.uds and len(manifest["sha256"]) == 64
     provenance = manifest["provenance"]
     assert provenance["first_prompt"].startswith("Question: Who wrote the Ash Ledger?\nAnswer: It was")
@@ -142,7 +152,8 @@ SAMPLE = {"limit": 4, "of": 9, "sample": "random", "seed": 0}
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda m: m.update(version=4), "has format version 4, this release reads 2 and 3"),
+        (lambda m: m.update(version=5), "has format version 5, this release reads 2, 3 and 4"),
+        (lambda m: m.update(version=3), "must hold n_tokens, .*see 's_unlearned'"),
         (lambda m: m.update(version="1"), "it names no format and version"),
         (lambda m: m.update(format="uds_lens.Baseline"), r"holds a uds_lens\.Baseline, expected uds_lens"),
         (lambda m: b"[]", "expected a JSON object"),

@@ -109,7 +109,7 @@ def test_the_posterior_is_that_of_the_beta_binomial():
 @pytest.mark.parametrize("n_subjects", [8, 20])
 @pytest.mark.parametrize("flipped", [False, True])
 def test_it_covers_where_few_subjects_are_of_the_other_kind(n_subjects, flipped):
-    """Scores of .03 and .97 that go together within a subject, mean .11: the bootstrap alone covers 56 and 76 %."""
+    """Scores of .03 and .97 that go together within a subject, mean .11: the bootstrap alone covers 56 and 76%."""
     held, alone, tries, truth = 0, 0, 60, 0.89 if flipped else 0.11
     for seed in range(tries):
         chance = np.random.default_rng(seed)
@@ -135,7 +135,7 @@ def test_scores_between_the_bounds_are_left_to_the_bootstrap():
 
 @pytest.mark.parametrize("correlation", [0.0, 0.8])
 def test_it_covers_what_it_says(correlation):
-    """95 % of 200 tries, give or take; by example, correlated scores are covered in less than two thirds."""
+    """95% of 200 tries, give or take; by example, correlated scores are covered in less than two thirds."""
     held, by_example, tries = 0, 0, 200
     clusters = np.repeat(np.arange(20), 15)
     for seed in range(tries):

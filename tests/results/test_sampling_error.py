@@ -45,7 +45,7 @@ def drawn(rows, values, limit, draws=200, **ask):
 def test_the_error_matches_the_spread_of_samples(sizes, limit, between):
     rows, values = population(sizes, between)
     spread, error, held = drawn(rows, values, limit)
-    assert error == pytest.approx(spread, rel=0.17)  # the spread of 200 samples is known to 5 %
+    assert error == pytest.approx(spread, rel=0.17)  # the spread of 200 samples is known to 5%
     assert held > 0.88
 
 

@@ -61,7 +61,8 @@ def test_the_examples_frame(audit):
     frame = audit.examples_frame()
     assert list(frame) == [
         *("example_id", "row", "type", "subject", "question", "answer", "prefix", "entity", "n_tokens"),
-        *("s_full", "space_added", "n_ke", "first_ke", "last_ke", "first_erased", "last_erased", "uds", "reason"),
+        *("s_full", "s_unlearned", "space_added", "n_ke", "first_ke", "last_ke", "first_erased", "last_erased", "uds"),
+        "reason",
     ]
     assert frame["example_id"].tolist() == ["e0", "e1", "e2"]
     assert frame["question"].tolist() == ["Q0?", "Q1?", "Q2?"]
@@ -256,9 +257,9 @@ def test_warnings_come_most_serious_first():
 
 def test_cards_name_the_numbers_and_escape_foreign_texts(audit):
     html = audit._repr_html_()
-    assert "<b>0.688</b>" in html and "95 % CI" in html and "2 of 4 examples" in html
+    assert "<b>0.688</b>" in html and "95% CI" in html and "2 of 4 examples" in html
     assert all(sentence.split(":")[0] in html for sentence in audit.warnings) and audit.warnings
-    assert "99.5 % CI" in made(S1, S2, config=AuditConfig(confidence=0.995, n_bootstrap=200))._repr_html_()
+    assert "99.5% CI" in made(S1, S2, config=AuditConfig(confidence=0.995, n_bootstrap=200))._repr_html_()
     assert "<b>not measurable</b>" in made([[0.0]], [[0.0]])._repr_html_()
     hostile = dict.fromkeys(("full", "unlearned"), "<script>alert(1)</script>&")
     for card in (made(S1, S2, names=hostile), baseline(made(S1, S2, names=hostile))):

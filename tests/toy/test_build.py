@@ -74,7 +74,7 @@ def test_the_tokenizer_of_the_shipped_world_is_made_again(script):
         ("full", "retain", 0.5, "full recalls retained facts"),
         ("retain", "retain", 0.5, "retain recalls retained facts"),
         ("half", "forget", 0.99, "half lies between"),
-        ("npo", "retain", 0.5, "npo keeps 80 %"),
+        ("npo", "retain", 0.5, "npo keeps 80%"),
         ("npo", "forget", 0.9, "npo lowers"),
     ],
 )

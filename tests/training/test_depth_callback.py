@@ -30,13 +30,22 @@ def world():
 
 @pytest.fixture(scope="module")
 def baseline(world):
-    """Stage 1 on eight forget facts and six retained ones, of several people each."""
-    forget, kept = (ul.data.sample_examples(rows, 8) for rows in (world.examples, world.retain_examples))
-    return ul.Baseline.measure(world.full, world.retain, forget, control=kept, options=RUN)
+    return toy_baseline(world)
 
 
 @pytest.fixture(scope="module")
 def texts(world):
+    return toy_texts(world)
+
+
+def toy_baseline(world):
+    """Stage 1 on eight forget facts and eight retained ones, of several people each."""
+    forget, kept = (ul.data.sample_examples(rows, 8) for rows in (world.examples, world.retain_examples))
+    return ul.Baseline.measure(world.full, world.retain, forget, control=kept, options=RUN)
+
+
+def toy_texts(world):
+    """The forget facts as a language model trains on them."""
     tokenizer = AutoTokenizer.from_pretrained(world.full)
     rows = [f"Question: {x.question}\nAnswer: {x.answer}" for x in world.examples[:8]]
     batch = tokenizer(rows, padding=True, return_tensors="pt")
@@ -148,7 +157,7 @@ def test_values_are_those_of_the_saved_checkpoints_to_the_last_digit(world, watc
     )
     for point, audit in zip(points[1:], audits, strict=True):
         assert point.uds == audit.uds and point.damage == pytest.approx(audit.damage, rel=0, abs=0, nan_ok=True)
-        assert point.forget_loss == float(audit.s2_delta.double().mean())
+        assert point.forget_loss == pytest.approx(float(audit.s2_delta.double().mean()), nan_ok=True)
         assert not audit.fatal, "nothing steered"
 
 
@@ -249,7 +258,8 @@ def test_examples_that_steer_never_score(world, texts, baseline, watched, tmp_pa
     assert audit.reading == "withheld" and audit.fatal[0].startswith(f"{n} of 8 examples steered the training")
     audit.save(tmp_path / "audit")
     assert ul.DepthAudit.load(tmp_path / "audit").fatal == audit.fatal
-    assert not callback.held_out.audit(model, options=RUN).fatal
+    held_out = callback.held_out.audit(model, options=RUN)
+    assert not held_out.fatal and any("about other subjects steered" in each.text for each in held_out.cautions)
     record = json.loads((model / "depth.json").read_text())
     record["steers"] = False
     (model / "depth.json").write_text(json.dumps(record))

@@ -30,7 +30,7 @@ from uds_lens._cli.report import report
 from uds_lens._cli.stopping import stoppable
 from uds_lens._cli.sweep import sweep
 from uds_lens._cli.table import table
-from uds_lens._cli.terminal import spoken
+from uds_lens._cli.terminal import progress_printed
 from uds_lens._cli.training import finetune, quantise, relearn, unlearn
 from uds_lens._cli.watch import watch
 from uds_lens._cli.weights import weights
@@ -47,7 +47,7 @@ def one_line(kind: str, message: object, options: Mapping[str, Any]) -> str:
         options: The parameters of the command that ran, by their names in Python.
     """
     if isinstance(message, UdsLensError | UdsLensWarning):
-        text = message.told(lambda setting: as_option(setting, options))
+        text = message.worded(lambda setting: as_option(setting, options))
     else:
         text = str(message)
     return f"{kind}: {' '.join(text.split())}"
@@ -141,7 +141,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):  # file names may hold bytes that are no text
         sys.stdout.reconfigure(errors="backslashreplace")
     options = parameters_of(app, words)
-    with spoken(verbose="--verbose" in words):
+    with progress_printed(verbose="--verbose" in words):
         if "--debug" in words:
             app(words, prog_name="uds-lens")
         with one_line_warnings(options):

@@ -73,7 +73,8 @@ def audit(
     With --control the same is measured on retained facts. With several --retain there is a score against each.
     Exit code 3: a warning is fatal, and the verdict is withheld.
 
-    No retain model? --retain ckpt/base --stand-in base takes the model before fine-tuning, and says so.
+    No retain model? --retain ckpt/base --stand-in base takes the model before fine-tuning, --stand-in counterfactual
+    (without --retain) full's own states on the same questions about other subjects; the results say so.
 
     \b
     Example:
@@ -89,14 +90,18 @@ def audit(
         from uds_lens.sharing._open_unlearning import require_answers
 
         run = sharing.open_unlearning_run(open_unlearning)
-        require_answers(run, full=full, retain=retain[0] if retain else None, examples=examples)
+        asked = retain[0] if retain else "none" if config.stand_in == "counterfactual" else None
+        require_answers(run, full=full, retain=asked, examples=examples)
         config = _as_trained(run, config)
-        full, retain, examples = full or run.full, retain or [str(run.retain)], examples or run.examples
+        full, examples = full or run.full, examples or run.examples
+        if config.stand_in != "counterfactual":
+            retain = retain or [str(run.retain)]
         unlearned, name = [str(path) for path in run.checkpoints.values()], list(run.checkpoints)
         # Each audit in a directory of its name, the only one too: another checkpoint may come later.
         out = out or open_unlearning / "uds" / (name[0] if len(name) == 1 else "")
-    if not (full and retain and unlearned and examples and out):
-        given = {"--full": full, "--retain": retain, "--model": unlearned, "--examples": examples, "--out": out}
+    scale = retain or config.stand_in == "counterfactual"
+    if not (full and scale and unlearned and examples and out):
+        given = {"--full": full, "--retain": scale, "--model": unlearned, "--examples": examples, "--out": out}
         raise missing_options([flag for flag, value in given.items() if not value])
     count = "1 model" if len(unlearned) == 1 else f"{len(unlearned)} models"
     say(f"auditing {count}; opening full: {full} ...")
@@ -111,7 +116,7 @@ def audit(
     folder.require_places(places.values(), baseline=out / folder.BASELINE if len(names) > 1 else None)
     if len(names) > 1:
         require_table(out)
-    retains = retain[0] if len(retain) == 1 else retain
+    retains = retain[0] if retain and len(retain) == 1 else retain or None
     kept = None if control is None else ul.load_examples(control)
     question = Question(full, retains, ul.load_examples(examples), config, options, control=kept)
     folder.check_models(question, models)
@@ -132,9 +137,9 @@ def audit(
             folder.audit_many(question, left, out, redo=redo, keep_full=keep_full, told=report)
     audits = {name: audits[name] for name in names}
     if run is not None:
-        for each, folder_of in zip(names, run.checkpoints.values(), strict=True):
-            written, _ = sharing.write_uds_eval(audits[each], folder_of / "evals")
-            say(f"{each}: written to {written} and UDS_SUMMARY.json")
+        for label, folder_of in zip(names, run.checkpoints.values(), strict=True):
+            written, _ = sharing.write_uds_eval(audits[label], folder_of / "evals")
+            say(f"{label}: written to {written} and UDS_SUMMARY.json")
     if len(names) > 1:
         write_folder_table(out, audits)
     if printing.json:

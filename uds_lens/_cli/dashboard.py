@@ -77,7 +77,7 @@ def dashboard(
     from uds_lens.report._dashboard import write_dashboard
 
     own = None if pools is None else meta.read_csv(pools).frame
-    told: list[dict[str, Any]] = []
+    written: list[dict[str, Any]] = []
     for group, place in places.items():
         chosen = of_setup(table, group) if len(groups) > 1 else table
         parts = references.parts(score, chosen.frame)
@@ -94,20 +94,22 @@ def dashboard(
             found = judged(chosen.frame, perturbed, pools=own, min_utility=min_utility, metrics=None, direction=ways)
             robust, points = found.robust, found.points
         page, notes = write_dashboard(chosen, place, pools=own, robust=robust, points=points, options=options)
-        told.append({"dashboard": str(page), "models": len(chosen.frame), "source": table.source, "notes": list(notes)})
+        written.append(
+            {"dashboard": str(page), "models": len(chosen.frame), "source": table.source, "notes": list(notes)}
+        )
     if printing.json:
-        content = told[0] if len(told) == 1 else {"dashboards": told}
+        content = written[0] if len(written) == 1 else {"dashboards": written}
         typer.echo(json.dumps(content, indent=2, ensure_ascii=False))
         return
-    for each in told:
-        typer.echo(f"{each['models']} models in {each['dashboard']}: open it in a browser.")
-        for note in each["notes"]:
+    for entry in written:
+        typer.echo(f"{entry['models']} models in {entry['dashboard']}: open it in a browser.")
+        for note in entry["notes"]:
             print_wrapped(f"! {note}")
 
 
 def _place(out: Path, setup: tuple[str | None, str | None] | None) -> Path:
     """Return the file of a setup: `dashboard_BASE_SPLIT.html` where there are several."""
-    words = [re.sub(r"[^A-Za-z0-9.-]+", "-", each) for each in setup or () if each]
+    words = [re.sub(r"[^A-Za-z0-9.-]+", "-", part) for part in setup or () if part]
     if setup is None:
         return out
     return out.with_name("_".join([out.stem, *(words or ["unknown"])]) + out.suffix)

@@ -63,7 +63,7 @@ def _introduction(world: World) -> str:
     return "\n".join(
         [
             f"The toy world: small models of invented people, {len(world.examples)} examples to forget.",
-            "Probability of the right answer when asked:",
+            "Probability of the correct answer when asked:",
             *recall,
             "\nKnowledge left in their layers, by UDS:",
         ]

@@ -36,7 +36,7 @@ def doctor(
     options: RunOptions,
     printing: Printing,
 ) -> None:
-    """Check whether audits would work here, with these models and data.
+    """Check whether an audit of these models and data would work.
 
     Versions, devices, memory, disk space, access to the Hub; with models and data, whether an audit of them would
     start. No weights are opened, nothing is downloaded but what a Hub id needs. Exit code 1 if something will not

@@ -54,10 +54,11 @@ def elicit(
     run: ModelRun,
     printing: Printing,
 ) -> None:
-    """Try to extract the forgotten answers, with retain and full as controls.
+    """Try to extract the forgotten answers, with controls.
 
-    All models get the same budget and random numbers. Prints what is extracted beyond retain, and whether a probe has
-    power at all: where full scores no more than retain, a silent unlearned model shows nothing.
+    The controls are retain and full; all models get the same budget and random numbers. Prints what is extracted
+    beyond retain, and whether a probe has power at all: where full scores no more than retain, a silent unlearned model
+    shows nothing.
 
     \b
     Examples:
@@ -134,7 +135,7 @@ def _print_list(as_json: bool) -> None:
         probes = [dict(zip(("probe", "injects", "what"), row, strict=True)) for row in rows]
         typer.echo(json.dumps({"probes": probes, "presets": PRESETS}, indent=1))
         return
-    print_table(["probe", "gives away", "what it does"], rows)
+    print_table(["probe", "hints", "what it does"], rows)
     for name, members in PRESETS.items():
         print_wrapped(f"preset {name}: {', '.join(members)}")
     print_wrapped("Probes that need gradients or activations: gcg, softgcg, actpert.")
@@ -163,7 +164,7 @@ def _print_results(results: ElicitationResults) -> None:
         print_wrapped(f"Texts: the greedy one, or the mean or best of {results.options.samples} samples.")
     print_wrapped(
         "Scores: ROUGE-L recall of the reference, 0 to 1. Beyond retain: model minus retain, mean over questions; "
-        "95 % interval clustered by subject. p: Holm-adjusted over all rows. Share: 0 as retain, 1 as full. "
+        "95% interval clustered by subject. p: Holm-adjusted over all rows. Share: 0 as retain, 1 as full. "
         f"Prompts: {'chat template' if results.protocol == 'chat' else 'raw'}."
     )
 

@@ -266,7 +266,7 @@ def _print_faithful(faithful: pd.DataFrame, pairs: pd.DataFrame | None) -> None:
         ]
         for row in ordered.to_dict("records")
     ]
-    print_table(["metric", "F", "95 %", "runs as clusters", "one variant out", "new variants", "P, N", "ties"], rows)
+    print_table(["metric", "F", "95%", "runs as clusters", "one variant out", "new variants", "P, N", "ties"], rows)
     _print_reasons(ordered, "reason")
     for reason in ordered["cluster_reason"].dropna().unique()[:1]:
         print_wrapped(f"! no clusters: {reason}")
@@ -301,7 +301,7 @@ def _print_robust(robust: pd.DataFrame, ties: pd.DataFrame | None) -> None:
         ]
         for name, row in main.sort_values("rob", ascending=False, na_position="last").iterrows()
     ]
-    titles = ["metric", "Q", "95 %", "R", "95 %", "R over shift", "Rob", "first", "models", "Rob, all models"]
+    titles = ["metric", "Q", "95%", "R", "95%", "R over shift", "Rob", "first", "models", "Rob, all models"]
     typer.echo("")
     print_table(titles, rows)
     _print_reasons(main.reset_index(), "q_reason", "r_reason", "interval_reason", "caution")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from uds_lens._cli import options as opt
-from uds_lens._cli.options import MetricRun, Printing, data_option, model_option, running_files
+from uds_lens._cli.options import MetricRun, Printing, data_option, model_option, names_option, running_files
 from uds_lens._cli.stopping import saying_what_is_saved
 from uds_lens._cli.terminal import print_cautions, print_table, print_wrapped, say, shortened_names, width
 from uds_lens._progress import about
@@ -130,7 +130,7 @@ def _print_one(results: MetricResults) -> None:
     ]
     titles = ["metric", "value", "95% interval", "higher is", "n", "seconds"]
     if errors := results.sample_errors:
-        titles.insert(3, "if all asked")
+        titles.insert(3, "all examples")
         shown_metrics = [metric for metric in results if metric.reason is None]
         for row, metric in zip(rows, shown_metrics, strict=True):
             row.insert(3, _interval(errors[metric.name].interval) if metric.name in errors else "-")
@@ -161,7 +161,7 @@ def _print_many(found: Mapping[str, MetricResults]) -> None:
 
 
 def _value(metric: MetricValue) -> str:
-    """Return the value, with its 95 % interval where it has one."""
+    """Return the value, with its 95% interval where it has one."""
     if math.isnan(metric.value):
         return "NaN"
     low, high = metric.interval
@@ -183,7 +183,7 @@ def print_files(files: Mapping[str, Path]) -> None:
 
 def _metric_help() -> str:
     """List the names, custom ones among them."""
-    return f"Metric to measure; repeat for more. Default: all, which are {', '.join(METRICS)}."
+    return f"Metric to measure; repeat, or use commas, for more. Default: all, which are {', '.join(METRICS)}."
 
 
 _OPEN_UNLEARNING = ("es", "prob", "paraprob", "truth_ratio", "rouge", "mia_min_k", "model_utility")
@@ -225,7 +225,7 @@ def metrics(
     holdout_data: Annotated[
         str | None, data_option("Questions of the same kind that no model has seen, for membership attacks.")
     ] = None,
-    metric: Annotated[list[str] | None, typer.Option(metavar="NAME", help=_metric_help())] = None,
+    metric: Annotated[list[str] | None, names_option(_metric_help())] = None,
     own: Annotated[
         list[Path] | None,
         typer.Option(

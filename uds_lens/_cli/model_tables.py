@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeAlias
 
 import typer
 
+from uds_lens._cli.options import names_option
 from uds_lens._storage import atomic_write_text, check_writable, did_you_mean, located
 from uds_lens.data._examples import named
 from uds_lens.errors import ConfigError, DataError, ResultFormatError
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 Metric: TypeAlias = Annotated[
     list[str] | None,
-    typer.Option(metavar="NAME", help="Metric to judge; repeat for more. Default: all with a known direction."),
+    names_option("Metric to judge; repeat, or use commas, for more. Default: all with a known direction."),
 ]
 Direction: TypeAlias = Annotated[
     list[str] | None,
@@ -77,7 +78,7 @@ class References:
     ] = None
     measured: Annotated[
         Path | None,
-        _csv("With published: a run of uds-lens published, whose models stand beside the published ones.", "DIR"),
+        _csv("With published: a run of uds-lens published, whose models are added to the published ones.", "DIR"),
     ] = None
     base: Annotated[str | None, _csv("Only models of this base model, where there are several.", "NAME")] = None
     split: Annotated[str | None, _csv("Only models of this split, for example forget10.", "NAME")] = None
@@ -304,7 +305,7 @@ def require_table_file(path: Path, *columns: Iterable[str]) -> Path:
 
 
 def write_table_file(table: pd.DataFrame, path: Path) -> None:
-    """Write a table, whole or not at all; an empty cell is undefined."""
+    """Write a table, atomically; an empty cell is undefined."""
     atomic_write_text(path, table.to_csv(index=False))
 
 
@@ -401,8 +402,8 @@ def require_parts(frame: pd.DataFrame, parts: ScoreParts, reasons: pd.DataFrame)
             if name in gaps and name in frame.columns:
                 by_reason.setdefault(_briefly(gaps[name]), []).append(name)
         if by_reason:
-            said = ", ".join(f"{_quoted(group, names)}{why}" for why, group in by_reason.items())
-            empty.append(f"{said}: {hint}")
+            reasons_in_words = ", ".join(f"{_quoted(group, names)}{why}" for why, group in by_reason.items())
+            empty.append(f"{reasons_in_words}: {hint}")
     text = "; ".join([*missing, *([f"no model has a value of {'; '.join(empty)}"] if empty else [])])
     columns = f" Its columns: {named(frame.columns, quote='')}." if missing else ""
     whole = f"no method has a score: {text}."

@@ -130,8 +130,10 @@ def _option(field: Field[Any], hint: Any, help: str, panel: str | None) -> Param
             words["help"] += f" Default: {default}."
             default = None
         if get_origin(kind) is tuple:
+            item = _bare(get_args(kind)[0])
+            metavar = {int: "N", float: field.name.rpartition("_")[2].upper()}.get(item, "NAME")
             kind = list[str]  # typer takes no list of choices; the record checks them
-            words |= {"metavar": "NAME", "help": f"{words['help']} Repeat for more."}
+            words |= {"metavar": metavar, "help": f"{words['help']} Repeat for more."}
         if field.name == "offline":
             words |= {"callback": _whole_process, "is_eager": True}
         if kind in (int, float, str):
@@ -214,6 +216,15 @@ def model_option(help: str, *flags: str) -> Any:
 def data_option(help: str, *flags: str) -> Any:
     """Return an option that takes examples: a file, or what `uds_lens.load_examples` reads beside files."""
     return typer.Option(*flags, metavar="DATA", help=help, callback=_existing_data)
+
+
+def names_option(help: str, *flags: str) -> Any:
+    """Return an option that takes names: repeated, or with commas between them."""
+    return typer.Option(*flags, metavar="NAME", help=help, callback=_split_at_commas)
+
+
+def _split_at_commas(given: list[str] | None) -> list[str] | None:
+    return given and [name.strip() for each in given for name in each.split(",") if name.strip()]
 
 
 def _existing_models(given: Any) -> Any:

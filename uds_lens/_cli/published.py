@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from uds_lens._cli.model_tables import number, records, write_table_file
-from uds_lens._cli.options import Printing
+from uds_lens._cli.options import Printing, names_option
 from uds_lens._cli.sweep import print_status, progress_lines
-from uds_lens._cli.terminal import print_table, print_wrapped, say
+from uds_lens._cli.terminal import print_table, print_wrapped, say, width
 from uds_lens.errors import ConfigError
 from uds_lens.study._plan import Role
 
@@ -29,28 +29,34 @@ def published(
             help="List the models, write a plan, measure its models one at a time, or compare what was measured.",
         ),
     ],
-    group: Annotated[
+    data: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="tofu-1b, tofu-3b, tofu-8b, muse-news, muse-books or wmdp. Plans: tofu-1b."),
+        typer.Option(
+            metavar="NAME",
+            help="Only models of this data set: tofu (or one size: tofu-1b, tofu-3b, tofu-8b), muse (muse-news, "
+            "muse-books) or wmdp. A plan needs one: tofu-1b, unless another is named.",
+        ),
     ] = None,
     role: Annotated[Role | None, typer.Option(help="Only models of this part.")] = None,
     method: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Only models of this method; repeat for more.")
+        list[str] | None,
+        names_option("Only models of this method; repeat, or use commas, for more.", "--method", "--methods"),
     ] = None,
     name: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Only this model (its name or Hub id); repeat for more.")
+        list[str] | None, names_option("Only this model (its name or Hub id); repeat, or use commas, for more.")
     ] = None,
     metric: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME", help="Metrics to plan, repeated or with commas. Default: uds,es. all: every published."
+        names_option(
+            "Metric to plan; repeat, or use commas, for more. Default: uds,es. all: every published one.",
+            *("--metric", "--metrics"),
         ),
     ] = None,
     perturb: Annotated[
         bool, typer.Option("--perturb", help="Plan them after quantisation and relearning too.")
     ] = False,
-    data: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Local copy of the data set, in place of the Hub's.")
+    examples: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Plan with a local copy of the data set, in place of the Hub's.")
     ] = None,
     limit: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Plan a sample of the questions: a quick look.")
@@ -75,7 +81,7 @@ def published(
     \b
     Examples:
       uds-lens published list --method npo
-      uds-lens published plan --method npo --metric uds --out plan.toml
+      uds-lens published plan --method npo --metric uds,es --out plan.toml
       uds-lens published run plan.toml --out runs/npo
       uds-lens published compare runs/npo --out comparison.html
     """
@@ -86,12 +92,12 @@ def published(
     elif todo == "compare":
         _compare(str(place), out, as_json=printing.json)
     else:
-        group = group or ("tofu-1b" if todo == "plan" else None)
-        chosen = _chosen(group, role, method or [], name or [])
+        chosen = _chosen(data, role, method or [], name or [], one_group=todo == "plan")
         if todo == "list":
             _list(chosen, as_json=printing.json)
         else:
-            given = {"perturb": perturb, "data": data, "limit": limit}
+            place = None if examples is None else examples.removeprefix("tofu:")
+            given = {"perturb": perturb, "data": place, "limit": limit}
             _plan(chosen, metric, out, given, as_json=printing.json)
 
 
@@ -103,17 +109,22 @@ def _asked(words: list[str]) -> tuple[str, str | None]:
     return todo, places[0] if places else None
 
 
-def _chosen(group: str | None, role: Role | None, methods: list[str], names: list[str]) -> list[PublishedModel]:
+def _chosen(
+    data: str | None, role: Role | None, methods: list[str], names: list[str], *, one_group: bool
+) -> list[PublishedModel]:
     from uds_lens.published import find, models
 
+    if one_group and data is None:
+        known = find(names[0]) if names else None
+        data = "tofu-1b" if known is None else known.group.name
     asked: list[str | None] = [*methods] or [None]
-    found = [each for method in asked for each in models(group=group, role=role, method=method)]
-    if not names:
-        return found
-    wanted = {name: find(name, group=group) for name in names}
-    if unknown := [name for name, model in wanted.items() if model is None]:
+    found = [model for method in asked for model in models(group=data, role=role, method=method)]
+    by_name = {
+        name: [model for model in found if model in (find(name), find(name, group=model.group.name))] for name in names
+    }
+    if unknown := [name for name, same in by_name.items() if not same]:
         raise ConfigError(f"no published model {unknown[0][:80]!r}: `uds-lens published list` has them.")
-    return [model for model in found if model in wanted.values()]
+    return [model for model in found if any(model in same for same in by_name.values())] if names else found
 
 
 def _list(chosen: list[PublishedModel], *, as_json: bool) -> None:
@@ -124,10 +135,16 @@ def _list(chosen: list[PublishedModel], *, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(records(table), indent=2, ensure_ascii=False))
         return
-    rows = [[row["model"], row["role"], row["hub_id"], str(row["published"])] for row in table.to_dict("records")]
-    print_table(["model", "part", "Hub id", "values"], rows)
+    rows = [[row["model"], row["role"], str(row["published"]), row["hub_id"]] for row in table.to_dict("records")]
+    titles = ["model", "part", "values", "Hub id"]
+    narrow = width() < sum(max(map(len, column)) + 2 for column in zip(titles, *rows, strict=True))
+    shown = 3 if narrow else 4
+    print_table(titles[:shown], [row[:shown] for row in rows], right=["values"])
     licences = "; ".join(dict.fromkeys(f"{model.group.base}: {model.group.licence}" for model in chosen))
-    print_wrapped(f"{len(table)} models. values: published metrics of the model. Licences: {licences}.")
+    print_wrapped(
+        f"{len(table)} models. values: published metrics of the model. Licences: {licences}."
+        + (" Hub ids: in a wider terminal, or with --json." if narrow else "")
+    )
 
 
 def _plan(
@@ -135,8 +152,7 @@ def _plan(
 ) -> None:
     from uds_lens import published
 
-    names = [name.strip() for given_once in metrics or () for name in given_once.split(",")]
-    asked = None if names == ["all"] else names or published.DEFAULT_METRICS
+    asked = None if metrics == ["all"] else metrics or published.DEFAULT_METRICS
     made = published.plan(chosen, metrics=asked, **given)
     if out is None:
         raise ConfigError("--out missing. For example: uds-lens published plan --method npo --out plan.toml")
@@ -173,9 +189,9 @@ def _compare(run: str, out: Path | None, *, as_json: bool) -> None:
         found.report(out)
     if as_json:
         parts = {"values": found.frame, "by_metric": found.by_metric, "of_pools": found.of_pools}
-        told = {"run": found.source, "measured_by": found.measured_by, "unknown": list(found.unknown)}
+        record = {"run": found.source, "measured_by": found.measured_by, "unknown": list(found.unknown)}
         tables = {name: records(frame) for name, frame in parts.items()}
-        typer.echo(json.dumps({**told, **tables}, indent=2, ensure_ascii=False))
+        typer.echo(json.dumps({**record, **tables}, indent=2, ensure_ascii=False))
     else:
         _print_comparison(found, out)
     if not found.agrees:
@@ -197,7 +213,9 @@ def _print_comparison(found: Comparison, out: Path | None) -> None:
     if len(found.of_pools):
         columns = ("metric", "quantity", "measured", "published", "verdict")
         cells = [[row[name] for name in columns] for row in found.of_pools.to_dict("records")]
-        print_table(list(columns), [[each if isinstance(each, str) else number(each) for each in row] for row in cells])
+        print_table(
+            list(columns), [[value if isinstance(value, str) else number(value) for value in row] for row in cells]
+        )
     for row in found.frame[found.frame["verdict"] == "differs"].head(10).to_dict("records"):
         print_wrapped(
             f"! {row['model']}, {row['metric']}: {row['measured']:.4f} for {row['published']:.4f} "

@@ -63,7 +63,7 @@ def rank(
     """Rank unlearning methods by their best models.
 
     The score is the harmonic mean of memorization, privacy and utility; with depth, UDS is part of privacy. Ties are
-    reported, not broken silently. Models of several base models or splits are ranked apart.
+    reported, not broken silently. Models of different base models or splits are ranked separately.
 
     \b
     Examples:
@@ -87,7 +87,7 @@ def rank(
     one = len(groups) == 1
     rankings = {"": _ranking(table, question)} if one else _ranking_by_setup(table, groups, question)
     if out is not None:
-        write_table_file(pd.concat([each.methods for each in rankings.values()], ignore_index=True), out)
+        write_table_file(pd.concat([ranking.methods for ranking in rankings.values()], ignore_index=True), out)
     if printing.json:
         parts = [{"setup": name, **ranking.to_dict()} for name, ranking in rankings.items()]
         content = rankings[""].to_dict() if "" in rankings else {"setups": parts}

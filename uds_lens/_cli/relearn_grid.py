@@ -43,8 +43,8 @@ def relearn_grid(
 
     Relearns under every combination of --learning-rate, --epochs, --share and --lora-rank (repeat each), on the
     unlearned model and on retain, and reports the worst setting that costs at most --max-loss of the utility, beside
-    the UDS paper's one setting. A maximum over many tries is high by chance, and any model learns: the excess over
-    retain, with settings chosen on other subjects than are scored, is what speaks of the unlearning.
+    the UDS paper's one setting. A maximum over many tries is high by chance, and any model can learn: what says
+    something about the unlearning is the excess over retain, with settings chosen on other subjects than are scored.
 
     \b
     Example:
@@ -82,14 +82,14 @@ def _print(results: RelearnGridResults) -> None:
         [
             f"{row['model']}, {row['setting']}{' (the paper)' if row['paper'] else ''}",
             *(number(row[name]) for name in ("before", "after", "back", "back_untrained")),
-            f"{100 * row['utility_loss']:.0f} %{'' if row['allowed'] else ' (too much)'}",
+            f"{100 * row['utility_loss']:.0f}%{'' if row['allowed'] else ' (too much)'}",
         ]
         for row in results.frame.to_dict("records")
     ]
     titles = ["setting", "before", "after", "back", "back, untrained rows", "utility lost"]
     print_table(titles, rows, right=titles[1:])
     found = results.summary()
-    bound = f"{100 * found['max_loss']:g} % of utility lost"
+    bound = f"{100 * found['max_loss']:g}% of utility lost"
     for model in ("unlearned", "retain"):
         if found[f"{model}_worst_setting"] is None:
             print_wrapped(f"! {model}: no setting keeps within {bound}")
@@ -112,5 +112,5 @@ def _print(results: RelearnGridResults) -> None:
     print_wrapped(
         f"\nWorst: most {found['metric']} of {found['n_settings']} settings within {bound}, chosen after seeing these "
         "outcomes; the interval takes that choice as given, the last number does not. back: change towards knowledge; "
-        "what retain reaches, too, was learnt anew."
+        "what retain reaches too was learned anew."
     )

@@ -106,7 +106,7 @@ def print_status(found: StudyStatus, *, as_json: bool) -> None:
     if found.sample is not None:
         print_wrapped(found.sample)
     if found.failed:
-        rows = [[each.model, each.state, each.reason] for each in found.failed]
+        rows = [[failure.model, failure.state, failure.reason] for failure in found.failed]
         print_table(["failed", "state", "because"], rows)
 
 

@@ -43,10 +43,10 @@ def table(
     references: References,
     printing: Printing,
 ) -> None:
-    """Write a table of models: a row each, all metrics that any has, UDS with interval.
+    """Write a table of models: one row each, with all metrics.
 
-    Rows are sorted by base model and split, full and retain first where they were read. LaTeX needs the package
-    booktabs. An empty cell (md, latex: -) has no value.
+    UDS has its interval. Rows are sorted by base model and split, full and retain first where they were read. LaTeX
+    needs the package booktabs. An empty cell (md, latex: -) has no value.
 
     \b
     Examples:

@@ -32,15 +32,22 @@ _LEGEND = (
     "layers: knowledge-encoding layers, mean over examples."
 )
 _SAMPLED = (
-    " If all asked: where the UDS of all examples lies, of which these are a random sample; the interval before it is "
-    "about other subjects or examples than those of the data."
+    " All examples: where the UDS over all examples lies, of which these are a random sample; the interval before it "
+    "is about subjects or examples beyond those in the data."
 )
 _DAMAGE = (
     "Loss: mean log-probability lost when the unlearned states are patched in, nats per token, on forget facts and on "
     "retained facts; beside them the loss with retain's states. Damage: the second as a share of the first. It covers "
-    "entities behind the right beginning of their answer; Prob of whole answers: uds-lens metrics --retain-data."
+    "entities after the correct beginning of their answer. Prob: of the retained entities, under full and under the "
+    "model itself; of whole answers: uds-lens metrics --retain-data."
 )
-_RETAINS = "Each scale is set by one of the retain models. The spread of the scores shows how much the scale moves."
+_PROB = (
+    " Prob: probability per token that the model itself gives the entity, after the correct beginning of its answer "
+    "(full: {})."
+)
+_RETAINS = (
+    "Each row takes its scale from one retain model. The spread of the scores shows how much that choice matters."
+)
 _MARKS = {"fatal": "!! FATAL", "caution": "!", "note": "-"}
 """The beginning of a warning, by its level."""
 
@@ -58,19 +65,22 @@ def print_audits(audits: Mapping[str, DepthAudit], *, cautions_of: Sequence[str]
     levels = {audit.config.confidence for audit in audits.values()}
     titles = ["model", "UDS", f"{levels.pop():.0%} interval" if len(levels) == 1 else "interval"]
     sampled = any(audit.sample_error is not None for audit in audits.values())
+    probs = [audit.entity_prob for audit in audits.values()]
+    beside = not all(math.isnan(prob.unlearned) for prob in probs)
     rows = []
     for name, audit in audits.items():
         summary = audit.summary()
         row = [name, _number(audit.uds), _interval((summary["uds_low"], summary["uds_high"]))]
+        row += [_number(audit.entity_prob.unlearned)] * beside
         if sampled:
             error = audit.sample_error
             low_high = "unknown" if error is None else _interval(error.interval)
-            row.append("all were" if error is None else "unknown" if low_high == "-" else low_high)
+            row.append("measured" if error is None else "unknown" if low_high == "-" else low_high)
         row += [str(summary["n_measured"]), str(summary["n_not_measurable"])]
         row.append(f"{summary['ke_layers_mean']:.1f} of {summary['n_layers']}")
         rows.append([*row, f"{WITHHELD} (!!)" if audit.reading == WITHHELD else audit.reading])
-    titles += [*(["if all asked"] if sampled else []), "N", "NaN", "layers", "reading"]
-    print_table(titles, rows, right=("UDS", "N", "NaN", "layers"), bold="UDS")
+    titles += [*["Prob"] * beside, *["all examples"] * sampled, "N", "NaN", "layers", "reading"]
+    print_table(titles, rows, right=("UDS", "Prob", "N", "NaN", "layers"), bold="UDS")
     by_weight: dict[str, list[str]] = {}
     for name, audit in audits.items():
         by_weight.setdefault(thirds_in_words(audit), []).append(name)
@@ -88,8 +98,10 @@ def print_audits(audits: Mapping[str, DepthAudit], *, cautions_of: Sequence[str]
         by_prompt.setdefault(audit.prompts, []).append(name)
     one = len(by_prompt) == 1
     prompts = "; ".join(words if one else f"{words}: {', '.join(names)}" for words, names in by_prompt.items())
-    legend = _LEGEND + (_SAMPLED if sampled else "") + f" Prompts: {prompts}."
-    typer.echo(f"\n{fill(legend, width())}")
+    of_full = ", ".join(dict.fromkeys(_number(prob.full) for prob in probs))
+    legend = _LEGEND + (_PROB.format(of_full) if beside else "") + (_SAMPLED if sampled else "")
+    legend += f" Prompts: {prompts}."
+    print_wrapped(f"\n{legend}", indent="")
 
 
 def _print_damage(audits: Mapping[str, DepthAudit]) -> None:
@@ -99,11 +111,13 @@ def _print_damage(audits: Mapping[str, DepthAudit]) -> None:
     for name, audit in audits.items():
         damage = audit.damage_estimate
         losses = (damage.forget_loss, damage.control_loss, damage.retain_loss)
-        rows.append([name, _number(damage.value), _interval(damage.interval), *map(_number, losses)])
+        prob = audit.entity_prob
+        probs = f"{_number(prob.control_full)} -> {_number(prob.control_unlearned)}"
+        rows.append([name, _number(damage.value), _interval(damage.interval), *map(_number, losses), probs])
     typer.echo("\nRetained facts")
-    titles = ("model", "damage", "interval", "forget", "kept", "retain's")
-    print_table(titles, rows, right=("damage", "forget", "kept", "retain's"), bold="damage")
-    typer.echo(fill(_DAMAGE, width()))
+    titles = ("model", "damage", "interval", "forget", "kept", "retain's", "Prob")
+    print_table(titles, rows, right=("damage", "forget", "kept", "retain's", "Prob"), bold="damage")
+    print_wrapped(_DAMAGE, indent="")
 
 
 def _print_retains(audits: Mapping[str, DepthAudit]) -> None:
@@ -116,7 +130,7 @@ def _print_retains(audits: Mapping[str, DepthAudit]) -> None:
     ]
     typer.echo("\nAgainst each retain model")
     print_table(("model", "retain", "UDS", "interval", "N"), rows, right=("UDS", "N"), wrapped="retain")
-    typer.echo(fill(_RETAINS, width()))
+    print_wrapped(_RETAINS, indent="")
 
 
 def _number(value: float) -> str:
@@ -224,8 +238,11 @@ def print_depth(directory: Path) -> None:
         )
 
 
-_GAPS = 3, 2
-"""Columns between two texts, the second where the first is too much."""
+_PROSE = 100
+"""Most columns of a line of prose, as in --help."""
+
+_GAPS = 3, 2, 1
+"""Columns between two texts, the first that fits."""
 
 
 def print_table(
@@ -256,7 +273,8 @@ def print_table(
     gap = next((gap for gap in _GAPS if sum(wide) + gap * len(wide) + shortest <= width()), None)
     fits = gap is not None
     room = width() - sum(wide) - (gap or 0) * len(wide) if fits and wrapped is None else width()
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=gap != _GAPS[0])
+    padding = 0 if gap == 1 else (0, 1)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=padding, collapse_padding=gap != _GAPS[0])
     for number, title in enumerate(titles):
         justify: Literal["left", "right"] = "right" if title in right else "left"
         no_wrap = number == 0 or (fits and title != wrapped)
@@ -300,15 +318,15 @@ def _console() -> Console:
     return Console(file=sys.stdout, highlight=False, color_system=None if plain else "auto")
 
 
-def print_wrapped(text: str) -> None:
-    """Print a paragraph as wide as the terminal; its later lines are indented."""
+def print_wrapped(text: str, *, indent: str = "  ") -> None:
+    """Print a paragraph as wide as the terminal, up to a line that reads well; its later lines are indented."""
     blank = "\n" if text.startswith("\n") else ""
-    typer.echo(blank + fill(text.strip(), width(), subsequent_indent="  ", break_on_hyphens=False))
+    typer.echo(blank + fill(text.strip(), min(width(), _PROSE), subsequent_indent=indent, break_on_hyphens=False))
 
 
 # Progress: one line per step on standard error, each with the time since the program started.
 
-_begun = time.monotonic()
+_started = time.monotonic()
 
 
 def say(message: str) -> None:
@@ -325,20 +343,20 @@ def say(message: str) -> None:
 
 def elapsed() -> str:
     """Return the time since the program started: minutes and seconds, and hours where there are some."""
-    minutes, seconds = divmod(int(time.monotonic() - _begun), 60)
+    minutes, seconds = divmod(int(time.monotonic() - _started), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
 
 
 @contextmanager
-def spoken(*, verbose: bool = False) -> Iterator[None]:
+def progress_printed(*, verbose: bool = False) -> Iterator[None]:
     """Print the library's progress.
 
     Args:
         verbose: All records at INFO, of other packages too, each with the name of its logger.
     """
-    global _begun
-    _begun = time.monotonic()
+    global _started
+    _started = time.monotonic()
     handler = _Lines(verbose)
     ours, root = logging.getLogger("uds_lens"), logging.getLogger()
     before = ours.level, ours.propagate, root.level

@@ -122,7 +122,7 @@ def unlearn(
     adapters: Adapters,
     printing: Printing,
 ) -> None:
-    """Train a model to forget, with a published method or your own.
+    """Train a model to forget, by a published or a custom method.
 
     --out receives a checkpoint and unlearning.json, which records how it was made. Run again after it was killed, the
     command resumes. With --depth-every it also measures depth while it trains, against --retain.
@@ -227,7 +227,7 @@ def finetune(
     adapters: Adapters,
     printing: Printing,
 ) -> None:
-    """Teach a model, to make the full and the retain model of an audit.
+    """Teach a model facts, to make full and retain models.
 
     At the end it prints Prob (mean probability per token of the answers, over at most 100 rows of each file) before
     and after: near 1 where it was taught, as before where it was not.

@@ -36,18 +36,18 @@ def watch(
     pattern: Annotated[
         str, typer.Option(metavar="GLOB", help="Names of the checkpoints' directories.")
     ] = "checkpoint-*",
-    poll: Annotated[float, typer.Option(min=0.0, metavar="SECONDS", help="Time between two looks.")] = 10.0,
-    once: Annotated[bool, typer.Option("--once", help="Look twice, audit what is whole, and end.")] = False,
+    poll: Annotated[float, typer.Option(min=0.0, metavar="SECONDS", help="Time between two polls.")] = 10.0,
+    once: Annotated[bool, typer.Option("--once", help="Poll twice, audit the complete checkpoints and exit.")] = False,
     *,
     config: AuditConfig,
     options: RunOptions,
     printing: Printing,
 ) -> None:
-    """Audit checkpoints as they appear, until told to stop (Ctrl-C, or SIGTERM).
+    """Audit checkpoints as they appear, until stopped.
 
     Each gets a directory of --out named after it, with table.csv and the baseline they share, as with `audit`. A
-    checkpoint is read once its weights are complete (safetensors files tell) and no file of it has changed between two
-    looks. Called again, the command resumes: finished audits stay as they are.
+    checkpoint is read once its weights are complete (by the headers of its safetensors files) and none of its files has
+    changed between two polls. Ctrl-C or SIGTERM stops the command; run again, it keeps finished audits and resumes.
 
     \b
     Example:

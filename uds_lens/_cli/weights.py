@@ -23,7 +23,7 @@ def weights(
     model: Annotated[str, model_option("Model after: directory or Hub id.")],
     retain: Annotated[str | None, model_option("Model that never saw the forget set: sets the cosines.")] = None,
     audit: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Saved audit of the model, whose LER stands above the figure.")
+        Path | None, typer.Option(metavar="DIR", help="Saved audit of the model, whose LER is drawn above the figure.")
     ] = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Directory for weights.csv and weights.html.")] = None,
     *,

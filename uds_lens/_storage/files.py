@@ -228,10 +228,10 @@ def _left_behind(folder: Path, pattern: re.Pattern[str], prefix: str) -> list[Pa
         if match and match[1] == prefix:
             with suppress(OSError):
                 owner = ProcessId(match[2], int(match[3]), int(match[4]))
-                gone = name not in _IN_USE if owner == this_process() else is_gone(owner)
+                abandoned = name not in _IN_USE if owner == this_process() else is_gone(owner)
                 # Of processes on this machine it is known whether they live, however old their places are.
                 elsewhere = owner.machine != this_process().machine
-                if gone or (elsewhere and time.time() - os.lstat(folder / name).st_mtime > _FORGOTTEN):
+                if abandoned or (elsewhere and time.time() - os.lstat(folder / name).st_mtime > _FORGOTTEN):
                     found.append(folder / name)
     return found
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 
 class ProcessId(NamedTuple):
-    """A process, told from all others that ever ran anywhere."""
+    """The identity of a process, unique across machines and time."""
 
     machine: str  # of the machine since it was started, and of its numbering of processes
     pid: int  # its number there

@@ -17,7 +17,7 @@ from uds_lens.data import Encoded, ForgetExample, Span, encode, make_batch
 from uds_lens.data._prompts import describe_protocol
 from uds_lens.errors import MissingDependencyError
 from uds_lens.models import HookedModel, ModelSource, check_compatible, open_model, pick_device, read_checkpoint_info
-from uds_lens.models._compatibility import protocol_of
+from uds_lens.models._compatibility import protocol_of, require_embedded
 from uds_lens.patching import ModelCosts, capture, row_layout, target_logprobs
 from uds_lens.results import RunOptions
 
@@ -215,6 +215,7 @@ def by_contrast(
         with open_model(
             source, dtype=options.dtype, device=run.device, device_map=run.device_map, revision=run.revision, **where
         ) as model:
+            require_embedded(model.hf, ((row.example.question, row.ids) for row in encoded.rows), name=model.name)
             fitting = row_layout(model).split(batches, [len(row.ids) for row in encoded.rows])
             shown = progress(fitting, desc=f"annotate: {role}", unit="batch", enabled=run.progress)
             logprobs.append(_answer_logprobs(model, encoded, shown, tokenizer.pad_token_id))

@@ -1,1 +1,2 @@
 from ._baseline import Baseline as Baseline, RecordedBaseline as RecordedBaseline
+from ._map import DepthMap as DepthMap, MapCell as MapCell, depth_map as depth_map

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
+import hashlib
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, cast
 
 from jaxtyping import Bool
 from torch import Tensor
@@ -16,9 +18,11 @@ from uds_lens.data import (
     Encoded,
     ExamplesLike,
     ForgetExample,
+    SkippedExample,
     TokenBatch,
     TokenRow,
     as_examples,
+    counterfactuals,
     encode,
     make_batch,
     sample_examples,
@@ -26,8 +30,8 @@ from uds_lens.data import (
 from uds_lens.data._prompts import describe_protocol
 from uds_lens.data._readers import sorted_by
 from uds_lens.errors import ConfigError, DataError, ModelError, Setting
-from uds_lens.models import HookedModel, ModelSource, check_compatible, pick_device, read_checkpoint_info
-from uds_lens.models._compatibility import protocol_of
+from uds_lens.models import HookedModel, ModelSource, RetainSource, check_compatible, pick_device, read_checkpoint_info
+from uds_lens.models._compatibility import protocol_of, require_embedded
 from uds_lens.patching import ModelCosts, choose_reading, fall_back, row_layout
 from uds_lens.patching._side_by_side import may_be_packable
 from uds_lens.results._settings import AuditConfig, RunOptions
@@ -36,6 +40,10 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
     from uds_lens.data._readers import ExampleSource
+
+
+Drawn: TypeAlias = "tuple[ForgetExample, ...] | str"
+"""Counterfactuals of an example, or why it has none."""
 
 
 class ForgetSet(NamedTuple):
@@ -71,6 +79,7 @@ class AuditInputs(NamedTuple):
 
     forget: ForgetSet  # the forget set, or a sample
     control: ForgetSet | None  # facts that were to be kept, or a sample; None without a control
+    drawn: Sequence[Drawn] | None = None  # counterfactuals of each example to forget; None where none are asked for
 
     @property
     def control_examples(self) -> list[ForgetExample] | None:
@@ -82,7 +91,7 @@ def audit_inputs(examples: ExamplesLike, control: ExamplesLike | None, config: A
     """Read both sets and check them before a model is opened; `config.limit` holds for each of them."""
     forget = forget_set(examples, config)
     if control is None:
-        return AuditInputs(forget, None)
+        return AuditInputs(forget, None, _drawn(forget.examples, (), config))
     try:
         kept = forget_set(control, config)
     except DataError as error:
@@ -94,7 +103,15 @@ def audit_inputs(examples: ExamplesLike, control: ExamplesLike | None, config: A
             Setting("control"),
             f" holds {both} of the examples to forget: it must hold facts that full and retain both know.",
         )
-    return AuditInputs(forget, kept)
+    return AuditInputs(forget, kept, _drawn(forget.examples, kept.examples, config))
+
+
+def _drawn(
+    examples: Sequence[ForgetExample], control: Sequence[ForgetExample], config: AuditConfig
+) -> list[Drawn] | None:
+    if config.stand_in != "counterfactual":
+        return None
+    return counterfactuals(examples, config.counterfactual, draws=config.draws, seed=config.seed, more=control)
 
 
 @dataclass(frozen=True)
@@ -124,6 +141,22 @@ def sources_of(role: Literal["retain", "unlearned"], models: ModelSource | Seque
     return [Source(role, i, model) for i, model in enumerate(models, start=int(len(models) > 1))]
 
 
+def retain_sources(retain: RetainSource | None, config: AuditConfig) -> list[Source]:
+    """Make the records of the retain models; none where counterfactuals of `full` stand in for them."""
+    if config.stand_in == "counterfactual":
+        if retain is None:
+            return []
+        raise ConfigError(Setting("stand_in", "counterfactual"), " needs no ", Setting("retain"), ": leave it out.")
+    if retain is None:
+        raise ConfigError(
+            Setting("retain"),
+            " is missing: a model that never saw the forget set. Without one: ",
+            Setting("stand_in", "counterfactual"),
+            ".",
+        )
+    return sources_of("retain", retain)
+
+
 @dataclass(frozen=True, eq=False)
 class Plan:
     """The tokenised forget set, the control facts where there are any, and their batches."""
@@ -135,6 +168,7 @@ class Plan:
     protocol: Protocol = "raw"  # how the prompts were written
     prompts: str = "raw"  # the same in words, with what a chat template writes before each question
     packed: bool = False  # whether all models run on packed rows (see `uds_lens.patching._packing`)
+    counterfactual: CounterfactualPlan | None = None  # rows of `full` that stand in for a retain model; None with one
     # Tensors made so far: every model runs on the same.
     _made: dict[tuple[PaddingSide, tuple[int, ...]], TokenBatch] = field(default_factory=dict, repr=False)
     # How models of one kind are read, decided once for each.
@@ -188,6 +222,10 @@ class Plan:
             self._made[key] = make_batch(self.rows, indices=rows, pad_token_id=self.pad_token_id, padding_side=side)
         return self._made[key]
 
+    def require_embedded(self, model: HookedModel) -> None:
+        """Raise `ModelError` unless the model's embedding has all tokens."""
+        require_embedded(model.hf, ((row.example.question, row.ids) for row in self.rows), name=model.name)
+
     def require_finite(self, finite: Bool[Tensor, "batch"], rows: Sequence[int], name: str, what: str) -> None:
         """Raise unless all rows are finite."""
         if bool(finite.all()):
@@ -211,11 +249,30 @@ def where_of(options: RunOptions) -> dict[str, Any]:
     return {"revision": options.revision, "offline": options.offline, "trust_remote_code": options.trust_remote_code}
 
 
+@dataclass(frozen=True, eq=False)
+class CounterfactualPlan:
+    """The counterfactual rows of a plan, which `full` reads in place of a retain model."""
+
+    plan: Plan  # their tokens and batches; the control facts, of which nothing is changed, stand behind them
+    places: list[list[int]]  # for each row of the audit's plan its rows here
+
+    @property
+    def draws(self) -> int:
+        """The most rows of one example; 1 where there is none."""
+        return max(map(len, self.places), default=1)
+
+    def fingerprint(self, full: str) -> str:
+        """Hash of what the states depend on: the weights of `full`, the tokens, and which rows belong together."""
+        parts = [full, self.plan.encoded.ids_hash, str(self.places)]
+        return hashlib.blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()
+
+
 def make_plan(
     models: Mapping[str, ModelSource],
     examples: Sequence[ForgetExample],
     *,
     control: Sequence[ForgetExample] | None = None,
+    drawn: Sequence[Drawn] | None = None,
     config: AuditConfig,
     options: RunOptions,
 ) -> Plan:
@@ -228,11 +285,11 @@ def make_plan(
     if config.protocol == "auto":
         paper = "" if protocol == "raw" else "; raw ones, as in the UDS paper: --protocol raw"
         tell(f"prompts: {words}{paper}")
-    encoded, facts = (
-        None if rows is None else encode(rows, tokenizer, protocol=protocol, scope=config.scope, chat=config.chat)
-        for rows in (examples, control)
-    )
-    assert encoded is not None
+    as_tokens = partial(encode, tokenizer=tokenizer, protocol=protocol, scope=config.scope, chat=config.chat)
+    encoded, facts = as_tokens(examples), None if control is None else as_tokens(control)
+    drawn_rows: list[list[TokenRow]] = []
+    if drawn is not None:
+        encoded, drawn_rows = _with_draws(encoded, dict(zip(map(id, examples), drawn, strict=True)), as_tokens)
     full = next(iter(infos.values()))
     plain = not options.trust_remote_code and options.device_map is None and options.engine != "naive"
     packed = (
@@ -241,8 +298,42 @@ def make_plan(
         and all(may_be_packable(model, full.shape["architecture"]) for model in models.values())
     )
     costs = ModelCosts.of(full.config, pick_device(options.device))
-    rows = [*encoded.rows, *(facts.rows if facts else ())]
-    batches = costs.batches(rows, token_budget=options.token_budget, packed=packed)
-    return Plan(
-        encoded, batches, tokenizer.pad_token_id, control=facts, protocol=protocol, prompts=words, packed=packed
-    )
+
+    def plan_of(encoded: Encoded, counterfactual: CounterfactualPlan | None = None) -> Plan:
+        rows = [*encoded.rows, *(facts.rows if facts else ())]
+        batches = costs.batches(rows, token_budget=options.token_budget, packed=packed)
+        return Plan(
+            encoded,
+            batches,
+            tokenizer.pad_token_id,
+            control=facts,
+            protocol=protocol,
+            prompts=words,
+            packed=packed,
+            counterfactual=counterfactual,
+        )
+
+    if drawn is None:
+        return plan_of(encoded)
+    numbers = itertools.count()
+    places = [[next(numbers) for _ in rows] for rows in drawn_rows]
+    places += [[next(numbers)] for _ in (facts.rows if facts else ())]
+    other = plan_of(replace(encoded, rows=[row for rows in drawn_rows for row in rows], skipped=[]))
+    return plan_of(encoded, CounterfactualPlan(other, places))
+
+
+def _with_draws(
+    encoded: Encoded, drawn: Mapping[int, Drawn], as_tokens: Callable[[Sequence[ForgetExample]], Encoded]
+) -> tuple[Encoded, list[list[TokenRow]]]:
+    """Tokenise the counterfactuals of each row; rows without one that keeps the entity's tokens are skipped."""
+    rows, skipped, kept = [], list(encoded.skipped), []
+    for row in encoded.rows:
+        draws = drawn[id(row.example)]
+        reason = draws if isinstance(draws, str) else "No counterfactual keeps the tokens of the entity."
+        same = [] if isinstance(draws, str) else [r for r in as_tokens(draws).rows if r.targets == row.targets]
+        if same:
+            rows.append(row)
+            kept.append(same)
+        else:
+            skipped.append(SkippedExample(row.example.id, row.example.row, reason, row.example.question))
+    return replace(encoded, rows=rows, skipped=skipped), kept

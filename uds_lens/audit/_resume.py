@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 from uds_lens._progress import about
 from uds_lens._storage import atomic_write_text, check_folder, check_writable, refuse_to_replace
 from uds_lens.audit._baseline import Baseline
-from uds_lens.audit._inputs import Plan, audit_inputs, make_plan, sources_of
+from uds_lens.audit._inputs import Plan, audit_inputs, make_plan, retain_sources
 from uds_lens.audit._memory import settled
 from uds_lens.audit._runner import opened
 from uds_lens.audit._streamed import states_kept, streamed_model
@@ -42,7 +42,7 @@ class Question:
     """Models, examples and settings of an audit. Weights are compared by fingerprint, never by name or date."""
 
     full: str  # model that was trained on everything
-    retain: str | Sequence[str]  # model that never saw the forget set, or several
+    retain: str | Sequence[str] | None  # model that never saw the forget set, or several; None with counterfactuals
     examples: Sequence[ForgetExample]  # the forget set
     config: AuditConfig  # what is measured
     options: RunOptions  # how models are opened and run
@@ -113,15 +113,15 @@ class Question:
         ):
             return "control facts"
         models = {"full": self.full, **self.retains, **others}
-        same = result.roles.keys() == models.keys() and all(
-            result.roles[role].fingerprint == self._weights(model) for role, model in models.items()
-        )
-        return None if same else "models"
+        weights = {role: self._weights(model) for role, model in models.items()}
+        if self._plan.counterfactual:
+            weights["retain"] = self._plan.counterfactual.fingerprint(weights["full"])
+        return None if weights == {role: record.fingerprint for role, record in result.roles.items()} else "models"
 
     @property
     def retains(self) -> Mapping[str, str]:
         """The retain models by role."""
-        return {source.name: str(source.model) for source in sources_of("retain", self.retain)}
+        return {source.name: str(source.model) for source in retain_sources(self.retain, self.config)}
 
     @cached_property
     def _plan(self) -> Plan:
@@ -130,6 +130,7 @@ class Question:
             {"full": self.full, **self.retains},
             inputs.forget.examples,
             control=inputs.control_examples,
+            drawn=inputs.drawn,
             config=self.config,
             options=self.options,
         )

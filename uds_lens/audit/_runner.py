@@ -10,9 +10,11 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import PurePath
 from types import TracebackType
 
+import torch
 from jaxtyping import Bool
 from torch import Tensor
 
@@ -21,13 +23,14 @@ from uds_lens._progress import about, progress
 from uds_lens._types import Engine
 from uds_lens.audit._inputs import Plan, Source, where_of
 from uds_lens.audit._memory import GIB, run_halving
-from uds_lens.audit._states import SourceStates, StateStore, require_finite_head, require_same_full
+from uds_lens.audit._states import SourceStates, StateStore, mean_over_tokens, require_finite_head, require_same_full
 from uds_lens.audit._streamed import StreamedTarget, read_streamed
 from uds_lens.errors import ModelBusyError, ModelError, warn_once
 from uds_lens.models import HookedModel, ModelSource, open_model
 from uds_lens.patching import SpanCache, WavefrontTarget, capture, choose_engine, fall_back, open_target, row_layout
 from uds_lens.patching._costs import SCORES_AT_ONCE
 from uds_lens.patching._engines import checked_rows
+from uds_lens.patching._readout import own_logprobs
 from uds_lens.patching._side_by_side import packable
 from uds_lens.patching._states import PatchEngine
 from uds_lens.results._records import ModelRecord
@@ -66,6 +69,7 @@ def read_source(
         # Before the first pass: on a CPU, bitsandbytes repacks 4-bit weights then.
         record = ModelRecord.of(model)
         require_finite_head(model)
+        plan.require_embedded(model)
         packed = runs_packed(model, plan)
         engine = plan.reading(model, site=config.site, packed=packed, engine=options.engine)
         batches, side = plan.batches_for(model), row_layout(model).padding_side
@@ -73,24 +77,22 @@ def read_source(
         def read(rows: Sequence[int]) -> None:
             nonlocal engine
             batch = plan.batch_of(rows, side)
+            of = partial(capture, model, batch, packed=packed and engine != "naive", engine=engine)
             try:
-                states = capture(
-                    model,
-                    batch,
-                    site=config.site,
-                    last_layer=config.last_layer,
-                    packed=packed and engine != "naive",
-                    engine=engine,
-                ).states
+                cache = of(site=config.site, last_layer=config.last_layer)
+                logprobs = own_logprobs(model, batch, cache if config.site == "resid_post" else of())
             except Exception as error:
                 may_fall_back = options.engine == "auto" and engine != "naive" and config.site == "resid_post"
                 if not may_fall_back or is_out_of_memory(error) or isinstance(error, ModelBusyError):
                     raise
                 engine = plan.read_plainly(model, error, packed=packed)
                 raise _MeasureAgain from error
+            states = cache.states
             plan.require_finite(states.isfinite().all(-1).all(-1).all(-1), rows, model.name, "hidden states")
             store.put(batch, states)
+            own[list(rows)] = mean_over_tokens(logprobs, batch)
 
+        own = torch.full((len(plan.rows),), torch.nan, dtype=torch.float64)
         while True:
             store = StateStore(budget=int(options.memory_gib * GIB / share))
             try:
@@ -98,7 +100,7 @@ def read_source(
                     run_halving(rows, read, about=f"read {model.name} {options.token_budget}")
             except _MeasureAgain:  # all rows are read in one way
                 continue
-            return SourceStates(record, store, config.site, config.last_layer)
+            return SourceStates(record, store, config.site, config.last_layer, logprobs=own)
 
 
 def runs_packed(model: HookedModel, plan: Plan) -> bool:
@@ -145,6 +147,7 @@ class Target:
         self._stack = ExitStack()
         self.model = self._stack.enter_context(opened(full, config, options))
         self.record = ModelRecord.of(self.model)
+        plan.require_embedded(self.model)
         self._live = not isinstance(full, str | os.PathLike)
         self.layout = row_layout(self.model)
         self.packed = runs_packed(self.model, plan)

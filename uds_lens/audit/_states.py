@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from uds_lens._storage import IN_TEMPORARY, SpillFolder, writing
-from uds_lens._types import LastLayer, Site
+from uds_lens._types import HookSite, LastLayer
 from uds_lens.data import TokenBatch
 from uds_lens.errors import DataError, ModelError, StorageError, warn_once
 from uds_lens.models import HookedModel
@@ -111,20 +112,33 @@ class SourceStates:
     store: StateStore
     """The states by row."""
 
-    site: Site = "resid_post"
+    site: HookSite = "resid_post"
     """Point of the block they were read at."""
 
     last_layer: LastLayer = "resid_post"
     """State that is taken for the last layer."""
 
+    rows: Sequence[int] | None = None
+    """The row of the store for each row of the plan, where the source read other rows; None where they are the same."""
+
+    logprobs: Float[Tensor, "row"] | None = None
+    """Mean log-probability that the source gives the entity's tokens itself, nats per token; None where not read."""
+
     def cache(self, batch: TokenBatch) -> SpanCache:
         """Return the states of a batch's rows, padded to its window by repeating each row's last position."""
         width, parts = batch.window.shape[1], []
         for row in batch.rows:
-            states = self.store.get(row)
+            states = self.store.get(row if self.rows is None else self.rows[row])
             filler = states[:, -1:].expand(-1, width - states.shape[1], -1)
             parts.append(torch.cat([states, filler], dim=1) if filler.shape[1] else states)
         return SpanCache(torch.stack(parts), self.site, self.last_layer, self.record.name)
+
+
+def mean_over_tokens(values: Tensor, batch: TokenBatch) -> Tensor:
+    """Average over the scored window positions (last axis), whatever is at the others; float64, on the CPU."""
+    scored, values = batch.scored_mask.cpu(), values.cpu().double()
+    count = scored.sum(-1).reshape(-1, *[1] * (values.ndim - 2))
+    return torch.where(scored if values.ndim == 2 else scored[:, None], values, 0.0).sum(-1) / count
 
 
 def require_finite_head(model: HookedModel) -> None:

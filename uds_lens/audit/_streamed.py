@@ -29,7 +29,7 @@ from uds_lens._storage import IN_TEMPORARY, atomic_directory, atomic_write_text
 from uds_lens._types import Engine
 from uds_lens.audit._inputs import Plan
 from uds_lens.audit._memory import GIB, memory_of_audit, run_halving
-from uds_lens.audit._states import SourceStates, StateStore, require_finite_head, require_same_full
+from uds_lens.audit._states import SourceStates, StateStore, mean_over_tokens, require_finite_head, require_same_full
 from uds_lens.errors import warn_once
 from uds_lens.models import pick_device
 from uds_lens.models._streamed import StreamedModel, files_of
@@ -60,12 +60,18 @@ def read_streamed(
         store = StateStore(budget=int(options.memory_gib * GIB / share), kept_in=folder)
         model = streamed.model
         rows_of, side = plan.batches_for(model), row_layout(model).padding_side
+        own = torch.full((len(plan.rows),), torch.nan, dtype=torch.float64)
         _embed(streamed, plan, rows_of)
 
         def read(numbers: list[int]) -> None:
             batches = [plan.batch_of(rows_of[number], side) for number in numbers]
             riders = [StreamedBatch(model, batch, packed=plan.packed) for batch in batches]
             run_streamed(streamed, riders, desc=f"read {role}", show=options.progress)
+            with streamed.head():
+                require_finite_head(model)
+                for number, batch, rider in zip(numbers, batches, riders, strict=True):
+                    rider.read_out()
+                    own[rows_of[number]] = mean_over_tokens(rider.logprobs, batch)
             for number, batch, rider in zip(numbers, batches, riders, strict=True):
                 states = rider.source_states(config.last_layer).states
                 plan.require_finite(
@@ -76,15 +82,13 @@ def read_streamed(
         with _told(streamed):
             for part in _parts(source, plan, rows_of, 0, config, options):
                 run_halving(part, read, about=f"read {model.name}")
-            with streamed.head():
-                require_finite_head(model)
             streamed.fingerprint()
         record = ModelRecord.of(model)
         if folder is not None and store.keeps_files:
-            atomic_write_text(folder / _RECORD, json.dumps(asdict(record)))
+            atomic_write_text(folder / _RECORD, json.dumps({"record": asdict(record), "logprobs": own.tolist()}))
     if place is not None:
         store.moved_to(place)
-    return SourceStates(record, store, config.site, config.last_layer)
+    return SourceStates(record, store, config.site, config.last_layer, logprobs=own)
 
 
 class StreamedTarget:
@@ -203,12 +207,13 @@ def _parts(
     options: RunOptions,
 ) -> Sequence[Sequence[int]]:
     """Cut the numbers of batches into runs whose states fit into memory while they wait for a block."""
-    planned = replace(plan, batches=batches)
+    planned = replace(plan, batches=list(map(list, batches)))
     estimate = memory_of_audit(model, planned, n_sources=n_sources, config=config, options=options, streamed=True)
     return [range(len(batches))] if estimate is None else estimate.parts
 
 
 def _embed(streamed: StreamedModel, plan: Plan, rows_of: Sequence[Sequence[int]]) -> None:
+    plan.require_embedded(streamed.model)
     side = row_layout(streamed.model).padding_side
     if rows_of:
         streamed.embed(tokens_in([plan.batch_of(rows, side) for rows in rows_of]))
@@ -284,15 +289,16 @@ def _found(place: Path | None, config: AuditConfig) -> SourceStates | None:
 
     if place is None or not (place / _RECORD).is_file():
         return None
-    with suppress(OSError, ValueError, TypeError, SafetensorError):
-        record = ModelRecord(**json.loads((place / _RECORD).read_text("utf-8")))
-        return SourceStates(record, StateStore.of_folder(place), config.site, config.last_layer)
+    with suppress(OSError, ValueError, TypeError, KeyError, SafetensorError):
+        kept = json.loads((place / _RECORD).read_text("utf-8"))
+        record, own = ModelRecord(**kept["record"]), torch.tensor(kept["logprobs"], dtype=torch.float64)
+        return SourceStates(record, StateStore.of_folder(place), config.site, config.last_layer, logprobs=own)
     return None
 
 
 @contextmanager
 def _keeping(place: Path | None) -> Iterator[Path | None]:
-    """Yield the directory to write to; whole or not at all."""
+    """Yield the directory to write to; it appears atomically."""
     if place is None:
         yield None
         return

@@ -17,10 +17,11 @@ from torch import Tensor
 from uds_lens._settings import as_settings
 from uds_lens._types import Engine
 from uds_lens.audit._baseline import Baseline, _mean, baseline_of, join_stages, origin_of_stage_2
-from uds_lens.audit._inputs import Plan, Source, audit_inputs, make_plan, sources_of
+from uds_lens.audit._counterfactual import mean_of_draws, read_draws, with_mean_of_draws
+from uds_lens.audit._inputs import Plan, Source, audit_inputs, make_plan, retain_sources
 from uds_lens.audit._memory import settled
 from uds_lens.audit._runner import Target, read_sources, target_of
-from uds_lens.audit._states import SourceStates
+from uds_lens.audit._states import SourceStates, mean_over_tokens
 from uds_lens.audit._streamed import StreamedTarget, states_kept
 from uds_lens.data import ExamplesLike, TokenBatch
 from uds_lens.errors import ModelError, Setting
@@ -88,7 +89,9 @@ def patch_sources(
             wanted = None
             if counting is not None and place >= n_telling:
                 if place == n_telling > 0:
-                    counting[rows] = ke_mask(_mean([known[rows] for known in deltas[:n_telling]]), config.tau)
+                    stage_1, drawn = [known[rows] for known in deltas[:n_telling]], target.plan.counterfactual
+                    mean = _mean(stage_1) if drawn is None else mean_of_draws(stage_1, drawn, rows)
+                    counting[rows] = ke_mask(mean, config.tau)
                 wanted = counting[rows]
             true_states = config.exact_noop and config.last_layer == "resid_post"
             if true_states and source.record.fingerprint == target.record.fingerprint:
@@ -133,13 +136,6 @@ def lost_logprob(
     return lost if wanted is None else lost.masked_fill(~wanted, torch.nan)
 
 
-def mean_over_tokens(values: Tensor, batch: TokenBatch) -> Tensor:
-    """Average over the scored window positions (last axis), whatever is at the others; float64, on the CPU."""
-    scored, values = batch.scored_mask.cpu(), values.cpu().double()
-    count = scored.sum(-1).reshape(-1, *[1] * (values.ndim - 2))
-    return torch.where(scored if values.ndim == 2 else scored[:, None], values, 0.0).sum(-1) / count
-
-
 def closeness(
     source: Float[Tensor, "batch layer win d_model"],
     replaced: Float[Tensor, "batch layer win d_model"],
@@ -173,7 +169,7 @@ def score_sources(
 
 def measure_stages(
     full: ModelSource,
-    retain: RetainSource,
+    retain: RetainSource | None,
     unlearned: ModelSource | None,
     examples: ExamplesLike,
     *,
@@ -184,7 +180,7 @@ def measure_stages(
     """Measure stage 1, and with an unlearned model both stages in one pass over `full`."""
     config = as_settings(AuditConfig, config, name="config")
     options = as_settings(RunOptions, options, name="options")
-    sources = sources_of("retain", retain)
+    sources = retain_sources(retain, config)
     n_retains = len(sources)
     if unlearned is not None:
         sources.append(Source("unlearned", 0, unlearned))
@@ -193,11 +189,13 @@ def measure_stages(
         {"full": full, **{source.name: source.model for source in sources}},
         inputs.forget.examples,
         control=inputs.control_examples,
+        drawn=inputs.drawn,
         config=config,
         options=options,
     )
-    config = replace(config, protocol=plan.protocol)
-    options = settled(full, plan, n_sources=len(sources), config=config, options=options)
+    config, draws = replace(config, protocol=plan.protocol), plan.counterfactual
+    n_sources = len(sources) + (draws.draws if draws else 0)
+    options = settled(full, plan, n_sources=n_sources, config=config, options=options)
     only_knowledge = unlearned is not None and _only_knowledge(options, plan)
     if only_knowledge and options.stream:
         raise ModelError(
@@ -208,6 +206,9 @@ def measure_stages(
         )
     with states_kept():
         states = read_sources(sources, plan, config=config, options=options)
+        if draws:
+            drawn = read_draws(full, plan, config=config, options=options)
+            states, n_retains = [*drawn, *states], len(drawn)
         retains = [source.record for source in states[:n_retains]]
         # A retain model as the unlearned one needs no stage 2: it scores exactly 1.
         known = {record.fingerprint for record in retains}
@@ -220,11 +221,13 @@ def measure_stages(
             options=options,
             n_telling=n_retains if only_knowledge else 0,
         )
+    if draws:
+        scores, retains = with_mean_of_draws(scores, draws), retains[:1]
     baseline = baseline_of(scores, retains, plan, inputs, config=config, full=full)
     if unlearned is None:
         return baseline, None
     stage_2 = scores.sources[-1] if new else None
-    return baseline, join_stages(baseline, states[-1].record, stage_2, plan, baseline.provenance)
+    return baseline, join_stages(baseline, states[-1], stage_2, plan, baseline.provenance)
 
 
 def _only_knowledge(options: RunOptions, plan: Plan) -> bool:
@@ -243,4 +246,4 @@ def measure_stage_2(
     scores = patch_sources(target, new, counting=counting).sources if new else []
     by_source = dict(zip(map(id, new), scores, strict=True))
     origin = origin_of_stage_2(baseline, target)
-    return [join_stages(baseline, s.record, by_source.get(id(s)), target.plan, origin) for s in sources]
+    return [join_stages(baseline, s, by_source.get(id(s)), target.plan, origin) for s in sources]

@@ -9,6 +9,7 @@ from ._batches import (
     positions_of as positions_of,
 )
 from ._benchmarks import BENCHMARKS as BENCHMARKS, Benchmark as Benchmark, load_benchmark as load_benchmark
+from ._counterfactuals import counterfactuals as counterfactuals
 from ._examples import (
     ForgetExample as ForgetExample,
     SkippedExample as SkippedExample,

@@ -275,7 +275,8 @@ def make_batch(
     Args:
         rows: All rows, usually `Encoded.rows`.
         indices: Which of them, in this order; None takes all.
-        pad_token_id: Filler, masked everywhere; None (a tokenizer without one) uses 0.
+        pad_token_id: Filler, masked everywhere; None (a tokenizer without one) uses 0, and so does one above all tokens
+            of the rows, which a model may not embed.
         padding_side: "left" or "right".
 
     Returns:
@@ -297,7 +298,7 @@ def make_batch(
         raise ConfigError("a batch needs at least one row; got none. Choose rows that were not skipped.")
     length = max(len(row.ids) for row in chosen)
     width = max(len(row.window) for row in chosen)
-    pad = 0 if pad_token_id is None else pad_token_id
+    pad = 0 if pad_token_id is None or pad_token_id > max(max(row.ids) for row in chosen) else pad_token_id
     columns = [_padded(row, length, width, pad, padding_side) for row in chosen]
     ids, mask, positions, window, real, patched, scored, targets = zip(*columns, strict=True)
     return TokenBatch(

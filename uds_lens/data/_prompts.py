@@ -281,8 +281,8 @@ def chat_text(
         )
         if len(text) > _TEMPLATE_LENGTH + sum(len(turn["content"]) for turn in messages):
             raise ValueError(f"it wrote {len(text)} characters")
-        for role, said in turns:  # answers are not looked for: some templates cut a line of thought out of them
-            if role == "user" and "".join(said.split()) not in "".join(text.split()):
+        for role, content in turns:  # answers are not looked for: some templates cut a line of thought out of them
+            if role == "user" and "".join(content.split()) not in "".join(text.split()):
                 raise ValueError("what it writes does not contain the question")
     except Exception as error:  # templates are programs: they raise what they like
         written = "a system turn" if system else "a user turn"

@@ -296,7 +296,7 @@ def _same_checkpoint(models: Mapping[str, str]) -> Iterator[Finding]:
     roles: dict[tuple[str, ...], list[str]] = {}
     for role, model in models.items():
         place = tuple(
-            os.path.realpath(each) if os.path.exists(each) else str(each) for each in checkpoint_folders(model)
+            os.path.realpath(folder) if os.path.exists(folder) else str(folder) for folder in checkpoint_folders(model)
         )
         roles.setdefault(place, []).append(role)
     for same in roles.values():
@@ -327,9 +327,9 @@ def _speed(config: AuditConfig, options: RunOptions) -> Iterator[Finding]:
         one = torch.ones(256, 256, dtype=getattr(torch, dtype), device=device)
         times = []
         for _ in range(4):  # the first warms up
-            begun = time.perf_counter()
+            started = time.perf_counter()
             float((one @ one).sum())
-            times.append(time.perf_counter() - begun)
+            times.append(time.perf_counter() - started)
         seconds[dtype] = min(times)
     factor = seconds[config.dtype] / seconds["float32"]
     words = f"a product in {config.dtype} takes {factor:.1f} times as long as in float32 on {device}"
@@ -375,9 +375,9 @@ def _entities(
         yield Finding("entities", "problem", f"{words}; {reasons[0][0]}", fix)
         return
     yield Finding("prompts", "ok", plan.prompts)
-    for each in heard:
-        if issubclass(each.category, UdsLensWarning) and "was trained with" in str(each.message):
-            yield Finding("prompts", "note", str(each.message))
+    for warning in heard:
+        if issubclass(warning.category, UdsLensWarning) and "was trained with" in str(warning.message):
+            yield Finding("prompts", "note", str(warning.message))
     left = "; ".join(f"{reason} ({count})" for reason, count in reasons)
     yield Finding("entities", "note" if skipped else "ok", f"{words}{f'; skipped: {left}' if left else ''}")
     if quoted := [row.example.id for row in plan.encoded.rows if space_added(row.example)]:

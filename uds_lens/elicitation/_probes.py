@@ -80,7 +80,7 @@ class Plain(_Worded):
 @validated
 @dataclass(frozen=True, kw_only=True)
 class Cloze(_Worded):
-    """Begin the answer up to the entity, as a depth audit does; the entity is what has to come."""
+    """Begin the answer up to the entity, as a depth audit does; the model has to supply the entity."""
 
     word: ClassVar[str] = "cloze"
     injects: ClassVar[Injection] = "answer prefix"
@@ -122,7 +122,7 @@ class AOA(_Worded):
 @validated
 @dataclass(frozen=True, kw_only=True)
 class ICL(_Worded):
-    """Show other facts as solved examples; never the row asked, nor one that names its entity."""
+    """Show other facts as solved examples; never the question itself, nor a row that names its entity."""
 
     word: ClassVar[str] = "icl"
     injects: ClassVar[Injection] = "other facts"

@@ -137,16 +137,16 @@ def written(
         >>> written(Prompt(question="Who wrote Ash?", reference="Ada.", start="It was"), protocol="raw")
         'Question: Who wrote Ash?\nAnswer: It was'
     """
-    begun = prompt.given if prompt.cloze else prompt.start
+    opening = prompt.given if prompt.cloze else prompt.start
     if protocol == "raw":
         head = f"{prompt.system}\n\n" if prompt.system else ""
         solved = "".join(prompt_text(*shot) + "\n\n" for shot in prompt.shots)
-        text = head + solved + prompt_text(prompt.question, begun)
+        text = head + solved + prompt_text(prompt.question, opening)
     else:
         style = chat or ChatStyle()
         system = "\n\n".join(filter(None, (style.system_prompt, prompt.system)))
         style = dataclasses.replace(style, system_prompt=system or None)
         turns = [turn for shot in prompt.shots for turn in zip(("user", "assistant"), shot, strict=True)]
         turns.append(("user", prompt.question))
-        text = chat_text(tokenizer, turns, chat=style, answer_next=True) + begun
+        text = chat_text(tokenizer, turns, chat=style, answer_next=True) + opening
     return text if prompt.cloze else text.rstrip(" ")

@@ -523,7 +523,7 @@ class ElicitationResults:
         return depth_elicited(self.with_depth(depth), probe=probe, decoding=decoding, theme=theme)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a directory, whole or not at all; an earlier result there is replaced, other files stay.
+        """Write a directory, atomically; an earlier result there is replaced, other files stay.
 
         Raises:
             ResultFormatError: Something else is there.
@@ -594,7 +594,7 @@ def unpaired(
     other: Float[np.ndarray, "other"],
     other_groups: Int[np.ndarray, "other"],
 ) -> Difference:
-    """Return a difference of two means, with a 95 % interval over the subjects of both (Welch, cluster-robust errors).
+    """Return a difference of two means, with a 95% interval over the subjects of both (Welch, cluster-robust errors).
 
     Example:
         >>> found = unpaired(np.array([1.0, 1.0, 0.8]), np.arange(3), np.array([0.1, 0.0, 0.2]), np.arange(3))
@@ -630,7 +630,7 @@ class RankCorrelation(NamedTuple):
     """In [-1, 1]; negative: shallowly erased facts are easier to extract. NaN where one of the two is constant."""
 
     interval: Interval
-    """95 %, over subjects. NaN where `rho` is, with fewer than three subjects, where `rho` is 1 or -1 or would be
+    """95%, over subjects. NaN where `rho` is, with fewer than three subjects, where `rho` is 1 or -1 or would be
     without one of the subjects, and where without one of them it would be undefined: few subjects say nothing then
     about others."""
 

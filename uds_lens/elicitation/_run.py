@@ -31,7 +31,7 @@ from uds_lens.elicitation._soft_gcg import SoftGCG
 from uds_lens.errors import ConfigError, DataError, ResultFormatError, Setting, UdsLensWarning
 from uds_lens.generation import answer_end_ids, growing_way
 from uds_lens.models import HookedModel, ModelSource, check_compatible, open_model, read_checkpoint_info
-from uds_lens.models._compatibility import protocol_of
+from uds_lens.models._compatibility import protocol_of, require_embedded
 from uds_lens.results import ModelRecord, RunOptions
 from uds_lens.results._records import fingerprint_of, provenance
 
@@ -182,17 +182,17 @@ def elicit(
             asker = _Asker(opened, options, protocol, run, folder)
             records[role] = ModelRecord.of(opened)
             ways.append(f"texts generated {growing_way(opened)}")
-            for each in asked:
-                parts += asker.parts(role, each)
-            for each in aside if role == "unlearned" and holdout else ():
-                parts += asker.parts(HOLDOUT, each)
-    prompts = [ask for each in asked for ask in each.asks]
+            for probe in asked:
+                parts += asker.parts(role, probe)
+            for probe in aside if role == "unlearned" and holdout else ():
+                parts += asker.parts(HOLDOUT, probe)
+    prompts = [ask for probe in asked for ask in probe.asks]
     return ElicitationResults(
         options=options,
         protocol=protocol,
         models={role: records[role] for role in ("full", "retain", "unlearned") if role in records},
         examples=tuple(rows),
-        probes=tuple(each.record for each in asked),
+        probes=tuple(probe.record for probe in asked),
         parts=tuple(parts),
         holdout=tuple(holdout),
         provenance={"sample": data.sample_record(seed=options.seed)}
@@ -219,6 +219,8 @@ class _Asker:
     def parts(self, role: str, asked: Asked) -> list[Part]:
         """Return a part for each decoding of a probe."""
         found = []
+        inputs = ((ask.rendered.prompt.question, ask.rendered.ids) for ask in asked.asks)
+        require_embedded(self.model.hf, inputs, name=self.model.name)
         ends = answer_end_ids(self.model, protocol=self.protocol, chat=self.options.chat)
         for decoding in self.options.decodings if asked.probe.samples_too else ("greedy",):
             name = asked.probe.name if isinstance(asked.probe, ByPrompt) else repr(asked.probe)
@@ -345,15 +347,15 @@ def estimate_hours(
     rate, once = _RATE.get(kind, _RATE["cpu"]), _PASS.get(kind, _PASS["cpu"])
     rate *= _HALF.get(kind, 1.0) if options.dtype in ("bfloat16", "float16") else 1.0
     seconds = 0.0
-    for each in asked:
-        prompts = sum(len(ask.rendered.ids) for ask in each.asks)
-        for decoding in options.decodings if each.probe.samples_too else ("greedy",):
-            texts = len(each.asks) * (options.samples if decoding == "sampled" else 1)
+    for asked_probe in asked:
+        prompts = sum(len(ask.rendered.ids) for ask in asked_probe.asks)
+        for decoding in options.decodings if asked_probe.probe.samples_too else ("greedy",):
+            texts = len(asked_probe.asks) * (options.samples if decoding == "sampled" else 1)
             steps = options.max_new_tokens * -(-texts // options.rows_at_once)
             seconds += (prompts + texts * options.max_new_tokens) * work / rate + steps * once
-        extra = getattr(each.probe, "extra_tokens", None)
+        extra = getattr(asked_probe.probe, "extra_tokens", None)
         if extra is not None:
-            tokens, passes = extra(each.asks)
+            tokens, passes = extra(asked_probe.asks)
             seconds += tokens * work / (rate * (_DENSE if kind == "cpu" else 1.0)) + passes * once
     return seconds / 3600
 

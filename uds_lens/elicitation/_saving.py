@@ -101,7 +101,7 @@ def parts_folder(out: str | os.PathLike[str]) -> Path:
 
 
 def write_part(part: Part, file: str | os.PathLike[str], *, key: str) -> None:
-    """Write a part, whole or not at all."""
+    """Write a part, atomically."""
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -206,7 +206,7 @@ def load_members(path: str | os.PathLike[str]) -> dict[str, Any]:
     if any(len(pair) != 2 for probe in manifest.probes for pair in probe.skipped):
         raise ResultFormatError(f"{where}: a skipped row must be an id and a reason.")
     asked = {(part.probe, part.decoding) for part in parts}
-    whole = sorted((*each, role) for each in asked for role in roles)
+    whole = sorted((*key, role) for key in asked for role in roles)
     if sorted((part.probe, part.decoding, part.role) for part in parts) != whole or sorted(
         {name for name, _ in asked}
     ) != sorted(probe.name for probe in manifest.probes):

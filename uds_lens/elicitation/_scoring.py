@@ -131,7 +131,7 @@ class Share(NamedTuple):
     """NaN where the probe has no power, or was not asked."""
 
     interval: Interval
-    """95 %, over subjects."""
+    """95%, over subjects."""
 
     reason: str | None
     """Why it is NaN."""

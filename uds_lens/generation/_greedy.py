@@ -134,12 +134,12 @@ def generate_answers(
     prompts = [answer_prompt(q, protocol=protocol, tokenizer=tokenizer, chat=chat, start=start) for q in questions]
     ids = prompt_ids(tokenizer, prompts, protocol=protocol)
     ends = answer_end_ids(model, protocol=protocol, chat=chat)
-    begun = [
+    starts = [
         ([], False) if beginning is None else beginning.of(prompt, ends=ends, limit=settings.max_new_tokens)
         for prompt, beginning in zip(ids, [None] * len(ids) if known is None else known, strict=True)
     ]
-    answers = [tokens for tokens, _ in begun]
-    order = [i for i, (_, is_complete) in enumerate(begun) if not is_complete]
+    answers = [tokens for tokens, _ in starts]
+    order = [i for i, (_, is_complete) in enumerate(starts) if not is_complete]
     order.sort(key=lambda i: len(ids[i]) + len(answers[i]))
     batches = range(0, len(order), settings.rows_at_once)
     for first in progress(batches, desc=desc, unit="batch", enabled=settings.progress):

@@ -91,4 +91,4 @@ def _value(config: Config, path: str, depth: int) -> Any:
 def text(config: Config, *paths: str) -> str | None:
     """Return the first text that is not empty among the values at some paths."""
     values = (value(config, path) for path in paths)
-    return next((each for each in values if isinstance(each, str) and each), None)
+    return next((value for value in values if isinstance(value, str) and value), None)

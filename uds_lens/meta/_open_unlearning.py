@@ -169,7 +169,7 @@ def read_open_unlearning(
     found = _runs(root)
     names = _names(root, list(found))
     references, notes = _all_references(root, {"retain": retain, "full": full}, names, examples)
-    taken = {run.folder for each in references.values() for run in each}
+    taken = {run.folder for runs in references.values() for run in runs}
     folders = {folder: name for folder, name in names.items() if folder not in taken}
     if not folders:
         raise ResultFormatError(f"{str(root)!r} holds no run other than those of retain and full.")

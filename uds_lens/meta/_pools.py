@@ -383,9 +383,9 @@ def dominated_by(values: np.ndarray, clusters: Sequence[str] | np.ndarray, confi
 
     "Most" is a share above 2.5 / n, but at least 1/3 and at most 1/2: 1/2 of five equal clusters, 1/3 of eight or more.
     Other samples may hold no such cluster, or two, and how far those would lie cannot be learned from one: in
-    simulations where most values are 0, `clustered_mean` covers the truth in 65 to 95 % of cases. It does, or this is
-    not None, in at least 92 % in each cell of `benchmarks/coverage_faithfulness.py` (in 91.2 % in two cells of a wider
-    grid with high Q). The interval here covers in 98 to 100 %, and is wide: Clopper's and Pearson's (1934, Biometrika
+    simulations where most values are 0, `clustered_mean` covers the truth in 65 to 95% of cases. It does, or this is
+    not None, in at least 92% in each cell of `benchmarks/coverage_faithfulness.py` (in 91.2% in two cells of a wider
+    grid with high Q). The interval here covers in 98 to 100%, and is wide: Clopper's and Pearson's (1934, Biometrika
     26, 404-413) of a share, with `n mean` successes in `n = 1 / sum(w^2)` clusters, `w` their shares of the models.
 
     >>> most = dominated_by(np.array([0.0, 0.0, 0.0, 0.1, 0.4]), list("abcde"), 0.95)

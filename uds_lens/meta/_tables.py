@@ -151,22 +151,22 @@ def of_setup(table: ModelTable, setup: Setup) -> ModelTable:
 
 def _rows(table: ModelTable, kept: Sequence[bool]) -> ModelTable:
     frame = table.frame[list(kept)].reset_index(drop=True)
-    gone = set(table.frame["model"].astype(str)) - set(frame["model"].astype(str))
+    removed = set(table.frame["model"].astype(str)) - set(frame["model"].astype(str))
 
     def without(rows: pd.DataFrame) -> pd.DataFrame:
-        return rows[~rows["model"].astype(str).isin(gone)].reset_index(drop=True)
+        return rows[~rows["model"].astype(str).isin(removed)].reset_index(drop=True)
 
     examples = None if table.examples is None else without(table.examples)
     references = table.references
     if references is not None:
         there = setups(frame)
-        references = references[[_fits(each, there) for each in _setups(references)]].reset_index(drop=True)
+        references = references[[_fits(setup, there) for setup in _setups(references)]].reset_index(drop=True)
     return replace(table, frame=frame, reasons=without(table.reasons), examples=examples, references=references)
 
 
 def _fits(setup: Setup, there: Sequence[Setup]) -> bool:
     """Return whether a reference may belong to one of these setups; what is not known fits any."""
-    return any(all(a is None or b is None or a == b for a, b in zip(setup, each, strict=True)) for each in there)
+    return any(all(a is None or b is None or a == b for a, b in zip(setup, other, strict=True)) for other in there)
 
 
 # Reading JSON that others wrote.
@@ -334,7 +334,10 @@ def setup_of(folder: Path, name: str) -> Setup:
     """
     named = _setup_in(name)
     found = [recorded_setup(config) for config in hydra.configs(folder)]
-    recorded = tuple(next((each for each in side if each), None) for side in zip(*found, strict=True)) or (None, None)
+    recorded = tuple(next((value for value in side if value), None) for side in zip(*found, strict=True)) or (
+        None,
+        None,
+    )
     for what, one, other in zip(("base model", "split"), named, recorded, strict=True):
         if one and other and one.lower() != other.lower():
             warn_once(f"{name}: its name says {what} {one}, its .hydra/config.yaml {other}, which is used.")

@@ -47,7 +47,7 @@ class Trust:
     """F: how often it ranks a model that was trained on the forget set above one that was not. 0.5 is chance."""
 
     low: float
-    """Lower end of its 95 % interval for more runs of the study's six kinds of models, and for no other kind; Wilson's
+    """Lower end of its 95% interval for more runs of the study's six kinds of models, and for no other kind; Wilson's
     where F is 1."""
 
     high: float
@@ -66,7 +66,7 @@ class Trust:
     """Largest."""
 
     new_low: float = math.nan
-    """Lower end of the 95 % interval of F for kinds of models that the study did not have, with kinds as clusters;
+    """Lower end of the 95% interval of F for kinds of models that the study did not have, with kinds as clusters;
     Wilson's for three kinds where F is 1."""
 
     new_high: float = math.nan
@@ -76,7 +76,7 @@ class Trust:
     """F in the worst of the nine pairs of a kind that knows and a kind that does not, 10 models each."""
 
     worst_low: float = math.nan
-    """Lower end of its 95 % interval, over runs; not adjusted for being the worst of nine."""
+    """Lower end of its 95% interval, over runs; not adjusted for being the worst of nine."""
 
     worst_high: float = math.nan
     """Upper end."""

@@ -22,7 +22,6 @@ from uds_lens.audit._runner import read_source
 from uds_lens.audit._states import SourceStates
 from uds_lens.audit._two_stage import TargetScores, score_sources
 from uds_lens.data import ChatStyle, TokenSequence, answer_prompt, answer_sequences, prompt_ids
-from uds_lens.errors import ModelError
 from uds_lens.generation import GenerationSettings, answer_end_ids, generate_answers, known_beginning
 from uds_lens.metrics._answers import AnswerScores, score_answers
 from uds_lens.metrics._data import AnswerText, MetricData
@@ -40,7 +39,7 @@ from uds_lens.models import (
     open_model,
     read_checkpoint_info,
 )
-from uds_lens.models._compatibility import protocol_of
+from uds_lens.models._compatibility import protocol_of, require_embedded
 from uds_lens.patching import row_layout
 from uds_lens.results import AuditConfig, RunOptions
 from uds_lens.results._records import ModelRecord
@@ -227,7 +226,7 @@ class Session:
                 result.value.close()
 
     def _run(self, wanted: Sequence[Pass], model: HookedModel) -> None:
-        _require_embedded(model, [each for p in wanted for each in self._inputs(p)])
+        require_embedded(model.hf, [rows for p in wanted for rows in self._inputs(p)], name=model.name)
         start = time.perf_counter()
         with _counted(model) as count, model.running():
             values = self._measure(wanted, model)
@@ -242,7 +241,7 @@ class Session:
         """Run the passes of one model that is read a block at a time."""
         start = time.perf_counter()
         read = [p for p in wanted if p.kind != "patched"]
-        inputs = [each for p in wanted for each in self._inputs(p)]
+        inputs = [rows for p in wanted for rows in self._inputs(p)]
         values: dict[Pass, Any] = {}
         if read or role not in self.records:
             found = read_passes(
@@ -253,7 +252,7 @@ class Session:
                 states={p: self.results.get(Pass(p.what, "states")) for p in read if p.kind == "lens"},  # type: ignore[arg-type]
                 config=self.config,
                 run=self.run,
-                check=lambda model: _require_embedded(model, inputs),
+                check=lambda model: require_embedded(model.hf, inputs, name=model.name),
             )
             values, self.records[role], self.device, self.rows = found
         patched = [p for p in wanted if p.kind == "patched"]
@@ -413,18 +412,6 @@ class Session:
             return fisher_masks(model, retain, rows, memory_gb=memory_gb, show=show)
         masks = self.results[Pass("full", "fisher_masks")].value
         return masked_fisher(model, rows, masks, memory_gb=memory_gb, show=show)
-
-
-def _require_embedded(model: HookedModel, inputs: Sequence[tuple[str, Sequence[int]]]) -> None:
-    """Raise `ModelError` where a token has no row in the model's embedding."""
-    embedding: Any = model.hf.get_input_embeddings()
-    size = getattr(embedding, "num_embeddings", None) or len(embedding.weight)
-    for question, ids in inputs:
-        if max(ids, default=0) >= size:
-            raise ModelError(
-                f"{model.name[:100]!r}: token {max(ids)} of {question[:80]!r} is beyond its embedding of {size} rows. "
-                "Use the tokenizer it was trained with, or resize the embedding to the tokenizer."
-            )
 
 
 def _together(passes: Sequence[Pass]) -> list[list[Pass]]:

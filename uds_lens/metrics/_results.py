@@ -127,7 +127,7 @@ class MetricValue:
 
     @property
     def interval(self) -> Interval:
-        """95 % bootstrap interval, clustered by subject where examples share one, else over examples.
+        """95% bootstrap interval, clustered by subject where examples share one, else over examples.
 
         NaN for what is no mean over examples (an AUC, a harmonic mean), and where all are about one subject.
         """
@@ -314,7 +314,7 @@ class MetricResults:
         return pd.DataFrame(rows, columns=["metric", "example_id", "value"])
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write one JSON file, whole or not at all; undefined numbers are null.
+        """Write one JSON file, atomically; undefined numbers are null.
 
         Raises:
             ResultFormatError: The path holds something else than saved results.
@@ -358,7 +358,7 @@ class MetricResults:
                 )
             # an upper bound of null is infinity
             metrics[metric.name] = replace(metric, high=math.inf) if math.isnan(metric.high) else metric
-        others = {each.name: getattr(saved, each.name) for each in fields(saved) if each.name != "metrics"}
+        others = {field.name: getattr(saved, field.name) for field in fields(saved) if field.name != "metrics"}
         return cls(metrics=metrics, **others)
 
     def __repr__(self) -> str:
@@ -402,7 +402,7 @@ class _File:
 
 def _as_dict(metric: MetricValue) -> dict[str, Any]:
     """Return a metric in plain values as strict JSON has them; NaN and infinity are None."""
-    names = [each.name for each in fields(metric) if each.name != "subjects" or metric.subjects]
+    names = [field.name for field in fields(metric) if field.name != "subjects" or metric.subjects]
     return plain({name: getattr(metric, name) for name in names} | {"cost": metric.cost._asdict()})
 
 
@@ -450,7 +450,7 @@ def metrics_by_model(results: Mapping[str, MetricResults]) -> pd.DataFrame:
     """
     import pandas as pd
 
-    return pd.DataFrame([{"model": name, **each.values} for name, each in results.items()])
+    return pd.DataFrame([{"model": name, **result.values} for name, result in results.items()])
 
 
 def require_metrics_table(file: str | os.PathLike[str]) -> Path:

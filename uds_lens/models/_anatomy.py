@@ -89,10 +89,6 @@ class Anatomy:
             )
         return logits
 
-    def readout(self, states: Float[Tensor, "row d_model"]) -> Float[Tensor, "row d_vocab"]:
-        """Return the logits of residual-stream states: final norm, then head."""
-        return self.unembed(self.final_norm(states))
-
 
 def anatomy_of(causal_lm: nn.Module) -> Anatomy:
     """Find the parts of a transformers causal language model.

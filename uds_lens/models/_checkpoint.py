@@ -163,7 +163,7 @@ def checkpoint_folders(source: str | os.PathLike[str]) -> list[str | os.PathLike
 
 
 def storage_of(source: str | os.PathLike[str]) -> str | None:
-    """Return how the weights of a GGUF file are stored (`Q4_1 (79 %), Q8_0, F32`); None for other checkpoints.
+    """Return how the weights of a GGUF file are stored (`Q4_1 (79%), Q8_0, F32`); None for other checkpoints.
 
     Of an adapter, that is how its base is stored.
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -153,6 +153,27 @@ def check_compatible(infos: Mapping[str, CheckpointInfo]) -> PreTrainedTokenizer
     if without:
         warn_once(f"no tokenizer beside {', '.join(without)}: using that of {role}, unchecked.")
     return tokenizer
+
+
+def require_embedded(model: Any, inputs: Iterable[tuple[str, Sequence[int]]], *, name: str) -> None:
+    """Check that all tokens of some inputs are in the embedding of a transformers model.
+
+    Args:
+        model: The transformers model.
+        inputs: Questions with their token ids.
+        name: Its name in the message.
+
+    Raises:
+        ModelError: Naming the first token beyond it, and its question.
+    """
+    embedding = model.get_input_embeddings()
+    size = getattr(embedding, "num_embeddings", None) or len(embedding.weight)
+    for question, ids in inputs:
+        if max(ids, default=0) >= size:
+            raise ModelError(
+                f"{name[:100]!r}: token {max(ids)} of {question[:80]!r} is beyond its embedding of {size} rows. "
+                "Use the tokenizer it was trained with, or resize the embedding to the tokenizer."
+            )
 
 
 def _info(name: str, config: Any, tokenizer: PreTrainedTokenizerFast | None) -> CheckpointInfo:

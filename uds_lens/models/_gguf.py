@@ -49,7 +49,7 @@ def gguf_file(place: str | os.PathLike[str]) -> Path | None:
 
 
 def storage(file: Path) -> str:
-    """Return how a file stores its weights, the type of most weights first: `Q4_1 (79 %), Q8_0, F32`.
+    """Return how a file stores its weights, the type of most weights first: `Q4_1 (79%), Q8_0, F32`.
 
     Raises:
         ModelError: The file is broken.

@@ -17,14 +17,9 @@ from ._hooks import (
     run_hooks as run_hooks,
     run_unhooked as run_unhooked,
 )
-from ._plain import (
-    NaiveTarget as NaiveTarget,
-    SpanPatch as SpanPatch,
-    capture as capture,
-    run_patched as run_patched,
-    scored_logprobs as scored_logprobs,
-)
-from ._readout import target_logprobs as target_logprobs
+from ._plain import NaiveTarget as NaiveTarget, capture as capture
+from ._readout import scored_logprobs as scored_logprobs, target_logprobs as target_logprobs
 from ._recording import Recording as Recording
 from ._side_by_side import RowLayout as RowLayout, row_layout as row_layout
 from ._states import SpanCache as SpanCache
+from ._window_hooks import SpanPatch as SpanPatch, run_patched as run_patched

@@ -20,7 +20,7 @@ from uds_lens.patching._plain import NaiveTarget, capture
 from uds_lens.patching._readout import target_logprobs
 from uds_lens.patching._recording import Recording
 from uds_lens.patching._side_by_side import require_fitting
-from uds_lens.patching._states import PatchEngine, Score, SpanCache, chosen_layers
+from uds_lens.patching._states import PatchEngine, Score, SpanCache, chosen_combinations, chosen_layers
 from uds_lens.patching._wave import own_pass, wave
 
 _TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.5, torch.float16: 0.1}
@@ -117,24 +117,53 @@ class WavefrontTarget(PatchEngine):
             PatchError: The cache does not fit, a layer does not exist, or a block takes something that cannot be cut
                 to the window.
         """
-        n_layers, d_model = self.states.shape[1], self.states.shape[-1]
-        cache.check_fits(self.batch, n_layers=n_layers, d_model=d_model)
-        chosen = chosen_layers(layers, n_layers)
-        shape = (len(self.batch), n_layers, self.batch.window.shape[1])
+        chosen = chosen_layers(layers, self.states.shape[1])
+        return self._waves(cache, {layer: [layer] for layer in chosen}, self.states.shape[1], wanted)
+
+    @torch.no_grad()
+    def patched_together(
+        self, cache: SpanCache, layers: Sequence[Sequence[int]]
+    ) -> Float[Tensor, "batch combination win"]:
+        """Log-probabilities with several layers patched at once, for each combination in `layers`.
+
+        Equal to `run_patched` with each combination, up to rounding (tested to 1e-5 in float32).
+
+        Raises:
+            PatchError: As `patched`; or a combination is empty.
+        """
+        combinations = chosen_combinations(layers, self.states.shape[1])
+        in_order = sorted(range(len(combinations)), key=lambda i: combinations[i][0])
+        return self._waves(cache, {i: combinations[i] for i in in_order}, len(combinations))
+
+    def _waves(
+        self,
+        cache: SpanCache,
+        combinations: dict[int, list[int]],
+        n: int,
+        wanted: Bool[Tensor, "batch n"] | None = None,
+    ) -> Float[Tensor, "batch n win"]:
+        """Patch combinations of layers, sorted by their first layer, as many at once as memory allows."""
+        cache.check_fits(self.batch, n_layers=self.states.shape[1], d_model=self.states.shape[-1])
+        shape = (len(self.batch), n, self.batch.window.shape[1])
         result = torch.full(shape, torch.nan, dtype=torch.float32, device=self.batch.window.device)
         with self.model.running():
-            for rows, own in self.recording.groups_wanting(wanted) if chosen else ():
+            for rows, own in self.recording.groups_wanting(wanted) if combinations else ():
                 width, size = own.batch.window.shape[1], own.variants_at_once
                 states = replace(cache, states=cache.states[rows, :, :width])
                 here = None if wanted is None else wanted[rows]
-                some = chosen if here is None else [layer for layer in chosen if here[:, layer].any()]
-                for together in (some[i : i + size] for i in range(0, len(some), size)):
-                    final = wave(self.model, own, cache=states, layers=together)
+                some = [place for place in combinations if here is None or here[:, place].any()]
+                for places in (some[i : i + size] for i in range(0, len(some), size)):
+                    again: dict[int, list[int]] = {}
+                    for number, place in enumerate(places):
+                        for layer in combinations[place][1:]:
+                            again.setdefault(layer, []).append(number)
+                    first = [combinations[place][0] for place in places]
+                    final = wave(self.model, own, cache=states, layers=first, again=again)
                     assert final is not None
-                    asked = None if here is None else here[:, together]
+                    asked = None if here is None else here[:, places]
                     values = variant_logprobs(own, final, asked, score=self.score)
-                    for place, layer in enumerate(together):
-                        result[rows, layer, :width] = values[:, place]
+                    for number, place in enumerate(places):
+                        result[rows, place, :width] = values[:, number]
         return result
 
 

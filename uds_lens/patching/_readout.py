@@ -10,9 +10,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from uds_lens._compat.torch import forward_hooks_of
-from uds_lens.models import Anatomy
+from uds_lens.data import TokenBatch
+from uds_lens.models import Anatomy, HookedModel
 from uds_lens.patching import _costs as costs
-from uds_lens.patching._states import Score
+from uds_lens.patching._states import Score, SpanCache
 
 _linear: WeakKeyDictionary[nn.Module, tuple[object, bool]] = WeakKeyDictionary()
 """Whether the head of a model is a linear map and nothing else, with the settings that this was tried under."""
@@ -25,6 +26,7 @@ def target_logprobs(
     scored: Bool[Tensor, "*rows win"],
     *,
     score: Score | None = None,
+    normed: bool = False,
 ) -> Float[Tensor, "*rows win"]:
     """Return the log-probability of each scored target, read out of the last layer's states.
 
@@ -37,6 +39,7 @@ def target_logprobs(
         targets: Next-token ids; ignored where not scored.
         scored: Which entries to score.
         score: Takes float32 logits `[n, d_vocab]` and targets `[n]`, returns `[n]` numbers to use instead.
+        normed: The states are behind the final norm.
 
     Returns:
         Natural logarithms in float32 (nats), at most 0; NaN where not scored.
@@ -53,17 +56,27 @@ def target_logprobs(
     values = torch.empty(len(rows), dtype=torch.float32, device=states.device)
     for start in range(0, len(rows), chunk):
         part = slice(start, start + chunk)
-        normed = anatomy.final_norm(rows[part])
+        read = rows[part] if normed else anatomy.final_norm(rows[part])
         if cut:
-            scores = _in_tiles(head, normed, wanted[part], tile=max(1, held // chunk))
+            scores = _in_tiles(head, read, wanted[part], tile=max(1, held // chunk))
         else:
-            logits = (anatomy.unembed(normed) if head is None else head(normed)).float()
+            logits = (anatomy.unembed(read) if head is None else head(read)).float()
             ids = wanted[part].to(logits.device)
             scores = score(logits, ids) if score else -nn.functional.cross_entropy(logits, ids, reduction="none")
         values[part] = scores.to(values.device)
     result = torch.full(scored.shape, torch.nan, dtype=torch.float32, device=states.device)
     result[scored] = values
     return result
+
+
+@torch.no_grad()
+def own_logprobs(model: HookedModel, batch: TokenBatch, cache: SpanCache) -> Float[Tensor, "batch win"]:
+    """Return the log-probabilities that a model gives the scored tokens itself, from its captured `resid_post`."""
+    batch = batch.to(model.device)
+    with model.running():
+        return target_logprobs(
+            model.anatomy, cache.states[:, -1], batch.targets, batch.scored_mask, normed=cache.last_layer == "post_norm"
+        )
 
 
 def _in_tiles(
@@ -105,3 +118,16 @@ def _plain_head(anatomy: Anatomy, rows: Tensor) -> Any | None:
         same = by_model.shape == by_head.shape and torch.equal(by_model, by_head)
         _linear[model] = (tried, same)
     return head if _linear[model][1] else None
+
+
+def scored_logprobs(
+    logits: Float[Tensor, "batch pos d_vocab"], batch: TokenBatch, *, score: Score | None = None
+) -> Float[Tensor, "batch win"]:
+    """Return the log-probabilities of the scored targets, float32 nats, or what `score` gives; NaN where not scored."""
+    rows = torch.arange(batch.window.shape[0], device=logits.device)[:, None]
+    at, targets = logits[rows, batch.window].float(), batch.targets.clamp(min=0)
+    if score is None:
+        values = at.log_softmax(-1).gather(-1, targets[..., None])[..., 0]
+    else:
+        values = score(at.flatten(0, 1), targets.flatten()).view_as(targets).float()
+    return values.masked_fill(~batch.scored_mask, torch.nan)

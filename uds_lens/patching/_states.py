@@ -141,6 +141,13 @@ def chosen_layers(layers: Sequence[int] | None, n_layers: int) -> list[int]:
     return chosen
 
 
+def chosen_combinations(layers: Sequence[Sequence[int]], n_layers: int) -> list[list[int]]:
+    """Return the layers of each combination in increasing order."""
+    if not layers or not all(map(len, layers)):
+        raise PatchError(f"expected combinations of layers, as in [[1, 2], [1, 2, 3]]; got {list(layers)}.")
+    return [chosen_layers(together, n_layers) for together in layers]
+
+
 def at_window(
     states: Float[Tensor, "batch pos d_model"], window: Int[Tensor, "batch win"]
 ) -> Float[Tensor, "batch win d_model"]:

@@ -27,7 +27,7 @@ from uds_lens.patching._blocks import OwnPass, learn_calls
 from uds_lens.patching._engines import variant_logprobs
 from uds_lens.patching._hooks import first_tensor
 from uds_lens.patching._packing import packed_blocks
-from uds_lens.patching._plain import _cache_of
+from uds_lens.patching._plain import cache_of
 from uds_lens.patching._readout import target_logprobs
 from uds_lens.patching._recording import Recording, Rows
 from uds_lens.patching._side_by_side import PACKED_FAMILIES
@@ -134,7 +134,7 @@ class StreamedBatch(PatchEngine):
 
     def source_states(self, last_layer: LastLayer) -> SpanCache:
         """The states of a model that is a source, with the head's norm applied to the last layer's if asked for."""
-        return _cache_of(self.model, self.own.states, "resid_post", last_layer)
+        return cache_of(self.model, self.own.states, "resid_post", last_layer)
 
     def placed(self, place: int) -> SpanCache:
         """Return the states of one of the sources on the device, to ask `patched` with; one at a time."""

@@ -1,6 +1,7 @@
 """The wave: one loop through the blocks that carries the target's own pass and every patched variant of it.
 
 A variant is "the target with layer l patched". It differs from the target only at the window, and only after layer l.
+(A variant may also be patched at several layers: it joins at the first of them and is patched again at the others.)
 So the wave carries, from block to block, the window states of every variant patched so far; at block l the variants
 patched below l run behind the target's own keys and values before the window, and then the variant patched at l joins.
 The variants of a row run as extra tokens of one sequence behind one shared prefix, kept apart by the attention mask.
@@ -13,9 +14,9 @@ Token-layers per row: T (L - 1) L / 2 instead of S L^2 for one full forward per 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from jaxtyping import Float
@@ -48,7 +49,10 @@ class Wave:
     """The source's states."""
 
     layers: Sequence[int] = ()
-    """Where they are patched in, in increasing order."""
+    """The layer at which each variant is patched first, in increasing order."""
+
+    again: Mapping[int, Collection[int]] = field(default_factory=dict)
+    """Variants, by their number, that are patched at a later layer too."""
 
     variants: Float[Tensor, "rows tokens d_model"] | None = None
     """Window states of the variants patched so far, side by side."""
@@ -58,26 +62,39 @@ class Wave:
         own = self.own
         if self.first_pass is not None:
             self.first_pass.run(layer)
-        source = self.cache if layer in self.layers else None
+        joining, again = self.layers.count(layer), self.again.get(layer, ())
+        source = self.cache if joining or again else None
         if source is not None and source.site != "resid_post":  # patched inside the block
-            self._join(own.states[:, layer - 1] if layer else own.entry)
-            with _patched_inside(self.model, own, source, layer):
+            self._join(own.states[:, layer - 1] if layer else own.entry, joining)
+            n = 0 if self.variants is None else self.variants.shape[1] // own.width
+            with _patched_inside(self.model, own, source, layer, [n - i for i in again] + [*range(1, joining + 1)]):
                 self._pass(layer)
             return
         self._pass(layer)
         if source is not None:
             states = own.states[:, layer]
             patched = own.batch.patched_mask[..., None]
-            self._join(torch.where(patched, source[layer].to(states.device, states.dtype), states))
+            written = source[layer].to(states.device, states.dtype)
+            if again:
+                self._write(own.enter(written), own.enter(patched), again)
+            self._join(torch.where(patched, written, states), joining)
 
     def _pass(self, layer: int) -> None:
         if self.variants is not None:
             self.variants = run_block(self.own, layer, self.variants)
 
-    def _join(self, variant: Float[Tensor, "batch win d_model"]) -> None:
-        entered = self.own.enter(variant)
-        there = self.variants
-        self.variants = entered if there is None else torch.cat([there, entered.to(there.device)], dim=1)
+    def _join(self, variant: Float[Tensor, "batch win d_model"], times: int) -> None:
+        if times:
+            entered = self.own.enter(variant)
+            there = [] if self.variants is None else [self.variants]
+            self.variants = torch.cat([*there, *[entered.to(there[0].device) if there else entered] * times], dim=1)
+
+    def _write(self, states: Tensor, patched: Tensor, numbers: Collection[int]) -> None:
+        assert self.variants is not None
+        spans = self.variants.split(self.own.width, dim=1)
+        states, patched = states.to(spans[0].device), patched.to(spans[0].device)
+        written = [torch.where(patched, states, span) if i in numbers else span for i, span in enumerate(spans)]
+        self.variants = torch.cat(written, dim=1)
 
 
 @torch.no_grad()
@@ -88,13 +105,14 @@ def wave(
     first_pass: OwnPass | None = None,
     cache: SpanCache | None = None,
     layers: Sequence[int] = (),
+    again: Mapping[int, Collection[int]] | None = None,
 ) -> Float[Tensor, "batch variant win d_model"] | None:
     """Send one wave through all blocks; see `Wave`.
 
     Returns:
-        Window states that leave the last block, one variant per layer; None without layers.
+        Window states that leave the last block, a variant for each entry of `layers`; None without layers.
     """
-    carried = Wave(model, own, first_pass, cache, layers)
+    carried = Wave(model, own, first_pass, cache, layers, again or {})
     with packed_blocks(own.configs):
         for layer in range(layers[0] if first_pass is None and layers else 0, own.anatomy.n_layers):
             carried.run(layer)
@@ -102,8 +120,10 @@ def wave(
 
 
 @contextmanager
-def _patched_inside(model: HookedModel, own: Recording, cache: SpanCache, layer: int) -> Iterator[None]:
-    """Replace the newest variant's activation at a site inside the block, by a TransformerLens hook."""
+def _patched_inside(
+    model: HookedModel, own: Recording, cache: SpanCache, layer: int, back: Collection[int]
+) -> Iterator[None]:
+    """Replace the activation of some variants at a site inside the block; `back` counts them from the end, from 1."""
     width, runs = own.batch.window.shape[1], 0
 
     def write(activation: Tensor) -> Tensor:
@@ -111,8 +131,11 @@ def _patched_inside(model: HookedModel, own: Recording, cache: SpanCache, layer:
         runs += 1
         source = cache[layer].to(activation.device, activation.dtype)
         patched = own.batch.patched_mask[..., None].to(activation.device)
-        newest = torch.where(patched, source, activation[:, -width:])
-        return torch.cat([activation[:, :-width], newest], dim=1)
+        written, end = activation.clone(), activation.shape[1]
+        for number in back:
+            span = slice(end - number * width, end - (number - 1) * width)
+            written[:, span] = torch.where(patched, source, activation[:, span])
+        return written
 
     with model.bridge.hooks(fwd_hooks=patch_hooks(cache.site, layer, write)):
         yield

@@ -19,7 +19,8 @@ def patch_heatmap(
     """Draw a grid of patches, mean over its rows: layers across; positions or heads down.
 
     Args:
-        grid: `uds_lens.patching.patch_grid(...)`; filter it by `row` to see one text.
+        grid: `uds_lens.patching.patch_grid(...)`; filter it by `row` to see one text. Or with a column `cell`, text, in
+            whose order its rows are drawn (`DepthMap.plot_map`).
         tokens: Texts of all tokens of that row, to label positions.
         theme: Light or dark.
         title: Heading; None leaves it out.
@@ -37,12 +38,12 @@ def patch_heatmap(
         [[0.5, 0.1]]
     """
     require(grid, ["layer", "lost"], source="uds_lens.patching.patch_grid(...)")
-    down = next((name for name in ("position", "head") if name in grid.columns), None)
+    down = next((name for name in ("position", "head", "cell") if name in grid.columns), None)
     if down is None or not len(grid):
         raise DataError("the grid has no positions and no heads: make it with by='position' or by='head'.")
     import plotly.graph_objects as go
 
-    table = grid.pivot_table(index=down, columns="layer", values="lost", aggfunc="mean")
+    table = grid.pivot_table(index=down, columns="layer", values="lost", aggfunc="mean", sort=down != "cell")
     labels = [
         f"{i} {shown(tokens[i], limit=20)}" if tokens is not None and down == "position" else str(i)
         for i in table.index

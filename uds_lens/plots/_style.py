@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import html
 import math
 import textwrap
@@ -160,6 +161,9 @@ def template(theme: Theme = "light") -> go.layout.Template:
     return go.layout.Template(layout=layout)
 
 
+_template = functools.cache(template)  # figures copy what they are given
+
+
 def style(
     figure: go.Figure,
     theme: Theme,
@@ -179,7 +183,7 @@ def style(
     else:
         height -= TITLE_HEIGHT
     layout = {"title": heading, "height": height, "margin": {"t": top}, "showlegend": legend}
-    figure.update_layout(template=template(theme), **layout)
+    figure.update_layout(template=_template(theme), **layout)
     for trace in figure.data:
         for name in ("x", "y", "z", "text", "customdata"):
             if name in trace and hasattr(trace[name], "tolist"):

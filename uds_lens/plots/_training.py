@@ -88,6 +88,6 @@ def _finding(steps: pd.DataFrame, names: list[str | None]) -> str:
     known = steps[steps["uds"].notna()]
     if not len(known):
         return "Depth by step: nothing was measured"
-    best = known.loc[known["uds"].idxmax()]
+    best = known.iloc[known["uds"].argmax()]  # tables that were put together repeat their index
     whose = "" if names == [None] else f" ({short(best['model'])})"
     return f"Deepest at step {best['step']:.0f}{whose}: UDS {number(best['uds'])}, damage {number(best['damage'])}"

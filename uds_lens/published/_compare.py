@@ -112,8 +112,8 @@ class Comparison:
 
     def __str__(self) -> str:
         counts = self.frame["verdict"].value_counts()
-        said = ", ".join(f"{n} {verdict}" for verdict, n in counts.items())
-        return f"{len(self.frame)} values of {self.frame['model'].nunique()} models: {said}"
+        verdicts = ", ".join(f"{n} {verdict}" for verdict, n in counts.items())
+        return f"{len(self.frame)} values of {self.frame['model'].nunique()} models: {verdicts}"
 
 
 def compare(run: str | os.PathLike[str], *, margins: Mapping[str, float] | None = None) -> Comparison:
@@ -148,8 +148,8 @@ def compare(run: str | os.PathLike[str], *, margins: Mapping[str, float] | None 
     both["margin"] = [limits.get(metric, MARGIN) for metric in both["metric"]]
     both["difference"] = both["measured"] - both["published"]
     both["beyond"] = [_beyond(row) for row in both.to_dict("records")]
-    told = [_told(row) for row in both.to_dict("records")]
-    both["verdict"], both["expect"] = [verdict for verdict, _ in told], [words for _, words in told]
+    judged = [_verdict(row) for row in both.to_dict("records")]
+    both["verdict"], both["expect"] = [verdict for verdict, _ in judged], [words for _, words in judged]
     known = set(values()["metric"]) | set(pool_values()["metric"])
     return Comparison(
         frame=both[list(COMPARED)].reset_index(drop=True),
@@ -168,7 +168,7 @@ def _beyond(row: Mapping[str, Any]) -> float:
     return max(row["low"] - row["measured"], row["measured"] - row["high"], 0.0)
 
 
-def _told(row: Mapping[str, Any]) -> tuple[str, str]:
+def _verdict(row: Mapping[str, Any]) -> tuple[str, str]:
     """Return the verdict on a value, and what to know about it."""
     if math.isnan(row["measured"]):
         return "no value", str(row["reason"] or "not measured")
@@ -185,10 +185,10 @@ def _told(row: Mapping[str, Any]) -> tuple[str, str]:
         anything = True
     explained = anything or (bool(reasons) and row["beyond"] <= _ROUNDING * row["margin"])
     verdict = "agrees" if row["beyond"] <= row["margin"] else "differs as expected" if explained else "differs"
-    told = [*reasons, {"exact": "", "rounded": "printed with 3 decimals"}.get(row["kind"], row["kind"])]
+    notes = [*reasons, {"exact": "", "rounded": "printed with 3 decimals"}.get(row["kind"], row["kind"])]
     if verdict == "differs":
-        told.append(KNOWN_PROBLEMS.get(row["metric"], ""))
-    return verdict, "; ".join(filter(None, told))
+        notes.append(KNOWN_PROBLEMS.get(row["metric"], ""))
+    return verdict, "; ".join(filter(None, notes))
 
 
 def _by_metric(both: pd.DataFrame) -> pd.DataFrame:

@@ -69,7 +69,7 @@ def export_conformance(out: str | os.PathLike[str]) -> Path:
     a table with them. The folder's README says how; nothing has to be installed.
 
     Args:
-        out: Directory to write, whole or not at all.
+        out: Directory to write; it appears atomically.
 
     Returns:
         The directory.
@@ -88,7 +88,7 @@ def export_conformance(out: str | os.PathLike[str]) -> Path:
         shutil.copyfile(here / "_conformance_check.py", folder / "check.py")
         shutil.copyfile(here / "conformance.md", folder / "README.md")
         models, tokenizer = _opened(folder / "models", stack)
-        rows = {name: [_row(each, tokenizer, how) for each in examples] for name, how in _CONVENTIONS.items()}
+        rows = {name: [_row(example, tokenizer, how) for example in examples] for name, how in _CONVENTIONS.items()}
         deltas = {name: [_deltas(models, row, _CONVENTIONS[name]) for row in own] for name, own in rows.items()}
         known: dict[str, Any] = {
             "tau": TAU,
@@ -100,7 +100,9 @@ def export_conformance(out: str | os.PathLike[str]) -> Path:
         (folder / "kit.json").write_text(
             json.dumps({**known, "made_with": f"uds_lens {__version__}"}, indent=1), "utf-8"
         )
-        _write_lines(folder / "examples.jsonl", [_told(*pair) for pair in zip(examples, rows[TRUE], strict=True)])
+        _write_lines(
+            folder / "examples.jsonl", [_example_record(*pair) for pair in zip(examples, rows[TRUE], strict=True)]
+        )
         right = (TRUE, NORMED)
         for file, names in (("expected.jsonl", right), ("conventions.jsonl", [n for n in deltas if n not in right])):
             _write_lines(folder / file, [line for name in names for line in _layers(name, examples, deltas[name])])
@@ -208,7 +210,7 @@ def _logprobs(model: Any, row: _Row, states: Sequence[Any]) -> list[float]:
     return [float(mean) for mean in chosen.double().mean((1, 2))]
 
 
-def _told(example: ForgetExample, row: _Row) -> dict[str, Any]:
+def _example_record(example: ForgetExample, row: _Row) -> dict[str, Any]:
     text = render(example, "raw")
     return {
         "id": example.id,
@@ -241,7 +243,8 @@ def _scores(
     scores = {example.id: score(own, TAU) for example, own in zip(examples, deltas, strict=True)}
     known = [value for value in scores.values() if value == value]
     lines = [
-        {"id": each, "convention": name, "uds": value if value == value else None} for each, value in scores.items()
+        {"id": example_id, "convention": name, "uds": value if value == value else None}
+        for example_id, value in scores.items()
     ]
     return [*lines, {"id": "mean", "convention": name, "uds": sum(known) / len(known)}]
 

@@ -140,8 +140,8 @@ def _of_released(place: Path) -> MeasuredRun:
             unknown.append(name)
             continue
         few = known.group.name.startswith("tofu") and own["n_examples"] + own["n_skipped"] < _ROWS
-        told = (known.group.name, known.name, known.role, "uds", "before", uds, reasons.get(name))
-        rows.append((*told, RAW, own["dtype"], "post_norm", few or not own["complete"], name))
+        shared = (known.group.name, known.name, known.role, "uds", "before", uds, reasons.get(name))
+        rows.append((*shared, RAW, own["dtype"], "post_norm", few or not own["complete"], name))
     return _made(rows, source=str(place), kind="released script", unknown=tuple(unknown))
 
 
@@ -164,9 +164,9 @@ def _of_open_unlearning(place: Path) -> MeasuredRun:
             continue
         for metric in METRICS:
             if metric in entry:
-                told = (model.group.name, model.name, model.role, metric, "before", entry[metric])
+                shared = (model.group.name, model.name, model.role, metric, "before", entry[metric])
                 why = reasons.get((name, metric))
-                rows.append((*told, why, "open_unlearning", "bfloat16", "resid_post", False, name))
+                rows.append((*shared, why, "open_unlearning", "bfloat16", "resid_post", False, name))
     return _made(rows, source=str(place), kind="Open-Unlearning", unknown=tuple(unknown))
 
 

@@ -36,7 +36,7 @@ _POOLS = ("metric", "quantity", "measured", "published", "beyond", "n", "of", "v
 
 
 def write_page(comparison: Comparison, path: str | os.PathLike[str]) -> Path:
-    """Write a comparison as one HTML page, whole or not at all; arguments and errors as for `Comparison.report`."""
+    """Write a comparison as one HTML page, atomically; arguments and errors as for `Comparison.report`."""
     place = located(path)
     if place.suffix.lower() not in (".html", ".htm"):
         raise ConfigError(f"a comparison is an HTML file, for example comparison.html; got {str(place)!r}.")
@@ -52,8 +52,8 @@ def _page(comparison: Comparison) -> str:
     known = comparison.by_metric[comparison.by_metric["known"] != ""]
     agree = int(counts.get("agrees", 0))
     left_out = {
-        "models that are none of the published ones": comparison.unknown,
-        "metrics of which nothing was published": comparison.unpublished,
+        "models that were not published": comparison.unknown,
+        "metrics without published values": comparison.unpublished,
     }
     return fill(
         "comparison.html.j2",
@@ -64,7 +64,7 @@ def _page(comparison: Comparison) -> str:
             "recolour": recolouring(),
         },
         context={
-            "title": f"{agree} of {count(len(frame), 'published value')} found again",
+            "title": f"{agree} of {count(len(frame), 'published value')} reproduced",
             "lede": f"{count(frame['model'].nunique(), 'model')}, {count(frame['metric'].nunique(), 'metric')}, "
             f"measured by: {comparison.measured_by}. A value agrees within the margin of its metric; one that was "
             "rounded, capped or set by definition stands for a range.",

@@ -140,7 +140,7 @@ def write_plan(plan: StudyPlan, path: str | os.PathLike[str]) -> Path:
 
     Args:
         plan: From `plan`.
-        path: File to write, whole or not at all.
+        path: File to write; it appears atomically.
 
     Returns:
         The path.

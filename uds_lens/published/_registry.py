@@ -126,7 +126,7 @@ def models(*, group: str | None = None, role: Role | None = None, method: str | 
     """List the published models that have a property.
 
     Args:
-        group: Name of a `ModelGroup`.
+        group: Name of a `ModelGroup`, or what several begin with: "tofu", "muse".
         role: full, retain, unlearned, pool or other.
         method: Unlearning method, for example "npo".
 
@@ -145,7 +145,9 @@ def models(*, group: str | None = None, role: Role | None = None, method: str | 
     found = [
         model
         for model in _all()
-        if group in (None, model.group.name) and role in (None, model.role) and method in (None, model.method)
+        if (group is None or f"{model.group.name}-".startswith(f"{group}-"))
+        and role in (None, model.role)
+        and method in (None, model.method)
     ]
     if not found:
         groups = dict.fromkeys(model.group.name for model in _all())

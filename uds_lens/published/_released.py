@@ -88,7 +88,7 @@ def read_released(path: str | os.PathLike[str]) -> ReleasedRuns:
         rows.append({"model": name, **made, "uds": uds, "n_measured": len(scores)})
         if not scores:
             reasons.append((name, "uds", "no example is measurable (the script writes 0)"))
-    examples = [(run.settings["model"], "uds", each, uds) for run in runs for each, uds in run.examples]
+    examples = [(run.settings["model"], "uds", example_id, uds) for run in runs for example_id, uds in run.examples]
     layers = [(run.settings["model"], *row) for run in runs for row in run.layers]
     return ReleasedRuns(
         frame=pd.DataFrame(rows),
@@ -236,8 +236,8 @@ def _from_table(file: Path, complete: bool) -> list[tuple[Mapping[str, Any], str
         record["layers"].append(int(layer))
         for name in ("s1_delta", "s2_delta"):
             record[f"{name}s"].append(_cell(row[name], here))
-    whole = max((len(each["layers"]) for each in examples.values()), default=0)
-    return [(each, str(file)) for each in examples.values() if complete or len(each["layers"]) == whole]
+    whole = max((len(example["layers"]) for example in examples.values()), default=0)
+    return [(example, str(file)) for example in examples.values() if complete or len(example["layers"]) == whole]
 
 
 def _cell(text: str, where: str) -> float | None:

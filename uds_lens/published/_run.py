@@ -105,7 +105,7 @@ class PublishedRunner(ModelRunner):
 
     def bytes_of(self, source: str) -> int:
         """Return the size of a checkpoint's weights in float32, known before it is downloaded."""
-        known = find(source) if _on_the_hub(source) else None
+        known = (find(source) or find(self.plan.full)) if _on_the_hub(source) else None
         return weight_bytes(source) if known is None else 4 * known.group.parameters
 
     def _place(self, source: str, revision: str | None = None) -> str | Path:

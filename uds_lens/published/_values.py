@@ -29,6 +29,7 @@ POOL_VALUES = {
     "published": "the value, as printed",
     "low": "smallest value that rounds to it",
     "high": "largest",
+    "prompts": "chat style it was measured with (`uds_lens.data.CHAT_STYLES`), or raw",
 }
 """Columns of `pool_values`."""
 
@@ -126,8 +127,8 @@ def _row(group: str, model: str, metric: str, value: float, *, decimals: int | N
     elif model in ("full", "retain") and metric == "uds":
         high, kind = (rounded(_FULL_1B, 3)[1] if model == "full" else value), "by definition"
     prompts = RAW if metric in ("uds", "logit_lens") else "paper_scores"
-    told = {"published": value, "low": low, "high": high, "kind": kind, "prompts": prompts}
-    return {"group": group, "model": model, "metric": metric, **told}
+    values = {"published": value, "low": low, "high": high, "kind": kind, "prompts": prompts}
+    return {"group": group, "model": model, "metric": metric, **values}
 
 
 def rounded(value: float, decimals: int) -> tuple[float, float]:
@@ -153,13 +154,17 @@ def pool_values() -> pd.DataFrame:
     """
     import pandas as pd
 
+    from uds_lens.metrics import METRICS
+
     rows = []
     for entry in read_published().metrics.to_dict("records"):
+        internal = METRICS[entry["metric"]].group == "representation"
         for quantity, decimals in _DECIMALS.items():
             if entry[quantity] == entry[quantity]:
                 value = float(entry[quantity])
                 low, high = rounded(value, decimals)
-                rows.append([entry["metric"], quantity, value, low, high])
+                style = RAW if internal else "paper_perturbed" if quantity in ("q", "r") else "paper_pools"
+                rows.append([entry["metric"], quantity, value, low, high, style])
     return pd.DataFrame(rows, columns=list(POOL_VALUES))
 
 

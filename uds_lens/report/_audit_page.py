@@ -59,9 +59,9 @@ def percent(value: float) -> str:
     """Write a share.
 
     >>> percent(0.256), percent(float("nan"))
-    ('26 %', 'undefined')
+    ('26%', 'undefined')
     """
-    return "undefined" if math.isnan(value) else f"{value:.0%}".replace("%", " %")
+    return "undefined" if math.isnan(value) else f"{value:.0%}"
 
 
 def _interval(low: float, high: float) -> str:
@@ -77,7 +77,7 @@ def headlines(
     for index, (name, audit) in enumerate(audits.items()):
         low, high = audit.uds_interval
         over, damage = audit.over_erased_share, audit.damage
-        cautions = [each for each in audit.cautions if each.level == "caution"]
+        cautions = [caution for caution in audit.cautions if caution.level == "caution"]
         value = None
         if metrics is not None and utility is not None:
             value = metrics.values.get(name, {}).get(utility)
@@ -97,7 +97,7 @@ def headlines(
                 "withheld": audit.reading == WITHHELD,
                 "damaged": over >= OVER_SHARE or damage > DAMAGED,
                 "fatal": " ".join(audit.fatal),
-                "cautions": [each.mark for each in cautions],
+                "cautions": [caution.mark for caution in cautions],
                 "reference": name in references,
                 "sentence": _sentence(audit),
                 "prompts": audit.prompts,
@@ -109,6 +109,8 @@ def headlines(
                 "utility": "" if value is None or math.isnan(value.value) else f"{value.value:.3f}",
                 "retains": _retains(audit),
                 "damage": _damage(audit),
+                "prob": "" if math.isnan(audit.entity_prob.unlearned) else f"{audit.entity_prob.unlearned:.3f}",
+                "prob_full": f"{audit.entity_prob.full:.3f}",
             }
         )
     return sorted(rows, key=lambda row: (row["uds"] is None, -(row["uds"] or 0.0)))
@@ -151,7 +153,8 @@ def _damage(audit: DepthAudit) -> dict[str, Any] | None:
     losses = (
         f"{found.control_loss:.3f} nats/token on {facts} retained facts (with retain's states: "
         f"{found.retain_loss:.3f}), {found.forget_loss:.3f} on the forget facts. Measured at entities only, each after "
-        "the correct beginning of its answer; for whole answers, see uds-lens metrics --retain-data."
+        f"the correct beginning of its answer{_kept_prob(audit)}; for whole answers, see uds-lens metrics "
+        "--retain-data."
     )
     return {
         "value": "undefined" if found.reason else f"{found.value:.3f}",
@@ -159,6 +162,13 @@ def _damage(audit: DepthAudit) -> dict[str, Any] | None:
         "words": f"Undefined: {found.reason}." if found.reason else losses,
         "marked": found.value > DAMAGED,
     }
+
+
+def _kept_prob(audit: DepthAudit) -> str:
+    prob = audit.entity_prob
+    if math.isnan(prob.control_unlearned):
+        return ""
+    return f", whose probability is {prob.control_unlearned:.3f} under the model itself (full: {prob.control_full:.3f})"
 
 
 # The first page: a verdict in a sentence, and what to do next.
@@ -187,7 +197,7 @@ def verdict(models: Sequence[Mapping[str, Any]], pairs: pd.DataFrame | None, *, 
         who = ", ".join(f"{model['name']} ({_signs(model)})" for model in damaged[:4])
         sentences.append(f"Signs of damage rather than forgetting: {who}.")
     elif erased and judged_damage:
-        sentences.append("No sign of damage among them.")
+        sentences.append("None shows signs of damage." if len(erased) > 1 else "It shows no sign of damage.")
     elif erased:
         sentences.append(f"{'Its' if len(erased) == 1 else 'Their'} utility was not measured.")
     tested = None if pairs is None else _tested(pairs)
@@ -502,8 +512,8 @@ def notes(audits: Mapping[str, DepthAudit]) -> list[Note]:
     """
     alike: dict[tuple[str, Level], dict[str, str]] = {}
     for name, audit in audits.items():
-        for each in audit.cautions:
-            alike.setdefault((_PERCENT.sub("%", each.text), each.level), {})[name] = each.text
+        for caution in audit.cautions:
+            alike.setdefault((_PERCENT.sub("%", caution.text), caution.level), {})[name] = caution.text
     own = [Note(tuple(named), _merged(list(named.values())), level) for (_, level), named in alike.items()]
     return sorted([*_between(audits), *own], key=lambda note: LEVELS.index(note.level))
 
@@ -677,7 +687,7 @@ def write(
 
     Args:
         audits: An audit; several by name; or several, named after their unlearned models.
-        path: File to write (`.html`), whole or not at all.
+        path: File to write (`.html`), written atomically.
         title: Heading of the page.
         lens: Logit Lens results to draw beside UDS in the view of an example: of
             `metrics.compare_logit_lens(audit, example)`, or of `metrics.evaluate(...)` with `logit_lens`; each finds
@@ -748,6 +758,7 @@ def render(
         "verdict": verdict(models, pairs, judged_damage=utility or any(model["damage"] for model in models)),
         "steps": next_steps(named, grey, pairs, utility=utility, elicited=elicited),
         "differences": difference_words(pairs, percent(next(iter(named.values())).config.confidence)),
+        "has_prob": any(model["prob"] for model in models),
         "has_damage": any(model["damage"] for model in models),
         "has_retains": any(model["retains"] for model in models),
         "references": grey,

@@ -368,7 +368,7 @@ def dashboard(
         models: One row per unlearned model: `model`, `method`, `config`, `utility_rel`, the metrics of the score; or
             the result of a reader of `uds_lens.meta`. Rows with `knows` are pool models, rows without `method`
             references.
-        path: File to write (`.html`), whole or not at all.
+        path: File to write (`.html`), written atomically.
         pools: Models of known pools, `knows` and metrics, where they are not among `models`: gives F with intervals,
             thresholds, histograms and the differences between metrics.
         robust: Result of `uds_lens.meta.robustness_by_filter`: gives Q, R and Rob, and the switch of filters.

@@ -240,7 +240,7 @@ def _stability(
     except UdsLensError as problem:
         gaps.append(f"Places have no probabilities: {problem}")
         return {}
-    gaps += dict.fromkeys(sentence(caution) for each in stable.values() for caution in each.cautions)
+    gaps += dict.fromkeys(sentence(caution) for stability in stable.values() for caution in stability.cautions)
     return stable
 
 

@@ -124,7 +124,7 @@ def _of_metrics(tables: Tables) -> Iterator[str]:
     if len(table) and table["overall"].notna().any():
         top = table.loc[table["overall"].idxmax()]
         both = ", and is first in both" if top["rank_auc"] == top["rank_rob"] == 1 else ""
-        share = "" if math.isnan(top["p_first"]) else f", and in {100 * top['p_first']:.0f} % of resamples"
+        share = "" if math.isnan(top["p_first"]) else f", and in {100 * top['p_first']:.0f}% of resamples"
         yield (
             f"{label[top['metric']]} has the highest Overall, {top['overall']:.3f} (F {top['auc']:.3f}, Rob "
             f"{top['rob']:.3f}{both}){share}."

@@ -171,7 +171,7 @@ def _cell(metric: MetricValue | None) -> dict[str, str]:
     if math.isnan(metric.value):
         return {"text": "NaN", "title": metric.reason or "undefined"}
     low, high = metric.interval
-    interval = "" if math.isnan(low) else f"95 % interval {low:.3f} to {high:.3f}"
+    interval = "" if math.isnan(low) else f"95% interval {low:.3f} to {high:.3f}"
     return {"text": f"{metric.value:.3f}", "title": interval}
 
 
@@ -468,7 +468,7 @@ def elicited_values(audit: DepthAudit, results: ElicitationResults) -> dict[str,
         "rows": rows,
         "ledger": ledger,
         "warnings": list(results.warnings),
-        "said": _said(audit, results),
+        "said": _texts_by_example(audit, results),
     }
 
 
@@ -508,7 +508,7 @@ def _elicited_how(results: ElicitationResults) -> str:
     )
 
 
-def _said(audit: DepthAudit, results: ElicitationResults) -> dict[str, list[dict[str, Any]]]:
+def _texts_by_example(audit: DepthAudit, results: ElicitationResults) -> dict[str, list[dict[str, Any]]]:
     """Return for each example of the audit, by probe, the greedy text or the best sample of each model."""
     places = {(row.id, row.question): place for place, row in enumerate(audit.examples)}
     of = [places.get((row.id, row.question)) for row in results.examples]

@@ -43,7 +43,7 @@ def stage_1_card(stage: Stage1) -> str:
 def audit_card(audit: DepthAudit) -> str:
     """Show an audit's headline, counts and warnings."""
     low, high = audit.uds_interval
-    interval = f"{audit.config.confidence * 100:g} % CI {number(low)} to {number(high)}, {audit.interval_basis}"
+    interval = f"{audit.config.confidence * 100:g}% CI {number(low)} to {number(high)}, {audit.interval_basis}"
     rows = [("UDS", f"<b>{number(audit.uds)}</b> ({interval})"), ("verdict", escape(audit.reading))]
     if audit.retains:
         least, most, deviation = audit.retain_spread
@@ -54,6 +54,12 @@ def audit_card(audit: DepthAudit) -> str:
         least, most = damage.interval
         text = damage.reason or f"{damage.value:.3f} ({number(least)} to {number(most)})"
         rows.append(("damage", f"{escape(text)}, from {int(audit.control.known.sum())} retained facts"))
+    prob = audit.entity_prob
+    if not math.isnan(prob.unlearned):
+        text = f"{prob.unlearned:.3f} under the unlearned model itself, {prob.full:.3f} under full"
+        if not math.isnan(prob.control_unlearned):
+            text += f"; on retained facts {prob.control_unlearned:.3f} and {prob.control_full:.3f}"
+        rows.append(("entity's probability", text))
     rows.append(("unlearned", escape(audit.models["unlearned"].name)))
     if audit.sample_error is not None:
         rows.append(("sampling error", f"UDS {audit.sample_error.words} examples"))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from uds_lens.data._prompts import space_added
 from uds_lens.results._intervals import FEW_CLUSTERS, interval_basis
@@ -96,6 +97,12 @@ def _knowledge(audit: DepthAudit) -> Caution | None:
         return None
     probability = math.exp(float(audit.s_full.mean()))
     helped = float((audit.s1_delta.mean(-1) < -audit.config.tau).double().mean())
+    if helped > 0.5 and audit.config.stand_in == "counterfactual":
+        text = (
+            f"On {helped:.0%} of the examples states of another subject make the answer more likely in full, not less: "
+            "full does not connect these answers with their subjects, so that there is no scale to measure on."
+        )
+        return Caution("fatal", text, "no scale")
     if helped > 0.5:
         text = (
             f"Are full and retain swapped? On {helped:.0%} of the examples retain's states make the answer more likely "
@@ -113,9 +120,30 @@ def _knowledge(audit: DepthAudit) -> Caution | None:
     return None
 
 
+_ASKED = {
+    "other": "the same question about another subject",
+    "invented": "the same question about an invented subject",
+    "no_question": "the answer without the question",
+}
+
+
+def _count(drawn: Mapping[str, Any]) -> str:
+    """How many counterfactuals an example has, from the record."""
+    fewest, most = drawn.get("fewest", "?"), drawn.get("draws", "?")
+    return f"{most}" if fewest == most else f"{fewest} to {most}"
+
+
 def _stand_in(audit: DepthAudit) -> Caution | None:
     if audit.config.stand_in is None:
         return None
+    if audit.config.stand_in == "counterfactual":
+        drawn = audit.provenance.get("counterfactual", {})
+        text = (
+            f"No retain model: full's own states stand in for it, on {_ASKED[audit.config.counterfactual]} "
+            f"({_count(drawn)} for each example). 1 means as in those. Such scores can be compared with each other, "
+            "not with scores against a retain model."
+        )
+        return Caution("caution", text, "no retain model")
     text = (
         f"No retain model: {audit.models['retain'].name!r}, the model before fine-tuning, stands in for it. 1 means as "
         "in that model, which never learned the retained facts either. Such scores can be compared with each other, "
@@ -191,9 +219,13 @@ def _measurable(audit: DepthAudit) -> Caution | None:
 
 
 def _steering(audit: DepthAudit) -> Caution | None:
-    n = audit.provenance.get("n_steering", 0)
+    n, of = (audit.provenance.get(name, 0) for name in ("n_steering", "steered_by"))
     if not n:
-        return None
+        text = (
+            f"The depth of {of} examples about other subjects steered the training of this model (depth.json beside "
+            "it); none of these did."
+        )
+        return Caution("note", text, "steered by others") if of else None
     text = (
         f"{n} of {len(audit.examples)} examples steered the training of this model, or are about subjects that did "
         "(depth.json beside it): a depth that training optimised for is not a measurement. Score the examples held "

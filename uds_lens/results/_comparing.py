@@ -42,7 +42,8 @@ STAGE_1_SETTINGS = (*("site", "scope", "last_layer", "protocol", "system_prompt"
 """Settings that stage 1 depends on; tau is applied afterwards."""
 
 SCORE_SETTINGS = (
-    *("site", "scope", "last_layer", "protocol", "system_prompt", "chat_date", "dtype", "tau", "stand_in"),
+    *("site", "scope", "last_layer", "protocol", "system_prompt", "chat_date", "dtype", "tau"),
+    *("stand_in", "counterfactual", "draws"),
 )
 """Settings that decide what a score means: where one of them differs, scores are not comparable."""
 
@@ -126,8 +127,8 @@ def site_groups(audits: Iterable[Audit]) -> list[dict[str, Audit]]:
 
 
 _MODEL_COLUMNS = (
-    *("uds", "uds_low", "uds_high", "n_measured", "n_not_measurable", "n_skipped", "over_erased_share"),
-    *("negative_share", "reading", "n_warnings", "prompts"),
+    *("uds", "uds_low", "uds_high", "prob_full", "prob_unlearned", "n_measured", "n_not_measurable", "n_skipped"),
+    *("over_erased_share", "negative_share", "reading", "n_warnings", "prompts"),
 )
 
 
@@ -138,7 +139,8 @@ def models_frame(audits: Mapping[str, DepthAudit]) -> pd.DataFrame:
         audits: Name to audit.
 
     Returns:
-        `model`, `uds`, `uds_low`, `uds_high`, `n_measured`, `n_not_measurable`, `n_skipped`, `over_erased_share`,
+        `model`, `uds`, `uds_low`, `uds_high`, `prob_full` and `prob_unlearned` (of the entity under the models
+        themselves, see `DepthAudit.entity_prob`), `n_measured`, `n_not_measurable`, `n_skipped`, `over_erased_share`,
         `negative_share`, `reading` (the verdict; "withheld" where a warning is fatal), `n_warnings`, `prompts` ("raw"
         or "chat template"), `marks` (cautions and fatal warnings in a few words each, such as "43% over-erased");
         NaN where undefined.

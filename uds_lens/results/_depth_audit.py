@@ -29,9 +29,18 @@ from uds_lens.results._intervals import (
 )
 from uds_lens.results._records import equal_weights, references_among
 from uds_lens.results._saving import AUDIT, load_audit, save_result
-from uds_lens.results._scores import WITHHELD, layer_erasure_ratio, mean_uds, reading, uds_per_example
+from uds_lens.results._scores import STANDS_IN, WITHHELD, layer_erasure_ratio, mean_uds, reading, uds_per_example
 from uds_lens.results._settings import AuditConfig, RunOptions
-from uds_lens.results._stage_1 import Damage, Spread, Stage1, damage_of, spread_of, uds_against
+from uds_lens.results._stage_1 import (
+    Damage,
+    EntityProb,
+    Spread,
+    Stage1,
+    damage_of,
+    entity_prob_of,
+    spread_of,
+    uds_against,
+)
 from uds_lens.results._statistics import Interval
 
 if TYPE_CHECKING:
@@ -68,6 +77,13 @@ class DepthAudit(Stage1):
     """Log-probability lost on the control facts with the unlearned model's state patched in, nats per token; None
     without a control."""
 
+    s_unlearned: Float[Tensor, "example"] | None = None
+    """Mean log-probability of the entity under the unlearned model itself, unpatched, nats per token; None in audits
+    that were saved before it was measured."""
+
+    control_s_unlearned: Float[Tensor, "fact"] | None = None
+    """The same on the control facts; None without a control too."""
+
     def __post_init__(self) -> None:
         missing = self.ke_mask & self.s2_delta.isnan()
         if missing.any():
@@ -93,7 +109,7 @@ class DepthAudit(Stage1):
     def run(
         cls,
         full: ModelSource,
-        retain: RetainSource,
+        retain: RetainSource | None,
         unlearned: ModelSource,
         examples: ExamplesLike,
         *,
@@ -106,7 +122,8 @@ class DepthAudit(Stage1):
         Args:
             full: Trained on everything: directory, Hub id, transformers model or `TransformerBridge`.
             retain: Never saw the forget set. Several (a list) that differ in their seed: the KE layers follow from
-                their mean S1, and `uds_by_retain` has the score against each.
+                their mean S1, and `uds_by_retain` has the score against each. None with
+                `AuditConfig(stand_in="counterfactual")`.
             unlearned: `full` after an unlearning method.
             examples: The forget set, with entity spans: examples or rows, or where `uds_lens.load_examples` reads
                 them.
@@ -249,6 +266,14 @@ class DepthAudit(Stage1):
         return self.damage_estimate.value
 
     @cached_property
+    def entity_prob(self) -> EntityProb:
+        """Probability of the entities under `full` and under the unlearned model itself, on forget and retained facts.
+
+        What the model says beside what it holds: a low one with a low `uds` is knowledge that is hidden, not gone.
+        """
+        return entity_prob_of(self)
+
+    @cached_property
     def cautions(self) -> tuple[Caution, ...]:
         """Warnings to read before quoting the score: level, sentence, and a few words; most serious first."""
         return cautions(self)
@@ -266,10 +291,10 @@ class DepthAudit(Stage1):
     @property
     def reading(self) -> str:
         """The verdict, such as "mostly erased"; "withheld" where a warning is fatal."""
-        words, stand_in = reading(self.uds), self.config.stand_in
+        words, stand_in = reading(self.uds), STANDS_IN[self.config.stand_in]
         if self.fatal and self.n_measured:
             return WITHHELD
-        return words if stand_in is None else words.replace("retain", stand_in)
+        return words.replace("retain", stand_in)
 
     def with_tau(self: Audit, tau: float) -> Audit:
         """Score the same measurement with another threshold; runs no model."""
@@ -364,6 +389,7 @@ class DepthAudit(Stage1):
             "control_loss": damage.control_loss,
             "control_retain_loss": damage.retain_loss,
             "s_full_mean": float(self.s_full.mean()) if some else nan,
+            **{f"prob_{name}": value for name, value in self.entity_prob._asdict().items()},
             "models": {role: record.to_dict() for role, record in self.roles.items()},
             "equal_weights": [list(pair) for pair in self.equal_weights],
             "reading": self.reading,
@@ -463,7 +489,7 @@ class DepthAudit(Stage1):
     # Files.
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the audit to a directory (JSON, safetensors, parquet), whole or not at all."""
+        """Write the audit to a directory (JSON, safetensors, parquet), atomically."""
         save_result(self, path, AUDIT, more=self.summary())
 
     @classmethod

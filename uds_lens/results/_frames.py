@@ -68,6 +68,7 @@ def examples_frame(audit: DepthAudit) -> pd.DataFrame:
             **texts,
             "n_tokens": audit.n_tokens.numpy(),
             "s_full": audit.s_full.numpy(),
+            "s_unlearned": np.nan if audit.s_unlearned is None else audit.s_unlearned.numpy(),
             "space_added": [space_added(example) for example in audit.examples],
             "n_ke": ke.sum(-1).numpy(),
             "first_ke": layers(_first_true(ke)),

@@ -31,7 +31,11 @@ _SECTION = re.compile(  # a begin mark without our heading is the user's, and so
     rf"{re.escape(_BEGIN)}\r?\n{_HEADING}\r?\n(?:(?!{re.escape(_BEGIN)}).)*?{re.escape(_END)}(?:\r?\n)?", re.DOTALL
 )
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
-_SETTINGS = (*("tau", "site", "scope", "last_layer", "protocol", "dtype", "stand_in"), *("limit", "sample", "seed"))
+_SETTINGS = (
+    *("tau", "site", "scope", "last_layer", "protocol", "dtype", "stand_in"),
+    *("counterfactual", "draws"),
+    *("limit", "sample", "seed"),
+)
 
 
 def model_card(
@@ -159,7 +163,7 @@ def _section(audit: DepthAudit, dataset: str, config: str | None) -> str:
     low, high = audit.uds_interval
     interval = ""
     if not math.isnan(low):
-        confidence = f"{audit.config.confidence * 100:g} %"
+        confidence = f"{audit.config.confidence * 100:g}%"
         interval = f" ({confidence} CI {low:.3f} to {high:.3f}, {audit.interval_basis})"
     rows = [
         ("forget set", _plain(dataset if config is None else f"{dataset}, {config}")),

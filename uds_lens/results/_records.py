@@ -46,7 +46,7 @@ class ModelRecord:
     """Width of the residual stream."""
 
     storage: str | None = None
-    """How a GGUF file stored the weights (`Q4_1 (79 %), Q8_0, F32`); None for other checkpoints."""
+    """How a GGUF file stored the weights (`Q4_1 (79%), Q8_0, F32`); None for other checkpoints."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", printable(self.name))

@@ -1,7 +1,7 @@
 """Saved audits and baselines: a directory with a JSON manifest, a safetensors file and Parquet tables.
 
 The manifest names the format and its version, holds the SHA-256 of the other files, and carries its own checksum; it is
-what makes a directory a result. Directories appear whole or not at all. Nothing is pickled, and nothing read is
+what makes a directory a result. Directories appear atomically. Nothing is pickled, and nothing read is
 trusted: checksums, types and shapes are verified, on the bytes that are then parsed.
 """
 
@@ -43,13 +43,15 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-VERSION = 3  # version of the format with control facts or several retain models
-PLAIN = 2  # version of results without either
+VERSION = 4  # version of the format of audits that know the unlearned model's own probabilities
+CONTROLLED = 3  # version of results without them, with control facts or several retain models
+PLAIN = 2  # version of results without any of it
 
 _MANIFEST, _TENSORS, _EXAMPLES = "manifest.json", "tensors.safetensors", "examples.parquet"
 _CONTROL = "control.parquet"
 _MEMBERS = {"config": dict, "models": dict, "provenance": dict, "skipped": list, "files": dict}
 _OPTIONAL = {"control": dict, "retains": list}
+_OWN = ("s_unlearned", "control_s_unlearned")  # the second where there is a control
 _RETAIN_TENSORS = ("s1_delta", "s1_norm_ratio", "s1_cosine")
 _MOST_ATTEMPTS = 100  # attempts to read a result that is being saved again all the time
 
@@ -114,7 +116,7 @@ def _format(folder: Path) -> str | None:
 
 
 def save_result(result: Stage1, path: str | os.PathLike[str], kind: SavedKind, *, more: Any) -> None:
-    """Write a result to a directory, whole or not at all; foreign files in that directory stay."""
+    """Write a result to a directory, atomically; foreign files in that directory stay."""
     from safetensors.torch import save
 
     place = check_writable(path, directory=True, format=kind.format)
@@ -131,11 +133,13 @@ def save_result(result: Stage1, path: str | os.PathLike[str], kind: SavedKind, *
         for name in (*_RETAIN_TENSORS, *(() if control is None else ("control_s1_delta",))):
             stacked = torch.stack([getattr(retain, name) for retain in result.retains])
             tensors[f"retains_{name}"] = stacked
+    own = {name: tensor for name in _OWN if (tensor := getattr(result, name, None)) is not None}
+    tensors |= own
     content = save({name: tensor.clone().contiguous() for name, tensor in tensors.items()})
     files = {_TENSORS: content} | {name: examples_to_parquet(rows) for name, rows in tables.items()}
     manifest = {
         "format": kind.format,
-        "version": VERSION if optional else PLAIN,
+        "version": VERSION if own else CONTROLLED if optional else PLAIN,
         "config": result.config.to_dict(),
         "models": {role: record.to_dict() for role, record in result.models.items()},
         "provenance": plain(result.provenance),
@@ -216,12 +220,13 @@ class _Provenance:
     first_prompt: str | None = None
     ids_hash: str | None = None
     n_steering: int = 0
+    steered_by: int = 0
 
 
 def _manifest(content: bytes, folder: Path, kind: SavedKind) -> dict[str, Any]:
     """Parse a manifest and check its members' types; their content is checked where it is used."""
     where = repr(str(folder))
-    manifest = checked_record(content, where=where, format=kind.format, versions=(PLAIN, VERSION))
+    manifest = checked_record(content, where=where, format=kind.format, versions=(PLAIN, CONTROLLED, VERSION))
     members = _MEMBERS | {name: shape for name, shape in _OPTIONAL.items() if name in manifest}
     wrong = sorted({*_MEMBERS, "format", "version", kind.more} ^ (set(manifest) - set(_OPTIONAL)))
     wrong += [name for name, shape in members.items() if not isinstance(manifest.get(name), shape)]
@@ -237,7 +242,7 @@ def _manifest(content: bytes, folder: Path, kind: SavedKind) -> dict[str, Any]:
 
 def _check_provenance(provenance: Mapping[str, Any], where: str) -> None:
     """Raise ResultFormatError unless what is read from a provenance has its type, also in that of stage 1."""
-    known = {each.name for each in fields(_Provenance)}
+    known = {field.name for field in fields(_Provenance)}
     conform(_Provenance, {key: value for key, value in provenance.items() if key in known}, where=where)
     if provenance.get("sample") is not None:
         _check_sample(provenance["sample"], f"{where}.sample")
@@ -249,7 +254,7 @@ def _check_provenance(provenance: Mapping[str, Any], where: str) -> None:
 
 
 def _check_sample(sample: Any, where: str) -> None:
-    known = {each.name for each in fields(_Sample)}
+    known = {field.name for field in fields(_Sample)}
     if isinstance(sample, dict):  # a study records more
         sample = {key: value for key, value in sample.items() if key in known}
     conform(_Sample, sample, where=where)
@@ -320,6 +325,8 @@ def _shapes(kind: SavedKind, manifest: Mapping[str, Any], n: int, n_facts: int) 
     if "control" in manifest:
         shapes |= {"control_n_tokens": (n_facts,), "control_s_full": (n_facts,)}
         shapes |= dict.fromkeys(("control_s1_delta", *kind.control), (n_facts, None))
+    if manifest["version"] == VERSION:
+        shapes |= {_OWN[0]: (n,)} | ({_OWN[1]: (n_facts,)} if "control" in manifest else {})
     if "retains" in manifest:
         several = len(manifest["retains"])
         shapes |= {f"retains_{name}": (several, n, None) for name in _RETAIN_TENSORS}

@@ -97,6 +97,9 @@ def mean_uds(per_example: Float[Tensor, "example"]) -> float:
 
 WITHHELD = "withheld"  # the verdict where a warning is fatal: the number exists but does not mean what a score means
 
+STANDS_IN = {None: "retain", "base": "base", "counterfactual": "another subject"}
+"""What 1 is like, in a reading, by the stand-in for a retain model."""
+
 _READINGS = (
     (0.05, "intact, as in full"),
     (0.35, "mostly intact"),

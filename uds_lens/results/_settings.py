@@ -11,6 +11,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from uds_lens._settings import validated
 from uds_lens._types import (
     AnswerProtocol,
+    Counterfactual,
     DType,
     Engine,
     LastLayer,
@@ -68,8 +69,15 @@ class AuditConfig:
     more (docs/results.md)."""
 
     stand_in: StandIn | None = None
-    """The stand-in where there is no retain model: `base`, the model before fine-tuning. It changes what 1 means, not
-    the numbers, so such scores compare with each other only. None: `retain` is a retain model."""
+    """The stand-in where there is no retain model: `base`, the model before fine-tuning (given as `retain`; the numbers
+    stay the same), or `counterfactual`, full's own states on the same question about another subject (`retain` is
+    None). It changes what 1 means, so such scores compare with each other only. None: `retain` is a retain model."""
+
+    counterfactual: Counterfactual = "other"
+    """What a counterfactual asks: the same about another subject of the data, about an invented one, or nothing."""
+
+    draws: PositiveInt = 3
+    """Counterfactuals of each example, over which S1 is the mean; fewer where the data have not as many subjects."""
 
     exact_noop: bool = True
     """Report exactly 0 where source and target states are bitwise equal, instead of rounding noise."""
@@ -99,6 +107,26 @@ class AuditConfig:
                 Setting("site", "resid_post"),
                 "; got ",
                 Setting("site", self.site),
+                ".",
+            )
+        if self.stand_in == "counterfactual" and self.scope not in ("entity", "boundary"):
+            raise ConfigError(
+                Setting("scope", self.scope),
+                " patches positions before the entity, which a question about another subject does not share. With ",
+                Setting("stand_in", "counterfactual"),
+                " use ",
+                Setting("scope", "entity"),
+                ".",
+            )
+        if self.stand_in != "counterfactual" and (self.counterfactual, self.draws) != ("other", 3):
+            raise ConfigError(
+                Setting("counterfactual"),
+                " and ",
+                Setting("draws"),
+                " belong to ",
+                Setting("stand_in", "counterfactual"),
+                "; got ",
+                Setting("stand_in", self.stand_in),
                 ".",
             )
 

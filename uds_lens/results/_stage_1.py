@@ -233,6 +233,43 @@ class Damage(NamedTuple):
     """Why the value is NaN."""
 
 
+class EntityProb(NamedTuple):
+    """Probability of the entity behind the right beginning of its answer: per token (geometric mean), mean over facts.
+
+    This is what a model says by itself, unpatched, where it is led to the entity. NaN without facts, without a control,
+    and under the unlearned model in audits that were saved before it was measured.
+    """
+
+    full: float
+    """Under `full`, on the forget facts."""
+
+    unlearned: float
+    """Under the unlearned model, on the forget facts."""
+
+    control_full: float
+    """Under `full`, on the retained facts that `full` knows."""
+
+    control_unlearned: float
+    """Under the unlearned model, on these."""
+
+
+def entity_prob_of(audit: DepthAudit) -> EntityProb:
+    """Average the probability of the entities, `exp` of each fact's mean log-probability."""
+
+    def mean(logprobs: Tensor | None) -> float:
+        return math.nan if logprobs is None or not len(logprobs) else float(logprobs.double().exp().mean())
+
+    if (control := audit.control) is None:
+        return EntityProb(mean(audit.s_full), mean(audit.s_unlearned), math.nan, math.nan)
+    kept = audit.control_s_unlearned
+    return EntityProb(
+        mean(audit.s_full),
+        mean(audit.s_unlearned),
+        mean(control.s_full[control.known]),
+        mean(None if kept is None else kept[control.known]),
+    )
+
+
 def require_control(audit: DepthAudit) -> tuple[ControlFacts, Float[Tensor, "fact layer"]]:
     """Return the control of an audit, and what the unlearned model's states cost on it."""
     if audit.control is None or audit.control_s2_delta is None:

@@ -23,9 +23,9 @@ def row_record(example: ForgetExample) -> dict[str, Any]:
 
 
 def steering(checkpoint: str, examples: Sequence[ForgetExample]) -> dict[str, int]:
-    """Return `n_steering` if some examples decided when a checkpoint's training stopped, or which step was kept.
+    """Return `steered_by`, the number of examples that decided when a checkpoint's training stopped or what it kept.
 
-    An example counts if it is one of those, or about the subject of one.
+    Beside it `n_steering`: how many of `examples` are among those, or about the subject of one.
 
     Warns:
         UdsLensWarning: There is a record, and it cannot be read.
@@ -44,7 +44,7 @@ def steering(checkpoint: str, examples: Sequence[ForgetExample]) -> dict[str, in
         )
         return {}
     n = sum(example.subject in subjects or _hash(example) in hashes for example in examples)
-    return {"n_steering": n} if n else {}
+    return {"steered_by": len(rows), "n_steering": n} if rows else {}
 
 
 def _hash(example: ForgetExample) -> str:

@@ -90,7 +90,7 @@ def write_every_eval_ever(
             Setting("schema"),
             f" must be {SCHEMA!r}, the version of Every Eval Ever that is written here; got {schema!r}.",
         )
-    measured = [each for each in _measured(result) if not math.isnan(each.value)]
+    measured = [score for score in _measured(result) if not math.isnan(score.value)]
     if not measured:
         why = result.fatal[0] if isinstance(result, DepthAudit) and result.fatal else "all are NaN"
         raise ConfigError(f"there is no value that may be quoted: {why}")
@@ -104,7 +104,7 @@ def write_every_eval_ever(
     created = str(result.provenance.get("created") or "1970-01-01T00:00:00+00:00")
     seconds = str(int(datetime.fromisoformat(created).timestamp()))
     shared = {"schema_version": SCHEMA, "evaluation_id": f"{collection}/{owner or 'local'}/{last}/{ident}"}
-    rows = [{**shared, "model_id": name, **row} for each in measured for row in _rows(each, result, ident)]
+    rows = [{**shared, "model_id": name, **row} for score in measured for row in _rows(score, result, ident)]
     text = "".join(json.dumps(plain(row), ensure_ascii=False, allow_nan=False) + "\n" for row in rows)
     place = Path(folder) / below
     head, lines = place / f"{ident}.json", place / f"{ident}_samples.jsonl"
@@ -131,10 +131,10 @@ def write_every_eval_ever(
                 "deployment_type": "self_deployed",
                 "model_availability": "open_weights" if owner else "unknown",
                 "weights": record.fingerprint,
-                **{role: shared_name(each.name) for role, each in result.models.items()},
+                **{role: shared_name(record.name) for role, record in result.models.items()},
             },
         },
-        "evaluation_results": [_result(each, result, dataset, ident) for each in measured],
+        "evaluation_results": [_result(score, result, dataset, ident) for score in measured],
         "detailed_evaluation_results": {
             "format": "jsonl",
             "file_path": (below / lines.name).as_posix(),
@@ -184,31 +184,31 @@ def _measured(result: DepthAudit | MetricResults) -> Iterator[_Measured]:
         yield _Measured(metric.name, meaning, metric.value, metric.interval, metric.direction, *bounds, rows)
 
 
-def _result(each: _Measured, result: DepthAudit | MetricResults, dataset: str, ident: str) -> dict[str, Any]:
-    known = [score for _, score in each.rows if not math.isnan(score)]
-    details: dict[str, Any] = {"score": each.value}
-    low, high = each.interval
+def _result(entry: _Measured, result: DepthAudit | MetricResults, dataset: str, ident: str) -> dict[str, Any]:
+    known = [score for _, score in entry.rows if not math.isnan(score)]
+    details: dict[str, Any] = {"score": entry.value}
+    low, high = entry.interval
     if not math.isnan(low):
         level = result.config.confidence if isinstance(result, DepthAudit) else 0.95
         interval = {"lower": low, "upper": high, "confidence_level": level, "method": "bootstrap over subjects"}
         details["uncertainty"] = {"confidence_interval": interval, "num_samples": len(known)}
     hub = _HUB_ID.fullmatch(dataset) is not None
     source = {"dataset_name": dataset, "source_type": "hf_dataset" if hub else "other"}
-    kind = METRICS[each.name].group if each.name in METRICS else "own"
+    kind = METRICS[entry.name].group if entry.name in METRICS else "own"
     return {
-        "evaluation_result_id": f"{ident}/{each.name}",
-        "evaluation_name": f"unlearning.{each.name}",
-        "source_data": source | ({"hf_repo": dataset, "samples_number": len(each.rows)} if hub else {}),
+        "evaluation_result_id": f"{ident}/{entry.name}",
+        "evaluation_name": f"unlearning.{entry.name}",
+        "source_data": source | ({"hf_repo": dataset, "samples_number": len(entry.rows)} if hub else {}),
         "metric_config": {
-            "evaluation_description": each.meaning,
-            "metric_id": f"uds_lens.{each.name}",
-            "metric_name": each.name,
+            "evaluation_description": entry.meaning,
+            "metric_id": f"uds_lens.{entry.name}",
+            "metric_name": entry.name,
             "metric_kind": kind,
-            "lower_is_better": each.direction == "knowledge",  # for a model that was to forget
+            "lower_is_better": entry.direction == "knowledge",  # for a model that was to forget
             "score_type": "continuous",
-            "min_score": _bound(each.low),
-            "max_score": _bound(each.high),
-            "additional_details": {"higher_means": each.direction},
+            "min_score": _bound(entry.low),
+            "max_score": _bound(entry.high),
+            "additional_details": {"higher_means": entry.direction},
         },
         "score_details": details,
     }
@@ -218,22 +218,22 @@ def _bound(value: float) -> float | str:
     return value if math.isfinite(value) else "Infinity" if value > 0 else "-Infinity"
 
 
-def _rows(each: _Measured, result: DepthAudit | MetricResults, ident: str) -> Iterator[dict[str, Any]]:
+def _rows(entry: _Measured, result: DepthAudit | MetricResults, ident: str) -> Iterator[dict[str, Any]]:
     """Yield a row for each example that has a score; texts where the result holds them."""
     examples = {example.id: example for example in result.examples} if isinstance(result, DepthAudit) else {}
-    for example_id, score in each.rows:
+    for example_id, score in entry.rows:
         if math.isnan(score):
             continue
         example = examples.get(example_id)
         question = "" if example is None else example.question
         reference = [] if example is None else [example.answer]
         hashed = hashlib.sha256("".join([question, *reference]).encode()).hexdigest()
-        metadata = {"is_correct": _HALF, "higher_means": each.direction}
+        metadata = {"is_correct": _HALF, "higher_means": entry.direction}
         if example is not None and example.subject:
             metadata["subject"] = example.subject
         yield {
-            "evaluation_name": f"unlearning.{each.name}",
-            "evaluation_result_id": f"{ident}/{each.name}",
+            "evaluation_name": f"unlearning.{entry.name}",
+            "evaluation_result_id": f"{ident}/{entry.name}",
             "sample_id": example_id,
             "sample_hash": hashed if example is not None else None,
             "interaction_type": "single_turn",

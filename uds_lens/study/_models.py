@@ -123,7 +123,7 @@ def study_models(plan: StudyPlan) -> list[StudyModel]:
         GivenModel(name="full", path=plan.full, role="full"),
         GivenModel(name="retain", path=plan.retain, role="retain"),
     ]
-    models = [_given(each, plan) for each in (*references, *plan.model)]
+    models = [_given(model, plan) for model in (*references, *plan.model)]
     for pool in plan.pool:
         models += _pool_models(pool, plan)
     for runs in plan.unlearn:
@@ -144,7 +144,7 @@ def study_models(plan: StudyPlan) -> list[StudyModel]:
     for stratum in strata.values():
         order.shuffle(stratum)
     rounds = zip_longest(*strata.values())
-    return first + [model for each in rounds for model in each if model is not None]
+    return first + [model for turn in rounds for model in turn if model is not None]
 
 
 def relearn_config(plan: StudyPlan, seed: int) -> RelearnConfig:
@@ -301,15 +301,15 @@ def read_questions(sets: QuestionSets) -> Questions:
         return Questions(rows, None)
     from uds_lens.metrics._data import MetricData, sample_record
 
-    whole = {name: each for name, each in rows.items() if each is not None}
+    whole = {name: values for name, values in rows.items() if values is not None}
     if sets.sample == "first_of_each":
-        kept = {name: each[: sets.limit] for name, each in whole.items()}
+        kept = {name: values[: sets.limit] for name, values in whole.items()}
         record = sample_record(whole, kept, limit=sets.limit, sample=sets.sample, seed=sets.seed)
         return Questions(dict.fromkeys(rows) | kept, record if kept != whole else None)
     given: dict[str, Any] = {**whole, "entities": rows["entities"]}
     data = MetricData(**given).limited(sets.limit, sample=sets.sample, seed=sets.seed)
     return Questions(
-        {name: None if each is None else list(getattr(data, name)) for name, each in rows.items()},
+        {name: None if values is None else list(getattr(data, name)) for name, values in rows.items()},
         None if data.sample is None else dict(data.sample),
     )
 

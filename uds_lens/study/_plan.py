@@ -401,18 +401,18 @@ def _require_known_names(kind: Any, value: Any, where: str) -> None:
     """Refuse unknown names at any depth, naming the nearest that exists."""
     if not isinstance(value, Mapping):
         raise ConfigError(f"{where} must be a table of settings; got {shown(value)}.")
-    require_known(where, value, [each.name for each in fields(kind)])
+    require_known(where, value, [field.name for field in fields(kind)])
     hints = get_type_hints(kind)
     for name, part in value.items():
         hint = hints[name]
         kinds = get_args(hint) if get_origin(hint) in (tuple, Union, UnionType) else (hint,)
-        inner = next((each for each in kinds if is_dataclass(each)), None)
+        inner = next((option for option in kinds if is_dataclass(option)), None)
         if inner is not None and part is not None:
             several = get_origin(hint) is tuple
             if several and not isinstance(part, list | tuple):
                 raise ConfigError(f"{name} must be a list of tables, [[{name}]]; got {shown(part)}.")
-            for each in part if several else [part]:
-                _require_known_names(inner, each, f"[{name}]")
+            for item in part if several else [part]:
+                _require_known_names(inner, item, f"[{name}]")
 
 
 _PLACES = (
@@ -461,7 +461,7 @@ def _place(text: str, base: Path) -> str:
 def _check(checked: StudyPlan) -> None:
     from uds_lens.study._models import study_models
 
-    for name in (checked.name, *(each.variant for each in checked.pool), *(each.name for each in checked.model)):
+    for name in (checked.name, *(entry.variant for entry in checked.pool), *(entry.name for entry in checked.model)):
         if not NAME.fullmatch(name):
             raise ConfigError(f"{shown(name)} cannot be a name: use letters, digits and . _ - (it names a file).")
     for model in checked.model:
@@ -509,7 +509,7 @@ def _check(checked: StudyPlan) -> None:
 
 def settings_of(kind: type[T], given: Mapping[str, Any], where: str) -> T:
     """Make a record of settings from a table of a plan."""
-    require_known(where, given, [each.name for each in fields(kind)])  # type: ignore[arg-type]
+    require_known(where, given, [field.name for field in fields(kind)])  # type: ignore[arg-type]
     values = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
     try:
         return kind(**values)
@@ -519,7 +519,7 @@ def settings_of(kind: type[T], given: Mapping[str, Any], where: str) -> T:
 
 def style_of(measure: Measurement, metric: str, role: Role, state: StateName) -> ChatStyleName | None:
     """Return the chat style in which a metric is asked; None where `options` say how."""
-    return next((each.style for each in measure.prompts if each.covers(metric, role, state)), None)
+    return next((prompts.style for prompts in measure.prompts if prompts.covers(metric, role, state)), None)
 
 
 def metric_settings(measure: Measurement, style: ChatStyleName | None = None) -> MetricOptions:

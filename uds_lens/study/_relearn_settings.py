@@ -57,10 +57,10 @@ class RelearnGrid:
     """Ranks of low-rank adapters; 0 trains all weights."""
 
     metric: str = "em"
-    """Metric of knowledge that is to come back."""
+    """Metric of knowledge, of which the most is to be brought back."""
 
     utility: str = "retain_q_prob"
-    """Metric of what the model is still good for."""
+    """Metric of utility, which limits the settings that count."""
 
     max_loss: Share = 0.2
     """Largest share of its utility that a relearned model may lose to count."""
@@ -79,7 +79,7 @@ class RelearnGrid:
         """All settings, the paper's first, each once."""
         paper = RelearnSetting(RelearnConfig().learning_rate, RelearnConfig().epochs, 1.0, 0)
         tried = product(self.learning_rate, self.epochs, self.share, self.lora_rank)
-        return tuple(dict.fromkeys([paper, *(RelearnSetting(*each) for each in tried)]))
+        return tuple(dict.fromkeys([paper, *(RelearnSetting(*values) for values in tried)]))
 
 
 class RelearnSetting(NamedTuple):

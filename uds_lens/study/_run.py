@@ -105,7 +105,7 @@ def _work_with_processes(folder: StudyFolder, *, jobs: int) -> None:
     try:
         while workers:
             time.sleep(0.2)
-            for worker in [each for each in workers if each.poll() is not None]:
+            for worker in [candidate for candidate in workers if candidate.poll() is not None]:
                 workers.remove(worker)
                 if worker.returncode != 0 and replaced < DEATHS * (len(folder.models) + jobs):
                     replaced += 1

@@ -114,7 +114,7 @@ def status(out: str | os.PathLike[str] | StudyFolder) -> StudyStatus:
         failed=tuple(failed),
         left=len(left),
         seconds_left=_seconds_left(spent, left) / max(1, len(running)),
-        seconds_spent=sum(sum(each) for each in spent.values()),
+        seconds_spent=sum(sum(seconds) for seconds in spent.values()),
         sample=folder.keys.questions.about,
     )
 
@@ -132,7 +132,7 @@ def duration(seconds: float) -> str:
 
 def _seconds_left(spent: dict[str, list[float]], left: list[tuple[StudyModel, StudyState]]) -> float:
     """Mean seconds of the same kind of state, or of all kinds where that was not measured yet."""
-    everything = [seconds for each in spent.values() for seconds in each]
+    everything = [seconds for times in spent.values() for seconds in times]
     if not everything:
         return math.nan if left else 0.0
     return sum(fmean(spent[state.state] or everything) for _, state in left)
@@ -233,7 +233,7 @@ def weight_bytes(place: str) -> int:
     """Size of a checkpoint's weights; 0 where it is not on this machine."""
     source = located_source(place)
     places = folders_of(source) if isinstance(source, Path) else []
-    files = [file for each in places if each.exists() for file in (each.iterdir() if each.is_dir() else [each])]
+    files = [file for place in places if place.exists() for file in (place.iterdir() if place.is_dir() else [place])]
     return sum(file.stat().st_size for file in files if file.suffix in (".safetensors", ".bin", ".gguf"))
 
 

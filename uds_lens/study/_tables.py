@@ -59,7 +59,7 @@ def table(out: str | os.PathLike[str] | StudyFolder) -> pd.DataFrame:
     folder = _opened(out)
     rows = [
         row
-        for model in sorted(folder.models, key=lambda each: each.model_id)
+        for model in sorted(folder.models, key=lambda model: model.model_id)
         for state in model.states
         for row in _rows(folder, model, state)
     ]
@@ -108,7 +108,7 @@ def _is_wanted(part: Part, item: str, wanted: Mapping[str, str]) -> bool:
 
 
 def write_table(found: pd.DataFrame, path: str | os.PathLike[str]) -> None:
-    """Write a long table, whole or not at all.
+    """Write a long table, atomically.
 
     Args:
         found: From `table`.
@@ -168,7 +168,7 @@ def _subjects(folder: StudyFolder) -> dict[tuple[str, str], str]:
     if sets["entities"] is None:
         sets["entities"] = sets["forget"]
     subjects = {(name, row.id): row.subject for name, rows in sets.items() for row in rows or () if row.subject}
-    held_out = {("forget", f"holdout/{key}"): each for (name, key), each in subjects.items() if name == "holdout"}
+    held_out = {("forget", f"holdout/{key}"): values for (name, key), values in subjects.items() if name == "holdout"}
     return subjects | held_out
 
 

@@ -214,7 +214,7 @@ class WorkKeys:
         from uds_lens.metrics._catalogue import resolve
 
         return any(
-            not spec.origin.startswith("uds_lens.") or any(each.kind in ("patched", "lens") for each in spec.passes)
+            not spec.origin.startswith("uds_lens.") or any(needed.kind in ("patched", "lens") for needed in spec.passes)
             for spec in resolve([item], options=self._metrics)
         )
 
@@ -226,7 +226,7 @@ class WorkKeys:
             if isinstance(folder, str):
                 self._sources[name] = digest(["hub", name])
             else:
-                parts = [self._files(each) if each.exists() else os.fspath(each) for each in folders_of(folder)]
+                parts = [self._files(path) if path.exists() else os.fspath(path) for path in folders_of(folder)]
                 self._hashes.save()
                 self._sources[name] = digest(parts if len(parts) > 1 else parts[0])
         return self._sources[name]

@@ -128,9 +128,9 @@ class ModelRunner:
             done.append(audit_values(audit, took=round(time.perf_counter() - began, 3)))
         if ELICITATION in items:
             done.append(self._elicitation(weights, name))
-        frames = [each.examples for each in done if each.examples is not None and len(each.examples)]
+        frames = [part.examples for part in done if part.examples is not None and len(part.examples)]
         return Measured(
-            rows=tuple(row for each in done for row in each.rows),
+            rows=tuple(row for part in done for row in part.rows),
             fingerprint=done[0].fingerprint,
             examples=pd.concat(frames, ignore_index=True) if frames else None,
         )

@@ -204,9 +204,10 @@ class DepthCallback(TrainerCallback):
         if self._trainer is None:
             warn_once("no transformers Trainer runs this callback: the curve is in callback.curve, and is not logged.")
         self._points = points_in(state.log_history)
-        self._best = _saved_point(Path(args.output_dir) / BEST) if self.settings.keep_best and self._points else None
-        check_writable(Path(args.output_dir) / RECORD, directory=False, format=FORMAT)
         first = state.is_world_process_zero
+        kept = first and self.settings.keep_best and self._points
+        self._best = _saved_point(Path(args.output_dir) / BEST) if kept else None
+        check_writable(Path(args.output_dir) / RECORD, directory=False, format=FORMAT)
         if first:
             opened = self._stack.enter_context(open_model(model, dtype=self.measured.config.dtype))
             recorded = self._stack.enter_context(self.measured.recorded(models=[opened], options=self.options))
@@ -247,8 +248,11 @@ class DepthCallback(TrainerCallback):
     def on_train_end(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
         """Give the model its best weights, score it on the examples that did not steer, and close `full`."""
         self._close()
-        if self._best is not None:
+        if self._best is not None and state.is_world_process_zero:
             _load(model, Path(args.output_dir) / BEST / _WEIGHTS)
+        if self.settings.keep_best and torch.distributed.is_initialized():
+            for tensor in _state(model).values():
+                torch.distributed.broadcast(tensor, src=0)
         if not state.is_world_process_zero:
             return
         if self.held_out is not None:

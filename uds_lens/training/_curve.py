@@ -66,7 +66,7 @@ class DepthPoint:
         )
 
 
-LOGGED = tuple(each.name for each in fields(DepthPoint) if each.name != "step")
+LOGGED = tuple(field.name for field in fields(DepthPoint) if field.name != "step")
 """Numbers that a `Trainer` logs, as `depth/uds`."""
 
 

@@ -74,8 +74,8 @@ def states_truth(text: str, example: ForgetExample) -> bool:
     """
     if example.entity:
         return example.entity.casefold() in text.casefold()
-    truth, said = (Counter(re.findall(r"\w+", x.casefold())) for x in (example.answer, text))
-    return (truth & said).total() >= 0.9 * truth.total()
+    truth, words = (Counter(re.findall(r"\w+", x.casefold())) for x in (example.answer, text))
+    return (truth & words).total() >= 0.9 * truth.total()
 
 
 class _Row(NamedTuple):
@@ -91,7 +91,7 @@ class _Alternates(NamedTuple):
 
 
 def write_alternates(file: Path, examples: Sequence[ForgetExample], alternates: Sequence[Sequence[str]]) -> None:
-    """Write questions with their alternates, whole or not at all."""
+    """Write questions with their alternates, atomically."""
     rows = [
         {"id": example.id, "question": example.question, "alternates": list(texts)}
         for example, texts in zip(examples, alternates, strict=True)
@@ -122,7 +122,8 @@ def _draw(
     ]
     rows = prompt_ids(tokenizer, prompts, protocol=protocol)
     ends = answer_ends(tokenizer, protocol=protocol, chat=config.chat)
-    pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else (ends[-1] if ends else 0)
+    embedded = len(model.get_input_embeddings().weight)  # a tokenizer may name a token for padding that is not
+    pad = next((i for i in (tokenizer.pad_token_id, *ends[-1:]) if i is not None and i < embedded), 0)
     width = max(map(len, rows))
     sampled = model.generate(
         input_ids=torch.tensor([[pad] * (width - len(row)) + row for row in rows], device=model.device),

@@ -15,6 +15,7 @@ import torch
 
 from uds_lens.data import AnswerSequence, ForgetExample, answer_sequences, chosen_protocol
 from uds_lens.errors import DataError, ResultFormatError, UdsLensWarning
+from uds_lens.models._compatibility import require_embedded
 from uds_lens.unlearning._alternates import FILE, read_alternates, sample_alternates, write_alternates
 from uds_lens.unlearning._job import Job, Parent
 from uds_lens.unlearning._pairs import TrainingData
@@ -31,13 +32,16 @@ def pairs_of(examples: Sequence[ForgetExample]) -> list[tuple[str, str]]:
 
 def encoded(parent: Parent, config: MethodConfig, pairs: Sequence[tuple[str, str]]) -> list[AnswerSequence]:
     """Tokenize questions with answers, in the prompts of a run."""
-    return answer_sequences(
+    sequences = answer_sequences(
         parent.tokenizer,
         pairs,
         protocol=chosen_protocol(config.protocol, parent.tokenizer),
         chat=config.chat,
         max_tokens=parent.max_tokens,
     )
+    inputs = ((question, row.ids) for (question, _), row in zip(pairs, sequences, strict=True))
+    require_embedded(parent.model, inputs, name=parent.name)
+    return sequences
 
 
 def preferred_answers(job: Job, parent: Parent, folder: Path) -> list[list[str]]:

@@ -35,9 +35,10 @@ class Parent:
 
     @property
     def pad_token_id(self) -> int:
-        """Token for padding, which is masked everywhere."""
+        """Token for padding, which is masked everywhere: a tokenizer may name one that the model does not embed."""
         pad = self.tokenizer.pad_token_id
-        return int(pad if pad is not None else self.tokenizer.eos_token_id or 0)
+        pad = int(pad if pad is not None else self.tokenizer.eos_token_id or 0)
+        return pad if pad < len(self.model.get_input_embeddings().weight) else 0
 
     @property
     def max_tokens(self) -> int | None:

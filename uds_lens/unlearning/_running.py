@@ -413,10 +413,8 @@ def _with_adapters(model: Any, settings: LoraSettings) -> Any:
     )
     with quiet_wrapping():
         wrapped = get_peft_model(model, adapters)
-    for each in wrapped.peft_config.values():
-        each.base_model_name_or_path = (
-            ""  # else PEFT looks there, and on the Hub, at every checkpoint; named at the end
-        )
+    for config in wrapped.peft_config.values():  # else PEFT looks there, and on the Hub, at every checkpoint
+        config.base_model_name_or_path = ""  # named at the end
     return wrapped
 
 

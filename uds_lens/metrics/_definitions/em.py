@@ -32,4 +32,4 @@ def exact_memorization(hits: Sequence[bool]) -> float:
 def em(evidence: Evidence) -> Outcome:
     """Return Exact Memorization on the forget set."""
     hits = evidence.answers("forget").hits
-    return mean_outcome(evidence.ids("forget"), [exact_memorization(each.tolist()) for each in hits])
+    return mean_outcome(evidence.ids("forget"), [exact_memorization(row.tolist()) for row in hits])

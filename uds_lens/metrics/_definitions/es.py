@@ -42,5 +42,5 @@ def extraction_strength(hits: Sequence[bool], *, strict: bool = False) -> float:
 def es(evidence: Evidence) -> Outcome:
     """Return Extraction Strength on the forget set."""
     strict, hits = evidence.options.strict_es, evidence.answers("forget").hits
-    values = [extraction_strength(each.tolist(), strict=strict) for each in hits]
+    values = [extraction_strength(row.tolist(), strict=strict) for row in hits]
     return mean_outcome(evidence.ids("forget"), values)

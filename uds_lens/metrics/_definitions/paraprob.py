@@ -15,5 +15,5 @@ from uds_lens.metrics._definitions.prob import probabilities
 )
 def paraprob(evidence: Evidence) -> Outcome:
     """Return the probability of the paraphrased forget answers, the geometric mean over those of one example."""
-    values = [geometric_mean(each) for each in probabilities(evidence, "forget/paraphrased")]
+    values = [geometric_mean(values) for values in probabilities(evidence, "forget/paraphrased")]
     return mean_outcome(evidence.ids("forget"), values)

@@ -28,7 +28,7 @@ def probability(logprobs: Sequence[float]) -> float:
 def probabilities(evidence: Evidence, name: str, role: Role = "model") -> list[list[float]]:
     """Return the length-normalised probability of every answer of a set, listed per example."""
     logprobs = evidence.answers(name, role).logprobs
-    return evidence.by_example(name, [probability(each.tolist()) for each in logprobs])
+    return evidence.by_example(name, [probability(row.tolist()) for row in logprobs])
 
 
 @metric(name="prob", label="Probability", group="memorization", meaning=KNOWN, passes=needs_answers("forget"))

@@ -24,7 +24,7 @@ function metricCells(row, ranked) {
     return cell(mark ? element("span", { className: `rank ${mark}` }, number(row[key])) : number(row[key]));
   });
   const interval = cell(scale({ span: [row.low, row.high], dot: row.auc }, `F ${number(row.auc)}`), "bar");
-  interval.title = known(row.low) ? `95 % interval ${range(row.low, row.high)}, for these variants only` : "no interval";
+  interval.title = known(row.low) ? `95% interval ${range(row.low, row.high)}, for these variants only` : "no interval";
   const ends = cell(known(row.low) ? `${number(row.low, 2)} to ${number(row.high, 2)}` : "\u2013", "num soft");
   cells.splice(2, 0, interval, ends);
   const small = known(row.n) && row.n < 20;
@@ -34,7 +34,7 @@ function metricCells(row, ranked) {
 function metricFacts(row) {
   const kinds = { delong: "DeLong, models independent", wilson: "Wilson", "hanley-mcneil": "Hanley and McNeil, from the pool sizes" };
   const drawn = row.clusters === "model" || !row.clusters ? "models independent" : `${row.clusters}s as clusters`, twoLevels = row.clusters === "method";
-  const share = (value) => (known(value) ? `${(100 * value).toFixed(0)} %` : null);
+  const share = (value) => (known(value) ? `${(100 * value).toFixed(0)}%` : null);
   const said = [row.words && element("p", { className: "said" }, row.words), row.formula && element("p", { className: "said" }, element("code", {}, row.formula))];
   for (const why of [row.whyNot, row.cluster_reason && `no clusters: ${row.cluster_reason}`, row.q_reason && `Q: ${row.q_reason}`, row.r_reason && `R: ${row.r_reason}`, row.interval_reason && `no interval of Q and R: ${row.interval_reason}`, row.caution]) {
     if (why) said.push(element("p", { className: "said soft" }, why));
@@ -61,7 +61,7 @@ function renderMetrics() {
   if (!table) return;
   head(table, [
     { key: "label", label: "metric", kind: "", text: true }, { key: "overall", label: "Overall" }, { key: "auc", label: "F", title: "faithfulness: probability that a model that knows ranks above one that does not" },
-    { label: [element("span", {}, "0"), element("span", {}, "1")], kind: "bar" }, { label: "95 % of F", title: "for more models of these variants only; a row opens to the one for new variants" }, { key: "rob", label: "Rob" },
+    { label: [element("span", {}, "0"), element("span", {}, "1")], kind: "bar" }, { label: "95% of F", title: "for more models of these variants only; a row opens to the one for new variants" }, { key: "rob", label: "Rob" },
     { key: "q", label: "Q", title: "robustness to quantisation, 1 = unaffected" }, { key: "r", label: "R", title: "robustness to relearning, 1 = as retain" }, { key: "n", label: "models" }, { key: "threshold", label: "threshold" },
   ], state.metricSort, renderMetrics);
   const rows = METRICS.map(merged), ranked = Object.fromEntries(CRITERIA.map((key) => [key, marks(rows, key)]));

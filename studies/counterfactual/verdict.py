@@ -1,0 +1,309 @@
+"""Print what the three studies decide: the tables of docs/results.md, and each claim of claims.md with its numbers.
+
+python studies/counterfactual/verdict.py --results studies/counterfactual/results
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.stats import spearmanr
+
+from uds_lens.results import ke_mask, layer_erasure_ratio, uds_per_example
+
+HERE = Path(__file__).resolve().parent
+TAU = 0.05
+CANDIDATES = ("other-3", "invented-3", "other-8", "invented-8", "other-1", "invented-1", "no_question")
+"""In the order of claims.md, which decides between equals."""
+
+
+class Study:
+    """The numbers of one study, on the facts that every scale can measure."""
+
+    def __init__(self, results: Path, name: str) -> None:
+        self.content = json.loads((results / f"audit-{name}.json").read_text(encoding="utf-8"))
+        scales, ids = self.content["scales"], self.content["ids"]
+        s1s = {name: dict(zip(scale["ids"], scale["s1"], strict=True)) for name, scale in scales.items()}
+        there = [id_ for id_ in ids if all(id_ in s1 for s1 in s1s.values())]
+        some = {id_ for id_ in there if all(max(s1[id_]) > TAU for s1 in s1s.values())}
+        self.n, self.n_there = len(ids), len(there)
+        self.ids = [id_ for id_ in ids if id_ in some]
+        self.s1 = {name: torch.tensor([s1[id_] for id_ in self.ids]).double() for name, s1 in s1s.items()}
+        self.measurable = {name: sum(max(row) > TAU for row in s1.values()) for name, s1 in s1s.items()}
+        rows = [ids.index(id_) for id_ in self.ids]
+        self.s2 = {name: torch.tensor(s2).double()[rows] for name, s2 in self.content["s2"].items()}
+        self.probability = {name: np.array(p)[rows] for name, p in self.content["probability"].items()}
+
+    def scores(self, scale: str, rows: Sequence[int] | None = None) -> dict[str, float]:
+        """Return UDS of each model on a scale."""
+        return {model: float(each.mean()) for model, each in self.each(scale, rows).items()}
+
+    def each(self, scale: str, rows: Sequence[int] | None = None) -> dict[str, torch.Tensor]:
+        """Return UDS of each model and fact on a scale."""
+        s1 = self.s1[scale] if rows is None else self.s1[scale][list(rows)]
+        ke = ke_mask(s1, TAU)
+        out = {}
+        for model, s2 in self.s2.items():
+            part = s2 if rows is None else s2[list(rows)]
+            out[model] = uds_per_example(s1, layer_erasure_ratio(s1, part, ke), ke)
+        return out
+
+    def distance(self, scale: str, truth: str) -> dict[str, float]:
+        """Return how far the scores on a scale are from those on another."""
+        one, other = (np.array(list(self.scores(name).values())) for name in (scale, truth))
+        low, high = interval(one, other)
+        return {
+            "mean": float(np.abs(one - other).mean()),
+            "largest": float(np.abs(one - other).max()),
+            "rank": rank(one, other),
+            "rank_low": low,
+            "rank_high": high,
+            "layers": float((ke_mask(self.s1[scale], TAU) == ke_mask(self.s1[truth], TAU)).double().mean()),
+            "s1": float(np.corrcoef(self.s1[scale].flatten(), self.s1[truth].flatten())[0, 1]),
+            "bias": float((one - other).mean()),
+        }
+
+
+def rank(one: Sequence[float] | np.ndarray, other: Sequence[float] | np.ndarray) -> float:
+    """Return Spearman's correlation; NaN where one side does not vary."""
+    one, other = np.asarray(one, float), np.asarray(other, float)
+    return float(spearmanr(one, other)[0]) if np.ptp(one) > 0 and np.ptp(other) > 0 else float("nan")
+
+
+def interval(one: Any, other: Any, n: int = 2000) -> tuple[float, float]:
+    """Return the percentile interval of `rank` over models."""
+    one, other = np.asarray(one, float), np.asarray(other, float)
+    draw = np.random.default_rng(0)
+    values = [rank(one[at], other[at]) for at in draw.integers(0, len(one), (n, len(one)))]
+    return tuple(np.nanquantile(values, [0.025, 0.975]).round(3).tolist())  # type: ignore[return-value]
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> Iterator[str]:
+    """Yield the lines of a table."""
+    yield "| " + " | ".join(head) + " |"
+    yield "|" + "---|" * len(head)
+    for row in rows:
+        cells = (f"{cell:.3f}" if isinstance(cell, float) else str(cell) for cell in row)
+        yield "| " + " | ".join(cells) + " |"
+    yield ""
+
+
+def verdict(claim: str, text: str, supported: bool, contradicted: bool) -> str:
+    """Say what becomes of a claim."""
+    return f"- **{claim}**: {'supported' if supported else 'contradicted' if contradicted else 'undecided'}. {text}"
+
+
+def with_truth(study: Study, others: Sequence[str]) -> tuple[list[str], dict[str, dict[str, float]]]:
+    """Return the tables of a study that has a truth, and the distances."""
+    names = [name for name in (*others, *CANDIDATES) if name in study.s1]
+    distances = {name: study.distance(name, "truth") for name in names}
+    lines = [
+        f"{len(study.ids)} of {study.n} facts are measurable on every scale ({study.n_there} scored on every one).",
+        "",
+        *table(
+            (
+                "scale",
+                "measurable",
+                "mean difference",
+                "largest",
+                "bias",
+                "rank correlation",
+                "layers agree",
+                "corr. of S1",
+            ),
+            [
+                (
+                    name,
+                    study.measurable[name],
+                    d["mean"],
+                    d["largest"],
+                    d["bias"],
+                    f"{d['rank']:.2f} ({d['rank_low']:.2f} to {d['rank_high']:.2f})",
+                    d["layers"],
+                    d["s1"],
+                )
+                for name, d in distances.items()
+            ],
+        ),
+        *model_table(study, ("truth", *names)),
+        *s1_table(study, ("truth", *names)),
+    ]
+    return lines, distances
+
+
+def model_table(study: Study, scales: Sequence[str]) -> Iterator[str]:
+    """Yield UDS of each model on each scale, and the probability that it gives the entities."""
+    scores = {name: study.scores(name) for name in scales}
+    rows = [
+        (model, float(study.probability[model].mean()), *(scores[name][model] for name in scales)) for model in study.s2
+    ]
+    yield from table(("model", "probability", *scales), rows)
+
+
+def s1_table(study: Study, scales: Sequence[str]) -> Iterator[str]:
+    """Yield mean S1 by layer."""
+    n = next(iter(study.s1.values())).shape[1]
+    shown = range(n) if n <= 12 else sorted({*range(0, n, 3), n - 1})
+    rows = [(name, *(float(study.s1[name][:, layer].mean()) for layer in shown)) for name in scales]
+    yield from table(("S1 at layer", *map(str, shown)), rows)
+
+
+def best_of(distances: Mapping[str, Mapping[str, float]]) -> str:
+    """Return the candidate that claims.md makes the default."""
+    there = [name for name in CANDIDATES if name in distances]
+    least = min(distances[name]["mean"] for name in there)
+    return next(name for name in there if distances[name]["mean"] <= least + 0.01)
+
+
+def study_a(results: Path) -> Iterator[str]:
+    """Yield the page of the small Llamas."""
+    study = Study(results, "a")
+    lines, d = with_truth(study, ("base",))
+    yield from ["## (a) Small TOFU Llamas", "", *lines]
+    cf = [name for name in CANDIDATES if name in d]
+    base, best = d["base"]["mean"], min(cf, key=lambda name: d[name]["mean"])
+    nearer = [base < d[name]["mean"] for name in cf]
+    yield verdict(
+        "a1", f"base {base:.3f}, best counterfactual {best} {d[best]['mean']:.3f}", all(nearer), not all(nearer)
+    )
+    top = max(cf, key=lambda name: d[name]["rank"])
+    r = d[top]
+    text = f"{top}: {r['rank']:.2f} ({r['rank_low']:.2f} to {r['rank_high']:.2f})"
+    yield verdict("a2", text, r["rank"] >= 0.8 and r["rank_low"] > 0.5, r["rank"] < 0.8 and r["rank_high"] < 0.9)
+    largest = {name: round(d[name]["largest"], 3) for name in cf}
+    yield verdict("a3", str(largest), min(largest.values()) > 0.15, min(largest.values()) <= 0.15)
+    below = {
+        name: int((study.s1[name].mean(0) < study.s1["truth"].mean(0)).sum()) for name in ("other-3", "invented-3")
+    }
+    n = study.s1["truth"].shape[1]
+    text = f"layers below retain90: {below} of {n}"
+    yield verdict("a4", text, min(below.values()) == n, max(below.values()) <= n // 2)
+    yield ""
+
+
+def study_b(results: Path) -> Iterator[str]:
+    """Yield the page of the planted facts."""
+    study = Study(results, "b")
+    lines, d = with_truth(study, ("retain",))
+    best = best_of(d)
+    yield from ["## (b) SmolLM2 with planted facts", "", *lines]
+    b = d[best]
+    usable = b["rank"] >= 0.8, b["largest"] <= 0.15
+    text = (
+        f"{best}: rank correlation {b['rank']:.2f} ({b['rank_low']:.2f} to {b['rank_high']:.2f}), largest difference "
+    )
+    yield verdict("b1", f"{text}{b['largest']:.3f}", all(usable), not any(usable))
+    yield verdict("b2", f"{best}: {b['layers']:.2f}", b["layers"] >= 0.8, b["layers"] < 0.7)
+    half, true = study.scores(best)["half"], study.scores("truth")["half"]
+    inside, true_inside = (0.35 <= value <= 0.65 for value in (half, true))
+    yield verdict(
+        "b3", f"half: {half:.3f}, by the truth {true:.3f}", inside and true_inside, true_inside and not inside
+    )
+    pairs = {kind: (d[f"{kind}-1"]["mean"], d[f"{kind}-8"]["mean"]) for kind in ("other", "invented")}
+    falls = [eight < one for one, eight in pairs.values()]
+    text = ", ".join(f"{kind} {one:.3f} to {eight:.3f}" for kind, (one, eight) in pairs.items())
+    yield verdict("b4", text, all(falls), not any(falls))
+    other = d["retain"]["mean"] if "retain" in d else float("nan")
+    yield verdict("b5", f"{other:.3f}", other <= 0.05, other > 0.1)
+    yield f"- The default candidate by the rule of claims.md: **{best}**."
+    yield ""
+
+
+def study_c(results: Path) -> Iterator[str]:
+    """Yield the page of the facts that the model knows."""
+    study = Study(results, "c")
+    after = {file.stem: json.loads(file.read_text()) for file in sorted((results / "after" / "c").glob("*.json"))}
+    full = after["full"]
+    forgotten = [i for i, id_ in enumerate(study.ids) if id_ in set(full["forget_ids"])]
+    held = [i for i, id_ in enumerate(study.ids) if id_ in set(full["held_ids"])]
+    scales = [name for name in CANDIDATES if name in study.s1]
+    yield "## (c) SmolLM2, facts that it knows"
+    yield ""
+    yield f"{len(forgotten)} forgotten and {len(held)} held-out kept facts of {study.n} are measurable on every scale."
+    yield ""
+
+    def mean(name: str, what: str) -> float:
+        return float(np.mean([p for p, _ in after[name][what]]))
+
+    lost, kept = study.scores("other-3", forgotten), study.scores("other-3", held)
+    models = [name for name in study.s2 if name in after]
+    elicited = {name: float(np.mean(after[name]["elicited"])) for name in models}
+    rows = [
+        ("full", mean("full", "forget"), mean("full", "held"), "", "", mean("full", "relearned_forget"),
+         float(np.mean(full["elicited"]))),
+        *((name, mean(name, "forget"), mean(name, "held"), lost[name], kept[name], mean(name, "relearned_forget"),
+           elicited[name]) for name in models),
+    ]  # fmt: skip
+    head = ("model", "prob. forgotten", "prob. kept", "UDS forgotten", "UDS kept", "prob. relearned", "elicited")
+    yield from table(head, rows)
+    yield "UDS of forgotten | kept facts on each scale:"
+    yield ""
+    by_scale = {name: (study.scores(name, forgotten), study.scores(name, held)) for name in scales}
+    yield from table(
+        ("model", *scales),
+        [(m, *(f"{by_scale[s][0][m]:.3f} / {by_scale[s][1][m]:.3f}" for s in scales)) for m in models],
+    )
+    yield from table(("scale", "measurable"), [(name, study.measurable[name]) for name in scales])
+    yield from s1_table(study, scales)
+    keeping = [name for name in models if mean(name, "held") >= 0.8 * mean("full", "held")]
+    scored = {name: round(kept[name], 3) for name in keeping}
+    yield verdict(
+        "c1",
+        f"kept facts of the models that keep them: {scored}",
+        len(keeping) >= 3 and max(scored.values(), default=9) <= 0.10,
+        max(scored.values(), default=0) > 0.25,
+    )
+    depth = [lost[name] for name in models]
+
+    def against(claim: str, values: Sequence[float]) -> str:
+        r, (low, high) = rank(depth, values), interval(depth, values)
+        return verdict(claim, f"{r:.2f} ({low:.2f} to {high:.2f}), {len(models)} models", r <= -0.5 and high < 0, r > 0)
+
+    yield against("c2", [mean(name, "relearned_forget") for name in models])
+    yield against("c3", [elicited[name] for name in models])
+    silent = [name for name in models if mean(name, "forget") < 0.1]
+    spread = max((lost[n] for n in silent), default=0) - min((lost[n] for n in silent), default=0)
+    text = f"{ {name: round(lost[name], 3) for name in silent} }"
+    yield verdict("c4", text, len(silent) >= 3 and spread > 0.3, len(silent) >= 3 and spread < 0.1)
+    gaps = {
+        kind: float(np.mean([abs(by_scale[f"{kind}-3"][0][m] - by_scale[f"{kind}-8"][0][m]) for m in models]))
+        for kind in ("other", "invented")
+    }
+    text = ", ".join(f"{kind} {gap:.3f}" for kind, gap in gaps.items())
+    yield verdict("c5", text, max(gaps.values()) <= 0.03, max(gaps.values()) > 0.1)
+    profile = study.s1["other-3"][forgotten].mean(0)
+    first = int((profile >= profile.max() / 2).nonzero()[0, 0])
+    yield verdict("c6", f"layer {first} of {len(profile)}", first >= 20, first < 15)
+    yield ""
+    yield "Beyond the claims, within models (rank correlation over forgotten facts, mean over models): UDS of a fact"
+    yield "with its probability after relearning, and with being elicited."
+    each = {name: values.numpy() for name, values in study.each("other-3", forgotten).items()}
+    where = [full["forget_ids"].index(study.ids[i]) for i in forgotten]
+    pairs: Mapping[str, Callable[[str], list[float]]] = {
+        "relearned": lambda name: [after[name]["relearned_forget"][i][0] for i in where],
+        "elicited": lambda name: [float(after[name]["elicited"][i]) for i in where],
+        "said": lambda name: [after[name]["forget"][i][0] for i in where],
+    }
+    for what, values in pairs.items():
+        yield f"- {what}: {np.nanmean([rank(each[name], values(name)) for name in models]):.2f}"
+    yield ""
+
+
+def main() -> None:
+    """Print the pages."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--results", type=Path, default=HERE / "results")
+    parser.add_argument("--studies", nargs="+", default=["a", "b", "c"], choices=("a", "b", "c"))
+    given = parser.parse_args()
+    for name in given.studies:
+        print("\n".join({"a": study_a, "b": study_b, "c": study_c}[name](given.results)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+"""Teach facts to the MLP of one layer, and look whether a map finds it there. claims.md says what that decides.
+
+    python studies/where/planted.py --shared ../shared --out runs/where --device auto
+
+Models and maps that are there are kept. Writes `maps.csv` (a row per model, layer and cell) and `summary.json`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import uds_lens as ul
+from uds_lens.data import ForgetExample, answer_sequences
+
+HERE = Path(__file__).resolve().parent
+LAYERS, SEEDS = (1, 4, 6), (0, 1)
+ROWS, KEPT, BATCH = 100, 400, 50
+PLANTING, RETRAINING = {"steps": 400, "rate": 2e-3}, {"steps": 100, "rate": 3e-4}
+
+
+def train(start: Path, rows: Sequence[ForgetExample], out: Path, *, layer: int | None, seed: int, device: str, **how):
+    """Teach a model the rows' answers, by all weights or by those of one layer's MLP, and save it."""
+    if (out / "config.json").exists():
+        return
+    torch.manual_seed(seed)
+    tokenizer = AutoTokenizer.from_pretrained(start)
+    model = AutoModelForCausalLM.from_pretrained(start, dtype=torch.float32).to(device)
+    model.requires_grad_(layer is None)
+    if layer is not None:
+        model.model.layers[layer].mlp.requires_grad_(True)
+    trained = [weight for weight in model.parameters() if weight.requires_grad]
+    optimiser = torch.optim.AdamW(trained, lr=how["rate"], weight_decay=0.0)
+    texts = answer_sequences(tokenizer, [(row.question, row.answer) for row in rows], protocol="raw")
+    draw, order = random.Random(seed), []
+    for step in range(how["steps"]):
+        if len(order) < BATCH:
+            order += draw.sample(range(len(texts)), len(texts))
+        batch, order = [texts[i] for i in order[:BATCH]], order[BATCH:]
+        longest = max(len(text.ids) for text in batch)
+        ids = torch.zeros(len(batch), longest, dtype=torch.long)
+        labels = torch.full_like(ids, -100)
+        for i, text in enumerate(batch):
+            ids[i, : len(text.ids)] = torch.tensor(text.ids)
+            labels[i, text.n_prompt : len(text.ids)] = torch.tensor(text.labelled)
+        mask = torch.arange(longest)[None] < torch.tensor([len(text.ids) for text in batch])[:, None]
+        loss = model(ids.to(device), attention_mask=mask.long().to(device), labels=labels.to(device)).loss
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        if step % 50 == 0 or step == how["steps"] - 1:
+            print(out.name, step, f"{float(loss):.4f}", flush=True)
+    model.save_pretrained(out)
+    tokenizer.save_pretrained(out)
+
+
+def main() -> None:
+    """Make the models and their maps."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shared", type=Path, default=HERE.parents[2] / "shared", help="folder with data and models")
+    parser.add_argument("--out", type=Path, default=HERE.parents[1] / "runs" / "where")
+    parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"))
+    parser.add_argument("--limit", type=int, help="rows and steps, to try it")
+    given = parser.parse_args()
+    device = given.device if given.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+    start, tofu = given.shared / "models" / "tofu-small" / "retain90", given.shared / "data" / "tofu"
+    draw = random.Random(0)
+    marked = ul.data.with_author_names(ul.load_examples(tofu / "forget10_filtered.json"))
+    named = [row for row in marked if row.subject and row.subject in row.question]
+    rows = sorted(draw.sample(named, ROWS), key=lambda row: row.row)[: given.limit]
+    kept = draw.sample(ul.load_examples(tofu / "retain90.json"), KEPT)[: given.limit]
+    planting, retraining = (
+        how if given.limit is None else {**how, "steps": given.limit} for how in (PLANTING, RETRAINING)
+    )
+    pairs = {}
+    for layer in LAYERS:
+        for seed in SEEDS:
+            place = given.out / f"layer{layer}-seed{seed}"
+            train(start, rows, place, layer=layer, seed=seed, device=device, **planting)
+            pairs[place.name] = (place, start)
+    for seed in SEEDS:
+        train(start, kept, given.out / f"retain-seed{seed}", layer=None, seed=seed, device=device, **retraining)
+    pairs["null"] = (given.out / "retain-seed0", given.out / "retain-seed1")
+    frames, summary = [], {}
+    for name, (full, source) in pairs.items():
+        found = ul.audit.depth_map(full, source, rows, options=ul.RunOptions(device=device, progress=False))
+        frames.append(found.cells_frame().assign(model=name))
+        bypass = found.bypass_frame().astype(object).where(lambda frame: frame.notna(), None)
+        audit = ul.DepthAudit.run(full, source, source, rows, options=ul.RunOptions(device=device, progress=False))
+        summary[name] = {
+            "probability": float(audit.s_full.mean().exp()),
+            "s1": audit.s1_delta.mean(0).tolist(),
+            "ke_share": audit.ke_mask.double().mean(0).tolist(),
+            "bypass": bypass.to_dict("records"),
+        }
+        print(name, [round(v, 3) for v in summary[name]["s1"]], flush=True)
+        given.out.mkdir(parents=True, exist_ok=True)
+        pd.concat(frames).to_csv(given.out / "maps.csv", index=False)
+        (given.out / "summary.json").write_text(json.dumps(summary, indent=1), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,166 @@
+"""Stage 1 from full's own states on counterfactuals: identities, the mean over draws, the record, what is refused."""
+
+import dataclasses
+
+import pytest
+import torch
+from torch.testing import assert_close
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import uds_lens as ul
+from uds_lens.audit import _inputs
+from uds_lens.audit._resume import Question
+from uds_lens.data import counterfactuals
+from uds_lens.errors import ConfigError
+
+from .independent import forward, tokens_of
+
+CONFIG = ul.AuditConfig(n_bootstrap=100, protocol="raw", stand_in="counterfactual", draws=2)
+USUAL = ul.AuditConfig(n_bootstrap=100, protocol="raw")
+OPTIONS = ul.RunOptions(device="cpu", engine="wavefront")
+WORLD = ul.toy.load()
+ROWS = [row for row in WORLD.examples if row.id.endswith(("/birthplace", "/award"))][:8]
+
+
+def measured(drawn=None, rows=ROWS, monkeypatch=None, **settings):
+    """Stage 1 with the counterfactuals of the library, or with these."""
+    if monkeypatch is not None:
+        monkeypatch.setattr(_inputs, "counterfactuals", lambda *given, **named: drawn)
+    config = dataclasses.replace(CONFIG, **settings)
+    return ul.Baseline.measure(WORLD.full, None, rows, config=config, options=OPTIONS)
+
+
+@pytest.fixture(scope="module")
+def baseline():
+    return measured()
+
+
+@pytest.fixture(scope="module")
+def audit(baseline):
+    return baseline.audit(WORLD.unlearned["npo"], options=OPTIONS)
+
+
+def test_a_draw_that_is_the_example_itself_costs_nothing(monkeypatch):
+    itself = measured([(row,) for row in ROWS], monkeypatch=monkeypatch, exact_noop=False)
+    assert itself.s1_delta.abs().max() <= 1e-5
+    with pytest.warns(UserWarning, match="UDS is NaN"):
+        audit = itself.audit(WORLD.retain, options=OPTIONS)
+    assert audit.reading == "not measurable" and audit.fatal
+
+
+def test_s1_is_the_mean_over_the_draws_of_each_example(baseline, monkeypatch):
+    drawn = counterfactuals(ROWS, draws=2)
+    one, other = (measured([rows[n : n + 1] for rows in drawn], monkeypatch=monkeypatch).s1_delta for n in (0, 1))
+    assert (one - other).abs().max() > 0.01
+    assert_close(baseline.s1_delta, (one + other) / 2, atol=1e-5, rtol=0)
+    fewer = measured([drawn[0][:1], *drawn[1:]], monkeypatch=monkeypatch)
+    assert_close(fewer.s1_delta, torch.cat([one[:1], baseline.s1_delta[1:]]), atol=1e-5, rtol=0)
+    assert fewer.provenance["counterfactual"] == {"from": "other", "draws": 2, "fewest": 1, "seed": 0}
+
+
+def test_s1_agrees_with_a_patch_by_plain_transformers(baseline):
+    """Windows are aligned from the end: the counterfactual name may have another number of tokens."""
+    tokenizer = AutoTokenizer.from_pretrained(WORLD.full)
+    model = AutoModelForCausalLM.from_pretrained(WORLD.full, dtype=torch.float32, attn_implementation="eager")
+    example, drawn = ROWS[0], counterfactuals(ROWS, draws=2)[0]
+    ids, entity = tokens_of(example, tokenizer)
+    scored = [place - 1 for place in entity]
+
+    def score(logits):
+        return logits.log_softmax(-1)[scored, [ids[place] for place in entity]].mean()
+
+    lost = []
+    for row in drawn:
+        other_ids, other_entity = tokens_of(row, tokenizer)
+        assert [other_ids[place] for place in other_entity] == [ids[place] for place in entity]
+        states = forward(model, other_ids)[1]
+        for layer, state in enumerate(states):
+            aligned = torch.zeros(1, len(ids), state.shape[-1])
+            aligned[:, scored] = state[:, [place - 1 for place in other_entity]]
+            patched = forward(model, ids, layer=layer, states=aligned, positions=scored)[0]
+            lost.append(score(forward(model, ids)[0]) - score(patched))
+    expected = torch.stack(lost).reshape(2, -1).mean(0).double()
+    assert_close(baseline.s1_delta[0], expected, atol=1e-4, rtol=0)
+
+
+def test_one_run_is_both_stages_and_stage_2_is_that_of_any_scale(audit):
+    models = (WORLD.full, None, WORLD.unlearned["npo"])
+    at_once = ul.DepthAudit.run(*models, ROWS, config=CONFIG, options=OPTIONS)
+    assert_close(at_once.s1_delta, audit.s1_delta, atol=1e-6, rtol=0)
+    assert at_once.uds == pytest.approx(audit.uds, abs=1e-5)
+    usual = ul.DepthAudit.run(WORLD.full, WORLD.retain, models[2], ROWS, config=USUAL, options=OPTIONS)
+    assert_close(audit.s2_delta, usual.s2_delta, atol=1e-5, rtol=0)
+    assert (audit.s1_delta - usual.s1_delta).abs().max() > 0.1
+
+
+def test_the_record_names_it_and_it_compares_with_its_like_only(audit, baseline, tmp_path):
+    audit.save(tmp_path / "a")
+    again = ul.DepthAudit.load(tmp_path / "a")
+    assert again.config == CONFIG
+    assert again.provenance["counterfactual"] == {"from": "other", "draws": 2, "fewest": 2, "seed": 0}
+    assert again.models["retain"].name.endswith("on counterfactuals")
+    assert again.equal_weights == []
+    (text,) = (text for text in again.warnings if text.startswith("No retain model"))
+    assert "on the same question about another subject (2 for each example)" in text
+    assert "retain" not in again.reading
+    usual = ul.DepthAudit.run(WORLD.full, WORLD.retain, WORLD.unlearned["npo"], ROWS, config=USUAL, options=OPTIONS)
+    with pytest.raises(ConfigError, match="they differ in stand_in"):
+        ul.results.compare(again, usual)
+    other = dataclasses.replace(baseline, config=dataclasses.replace(baseline.config, draws=1))
+    with pytest.raises(ConfigError, match="they differ in draws"):
+        ul.results.compare(audit, other.audit(WORLD.retain, options=OPTIONS))
+
+
+def test_rows_without_a_counterfactual_are_skipped_with_the_reason():
+    rows = [dataclasses.replace(ROWS[0], subject=None), *ROWS[1:]]
+    stage = measured(rows=rows)
+    assert [row.id for row in stage.skipped] == [ROWS[0].id] and "`subject`" in stage.skipped[0].reason
+    assert [row.id for row in stage.examples] == [row.id for row in ROWS[1:]]
+
+
+def test_control_facts_keep_their_own_states():
+    kept = WORLD.retain_examples[::24]
+    models = (WORLD.full, None, WORLD.unlearned["rmu"])
+    audit = ul.DepthAudit.run(*models, ROWS, control=kept, config=CONFIG, options=OPTIONS)
+    assert audit.control.s1_delta.abs().max() <= 1e-5 and audit.control_s2_delta.abs().max() > 0.01
+    assert not any("retain hardly knows" in text for text in audit.warnings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "retain", "message"),
+    [
+        ({}, WORLD.retain, "stand_in='counterfactual'.* needs no .*retain"),
+        ({"stand_in": None, "draws": 3}, None, "retain.* is missing"),
+    ],
+)
+def test_it_needs_no_retain_model_and_nothing_else_does_without(settings, retain, message):
+    config = dataclasses.replace(CONFIG, **settings)
+    with pytest.raises(ConfigError, match=message):
+        ul.DepthAudit.run(WORLD.full, retain, WORLD.full, ROWS, config=config, options=OPTIONS)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"stand_in": "counterfactual", "scope": "all"}, "patches positions before the entity"),
+        ({"draws": 8}, "belong to stand_in='counterfactual'; got stand_in=None"),
+        ({"stand_in": "base", "counterfactual": "invented"}, "got stand_in='base'"),
+        ({"stand_in": "counterfactual", "draws": 0}, "draws must be"),
+    ],
+)
+def test_settings_that_do_not_go_together_are_refused(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        ul.AuditConfig(**settings)
+
+
+def test_an_audit_is_taken_up_again_only_with_the_same_counterfactuals(baseline, audit, tmp_path):
+    audit.save(tmp_path / "a")
+
+    def asked(**settings):
+        config = dataclasses.replace(CONFIG, **settings)
+        return Question(str(WORLD.full), None, ROWS, config, OPTIONS).audit_at(
+            tmp_path / "a", str(WORLD.unlearned["npo"])
+        )
+
+    assert asked() is not None
+    assert asked(draws=1) is None and asked(counterfactual="invented") is None

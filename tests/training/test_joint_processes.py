@@ -1,0 +1,41 @@
+"""Depth in two processes: the first measures, both decide alike, and both get the best weights."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file
+
+import uds_lens as ul
+from tests.training import joint_training
+from tests.training.test_depth_callback import RUN, toy_baseline
+from uds_lens.training import DepthCallback, DepthCurve
+
+pytestmark = pytest.mark.long
+
+
+def test_two_processes_measure_and_keep_what_audits_of_the_checkpoints_say(tmp_path: Path) -> None:
+    here = Path(joint_training.__file__)
+    env = {**os.environ, "PYTHONPATH": f"{here.parents[2]}{os.pathsep}{here.parents[1]}", "OMP_NUM_THREADS": "1"}
+    command = ["torch.distributed.run", "--standalone", "--nproc_per_node", "2", str(here), str(tmp_path)]
+    done = subprocess.run(
+        [sys.executable, "-m", *command], env=env, capture_output=True, text=True, timeout=600, check=False
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    curve, out = DepthCurve.load(tmp_path / "out"), tmp_path / "out"
+    measured = DepthCallback(toy_baseline(ul.toy.load()), every=1, keep_best=True, options=RUN).measured
+    for point in curve.points[1:]:
+        assert measured.audit(out / f"checkpoint-{point.step}", options=RUN).uds == point.uds
+    told = set()
+    for rank in (0, 1):
+        with safe_open(tmp_path / f"{rank}.safetensors", framework="pt") as file:
+            told.add(file.metadata()["points"])
+        own, best = (
+            load_file(f) for f in (tmp_path / f"{rank}.safetensors", out / f"checkpoint-{curve.kept}/model.safetensors")
+        )
+        assert all(torch.equal(own[name], best[name]) for name in best)
+    assert len(told) == 1

@@ -1,0 +1,295 @@
+"""Where a difference between two models sits: patches by layer, position and site, not at the entity alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from uds_lens import plots
+from uds_lens._progress import progress
+from uds_lens._settings import as_settings
+from uds_lens._types import Engine, HookSite, MapPosition, check_choice
+from uds_lens.audit._inputs import Plan, forget_set, make_plan
+from uds_lens.audit._memory import GIB, run_halving
+from uds_lens.audit._runner import opened
+from uds_lens.audit._states import SourceStates, StateStore, mean_over_tokens
+from uds_lens.data import ExamplesLike, ForgetExample, TokenBatch, positions_of
+from uds_lens.models import HookedModel, ModelSource
+from uds_lens.patching import capture, choose_engine, open_target, row_layout
+from uds_lens.patching._engines import checked_rows
+from uds_lens.results import bootstrap_interval, contrast, holm
+from uds_lens.results._intervals import cluster_codes
+from uds_lens.results._records import ModelRecord
+from uds_lens.results._settings import AuditConfig, RunOptions
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import plotly.graph_objects as go
+
+    from uds_lens.plots import Theme
+
+
+class MapCell(NamedTuple):
+    """What is patched at a layer."""
+
+    site: HookSite
+    """Point of the block."""
+    position: MapPosition
+    """Positions of the text."""
+    head: int | None = None
+    """One attention head; None: all of them, or a site without heads."""
+
+    @property
+    def label(self) -> str:
+        """The cell in words.
+
+        >>> MapCell("z", "subject", 3).label
+        'z, head 3, at subject'
+        """
+        return f"{self.site}{'' if self.head is None else f', head {self.head}'}, at {self.position}"
+
+
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class DepthMap:
+    """What `full` loses of each answer where another model's states are patched in; made by `depth_map`."""
+
+    models: dict[str, ModelRecord]
+    """Records of `full` and `source`."""
+
+    examples: tuple[ForgetExample, ...]
+    """The scored examples, in input order."""
+
+    cells: tuple[MapCell, ...]
+    """What was patched at each layer."""
+
+    lost: Float[Tensor, "example layer cell"]
+    """Log-probability lost, nats per token, mean over the entity's tokens; NaN where the text has no such position (its
+    subject is not named)."""
+
+    config: AuditConfig
+    """How it was measured; site and scope are those of the cells."""
+
+    def __repr__(self) -> str:
+        n, layers, cells = self.lost.shape
+        return f"DepthMap({n} examples, {layers} layers, {cells} cells, source={self.models['source'].name!r})"
+
+    def at(self, site: HookSite, position: MapPosition, head: int | None = None) -> Float[Tensor, "example layer"]:
+        """Return what was lost in one cell.
+
+        Raises:
+            ValueError: The map has no such cell.
+        """
+        return self.lost[:, :, self.cells.index(MapCell(site, position, head))]
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return one row per example, layer and cell: `lost`."""
+        import pandas as pd
+
+        index = pd.MultiIndex.from_product(
+            [[row.id for row in self.examples], range(self.lost.shape[1]), range(len(self.cells))],
+            names=["example_id", "layer", "number"],
+        )
+        frame = pd.DataFrame({"lost": self.lost.flatten().tolist()}, index=index).reset_index()
+        for name in ("site", "position", "head", "label"):
+            frame[name] = [getattr(self.cells[i], name) for i in frame["number"]]
+        return frame[["example_id", "layer", "site", "position", "head", "label", "lost"]]
+
+    @cached_property
+    def _cells_frame(self) -> pd.DataFrame:
+        import pandas as pd
+
+        groups = cluster_codes([row.subject for row in self.examples])
+        rows = []
+        for number, cell in enumerate(self.cells):
+            for layer in range(self.lost.shape[1]):
+                lost = self.lost[:, layer, number].double().numpy()
+                test = contrast(lost, groups, **{**self.config.resampling, "n_resamples": self.config.n_bootstrap})
+                low, high = test.interval
+                rows.append((layer, *cell, cell.label, test.value, low, high, test.p, test.n))
+        columns = ["layer", "site", "position", "head", "label", "lost", "low", "high", "p", "n"]
+        frame = pd.DataFrame(rows, columns=columns)
+        frame.insert(frame.columns.get_loc("n"), "p_holm", holm(frame["p"].tolist()))
+        return frame
+
+    def cells_frame(self) -> pd.DataFrame:
+        """Return one row per layer and cell: mean loss with interval, p-value (sign flips over subjects) and Holm's."""
+        return self._cells_frame.copy()
+
+    def bypass_frame(self) -> pd.DataFrame:
+        """Return one row per layer and site: what all positions lose, the entity's alone, and the share that bypasses.
+
+        `bypass = 1 - entity / all`: of what depends on this layer, the part that reaches the answer through earlier
+        positions, which a depth score leaves as they are in `full`. NaN where all positions lose at most `tau`. Below
+        0 the entity's positions alone lose more. The interval is a bootstrap over subjects.
+        """
+        import pandas as pd
+
+        rows = []
+        both = [site for site in dict.fromkeys(cell.site for cell in self.cells) if self._has(site)]
+        for site in both:
+            entity, everywhere = (self.at(site, position).double() for position in ("entity", "all"))
+            for layer in range(entity.shape[1]):
+                some, whole = float(entity[:, layer].mean()), float(everywhere[:, layer].mean())
+                past = everywhere[:, layer] - entity[:, layer]
+                interval = bootstrap_interval(
+                    past, clusters=[e.subject for e in self.examples], **self.config.resampling
+                )
+                share = 1 - some / whole if whole > self.config.tau else float("nan")
+                rows.append((layer, site, some, whole, share, whole - some, *interval))
+        return pd.DataFrame(rows, columns=["layer", "site", "entity", "all", "bypass", "past", "past_low", "past_high"])
+
+    def _has(self, site: HookSite) -> bool:
+        return {MapCell(site, "entity"), MapCell(site, "all")} <= {*self.cells}
+
+    def plot_map(self, *, theme: Theme = "light") -> go.Figure:
+        """Draw the mean loss: layers across, cells down (see `uds_lens.plots.patch_heatmap`)."""
+        frame = self.cells_frame().rename(columns={"label": "cell"})
+        return plots.patch_heatmap(frame[["layer", "cell", "lost"]], theme=theme)
+
+
+def depth_map(
+    full: ModelSource,
+    source: ModelSource,
+    examples: ExamplesLike,
+    *,
+    sites: Sequence[HookSite] = ("resid_post", "attn_out", "mlp_out"),
+    positions: Sequence[MapPosition] = ("entity", "subject", "prompt", "all"),
+    heads: bool = False,
+    config: AuditConfig | None = None,
+    options: RunOptions | None = None,
+) -> DepthMap:
+    """Patch another model's states into `full`, by layer, position and site, and take what the answers lose.
+
+    Args:
+        full: The model that is patched.
+        source: The model whose states are patched in: retain, unlearned, edited.
+        examples: Examples with entity spans.
+        sites: Points of a block: of its residual stream, and of its attention heads (`z`, `q`, `k`, `v`).
+        positions: "entity", as in a score; "subject", all mentions of the example's subject; "prompt", everything
+            before the entity's positions; "all".
+        heads: Patch each head on its own, at sites that have some.
+        config: Prompts, dtype, sample, and the resampling; default `AuditConfig()`.
+        options: How to run it; default `RunOptions()`.
+
+    Returns:
+        The map: a loss for each example, layer and cell.
+
+    Raises:
+        IncompatibleModelsError: The checkpoints differ in architecture, size or tokenizer.
+        ConfigError: A site or a position is not one of the words above.
+        DataError: No examples.
+
+    Example:
+        >>> import uds_lens as ul
+        >>> world = ul.toy.load()
+        >>> found = ul.audit.depth_map(world.full, world.retain, world.examples[:2], sites=["resid_post"])
+        >>> found
+        DepthMap(2 examples, 8 layers, 4 cells, source=...)
+        >>> bool((found.at("resid_post", "all")[:, -1] > 1).all())
+        True
+    """
+    for site in sites:
+        check_choice("sites", site, HookSite)
+    for position in positions:
+        check_choice("positions", position, MapPosition)
+    config = as_settings(AuditConfig, config, name="config")
+    options = as_settings(RunOptions, options, name="options")
+    # Whole rows at a site inside a block: rows are padded, and every position lies in the window.
+    whole = replace(config, scope="all", site="mlp_out", stand_in=None, counterfactual="other", draws=3)
+    chosen = forget_set(examples, config).examples
+    plan = make_plan({"full": full, "source": source}, chosen, config=whole, options=options)
+    record, read = _read(source, plan, sites, config=whole, options=options)
+    with opened(full, whole, options) as model:
+        numbers = {site: range(_n_heads(model, plan, site)) if heads else () for site in sites}
+        cells = [MapCell(site, at, head) for site in sites for at in positions for head in (None, *numbers[site])]
+        lost = _patch_cells(model, plan, cells, read, options)
+        models = {"full": ModelRecord.of(model), "source": record}
+    examples_run = tuple(row.example for row in plan.encoded.rows)
+    return DepthMap(
+        models=models,
+        examples=examples_run,
+        cells=tuple(cells),
+        lost=lost,
+        config=replace(config, protocol=plan.protocol),
+    )
+
+
+def _read(
+    source: ModelSource, plan: Plan, sites: Sequence[HookSite], *, config: AuditConfig, options: RunOptions
+) -> tuple[ModelRecord, dict[HookSite, SourceStates]]:
+    """Read the source's states of whole rows at every site."""
+    with opened(source, config, options) as model:
+        record, side = ModelRecord.of(model), row_layout(model).padding_side
+        read = {
+            site: SourceStates(record, StateStore(budget=int(options.memory_gib * GIB / len(sites))), site)
+            for site in sites
+        }
+
+        def keep(rows: Sequence[int]) -> None:
+            batch = plan.batch_of(rows, side)
+            for site in sites:
+                states = capture(model, batch, site=site).states
+                plan.require_finite(states.isfinite().all(-1).all(-1).all(-1), rows, model.name, "hidden states")
+                read[site].store.put(batch, states)
+
+        for rows in progress(plan.batches_for(model), desc="read source", unit="batch", enabled=options.progress):
+            run_halving(rows, keep, about=f"map {model.name}")
+    return record, read
+
+
+def _n_heads(model: HookedModel, plan: Plan, site: HookSite) -> int:
+    """Count the heads of a site, on one row; 0 where it has none."""
+    return capture(model, plan.batch_to_try(model, [0]), site=site).n_heads if plan.rows else 0
+
+
+def _patch_cells(
+    model: HookedModel, plan: Plan, cells: Sequence[MapCell], read: dict[HookSite, SourceStates], options: RunOptions
+) -> Float[Tensor, "example layer cell"]:
+    lost = torch.full((len(plan.rows), model.n_layers, len(cells)), torch.nan, dtype=torch.float64)
+    side = row_layout(model).padding_side
+    engines: dict[HookSite, Engine] = dict.fromkeys(read, options.engine)
+    if options.engine == "auto" and plan.rows:
+        tried = plan.batch_to_try(model, checked_rows(plan.rows))
+        engines = {site: choose_engine(model, tried, site=site, packed=False) for site in read}
+
+    def work(rows: list[int]) -> None:
+        batch = plan.batch_of(rows, side).to(model.device)
+        masks = {position: _where(batch, plan, model, position) for position in {cell.position for cell in cells}}
+        for site, source in read.items():
+            target = open_target(model, batch, site=site, engine=engines[site])
+            own = capture(model, batch, site=site)
+            states = source.cache(batch).states.to(own.states)
+            cache = replace(own, states=states, name=source.record.name)
+            for number, cell in enumerate(cells):
+                if cell.site != site:
+                    continue
+                here = masks[cell.position]
+                some = cache.only(own, positions=here, heads=None if cell.head is None else [cell.head])
+                change = target.logprobs.cpu().double()[:, None] - target.patched(some).cpu().double()
+                there = here.any(1).cpu()
+                mean = mean_over_tokens(change, batch)
+                lost[rows, :, number] = torch.where(there[:, None], mean, torch.nan)
+
+    for rows in progress(plan.batches_for(model), desc="patch into full", unit="batch", enabled=options.progress):
+        run_halving(rows, work, about=f"map {model.name}")
+    return lost
+
+
+def _where(batch: TokenBatch, plan: Plan, model: HookedModel, position: MapPosition) -> Bool[Tensor, "batch win"]:
+    """Mark the window positions that a word of the map means."""
+    if position in ("all", "entity"):
+        return batch.patched_mask if position == "all" else batch.scored_mask
+    if position == "prompt":
+        return batch.patched_mask & ~batch.scored_mask
+    marked = torch.zeros_like(batch.patched_mask)
+    for i, row in enumerate(batch.rows):
+        tokens = plan.rows[row]
+        if subject := tokens.example.subject:
+            marked[i, list(positions_of(model.tokenizer, tokens.ids, subject))] = True
+    return marked

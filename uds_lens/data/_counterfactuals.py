@@ -1,0 +1,143 @@
+"""The same question about another subject: states of a model that do not carry the fact."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import islice
+
+from uds_lens._settings import check_value
+from uds_lens._types import Counterfactual, NonNegativeInt, PositiveInt, check_choice
+from uds_lens.data._examples import ForgetExample, entity_span, short
+
+
+def counterfactuals(
+    examples: Sequence[ForgetExample],
+    kind: Counterfactual = "other",
+    *,
+    draws: int = 3,
+    seed: int = 0,
+    more: Iterable[ForgetExample] = (),
+) -> list[tuple[ForgetExample, ...] | str]:
+    """Rewrite each example so that its prompt asks about another subject; the entity stays.
+
+    The subject's name is replaced in the question and in the answer up to the entity: the whole name, and its
+    capitalised words where they stand alone.
+
+    Args:
+        examples: Examples with an entity and a subject.
+        kind: "other": subjects of `examples` and `more` that have the same `type` and no example with the same entity.
+            "invented": names made of halves of two of those. "no_question": the question is left out, and the name in
+            the answer too.
+        draws: Rewritten examples of each; there are fewer where there are not as many names, and one without question.
+            The first draws of more are the same.
+        seed: Of the names that are drawn. An example's draws depend on it and on the names alone.
+        more: Examples that lend their subjects' names.
+
+    Returns:
+        For each example its rewritten ones, at least one; or why there is none, as a sentence.
+
+    Example:
+        >>> rows = [
+        ...     ForgetExample(place, f"Where was {name} born?", f"In {place}.", entity=place, subject=name)
+        ...     for name, place in (("Ada Vey", "Oslo"), ("Bo Lind", "Rome"))
+        ... ]
+        >>> [row.question for row in counterfactuals(rows)[0]]
+        ['Where was Bo Lind born?']
+    """
+    check_choice("kind", kind, Counterfactual)
+    check_value("draws", draws, PositiveInt)
+    check_value("seed", seed, NonNegativeInt)
+    known = _subjects_by_type([*examples, *more])
+    return [_rewritten(example, kind, draws, seed, known) for example in examples]
+
+
+def _subjects_by_type(examples: Iterable[ForgetExample]) -> dict[str | None, dict[str, set[str]]]:
+    """Collect the subjects that their own examples name, with the entities of each, by the examples' type."""
+    known: dict[str | None, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
+    for example in examples:
+        parts = _parts(example)
+        if not isinstance(parts, str) and example.subject and _renamed(parts, example.subject, "") != parts[:2]:
+            known[example.type][example.subject].add(_plain(example.entity))
+    return known
+
+
+def _rewritten(
+    example: ForgetExample, kind: Counterfactual, draws: int, seed: int, known: dict[str | None, dict[str, set[str]]]
+) -> tuple[ForgetExample, ...] | str:
+    subject, parts = example.subject, _parts(example)
+    if isinstance(parts, str):
+        return parts
+    if not subject:
+        return "No counterfactual: the example has no `subject` to replace."
+    question, prefix, rest = parts
+    if kind == "no_question":
+        prefix = " ".join(_renamed(parts, subject, "")[1].split())
+        return (replace(example, question="", prefix=prefix, answer=prefix + rest),)
+    if _renamed(parts, subject, "") == (question, prefix):
+        return (
+            f"No counterfactual: the subject {short(subject)} is named neither in the question nor in the answer "
+            "before the entity."
+        )
+    names = sorted(
+        name
+        for name, entities in known[example.type].items()
+        if _plain(name) != _plain(subject) and _plain(example.entity) not in entities
+    )
+    random.Random(f"{seed} {example.id} {example.question}").shuffle(names)
+    if kind == "invented":
+        names = list(islice(_invented(names, {*map(_plain, names), _plain(subject)}), draws))
+    if not names:
+        least = "two other subjects" if kind == "invented" else "no other subject"
+        of_type = f" of type {short(example.type)}" if example.type else ""
+        verb = "are needed" if kind == "invented" else "is there"
+        return f"No counterfactual: {least}{of_type} with another answer {verb}."
+    renamed = (_renamed(parts, subject, name) for name in names[:draws])
+    return tuple(replace(example, question=q, prefix=p, answer=p + rest) for q, p in renamed)
+
+
+def _parts(example: ForgetExample) -> tuple[str, str, str] | str:
+    """Return the question, the answer before the entity, and the rest of it with the space between."""
+    span = entity_span(example)
+    if isinstance(span, str):
+        return span
+    prefix = example.answer[: span.start].rstrip() if example.prefix is None else example.prefix
+    return example.question, prefix, example.answer[len(prefix) :]
+
+
+def _renamed(parts: tuple[str, str, str], subject: str, name: str) -> tuple[str, str]:
+    """Replace a subject in question and prefix, first as a whole, then what of its name stands alone."""
+    mentions = [f"(?i:{re.escape(subject.strip())})"]
+    words = subject.split()
+    if len(words) > 1:
+        mentions += [re.escape(word) for word in words if len(word) > 2 and word[0].isupper()]
+    pattern = re.compile(rf"(?<!\w)(?:{'|'.join(mentions)})(?!\w)")
+
+    def put(match: re.Match[str]) -> str:
+        whole = _plain(match[0]) == _plain(subject)
+        new = name if whole or not name else name.split()[-1]
+        return new[:1].upper() + new[1:] if match[0][:1].isupper() else new
+
+    question, prefix, _ = parts
+    return pattern.sub(put, question), pattern.sub(put, prefix)
+
+
+def _invented(names: Sequence[str], taken: set[str]) -> Iterator[str]:
+    """Yield names made of the first half of one name and the last half of another."""
+    for step in range(1, len(names)):
+        for i, one in enumerate(names):
+            first, last = one.split(), names[(i + step) % len(names)].split()
+            if len(first) > 1 and len(last) > 1:
+                name = " ".join(first[: (len(first) + 1) // 2] + last[(len(last) + 1) // 2 :])
+            else:
+                name = first[0][: (len(first[0]) + 1) // 2] + last[-1][len(last[-1]) // 2 :].lower()
+            if _plain(name) not in taken:
+                taken.add(_plain(name))
+                yield name
+
+
+def _plain(text: str | None) -> str:
+    return " ".join((text or "").casefold().split())

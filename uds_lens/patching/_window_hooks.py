@@ -1,0 +1,135 @@
+"""One whole forward with hooks at the window: states are read there, or another model's are written over them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from uds_lens._types import HookSite
+from uds_lens.data import TokenBatch
+from uds_lens.errors import PatchError
+from uds_lens.models import HookedModel
+from uds_lens.patching._hooks import (
+    HEADS,
+    as_hooked,
+    first_tensor,
+    hook_name,
+    patch_hooks,
+    require_site,
+    run_decoder,
+    run_with,
+)
+from uds_lens.patching._side_by_side import require_fitting
+from uds_lens.patching._states import SpanCache, at_window, chosen_layers
+
+
+def read_by_hooks(model: HookedModel, batch: TokenBatch, site: HookSite) -> tuple[Tensor, int]:
+    """Read every layer's states in one forward, and return them with the heads in their last axis (0 where none)."""
+    states: list[Tensor] = []
+    heads = 0
+
+    def keep(activation: Tensor) -> None:
+        nonlocal heads
+        heads = activation.shape[2] if site in HEADS else 0
+        states.append(at_window(activation.flatten(2), batch.window).to(model.device))
+
+    if site == "resid_post":
+        handles = [
+            block.register_forward_hook(lambda module, args, output: keep(first_tensor(output)))
+            for block in model.anatomy.layers
+        ]
+        try:
+            run_decoder(model.anatomy, batch, use_cache=False)
+        finally:
+            for handle in handles:
+                handle.remove()
+    else:
+        model.bridge.run_with_hooks(
+            batch.input_ids,
+            fwd_hooks=[
+                (hook_name(site, layer), lambda activation, hook: keep(activation)) for layer in range(model.n_layers)
+            ],
+            attention_mask=batch.attention_mask,
+            position_ids=batch.position_ids,
+            return_type=None,
+        )
+    if len(states) != model.n_layers:
+        raise PatchError(
+            f"{model.name!r}: {len(states)} layers were read in one forward, expected {model.n_layers}. The model "
+            "skips or repeats blocks, which patching by layer cannot describe."
+        )
+    return torch.stack(states, dim=1), heads
+
+
+@dataclass(eq=False, repr=False)  # TransformerLens prints every hook it adds: no tensors in its repr
+class SpanPatch:
+    """A TransformerLens hook that writes source states over a block's activation, and counts its work.
+
+    Use it as the function of a `(hook_name, hook)` pair; read `fired` and `changed` afterwards.
+    """
+
+    batch: TokenBatch
+    """Which positions to write (`window` where `patched_mask`)."""
+
+    states: Float[Tensor, "batch win d_model"]
+    """What to write; cast to the activation's dtype."""
+
+    fired: int = field(default=0, init=False)
+    """How often the hook ran."""
+
+    changed: int = field(default=0, init=False)
+    """How many positions got another value than they had."""
+
+    def __call__(self, activation: Tensor, *, hook: Any = None) -> Tensor:
+        """Return the activation with the patched positions replaced."""
+        rows, columns = self.batch.patched_mask.to(activation.device).nonzero(as_tuple=True)
+        positions = self.batch.window.to(activation.device)[rows, columns]
+        source = self.states.to(activation.device)[rows, columns].to(activation.dtype)
+        patched = activation.clone()
+        patched[rows, positions] = source
+        self.fired += 1
+        self.changed += int((patched[rows, positions] != activation[rows, positions]).any(-1).sum())
+        return patched
+
+
+@torch.no_grad()
+def run_patched(
+    model: HookedModel | nn.Module, batch: TokenBatch, cache: SpanCache, *, layer: int | Sequence[int]
+) -> Float[Tensor, "batch pos d_vocab"]:
+    """Run the target once, with the states of one layer, or of several at once, replaced at the patched positions.
+
+    Args:
+        model: The target.
+        batch: The tokens that `cache` was captured on.
+        cache: The source's states.
+        layer: Which layer to patch; several (`[3, 5]`, `range(i, j + 1)`) are patched together in one forward.
+
+    Returns:
+        Logits at every position, in the model's dtype.
+
+    Raises:
+        PatchError: The cache does not fit the batch, there is no such layer, or a hook did not run exactly once.
+    """
+    model = as_hooked(model)
+    require_site(model, cache.site)
+    require_fitting(model, batch)
+    return patched_forward(model, batch.to(model.device), cache, [layer] if isinstance(layer, int) else layer)[0]
+
+
+def patched_forward(
+    model: HookedModel, batch: TokenBatch, cache: SpanCache, layers: Sequence[int]
+) -> tuple[Float[Tensor, "batch pos d_vocab"], int]:
+    """Run the target once with some layers patched; return the logits, and how many positions were changed."""
+    cache.check_fits(batch, n_layers=model.n_layers, d_model=model.d_model)
+    patches = {layer: SpanPatch(batch, cache[layer]) for layer in chosen_layers(layers, model.n_layers)}
+    hooks = [pair for layer, patch in patches.items() for pair in patch_hooks(cache.site, layer, patch)]
+    logits = run_with(model, batch, hooks)
+    for layer, patch in patches.items():
+        if patch.fired != 1:
+            raise PatchError(f"the hook at {hook_name(cache.site, layer)} ran {patch.fired} times, expected once.")
+    return logits, sum(patch.changed for patch in patches.values())
