@@ -178,6 +178,13 @@ class RunOptions:
     """Read models a block at a time, so that one larger than the memory can be audited; same numbers, and every audit
     reads the weights anew. `auto` does so where a model does not fit."""
 
+    stage_2: Literal["auto", "all", "knowledge"] = "auto"
+    """Layers at which an unlearned model is patched: all, or in each example only those where `full` holds knowledge
+    (S1 above tau), the only ones that the score counts. The score, its interval and its shares are the same, S2 is NaN
+    at the other layers, and a lower tau has to be measured anew. Late layers alone cost much less. `auto`: all, and
+    `knowledge` in sweeps, for published models and while training. With control facts always all: damage is about all
+    layers."""
+
     token_budget: PositiveInt = 4096
     """Most tokens per batch, padding included; wide models take fewer on a CPU. Lower it when memory runs out."""
 
