@@ -30,8 +30,9 @@ def read_draws(full: ModelSource, plan: Plan, *, config: AuditConfig, options: R
         name=f"{read.record.name} on counterfactuals",
         fingerprint=counterfactual.fingerprint(read.record.fingerprint),
     )
+    read = replace(read, record=record, logprobs=None)  # the latter are of other questions
     places, count = counterfactual.places, counterfactual.draws
-    return [replace(read, record=record, rows=[rows[n % len(rows)] for rows in places]) for n in range(count)]
+    return [replace(read, rows=[rows[n % len(rows)] for rows in places]) for n in range(count)]
 
 
 def with_mean_of_draws(scores: TargetScores, counterfactual: CounterfactualPlan) -> TargetScores:
