@@ -19,6 +19,7 @@ import json
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -28,6 +29,7 @@ COLUMNS = {
     "way": "models",
     "seconds": "seconds",
     "peak_gb": "peak, GB",
+    "anonymous_gb": "without mapped files",
     "bound_gb": "bound",
     "estimate_gb": "estimate",
     "imports_gb": "imports alone",
@@ -64,6 +66,21 @@ def peak() -> int:
     return int(text.split("VmHWM:")[1].split()[0]) * 1024
 
 
+class Sampler(threading.Thread):
+    """The largest part of this process's memory that is no page of a file, which the system may take back."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.largest = 0
+
+    def run(self) -> None:
+        """Look every few milliseconds, for ever."""
+        while True:
+            text = Path("/proc/self/status").read_text("ascii")
+            self.largest = max(self.largest, int(text.split("RssAnon:")[1].split()[0]) * 1024)
+            time.sleep(0.01)
+
+
 def measure(folder: Path, *, stream: bool, rows: int, dtype: str, device: str) -> None:
     """Audit, and print what it took as JSON."""
     import torch
@@ -95,6 +112,8 @@ def measure(folder: Path, *, stream: bool, rows: int, dtype: str, device: str) -
     if gpu:
         torch.zeros(1, device=device)  # the device's own start
     before = peak()
+    sampler = Sampler()
+    sampler.start()
     start = time.perf_counter()
     full, retain, unlearned = places.values()
     audit = ul.DepthAudit.run(full, retain, unlearned, examples, config=config, options=options)
@@ -107,6 +126,7 @@ def measure(folder: Path, *, stream: bool, rows: int, dtype: str, device: str) -
         "estimate_gb": estimate.total / GB,
         "imports_gb": before / GB,
         "peak_gb": peak() / GB,
+        "anonymous_gb": sampler.largest / GB,
         "gpu_gb": torch.cuda.max_memory_allocated() / GB if gpu else float("nan"),
         "gpu_reserved_gb": torch.cuda.max_memory_reserved() / GB if gpu else float("nan"),
         "seconds": seconds,

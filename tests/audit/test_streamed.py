@@ -6,8 +6,9 @@ import pytest
 import torch
 from tiny_models import EXAMPLES
 
-from uds_lens.audit import Baseline, _streamed
-from uds_lens.audit._memory import MemoryEstimate
+from uds_lens.audit import Baseline, _memory, _streamed
+from uds_lens.audit._inputs import make_plan
+from uds_lens.audit._memory import MemoryEstimate, memory_of_audit
 from uds_lens.errors import ModelError, UdsLensWarning, forget_warnings
 from uds_lens.models._streamed import StreamedModel
 from uds_lens.results import AuditConfig, DepthAudit, RunOptions
@@ -119,3 +120,20 @@ def test_auto_streams_what_does_not_fit_and_says_what_it_costs(trio, readings, m
         DepthAudit.run(hybrid.full, hybrid.retain, hybrid.retain, EXAMPLES[:2], options=auto)
     with pytest.raises(ModelError, match="cannot be streamed: 'mlp_out' lies inside a block"):
         DepthAudit.run(paths.full, *[paths.retain] * 2, EXAMPLES, config=AuditConfig(site="mlp_out"), options=STREAMED)
+
+
+def test_rows_whose_states_do_not_fit_take_turns(trio, readings, monkeypatch, caplog):
+    paths, options = trio("llama"), dataclasses.replace(STREAMED, token_budget=24)
+    models = (paths.full, paths.retain, paths.unlearned)
+    whole = DepthAudit.run(*models, EXAMPLES, options=options)
+    assert readings.pop()[1:] == (readings[0][2],) * 2
+    plan = make_plan({"full": paths.full}, EXAMPLES, config=whole.config, options=options)
+    free = memory_of_audit(paths.full, plan, n_sources=2, config=whole.config, options=options, streamed=True).total
+    monkeypatch.setattr(_memory, "free_bytes", lambda device: free - 1)
+    with caplog.at_level("INFO"):
+        in_turns = DepthAudit.run(*models, EXAMPLES, options=options)
+    for number in NUMBERS:
+        assert torch.equal(getattr(whole, number), getattr(in_turns, number)), number
+    name, read, stored = readings[-1]
+    assert name == str(paths.full) and 1.5 < read / stored < 2
+    assert "weights are read 2 times" in caplog.text

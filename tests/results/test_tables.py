@@ -79,11 +79,11 @@ def test_the_layers_frame(audit):
     frame = audit.layers_frame()
     statistics = ("mean", "std", "q25", "q75", "low", "high")
     assert list(frame) == [
-        *("layer", "ke_share", "n_ke"),
+        *("layer", "ke_share", "n_ke", "n_s2"),
         *(f"{name}_{statistic}" for name in ("s1", "s2", "ler") for statistic in statistics),
         *("over_share", "negative_share", "s1_norm_ratio", "s1_cosine", "s2_norm_ratio", "s2_cosine"),
     ]
-    assert frame["n_ke"].tolist() == [1, 1, 2]
+    assert frame["n_ke"].tolist() == [1, 1, 2] and frame["n_s2"].tolist() == [3, 3, 3]
     assert frame["ke_share"].tolist() == pytest.approx([1 / 3, 1 / 3, 2 / 3])
     assert frame["s1_mean"].tolist() == pytest.approx([2.02 / 3, 1.01 / 3, 5 / 3])
     assert frame["s1_q25"].tolist() == pytest.approx([0.01, 0.005, 1.0])

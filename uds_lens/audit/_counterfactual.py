@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -35,15 +36,22 @@ def read_draws(full: ModelSource, plan: Plan, *, config: AuditConfig, options: R
 
 def with_mean_of_draws(scores: TargetScores, counterfactual: CounterfactualPlan) -> TargetScores:
     """Put one source, the mean over each row's draws, in the place of the draws."""
-    draws, counts = scores.sources[: counterfactual.draws], torch.tensor([len(rows) for rows in counterfactual.places])
+    draws, rows = scores.sources[: counterfactual.draws], range(len(counterfactual.places))
 
     def mean(name: str) -> Float[Tensor, "example layer"]:
-        stacked = torch.stack([getattr(scores, name) for scores in draws])
-        first = torch.arange(len(draws))[:, None] < counts
-        return torch.where(first[..., None], stacked, 0.0).sum(0) / counts[:, None]
+        return mean_of_draws([getattr(scores, name) for scores in draws], counterfactual, rows)
 
     joined = replace(draws[0], delta=mean("delta"), norm_ratio=mean("norm_ratio"), cosine=mean("cosine"))
     return replace(scores, sources=[joined, *scores.sources[len(draws) :]])
+
+
+def mean_of_draws(
+    draws: Sequence[Float[Tensor, "row layer"]], counterfactual: CounterfactualPlan, rows: Sequence[int]
+) -> Float[Tensor, "row layer"]:
+    """Average some rows over their own draws; a row with fewer than there are has its first ones again behind them."""
+    counts = torch.tensor([len(counterfactual.places[row]) for row in rows])
+    first = torch.arange(len(draws))[:, None] < counts
+    return torch.where(first[..., None], torch.stack(list(draws)), 0.0).sum(0) / counts[:, None]
 
 
 def origin_of_draws(plan: Plan, config: AuditConfig) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import torch
 
 from uds_lens._compat.bitsandbytes import is_4bit_config
 from uds_lens._compat.torch import is_out_of_memory
+from uds_lens._progress import tell
 from uds_lens.audit._inputs import Plan, where_of
 from uds_lens.errors import ModelError, Setting, warn_once
 from uds_lens.models import ModelSource, anatomy_of, pick_device
@@ -77,6 +78,7 @@ class MemoryEstimate:
     batch: int  # the largest batch: recorded keys and values, activations, logits
     available: int  # free memory of the device now
     streamed: bool = False  # whether the model is read a block at a time
+    parts: tuple[tuple[int, ...], ...] = ()  # streamed, batches that wait for a block together: one reading for each
 
     @property
     def fits(self) -> bool:
@@ -148,22 +150,37 @@ def estimate_memory(
         largest = max(largest, recorded + masks + active)
         kept += recorded + masks // 3
     sizes = weight_sizes(config, size, trust_remote_code)
+    logits = 3 * min(logits_at_once(torch.device(device)), windows * layers * int(text.vocab_size)) * 4
+    weights, available = sizes.streamed if streamed else sizes.whole, free_bytes(device)
+    states = min(states_budget, n_sources * windows * layers * width * size)
+    parts: tuple[tuple[int, ...], ...] = ()
     if streamed:
         # Of every row: its tokens' states; at the window, those of the model and of the sources, and all variants.
-        running = sum(len(row.ids) for row in rows) * width * size
-        waiting = running + (1 + 2 * n_sources) * windows * layers * width * size
-        states = waiting + min(states_budget, n_sources * windows * layers * width * size)
+        at_window = (1 + 2 * n_sources) * layers
+        waiting = [sum(len(rows[i].ids) + at_window * len(rows[i].window) for i in batch) for batch in plan.batches]
+        waiting = [numbers * width * size for numbers in waiting]
+        parts = _parts_that_fit(waiting, available - weights - states - largest - logits)
+        states += max((sum(waiting[number] for number in part) for part in parts), default=0)
     else:
-        states = min(states_budget, n_sources * windows * layers * width * size)
         states += min(states_budget, kept) if keep else 0
-    logits = 3 * min(logits_at_once(torch.device(device)), windows * layers * int(text.vocab_size)) * 4
-    return MemoryEstimate(
-        weights=sizes.streamed if streamed else sizes.whole,
-        states=states,
-        batch=largest + logits,
-        available=free_bytes(device),
-        streamed=streamed,
-    )
+    return MemoryEstimate(weights, states, largest + logits, available, streamed, parts)
+
+
+def _parts_that_fit(sizes: Sequence[int], room: int) -> tuple[tuple[int, ...], ...]:
+    """Cut batches into runs that fit together, or are a single batch.
+
+    >>> _parts_that_fit([3, 3, 3, 9, 1], 6)
+    ((0, 1), (2,), (3,), (4,))
+    """
+    parts: list[list[int]] = []
+    left = 0
+    for number, size in enumerate(sizes):
+        if not parts or size > left:
+            parts.append([])
+            left = room
+        parts[-1].append(number)
+        left -= size
+    return tuple(map(tuple, parts))
 
 
 def memory_of_audit(
@@ -244,7 +261,8 @@ def settled(
         weights = f"{estimate.weights / GIB:.1f} GiB"
         warn_once(
             f"the audit {estimate}: models are read a block at a time, which takes about {streamed.total / GIB:.2f} "
-            f"GiB. Each audit reads the weights of each model ({weights}) from disk once; the numbers are the same.",
+            f"GiB. Each audit reads the weights of each model ({weights}) from disk {_times(streamed)}; the numbers "
+            "are the same.",
             key=f"streamed {full}",
         )
     else:
@@ -256,7 +274,17 @@ def settled(
     if streamed is not None:
         logger.info("the audit, streamed, %s", streamed)
         streamed.require()
+        if options.stream is True and len(streamed.parts) > 1:
+            tell(
+                f"the states of all rows do not fit into memory together: they take turns, and the weights are read "
+                f"{_times(streamed)}"
+            )
     return dataclasses.replace(options, stream=True)
+
+
+def _times(estimate: MemoryEstimate) -> str:
+    """How often a streamed audit reads the weights."""
+    return "once" if len(estimate.parts) < 2 else f"{len(estimate.parts)} times"
 
 
 def _why_not(full: ModelSource, config: AuditConfig, options: RunOptions, keep: bool) -> str | None:

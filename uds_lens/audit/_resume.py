@@ -95,6 +95,8 @@ class Question:
             return None
         if self.options.engine not in ("auto", origin.get("engine")):
             return None
+        if origin.get("stage_2") and self.options.stage_2 != "knowledge":
+            return None
         return result if self._difference(result, others) is None else None
 
     def _difference(self, result: DepthAudit | Baseline, others: Mapping[str, str]) -> str | None:

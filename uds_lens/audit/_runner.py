@@ -15,6 +15,8 @@ from pathlib import PurePath
 from types import TracebackType
 
 import torch
+from jaxtyping import Bool
+from torch import Tensor
 
 from uds_lens._compat.torch import is_out_of_memory
 from uds_lens._progress import about, progress
@@ -184,7 +186,12 @@ class Target:
         cache = source.cache(engine.batch)
         return replace(cache, states=cache.states.to(self.model.device, self.model.dtype))
 
-    def run_batches(self, work: Callable[[PatchEngine, list[int]], None], sources: Sequence[SourceStates] = ()) -> None:
+    def run_batches(
+        self,
+        work: Callable[[PatchEngine, list[int]], None],
+        sources: Sequence[SourceStates] = (),
+        counting: Bool[Tensor, "example layer"] | None = None,
+    ) -> None:
         """Call `work(engine, rows)` on every batch, recorded or ready to run.
 
         Where memory runs out, batches are halved; where the fast engine fails, all are run again by the plain one, so
@@ -193,6 +200,7 @@ class Target:
         Args:
             work: Measures the rows of a batch; it may be called on the same rows again.
             sources: What `work` patches in; only a streamed target has to know.
+            counting: Where it asks; only a streamed target has to know.
         """
 
         def work_or_fall_back(rows: list[int]) -> None:

@@ -15,18 +15,20 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import torch
+from jaxtyping import Bool
+from torch import Tensor
 
 from uds_lens._progress import tell
 from uds_lens._storage import IN_TEMPORARY, atomic_directory, atomic_write_text
 from uds_lens._types import Engine
 from uds_lens.audit._inputs import Plan
-from uds_lens.audit._memory import GIB, run_halving
+from uds_lens.audit._memory import GIB, memory_of_audit, run_halving
 from uds_lens.audit._states import SourceStates, StateStore, mean_over_tokens, require_finite_head, require_same_full
 from uds_lens.errors import warn_once
 from uds_lens.models import pick_device
@@ -78,7 +80,8 @@ def read_streamed(
                 store.put(batch, states)
 
         with _report_reads(streamed):
-            run_halving(range(len(rows_of)), read, about=f"read {model.name}")
+            for part in _parts(source, plan, rows_of, 0, config, options):
+                run_halving(part, read, about=f"read {model.name}")
             streamed.fingerprint()
         record = ModelRecord.of(model)
         if folder is not None and store.keeps_files:
@@ -142,12 +145,18 @@ class StreamedTarget:
         assert isinstance(engine, StreamedBatch)
         return engine.placed(next(i for i, known in enumerate(self._sources) if known is source))
 
-    def run_batches(self, work: Callable[[PatchEngine, list[int]], None], sources: Sequence[SourceStates] = ()) -> None:
+    def run_batches(
+        self,
+        work: Callable[[PatchEngine, list[int]], None],
+        sources: Sequence[SourceStates] = (),
+        counting: Bool[Tensor, "example layer"] | None = None,
+    ) -> None:
         """Call `work(engine, rows)` on every batch, once the model was read for all of them.
 
         Args:
             work: Measures the rows of a batch; it may be called on the same rows again.
             sources: What it patches in.
+            counting: Where each example's layers are measured; None: everywhere.
         """
         self._sources, side, config = sources, self.layout.padding_side, self.config
 
@@ -160,8 +169,9 @@ class StreamedTarget:
                     [source.cache(batch) for source in sources],
                     packed=self.plan.packed,
                     exact_noop=config.exact_noop,
+                    wanted=None if counting is None else counting[self._batches[number]],
                 )
-                for batch in batches
+                for number, batch in zip(numbers, batches, strict=True)
             ]
             run_streamed(self._streamed, riders, desc="patch into full", show=self.options.progress)
             with self._streamed.head():
@@ -173,7 +183,8 @@ class StreamedTarget:
                 work(rider, self._batches[number])
 
         with _report_reads(self._streamed):
-            run_halving(range(len(self._batches)), patch, about=f"patch {self.model.name}")
+            for part in _parts(self.model.name, self.plan, self._batches, len(sources), config, self.options):
+                run_halving(part, patch, about=f"patch {self.model.name}")
 
 
 def streamed_model(source: str | os.PathLike[str], config: AuditConfig, options: RunOptions) -> StreamedModel:
@@ -185,6 +196,20 @@ def streamed_model(source: str | os.PathLike[str], config: AuditConfig, options:
         revision=options.revision,
         offline=options.offline,
     )
+
+
+def _parts(
+    model: str | os.PathLike[str],
+    plan: Plan,
+    batches: Sequence[Sequence[int]],
+    n_sources: int,
+    config: AuditConfig,
+    options: RunOptions,
+) -> Sequence[Sequence[int]]:
+    """Cut the numbers of batches into runs whose states fit into memory while they wait for a block."""
+    planned = replace(plan, batches=list(map(list, batches)))
+    estimate = memory_of_audit(model, planned, n_sources=n_sources, config=config, options=options, streamed=True)
+    return [range(len(batches))] if estimate is None else estimate.parts
 
 
 def _embed(streamed: StreamedModel, plan: Plan, rows_of: Sequence[Sequence[int]]) -> None:

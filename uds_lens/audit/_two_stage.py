@@ -11,24 +11,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from uds_lens._settings import as_settings
 from uds_lens._types import Engine
-from uds_lens.audit._baseline import Baseline, baseline_of, join_stages, origin_of_stage_2
-from uds_lens.audit._counterfactual import read_draws, with_mean_of_draws
+from uds_lens.audit._baseline import Baseline, _mean, baseline_of, join_stages, origin_of_stage_2
+from uds_lens.audit._counterfactual import mean_of_draws, read_draws, with_mean_of_draws
 from uds_lens.audit._inputs import Plan, Source, audit_inputs, make_plan, retain_sources
 from uds_lens.audit._memory import settled
 from uds_lens.audit._runner import Target, read_sources, target_of
 from uds_lens.audit._states import SourceStates, closeness, mean_over_tokens
 from uds_lens.audit._streamed import StreamedTarget, states_kept
 from uds_lens.data import ExamplesLike
+from uds_lens.errors import ModelError, Setting
 from uds_lens.models import ModelSource, RetainSource
 from uds_lens.patching import SpanCache, capture
 from uds_lens.patching._states import PatchEngine
 from uds_lens.results._depth_audit import DepthAudit
 from uds_lens.results._records import ModelRecord
+from uds_lens.results._scores import ke_mask
 from uds_lens.results._settings import AuditConfig, RunOptions
 
 
@@ -56,18 +58,41 @@ class TargetScores:
     sources: list[PatchScores]  # one per source, in their order
 
 
-def patch_sources(target: Target | StreamedTarget, sources: Sequence[SourceStates]) -> TargetScores:
-    """Patch every source into every batch of `full`; each batch is recorded once for all of them."""
+def patch_sources(
+    target: Target | StreamedTarget,
+    sources: Sequence[SourceStates],
+    *,
+    counting: Bool[Tensor, "example layer"] | None = None,
+    n_telling: int = 0,
+) -> TargetScores:
+    """Patch every source into every batch of `full`; each batch is recorded once for all of them.
+
+    Args:
+        target: `full`.
+        sources: The models.
+        counting: Where each example's layers are measured; None: everywhere.
+        n_telling: Measure so many of the first sources everywhere, and the others only where these find knowledge.
+    """
     n_examples, config, full = len(target.plan.rows), target.config, target.model
     s_full = torch.full((n_examples,), torch.nan, dtype=torch.float64)
     deltas, norms, cosines = (
         torch.full((len(sources), n_examples, full.n_layers), torch.nan, dtype=torch.float64) for _ in range(3)
     )
 
+    if n_telling:
+        counting = torch.zeros(n_examples, full.n_layers, dtype=torch.bool)
+
     def score(engine: PatchEngine, rows: list[int]) -> None:
         s_full[rows] = mean_over_tokens(engine.logprobs, engine.batch)
         target.plan.require_finite(s_full[rows].isfinite(), rows, full.name, "log-probabilities")
-        for source, delta, norm, cosine in zip(sources, deltas, norms, cosines, strict=True):
+        for place, (source, delta, norm, cosine) in enumerate(zip(sources, deltas, norms, cosines, strict=True)):
+            wanted = None
+            if counting is not None and place >= n_telling:
+                if place == n_telling > 0:
+                    stage_1, drawn = [known[rows] for known in deltas[:n_telling]], target.plan.counterfactual
+                    mean = _mean(stage_1) if drawn is None else mean_of_draws(stage_1, drawn, rows)
+                    counting[rows] = ke_mask(mean, config.tau)
+                wanted = counting[rows]
             true_states = config.exact_noop and config.last_layer == "resid_post"
             if true_states and source.record.fingerprint == target.record.fingerprint:
                 delta[rows], norm[rows], cosine[rows] = 0.0, 1.0, 1.0
@@ -76,37 +101,53 @@ def patch_sources(target: Target | StreamedTarget, sources: Sequence[SourceState
             replaced = engine.states
             if config.site != "resid_post":
                 replaced = capture(full, engine.batch, site=config.site).states
-            delta[rows] = lost_logprob(engine, cache, replaced, exact_noop=config.exact_noop)
-            finite = delta[rows].isfinite().all(-1)
+            delta[rows] = lost = lost_logprob(engine, cache, replaced, exact_noop=config.exact_noop, wanted=wanted)
+            finite = (lost.isfinite() if wanted is None else lost.isfinite() | ~wanted).all(-1)
             target.plan.require_finite(finite, rows, source.record.name, "patched log-probabilities")
             norm[rows], cosine[rows] = closeness(cache.states, replaced, engine.batch)
 
-    target.run_batches(score, sources)
+    target.run_batches(score, sources, counting)
     by_source = [PatchScores(*parts, target.engine) for parts in zip(deltas, norms, cosines, strict=True)]
     return TargetScores(target.record, target.engine, str(full.device), target.rows, s_full, by_source)
 
 
 def lost_logprob(
-    engine: PatchEngine, cache: SpanCache, replaced: Float[Tensor, "batch layer win d_model"], *, exact_noop: bool
+    engine: PatchEngine,
+    cache: SpanCache,
+    replaced: Float[Tensor, "batch layer win d_model"],
+    *,
+    exact_noop: bool,
+    wanted: Bool[Tensor, "batch layer"] | None = None,
 ) -> Float[Tensor, "batch layer"]:
-    """Return the nats per token lost by each patched layer; with `exact_noop`, 0 where the patch changes nothing."""
+    """Return the nats per token lost by each patched layer; with `exact_noop`, 0 where the patch changes nothing.
+
+    NaN where not `wanted`.
+    """
     same = cache.same_as(replaced, engine.batch.patched_mask).cpu() & exact_noop
-    layers = (~same).any(0).nonzero()[:, 0].tolist()
+    changing = ~same if wanted is None else ~same & wanted
+    layers = changing.any(0).nonzero()[:, 0].tolist()
     lost = torch.zeros(same.shape, dtype=torch.float64)
     if layers:
-        patched = engine.patched(cache, layers=layers)[:, layers]
+        patched = engine.patched(cache, layers=layers, wanted=wanted)[:, layers]
         # Both are float32 and may cancel: the difference is taken in float64, which Apple's GPU does not have.
         difference = engine.logprobs.cpu().double()[:, None] - patched.cpu().double()
         lost[:, layers] = mean_over_tokens(difference, engine.batch)
-    return lost.masked_fill(same, 0.0)
+    lost = lost.masked_fill(same, 0.0)
+    return lost if wanted is None else lost.masked_fill(~wanted, torch.nan)
 
 
 def score_sources(
-    full: ModelSource, sources: Sequence[SourceStates], plan: Plan, *, config: AuditConfig, options: RunOptions
+    full: ModelSource,
+    sources: Sequence[SourceStates],
+    plan: Plan,
+    *,
+    config: AuditConfig,
+    options: RunOptions,
+    n_telling: int = 0,
 ) -> TargetScores:
-    """Open `full`, patch every source into it, close it."""
+    """Open `full`, patch every source into it, close it; see `patch_sources`."""
     with target_of(full, plan, config=config, options=options) as target:
-        return patch_sources(target, sources)
+        return patch_sources(target, sources, n_telling=n_telling)
 
 
 def measure_stages(
@@ -138,6 +179,14 @@ def measure_stages(
     config, draws = replace(config, protocol=plan.protocol), plan.counterfactual
     n_sources = len(sources) + (draws.draws if draws else 0)
     options = settled(full, plan, n_sources=n_sources, config=config, options=options)
+    only_knowledge = unlearned is not None and _only_knowledge(options, plan)
+    if only_knowledge and options.stream:
+        raise ModelError(
+            "a model that is read a block at a time is patched by both stages together, before stage 1 tells where it "
+            "holds knowledge. Measure stage 1 first (Baseline.measure, then audit), or use ",
+            Setting("stage_2", "all", of="RunOptions"),
+            ".",
+        )
     with states_kept():
         states = read_sources(sources, plan, config=config, options=options)
         if draws:
@@ -147,7 +196,14 @@ def measure_stages(
         # A retain model as the unlearned one needs no stage 2: it scores exactly 1.
         known = {record.fingerprint for record in retains}
         new = [source for source in states[n_retains:] if source.record.fingerprint not in known]
-        scores = score_sources(full, [*states[:n_retains], *new], plan, config=config, options=options)
+        scores = score_sources(
+            full,
+            [*states[:n_retains], *new],
+            plan,
+            config=config,
+            options=options,
+            n_telling=n_retains if only_knowledge else 0,
+        )
     if draws:
         scores, retains = with_mean_of_draws(scores, draws), retains[:1]
     baseline = baseline_of(scores, retains, plan, inputs, config=config, full=full)
@@ -157,6 +213,11 @@ def measure_stages(
     return baseline, join_stages(baseline, states[-1], stage_2, plan, baseline.provenance)
 
 
+def _only_knowledge(options: RunOptions, plan: Plan) -> bool:
+    """Whether stage 2 is measured only where `full` holds knowledge; damage, with a control, is about all layers."""
+    return options.stage_2 == "knowledge" and plan.control is None
+
+
 def measure_stage_2(
     baseline: Baseline, sources: Sequence[SourceStates], target: Target | StreamedTarget
 ) -> list[DepthAudit]:
@@ -164,7 +225,8 @@ def measure_stage_2(
     retains = {record.fingerprint for role, record in baseline.roles.items() if role != "full"}
     new = [source for source in sources if source.record.fingerprint not in retains]
     target.require_weights(baseline.models["full"].fingerprint, now=not new)
-    scores = patch_sources(target, new).sources if new else []
+    counting = baseline.ke_mask if _only_knowledge(target.options, target.plan) else None
+    scores = patch_sources(target, new, counting=counting).sources if new else []
     by_source = dict(zip(map(id, new), scores, strict=True))
     origin = origin_of_stage_2(baseline, target)
     return [join_stages(baseline, s, by_source.get(id(s)), target.plan, origin) for s in sources]

@@ -12,7 +12,7 @@ import os
 import threading
 from collections.abc import Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -136,9 +136,11 @@ class StreamedModel:
         self._digests: dict[str, bytes] = {}
         self._part_of = self._parts()
         self._keys: dict[Part, list[str]] = {part: [] for part in self._part_of.values()}
+        self._dtypes: dict[str, torch.dtype] = {}
         for key, place in made.filled_by.items():
             if place in self._part_of:
                 self._keys[self._part_of[place]].append(key)
+                self._dtypes[key] = self._empty[place].dtype
         for buffer in made.model.buffers():
             if not buffer.is_meta:
                 buffer.data = buffer.data.to(self._device)
@@ -245,7 +247,8 @@ class StreamedModel:
             return
         hf = self.model.hf
         with quiet_files():
-            errors = fill_weights(hf, {key: _Weight(self._files, key) for key in self._keys[part]}, self._settings)
+            weights = {key: _Weight(self._files, key, self._dtypes[key]) for key in self._keys[part]}
+            errors = fill_weights(hf, weights, self._settings)
         if self._files.failure is not None:
             raise self._files.failure
         if errors:
@@ -263,16 +266,15 @@ class StreamedModel:
         return weight.detach()
 
     def _put(self, weights: dict[str, Tensor]) -> None:
-        """Put weights into the model, on the device; on CUDA beside what it computes meanwhile."""
-        moved = weights
-        if self._beside is not None:
-            with torch.cuda.stream(self._beside):
-                moved = {
-                    place: weight.pin_memory().to(self._device, non_blocking=True) for place, weight in weights.items()
-                }
-            self._beside.synchronize()
-        elif self._device.type != "cpu":
+        """Put weights into the model, on the device; on CUDA beside what it computes meanwhile.
+
+        They are not pinned: that copies them once more on the host, into pieces of which each is rounded up to a power
+        of two and kept, to win time at the one step that the disk is slower than anyway.
+        """
+        with nullcontext() if self._beside is None else torch.cuda.stream(self._beside):
             moved = {place: weight.to(self._device) for place, weight in weights.items()}
+        if self._beside is not None:
+            self._beside.synchronize()
         for place, weight in moved.items():
             owner, _, leaf = place.rpartition(".")
             module = self.model.hf.get_submodule(owner)
@@ -301,7 +303,7 @@ class _Files:
         self.state = checkpoint_files(folder)
         self.folder = folder
         self._open: dict[str, Any] = {}
-        self._lock = threading.Lock()
+        self._lock, self._converting = threading.Lock(), threading.Lock()
         for file in _weight_files(folder, name):
             try:
                 opened = safe_open(folder / file, framework="pt", backend="pread")
@@ -323,10 +325,14 @@ class _Files:
     def nbytes(self, key: str) -> int:
         return self.empty[key].numel() * self.empty[key].element_size()
 
-    def read(self, key: str) -> Tensor:
-        """Read a tensor without mapping its file, whose pages would count as memory; a failure is kept."""
+    def read(self, key: str, dtype: torch.dtype) -> Tensor:
+        """Read a tensor without mapping its file, whose pages would count as memory; a failure is kept.
+
+        Tensors are read side by side; of those that are converted, one at a time is held in both dtypes.
+        """
         try:
-            tensor: Tensor = self._open[key].get_tensor(key)
+            with nullcontext() if self.empty[key].dtype == dtype else self._converting:
+                tensor: Tensor = self._open[key].get_tensor(key).to(dtype)
         except Exception as error:
             self.failure = self._broken(key, error)
             raise self.failure from error
@@ -357,11 +363,11 @@ class _Files:
 class _Weight:
     """A tensor in a file, read where transformers asks for it."""
 
-    def __init__(self, files: _Files, key: str) -> None:
-        self._files, self._key = files, key
+    def __init__(self, files: _Files, key: str, dtype: torch.dtype) -> None:
+        self._files, self._key, self._dtype = files, key, dtype
 
     def __getitem__(self, place: object) -> Tensor:
-        return self._files.read(self._key)
+        return self._files.read(self._key, self._dtype)
 
 
 def _folder(source: str | os.PathLike[str], *, revision: str | None, offline: bool) -> Path:

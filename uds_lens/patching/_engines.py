@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from uds_lens._compat.torch import is_out_of_memory
@@ -106,8 +106,10 @@ class WavefrontTarget(PatchEngine):
         return self.recording.states
 
     @torch.no_grad()
-    def patched(self, cache: SpanCache, *, layers: list[int] | None = None) -> Float[Tensor, "batch layer win"]:
-        """Log-probabilities with each of `layers` patched in turn (None: all); NaN for the others.
+    def patched(
+        self, cache: SpanCache, *, layers: list[int] | None = None, wanted: Bool[Tensor, "batch layer"] | None = None
+    ) -> Float[Tensor, "batch layer win"]:
+        """Log-probabilities with each of `layers` patched in turn (None: all), in the rows that want it (None: all).
 
         Equal to one patched forward per layer, up to rounding (tested to 1e-5 in float32).
 
@@ -116,7 +118,7 @@ class WavefrontTarget(PatchEngine):
                 to the window.
         """
         chosen = chosen_layers(layers, self.states.shape[1])
-        return self._waves(cache, {layer: [layer] for layer in chosen}, self.states.shape[1])
+        return self._waves(cache, {layer: [layer] for layer in chosen}, self.states.shape[1], wanted)
 
     @torch.no_grad()
     def patched_together(
@@ -133,17 +135,24 @@ class WavefrontTarget(PatchEngine):
         in_order = sorted(range(len(combinations)), key=lambda i: combinations[i][0])
         return self._waves(cache, {i: combinations[i] for i in in_order}, len(combinations))
 
-    def _waves(self, cache: SpanCache, combinations: dict[int, list[int]], n: int) -> Float[Tensor, "batch n win"]:
+    def _waves(
+        self,
+        cache: SpanCache,
+        combinations: dict[int, list[int]],
+        n: int,
+        wanted: Bool[Tensor, "batch n"] | None = None,
+    ) -> Float[Tensor, "batch n win"]:
         """Patch combinations of layers, sorted by their first layer, as many at once as memory allows."""
         cache.check_fits(self.batch, n_layers=self.states.shape[1], d_model=self.states.shape[-1])
         shape = (len(self.batch), n, self.batch.window.shape[1])
         result = torch.full(shape, torch.nan, dtype=torch.float32, device=self.batch.window.device)
         with self.model.running():
-            for start, stop, own in self.recording.row_groups if combinations else ():
+            for rows, own in self.recording.groups_wanting(wanted) if combinations else ():
                 width, size = own.batch.window.shape[1], own.variants_at_once
-                states = replace(cache, states=cache.states[start:stop, :, :width])
-                for i in range(0, len(combinations), size):
-                    places = list(combinations)[i : i + size]
+                states = replace(cache, states=cache.states[rows, :, :width])
+                here = None if wanted is None else wanted[rows]
+                some = [place for place in combinations if here is None or here[:, place].any()]
+                for places in (some[i : i + size] for i in range(0, len(some), size)):
                     again: dict[int, list[int]] = {}
                     for number, place in enumerate(places):
                         for layer in combinations[place][1:]:
@@ -151,17 +160,26 @@ class WavefrontTarget(PatchEngine):
                     first = [combinations[place][0] for place in places]
                     final = wave(self.model, own, cache=states, layers=first, again=again)
                     assert final is not None
-                    result[start:stop, places, :width] = variant_logprobs(own, final, score=self.score)
+                    asked = None if here is None else here[:, places]
+                    values = variant_logprobs(own, final, asked, score=self.score)
+                    for number, place in enumerate(places):
+                        result[rows, place, :width] = values[:, number]
         return result
 
 
 def variant_logprobs(
-    own: Recording, final: Float[Tensor, "batch variant win d_model"], *, score: Score | None = None
+    own: Recording,
+    final: Float[Tensor, "batch variant win d_model"],
+    wanted: Bool[Tensor, "batch variant"] | None = None,
+    *,
+    score: Score | None = None,
 ) -> Float[Tensor, "batch variant win"]:
-    """Return the log-probabilities of the scored tokens under each variant that left the last block."""
+    """Return the log-probabilities of the scored tokens under each variant that left the last block, where wanted."""
     targets, scored = (
         part[:, None].expand(-1, final.shape[1], -1) for part in (own.batch.targets, own.batch.scored_mask)
     )
+    if wanted is not None:
+        scored = scored & wanted.to(scored.device)[..., None]
     return target_logprobs(own.anatomy, final, targets, scored, score=score)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from uds_lens._types import Engine, HookSite, LastLayer, check_choice
@@ -129,8 +129,10 @@ class NaiveTarget(PatchEngine):
         return capture(self.model, self.batch, packed=self.packed, engine=self.reading).states
 
     @torch.no_grad()
-    def patched(self, cache: SpanCache, *, layers: list[int] | None = None) -> Float[Tensor, "batch layer win"]:
-        """Log-probabilities with each of `layers` patched in turn (None: all); NaN for the others.
+    def patched(
+        self, cache: SpanCache, *, layers: list[int] | None = None, wanted: Bool[Tensor, "batch layer"] | None = None
+    ) -> Float[Tensor, "batch layer win"]:
+        """Log-probabilities with each of `layers` patched in turn (None: all); NaN for the others. All rows are run.
 
         Raises:
             PatchError: A hook did not run exactly once, or it changed states and the logits stayed the same.

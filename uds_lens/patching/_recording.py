@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
-from jaxtyping import Float, Shaped
+from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, cat
 
 from uds_lens._compat.transformers import key_value_cache
@@ -15,6 +17,9 @@ from uds_lens.data import TokenBatch, cheapest_cuts
 from uds_lens.models import Anatomy
 from uds_lens.patching import _costs as costs
 from uds_lens.patching._packing import Packing, PrefixKept
+
+Rows: TypeAlias = "slice | list[int]"
+"""Rows of a batch, as an index."""
 
 
 class KeptKeys:
@@ -176,11 +181,24 @@ class Recording:
     def _row_groups(self) -> list[tuple[int, int, Recording]]:
         """Empty where all rows are resumed together: a recording must not hold itself, or it outlives its batch."""
         cuts = cut_row_groups(self.batch, self._costs, packed=self.windows is not None)
-        return [(start, stop, self._of_rows(start, stop)) for start, stop in cuts] if len(cuts) > 1 else []
+        return [(start, stop, self._of_rows(slice(start, stop))) for start, stop in cuts] if len(cuts) > 1 else []
 
-    def _of_rows(self, start: int, stop: int) -> Recording:
-        """The recording of some rows of the batch, as views; what several blocks share stays shared."""
-        batch, made = self.batch.take(range(start, stop)), {}
+    def groups_wanting(self, wanted: Bool[Tensor, "batch layer"] | None) -> Iterator[tuple[Rows, Recording]]:
+        """Yield the rows that are resumed together, and the recording of them.
+
+        Args:
+            wanted: At which layers each row is patched: rows that want the same ones are resumed together, those that
+                want none are left out. None: all, `row_groups`.
+        """
+        if wanted is None:
+            yield from ((slice(start, stop), group) for start, stop, group in self.row_groups)
+            return
+        for rows in cut_by_layers(self.batch, self._costs, wanted.tolist()):
+            yield rows, self._of_rows(rows)
+
+    def _of_rows(self, rows: Rows) -> Recording:
+        """The recording of some rows of the batch, of a slice as views; what several blocks share stays shared."""
+        batch, made = self.batch.take(range(len(self.batch))[rows] if isinstance(rows, slice) else rows), {}
         width = batch.window.shape[1]
 
         def cut(value: Any) -> Any:
@@ -191,21 +209,21 @@ class Recording:
             if not (isinstance(value, Tensor) and value.ndim >= 2 and value.shape[0] == len(self.batch)):
                 return value
             if id(value) not in made:
-                made[id(value)] = value[start:stop]
+                made[id(value)] = value[rows]
             return made[id(value)]
 
-        rows = dataclasses.replace(
+        group = dataclasses.replace(
             self,
             batch=batch,
-            entry=self.entry[start:stop, :width],
-            states=self.states[start:stop, :, :width],
+            entry=self.entry[rows, :width],
+            states=self.states[rows, :, :width],
             calls=[BlockCall(cut(args), cut(kwargs)) for args, kwargs in self.calls],
             kept=KeptKeys(cut(self.kept.keys), cut(self.kept.values)),
             first_column=int(batch.window[:, 0].max()),
             windows=None if self.windows is None else Packing.of(batch.window_mask),
-            logprobs=None if self.logprobs is None else self.logprobs[start:stop, :width],
+            logprobs=None if self.logprobs is None else self.logprobs[rows, :width],
         )
-        return rows.ready()
+        return group.ready()
 
     @property
     def nbytes(self) -> int:
@@ -253,6 +271,54 @@ def cut_row_groups(batch: TokenBatch, model: costs.ModelCosts, *, packed: bool) 
         budget=model.variant_tokens_at_once,
         cost=model.row_group(packed=packed),
     )
+
+
+def cut_by_layers(batch: TokenBatch, model: costs.ModelCosts, wanted: Sequence[Sequence[bool]]) -> list[list[int]]:
+    """Group the rows of a batch by the layers at which they are patched.
+
+    The variants of a group are those of all its layers, and a group is resumed from the first of them on: rows that
+    want few and late layers cost little beside their like.
+
+    Args:
+        batch: The rows.
+        model: Costs of the model that is resumed.
+        wanted: For each row, which layers.
+
+    Returns:
+        Rows of each group, in increasing order; rows that want no layer are in none.
+    """
+    masks = [sum(1 << layer for layer, here in enumerate(row) if here) for row in wanted]
+    widths, prefixes = batch.window_mask.sum(1).tolist(), batch.window[:, 0].tolist()
+    rides: dict[int, tuple[int, int]] = {}
+
+    def cost(layers: int, count: int, tokens: int, prefix: int, widest: int) -> float:
+        if layers not in rides:
+            left = [model.n_layers - 1 - layer for layer in range(model.n_layers) if layers >> layer & 1]
+            rides[layers] = max(left), sum(left)
+        blocks, passed = rides[layers]
+        if count > 1 and tokens * layers.bit_count() > model.variant_tokens_at_once:
+            return math.inf
+        return model.call * blocks + passed * (tokens + model.pair * count * widest * prefix)
+
+    order = sorted((row for row, mask in enumerate(masks) if mask), key=lambda row: (-(masks[row] & -masks[row]), row))
+    best, begins = [0.0], [0]
+    for stop in range(1, len(order) + 1):
+        layers = tokens = prefix = widest = 0
+        least = (math.inf, stop - 1)
+        for start in range(stop - 1, -1, -1):
+            row = order[start]
+            layers, tokens = layers | masks[row], tokens + widths[row]
+            prefix, widest = max(prefix, prefixes[row]), max(widest, widths[row])
+            if (together := cost(layers, stop - start, tokens, prefix, widest)) == math.inf:
+                break
+            least = min(least, (best[start] + together, start))
+        best.append(least[0])
+        begins.append(least[1])
+    groups, stop = [], len(order)
+    while stop:
+        groups.append(sorted(order[begins[stop] : stop]))
+        stop = begins[stop]
+    return groups
 
 
 def _tensors(value: Any) -> list[Tensor]:

@@ -121,8 +121,13 @@ class PatchEngine(ABC):
         """The target's own `resid_post` at the window."""
 
     @abstractmethod
-    def patched(self, cache: SpanCache, *, layers: list[int] | None = None) -> Float[Tensor, "batch layer win"]:
-        """Log-probabilities with each of `layers` patched in turn (None: all); NaN for the others."""
+    def patched(
+        self, cache: SpanCache, *, layers: list[int] | None = None, wanted: Bool[Tensor, "batch layer"] | None = None
+    ) -> Float[Tensor, "batch layer win"]:
+        """Log-probabilities with each of `layers` patched in turn (None: all), in the rows that want it (None: all).
+
+        NaN for other layers; other rows may have a value or NaN.
+        """
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.model.name!r}, {self.batch!r})"

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from uds_lens._progress import progress
@@ -29,7 +29,7 @@ from uds_lens.patching._hooks import first_tensor
 from uds_lens.patching._packing import packed_blocks
 from uds_lens.patching._plain import cache_of
 from uds_lens.patching._readout import target_logprobs
-from uds_lens.patching._recording import Recording
+from uds_lens.patching._recording import Recording, Rows
 from uds_lens.patching._side_by_side import PACKED_FAMILIES
 from uds_lens.patching._states import PatchEngine, SpanCache, at_window
 from uds_lens.patching._wave import Wave
@@ -47,13 +47,14 @@ class StreamedBatch(PatchEngine):
         packed: bool,
         exact_noop: bool = True,
         scores_at_once: int | None = None,
+        wanted: Bool[Tensor, "batch layer"] | None = None,
     ) -> None:
-        self.model, self.caches, self._exact_noop = model, list(caches), exact_noop
+        self.model, self.caches, self._exact_noop, self._wanted = model, list(caches), exact_noop, wanted
         self._first_pass = OwnPass(model, batch, keep_prefix=bool(caches), by_bridge=False, packed=packed)
         self.own = self._first_pass.recording
         self.own.scores_at_once = scores_at_once
         self.batch, self.configs = self.own.batch, self.own.configs
-        self._groups: list[tuple[int, int, Recording]] = []
+        self._groups: list[tuple[Rows, Recording]] = []
         self._waves: dict[tuple[int, int], list[Wave]] = {}
         self._patched: list[Float[Tensor, "batch layer win"]] = []
         self._placed: tuple[SpanCache, int] | None = None
@@ -70,25 +71,27 @@ class StreamedBatch(PatchEngine):
                 "cannot be streamed."
             )
         if layer == 0:
-            self._groups = own.ready().row_groups
-        for start, stop, group in self._groups:
+            self._groups = list(own.ready().groups_wanting(self._wanted))
+        for rows, group in self._groups:
             if group is not own:
                 keys, values = own.kept.keys[layer], own.kept.values[layer]
                 assert keys is not None and values is not None
-                group.kept.write(layer, keys[start:stop], values[start:stop], keep=True)
+                group.kept.write(layer, keys[rows], values[rows], keep=True)
+                if not isinstance(rows, slice):  # of which the states are no views
+                    group.states[:, layer] = own.states[rows, layer, : group.states.shape[2]]
         for place, cache in enumerate(self.caches):
             joins = self._changes_something(cache, layer)
-            for number, (start, stop, group) in enumerate(self._groups):
+            for number, (rows, group) in enumerate(self._groups):
                 waves = self._waves.setdefault((place, number), [])
-                if joins:
+                if joins and (self._wanted is None or self._wanted[rows, layer].any()):
                     if not waves or len(waves[-1].layers) == group.variants_at_once:
                         width = group.batch.window.shape[1]
-                        states = replace(cache, states=cache.states[start:stop, :, :width])
+                        states = replace(cache, states=cache.states[rows, :, :width])
                         waves.append(Wave(self.model, group, cache=states, layers=[]))
                     waves[-1].layers = [*waves[-1].layers, layer]
                 for wave in waves:
                     wave.run(layer)
-        for recording in {id(r): r for r in (own, *(group for _, _, group in self._groups))}.values():
+        for recording in {id(r): r for r in (own, *(group for _, group in self._groups))}.values():
             recording.kept.keys[layer] = recording.kept.values[layer] = None
 
     def _changes_something(self, cache: SpanCache, layer: int) -> bool:
@@ -107,11 +110,15 @@ class StreamedBatch(PatchEngine):
         for place in range(len(self.caches)):
             shape = (len(batch), own.anatomy.n_layers, batch.window.shape[1])
             result = torch.full(shape, torch.nan, dtype=torch.float32, device=batch.window.device)
-            for number, (start, stop, group) in enumerate(self._groups):
+            for number, (rows, group) in enumerate(self._groups):
                 for wave in self._waves.pop((place, number), ()):
                     assert wave.variants is not None
                     width = group.batch.window.shape[1]
-                    result[start:stop, list(wave.layers), :width] = variant_logprobs(group, group.leave(wave.variants))
+                    layers, final = list(wave.layers), group.leave(wave.variants)
+                    wanted = None if self._wanted is None else self._wanted[rows][:, layers]
+                    values = variant_logprobs(group, final, wanted)
+                    for column, layer in enumerate(layers):
+                        result[rows, layer, :width] = values[:, column]
             self._patched.append(result)
 
     @property
@@ -135,7 +142,9 @@ class StreamedBatch(PatchEngine):
         self._placed = replace(cache, states=cache.states.to(states.device, states.dtype)), place
         return self._placed[0]
 
-    def patched(self, cache: SpanCache, *, layers: list[int] | None = None) -> Float[Tensor, "batch layer win"]:
+    def patched(
+        self, cache: SpanCache, *, layers: list[int] | None = None, wanted: Bool[Tensor, "batch layer"] | None = None
+    ) -> Float[Tensor, "batch layer win"]:
         """Log-probabilities with each layer patched that changes something; `cache` was returned by `placed`."""
         assert self._placed is not None
         assert self._placed[0] is cache

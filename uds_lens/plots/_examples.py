@@ -447,7 +447,7 @@ def tau_curve(
         title: Heading; empty states the finding, None leaves it out.
 
     Returns:
-        The figure, with evenly spaced thresholds; a gap in UDS: nothing measurable.
+        The figure, with evenly spaced thresholds; a gap in UDS: nothing measurable, or stage 2 not measured there.
 
     Raises:
         DataError: A column is missing.
@@ -494,10 +494,13 @@ def tau_curve(
         barmode="stack",
     )
     hover_head(figure, "at this threshold")
-    known = sweep["uds"].dropna()
+    scored = sweep[sweep["uds"].notna()]
+    known, at = scored["uds"], scored["tau"].tolist()
     finding = "UDS by threshold"
     if len(known):
-        finding = f"UDS is {known.min():.2f} to {known.max():.2f} over thresholds from {values[0]:g} to {values[-1]:g}"
+        finding = f"UDS is {known.min():.2f} to {known.max():.2f} over thresholds from {at[0]:g} to {at[-1]:g}"
     subtitle = "KE layers: S1 above tau; band: smallest to largest number of an example."
+    if (sweep["uds"].isna() & (sweep["n_measured"] > 0)).any():
+        subtitle += " No UDS: stage 2 was not measured at all layers that count there."
     subtitle += " Dotted: the tau of this audit." if tau in values else ""
     return style(figure, theme, title, finding, subtitle, height=560)

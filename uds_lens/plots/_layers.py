@@ -107,6 +107,8 @@ def layer_profile(layers: pd.DataFrame, *, theme: Theme = "light", title: str | 
     subtitle = (
         "Mean and interquartile range over examples. LER = S2/S1 clipped to [0, 1], on knowledge-encoding layers."
     )
+    if layers["s2_mean"].isna().any() and layers["s1_mean"].notna().any():
+        subtitle += f" {_PARTLY}"
     return style(figure, theme, title, finding, subtitle, height=580)
 
 
@@ -343,6 +345,8 @@ def lens_against_uds(
 
 Value: TypeAlias = Literal["ler", "s2"]  # what is compared: LER, or S2 in nats per token
 
+_PARTLY = "A gap in S2: measured only in the examples whose score counts the layer."
+
 _VALUE_WORDS = {
     "ler": ("mean LER", "Mean LER over the examples with knowledge at the layer; 0 intact, 1 erased."),
     "s2": ("mean S2 (nats/token)", "Mean S2 over all examples."),
@@ -373,7 +377,7 @@ def compare_layers(
         title: Heading; empty states the finding, None leaves it out.
 
     Returns:
-        The figure; a gap: no example has knowledge at that layer.
+        The figure; a gap: no example has knowledge at that layer, or S2 was not measured in all of them.
 
     Raises:
         DataError: No model, a column is missing, or `chosen` or a reference is none of the models.
@@ -393,6 +397,8 @@ def compare_layers(
     ranked = sorted((name for name in models if name not in references), key=means.__getitem__, reverse=True)
     colours, figure = palette(theme), go.Figure()
     axis_title, subtitle = _VALUE_WORDS[value]
+    if value == "s2" and any(x != x for curve in values.values() for x in curve):
+        subtitle += f" {_PARTLY}"
     axis: dict[str, Any] = {"range": [-0.04, 1.04], "dtick": 0.25, "tickformat": ".2~f"}
     if value == "s2":
         known = [x for curve in values.values() for x in curve if x == x] or [1.0]

@@ -371,7 +371,7 @@ def _lens_belongs(source: LensSource, audit: DepthAudit) -> bool:
         return any(
             example.id == source.example.id
             and torch.equal(audit.s1_delta[place], source.uds_s1)
-            and torch.equal(audit.s2_delta[place], source.uds_s2)
+            and torch.equal(audit.s2_delta[place].nan_to_num(), source.uds_s2.nan_to_num())
             for place, example in enumerate(audit.examples)
         )
     if audit.config.protocol == "chat":  # metrics ask Logit Lens raw

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from uds_lens import plots
 from uds_lens.data import ExamplesLike
-from uds_lens.errors import ConfigError, DataError
+from uds_lens.errors import ConfigError, DataError, Setting
 from uds_lens.results import _frames
 from uds_lens.results._cards import audit_card
 from uds_lens.results._cautions import STANDS_IN, WITHHELD, Caution, cautions, reading
@@ -65,7 +65,7 @@ class DepthAudit(Stage1):
     """
 
     s2_delta: Float[Tensor, "example layer"]
-    """Stage 2: as `s1_delta`, with the unlearned model's state."""
+    """Stage 2: as `s1_delta`, with the unlearned model's state; NaN where it was not measured (`stage_2_tau`)."""
 
     s2_norm_ratio: Float[Tensor, "example layer"]
     """As `s1_norm_ratio`, for the unlearned model."""
@@ -83,6 +83,27 @@ class DepthAudit(Stage1):
 
     control_s_unlearned: Float[Tensor, "fact"] | None = None
     """The same on the control facts; None without a control too."""
+
+    def __post_init__(self) -> None:
+        missing = self.ke_mask & self.s2_delta.isnan()
+        if missing.any():
+            measured = "" if self.stage_2_tau is None else f" at tau {self.stage_2_tau:g}"
+            raise ConfigError(
+                f"stage 2 was measured only where full holds knowledge{measured}, and at tau {self.config.tau:g} "
+                f"{int(missing.sum())} more pairs of example and layer count. Measure again with this tau, or with ",
+                Setting("stage_2", "all", of="RunOptions"),
+                " for any.",
+            )
+
+    @property
+    def stage_2_tau(self) -> float | None:
+        """Threshold of the layers at which stage 2 was measured; None: at all layers.
+
+        With `RunOptions(stage_2="knowledge")` `s2_delta` is NaN where S1 is at most this. Scores at a lower tau need
+        another measurement.
+        """
+        partly = self.provenance.get("stage_2")
+        return None if partly is None else float(partly["tau"])
 
     @classmethod
     def run(

@@ -16,7 +16,7 @@ from uds_lens.data import SkippedExample
 from uds_lens.data._prompts import space_added
 from uds_lens.errors import ConfigError
 from uds_lens.results._intervals import column_intervals
-from uds_lens.results._scores import mean_uds
+from uds_lens.results._scores import ke_mask, mean_uds
 from uds_lens.results._stage_1 import of_rows, require_control, uds_against
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ TAUS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 
 
 def long_frame(audit: DepthAudit) -> pd.DataFrame:
-    """Return one row per example and layer, example by example."""
+    """Return one row per example and layer, example by example; `s2_delta` is NaN where it was not measured."""
     n, layers = audit.s1_delta.shape
     weights = torch.where(audit.ke_mask, audit.s1_delta, torch.nan)
     return pd.DataFrame(
@@ -117,7 +117,8 @@ def _last_true(mask: Bool[Tensor, "example layer"]) -> Float[Tensor, "example"]:
 def layers_frame(audit: DepthAudit) -> pd.DataFrame:
     """Return one row per layer. LER statistics are over the examples that have KE there; NaN where none has.
 
-    `_low` and `_high` are the interval of the mean, clustered by subject where examples share one.
+    `_low` and `_high` are the interval of the mean, clustered by subject where examples share one. S2 statistics, like
+    those of S1, are over all examples: NaN where stage 2 was measured in `n_s2` of them only.
     """
     ke, n_layers = audit.ke_mask, audit.n_layers
     n_ke = ke.sum(0)
@@ -125,8 +126,10 @@ def layers_frame(audit: DepthAudit) -> pd.DataFrame:
         "layer": np.arange(n_layers),
         "ke_share": (n_ke.double() / max(len(audit.examples), 1)).numpy(),
         "n_ke": n_ke.numpy(),
+        "n_s2": (~audit.s2_delta.isnan()).sum(0).numpy(),
     }
-    kinds = {"s1": audit.s1_delta, "s2": audit.s2_delta, "ler": audit.ler}
+    s2_delta = audit.s2_delta.masked_fill(audit.s2_delta.isnan().any(0), torch.nan)
+    kinds = {"s1": audit.s1_delta, "s2": s2_delta, "ler": audit.ler}
     bounds = [None] * (2 * n_layers) + [(0.0, 1.0)] * n_layers
     # all in one call: the same clusters are drawn for every column
     all_columns = torch.cat(list(kinds.values()), 1)
@@ -259,18 +262,25 @@ def tau_sweep(audit: DepthAudit, taus: Sequence[float] | None = None) -> pd.Data
 
     Returns:
         One row per tau: `ke_mean`, `ke_std`, `ke_min`, `ke_max`, `ke_median` (KE layers per example),
-        `n_measured`, `n_not_measurable`, `uds` (NaN where nothing is measurable).
+        `n_measured`, `n_not_measurable`, `uds` (NaN where nothing is measurable, and where stage 2 was not measured
+        at all layers that count: below `stage_2_tau`).
     """
     rows = []
     for tau in TAUS if taus is None else taus:
-        at = audit.with_tau(tau)
-        sizes = at.ke_mask.sum(-1).double()
+        sizes = ke_mask(audit.s1_delta, tau).sum(-1).double()
+        n_measured = int((sizes > 0).sum())
         known = pd.Series(sizes.numpy())
         layers = {f"ke_{name}": float(getattr(known, name)()) for name in ("mean", "std", "min", "max", "median")}
         layers["ke_std"] = float(sizes.std()) if len(sizes) > 1 else math.nan  # pandas' differs in the last bit
-        counts = {"n_measured": at.n_measured, "n_not_measurable": at.n_not_measurable}
-        rows.append({"tau": tau, **layers, **counts, "uds": at.uds})
+        counts = {"n_measured": n_measured, "n_not_measurable": len(sizes) - n_measured}
+        rows.append({"tau": tau, **layers, **counts, "uds": _uds_at(audit, tau)})
     return pd.DataFrame(rows)
+
+
+def _uds_at(audit: DepthAudit, tau: float) -> float:
+    """Score with another threshold; NaN where stage 2 was not measured at some layer that counts there."""
+    unknown = (ke_mask(audit.s1_delta, tau) & audit.s2_delta.isnan()).any()
+    return math.nan if unknown else audit.with_tau(tau).uds
 
 
 class Correlation(NamedTuple):
@@ -317,7 +327,7 @@ def tau_rank_correlation(audits: Mapping[str, DepthAudit], taus: Sequence[float]
     reference = [audit.uds for audit in audits.values()]
     rows = []
     for tau in TAUS if taus is None else taus:
-        correlation = spearman(reference, [audit.with_tau(tau).uds for audit in audits.values()])
+        correlation = spearman(reference, [_uds_at(audit, tau) for audit in audits.values()])
         rows.append({"tau": tau, "rho": correlation.rho, "n_models": correlation.n})
     return pd.DataFrame(rows)
 

@@ -55,8 +55,8 @@ class AuditConfig:
     """`post_norm` reproduces the paper's released script, which patches the normed state into the last layer."""
 
     protocol: AnswerProtocol = "auto"
-    """How question and answer become text. `auto`: as a checkpoint's own record says, else by the chat template where
-    the tokenizer has one, else raw. The UDS paper's prompts are raw. A finished audit holds what was chosen."""
+    """How question and answer become text; `auto`: as a checkpoint's own record says, else the chat template where the
+    tokenizer has one, else raw (the UDS paper's prompts). A finished audit holds what was chosen."""
 
     system_prompt: str | None = None
     """System turn before the question, in chat prompts; None leaves it to the template."""
@@ -177,6 +177,13 @@ class RunOptions:
     stream: bool | Literal["auto"] = "auto"
     """Read models a block at a time, so that one larger than the memory can be audited; same numbers, and every audit
     reads the weights anew. `auto` does so where a model does not fit."""
+
+    stage_2: Literal["auto", "all", "knowledge"] = "auto"
+    """Layers at which an unlearned model is patched: all, or in each example only those where `full` holds knowledge
+    (S1 above tau), the only ones that the score counts. The score, its interval and its shares are the same, S2 is NaN
+    at the other layers, and a lower tau has to be measured anew. Late layers alone cost much less. `auto`: all, and
+    `knowledge` in sweeps, for published models and while training. With control facts always all: damage is about all
+    layers."""
 
     token_budget: PositiveInt = 4096
     """Most tokens per batch, padding included; wide models take fewer on a CPU. Lower it when memory runs out."""

@@ -593,4 +593,4 @@ def running_settings(plan: StudyPlan) -> RunOptions:
     """Return how models are run; without progress bars unless the plan asks for them."""
     from uds_lens.results import RunOptions
 
-    return settings_of(RunOptions, {"progress": False, **plan.running}, "[running]")
+    return settings_of(RunOptions, {"progress": False, "stage_2": "knowledge", **plan.running}, "[running]")

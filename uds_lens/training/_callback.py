@@ -127,7 +127,9 @@ class DepthCallback(TrainerCallback):
         self.settings = settings = DepthSettings(
             every=every, rows=rows, control=control, stop=stop, keep_best=keep_best, max_damage=max_damage
         )
-        self.options = replace(as_settings(RunOptions, options, name="options"), progress=False)
+        options = as_settings(RunOptions, options, name="options")
+        stage_2 = "knowledge" if options.stage_2 == "auto" else options.stage_2
+        self.options = replace(options, progress=False, stage_2=stage_2)
         facts = baseline.control
         if max_damage is not None and (not keep_best or facts is None or control == 0):
             raise ConfigError(

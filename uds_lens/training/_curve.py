@@ -43,7 +43,8 @@ class DepthPoint:
     """Loss on retained facts over loss on forget facts; NaN without a control, and where nothing was lost yet."""
 
     forget_loss: FloatOrNaN
-    """Log-probability that the states cost on forget facts, nats per token."""
+    """Log-probability that the states cost on forget facts, mean over all layers, nats per token; NaN where stage 2 was
+    measured only where `full` holds knowledge."""
 
     control_loss: FloatOrNaN
     """The same on retained facts; NaN without a control."""
