@@ -79,10 +79,8 @@ def main() -> None:
         before = Side(check_out(asked.commit, Path(folder)), **settings)
         today = Side(HERE.parent, **settings)
         print(f"{asked.threads} threads, {asked.rounds} rounds; before is {asked.commit}\n")
-        print(
-            "| work | s, before | s, today | today / before | CPU | GiB, before | GiB, today | score, before "
-            "| score, today |"
-        )
+        columns = ("work", "s, before", "s, today", "today / before", "CPU", "GiB, before", "GiB, today")
+        print(f"| {' | '.join(columns)} | score, before | score, today |")
         print("|---|---|---|---|---|---|---|---|---|")
         for work in (name for name in today.works if (asked.only or "") in name):
             rounds = [(before.do(work), today.do(work)) for _ in range(asked.rounds)]
