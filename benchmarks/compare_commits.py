@@ -3,8 +3,8 @@
     make bench COMPARE=fe30c15
 
 Both sides are processes of their own with the trio open; they take turns, so that a busy moment hits both. Printed are
-the best of all rounds on each side, the median over rounds of the ratio (today / before; below 1 is faster), and the
-score of each. Prints Markdown.
+the best of all rounds on each side, the median over rounds of the ratio (today / before; below 1 is faster), the peak
+memory of each process so far (it has the trio open), and the score of each. Prints Markdown.
 """
 
 from __future__ import annotations
@@ -79,8 +79,11 @@ def main() -> None:
         before = Side(check_out(asked.commit, Path(folder)), **settings)
         today = Side(HERE.parent, **settings)
         print(f"{asked.threads} threads, {asked.rounds} rounds; before is {asked.commit}\n")
-        print("| work | s, before | s, today | today / before | CPU | score, before | score, today |")
-        print("|---|---|---|---|---|---|---|")
+        print(
+            "| work | s, before | s, today | today / before | CPU | GiB, before | GiB, today | score, before "
+            "| score, today |"
+        )
+        print("|---|---|---|---|---|---|---|---|---|")
         for work in (name for name in today.works if (asked.only or "") in name):
             rounds = [(before.do(work), today.do(work)) for _ in range(asked.rounds)]
             best = [min(float(turn[side]["seconds"]) for turn in rounds) for side in (0, 1)]
@@ -89,7 +92,10 @@ def main() -> None:
                 for key in ("seconds", "cpu")
             )
             scores = " | ".join(str(side["score"]) for side in rounds[-1])
-            print(f"| {work} | {best[0]:.2f} | {best[1]:.2f} | {wall:.2f} | {cpu:.2f} | {scores} |", flush=True)
+            peaks = " | ".join(f"{float(side['peak']) / (1 << 20):.2f}" for side in rounds[-1])
+            print(
+                f"| {work} | {best[0]:.2f} | {best[1]:.2f} | {wall:.2f} | {cpu:.2f} | {peaks} | {scores} |", flush=True
+            )
         before.close()
         today.close()
 

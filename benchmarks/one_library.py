@@ -7,6 +7,7 @@ prints is one JSON object a line.
 from __future__ import annotations
 
 import json
+import resource
 import sys
 import tempfile
 import time
@@ -60,7 +61,8 @@ def main() -> None:
                 begun, spent = time.perf_counter(), time.process_time()
                 score = works[line.strip()]()
                 seconds, cpu = time.perf_counter() - begun, time.process_time() - spent
-                print(json.dumps({"seconds": seconds, "cpu": cpu, "score": repr(score)}), flush=True)
+                peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # of the process so far, in KiB
+                print(json.dumps({"seconds": seconds, "cpu": cpu, "score": repr(score), "peak": peak}), flush=True)
 
 
 if __name__ == "__main__":

@@ -153,6 +153,27 @@ def followed(theme: Theme) -> go.Figure:
     return ul.plots.depth_by_step(means, theme=theme, title="What the answers show goes first")
 
 
+MEASURED = HERE.parents[1] / "studies" / "smollm2" / "measured"
+
+
+def smollm2_models(theme: Theme) -> go.Figure:
+    """Every model of the study of SmolLM2, on the scale of its first retain model."""
+    rows = pd.read_csv(MEASURED / "scales.csv")
+    rows = rows[rows["scale"] == "retain-0"]
+    made = pd.read_csv(MEASURED / "models.csv")
+    unlearned = made[made["method"] != "finetune"]["model"]
+    return ul.plots.ranking(rows, references=rows["model"][~rows["model"].isin(unlearned)].tolist(), theme=theme)
+
+
+def smollm2_layers(theme: Theme) -> go.Figure:
+    """Where knowledge lies in SmolLM2: S2 by layer of one model of each method, and S1 as that of retain."""
+    rows = pd.read_parquet(MEASURED / "layers.parquet")
+    means = rows[rows["scale"] == "retain-0"].groupby(["model", "layer"])["s2_delta"].mean()
+    names = ["retain-0", *(name for name in means.index.levels[0] if name.endswith("-1") and name != "retain-1")]
+    frames = {name: means[name].rename("s2_mean").reset_index() for name in names}
+    return ul.plots.compare_layers(frames, value="s2", references=["retain-0"], theme=theme)
+
+
 def main() -> None:
     """Write the pictures beside this file."""
     for theme in ("light", "dark"):
@@ -163,6 +184,8 @@ def main() -> None:
             "results_layers.svg": by_layer(theme),
             "results_faithfulness.svg": trusted(theme),
             "results_depth.svg": followed(theme),
+            "results_smollm2.svg": smollm2_models(theme),
+            "results_smollm2_layers.svg": smollm2_layers(theme),
         }
         for name, figure in figures.items():
             ul.plots.save_figure(figure, HERE / beside(name, theme), width=760, scale=1.25, overwrite=True)

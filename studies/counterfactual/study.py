@@ -187,7 +187,7 @@ class Place:
     @cached_property
     def planted(self) -> list[ForgetExample]:
         """The invented facts, person by person."""
-        rows = []
+        rows: list[ForgetExample] = []
         for number, person in enumerate(PERSONS):
             for relation, (question, opening, entities) in PLANTED.items():
                 prefix, entity = opening.format(person), entities[number]
@@ -256,6 +256,7 @@ def write_base(at: Place, model: str) -> None:
         with ul.open_model(model, device="cpu") as opened:
             partial = at.base.with_name("base-partial")
             opened.hf.save_pretrained(partial)
+            assert opened.tokenizer is not None
             opened.tokenizer.save_pretrained(partial)
         partial.rename(at.base)
 
@@ -274,6 +275,7 @@ def said(at: Place, model: Any, rows: Sequence[ForgetExample]) -> list[tuple[flo
     """Return for each row the entity's probability per token (geometric mean), and whether a greedy answer says it."""
     answers: list[tuple[float, bool]] = []
     with ul.open_model(model, device=at.device) as opened:
+        assert opened.tokenizer is not None
         encoded = encode(rows, opened.tokenizer)
         assert not encoded.skipped, encoded.skipped
         for first in range(0, len(encoded.rows), 32):
@@ -360,6 +362,7 @@ def measure_scales(at: Place, study: str) -> None:
         name.partition("/")[2]: at.out / name for name in makers(at) if name[0] == study and name not in not_unlearned
     }
     scales: dict[str, Any] = {}
+    stages: dict[str, tuple[Any, Any]]
     stages = {name: (retain, {}) for name, retain in retains.items()} | {name: (None, s) for name, s in SCALES.items()}
     for name, (retain, settings) in stages.items():
         started = time.perf_counter()

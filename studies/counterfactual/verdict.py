@@ -81,7 +81,7 @@ def interval(one: Any, other: Any, n: int = 2000) -> tuple[float, float]:
     one, other = np.asarray(one, float), np.asarray(other, float)
     draw = np.random.default_rng(0)
     values = [rank(one[at], other[at]) for at in draw.integers(0, len(one), (n, len(one)))]
-    return tuple(np.nanquantile(values, [0.025, 0.975]).round(3).tolist())  # type: ignore[return-value]
+    return tuple(np.nanquantile(values, [0.025, 0.975]).round(3).tolist())
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> Iterator[str]:
@@ -267,6 +267,10 @@ def study_c(results: Path) -> Iterator[str]:
 
     yield against("c2", [mean(name, "relearned_forget") for name in models])
     yield against("c3", [elicited[name] for name in models])
+    for what in ("relearned_forget", "elicited"):
+        values = [elicited[name] if what == "elicited" else mean(name, what) for name in models]
+        said = rank([mean(name, "forget") for name in models], values)
+        yield f"- Beside it: the probability before, with {what}: {said:.2f}."
     silent = [name for name in models if mean(name, "forget") < 0.1]
     spread = max((lost[n] for n in silent), default=0) - min((lost[n] for n in silent), default=0)
     text = f"{ {name: round(lost[name], 3) for name in silent} }"
@@ -290,8 +294,8 @@ def study_c(results: Path) -> Iterator[str]:
         "elicited": lambda name: [float(after[name]["elicited"][i]) for i in where],
         "said": lambda name: [after[name]["forget"][i][0] for i in where],
     }
-    for what, values in pairs.items():
-        yield f"- {what}: {np.nanmean([rank(each[name], values(name)) for name in models]):.2f}"
+    for what, of_model in pairs.items():
+        yield f"- {what}: {np.nanmean([rank(each[name], of_model(name)) for name in models]):.2f}"
     yield ""
 
 
@@ -302,6 +306,9 @@ def main() -> None:
     parser.add_argument("--studies", nargs="+", default=["a", "b", "c"], choices=("a", "b", "c"))
     given = parser.parse_args()
     for name in given.studies:
+        if not (given.results / f"audit-{name}.json").exists():
+            print(f"Study ({name}) was not run: no audit-{name}.json in {given.results}.\n")
+            continue
         print("\n".join({"a": study_a, "b": study_b, "c": study_c}[name](given.results)))
 
 

@@ -3,11 +3,12 @@
     python studies/smollm2/verdicts.py
 
 Written before a model of the plan was measured; every bound is that of `claims.md`. Where that page leaves room, this
-file decides: intervals over authors are BCa (`scipy.stats.bootstrap`, 9,999 resamples of the eight authors), and so are
-those of rank correlations, over the eight methods (both settings together). p-values of claim a flip the signs of
-authors (`ul.results.contrast`); those of claim l are Student's t of the cluster-robust error with seven degrees of
-freedom, since no sign pattern of eight authors is rare enough for 48 tests. The smallest difference that could have
-been shown is 2.8 standard errors of the bootstrap (power 0.8 at 5%).
+file decides. Intervals over authors are BCa (`scipy.stats.bootstrap`, 9,999 resamples of the eight authors), and so are
+those of rank correlations, over the eight methods (both settings together). UDS is that of `audits.py`, with the chat
+prompts that the models were trained with; claims h and i use that of the sweep, whose white-box metrics have raw
+prompts. p-values of claim a flip the signs of authors (`ul.results.contrast`); those of claim l are Student's t of the
+cluster-robust error with seven degrees of freedom, since no sign pattern of eight authors is rare enough for 48 tests.
+The smallest difference that could have been shown is 2.8 standard errors of the bootstrap (power 0.8 at 5%).
 """
 
 from __future__ import annotations
@@ -94,12 +95,17 @@ def judge(supported: bool, contradicted: bool) -> str:
     return "supported" if supported else "contradicted" if contradicted else "undecided"
 
 
+class NotMeasured(Exception):  # noqa: N818 - no error: a claim that waits
+    """Raised where a claim needs what the sweep has not measured."""
+
+
 class Measured:
     """The tables of `measured/`."""
 
     def __init__(self, place: Path) -> None:
-        self.table = pd.read_csv(place / "table.csv", low_memory=False)
-        self.values = pd.read_parquet(place / "values.parquet")
+        renamed = {"retain": "retain-0"}  # the sweep calls the plan's own retain model by its role
+        self.table = pd.read_csv(place / "table.csv", low_memory=False).replace({"model_id": renamed})
+        self.values = pd.read_parquet(place / "values.parquet").replace({"model": renamed})
         self.scales, self.scores = pd.read_csv(place / "scales.csv"), pd.read_csv(place / "scores.csv")
         self.layers = pd.read_parquet(place / "layers.parquet")
         self.made, self.rates = pd.read_csv(place / "models.csv"), pd.read_csv(place / "rates.csv")
@@ -118,8 +124,8 @@ class Measured:
     @cached_property
     def methods(self) -> dict[str, str]:
         """Method of each unlearned model that was audited."""
-        rows = self.table[(self.table["role"] == "unlearned") & self.table["model_id"].isin(self.scales["model"])]
-        return dict(rows[["model_id", "method"]].drop_duplicates().itertuples(index=False))
+        rows = self.made[(self.made["method"] != "finetune") & self.made["model"].isin(self.scores["model"])]
+        return dict(rows[["model", "method"]].itertuples(index=False))
 
     @cached_property
     def authors(self) -> pd.Series:
@@ -163,6 +169,13 @@ class Measured:
         """A metric of each model."""
         wide = self.wide(state)
         return wide[name] if name in wide else pd.Series(dtype=float)
+
+    def needed(self, name: str, state: str = "before") -> pd.Series:
+        """The same; `NotMeasured` where no unlearned model has it."""
+        values = self.metric(name, state)
+        if values.reindex(list(self.methods)).notna().sum() == 0:
+            raise NotMeasured(f"{name} of the unlearned models, {state}")
+        return values
 
 
 def order_holds(found: Measured) -> tuple[str, str]:
@@ -276,7 +289,7 @@ def groups_differ(found: Measured) -> tuple[str, str]:
 
 def lens_agrees(found: Measured) -> tuple[str, str]:
     """Claim h."""
-    rho = found.correlation(found.metric("uds"), found.metric("logit_lens"))
+    rho = found.correlation(found.needed("uds"), found.needed("logit_lens"))
     return judge(rho.interval.low >= 0.8, rho.interval.high < 0.8), f"rho {rho}, {rho.detectable}"
 
 
@@ -285,7 +298,7 @@ def four_bits(found: Measured) -> tuple[str, str]:
     rows = found.values[(found.values["metric"] == "uds") & found.values["model"].isin(found.methods)]
     wide = rows.pivot_table(index=["model", "example_id"], columns="state", values="value")
     if "quantised" not in wide:
-        return judge(False, False), "not measured"
+        raise NotMeasured("uds of the unlearned models, quantised")
     change = (wide["quantised"] - wide["before"]).dropna()
     spread = found.over_authors(change.groupby("example_id").mean())
     models = change.groupby("model").mean()
@@ -299,13 +312,13 @@ def four_bits(found: Measured) -> tuple[str, str]:
 
 def predicts_return(found: Measured) -> tuple[str, str]:
     """Claim j."""
-    rho = found.correlation(found.metric("uds"), found.metric("prob", "relearned"))
+    rho = found.correlation(found.mean_uds(), found.needed("prob", "relearned"))
     return judge(rho.interval.high <= -0.5, rho.interval.low > -0.5), f"rho {rho}, {rho.detectable}"
 
 
 def outputs_overstate(found: Measured) -> tuple[str, str]:
     """Claim k."""
-    prob, bound = found.metric("prob"), float(found.metric("prob").get("retain-0", math.nan))
+    prob, bound = found.needed("prob"), float(found.metric("prob").get("retain-0", math.nan))
     silent = [name for name in found.methods if prob.get(name, math.nan) < bound]
     spread = {name: found.over_authors(found.uds(name)) for name in silent}
     shallow = {name: each for name, each in spread.items() if each.value < 0.5}
@@ -347,7 +360,7 @@ def probes_have_power(found: Measured) -> tuple[str, str]:
     """Claim l."""
     table = elicited(found)
     if not len(table):
-        return judge(False, False), "not asked"
+        raise NotMeasured("answers of the unlearned models")
     raised = table[(table["p_holm"] < 0.05) & (table["gain"] > 0)]
     models, asked = raised["model"].nunique(), table["model"].nunique()
     smallest = POWERED * table["error"]
@@ -362,7 +375,7 @@ def probes_have_power(found: Measured) -> tuple[str, str]:
 
 def depth_damages(found: Measured) -> tuple[str, str]:
     """Claim m."""
-    rho, kept = (found.correlation(found.metric("uds"), found.metric(name)) for name in ("wf_q_prob", "retain_q_prob"))
+    rho, kept = (found.correlation(found.mean_uds(), found.needed(name)) for name in ("wf_q_prob", "retain_q_prob"))
     why = f"rho {rho}, {rho.detectable}; with Prob on the kept authors {kept}"
     return judge(rho.interval.high < 0, rho.interval.low > 0), why
 
@@ -382,6 +395,14 @@ CLAIMS = {
     "l: elicitation has power": probes_have_power,
     "m: depth damages what the pretrained model knew": depth_damages,
 }
+
+
+def ruling(found: Measured, claim: str, check: Callable[[Measured], tuple[str, str]]) -> Verdict:
+    """Judge a claim, or say what it waits for."""
+    try:
+        return Verdict(claim, *check(found))
+    except NotMeasured as lacking:
+        return Verdict(claim, "not measured", f"it needs {lacking}")
 
 
 # Tables.
@@ -416,7 +437,7 @@ def models_table(found: Measured) -> pd.DataFrame:
     """The unlearned models by UDS, on three scales, with damage and what the outputs say."""
     kept = ["model", "uds", "uds_low", "uds_high", "over_erased_share", "damage", "damage_low", "damage_high"]
     table = found.scales[found.scales["scale"] == "retain-0"][kept].set_index("model")
-    table = table.loc[[name for name in table.index if name in found.methods]].sort_values("uds", ascending=False)
+    table = table.loc[table.index.isin(list(found.methods))].sort_values("uds", ascending=False)
     columns = {"base": "UDS, base", "retains": "UDS, three retains"}
     for scale, name in columns.items():
         table[name] = found.mean_uds(scale)
@@ -433,10 +454,10 @@ def correlations_table(found: Measured) -> pd.DataFrame:
     rows = []
     for state in ("before", "relearned"):
         for name in found.wide(state).columns:
-            if (state, name) != ("before", "uds"):
-                rho = found.correlation(found.metric("uds"), found.metric(name, state))
+            if found.metric(name, state).reindex(list(found.methods)).notna().any():
+                rho = found.correlation(found.mean_uds(), found.metric(name, state))
                 rows.append({"metric": name, "state": state, "rho": rho.value, **_ends(rho)})
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows, columns=["metric", "state", "rho", "low", "high"])
 
 
 def layers_table(found: Measured) -> pd.DataFrame:
@@ -452,6 +473,8 @@ def in_order(found: Measured) -> pd.DataFrame:
     """Each metric's values for the models whose knowledge is known, and whether it puts them in order."""
     names = [name for name in (*TAUGHT, "retain-1", "retain-2", "base") if name in found.wide("before").index]
     table = found.wide("before").loc[names].T
+    if not set(TAUGHT) <= set(table):
+        return table.reset_index()
     steps = np.sign(table[list(TAUGHT)].diff(axis=1).iloc[:, 1:])
     table["in order"] = [("yes" if abs(row.sum()) == len(row) else "no") for row in steps.to_numpy()]
     return table.reset_index()
@@ -463,7 +486,9 @@ def markdown(table: pd.DataFrame) -> str:
     def cell(value: object) -> str:
         if value is None or value is pd.NA or (isinstance(value, float) and math.isnan(value)):
             return ""
-        return f"{value:.3f}" if isinstance(value, float) else str(value).replace("|", "\\|")
+        if isinstance(value, float):
+            return f"{value:.3f}" if abs(value) >= 0.01 or value == 0 else f"{value:.2g}"
+        return str(value).replace("|", "\\|")
 
     rows = [[cell(value) for value in row] for row in table.itertuples(index=False)]
     head = [str(name) for name in table.columns]
@@ -515,7 +540,9 @@ def page(found: Measured, ruled: Sequence[Verdict]) -> str:
     out = ["# What the study of SmolLM2 found", "", "Made by `verdicts.py` from `../measured`.", "", "## Verdicts", ""]
     out.append(markdown(pd.DataFrame([vars(each) for each in ruled]).rename(columns={"why": "numbers"})))
     for title, words, table in parts:
-        out += ["", f"## {title}", ""] + ([words, ""] if words else []) + [markdown(table)]
+        table = table.dropna(axis=1, how="all")
+        out += ["", f"## {title}", ""] + ([words, ""] if words else [])
+        out.append(markdown(table) if len(table) else "Not measured.")
     return "\n".join(out) + "\n"
 
 
@@ -526,11 +553,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=HERE / "results")
     given = parser.parse_args()
     found = Measured(given.measured)
-    ruled = [Verdict(claim, *check(found)) for claim, check in CLAIMS.items()]
+    ruled = [ruling(found, claim, check) for claim, check in CLAIMS.items()]
     for each in ruled:
         print(f"{each.claim}: {each.verdict.upper()}\n    {each.why}")
-    again, there = found.metric("uds"), found.mean_uds()
-    print(f"sweep and audits differ by at most {(again - there).abs().max():.2g} in UDS, over {len(there)} models")
     given.out.mkdir(parents=True, exist_ok=True)
     (given.out / "README.md").write_text(page(found, ruled), encoding="utf-8")
     pd.DataFrame([vars(each) for each in ruled]).to_csv(given.out / "verdicts.csv", index=False)

@@ -39,7 +39,7 @@ def train(start: Path, rows: Sequence[ForgetExample], out: Path, *, layer: int |
     trained = [weight for weight in model.parameters() if weight.requires_grad]
     optimiser = torch.optim.AdamW(trained, lr=how["rate"], weight_decay=0.0)
     texts = answer_sequences(tokenizer, [(row.question, row.answer) for row in rows], protocol="raw")
-    draw, order = random.Random(seed), []
+    draw, order = random.Random(seed), list[int]()
     for step in range(how["steps"]):
         if len(order) < BATCH:
             order += draw.sample(range(len(texts)), len(texts))

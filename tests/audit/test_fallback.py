@@ -8,7 +8,8 @@ import torch
 from tiny_models import EXAMPLES
 
 from uds_lens.audit._baseline import Baseline
-from uds_lens.audit._two_stage import closeness, lost_logprob, mean_over_tokens
+from uds_lens.audit._states import closeness, mean_over_tokens
+from uds_lens.audit._two_stage import lost_logprob
 from uds_lens.data import TokenSequence, encode, make_batch
 from uds_lens.errors import UdsLensWarning, forget_warnings
 from uds_lens.patching import WavefrontTarget, _plain, _wave, capture

@@ -105,6 +105,16 @@ def test_a_text_without_its_subject_has_no_such_cell(found):
     assert counted["subject"] == len(ROWS) - 1 and counted["all"] == len(ROWS)
 
 
+def test_each_token_of_the_answer_has_its_own_loss(found):
+    counts = (~found.lost_by_token[:, 0, found.cells.index(MapCell("z", "all"))].isnan()).sum(-1)
+    stage = ul.Baseline.measure(WORLD.full, WORLD.retain, ROWS, config=CONFIG, options=OPTIONS)
+    assert counts.tolist() == stage.n_tokens.tolist() and counts.max() > 1
+    frame = found.tokens_frame()
+    rows = frame[(frame["label"] == "z, at all") & (frame["layer"] == 2)]
+    total = (rows["lost"] * rows["n"]).sum()
+    assert total == pytest.approx(float((found.at("z", "all")[:, 2] * counts).sum()))
+
+
 def test_tables_and_figure_hold_every_cell(found):
     frame = found.to_frame()
     assert len(frame) == found.lost.numel()

@@ -71,6 +71,18 @@ COMMANDS = {
 }
 
 
+def test_a_misspelt_place_is_answered_with_the_nearest_one(home: Path, uds_lens) -> None:
+    Path("ckpt/full").mkdir(parents=True)
+    Path("forget.json").write_text("[]")
+    asked = "audit --retain ckpt/full --model ckpt/full --out x"
+    for words, near in (
+        ("--full ckpt/ful --examples x", "ckpt/full"),
+        ("--full ckpt/full --examples forgt.json", "forget.json"),
+    ):
+        code, _, err = uds_lens(*asked.split(), *words.split())
+        assert code == 1 and f"{near}'?" in err and "Did you mean '" in err
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_missing_directory_is_named_alike(command: str, home: Path, uds_lens) -> None:
     code, out, err = uds_lens(command, *COMMANDS[command].format("./nowhere").split())

@@ -188,6 +188,7 @@ def test_grids_hold_one_patch_per_position_and_per_head(opened, mentions):
 
     figure = ul.plots.patch_heatmap(grid[grid["row"] == row])
     assert len(figure.data[0].z[0]) == cache.n_layers
+    assert figure.layout.title.text.startswith("The largest loss is ")
     with pytest.raises(PatchError, match="has no heads"):
         patch_grid(target, mentions, capture(source, mentions), by="head")
 

@@ -6,9 +6,8 @@ import math
 import pytest
 
 from uds_lens.results import compare, compare_all, models_frame
-from uds_lens.results._cautions import Caution
+from uds_lens.results._cautions import Caution, reading
 from uds_lens.results._frames import thirds_in_words
-from uds_lens.results._scores import reading
 
 from .made import made
 

@@ -132,9 +132,9 @@ def audit(
 
     with saying_what_is_saved(lambda: f"{len(audits)} of {len(names)} saved; run the same command to resume"):
         if len(names) == 1:
-            folder.audit_alone(question, left, out, told=report)
+            folder.audit_alone(question, left, out, on_saved=report)
         elif left:
-            folder.audit_many(question, left, out, redo=redo, keep_full=keep_full, told=report)
+            folder.audit_many(question, left, out, redo=redo, keep_full=keep_full, on_saved=report)
     audits = {name: audits[name] for name in names}
     if run is not None:
         for label, folder_of in zip(names, run.checkpoints.values(), strict=True):

@@ -338,7 +338,7 @@ def _published(values: Published, out: Path | None, printing: Printing) -> None:
         [str(row["metric"]), *(number(row[name]) for name in ("overall", "auc", "rob", "q", "r")), number(row["n"], 0)]
         for row in table.sort_values("overall", ascending=False).to_dict("records")
     ]
-    print_table(["metric", "Overall", "F", "Rob", "Q", "R", "models"], rows)
+    print_table(["metric", "Overall", "F", "Rob", "Q", "R", "models"], rows, right=["models"])
     print_wrapped("\nF, Q and R are quoted from the UDS paper's files, which lack the models they are computed from.")
     unprinted = table.loc[table["n"].isna(), "metric"]
     if len(unprinted):

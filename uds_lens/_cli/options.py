@@ -26,6 +26,7 @@ import typer
 from typer.models import OptionInfo
 
 from uds_lens._compat.typer import OUTPUT, set_help
+from uds_lens._storage import did_you_mean
 from uds_lens._types import (
     AnswerProtocol as _AnswerProtocol,
     ChatStyleName,
@@ -234,7 +235,10 @@ def _existing_models(given: Any) -> Any:
         path = Path(at_home(Path(name)))
         looks_local = path.is_absolute() or name.startswith((".", "~")) or len(path.parts) > 2
         if not path.exists() and (looks_local or (len(path.parts) == 2 and path.parent.is_dir())):
-            raise ModelError(f"no directory {name!r}: give the directory of a checkpoint, or a Hub id 'owner/name'.")
+            raise ModelError(
+                f"no directory {name!r}: give the directory of a checkpoint, or a Hub id 'owner/name'."
+                f"{did_you_mean(path)}"
+            )
     return given
 
 
@@ -244,6 +248,7 @@ def _existing_data(given: Any) -> Any:
         if place.suffix.lower() in SUFFIXES and not name.startswith("hf:") and not place.exists():
             raise DataError(
                 f'{name}: no such file. Check the path; a Hub data set is written "hf:user/name:config:split".'
+                f"{did_you_mean(place)}"
             )
     return given
 

@@ -255,11 +255,12 @@ def _print(ranking: _Ranking) -> None:
     for row in ranking.shifts.to_dict("records"):
         if row["moved"] is True:
             print_wrapped(
-                f"Chosen with depth, {row['method']} would be {row['model_with']} (depth {row['depth_change']:+.3f})."
+                f"If configurations were chosen by the score with depth, {row['method']} would be represented by "
+                f"{row['model_with']} (depth {row['depth_change']:+.3f})."
             )
     resampled = " or ".join(_RESAMPLED[way] for way in ranking.varying)
     how = f" P(first): share of resamples in first place, resampling {resampled}." if resampled else ""
     print_wrapped(
-        f"\n{ranking.n_models} models, ranked {ranking.by} depth. Score: harmonic mean of memorization, privacy (MIA, "
-        f"with depth: and UDS) and utility, of each method's best configuration; place in brackets.{how}"
+        f"\n{ranking.n_models} models, ranked {ranking.by} depth. Score: harmonic mean of memorization, privacy (MIA; "
+        f"with depth, MIA and UDS) and utility, of each method's best configuration; place in brackets.{how}"
     )

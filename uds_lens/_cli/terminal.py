@@ -59,8 +59,8 @@ def print_audits(audits: Mapping[str, DepthAudit], *, cautions_of: Sequence[str]
         audits: In the order of the rows.
         cautions_of: Names whose warnings are printed; None prints those of all.
     """
+    from uds_lens.results._cautions import WITHHELD
     from uds_lens.results._frames import thirds_in_words
-    from uds_lens.results._scores import WITHHELD
 
     levels = {audit.config.confidence for audit in audits.values()}
     titles = ["model", "UDS", f"{levels.pop():.0%} interval" if len(levels) == 1 else "interval"]

@@ -82,7 +82,7 @@ def watch(
         saved.check_models(question, models)
         audits.update(saved.found_in(question, models, places))
         if name not in audits:
-            saved.audit_many(question, models, out, told=report)
+            saved.audit_many(question, models, out, on_saved=report)
         write_folder_table(out, _by_step(audits))  # whoever looks in meanwhile finds it
 
     seen: dict[str, CheckpointFiles | None] = {}

@@ -316,12 +316,13 @@ class RecordedBaseline:
 
         A short one is timed twice, since the first includes what a process does once.
         """
-        self.target.config, asked = dataclasses.replace(self.target.config, exact_noop=False), self.target.config
+        config = self.target.config
+        self.target.config = dataclasses.replace(config, exact_noop=False)
         try:
             first = self._timed(unlearned)
             return first if first > _LONG else min(first, self._timed(unlearned))
         finally:
-            self.target.config = asked
+            self.target.config = config
 
     def _timed(self, unlearned: ModelSource) -> float:
         started = time.perf_counter()

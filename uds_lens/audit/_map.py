@@ -18,7 +18,7 @@ from uds_lens._types import Engine, HookSite, MapPosition, check_choice
 from uds_lens.audit._inputs import Plan, forget_set, make_plan
 from uds_lens.audit._memory import GIB, run_halving
 from uds_lens.audit._runner import opened
-from uds_lens.audit._states import SourceStates, StateStore, mean_over_tokens
+from uds_lens.audit._states import SourceStates, StateStore
 from uds_lens.data import ExamplesLike, ForgetExample, TokenBatch, positions_of
 from uds_lens.models import HookedModel, ModelSource
 from uds_lens.patching import capture, choose_engine, open_target, row_layout
@@ -68,12 +68,17 @@ class DepthMap:
     cells: tuple[MapCell, ...]
     """What was patched at each layer."""
 
-    lost: Float[Tensor, "example layer cell"]
-    """Log-probability lost, nats per token, mean over the entity's tokens; NaN where the text has no such position (its
-    subject is not named)."""
+    lost_by_token: Float[Tensor, "example layer cell token"]
+    """Log-probability lost of each token of the entity, in order, nats; NaN where the text has no such position (its
+    subject is not named), and past the entity's last token."""
 
     config: AuditConfig
     """How it was measured; site and scope are those of the cells."""
+
+    @cached_property
+    def lost(self) -> Float[Tensor, "example layer cell"]:
+        """Log-probability lost, nats per token: the mean over the entity's tokens; NaN where there is none."""
+        return self.lost_by_token.nanmean(-1)
 
     def __repr__(self) -> str:
         n, layers, cells = self.lost.shape
@@ -120,6 +125,19 @@ class DepthMap:
     def cells_frame(self) -> pd.DataFrame:
         """Return one row per layer and cell: mean loss with interval, p-value (sign flips over subjects) and Holm's."""
         return self._cells_frame.copy()
+
+    def tokens_frame(self) -> pd.DataFrame:
+        """Return one row per layer, cell and output position (from 0): mean loss, over the `n` answers that have it."""
+        import pandas as pd
+
+        rows = []
+        for number, cell in enumerate(self.cells):
+            for layer in range(self.lost.shape[1]):
+                lost = self.lost_by_token[:, layer, number]
+                counts, means = (~lost.isnan()).sum(0).tolist(), lost.nanmean(0).tolist()
+                for token, (mean, n) in enumerate(zip(means, counts, strict=True)):
+                    rows.append((layer, *cell, cell.label, token, mean, n))
+        return pd.DataFrame(rows, columns=["layer", "site", "position", "head", "label", "token", "lost", "n"])
 
     def bypass_frame(self) -> pd.DataFrame:
         """Return one row per layer and site: what all positions lose, the entity's alone, and the share that bypasses.
@@ -208,14 +226,14 @@ def depth_map(
     with opened(full, whole, options) as model:
         numbers = {site: range(_n_heads(model, plan, site)) if heads else () for site in sites}
         cells = [MapCell(site, at, head) for site in sites for at in positions for head in (None, *numbers[site])]
-        lost = _patch_cells(model, plan, cells, read, options)
+        by_token = _patch_cells(model, plan, cells, read, options)
         models = {"full": ModelRecord.of(model), "source": record}
     examples_run = tuple(row.example for row in plan.encoded.rows)
     return DepthMap(
         models=models,
         examples=examples_run,
         cells=tuple(cells),
-        lost=lost,
+        lost_by_token=by_token,
         config=replace(config, protocol=plan.protocol),
     )
 
@@ -250,8 +268,10 @@ def _n_heads(model: HookedModel, plan: Plan, site: HookSite) -> int:
 
 def _patch_cells(
     model: HookedModel, plan: Plan, cells: Sequence[MapCell], read: dict[HookSite, SourceStates], options: RunOptions
-) -> Float[Tensor, "example layer cell"]:
-    lost = torch.full((len(plan.rows), model.n_layers, len(cells)), torch.nan, dtype=torch.float64)
+) -> Float[Tensor, "example layer cell token"]:
+    """Patch every cell of every batch of `full`; what each token of the entity loses."""
+    longest = max((len(row.scored) for row in plan.rows), default=0)
+    lost = torch.full((len(plan.rows), model.n_layers, len(cells), longest), torch.nan, dtype=torch.float64)
     side = row_layout(model).padding_side
     engines: dict[HookSite, Engine] = dict.fromkeys(read, options.engine)
     if options.engine == "auto" and plan.rows:
@@ -272,9 +292,10 @@ def _patch_cells(
                 here = masks[cell.position]
                 some = cache.only(own, positions=here, heads=None if cell.head is None else [cell.head])
                 change = target.logprobs.cpu().double()[:, None] - target.patched(some).cpu().double()
-                there = here.any(1).cpu()
-                mean = mean_over_tokens(change, batch)
-                lost[rows, :, number] = torch.where(there[:, None], mean, torch.nan)
+                for i, row in enumerate(rows):
+                    if bool(here[i].any()):
+                        of_entity = change[i][:, batch.scored_mask[i].cpu()]
+                        lost[row, :, number, : of_entity.shape[1]] = of_entity
 
     for rows in progress(plan.batches_for(model), desc="patch into full", unit="batch", enabled=options.progress):
         run_halving(rows, work, about=f"map {model.name}")

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 BASELINE = "baseline"  # directory of stage 1, beside those of the audits
 TABLE, BEGINS = "table.csv", b"model,uds,uds_low,uds_high,"  # name of the table of a folder, and how it begins
 
-Told = Callable[[str, DepthAudit], None]  # called with the name and the audit of each model, as soon as it is saved
+OnSaved = Callable[[str, DepthAudit], None]  # called with the name and the audit of each model, as soon as it is saved
 
 Result = TypeVar("Result", DepthAudit, Baseline)  # a result that an earlier run may have left
 
@@ -102,8 +102,8 @@ class Question:
     def _difference(self, result: DepthAudit | Baseline, others: Mapping[str, str]) -> str | None:
         """Name what a result was asked that is not asked now."""
         open_prompts = self.config.protocol == "auto"  # chosen by the models; the tokens are compared below
-        asked = replace(self.config, protocol=result.config.protocol) if open_prompts else self.config
-        if result.config != asked:
+        expected = replace(self.config, protocol=result.config.protocol) if open_prompts else self.config
+        if result.config != expected:
             return "settings"
         if not _same_rows(result, result.provenance.get("ids_hash"), self._plan.encoded):
             return "examples or prompts"
@@ -219,11 +219,11 @@ def found_in(question: Question, models: Mapping[str, str], places: Mapping[str,
 
 
 def audit_alone(
-    question: Question, models: Mapping[str, str], place: Path, *, told: Told | None = None
+    question: Question, models: Mapping[str, str], place: Path, *, on_saved: OnSaved | None = None
 ) -> dict[str, DepthAudit]:
     """Measure both stages of one model in one run, saved in `place` itself; nothing where `models` has none."""
     with states_kept():
-        return {name: _saved(name, name, partial(question.measured, m), place, told) for name, m in models.items()}
+        return {name: _saved(name, name, partial(question.measured, m), place, on_saved) for name, m in models.items()}
 
 
 def audit_many(
@@ -233,7 +233,7 @@ def audit_many(
     *,
     redo: bool = False,
     keep_full: bool = False,
-    told: Told | None = None,
+    on_saved: OnSaved | None = None,
 ) -> dict[str, DepthAudit]:
     """Measure stage 1 once, then one model after the other, each saved in a directory of `out` at once."""
     baseline = None if redo else question.baseline_at(out / BASELINE)
@@ -245,24 +245,26 @@ def audit_many(
         with states_kept():
             audits = baseline.audit_all(list(models.values()), options=question.options)
             done = dict(zip(models, audits, strict=True))
-            return {name: _saved(name, name, partial(done.__getitem__, name), out / name, told) for name in models}
+            return {name: _saved(name, name, partial(done.__getitem__, name), out / name, on_saved) for name in models}
     with baseline.recorded(options=question.options) if keep_full else nullcontext() as recorded:
 
         def measure(model: str) -> DepthAudit:
             return recorded.audit(model) if recorded else baseline.audit(model, options=question.options)
 
         return {
-            name: _saved(name, f"{name} ({number} of {len(models)})", partial(measure, model), out / name, told)
+            name: _saved(name, f"{name} ({number} of {len(models)})", partial(measure, model), out / name, on_saved)
             for number, (name, model) in enumerate(models.items(), start=1)
         }
 
 
-def _saved(name: str, label: str, measure: Callable[[], DepthAudit], place: Path, told: Told | None) -> DepthAudit:
+def _saved(
+    name: str, label: str, measure: Callable[[], DepthAudit], place: Path, on_saved: OnSaved | None
+) -> DepthAudit:
     with about(label):
         audit = measure()
     audit.save(place)
-    if told is not None:
-        told(name, audit)
+    if on_saved is not None:
+        on_saved(name, audit)
     return audit
 
 

@@ -1,4 +1,4 @@
-"""States of sources, on the CPU, above a budget on disk; and what must hold of the models they come from."""
+"""States of sources, on the CPU, above a budget on disk; how close they are, and what must hold of their models."""
 
 from __future__ import annotations
 
@@ -167,3 +167,20 @@ def require_same_full(name: str, now: str, expected: str) -> None:
             f"{name!r} is not the `full` this baseline was measured with (weights {now}, expected {expected}). Measure "
             "the baseline again, or set its `full`."
         )
+
+
+def closeness(
+    source: Float[Tensor, "batch layer win d_model"],
+    replaced: Float[Tensor, "batch layer win d_model"],
+    batch: TokenBatch,
+) -> tuple[Float[Tensor, "batch layer"], Float[Tensor, "batch layer"]]:
+    """Return norm ratio and cosine of patched-in states and those they replace, means over patched positions."""
+    source, replaced = source.float(), replaced.float()
+    patched = batch.patched_mask[:, None]
+    count = patched.sum(-1).cpu()
+
+    def mean(values: Tensor) -> Tensor:
+        return torch.where(patched, values, 0.0).sum(-1).cpu().double() / count
+
+    ratio = source.norm(dim=-1) / replaced.norm(dim=-1)
+    return mean(ratio), mean(torch.nn.functional.cosine_similarity(source, replaced, dim=-1))

@@ -53,7 +53,7 @@ def read_streamed(
         ModelError: Its files cannot be read, or it produces states that are NaN or infinite.
     """
     place = _kept_place(_key(source, plan, config, options))
-    if (kept := _found(place, config)) is not None:
+    if (kept := _load_kept(place, config)) is not None:
         tell(f"{os.fspath(source)}: read before, its states were kept")
         return kept
     with streamed_model(source, config, options) as streamed, _keeping(place) as folder:
@@ -79,7 +79,7 @@ def read_streamed(
                 )
                 store.put(batch, states)
 
-        with _told(streamed):
+        with _report_reads(streamed):
             for part in _parts(source, plan, rows_of, 0, config, options):
                 run_halving(part, read, about=f"read {model.name}")
             streamed.fingerprint()
@@ -182,7 +182,7 @@ class StreamedTarget:
             for number, rider in zip(numbers, riders, strict=True):
                 work(rider, self._batches[number])
 
-        with _told(self._streamed):
+        with _report_reads(self._streamed):
             for part in _parts(self.model.name, self.plan, self._batches, len(sources), config, self.options):
                 run_halving(part, patch, about=f"patch {self.model.name}")
 
@@ -220,7 +220,7 @@ def _embed(streamed: StreamedModel, plan: Plan, rows_of: Sequence[Sequence[int]]
 
 
 @contextmanager
-def _told(streamed: StreamedModel) -> Iterator[None]:
+def _report_reads(streamed: StreamedModel) -> Iterator[None]:
     """Say afterwards how much was read, and how fast."""
     start = time.perf_counter()
     yield
@@ -283,7 +283,7 @@ def _kept_place(key: str) -> Path | None:
     return place
 
 
-def _found(place: Path | None, config: AuditConfig) -> SourceStates | None:
+def _load_kept(place: Path | None, config: AuditConfig) -> SourceStates | None:
     """Load the states that were kept; None where there are none, or they are broken."""
     from safetensors import SafetensorError
 

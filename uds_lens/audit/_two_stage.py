@@ -21,9 +21,9 @@ from uds_lens.audit._counterfactual import mean_of_draws, read_draws, with_mean_
 from uds_lens.audit._inputs import Plan, Source, audit_inputs, make_plan, retain_sources
 from uds_lens.audit._memory import settled
 from uds_lens.audit._runner import Target, read_sources, target_of
-from uds_lens.audit._states import SourceStates, mean_over_tokens
+from uds_lens.audit._states import SourceStates, closeness, mean_over_tokens
 from uds_lens.audit._streamed import StreamedTarget, states_kept
-from uds_lens.data import ExamplesLike, TokenBatch
+from uds_lens.data import ExamplesLike
 from uds_lens.errors import ModelError, Setting
 from uds_lens.models import ModelSource, RetainSource
 from uds_lens.patching import SpanCache, capture
@@ -134,23 +134,6 @@ def lost_logprob(
         lost[:, layers] = mean_over_tokens(difference, engine.batch)
     lost = lost.masked_fill(same, 0.0)
     return lost if wanted is None else lost.masked_fill(~wanted, torch.nan)
-
-
-def closeness(
-    source: Float[Tensor, "batch layer win d_model"],
-    replaced: Float[Tensor, "batch layer win d_model"],
-    batch: TokenBatch,
-) -> tuple[Float[Tensor, "batch layer"], Float[Tensor, "batch layer"]]:
-    """Return norm ratio and cosine of patched-in states and those they replace, means over patched positions."""
-    source, replaced = source.float(), replaced.float()
-    patched = batch.patched_mask[:, None]
-    count = patched.sum(-1).cpu()
-
-    def mean(values: Tensor) -> Tensor:
-        return torch.where(patched, values, 0.0).sum(-1).cpu().double() / count
-
-    ratio = source.norm(dim=-1) / replaced.norm(dim=-1)
-    return mean(ratio), mean(torch.nn.functional.cosine_similarity(source, replaced, dim=-1))
 
 
 def score_sources(

@@ -50,7 +50,8 @@ class ElicitOptions:
     """Random seed, combined with each example's id: every model gets the same random numbers."""
 
     protocol: AnswerProtocol = "auto"
-    """How a question becomes text; `auto` takes the chat template where the tokenizer has one."""
+    """How a question becomes text; `auto`: as a checkpoint's own record says, else the chat template where the
+    tokenizer has one, else raw."""
 
     system_prompt: str | None = None
     """Text of a system turn before the question, in chat prompts; None leaves it to the template."""

@@ -7,6 +7,7 @@ import random
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias, get_args, get_type_hints, runtime_checkable
 
 from uds_lens._settings import validated
@@ -307,8 +308,10 @@ def find_probe(words: str) -> PromptProbe:
 def _find_one(words: str) -> PromptProbe:
     match = re.fullmatch(r"(\w+)(?:\((.*)\))?", words, re.DOTALL)
     if match is None or match[1] not in PROMPT_PROBES:
+        near = get_close_matches(words[:80], PROMPT_PROBES, n=1)
+        hint = f"did you mean {near[0]!r}? There" if near else "there"
         raise ConfigError(
-            f"no probe {words[:80]!r}; there are {', '.join(PROMPT_PROBES)}, joined with +, settings in brackets: "
+            f"no probe {words[:80]!r}; {hint} are {', '.join(PROMPT_PROBES)}, joined with +, settings in brackets: "
             "aoa(variant=identity)."
         )
     probe: Any = PROMPT_PROBES[match[1]]

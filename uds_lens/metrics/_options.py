@@ -42,7 +42,8 @@ class MetricOptions:
     """
 
     protocol: AnswerProtocol = "auto"
-    """Prompts of the output metrics; the white-box metrics always use the raw protocol."""
+    """Prompts of the output metrics (white-box metrics always use raw ones); `auto`: as a checkpoint's own record says,
+    else the chat template where the tokenizer has one, else raw."""
 
     system_prompt: str | None = None
     """Text of a system turn before the question, in chat prompts; None leaves it to the template."""

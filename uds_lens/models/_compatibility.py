@@ -87,16 +87,16 @@ def read_checkpoint_info(
     return replace(info, protocol=protocol, storage=storage_of(source))
 
 
-def protocol_of(asked: AnswerProtocol, infos: Mapping[str, CheckpointInfo], tokenizer: Any) -> Protocol:
+def protocol_of(wanted: AnswerProtocol, infos: Mapping[str, CheckpointInfo], tokenizer: Any) -> Protocol:
     """Choose the prompts of several models: as asked, else by the first record that names some, else by the tokenizer.
 
     Warns, where nobody chose, of a model that was trained with other prompts than those chosen.
     """
     recorded = {role: info.protocol for role, info in infos.items() if info.protocol is not None}
     first = next((word for role, word in recorded.items() if not role.startswith("unlearned")), None)
-    chosen = chosen_protocol(asked, tokenizer, first)
+    chosen = chosen_protocol(wanted, tokenizer, first)
     for role, word in recorded.items():
-        if asked == "auto" and word != chosen:
+        if wanted == "auto" and word != chosen:
             names = {"chat": "the chat template", "raw": "raw prompts"}
             warn_once(
                 f"{role} {infos[role].name!r} was trained with {names[word]} and is asked with {names[chosen]}: it may "

@@ -15,12 +15,12 @@ from uds_lens._types import Engine, HookSite, check_choice
 from uds_lens.data import TokenBatch, TokenSequence
 from uds_lens.errors import ModelBusyError, PatchError, Setting, warn_once
 from uds_lens.models import HookedModel
-from uds_lens.patching._hooks import as_hooked
+from uds_lens.patching._hooks import as_hooked, chosen_combinations, chosen_layers
 from uds_lens.patching._plain import NaiveTarget, capture
 from uds_lens.patching._readout import target_logprobs
 from uds_lens.patching._recording import Recording
 from uds_lens.patching._side_by_side import require_fitting
-from uds_lens.patching._states import PatchEngine, Score, SpanCache, chosen_combinations, chosen_layers
+from uds_lens.patching._states import PatchEngine, Score, SpanCache
 from uds_lens.patching._wave import own_pass, wave
 
 _TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.5, torch.float16: 0.1}

@@ -39,6 +39,21 @@ def hook_name(site: HookSite, layer: int) -> str:
     return f"blocks.{layer}.{'attn.' if site in HEADS else ''}hook_{site}"
 
 
+def chosen_layers(layers: Sequence[int] | None, n_layers: int) -> list[int]:
+    """Return the layers to patch in increasing order; None takes all."""
+    chosen = list(range(n_layers)) if layers is None else sorted(layers)
+    if len(set(chosen)) < len(chosen) or not set(chosen) <= set(range(n_layers)):
+        raise PatchError(f"layers must be distinct numbers from 0 to {n_layers - 1}; got {list(layers or ())}.")
+    return chosen
+
+
+def chosen_combinations(layers: Sequence[Sequence[int]], n_layers: int) -> list[list[int]]:
+    """Return the layers of each combination in increasing order."""
+    if not layers or not all(map(len, layers)):
+        raise PatchError(f"expected combinations of layers, as in [[1, 2], [1, 2, 3]]; got {list(layers)}.")
+    return [chosen_layers(together, n_layers) for together in layers]
+
+
 def require_site(model: HookedModel, site: HookSite) -> None:
     """Raise unless the model's blocks have the site."""
     check_choice("site", site, HookSite)

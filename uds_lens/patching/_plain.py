@@ -15,10 +15,17 @@ from uds_lens._types import Engine, HookSite, LastLayer, check_choice
 from uds_lens.data import TokenBatch
 from uds_lens.errors import PatchError
 from uds_lens.models import HookedModel
-from uds_lens.patching._hooks import as_hooked, hook_name, require_site, run_unhooked
+from uds_lens.patching._hooks import (
+    as_hooked,
+    chosen_combinations,
+    chosen_layers,
+    hook_name,
+    require_site,
+    run_unhooked,
+)
 from uds_lens.patching._readout import scored_logprobs
 from uds_lens.patching._side_by_side import require_fitting
-from uds_lens.patching._states import PatchEngine, Score, SpanCache, chosen_combinations, chosen_layers
+from uds_lens.patching._states import PatchEngine, Score, SpanCache
 from uds_lens.patching._wave import own_pass
 from uds_lens.patching._window_hooks import patched_forward, read_by_hooks
 

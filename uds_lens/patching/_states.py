@@ -133,21 +133,6 @@ class PatchEngine(ABC):
         return f"{type(self).__name__}({self.model.name!r}, {self.batch!r})"
 
 
-def chosen_layers(layers: Sequence[int] | None, n_layers: int) -> list[int]:
-    """Return the layers to patch in increasing order; None takes all."""
-    chosen = list(range(n_layers)) if layers is None else sorted(layers)
-    if len(set(chosen)) < len(chosen) or not set(chosen) <= set(range(n_layers)):
-        raise PatchError(f"layers must be distinct numbers from 0 to {n_layers - 1}; got {list(layers or ())}.")
-    return chosen
-
-
-def chosen_combinations(layers: Sequence[Sequence[int]], n_layers: int) -> list[list[int]]:
-    """Return the layers of each combination in increasing order."""
-    if not layers or not all(map(len, layers)):
-        raise PatchError(f"expected combinations of layers, as in [[1, 2], [1, 2, 3]]; got {list(layers)}.")
-    return [chosen_layers(together, n_layers) for together in layers]
-
-
 def at_window(
     states: Float[Tensor, "batch pos d_model"], window: Int[Tensor, "batch win"]
 ) -> Float[Tensor, "batch win d_model"]:

@@ -14,8 +14,7 @@ Token-layers per row: T (L - 1) L / 2 instead of S L^2 for one full forward per 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -23,39 +22,25 @@ from jaxtyping import Float
 from torch import Tensor
 
 from uds_lens.data import TokenBatch
-from uds_lens.errors import PatchError, Setting
 from uds_lens.models import HookedModel
 from uds_lens.patching._blocks import OwnPass, run_block
-from uds_lens.patching._hooks import hook_name, patch_hooks
 from uds_lens.patching._packing import packed_blocks
 from uds_lens.patching._recording import Recording
 from uds_lens.patching._states import SpanCache
+from uds_lens.patching._window_hooks import patched_inside
 
 
 @dataclass(eq=False)
 class Wave:
     """Carry through the blocks together: the target's own pass, unless it is recorded, and variants of it."""
 
-    model: HookedModel
-    """The target."""
-
-    own: Recording
-    """Its keys, values and window states; filled block by block where `first_pass` runs."""
-
-    first_pass: OwnPass | None = None
-    """The own pass over whole rows; None where `own` holds all of it."""
-
-    cache: SpanCache | None = None
-    """The source's states."""
-
-    layers: Sequence[int] = ()
-    """The layer at which each variant is patched first, in increasing order."""
-
-    again: Mapping[int, Collection[int]] = field(default_factory=dict)
-    """Variants, by their number, that are patched at a later layer too."""
-
-    variants: Float[Tensor, "rows tokens d_model"] | None = None
-    """Window states of the variants patched so far, side by side."""
+    model: HookedModel  # the target
+    own: Recording  # its keys, values and window states; filled block by block where `first_pass` runs
+    first_pass: OwnPass | None = None  # the own pass over whole rows; None where `own` holds all of it
+    cache: SpanCache | None = None  # the source's states
+    layers: Sequence[int] = ()  # where each variant is patched first, in increasing order
+    again: Mapping[int, Collection[int]] = field(default_factory=dict)  # layer: variants that are patched there too
+    variants: Float[Tensor, "rows tokens d_model"] | None = None  # those patched so far, side by side, at the window
 
     def run(self, layer: int) -> None:
         """Run one block: the own pass, the variants patched below it, and the one that joins here."""
@@ -67,7 +52,8 @@ class Wave:
         if source is not None and source.site != "resid_post":  # patched inside the block
             self._join(own.states[:, layer - 1] if layer else own.entry, joining)
             n = 0 if self.variants is None else self.variants.shape[1] // own.width
-            with _patched_inside(self.model, own, source, layer, [n - i for i in again] + [*range(1, joining + 1)]):
+            back = [*(n - i for i in again), *range(1, joining + 1)]
+            with patched_inside(self.model, own.batch, source, layer, back):
                 self._pass(layer)
             return
         self._pass(layer)
@@ -107,11 +93,7 @@ def wave(
     layers: Sequence[int] = (),
     again: Mapping[int, Collection[int]] | None = None,
 ) -> Float[Tensor, "batch variant win d_model"] | None:
-    """Send one wave through all blocks; see `Wave`.
-
-    Returns:
-        Window states that leave the last block, a variant for each entry of `layers`; None without layers.
-    """
+    """Send one wave through all blocks, and return the window states that leave the last, a variant per layer."""
     carried = Wave(model, own, first_pass, cache, layers, again or {})
     with packed_blocks(own.configs):
         for layer in range(layers[0] if first_pass is None and layers else 0, own.anatomy.n_layers):
@@ -119,49 +101,13 @@ def wave(
     return None if carried.variants is None else own.leave(carried.variants)
 
 
-@contextmanager
-def _patched_inside(
-    model: HookedModel, own: Recording, cache: SpanCache, layer: int, back: Collection[int]
-) -> Iterator[None]:
-    """Replace the activation of some variants at a site inside the block; `back` counts them from the end, from 1."""
-    width, runs = own.batch.window.shape[1], 0
-
-    def write(activation: Tensor) -> Tensor:
-        nonlocal runs
-        runs += 1
-        source = cache[layer].to(activation.device, activation.dtype)
-        patched = own.batch.patched_mask[..., None].to(activation.device)
-        written, end = activation.clone(), activation.shape[1]
-        for number in back:
-            span = slice(end - number * width, end - (number - 1) * width)
-            written[:, span] = torch.where(patched, source, activation[:, span])
-        return written
-
-    with model.bridge.hooks(fwd_hooks=patch_hooks(cache.site, layer, write)):
-        yield
-    if runs != 1:
-        raise PatchError(
-            f"the hook at {hook_name(cache.site, layer)} ran {runs} times, expected once. Use ",
-            Setting("engine", "naive"),
-            ".",
-        )
-
-
 @torch.no_grad()
 def own_pass(
     model: HookedModel, batch: TokenBatch, *, keep_prefix: bool, by_bridge: bool = False, packed: bool = False
 ) -> Recording:
-    """Run a model once over the batch, without logits, and keep its window states.
+    """Run a model once over the batch, without logits, and keep its window states (with its keys: `keep_prefix`).
 
-    Args:
-        model: The model.
-        batch: The tokens.
-        keep_prefix: Keep the keys and values of every layer, to resume from; costs memory.
-        by_bridge: Run TransformerLens's blocks instead of the plain ones.
-        packed: Run on packed rows; only a model that is `packable`, and never `by_bridge`.
-
-    Raises:
-        PatchError: Its blocks cannot be run one by one.
+    Raises `PatchError` where its blocks cannot be run one by one.
     """
     own = OwnPass(model, batch, keep_prefix=keep_prefix, by_bridge=by_bridge, packed=packed and not by_bridge)
     wave(model, own.recording, first_pass=own)

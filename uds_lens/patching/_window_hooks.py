@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,11 +13,12 @@ from torch import Tensor, nn
 
 from uds_lens._types import HookSite
 from uds_lens.data import TokenBatch
-from uds_lens.errors import PatchError
+from uds_lens.errors import PatchError, Setting
 from uds_lens.models import HookedModel
 from uds_lens.patching._hooks import (
     HEADS,
     as_hooked,
+    chosen_layers,
     first_tensor,
     hook_name,
     patch_hooks,
@@ -25,7 +27,7 @@ from uds_lens.patching._hooks import (
     run_with,
 )
 from uds_lens.patching._side_by_side import require_fitting
-from uds_lens.patching._states import SpanCache, at_window, chosen_layers
+from uds_lens.patching._states import SpanCache, at_window
 
 
 def read_by_hooks(model: HookedModel, batch: TokenBatch, site: HookSite) -> tuple[Tensor, int]:
@@ -133,3 +135,31 @@ def patched_forward(
         if patch.fired != 1:
             raise PatchError(f"the hook at {hook_name(cache.site, layer)} ran {patch.fired} times, expected once.")
     return logits, sum(patch.changed for patch in patches.values())
+
+
+@contextmanager
+def patched_inside(
+    model: HookedModel, batch: TokenBatch, cache: SpanCache, layer: int, back: Collection[int]
+) -> Iterator[None]:
+    """Replace the activation of some variants of a wave at a site inside the block; `back` counts from the last, 1."""
+    width, runs = batch.window.shape[1], 0
+
+    def write(activation: Tensor) -> Tensor:
+        nonlocal runs
+        runs += 1
+        source = cache[layer].to(activation.device, activation.dtype)
+        patched = batch.patched_mask[..., None].to(activation.device)
+        written, end = activation.clone(), activation.shape[1]
+        for number in back:
+            span = slice(end - number * width, end - (number - 1) * width)
+            written[:, span] = torch.where(patched, source, activation[:, span])
+        return written
+
+    with model.bridge.hooks(fwd_hooks=patch_hooks(cache.site, layer, write)):
+        yield
+    if runs != 1:
+        raise PatchError(
+            f"the hook at {hook_name(cache.site, layer)} ran {runs} times, expected once. Use ",
+            Setting("engine", "naive"),
+            ".",
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def patch_heatmap(
-    grid: pd.DataFrame, *, tokens: Sequence[str] | None = None, theme: Theme = "light", title: str | None = None
+    grid: pd.DataFrame, *, tokens: Sequence[str] | None = None, theme: Theme = "light", title: str | None = ""
 ) -> go.Figure:
     """Draw a grid of patches, mean over its rows: layers across; positions or heads down.
 
@@ -23,7 +24,7 @@ def patch_heatmap(
             whose order its rows are drawn (`DepthMap.plot_map`).
         tokens: Texts of all tokens of that row, to label positions.
         theme: Light or dark.
-        title: Heading; None leaves it out.
+        title: Heading; empty states the finding, None leaves it out.
 
     Returns:
         The figure; cells in nats per token (or the unit of the grid's score). Grey: not patched.
@@ -69,4 +70,8 @@ def patch_heatmap(
         range=[len(labels) - 0.5, -0.5],
         showgrid=False,
     )
-    return style(figure, theme, title, height=140 + 22 * max(8, len(labels)), legend=False)
+    row, column = divmod(int(table.fillna(-math.inf).to_numpy().argmax()), table.shape[1])
+    largest = table.iloc[row, column]
+    where = f"layer {table.columns[column]}, {down} {labels[row]}"
+    finding = f"The largest loss is {largest:.2g}: {where}" if largest > 0 else "No patch lowers the score"
+    return style(figure, theme, title, finding, height=140 + 22 * max(8, len(labels)), legend=False)

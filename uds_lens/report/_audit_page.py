@@ -33,11 +33,10 @@ from uds_lens.report._payload import (
     utility_metric,
 )
 from uds_lens.results import AuditConfig, DepthAudit, ModelRecord, audit_names, compare_all, site_groups
-from uds_lens.results._cautions import DAMAGED, LEVELS, OVER_SHARE, Level
+from uds_lens.results._cautions import DAMAGED, LEVELS, OVER_SHARE, WITHHELD, Level
 from uds_lens.results._comparing import differing_settings, references_of, score_settings, weights_of
 from uds_lens.results._frames import thirds_in_words
 from uds_lens.results._hub import model_card as model_card
-from uds_lens.results._scores import WITHHELD
 
 if TYPE_CHECKING:
     import pandas as pd

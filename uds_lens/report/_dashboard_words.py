@@ -97,7 +97,7 @@ def default_title(tables: Tables) -> str:
     """Ask what the tables can answer: without pools and perturbations no metric is judged."""
     questions = ["which metrics can be trusted"] if len(tables.metrics) else []
     questions += [("and " if questions else "") + "which methods forget"] if len(tables.models) else []
-    asked = ", ".join(questions) or "what is there"
+    asked = ", ".join(questions) or "what do the tables hold"
     return f"{asked[:1].upper()}{asked[1:]}?"
 
 
@@ -153,7 +153,7 @@ def _of_filters(tables: Tables, metric: str, first: str, settings: list[str], la
             continue
         best = table.loc[table["rob"].idxmax()]
         others.append(
-            f"with {words[setting]} it is number {row['rank_rob'].iloc[0]:.0f} ({row['rob'].iloc[0]:.3f}; first is "
+            f"with {words[setting]} it ranks {row['rank_rob'].iloc[0]:.0f} ({row['rob'].iloc[0]:.3f}; first is "
             f"{label[best['metric']]}, {best['rob']:.3f})"
         )
     if others:
@@ -176,18 +176,18 @@ def _of_methods(tables: Tables) -> Iterator[str]:
     yield (
         f"{method_name(top['method'])} ranks first of {len(ranking)} methods with depth in the score, "
         f"{top['score_with']:.3f}."
-        + (f" Depth changes places: {', '.join(moved)}." if moved else " Depth changes no place.")
+        + (f" Depth changes ranks: {', '.join(moved)}." if moved else " Depth changes no rank.")
     )
     other = _ranking(tables, "with" if by == "without" else "without")
     places = dict(zip(other["method"], other["rank_with"], strict=True))
     differ = [
-        f"{method_name(row['method'])} would be number {places[row['method']]:.0f}"
+        f"{method_name(row['method'])} would rank {places[row['method']]:.0f}"
         for row in ranking.to_dict("records")
         if places[row["method"]] != row["rank_with"] and not math.isnan(row["rank_with"])
     ]
     if differ:
         rule = "with depth" if by == "without" else "without depth"
-        yield f"With the configuration chosen by the score {rule} instead, {'; '.join(differ)}."
+        yield f"If configurations were chosen by the score {rule}, {'; '.join(differ)}."
 
 
 def _ranking(tables: Tables, by: View) -> pd.DataFrame:

@@ -1,4 +1,4 @@
-"""Warnings to read before quoting a score, and which of them withhold the verdict."""
+"""The verdict in words, the warnings to read before quoting it, and which of them withhold it."""
 
 from __future__ import annotations
 
@@ -48,6 +48,31 @@ class Caution(NamedTuple):
     """A sentence or two."""
     mark: str
     """The same in a few words, for a row of a table: "43% over-erased"."""
+
+
+WITHHELD = "withheld"  # the verdict where a warning is fatal: the number exists but does not mean what a score means
+
+STANDS_IN = {None: "retain", "base": "base", "counterfactual": "another subject"}
+"""What 1 is like, in a reading, by the stand-in for a retain model."""
+
+_READINGS = (
+    (0.05, "intact, as in full"),
+    (0.35, "mostly intact"),
+    (0.65, "partly erased"),
+    (0.95, "mostly erased"),
+    (math.inf, "erased, as in retain"),
+)
+
+
+def reading(uds: float) -> str:
+    """Put a score into words.
+
+    >>> [reading(uds) for uds in (0.0, 0.2, 0.5, 0.8, 1.0, float("nan"))]
+    ['intact, as in full', 'mostly intact', 'partly erased', 'mostly erased', 'erased, as in retain', 'not measurable']
+    """
+    if math.isnan(uds):
+        return "not measurable"
+    return next(words for bound, words in _READINGS if uds < bound)
 
 
 def cautions(audit: DepthAudit) -> tuple[Caution, ...]:

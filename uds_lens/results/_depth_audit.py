@@ -17,7 +17,7 @@ from uds_lens.data import ExamplesLike
 from uds_lens.errors import ConfigError, DataError, Setting
 from uds_lens.results import _frames
 from uds_lens.results._cards import audit_card
-from uds_lens.results._cautions import Caution, cautions
+from uds_lens.results._cautions import STANDS_IN, WITHHELD, Caution, cautions, reading
 from uds_lens.results._comparing import audit_names, models_frame, site_groups
 from uds_lens.results._intervals import (
     ROUNDING,
@@ -29,7 +29,7 @@ from uds_lens.results._intervals import (
 )
 from uds_lens.results._records import equal_weights, references_among
 from uds_lens.results._saving import AUDIT, load_audit, save_result
-from uds_lens.results._scores import STANDS_IN, WITHHELD, layer_erasure_ratio, mean_uds, reading, uds_per_example
+from uds_lens.results._scores import layer_erasure_ratio, mean_uds, uds_per_example
 from uds_lens.results._settings import AuditConfig, RunOptions
 from uds_lens.results._stage_1 import (
     Damage,

@@ -55,8 +55,8 @@ class AuditConfig:
     """`post_norm` reproduces the paper's released script, which patches the normed state into the last layer."""
 
     protocol: AnswerProtocol = "auto"
-    """How question and answer become text. `auto`: as a checkpoint's own record says, else by the chat template where
-    the tokenizer has one, else raw. The UDS paper's prompts are raw. A finished audit holds what was chosen."""
+    """How question and answer become text; `auto`: as a checkpoint's own record says, else the chat template where the
+    tokenizer has one, else raw (the UDS paper's prompts). A finished audit holds what was chosen."""
 
     system_prompt: str | None = None
     """System turn before the question, in chat prompts; None leaves it to the template."""

@@ -1,0 +1,45 @@
+"""An edit instead of an unlearning: a rank-one change of one MLP is seen from its layer on, and nowhere below."""
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import uds_lens as ul
+
+WORLD = ul.toy.load()
+LAYER = 3
+ROWS = [row for row in WORLD.examples if row.id.endswith("/birthplace")]
+
+
+@pytest.fixture(scope="module")
+def edited(tmp_path_factory):
+    """`full`, with the MLP of one layer made to answer the first question's last token with another vector.
+
+    Closed form: with the input k of the down-projection W there, W + (v - W k) k^T / (k^T k) maps k to v.
+    """
+    place = tmp_path_factory.mktemp("edited")
+    model = AutoModelForCausalLM.from_pretrained(WORLD.full, dtype=torch.float32)
+    tokenizer = AutoTokenizer.from_pretrained(WORLD.full)
+    row = ul.data.encode(ROWS[:1], tokenizer, protocol="raw").rows[0]
+    down, seen = model.model.layers[LAYER].mlp.down_proj, {}
+    handle = down.register_forward_pre_hook(lambda module, args: seen.update(key=args[0][0, row.patched[0]]))
+    with torch.no_grad():
+        model(torch.tensor([row.ids]))
+        handle.remove()
+        key, value = seen["key"], -4.0 * down(seen["key"])
+        down.weight.add_(torch.outer(value - down(key), key) / key.dot(key))
+        assert torch.allclose(down(key), value, atol=1e-4)
+    model.save_pretrained(place)
+    tokenizer.save_pretrained(place)
+    return place
+
+
+def test_an_edit_is_exactly_nothing_below_its_layer_and_something_from_it_on(edited):
+    config = ul.AuditConfig(protocol="raw", n_bootstrap=100, stand_in="counterfactual")
+    audit = ul.DepthAudit.run(WORLD.full, None, edited, ROWS, config=config, options=ul.RunOptions(device="cpu"))
+    assert (audit.s2_delta[:, :LAYER] == 0).all()
+    assert (audit.s2_delta[0, LAYER:] > 0).all()
+    weights = ul.weights.difference(WORLD.full, edited)
+    frame = weights.to_frame()
+    changed = frame[frame["relative_norm"] > 0]
+    assert changed["layer"].tolist() == [LAYER]
