@@ -41,7 +41,7 @@ def main() -> None:
     rows = list(ul.toy.load().examples)[: asked.toy] if asked.toy else ul.load_examples(asked.examples)
     rows = rows[: asked.limit]
     options = ul.RunOptions(device="cpu", progress=False, check_memory=False)
-    parts = {way: replace(options, stage_2=way) for way in WAYS}
+    parts = {"all": replace(options, stage_2="all"), "knowledge": replace(options, stage_2="knowledge")}
     with ul.open_model(asked.full, device="cpu") as full, ul.open_model(asked.unlearned, device="cpu") as unlearned:
         baseline = ul.Baseline.measure(full, asked.retain, rows, options=options)
         plan = make_plan({"full": full}, baseline.examples, config=baseline.config, options=options)
