@@ -260,7 +260,7 @@ def _found(place: Path | None, config: AuditConfig) -> SourceStates | None:
 
     if place is None or not (place / _RECORD).is_file():
         return None
-    with suppress(OSError, ValueError, TypeError, SafetensorError):
+    with suppress(OSError, ValueError, TypeError, RecursionError, SafetensorError):
         record = ModelRecord(**json.loads((place / _RECORD).read_text("utf-8")))
         return SourceStates(record, StateStore.of_folder(place), config.site, config.last_layer)
     return None
