@@ -26,6 +26,7 @@ from uds_lens._cli.model_tables import (
 )
 from uds_lens._cli.options import Printing
 from uds_lens._cli.terminal import print_table, print_wrapped, say
+from uds_lens._storage import check_folder, check_writable
 from uds_lens.errors import DataError
 
 if TYPE_CHECKING:
