@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import uds_lens as ul
-from uds_lens.audit._resume import Question
-from uds_lens.errors import UdsLensWarning, forget_warnings
+from uds_lens.audit._resume import Question, audit_many
+from uds_lens.errors import ConfigError, UdsLensWarning, forget_warnings
 
 RUN = ul.RunOptions(device="cpu", engine="wavefront")
 
@@ -41,6 +41,7 @@ def test_a_copy_of_the_same_weights_is_the_same_model(asked: Question, sweep: Pa
 def test_settings_that_are_applied_afterwards_leave_the_baseline(asked: Question, sweep: Path, changes: dict) -> None:
     other = replace(asked, config=ul.AuditConfig(**changes))
     assert found(other, sweep) == (True, False)
+    assert other.other_baseline_at(sweep / "out" / "baseline") is None
     kept = other.baseline_at(sweep / "out" / "baseline").config
     assert replace(kept, protocol="auto") == other.config  # the prompts that were found are kept
 
@@ -57,7 +58,10 @@ def test_settings_that_are_applied_afterwards_leave_the_baseline(asked: Question
     ids=["site", "fewer examples", "another type", "swapped", "another retain"],
 )
 def test_another_question(asked: Question, sweep: Path, change) -> None:
-    assert found(replace(asked, **change(asked), _fingerprints={}), sweep) == (False, False)
+    other = replace(asked, **change(asked), _fingerprints={})
+    assert found(other, sweep) == (False, False)
+    with pytest.raises(ConfigError, match=r"baseline' holds stage 1 of other (settings|examples|models)"):
+        audit_many(other, {}, sweep / "out")
 
 
 def test_another_model(asked: Question, sweep: Path) -> None:

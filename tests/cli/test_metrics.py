@@ -150,6 +150,9 @@ def test_earlier_metrics_are_not_lost(trio, examples, tmp_path, uds_lens):
     code, printed, err = uds_lens(*same, "--metric", "es", "--metric", "prob")
     assert (code, printed) == (1, "") and out.read_bytes() == before
     assert "holds em, which this run does not measure: choose another --out, or replace it with --redo" in err
+    for changed, said in ((("--min-k", "0.5"), "with other options"), (("--limit", "2"), "on other examples")):
+        code, _, err = uds_lens(*same, "--metric", "em", "--metric", "es", *changed)
+        assert code == 1 and said in err and out.read_bytes() == before
     other = [trio("llama").retain if word == trio("llama").full else word for word in same]
     code, _, err = uds_lens(*other, "--metric", "em", "--metric", "es")
     assert code == 1 and "with other weights than" in err and out.read_bytes() == before

@@ -63,7 +63,7 @@ def test_meta_compares_references_within_a_setup_only(saves: Path, uds_lens, tmp
     assert code == 0 and told["setups"] == []
     assert {row["n"] for row in rows.values()} == {6} and rows["es"]["right"] == 6
     assert "s_mia_min_k" not in rows and "uds" not in rows  # computed from retain
-    assert [file.name for file in (tmp_path / "t").iterdir()] == ["references.csv"]
+    assert [file.name for file in (tmp_path / "t").glob("[!.]*")] == ["references.csv"]
     assert "full above retain" in uds_lens("meta", saves, *PRESET).out
 
 

@@ -72,7 +72,7 @@ def test_a_line_per_step_and_per_model(sweep: Path, tmp_path: Path, uds_lens) ->
     assert done.endswith("; saved, 1 of 2")
     assert lines[-1] == "two: UDS 0.000, 95% interval 0.000 to 0.000; saved, 2 of 2"
     assert sum(line.startswith("memory: the audit needs") for line in lines) == 1
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {"baseline", "one", "two", "table.csv"}
+    assert {path.name for path in (tmp_path / "out").glob("[!.]*")} == {"baseline", "one", "two", "table.csv"}
 
 
 def test_verbose_says_more_and_of_other_packages_too(capsys: pytest.CaptureFixture[str]) -> None:

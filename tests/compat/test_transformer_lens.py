@@ -15,6 +15,7 @@ from uds_lens._compat.transformer_lens import (
     original_model,
     plain_name,
 )
+from uds_lens._storage import SpillFolder
 from uds_lens.models import bridge_on_shared_weights
 
 
@@ -31,7 +32,7 @@ def test_a_bridge_is_known_by_its_class(bridge) -> None:
 
 def test_a_bridge_is_booted_around_a_model_that_is_here() -> None:
     model = build_model("gpt2")
-    made = boot("tiny", model, build_tokenizer(), dtype=torch.float32, device="cpu")
+    made = boot("tiny", model, build_tokenizer(), dtype=torch.float32, device="cpu", scratch=SpillFolder)
     assert original_model(made) is model, (
         "TransformerBridge.boot_transformers(hf_model=...) loads another model than the one it is given"
     )

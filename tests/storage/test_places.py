@@ -1,6 +1,7 @@
 """Nothing that this library did not write is overwritten, and that shows before any work is done."""
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,10 @@ from synthetic_audits import synthetic_audit
 
 import uds_lens as ul
 from uds_lens._storage import (
+    atomic_write_marked,
     check_folder,
     check_writable,
+    files,
     format_of,
     generator,
     located,
@@ -53,9 +56,8 @@ FOREIGN = [
 @pytest.mark.parametrize("content", FOREIGN)
 def test_foreign_files_are_refused(tmp_path, content):
     (tmp_path / "a").write_bytes(content)
-    for begins in (None, b"model,es"):
-        with pytest.raises(ResultFormatError, match="exists and was not written by uds_lens: choose another name"):
-            check_writable(tmp_path / "a", directory=False, begins=begins)
+    with pytest.raises(ResultFormatError, match="not written by uds_lens, or was changed since: choose another name"):
+        check_writable(tmp_path / "a", directory=False)
     with pytest.raises(ResultFormatError, match="exists and is not a saved result"):
         check_writable(tmp_path / "a", directory=True)
 
@@ -100,11 +102,30 @@ def test_a_result_of_another_kind_is_no_free_place(tmp_path):
             check_writable(place, directory=directory, format="uds_lens.DepthAudit")
 
 
-def test_a_table_is_known_by_its_beginning(tmp_path):
-    (tmp_path / "table.csv").write_text("model,uds\nnpo,0.5\n")
-    check_writable(tmp_path / "table.csv", directory=False, begins=b"model,uds")
-    with pytest.raises(ResultFormatError, match="was not written by uds_lens"):
-        check_writable(tmp_path / "table.csv", directory=False, begins=b"name,")
+@pytest.mark.parametrize("name", ["table.csv", "t" * 240 + ".csv"])
+def test_a_table_is_known_by_the_mark_beside_it(tmp_path, name, monkeypatch):
+    place = tmp_path / name
+    for text in ("model,uds\nnpo,0.5\n", "model,uds\n"):
+        atomic_write_marked(check_writable(place, directory=False), text)
+    (mark,) = tmp_path.glob(".*.uds_lens")
+    for spoil in (
+        lambda: place.write_text("model,uds\nnpo,0.6\n"),  # edited
+        lambda: mark.write_text('{"format": "uds_lens.written", "sha256": ' + "[" * 5000),
+        mark.unlink,  # copied there without its mark
+    ):
+        atomic_write_marked(place, "model,uds\n")
+        spoil()
+        with pytest.raises(ResultFormatError, match="was not written by uds_lens, or was changed since"):
+            check_writable(place, directory=False)
+
+    atomic_write_marked(place, "old")
+    write = files.atomic_write_bytes
+    monkeypatch.setattr(files, "atomic_write_bytes", lambda path, b: sys.exit(9) if path == place else write(path, b))
+    with pytest.raises(SystemExit):  # killed between mark and table
+        atomic_write_marked(place, "new")
+    assert check_writable(place, directory=False).read_text() == "old"
+    place.unlink()
+    check_writable(tmp_path, directory=True)  # a mark alone is nothing
 
 
 def test_a_place_that_cannot_be_written_is_told_at_once(tmp_path, monkeypatch):

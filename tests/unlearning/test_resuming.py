@@ -15,6 +15,7 @@ from filelock import SoftFileLock
 from transformers import TrainerCallback
 
 from tests.unlearning.conftest import QUICK, Tiny, settings, train, weights
+from uds_lens import unlearning
 from uds_lens.errors import ConfigError, ResultFormatError, StorageError, UdsLensWarning
 from uds_lens.unlearning import read_record, unlearn
 from uds_lens.unlearning._run_folder import CONTENTS, RunFolder, checkpoints, damage, last_intact, seal
@@ -37,6 +38,7 @@ def made(folder: Path, step: int, *, sealed: bool = True) -> Path:
         ("optimizer.pt", b"", "optimizer.pt has 0 bytes instead of 14"),
         ("inner/state.json", None, "inner/state.json is missing"),
         (CONTENTS, b"[]", "cannot be read"),
+        (CONTENTS, b"[" * 10**5, "cannot be read"),
         (CONTENTS, None, "incomplete"),
     ],
 )
@@ -105,7 +107,7 @@ def test_a_killed_run_resumes(method: str, tiny: Tiny, tmp_path: Path, monkeypat
     assert [point["step"] for point in record["loss_curve"]] == [1, 2, 3, 4]
     assert all(value.equal(whole[name]) for name, value in weights(out).items())
     assert "missing keys" not in capfd.readouterr().err
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "out.csv", "whole"]
+    assert sorted(path.name for path in tmp_path.glob("[!.]*")) == ["out", "out.csv", "whole"]
     curve = [{name: str(value) for name, value in point.items()} for point in record["loss_curve"]]
     logged = [{name: text for name, text in row.items() if text} for row in rows_of(tmp_path / "out.csv")]
     assert logged == curve
@@ -115,8 +117,11 @@ def test_a_killed_run_resumes(method: str, tiny: Tiny, tmp_path: Path, monkeypat
 
 
 def test_a_run_killed_while_it_wrote_its_first_file_starts_again(tiny: Tiny, tmp_path: Path) -> None:
-    (tmp_path / ".out.run").mkdir()
-    (tmp_path / ".out.run" / ".run.json.abcdefgh.uds_lens.part").write_text("{")
+    folder, part = tmp_path / ".out.run", "0123456789ab-999999-1-01234567.uds_lens.part"
+    (folder / f".depth-best.{part}").mkdir(parents=True)
+    for name in ("run.json", "alternates.json"):
+        (folder / f".{name}.{part}").write_text("{")
+    (folder / "run.json").write_text('{"key":' + "[" * 10**5)
     train(tiny, "ga", tmp_path / "out", epochs=1)
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
@@ -132,6 +137,11 @@ def test_a_finished_run_is_not_repeated(tiny: Tiny, tmp_path: Path, monkeypatch:
     for name, value in (("mixed_precision", "bfloat16"), ("device_batch_size", 1), ("save_dtype", "bfloat16")):
         with pytest.raises(ConfigError, match=rf"another run \({name} '.*', not '{value}'"):
             train(tiny, "ga", tmp_path / "out", options=replace(QUICK, **{name: value}))
+    monkeypatch.undo()
+    (out / "notes.txt").write_text("mine")
+    again = unlearning.relearn(tiny.full, rows, out=out, options=replace(QUICK, redo=True))
+    assert read_record(again)["method"] == "relearn" and not (out / "unlearning.json").exists()
+    assert (out / "notes.txt").read_text() == "mine"
 
 
 def test_a_run_that_another_process_has_just_finished_is_not_repeated(

@@ -22,11 +22,11 @@ from uds_lens._cli.model_tables import (
     number,
     parse_directions,
     records,
-    require_table_file,
     write_table_file,
 )
 from uds_lens._cli.options import Printing
 from uds_lens._cli.terminal import print_table, print_wrapped, say
+from uds_lens._storage import check_folder, check_writable
 from uds_lens.errors import DataError
 
 if TYPE_CHECKING:
@@ -227,21 +227,11 @@ def _require_judgement(result: Judged) -> None:
 
 def _require_places(out: Path | None) -> Path | None:
     """Check the places of the tables before any work is done for them."""
-    from uds_lens import meta as judge
-
-    if out is None:
-        return None
-    columns = {
-        "faithful": (judge.FAITHFULNESS, judge.SUMMARY),
-        "cuts": (judge.THRESHOLDS,),
-        "pairs": (judge.PAIRS,),
-        "references": (judge.REFERENCES,),
-        "robust": (judge.ROBUSTNESS,),
-        "points": (judge.POINTS,),
-        "ties": (judge.TIED_CUTS,),
-    }
-    places = [require_table_file(out / f"{name}.csv", *kinds) for name, kinds in columns.items()]
-    return places[0].parent
+    if out is not None:
+        out = check_folder(out)
+        for name in (*Judged._fields, "references"):
+            check_writable(out / f"{name}.csv", directory=False)
+    return out
 
 
 def _write(result: Judged, out: Path | None) -> None:

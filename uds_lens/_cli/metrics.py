@@ -296,12 +296,14 @@ def metrics(
     if len(names) > 1:
         check_folder(out)
         require_metrics_table(table)
-    if not redo:
-        require_nothing_lost(dict(zip(files.values(), model, strict=True)), metric or None, options=options, run=run)
-    cache = ul.metrics.MetricCache()
     sets = ul.metrics.open_metric_data(
         data, retain=retain_data, holdout=holdout_data, split=split, limit=limit, sample=sample
     )
+    if not redo:
+        others = {"retain": retain, "full": full}
+        asked = {files[n]: {"model": m, **others} for n, m in zip(names, model, strict=True)}
+        require_nothing_lost(asked, metric or None, data=sets, options=options, run=run)
+    cache = ul.metrics.MetricCache()
     ul.metrics.fluency_scorer(options, metrics=metric or None, offline=run.offline)
     found: dict[str, MetricResults] = {}
     with saying_what_is_saved(lambda: f"{len(found)} of {len(names)} saved"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeAlias, cast
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeAlias
 import typer
 
 from uds_lens._cli.options import names_option
-from uds_lens._storage import atomic_write_text, check_writable, did_you_mean, located
+from uds_lens._storage import atomic_write_marked, check_writable, did_you_mean
 from uds_lens.data._examples import named
 from uds_lens.errors import ConfigError, DataError, ResultFormatError
 
@@ -293,20 +293,9 @@ def number(value: Any, digits: int = 3) -> str:
     return "-" if value is None or value != value else f"{value:.{digits}f}"
 
 
-def require_table_file(path: Path, *columns: Iterable[str]) -> Path:
-    """Return the place of a CSV, which only a table that begins with one of these `columns` may occupy.
-
-    Raises:
-        ResultFormatError: Something else is there, the table that is read for example.
-        StorageError: Nothing can be written there.
-    """
-    begins = tuple(",".join(list(names)[:4]).encode() for names in columns)
-    return check_writable(located(path), directory=False, begins=begins)
-
-
 def write_table_file(table: pd.DataFrame, path: Path) -> None:
-    """Write a table, atomically; an empty cell is undefined."""
-    atomic_write_text(path, table.to_csv(index=False))
+    """Write a table, whole or not at all, in the place of none but our own; an empty cell is undefined."""
+    atomic_write_marked(check_writable(path, directory=False), table.to_csv(index=False))
 
 
 USEFUL = 0.8

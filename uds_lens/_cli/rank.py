@@ -21,12 +21,12 @@ from uds_lens._cli.model_tables import (
     parse_directions,
     records,
     require_parts,
-    require_table_file,
     score_directions,
     write_table_file,
 )
 from uds_lens._cli.options import Printing
 from uds_lens._cli.terminal import print_table, print_wrapped, say, width
+from uds_lens._storage import check_writable
 from uds_lens.errors import DataError
 
 if TYPE_CHECKING:
@@ -76,10 +76,9 @@ def rank(
     say(f"reading {models} ...")
     import pandas as pd
 
-    from uds_lens import meta
     from uds_lens.meta._tables import setups
 
-    out = None if out is None else require_table_file(out, meta.RANKING, ("base", "split", "method", "rank"))
+    out = None if out is None else check_writable(out, directory=False)
     table = references.read(models, examples=resamples > 1)
     table = replace(table, frame=_with_methods(table.frame))
     question = _Question(by, select_by, min_utility, score, references, parse_directions(direction), resamples)

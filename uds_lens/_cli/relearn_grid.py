@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from contextlib import redirect_stdout
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -35,7 +35,7 @@ def relearn_grid(
     *,
     grid: RelearnGrid,
     config: Annotated[RelearnConfig, Only(("batch_size", "schedule", "protocol", "system_prompt", "chat_date"))],
-    options: TrainOptions,
+    options: Annotated[TrainOptions, Only(field.name for field in fields(TrainOptions) if field.name != "redo")],
     measuring: Annotated[MetricOptions, Only(("max_new_tokens", "generation_rows", "fluency"))],
     printing: Printing,
 ) -> None:

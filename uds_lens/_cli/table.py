@@ -55,7 +55,7 @@ def table(
     """
     import pandas as pd
 
-    from uds_lens._storage import atomic_write_text, check_writable, located
+    from uds_lens._storage import atomic_write_marked, check_writable, located
 
     say(f"reading {models} ...")
     read = references.read(models, checkpoints=checkpoints)
@@ -73,9 +73,7 @@ def table(
         return
     if located(out).resolve() == models.resolve():
         raise ConfigError("--out names the table that is read: choose another name.")
-    # A table has no mark by which it could be known; one that begins with the same columns may be replaced.
-    first = text.partition("\n")[0] if format_ != "latex" else "\\begin{tabular}"
-    atomic_write_text(check_writable(located(out), directory=False, begins=first.encode()), text)
+    atomic_write_marked(check_writable(out, directory=False), text)
     typer.echo(f"{len(frame)} models in {out}")
 
 

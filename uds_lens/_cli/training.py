@@ -263,6 +263,7 @@ def finetune(
 def quantise(
     model: Annotated[str, model_option("Model to quantise: directory or Hub id.")],
     out: opt.Out,
+    redo: Annotated[bool, typer.Option("--redo", help="Replace the quantised copy of another model in --out.")] = False,
     *,
     options: Quantising,
     printing: Printing,
@@ -279,7 +280,7 @@ def quantise(
     from uds_lens import unlearning
 
     hub = {name: getattr(options, name) for name in ("revision", "offline", "trust_remote_code")}
-    unlearning.quantise(model, out=out, device=options.device, **hub)
+    unlearning.quantise(model, out=out, device=options.device, redo=redo, **hub)
     if printing.json:
         typer.echo((out / "quantisation.json").read_text(encoding="utf-8"))
         return

@@ -38,6 +38,7 @@ def watch(
     ] = "checkpoint-*",
     poll: Annotated[float, typer.Option(min=0.0, metavar="SECONDS", help="Time between two polls.")] = 10.0,
     once: Annotated[bool, typer.Option("--once", help="Poll twice, audit the complete checkpoints and exit.")] = False,
+    redo: Annotated[bool, typer.Option("--redo", help="Measure again what --out already holds.")] = False,
     *,
     config: AuditConfig,
     options: RunOptions,
@@ -80,14 +81,14 @@ def watch(
         models, places = {name: str(folder / name)}, {name: out / name}
         saved.require_places(places.values(), baseline=out / saved.BASELINE)
         saved.check_models(question, models)
-        audits.update(saved.found_in(question, models, places))
+        audits.update({} if redo else saved.found_in(question, models, places))
         if name not in audits:
             saved.audit_many(question, models, out, on_saved=report)
         write_folder_table(out, _by_step(audits))  # whoever looks in meanwhile finds it
 
     seen: dict[str, CheckpointFiles | None] = {}
     try:
-        saved.audit_many(question, {}, out)  # stage 1, while nothing is there yet
+        saved.audit_many(question, {}, out, redo=redo)  # stage 1, while nothing is there yet
         looks = 0
         while not once or looks < 2:
             if looks:
@@ -144,7 +145,7 @@ def whole_files(checkpoint: Path) -> CheckpointFiles | None:
             else:
                 with safe_open(checkpoint / name, framework="pt"):
                     pass
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, SafetensorError):
         return None
     return checkpoint_files(checkpoint)
 

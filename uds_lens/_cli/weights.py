@@ -39,19 +39,18 @@ def weights(
     """
     say(f"comparing {model} with {full} ...")
     import uds_lens as ul
-    from uds_lens._storage import atomic_write_text, check_folder, check_writable, plain
+    from uds_lens._storage import atomic_write_marked, check_folder, check_writable, plain
 
-    begins = b"layer,component,"
     if out is not None:
         check_folder(out)
-        check_writable(out / "weights.csv", directory=False, begins=begins)
+        check_writable(out / "weights.csv", directory=False)
         check_writable(out / "weights.html", directory=False)
     found = ul.weights.difference(full, model, retain=retain)
     tensors, layers = found.to_frame(), found.layers_frame()
     if out is not None:
         first = ["layer", "component"]
         table = tensors[[*first, *(name for name in tensors if name not in first)]]
-        atomic_write_text(out / "weights.csv", table.to_csv(index=False))
+        atomic_write_marked(out / "weights.csv", table.to_csv(index=False))
         ler = None if audit is None else ul.DepthAudit.load(audit).layers_frame()
         ul.plots.save_figure(found.plot(ler), out / "weights.html")
     if printing.json:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-import tempfile
-from contextlib import ExitStack
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,21 +49,30 @@ def plain_name(name: str) -> str:
 
 
 def boot(
-    name: str, model: Any, tokenizer: PreTrainedTokenizerFast | None, *, dtype: torch.dtype, device: str | None
+    name: str,
+    model: Any,
+    tokenizer: PreTrainedTokenizerFast | None,
+    *,
+    dtype: torch.dtype,
+    device: str | None,
+    scratch: Callable[[], AbstractContextManager[Path]],
 ) -> TransformerBridge:
     """Wrap a transformers model, which is changed, in a Bridge without weight processing.
 
-    TransformerLens loads the tokenizer again by name, so it gets one whose name is a directory.
+    TransformerLens loads the tokenizer again by name, so it gets one whose name is a directory: one of `scratch` where
+    it has none of its own.
     """
     from transformer_lens.model_bridge import TransformerBridge
 
     with ExitStack() as stack:
         return TransformerBridge.boot_transformers(
-            name, hf_model=model, tokenizer=_reloadable(tokenizer, stack), dtype=dtype, device=device
+            name, hf_model=model, tokenizer=_reloadable(tokenizer, stack, scratch), dtype=dtype, device=device
         )
 
 
-def _reloadable(tokenizer: PreTrainedTokenizerFast | None, stack: ExitStack) -> PreTrainedTokenizerFast | None:
+def _reloadable(
+    tokenizer: PreTrainedTokenizerFast | None, stack: ExitStack, scratch: Callable[[], AbstractContextManager[Path]]
+) -> PreTrainedTokenizerFast | None:
     if tokenizer is None:
         return None
     from transformers import AutoTokenizer
@@ -71,7 +80,6 @@ def _reloadable(tokenizer: PreTrainedTokenizerFast | None, stack: ExitStack) -> 
     place = getattr(tokenizer, "name_or_path", "") or ""
     if "name_or_path" in tokenizer.init_kwargs and Path(place).is_dir():
         return copy.deepcopy(tokenizer)
-    # only where it is needed: a killed process leaves its temporary directory
-    folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="uds_lens-tokenizer-"))
+    folder = stack.enter_context(scratch())
     tokenizer.save_pretrained(folder)
     return AutoTokenizer.from_pretrained(folder, local_files_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import secrets
@@ -21,7 +22,8 @@ from uds_lens._storage.processes import ProcessId, is_gone, this_process
 from uds_lens.errors import ConfigError, ResultFormatError, Setting, StorageError
 
 # Where something may be written: nowhere that holds what this library did not write. A file says so itself, at its
-# beginning: JSON by its format, a page by its generator. A directory is ours by the record in it.
+# beginning: JSON by its format, a page by its generator. Tables and other people's formats have no place for that: a
+# hidden file beside them, `.NAME.uds_lens`, has the hash of what was written. A directory is ours by the record in it.
 
 RECORDS = ("manifest.json", "unlearning.json", "relearning.json", "finetuning.json", "quantisation.json")
 """Files that say what a directory is."""
@@ -32,6 +34,7 @@ _PAGE = re.compile(
     rb'<meta name="generator" content="uds_lens \d[^"<>]*">'
 )
 _HEAD = 1 << 14  # bytes in which a file says what it is
+_MARK, _MARKED = ".uds_lens", "uds_lens.written"  # end of a hidden file's name, and the format in it
 
 
 def generator() -> str:
@@ -86,11 +89,12 @@ def check_writable(
     directory: bool,
     replaced: bool = True,
     format: str | None = None,
-    begins: bytes | tuple[bytes, ...] | None = None,
+    overwrite: bool = False,
 ) -> Path:
     """Return the place to write to, before any work is done for it.
 
-    Free is a place that does not exist, an empty directory, or what this library wrote itself.
+    Free is a place that does not exist, an empty directory, or what this library wrote itself; with `overwrite` any
+    file.
     """
     place = located(path)
     found = format_of(place)
@@ -101,11 +105,11 @@ def check_writable(
     elif place.is_dir():
         raise ResultFormatError(f"{_short(place)} is a directory: name a file in it.")
     elif os.path.lexists(place):
-        head = _head(place)
-        ours = found is not None if format else bool(_PAGE.match(head))
-        if not ours and (begins is None or not head.startswith(begins)):
+        ours = found is not None if format else bool(_PAGE.match(_head(place)))
+        if not (ours or overwrite or is_marked(place)):
             raise ResultFormatError(
-                f"{_short(place)} exists and was not written by uds_lens: choose another name, or remove it."
+                f"{_short(place)} exists and was not written by uds_lens, or was changed since: choose another name, "
+                "or remove it."
             )
     if format is not None and found not in (None, format):
         kind = str(found).removeprefix("uds_lens.")
@@ -135,7 +139,7 @@ def check_folder(path: str | os.PathLike[str], *, replaced: bool = False) -> Pat
     return place
 
 
-def refuse_to_replace(path: str | os.PathLike[str], holds: str) -> NoReturn:
+def refuse_to_replace(path: str | os.PathLike[str], holds: str, *, of: str | None = None) -> NoReturn:
     """Raise the error of a finished result that another run would replace.
 
     One rule for all commands: a result that answers the same question is kept, one that cannot be read is made
@@ -145,7 +149,7 @@ def refuse_to_replace(path: str | os.PathLike[str], holds: str) -> NoReturn:
         f"{_short(located(path))} holds {holds}: choose another ",
         Setting("out"),
         ", or replace it with ",
-        Setting("redo", True),
+        Setting("redo", True, of=of),
         ".",
     )
 
@@ -157,7 +161,7 @@ def is_scratch(name: str) -> bool:
 
 def _entries(folder: Path) -> list[str]:
     try:
-        return [name for name in os.listdir(folder) if not is_scratch(name)]
+        return [name for name in os.listdir(folder) if not is_scratch(name) and not _is_mark(name)]
     except OSError:
         return ["?"]
 
@@ -290,7 +294,7 @@ def _remove(place: Path) -> None:
 
 
 class SpillFolder:
-    """A directory for what does not fit into memory. It goes with this object; those of dead processes go before."""
+    """A temporary directory. It goes with this object, or at the end of a `with`; those of dead processes go before."""
 
     path: Path  # the directory
 
@@ -307,6 +311,12 @@ class SpillFolder:
     def close(self) -> None:
         """Remove it."""
         self._close()
+
+    def __enter__(self) -> Path:
+        return self.path
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 def _remove_here(place: Path, pid: int) -> None:
@@ -330,6 +340,36 @@ def atomic_write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
 def atomic_write_text(path: str | os.PathLike[str], content: str) -> None:
     """Write text as `atomic_write_bytes`, in UTF-8. Halves of characters, which no file can hold, are escaped."""
     atomic_write_bytes(path, content.encode("utf-8", "backslashreplace"))
+
+
+def atomic_write_marked(path: str | os.PathLike[str], content: str | bytes) -> None:
+    """Write a file that cannot say itself who wrote it, after the mark beside it; see `is_marked`."""
+    path = located(path)
+    content = content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content
+    known = [sha256_bytes(content)]
+    if is_marked(path):  # until the new one is in place
+        known.append(sha256_file(path))
+    mark = check_writable(_mark_of(path), directory=False, format=_MARKED)
+    atomic_write_text(mark, json.dumps({"format": _MARKED, "sha256": known}) + "\n")
+    atomic_write_bytes(path, content)
+
+
+def is_marked(path: Path) -> bool:
+    """Return whether a file is as `atomic_write_marked` left it: another, or a changed one, is somebody else's."""
+    head = _head(_mark_of(path))
+    try:
+        known = json.loads(head)["sha256"] if _JSON.match(head) else []
+        return isinstance(known, list) and path.is_file() and sha256_file(path) in known
+    except (OSError, ValueError, LookupError, RecursionError):
+        return False
+
+
+def _mark_of(path: Path) -> Path:
+    return path.with_name(f"{_prefix(path)[:-1]}{_MARK}")
+
+
+def _is_mark(name: str) -> bool:
+    return name.startswith(".") and name.endswith(_MARK)
 
 
 def atomic_files(path: str | os.PathLike[str], files: Mapping[str, bytes], *, own: Collection[str] = ()) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from uds_lens._progress import about
-from uds_lens._storage import atomic_write_text, check_folder, check_writable, refuse_to_replace
+from uds_lens._storage import atomic_write_marked, check_folder, check_writable, refuse_to_replace
 from uds_lens.audit._baseline import Baseline
 from uds_lens.audit._inputs import Plan, audit_inputs, make_plan, retain_sources
 from uds_lens.audit._memory import settled
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 BASELINE = "baseline"  # directory of stage 1, beside those of the audits
-TABLE, BEGINS = "table.csv", b"model,uds,uds_low,uds_high,"  # name of the table of a folder, and how it begins
+TABLE = "table.csv"  # name of the table of a folder
 
 OnSaved = Callable[[str, DepthAudit], None]  # called with the name and the audit of each model, as soon as it is saved
 
@@ -62,11 +62,20 @@ class Question:
 
     def baseline_at(self, place: Path) -> Baseline | None:
         """Load stage 1 from a directory, as `audit_at`; settings applied afterwards (tau) may differ."""
-        saved = _loaded(Baseline, place)
+        return self._same(self._applied(_loaded(Baseline, place)), {})
+
+    def other_baseline_at(self, place: Path) -> str | None:
+        """Describe stage 1 in a directory if it answers another question, as `other_at`."""
+        earlier = self._applied(_loaded(Baseline, place))
+        other = None if earlier is None else self._difference(earlier, {})
+        return None if other is None else f"stage 1 of other {other}"
+
+    def _applied(self, saved: Baseline | None) -> Baseline | None:
+        """Return stage 1 with the settings of this question that are applied afterwards."""
         if saved is None:
             return None
         stage_1 = {name: getattr(saved.config, name) for name in STAGE_1_SETTINGS}
-        return self._same(replace(saved, config=replace(self.config, **stage_1), full=self.full), {})
+        return replace(saved, config=replace(self.config, **stage_1), full=self.full)
 
     def measured(self, unlearned: str) -> DepthAudit:
         """Measure both stages of one model in one run."""
@@ -238,6 +247,8 @@ def audit_many(
     """Measure stage 1 once, then one model after the other, each saved in a directory of `out` at once."""
     baseline = None if redo else question.baseline_at(out / BASELINE)
     if baseline is None:
+        if not redo and (other := question.other_baseline_at(out / BASELINE)) is not None:
+            refuse_to_replace(out / BASELINE, other)
         with about("stage 1"):
             baseline = question.measured_baseline()
         baseline.save(out / BASELINE)
@@ -270,7 +281,7 @@ def _saved(
 
 def require_table(folder: Path) -> None:
     """Check before the work that the table of a folder can be written."""
-    check_writable(folder / TABLE, directory=False, begins=BEGINS)
+    check_writable(folder / TABLE, directory=False)
 
 
 def write_folder_table(folder: Path, audits: Mapping[str, DepthAudit]) -> Path:
@@ -287,5 +298,5 @@ def write_folder_table(folder: Path, audits: Mapping[str, DepthAudit]) -> Path:
         for name, audit in known.items()
     ]
     require_table(folder)
-    atomic_write_text(folder / TABLE, pd.DataFrame(rows).to_csv(index=False))
+    atomic_write_marked(folder / TABLE, pd.DataFrame(rows).to_csv(index=False))
     return folder / TABLE

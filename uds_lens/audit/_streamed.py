@@ -289,7 +289,7 @@ def _load_kept(place: Path | None, config: AuditConfig) -> SourceStates | None:
 
     if place is None or not (place / _RECORD).is_file():
         return None
-    with suppress(OSError, ValueError, TypeError, KeyError, SafetensorError):
+    with suppress(OSError, ValueError, TypeError, KeyError, RecursionError, SafetensorError):
         kept = json.loads((place / _RECORD).read_text("utf-8"))
         record, own = ModelRecord(**kept["record"]), torch.tensor(kept["logprobs"], dtype=torch.float64)
         return SourceStates(record, StateStore.of_folder(place), config.site, config.last_layer, logprobs=own)

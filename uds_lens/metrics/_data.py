@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias, cast
 
@@ -150,6 +152,13 @@ class MetricData:
         """Return the number of examples per set."""
         counts = {name: len(getattr(self, name)) for name in _SETS}
         return {**counts, "entities": len(self.with_entities)}
+
+
+def data_hash(data: MetricData) -> str:
+    """Return a hash of all examples of all sets, whatever their rows in a file."""
+    sets = {each.name: getattr(data, each.name) for each in fields(data) if each.name != "sample"}
+    plain = {name: rows and [{**asdict(row), "row": None} for row in rows] for name, rows in sets.items()}
+    return hashlib.blake2b(json.dumps(plain, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
 def load_tofu_data(

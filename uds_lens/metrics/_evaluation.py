@@ -13,7 +13,7 @@ from uds_lens.data import as_examples
 from uds_lens.data._prompts import describe_protocol
 from uds_lens.errors import ModelError
 from uds_lens.metrics._catalogue import METRICS, require_packages, resolve
-from uds_lens.metrics._data import MetricData
+from uds_lens.metrics._data import MetricData, data_hash
 from uds_lens.metrics._declaration import Evidence, MetricSpec, Outcome, Pass, Undefined
 from uds_lens.metrics._fluency import scorer_named
 from uds_lens.metrics._options import MetricOptions
@@ -185,6 +185,7 @@ def _provenance(session: Session, evidence: Evidence) -> dict[str, object]:
     return {
         **record,
         "entity_ids_hash": session.plan.encoded.ids_hash if internal else None,
+        "data_hash": data_hash(session.data),
         "sample": None if session.data.sample is None else dict(session.data.sample),
         "protocol": session.protocol,
         "fluency": evidence.fluency.name,

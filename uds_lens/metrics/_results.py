@@ -15,7 +15,7 @@ from pydantic import AfterValidator
 
 from uds_lens._storage import (
     atomic_write_bytes,
-    atomic_write_text,
+    atomic_write_marked,
     check_writable,
     conform,
     format_of,
@@ -28,7 +28,7 @@ from uds_lens._storage import (
 from uds_lens._types import FloatOrNaN
 from uds_lens.errors import ResultFormatError
 from uds_lens.metrics._catalogue import METRICS, Trust, resolve, studied
-from uds_lens.metrics._data import about_sample
+from uds_lens.metrics._data import MetricData, about_sample, data_hash
 from uds_lens.metrics._declaration import Direction, Group
 from uds_lens.metrics._options import MetricOptions
 from uds_lens.results import Interval, ModelRecord, RunOptions, bootstrap_interval
@@ -424,19 +424,42 @@ def _saved(file: Path) -> MetricResults | None:
 
 
 def require_nothing_lost(
-    files: Mapping[Path, str], metrics: Iterable[str] | None, *, options: MetricOptions, run: RunOptions
+    files: Mapping[Path, Mapping[str, str | None]],
+    metrics: Iterable[str] | None,
+    *,
+    data: MetricData,
+    options: MetricOptions,
+    run: RunOptions,
 ) -> None:
-    """Raise `ConfigError` where a file holds results of other weights, or a metric that would not be measured again."""
-    wanted = {spec.name for spec in resolve(metrics, options=options)}
-    for file, model in files.items():
+    """Raise `ConfigError` where a file holds the answer to another question.
+
+    Args:
+        files: The models of each file by role; None where there is none.
+        metrics: What is to be measured; a file must not hold more.
+        data: The sets to ask.
+        options: Settings of the metrics.
+        run: How models are opened.
+    """
+    wanted, asked = {spec.name for spec in resolve(metrics, options=options)}, data_hash(data)
+    for file, models in files.items():
         if (earlier := _saved(file)) is None:
             continue
         if lost := [metric for metric in earlier.metrics if metric not in wanted]:
             named = ", ".join(lost[:6]) + (f" and {len(lost) - 6} more" if len(lost) > 6 else "")
             refuse_to_replace(file, f"{named}, which this run does not measure")
-        record = earlier.models["model"]
-        if record.fingerprint != fingerprint_of(model, dtype=options.dtype, run=run):
-            refuse_to_replace(file, f"metrics of {record.name!r} with other weights than {model!r} has now")
+        named = f"metrics of {earlier.models['model'].name[-80:]!r}"
+        if earlier.options != options:
+            refuse_to_replace(file, f"{named} with other options")
+        # what release 0.1 wrote has no hash
+        if earlier.sizes != data.sizes() or earlier.provenance.get("data_hash", asked) != asked:
+            refuse_to_replace(file, f"{named} on other examples")
+        for role, record in earlier.models.items():
+            model = models.get(role)
+            if model is None:
+                refuse_to_replace(file, f"{named} against {role} {record.name[-80:]!r}, which is not given now")
+            if record.fingerprint != fingerprint_of(model, dtype=options.dtype, run=run):
+                against = "" if role == "model" else f" against a {role}"
+                refuse_to_replace(file, f"{named}{against} with other weights than {model!r} has now")
 
 
 def metrics_by_model(results: Mapping[str, MetricResults]) -> pd.DataFrame:
@@ -455,25 +478,12 @@ def metrics_by_model(results: Mapping[str, MetricResults]) -> pd.DataFrame:
 
 def require_metrics_table(file: str | os.PathLike[str]) -> Path:
     """Return the place of that table, before any work is done for it."""
-    place = located(file)
-    return check_writable(place, directory=False, begins=b"model," if _is_metrics_table(place) else None)
-
-
-def _is_metrics_table(place: Path) -> bool:
-    """Return whether the columns of a table are those that `metrics_by_model` gives."""
-    if not place.is_file():
-        return False
-    with open(place, "rb") as table:
-        first, *names = table.readline(1 << 14).decode("utf-8", "replace").strip().split(",")
-    if first != "model" or not names:
-        return False
-    custom = set(names) - set(METRICS)  # declared in a file that was imported then
-    return not custom or custom <= {name for saved in results_in(place.parent).values() for name in saved.metrics}
+    return check_writable(file, directory=False)
 
 
 def write_metrics_table(results: Mapping[str, MetricResults], file: str | os.PathLike[str]) -> Path:
     """Write that table as CSV, of `results` and of all others saved beside it; an empty cell is undefined."""
     place = require_metrics_table(file)
     others = {name: saved for name, saved in results_in(place.parent).items() if name not in results}
-    atomic_write_text(place, metrics_by_model({**results, **others}).to_csv(index=False))
+    atomic_write_marked(place, metrics_by_model({**results, **others}).to_csv(index=False))
     return place

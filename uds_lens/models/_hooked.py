@@ -23,6 +23,7 @@ from uds_lens._compat.peft import adapter_state
 from uds_lens._compat.torch import forward_hooks_by_number, hook_tables, is_out_of_memory
 from uds_lens._compat.transformer_lens import boot, is_own_hook
 from uds_lens._compat.transformers import forget_longer_texts, is_plain_decoder
+from uds_lens._storage import SpillFolder
 from uds_lens.errors import ModelBusyError, ModelError, warn_once
 from uds_lens.models._anatomy import Anatomy, anatomy_of
 from uds_lens.models._checkpoint import LOADING
@@ -88,7 +89,7 @@ def bridge_on_shared_weights(
     try:
         device = None if is_placed(model) else str(next(model.parameters()).device)
         with LOADING:
-            return boot(name, twin, tokenizer, dtype=dtype, device=device)
+            return boot(name, twin, tokenizer, dtype=dtype, device=device, scratch=SpillFolder)
     except Exception as error:
         raise ModelError(f"TransformerLens cannot wrap {name!r} ({type(model).__name__}): {error}") from error
 

@@ -397,7 +397,7 @@ def _weight_files(folder: Path, name: str) -> list[str]:
         return [_ALONE]
     try:
         files = sorted(set(json.loads((folder / _INDEX).read_text("utf-8"))["weight_map"].values()))
-    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+    except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
         raise ModelError(f"{name!r} has a broken {_INDEX}: {error}") from error
     if strange := [file for file in files if not isinstance(file, str) or Path(file).name != file]:
         raise ModelError(f"{_INDEX} of {name!r} names {strange[0]!r}: expected files in the same directory.")

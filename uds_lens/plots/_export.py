@@ -57,7 +57,7 @@ def save_figure(
         )
     if path.exists() and not overwrite:
         raise ResultFormatError(f"{str(path)[-200:]!r} exists: choose another name, or save with overwrite=True.")
-    check_writable(path, directory=False, begins=b"")
+    check_writable(path, directory=False, overwrite=True)
     require_package("kaleido", needed_by=f"saving a figure as .{kind} needs", instead="Or save it as .html.")
     try:
         picture = figure.to_image(format=kind, width=width, height=height, scale=scale)

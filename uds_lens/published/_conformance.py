@@ -7,14 +7,13 @@ import io
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from uds_lens import __version__
-from uds_lens._storage import atomic_directory, check_folder, located
+from uds_lens._storage import SpillFolder, atomic_directory, check_folder, located
 from uds_lens.data import ForgetExample, render
 from uds_lens.errors import DataError
 from uds_lens.published._conformance_check import NORMED, TOLERANCE, TRUE, Verdict, check, score
@@ -129,8 +128,8 @@ def check_conformance(
     Raises:
         DataError: The table or the kit cannot be read.
     """
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = Path(kit) if kit is not None else export_conformance(Path(scratch) / "kit")
+    with SpillFolder() as scratch:
+        folder = Path(kit) if kit is not None else export_conformance(scratch / "kit")
         try:
             return check(folder, Path(table), tolerance=float(tolerance))
         except (OSError, ValueError, KeyError, csv.Error) as error:

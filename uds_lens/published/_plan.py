@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from uds_lens import study
-from uds_lens._storage import atomic_write_text, check_writable, located
+from uds_lens._storage import atomic_write_marked, check_writable, located
 from uds_lens.errors import ConfigError
 from uds_lens.published._registry import PublishedModel
 from uds_lens.published._values import metrics_published
@@ -148,8 +148,8 @@ def write_plan(plan: StudyPlan, path: str | os.PathLike[str]) -> Path:
     Raises:
         ResultFormatError: Something else is there.
     """
-    place = check_writable(located(path), directory=False, begins=_BEGINS.encode())
-    atomic_write_text(place, _BEGINS + "\n" + _toml(study.as_mapping(plan)))
+    place = check_writable(located(path), directory=False)
+    atomic_write_marked(place, _BEGINS + "\n" + _toml(study.as_mapping(plan)))
     return place
 
 

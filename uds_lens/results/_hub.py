@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import re
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from uds_lens._compat.transformers import is_offline
+from uds_lens._storage import SpillFolder
 from uds_lens.errors import ConfigError, ResultFormatError, Setting, StorageError, UdsLensError
 from uds_lens.results._cards import number
 
@@ -240,9 +240,9 @@ def push(
     if is_offline():
         raise StorageError(f"cannot push to {repo!r}: HF_HUB_OFFLINE is set. Unset it where there is a network.")
     api = HfApi(token=token)
-    with tempfile.TemporaryDirectory() as folder:
-        audit.save(Path(folder) / "audit")
-        contents = {f"{FOLDER}/{path.name}": path.read_bytes() for path in sorted((Path(folder) / "audit").iterdir())}
+    with SpillFolder() as folder:
+        audit.save(folder / "audit")
+        contents = {f"{FOLDER}/{path.name}": path.read_bytes() for path in sorted((folder / "audit").iterdir())}
     try:
         api.create_repo(repo, private=private, exist_ok=True)
         card = model_card(audit, dataset=dataset, config=config, card=_existing_card(api, repo, revision))

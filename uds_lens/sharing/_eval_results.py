@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from uds_lens._storage import atomic_write_text, check_writable
+from uds_lens._storage import atomic_write_marked, check_folder, check_writable
 from uds_lens.results._hub import EVAL_RESULTS, eval_results_yaml
 
 if TYPE_CHECKING:
@@ -37,8 +37,8 @@ def write_eval_results(
         https://huggingface.co/docs/hub/eval-results
     """
     text = eval_results_yaml(audit, dataset=dataset, config=config)
-    file = Path(folder) / EVAL_RESULTS
+    file = check_folder(folder) / EVAL_RESULTS
     file.parent.mkdir(parents=True, exist_ok=True)
-    check_writable(file, directory=False, begins=b"- dataset:\n")
-    atomic_write_text(file, text)
+    check_writable(file, directory=False)
+    atomic_write_marked(file, text)
     return file

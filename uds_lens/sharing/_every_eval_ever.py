@@ -14,7 +14,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from uds_lens._storage import atomic_write_text, plain
+from uds_lens._storage import atomic_write_marked, check_folder, check_writable, plain
 from uds_lens.errors import ConfigError, ResultFormatError, Setting
 from uds_lens.metrics import METRICS, MetricResults
 from uds_lens.results import DepthAudit
@@ -106,7 +106,7 @@ def write_every_eval_ever(
     shared = {"schema_version": SCHEMA, "evaluation_id": f"{collection}/{owner or 'local'}/{last}/{ident}"}
     rows = [{**shared, "model_id": name, **row} for score in measured for row in _rows(score, result, ident)]
     text = "".join(json.dumps(plain(row), ensure_ascii=False, allow_nan=False) + "\n" for row in rows)
-    place = Path(folder) / below
+    place = check_folder(folder) / below
     head, lines = place / f"{ident}.json", place / f"{ident}_samples.jsonl"
     content = {
         **shared,
@@ -145,9 +145,11 @@ def write_every_eval_ever(
     }
     if head.is_file():
         require_schema(head)
+    for file in (lines, head):
+        check_writable(file, directory=False)
     place.mkdir(parents=True, exist_ok=True)
-    atomic_write_text(lines, text)
-    atomic_write_text(head, json.dumps(plain(content), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    atomic_write_marked(lines, text)
+    atomic_write_marked(head, json.dumps(plain(content), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
     return head, lines
 
 
@@ -155,7 +157,7 @@ def require_schema(file: Path) -> None:
     """Raise `ResultFormatError` unless a file is a record of the version that is known."""
     try:
         found = json.loads(file.read_text(encoding="utf-8")).get("schema_version")
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, RecursionError):
         found = None
     if found != SCHEMA:
         raise ResultFormatError(

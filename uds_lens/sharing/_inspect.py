@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from uds_lens._storage import atomic_write_text, check_writable, plain
+from uds_lens._storage import atomic_write_marked, check_folder, check_writable, plain
 from uds_lens.errors import ConfigError, Setting
 from uds_lens.results._hub import shared_name
 from uds_lens.results._records import versions
@@ -23,7 +23,6 @@ LOG_VERSION = 2
 """The version of the log format that is written."""
 
 _SCORER = "rouge_l_recall"
-_BEGINS = b'{\n "version": 2,\n "status": "success",\n "eval": {\n  "task": "uds_lens/'
 
 
 def write_inspect_logs(
@@ -66,7 +65,7 @@ def write_inspect_logs(
             Setting("version"),
             f" must be {LOG_VERSION}, that of inspect_ai's logs that is written here; got {version}.",
         )
-    place = Path(folder)
+    place = check_folder(folder)
     place.mkdir(parents=True, exist_ok=True)
     contents = {}
     for part in results.parts:
@@ -74,9 +73,9 @@ def write_inspect_logs(
         words = re.sub(r"[^A-Za-z0-9+=.-]+", "-", f"{part.role}-{part.probe}-{part.decoding}").strip("-")
         contents[place / f"{words[:80]}-{log['eval']['run_id'][:8]}.json"] = log
     for file in contents:
-        check_writable(file, directory=False, begins=_BEGINS)
+        check_writable(file, directory=False)
     for file, log in contents.items():
-        atomic_write_text(file, json.dumps(plain(log), indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+        atomic_write_marked(file, json.dumps(plain(log), indent=1, ensure_ascii=False, allow_nan=False) + "\n")
     return list(contents)
 
 

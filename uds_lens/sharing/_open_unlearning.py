@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from uds_lens._storage import atomic_write_text, check_writable, plain
+from uds_lens._storage import atomic_write_marked, check_folder, check_writable, plain
 from uds_lens.data._prompts import CHAT_DATE, ChatStyle
 from uds_lens.errors import ConfigError, ResultFormatError, Setting
 from uds_lens.meta import _hydra as hydra
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from uds_lens.results import DepthAudit
 
 _WEIGHTS = ("config.json", "adapter_config.json")
-_BEGINS = (b'{\n    "uds":', b'{\n    "damage":')
 """How our files begin, and those that Open-Unlearning sorted by name."""
 
 
@@ -178,11 +177,11 @@ def write_uds_eval(audit: DepthAudit, folder: str | os.PathLike[str]) -> tuple[P
         ...     json.loads(write_uds_eval(audit, folder)[1].read_text())["uds"]
         1.0
     """
-    place = Path(folder)
+    place = check_folder(folder)
     place.mkdir(parents=True, exist_ok=True)
     detailed, short = place / "UDS_EVAL.json", place / "UDS_SUMMARY.json"
-    check_writable(detailed, directory=False, begins=_BEGINS)
-    check_writable(short, directory=False, begins=_BEGINS)
+    check_writable(detailed, directory=False)
+    check_writable(short, directory=False)
     fatal = bool(audit.fatal)
     low, high = audit.uds_interval
     values = {"uds": audit.uds, "uds_low": low, "uds_high": high}
@@ -206,7 +205,7 @@ def write_uds_eval(audit: DepthAudit, folder: str | os.PathLike[str]) -> tuple[P
     summary = {name: entry["agg_value"] for name, entry in entries.items() if entry["agg_value"] is not None}
     summary = {"uds": None, **summary}
     for file, content in ((detailed, entries), (short, summary)):
-        atomic_write_text(file, json.dumps(plain(content), indent=4, ensure_ascii=False, allow_nan=False) + "\n")
+        atomic_write_marked(file, json.dumps(plain(content), indent=4, ensure_ascii=False, allow_nan=False) + "\n")
     return detailed, short
 
 

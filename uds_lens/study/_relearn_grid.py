@@ -16,7 +16,7 @@ import numpy as np
 
 from uds_lens._progress import about, tell
 from uds_lens._settings import as_settings
-from uds_lens._storage import atomic_write_text, check_folder, check_writable, plain
+from uds_lens._storage import atomic_write_marked, check_folder, check_writable, plain
 from uds_lens.data import sample_examples
 from uds_lens.errors import ConfigError, ResultFormatError
 from uds_lens.metrics import METRICS, MetricData, MetricOptions, MetricResults, evaluate
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 _HALVES = 200  # random halves of the subjects, for the estimate with settings that are chosen on the other half
 
-_BEGINS = b"model,setting,"
 _SETS = ("forget", "holdout", "retain", "real_authors", "world_facts")
 
 GRID = {
@@ -161,10 +160,10 @@ class RelearnGridResults:
         place = Path(folder)
         place.mkdir(parents=True, exist_ok=True)
         table, short = place / "settings.csv", place / "summary.json"
-        check_writable(table, directory=False, begins=_BEGINS)
-        check_writable(short, directory=False, begins=b'{\n "metric": ')
-        atomic_write_text(table, self.frame.to_csv(index=False))
-        atomic_write_text(short, json.dumps(plain(self.summary()), indent=1, allow_nan=False) + "\n")
+        check_writable(table, directory=False)
+        check_writable(short, directory=False)
+        atomic_write_marked(table, self.frame.to_csv(index=False))
+        atomic_write_marked(short, json.dumps(plain(self.summary()), indent=1, allow_nan=False) + "\n")
         return place
 
 
@@ -216,7 +215,8 @@ def relearn_grid(
     metrics = as_settings(MetricOptions, metrics, name="metrics")
     place = Path(out)
     check_folder(place, replaced=False)
-    check_writable(place / "settings.csv", directory=False, begins=_BEGINS)
+    for name in ("settings.csv", "summary.json"):
+        check_writable(place / name, directory=False)
     attack = _Attack(data, grid, config, options, metrics, place)
     rows, examples = [], {}
     for role, path in (("unlearned", model), ("retain", retain)):

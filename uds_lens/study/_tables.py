@@ -5,14 +5,12 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
-from uds_lens._storage import atomic_write_bytes, check_writable, located
-from uds_lens._storage.tables import UnreadableTableError, column_names
+from uds_lens._storage import atomic_write_marked, check_writable, located
 from uds_lens.errors import ConfigError, DataError
 from uds_lens.meta import Tables
 from uds_lens.meta._tables import harmonic_means
@@ -116,19 +114,17 @@ def write_table(found: pd.DataFrame, path: str | os.PathLike[str]) -> None:
 
     Raises:
         ConfigError: It ends otherwise.
-        ResultFormatError: The file exists and is no such table.
+        ResultFormatError: The file exists, and is not as this function left it.
     """
     place = located(path)
-    begins: bytes | None
+    content: str | bytes
     if place.suffix == ".csv":
-        content, begins = found.to_csv(index=False).encode(), ",".join(COLUMNS).encode()
+        content = found.to_csv(index=False)
     elif place.suffix == ".parquet":
-        content, begins = found.astype({"knows": "boolean"}).to_parquet(index=False), None
-        with suppress(UnreadableTableError):
-            begins = b"PAR1" if column_names(place)[: len(COLUMNS)] == list(COLUMNS) else None
+        content = found.astype({"knows": "boolean"}).to_parquet(index=False)
     else:
         raise ConfigError(f"a table is written as .parquet or .csv; got {place.name[-60:]!r}.")
-    atomic_write_bytes(check_writable(place, directory=False, begins=begins), content)
+    atomic_write_marked(check_writable(place, directory=False), content)
 
 
 def examples_table(out: str | os.PathLike[str] | StudyFolder) -> pd.DataFrame:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -15,7 +14,18 @@ import torch
 from uds_lens._compat.huggingface_hub import asking_the_hub
 from uds_lens._compat.transformers import set_attention
 from uds_lens._optional_packages import require_package
-from uds_lens._storage import atomic_directory, atomic_write_bytes, check_writable, located, with_checksum, writing
+from uds_lens._storage import (
+    IN_TEMPORARY,
+    SpillFolder,
+    atomic_directory,
+    atomic_write_bytes,
+    check_writable,
+    located,
+    read_with_checksum,
+    refuse_to_replace,
+    with_checksum,
+    writing,
+)
 from uds_lens.errors import ModelError
 from uds_lens.models import pick_device
 from uds_lens.models._checkpoint import (
@@ -44,6 +54,7 @@ def quantise(
     offline: bool = False,
     revision: str | None = None,
     trust_remote_code: bool = False,
+    redo: bool = False,
 ) -> Path:
     """Quantise a model to 4 bits (bitsandbytes NF4, bfloat16 arithmetic) and save it.
 
@@ -56,11 +67,13 @@ def quantise(
         offline: Use only files already downloaded.
         revision: Branch, tag or commit on the Hub.
         trust_remote_code: Run the checkpoint's own Python code.
+        redo: Replace the quantised copy of another model in `out`.
 
     Returns:
         `out`.
 
     Raises:
+        ConfigError: `out` holds the quantised copy of another model.
         ResultFormatError: `out` holds something else.
         ModelError: The model cannot be opened, or is quantised already.
         MissingDependencyError: bitsandbytes is not installed.
@@ -69,6 +82,11 @@ def quantise(
     place = check_writable(out, directory=True, format=FORMAT)
     source = os.fspath(model) if os.fspath(model).startswith(PACKAGE) or not is_local(model) else str(located(model))
     hub = {"revision": revision, "trust_remote_code": trust_remote_code}
+    if not redo and (place / RECORD).is_file():
+        with suppress(ResultFormatError):  # a broken one is made again
+            earlier = read_with_checksum(place / RECORD, format=FORMAT, versions=(2,))
+            if earlier.get("parent") != source:
+                refuse_to_replace(place, f"{str(earlier.get('parent'))[-80:]!r} quantised")
     with _plain_checkpoint(source, offline=offline, **hub) as plain, LOADING, quiet_files(report=True):
         quantised = _load_in_4_bits(plain, device=device, local_files_only=offline or is_local(model), **hub)
     tokenizer = load_tokenizer(model, revision=revision, offline=offline, trust_remote_code=trust_remote_code)
@@ -98,9 +116,10 @@ def _plain_checkpoint(source: str, *, offline: bool, **hub: Any) -> Iterator[str
         yield source
         return
     whole = load_weights(source, dtype=torch.float32, device="cpu", device_map=None, offline=offline, **hub)
-    with TemporaryDirectory() as folder, quiet_files(report=True):
-        whole.save_pretrained(folder)
-        yield folder
+    with SpillFolder() as folder, quiet_files(report=True):
+        with writing(folder, advice=IN_TEMPORARY):
+            whole.save_pretrained(folder)
+        yield str(folder)
 
 
 def _load_in_4_bits(source: str, *, device: str, **where: Any) -> Any:

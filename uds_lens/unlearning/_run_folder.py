@@ -15,8 +15,8 @@ from typing import Any
 
 from filelock import BaseFileLock, FileLock, SoftFileLock, Timeout
 
-from uds_lens._storage import atomic_write_text, sha256_file
-from uds_lens.errors import ConfigError, UdsLensWarning
+from uds_lens._storage import atomic_write_text, is_scratch, parse_json, read_file, refuse_to_replace, sha256_file
+from uds_lens.errors import ConfigError, ResultFormatError, UdsLensWarning
 from uds_lens.results._steering import BEST, RECORD
 from uds_lens.unlearning._alternates import FILE as ALTERNATES
 from uds_lens.unlearning._job import digest
@@ -75,11 +75,10 @@ def seal(checkpoint: Path) -> None:
 def damage(checkpoint: Path) -> str | None:
     """Describe the damage to a checkpoint; None where it is intact."""
     try:
-        contents: dict[str, Any] = json.loads((checkpoint / CONTENTS).read_text(encoding="utf-8"))
-        return difference(checkpoint, contents)
-    except FileNotFoundError:
-        return "it is incomplete"
-    except (OSError, ValueError, TypeError, AttributeError) as error:
+        if not os.path.lexists(checkpoint / CONTENTS):
+            return "it is incomplete"
+        return difference(checkpoint, parse_json(read_file(checkpoint / CONTENTS), where=CONTENTS))
+    except (ResultFormatError, OSError, ValueError, TypeError) as error:
         return f"{CONTENTS} cannot be read ({type(error).__name__})"
 
 
@@ -140,27 +139,23 @@ class JointProcesses:
 class RunFolder:
     """A hidden directory `.NAME.run` beside the result. It is removed once the result is saved."""
 
-    def __init__(self, out: Path, *, depends_on: Mapping[str, Any], record: str, processes: JointProcesses) -> None:
-        self.out, self.record, self.processes = out, record, processes
+    def __init__(
+        self, out: Path, *, depends_on: Mapping[str, Any], record: str, processes: JointProcesses, redo: bool = False
+    ) -> None:
+        self.out, self.record, self.processes, self.redo = out, record, processes, redo
         self.depends_on, self.key = depends_on, digest(depends_on)
         self.folder = folder_of(out)
 
     def is_finished(self) -> bool:
-        """Tell whether `out` already holds the complete result of this very run."""
-        if not os.path.lexists(self.out) or not any(self.out.iterdir()):
+        """Tell whether `out` already holds the complete result of this very run, and none is to replace it."""
+        if self.redo or not os.path.lexists(self.out) or not any(self.out.iterdir()):
             return False
         if not (self.out / self.record).is_file():
-            raise ConfigError(
-                f"{str(self.out)!r} holds something other than a result of this run: choose another directory, or "
-                "remove it."
-            )
+            refuse_to_replace(self.out, "something other than a result of this run", of="TrainOptions")
         record = read_record(self.out)
         if record["key"] != self.key:
             differences = _differences(record["depends_on"], self.depends_on)
-            raise ConfigError(
-                f"{str(self.out)!r} holds the result of another run{differences}: choose another directory, or "
-                "remove it."
-            )
+            refuse_to_replace(self.out, f"the result of another run{differences}", of="TrainOptions")
         problem = difference(self.out, record["files"])
         if problem is not None:
             warnings.warn(
@@ -179,7 +174,7 @@ class RunFolder:
             return
         if os.path.lexists(self.folder):
             names = [path.name for path in self.folder.iterdir()] if self.folder.is_dir() else [""]
-            foreign = [name for name in names if name not in _LOCKS and not _is_run_file(name)]
+            foreign = [name for name in names if name not in (*_LOCKS, _RUN) and not is_scratch(name)]
             if foreign and _key_in(self.folder / _RUN) is None:
                 raise ConfigError(
                     f"{str(self.folder)!r} is where the run would keep its checkpoints, and holds something else: "
@@ -210,14 +205,12 @@ class RunFolder:
         for path in checkpoints(self.folder):
             shutil.rmtree(path)
         for path in self.folder.iterdir():
-            if path.name in (ALTERNATES, RECORD) or _is_run_file(path.name):
+            if path.name not in (ALTERNATES, RECORD, BEST, _RUN) and not is_scratch(path.name):
+                continue
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
                 path.unlink(missing_ok=True)
-        shutil.rmtree(self.folder / BEST, ignore_errors=True)
-
-
-def _is_run_file(name: str) -> bool:
-    """Tell whether a file is `run.json`, or the part of it that a killed write leaves."""
-    return name == _RUN or (name.startswith(f".{_RUN}.") and name.endswith(".uds_lens.part"))
 
 
 def folder_of(out: Path) -> Path:
@@ -276,7 +269,7 @@ def _differences(there: Mapping[str, Any], asked: Mapping[str, Any]) -> str:
 def _key_in(file: Path) -> str | None:
     """Return the key in a run's file; None where there is no such file, or it is something else."""
     try:
-        key = json.loads(file.read_text(encoding="utf-8"))["key"]
-    except (FileNotFoundError, IsADirectoryError, NotADirectoryError, ValueError, KeyError, TypeError):
+        key = parse_json(read_file(file), where=file.name).get("key")
+    except ResultFormatError:
         return None
     return key if isinstance(key, str) and _KEY.fullmatch(key) else None

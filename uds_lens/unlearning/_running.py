@@ -242,12 +242,12 @@ def _relearning_terms(config: RelearnConfig, passes: Passes) -> Terms:
 
 def _options(options: TrainOptions | None, out: str | os.PathLike[str]) -> TrainOptions:
     """Return the options, once packages and files that logs need are there."""
-    from uds_lens.unlearning._trainer import HEAD, curve_file
+    from uds_lens.unlearning._trainer import curve_file
 
     options = as_settings(TrainOptions, options, name="options")
     for place in options.log_to:
         if place == "csv":
-            check_writable(curve_file(located(out)), directory=False, begins=HEAD)
+            check_writable(curve_file(located(out)), directory=False)
         else:
             require_package(place, needed_by=f"logging to {place} needs")
     return options
@@ -269,7 +269,8 @@ def run(job: Job) -> Path:
         asked, job = job.config, job.settled(parent)
         forget, retain = (encoded(parent, job.config, pairs_of(rows)) for rows in (job.forget, job.retain))
         depends_on = job.depends_on(parent, [*forget, *retain])
-        place = RunFolder(job.out, depends_on=depends_on, record=job.record, processes=processes)
+        redo = job.options.redo
+        place = RunFolder(job.out, depends_on=depends_on, record=job.record, processes=processes, redo=redo)
         if place.is_finished():
             if job.options.callbacks:
                 warnings.warn(
@@ -296,7 +297,9 @@ def run(job: Job) -> Path:
                 data=job.sides,
                 lora=job.lora,
                 options={
-                    name: value for name, value in vars(job.options).items() if name not in ("log_to", "callbacks")
+                    name: value
+                    for name, value in vars(job.options).items()
+                    if name not in ("log_to", "callbacks", "redo")
                 },
                 training=training,
             )
@@ -433,7 +436,7 @@ def _save(trained: Any, parent: Parent, record: dict[str, Any], job: Job, folder
     trained_dtype = next(p.dtype for p in trained.parameters() if p.is_floating_point())
     dtype, out = getattr(torch, job.options.save_dtype), job.out
     trained = trained.to("cpu")
-    own = {job.record}
+    own = {UNLEARNING_RECORD, RELEARNING_RECORD, FINETUNING_RECORD}
     with suppress(ResultFormatError):  # a damaged result of ours is replaced; anything else there stays
         own |= {name.partition("/")[0] for name in read_record(out).get("files") or ()}
     with writing(out), atomic_directory(out, own=own) as place:

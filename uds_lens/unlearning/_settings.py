@@ -216,6 +216,9 @@ class TrainOptions:
     callbacks: Annotated[tuple[Any, ...], BeforeValidator(_as_tuple)] = ()
     """Callbacks of transformers' `Trainer`, such as `uds_lens.training.DepthCallback`."""
 
+    redo: bool = False
+    """Train, and replace the finished result that `out` holds, of this run or of another."""
+
     offline: bool = False
     """Use only files already downloaded."""
 

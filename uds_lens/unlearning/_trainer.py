@@ -19,7 +19,7 @@ from transformers import TrainerCallback, TrainingArguments
 
 from uds_lens._compat.transformers_trainer import OrderedTrainer, checkpoint_activations, one_device_each
 from uds_lens._progress import progress
-from uds_lens._storage import atomic_write_text
+from uds_lens._storage import atomic_write_marked
 from uds_lens.errors import ConfigError, ModelError, Setting, UdsLensWarning
 from uds_lens.unlearning._likelihood import widened
 from uds_lens.unlearning._pairs import PairCollator, PairDataset, length_groups
@@ -241,8 +241,6 @@ class _Bar(TrainerCallback):
 COLUMNS = ("step", "loss", "forget_loss", "retain_loss", "grad_norm", "learning_rate")
 """Members of a point of the loss curve, as far as the method has them."""
 
-HEAD = ",".join(COLUMNS).encode()  # first bytes of a CSV file of ours
-
 
 def loss_curve(history: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return the points of the loss curve from the Trainer's history."""
@@ -276,7 +274,7 @@ class _CsvLog(TrainerCallback):
             writer = csv.DictWriter(text, COLUMNS, restval="", lineterminator="\n")
             writer.writeheader()
             writer.writerows(loss_curve(state.log_history))
-            atomic_write_text(self._path, text.getvalue())
+            atomic_write_marked(self._path, text.getvalue())
 
 
 class _EndWandbRun(TrainerCallback):

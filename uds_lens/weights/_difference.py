@@ -275,14 +275,14 @@ class _Weights:
             shards = set(json.loads(index.read_bytes())["weight_map"].values()) if index.is_file() else None
             files = [folder / name for name in sorted(shards or ["model.safetensors"])]
             opened = [stack.enter_context(safe_open(file, framework="pt")) for file in files]
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
+            config = folder / "config.json"
+            self.tied = config.is_file() and bool(json.loads(config.read_bytes()).get("tie_word_embeddings"))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, SafetensorError) as error:
             raise ModelError(f"{self.name!r} has no whole safetensors weights to compare: {error}") from error
         self._files = {name: file for file in opened for name in file.keys()}  # noqa: SIM118 - no mapping
         if any(name.endswith((".absmax", ".quant_map")) for name in self._files):
             raise ModelError(f"{self.name!r} is quantised: compare the model it was made from.")
         self.names = sorted(self._files)
-        config = folder / "config.json"
-        self.tied = config.is_file() and bool(json.loads(config.read_bytes()).get("tie_word_embeddings"))
 
     def shape(self, name: str) -> list[int]:
         return list(self._files[name].get_slice(name).get_shape())
