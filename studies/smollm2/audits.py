@@ -4,7 +4,7 @@
 
 The scales are `retain-0`, `base` (the pretrained model as stand-in) and `retains` (the mean of three seeds), each with
 the kept rows as control. A model is opened once for all scales. Run again, it measures what is missing: one folder for
-each model and scale in `audits/`. At the end three tables are written, which `verdicts.py` reads:
+each model and scale in `audits/`. At the end three tables are written, which `decide.py` reads:
 
     models.csv      scale, model, UDS with interval, damage with interval, warnings
     examples.csv    scale, model, example: UDS, first knowledge-encoding layer, entity's log-probability under `full`

@@ -2,7 +2,7 @@
 
     python studies/smollm2/collect.py
 
-Reads the models' records, the sweep and the audits; writes `measured/`, from which `verdicts.py` works without a model:
+Reads the models' records, the sweep and the audits; writes `measured/`, from which `decide.py` works without a model:
 
     models.csv       how each model was made: settings, rows visited, last loss, Prob of its rows before and after
     rates.csv        the learning rates that were tried for each method, on other authors

@@ -1,6 +1,6 @@
 """Judge the study: the verdict of every claim, tables and figures, from `measured/` alone.
 
-    python studies/smollm2/verdicts.py
+    python studies/smollm2/decide.py
 
 Written before a model of the plan was measured; every bound is that of `claims.md`. Where that page leaves room, this
 file decides. Intervals over authors are BCa (`scipy.stats.bootstrap`, 9,999 resamples of the eight authors), and so are
@@ -531,13 +531,13 @@ def page(found: Measured, ruled: Sequence[Verdict]) -> str:
             correlations_table(found),
         ),
         ("Knowledge by layer", "S1 of retain-0 in `full`, nats per token.", layers_table(found)),
-        ("Elicitation", "ROUGE of the answer, beyond the plain question; `p` as `verdicts.py` says.", elicited(found)),
+        ("Elicitation", "ROUGE of the answer, beyond the plain question; `p` as `decide.py` says.", elicited(found)),
     ]
     parts += [
         (f"All metrics, {words}", "", found.wide(state).reset_index(names="model"))
         for state, words in (("before", "as made"), ("quantised", "in 4 bits"), ("relearned", "after relearning"))
     ]
-    out = ["# What the study of SmolLM2 found", "", "Made by `verdicts.py` from `../measured`.", "", "## Verdicts", ""]
+    out = ["# What the study of SmolLM2 found", "", "Made by `decide.py` from `../measured`.", "", "## Verdicts", ""]
     out.append(markdown(pd.DataFrame([vars(each) for each in ruled]).rename(columns={"why": "numbers"})))
     for title, words, table in parts:
         table = table.dropna(axis=1, how="all")
