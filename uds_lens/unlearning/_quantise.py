@@ -26,7 +26,7 @@ from uds_lens._storage import (
     with_checksum,
     writing,
 )
-from uds_lens.errors import ModelError
+from uds_lens.errors import ModelError, ResultFormatError
 from uds_lens.models import pick_device
 from uds_lens.models._checkpoint import (
     LOADING,
