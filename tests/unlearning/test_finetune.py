@@ -64,6 +64,15 @@ def test_only_the_adapter_is_saved_and_it_moves_with_its_base(taught: Path, tmp_
         open_model(spoilt / "taught", device="cpu")
 
 
+def test_training_keeps_to_the_prompts_that_a_model_was_trained_with(taught: Path, tmp_path: Path) -> None:
+    moved = shutil.copytree(taught, tmp_path / "moved")
+    template = "{% for message in messages %}<{{ message.role }}> {{ message.content }} {% endfor %}"
+    (moved / "base" / "chat_template.jinja").write_text(template)
+    for name, prompts in (("taught", "raw"), ("base", "chat")):
+        done = unlearn(moved / name, people(("Ada Vey",)), method="ga", out=tmp_path / f"{name}-ga", options=QUICK)
+        assert read_record(done)["protocol"] == prompts
+
+
 def test_the_same_run_is_found_again_and_merged_is_another(taught: Path, tmp_path: Path) -> None:
     given = {"config": SHORT, "options": QUICK}
     file = taught / "taught" / "adapter_model.safetensors"

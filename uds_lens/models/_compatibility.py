@@ -82,9 +82,13 @@ def read_checkpoint_info(
         )
     where: dict[str, Any] = {"revision": revision, "offline": offline, "trust_remote_code": trust_remote_code}
     info = _info(os.fspath(source), load_config(source, **where), load_tokenizer(source, **where))
+    return replace(info, protocol=recorded_protocol(source), storage=storage_of(source))
+
+
+def recorded_protocol(source: str | os.PathLike[str]) -> Protocol | None:
+    """Return the prompts a checkpoint was trained with, where its own record names them."""
     recorded = checkpoint_record(source).get("protocol")
-    protocol = cast("Protocol", recorded) if recorded in ("raw", "chat") else None
-    return replace(info, protocol=protocol, storage=storage_of(source))
+    return cast("Protocol", recorded) if recorded in ("raw", "chat") else None
 
 
 def protocol_of(wanted: AnswerProtocol, infos: Mapping[str, CheckpointInfo], tokenizer: Any) -> Protocol:

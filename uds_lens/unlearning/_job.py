@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from uds_lens._compat.transformers import has_torch_attention, longest_text, rope_limit
+from uds_lens._types import Protocol
 from uds_lens.data import AnswerSequence, ForgetExample, chosen_protocol
 from uds_lens.errors import ModelError
 from uds_lens.models import fingerprint, pick_device
 from uds_lens.models._checkpoint import load_tokenizer, load_weights
+from uds_lens.models._compatibility import recorded_protocol
 from uds_lens.unlearning._registry import Objective
 from uds_lens.unlearning._settings import LoraSettings, MethodConfig, TrainOptions
 
@@ -32,6 +34,7 @@ class Parent:
     tokenizer: PreTrainedTokenizerFast  # its tokenizer
     name: str  # directory or Hub id, as given
     fingerprint: str  # fingerprint of its weights, in the dtype they train in
+    protocol: Protocol | None = None  # prompts it was trained with, where its record names them
 
     @property
     def pad_token_id(self) -> int:
@@ -72,7 +75,7 @@ def open_parent(source: str | os.PathLike[str], options: TrainOptions) -> Parent
         raise ModelError(f"{name!r} is quantised: train the original model, and quantise the result.")
     if device.startswith("cuda") and has_torch_attention(model):
         model.set_attn_implementation("sdpa")
-    return Parent(model, tokenizer, name, fingerprint(model))
+    return Parent(model, tokenizer, name, fingerprint(model), recorded_protocol(source))
 
 
 def digest(value: Any) -> str:
@@ -137,8 +140,8 @@ class Job:
         }
 
     def settled(self, parent: Parent) -> Job:
-        """Return the same job with the protocol that `auto` stands for with this model's tokenizer."""
-        protocol = chosen_protocol(self.config.protocol, parent.tokenizer)
+        """Return the same job with the protocol that `auto` stands for with this model."""
+        protocol = chosen_protocol(self.config.protocol, parent.tokenizer, parent.protocol)
         return replace(self, config=replace(self.config, protocol=protocol))
 
     def depends_on(self, parent: Parent, tokens: Sequence[AnswerSequence]) -> dict[str, Any]:

@@ -280,7 +280,11 @@ def run(job: Job) -> Path:
         if processes.is_first:
             beside = f" and {len(job.retain)} retain" if job.retain else ""
             words = describe_protocol(
-                asked.protocol, job.config.protocol, tokenizer=parent.tokenizer, chat=job.config.chat
+                asked.protocol,
+                job.config.protocol,
+                parent.protocol is not None,
+                tokenizer=parent.tokenizer,
+                chat=job.config.chat,
             )
             kind = "" if job.record == FINETUNING_RECORD else " forget"
             tell(f"{asked.method} on {len(job.forget)}{kind}{beside} answers of {parent.name}, prompts: {words}")
