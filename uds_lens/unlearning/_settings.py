@@ -57,7 +57,7 @@ class MethodConfig:
     """Gradients are clipped to this norm."""
 
     protocol: AnswerProtocol = "auto"
-    """How question and answer become text; `auto`: as the record of the model says, else the chat template, else raw."""
+    """How question and answer become text; `auto`: as the model's record says, else the chat template, else raw."""
 
     system_prompt: str | None = None
     """System turn before the question, in chat prompts; None leaves it to the template."""
