@@ -176,7 +176,7 @@ def test_scores_are_put_together_off_a_device_without_float64(opened, unchecked)
     assert torch.equal(mean_over_tokens(there, apple), mean_over_tokens(values, batch))
     other = states.roll(1, dims=1)
     on_batch = SimpleNamespace(
-        batch=apple, logprobs=there, patched=lambda cache, layers: there[:, None].expand(-1, 4, -1) - 0.5
+        batch=apple, logprobs=there, patched=lambda cache, layers, wanted=None: there[:, None].expand(-1, 4, -1) - 0.5
     )
     nowhere = torch.zeros(states.shape[:2], dtype=torch.bool)
     cache = SimpleNamespace(same_as=lambda own, mask: nowhere.as_subclass(OnApple))

@@ -226,7 +226,7 @@ def test_the_papers_values_come_along(uds_lens, tmp_path) -> None:
     overall = {row["metric"]: row["overall"] for row in told}
     assert overall["uds"] == pytest.approx(0.951, abs=5e-4)
     out = " ".join(uds_lens("rank", folder, "--resamples", 0).out.split())
-    assert "18-way tie" in out and "npo would be npo_lr5e5_b01_a5_ep10 (depth +0.199)" in out
+    assert "18-way tie" in out and "npo would be represented by npo_lr5e5_b01_a5_ep10 (depth +0.199)" in out
     told = json.loads(uds_lens("dashboard", folder, "--out", tmp_path / "p.html", "--json").out)
     assert told["models"] == 150
 

@@ -22,7 +22,7 @@ def test_reading_out_the_last_block_gives_the_models_own_logits(opened, family):
     )
     logits = model(input_ids=IDS).logits[0]
     handle.remove()
-    assert torch.allclose(parts.readout(kept[0][0]), logits, atol=1e-6, rtol=0)
+    assert torch.allclose(parts.unembed(parts.final_norm(kept[0][0])), logits, atol=1e-6, rtol=0)
     assert parts.d_vocab == logits.shape[-1]
     assert "forward" not in parts.base.__dict__
     assert torch.equal(model(input_ids=IDS).logits[0], logits)

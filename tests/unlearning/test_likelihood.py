@@ -100,7 +100,9 @@ def test_a_long_answer_does_not_move_the_others_of_its_batch(family) -> None:
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_training_labels_are_those_of_open_unlearning(name: str) -> None:
     config = make_config("npo")
-    parent = Parent(build_model("llama"), chat_tokenizer(name), "tiny", "")
+    model, tokenizer = build_model("llama"), chat_tokenizer(name)
+    model.resize_token_embeddings(len(tokenizer))
+    parent = Parent(model, tokenizer, "tiny", "")
     sequences = encoded(parent, config, pairs_of(EXAMPLES))
     for example, sequence in zip(EXAMPLES, sequences, strict=True):
         theirs = open_unlearning_labels(parent.tokenizer, example.question, example.answer, date=config.chat_date)

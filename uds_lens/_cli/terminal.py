@@ -270,7 +270,8 @@ def print_table(
 
     columns = list(zip(titles, *rows, strict=True))
     wide = [max(map(len, column)) for column in columns[1:] if column[0] != wrapped]
-    gap = next((gap for gap in _GAPS if sum(wide) + gap * len(wide) + shortest <= width()), None)
+    least = min(shortest, max(map(len, columns[0])))
+    gap = next((gap for gap in _GAPS if sum(wide) + gap * len(wide) + least <= width()), None)
     fits = gap is not None
     room = width() - sum(wide) - (gap or 0) * len(wide) if fits and wrapped is None else width()
     padding = 0 if gap == 1 else (0, 1)
