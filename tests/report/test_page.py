@@ -363,7 +363,8 @@ def test_the_first_page_has_a_verdict_and_what_next(page, audits):
     assert "All models are mostly erased" in found and "None shows signs of damage." in found
     assert "uds-lens audit --" not in other.words.split("Before you quote")[0]
     swapped = replace(audits["npo"], s1_delta=-audits["npo"].s1_delta - 1)
-    assert "The verdict is withheld for swapped (fatal warning)." in verdict_of(Page(render({"npo": audits["npo"], "swapped": swapped})))
+    found = verdict_of(Page(render({"npo": audits["npo"], "swapped": swapped})))
+    assert "The verdict is withheld for swapped (fatal warning)." in found
 
 
 def test_commands_of_the_first_page_have_options_that_exist(audits):
