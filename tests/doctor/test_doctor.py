@@ -127,3 +127,6 @@ def test_pickled_cut_and_missing_weights_are_reported(tmp_path: Path, trio) -> N
     (folder / "extra.safetensors").write_bytes(content)  # models are not opened by that name
     assert verdict(folder)[0] == "problem" and "more than tensors" in verdict(folder)[1]
     assert not (tmp_path / "ran").exists()
+    config = folder / "config.json"
+    config.write_text(config.read_text().replace("{", '{"quantization_config": {"quant_method": "foo"},', 1))
+    assert "quantised by 'foo'" in by_name(examine_inputs({"full": str(folder)}))["full"].found

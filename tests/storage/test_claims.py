@@ -125,6 +125,14 @@ def test_a_broken_claim_counts_by_its_heartbeat(place, clock, content):
         assert place.deaths("a", "this") == 0
 
 
+def test_a_pipe_for_a_claim_stops_nobody(place, clock):
+    (place.folder / "a").mkdir()
+    os.mkfifo(place.folder / "a" / "1.claim")
+    assert place.take("a") is None
+    clock.now += 0.5
+    assert place.take("a").file.name == "2.claim"
+
+
 def test_odd_names_stop_nobody_and_a_file_in_the_way_is_named(place, clock):
     for name in ("²", "-1", "x", "01", "9" * 18, "1" * 300):
         (place.folder / "a").mkdir(exist_ok=True)

@@ -128,6 +128,21 @@ def test_a_table_is_known_by_the_mark_beside_it(tmp_path, name, monkeypatch):
     check_writable(tmp_path, directory=True)  # a mark alone is nothing
 
 
+def test_a_table_that_two_processes_write_at_once_stays_known(tmp_path, monkeypatch):
+    place, write, others = tmp_path / "table.csv", files.atomic_write_bytes, ["b"]
+
+    def late(path, content):
+        if path == place and others:  # the other is between our mark and our table
+            atomic_write_marked(place, others.pop())
+        write(path, content)
+
+    monkeypatch.setattr(files, "atomic_write_bytes", late)
+    known = files._known  # the other has read the mark before we wrote it
+    monkeypatch.setattr(files, "_known", lambda path: known(path) if others or place.exists() else [])
+    atomic_write_marked(place, "a")
+    assert check_writable(place, directory=False).read_text() == "a"
+
+
 def test_a_place_that_cannot_be_written_is_told_at_once(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match=r"file' is a file\. Choose another place"):

@@ -5,7 +5,7 @@ import errno
 import os
 import pickle
 import shutil
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -207,6 +207,41 @@ def test_a_damaged_result_is_made_again(left: int | None, tiny: Tiny, tmp_path: 
         train(tiny, "ga", tmp_path / "out", epochs=1)
     assert file.read_bytes() == content
     assert (out / "notes.txt").read_text() == "mine"
+
+
+def test_a_result_whose_record_is_altered_is_made_again(tiny: Tiny, tmp_path: Path) -> None:
+    record = train(tiny, "ga", tmp_path / "out", epochs=1) / "unlearning.json"
+    record.write_bytes(record.read_bytes().replace(b'"ga"', b'"gb"'))
+    with pytest.warns(UdsLensWarning, match=r"unlearning.json' was altered .*: training again"):
+        train(tiny, "ga", tmp_path / "out", epochs=1)
+    assert read_record(tmp_path / "out")["method"] == "ga"
+
+
+def test_a_run_killed_while_it_tidies_up_is_no_stranger(
+    tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unlink, left = Path.unlink, tmp_path / ".out.run"
+
+    def kill(path: Path, **more: bool) -> None:
+        unlink(path, **more)
+        raise KeyboardInterrupt
+
+    opened, options = RunFolder.opened, replace(QUICK, redo=True)
+
+    @contextmanager
+    def busy(self):
+        with opened(self) as folder:
+            (folder / "alternates.json").write_text("{}")
+            yield folder
+            monkeypatch.setattr(Path, "unlink", kill)
+
+    monkeypatch.setattr(RunFolder, "opened", busy)
+    with pytest.raises(KeyboardInterrupt):
+        train(tiny, "ga", tmp_path / "out", epochs=1)
+    monkeypatch.undo()
+    assert {path.name for path in left.iterdir()} >= {"run.json"}
+    train(tiny, "ga", tmp_path / "out", epochs=1, options=options)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
 @pytest.mark.parametrize("checkpoint_every", [2, 0])

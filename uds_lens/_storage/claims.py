@@ -17,8 +17,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from uds_lens._storage.files import writing
+from uds_lens._storage.files import read_file, writing
 from uds_lens._storage.processes import ProcessId, is_gone, this_process
+from uds_lens.errors import ResultFormatError
 
 BEAT = 10.0  # seconds between heartbeats
 
@@ -141,8 +142,8 @@ def _generations(place: Path) -> list[int]:
 def _holder(file: Path) -> Holder | None:
     """Read a claim; None where it is broken, or just being written: then its heartbeat decides."""
     try:
-        record = json.loads(file.read_bytes()[:4096])
+        record = json.loads(read_file(file, most=4096))
         process = ProcessId(str(record["machine"]), int(record["pid"]), int(record["born"]))
         return Holder(process, str(record["run"])) if process.pid > 0 else None
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, OverflowError):
+    except (ResultFormatError, ValueError, LookupError, TypeError, AttributeError, RecursionError, OverflowError):
         return None

@@ -35,6 +35,7 @@ _PAGE = re.compile(
 )
 _HEAD = 1 << 14  # bytes in which a file says what it is
 _MARK, _MARKED = ".uds_lens", "uds_lens.written"  # end of a hidden file's name, and the format in it
+_REMEMBERED = 8  # versions of a file that its mark knows: several processes may write it at a time
 
 
 def generator() -> str:
@@ -346,22 +347,36 @@ def atomic_write_marked(path: str | os.PathLike[str], content: str | bytes) -> N
     """Write a file that cannot say itself who wrote it, after the mark beside it; see `is_marked`."""
     path = located(path)
     content = content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content
-    known = [sha256_bytes(content)]
-    if is_marked(path):  # until the new one is in place
-        known.append(sha256_file(path))
-    mark = check_writable(_mark_of(path), directory=False, format=_MARKED)
-    atomic_write_text(mark, json.dumps({"format": _MARKED, "sha256": known}) + "\n")
+    digest = sha256_bytes(content)
+    _mark(path, digest)
     atomic_write_bytes(path, content)
+    if digest not in _known(path):  # another process wrote mark and file between the two
+        _mark(path, digest)
 
 
 def is_marked(path: Path) -> bool:
     """Return whether a file is as `atomic_write_marked` left it: another, or a changed one, is somebody else's."""
+    try:
+        return path.is_file() and sha256_file(path) in _known(path)
+    except OSError:
+        return False
+
+
+def _mark(path: Path, digest: str) -> None:
+    """Add a hash to a mark; earlier ones stay, of which one is that of the file until the new one is in place."""
+    mark = check_writable(_mark_of(path), directory=False, format=_MARKED)
+    known = [digest, *(other for other in _known(path) if other != digest)][:_REMEMBERED]
+    atomic_write_text(mark, json.dumps({"format": _MARKED, "sha256": known}) + "\n")
+
+
+def _known(path: Path) -> list[str]:
+    """Return the hashes in the mark of a file."""
     head = _head(_mark_of(path))
     try:
         known = json.loads(head)["sha256"] if _JSON.match(head) else []
-        return isinstance(known, list) and path.is_file() and sha256_file(path) in known
-    except (OSError, ValueError, LookupError, RecursionError):
-        return False
+    except (ValueError, LookupError, RecursionError):
+        return []
+    return [digest for digest in known if isinstance(digest, str)] if isinstance(known, list) else []
 
 
 def _mark_of(path: Path) -> Path:

@@ -252,6 +252,8 @@ def states_kept() -> Iterator[None]:
         _to_remove.reset(token)
     for place in places:
         shutil.rmtree(place, ignore_errors=True)
+        with suppress(OSError):  # others' states are in it
+            place.parent.rmdir()
 
 
 def _key(source: str | os.PathLike[str], plan: Plan, config: AuditConfig, options: RunOptions) -> str:
@@ -302,5 +304,7 @@ def _keeping(place: Path | None) -> Iterator[Path | None]:
     if place is None:
         yield None
         return
+    with suppress(OSError):  # said by the next line
+        place.parent.mkdir(mode=0o700, exist_ok=True)  # another process may have removed it when it was empty
     with atomic_directory(place) as folder:
         yield folder

@@ -264,6 +264,15 @@ def load_tokenizer(
         return AutoTokenizer.from_pretrained(_place(source), **_where(source, revision, offline, trust_remote_code))
 
 
+def require_known_quantisation(config: Any, name: str) -> None:
+    """Raise `ModelError` where transformers does not know how a config says that the weights are quantised."""
+    if (method := unknown_quantisation(config)) is not None:
+        raise ModelError(
+            f"config.json of {name!r} says that its weights are quantised by {method[:60]!r}, which transformers does "
+            "not know: remove quantization_config if they are not, or save the model unquantised."
+        )
+
+
 def load_weights(
     source: str | os.PathLike[str],
     *,
@@ -297,11 +306,7 @@ def load_weights(
     config = load_config(source, revision=revision, offline=offline, trust_remote_code=trust_remote_code)
     if is_bitsandbytes(config):
         require_package("bitsandbytes", needed_by=f"{name!r} has 4-bit weights, which need")
-    if (method := unknown_quantisation(config)) is not None:
-        raise ModelError(
-            f"config.json of {name!r} says that its weights are quantised by {method[:60]!r}, which transformers does "
-            "not know: remove quantization_config if they are not, or save the model unquantised."
-        )
+    require_known_quantisation(config, name)
     placement = {"device_map": device_map} if device_map is not None else {}
     file = _gguf(source)
     reading = _where(source, revision, offline, trust_remote_code) if file is None else gguf.reading(file)

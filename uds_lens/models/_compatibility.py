@@ -14,7 +14,13 @@ from torch import nn
 from uds_lens._types import AnswerProtocol, Protocol
 from uds_lens.data import chosen_protocol
 from uds_lens.errors import IncompatibleModelsError, ModelError, Setting, warn_once
-from uds_lens.models._checkpoint import checkpoint_record, load_config, load_tokenizer, storage_of
+from uds_lens.models._checkpoint import (
+    checkpoint_record,
+    load_config,
+    load_tokenizer,
+    require_known_quantisation,
+    storage_of,
+)
 from uds_lens.models._fingerprint import arithmetic
 from uds_lens.models._hooked import HookedModel
 
@@ -81,7 +87,9 @@ def read_checkpoint_info(
             "model or a TransformerBridge."
         )
     where: dict[str, Any] = {"revision": revision, "offline": offline, "trust_remote_code": trust_remote_code}
-    info = _info(os.fspath(source), load_config(source, **where), load_tokenizer(source, **where))
+    config = load_config(source, **where)
+    require_known_quantisation(config, os.fspath(source))
+    info = _info(os.fspath(source), config, load_tokenizer(source, **where))
     return replace(info, protocol=recorded_protocol(source), storage=storage_of(source))
 
 

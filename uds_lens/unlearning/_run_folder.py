@@ -27,6 +27,7 @@ CONTENTS = "uds_lens_contents.json"  # file in a checkpoint, written last: size 
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 _KEY = re.compile(r"[0-9a-f]{32}")
 _RUN, _LOCKS = "run.json", ("lock", "soft.lock")
+_OURS = (ALTERNATES, RECORD, BEST, _RUN)
 
 
 def file_sums(folder: Path, *, but: Collection[str] = ()) -> dict[str, list[Any]]:
@@ -152,7 +153,13 @@ class RunFolder:
             return False
         if not (self.out / self.record).is_file():
             refuse_to_replace(self.out, "something other than a result of this run", of="TrainOptions")
-        record = read_record(self.out)
+        try:
+            record = read_record(self.out)
+        except ResultFormatError as error:
+            warnings.warn(
+                UdsLensWarning(f"{str(error).removesuffix(': measure again.')}: training again."), stacklevel=2
+            )
+            return False
         if record["key"] != self.key:
             differences = _differences(record["depends_on"], self.depends_on)
             refuse_to_replace(self.out, f"the result of another run{differences}", of="TrainOptions")
@@ -204,9 +211,8 @@ class RunFolder:
     def _empty(self) -> None:
         for path in checkpoints(self.folder):
             shutil.rmtree(path)
-        for path in self.folder.iterdir():
-            if path.name not in (ALTERNATES, RECORD, BEST, _RUN) and not is_scratch(path.name):
-                continue
+        ours = [path for path in self.folder.iterdir() if path.name in _OURS or is_scratch(path.name)]
+        for path in sorted(ours, key=lambda path: path.name == _RUN):  # last: it says whose the others are
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path, ignore_errors=True)
             else:
