@@ -56,7 +56,8 @@ def test_list_plan_run_compare_offline(uds_lens, cache, toy_tofu, tmp_path):
     assert "1 models to download, 2.47 GB in all, at most 2.5 GB of them on the disk at a time" in err
     assert "4 measurements, 0 models to make: about" in err
     (failed,) = study.status(run).failed
-    assert failed.reason.startswith(f"ModelError: there is no directory '{find(absent).hub_id}' here, and offline")
+    assert failed.reason.startswith(f"ModelError: '{find(absent).hub_id}' is not in the Hub's cache, and offline")
+    assert failed.reason.count(". ") == 0, "one sentence"
     assert len(list(cache.glob("models--*"))) == 3, "what was there before stays"
     code, out, err = uds_lens("published", "compare", run, "--out", page)
     assert code == 1, "toy weights are not the published ones, and float32 does not explain that"

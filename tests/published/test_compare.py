@@ -92,6 +92,8 @@ def test_ranges_count_as_ranges(tmp_path, toy_tofu):
     frame = compare(run).frame.set_index(["model", "metric"])
     assert (frame.loc[(name, "utility_rel"), "beyond"], frame.loc[(name, "utility_rel"), "kind"]) == (0, "capped")
     assert frame.loc[("full", "uds"), "verdict"] == "agrees"
+    told = frame.loc[(name, "utility_rel"), "expect"]
+    assert told.startswith("capped; capped at 1 in the released file"), "a known problem is said where values agree too"
     assert frame.loc[("retain", "uds"), "verdict"] == "differs"
 
 
@@ -110,6 +112,26 @@ def test_what_was_measured_differently_is_said(tmp_path, toy_tofu):
         row = frame.loc[("npo_lr1e5_b01_a1_ep5", metric)]
         assert row["verdict"] == "differs as expected" and words in row["expect"]
         assert "measured on some of the questions" in row["expect"]
+
+
+def test_other_references_tau_and_questions_are_said(tmp_path, toy_tofu):
+    name = "npo_lr1e5_b01_a1_ep5"
+    made = study.as_mapping(published.plan([find(name)], data=toy_tofu))
+    made["retain"] = find("retain95").hub_id
+    made["measure"]["audit"]["tau"] = 0.1
+    study.run(made, tmp_path / "s", runner=Known(disturbed={(name, "uds"): 0.5, (name, "es"): 0.5}))
+    frame = compare(tmp_path / "s").frame.set_index(["model", "metric"])
+    assert frame.loc[(name, "es"), "verdict"] == "differs", "ES needs neither retain nor tau"
+    row = frame.loc[(name, "uds")]
+    assert row["verdict"] == "differs as expected"
+    assert f"retain: {made['retain']} here, {find('retain').hub_id} there; tau: 0.1 here, 0.05 there" in row["expect"]
+    place = tmp_path / "released"
+    place.mkdir()
+    (place / "results.json").write_text(json.dumps(RECORDS))
+    summary = {"source_model_id": MODEL, "full_model": "me/full", "retain_model": find("retain").hub_id}
+    (place / "summary.json").write_text(json.dumps({**summary, "delta_threshold": 0.04}))
+    (row,) = compare(place).frame.to_dict("records")
+    assert f"full: me/full here, {FULL} there; tau: 0.04 here" in row["expect"] and "retain:" not in row["expect"]
 
 
 @pytest.mark.filterwarnings("ignore::uds_lens.errors.UdsLensWarning")

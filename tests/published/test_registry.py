@@ -55,6 +55,7 @@ def test_a_model_is_known_by_id_folder_run_and_cache(model):
     assert find("saves/eval/" + name.removeprefix("unlearn_")) == model
     others = [f"somebody/{name}", f"x/models--somebody--{name}/snapshots/abc", "nobody/nothing"]
     assert [find(place) for place in others] == [None] * 3
+    assert find("x/" + "a" * 5000) is find("x/\0") is find("x/\ud800") is None
 
 
 def test_what_matches_nothing_is_refused():

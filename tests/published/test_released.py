@@ -112,6 +112,16 @@ HOSTILE = {
     "infinite": ("results.json", '[{"idx": 1, "s1_deltas": [1e999], "s2_deltas": [1]}]', "must be finite"),
     "uneven": ("results.json", '[{"idx": 1, "s1_deltas": [1], "s2_deltas": []}]', "1 values of S1 and 0 of S2"),
     "another score": ("results.json", json.dumps([record(1, [1.0], [0.5], 0.9)]), "layers give UDS 0.5, and 0.9 is"),
+    "a score of nothing": (
+        "results.json",
+        '[{"idx": 1, "uds": 7, "s1_deltas": [], "s2_deltas": []}]',
+        "UDS nan, and 7",
+    ),
+    "a layer twice": (
+        "results.json",
+        json.dumps([{**RECORDS[0], "layer_records": [{"layer": 3}] * 3}]),
+        "expected the numbers of 3 layers",
+    ),
     "twice": ("results.json", json.dumps([RECORDS[0], RECORDS[0]]), "an example occurs twice"),
     "another mean": ("summary.json", json.dumps({"source_model_id": MODEL, "avg_uds": 0.7}), "'avg_uds' is 0.7"),
     "summary of something": ("summary.json", "[]", "holds a list"),
@@ -126,6 +136,15 @@ def test_hostile_files_are_one_sentence(folder, name):
     with pytest.raises(ResultFormatError, match=words) as refused:
         read_released(folder)
     assert len(str(refused.value)) < 600
+
+
+@pytest.mark.parametrize("name", ["x/" + "a" * 300, "x/" * 2000, "x/\0", "x/\ud800", ["x"], 3])
+def test_what_no_model_can_be_called_is_refused(folder, name):
+    summary = json.loads((folder / "summary.json").read_text())
+    (folder / "summary.json").write_text(json.dumps({**summary, "source_model_id": name}))
+    with pytest.raises(ResultFormatError, match="'source_model_id' must be a Hub id or a folder") as refused:
+        read_released(folder)
+    assert str(refused.value).isascii()
 
 
 def test_a_hostile_table_and_two_runs_of_one_model(folder, tmp_path):

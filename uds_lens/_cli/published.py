@@ -216,11 +216,18 @@ def _print_comparison(found: Comparison, out: Path | None) -> None:
         print_table(
             list(columns), [[value if isinstance(value, str) else number(value) for value in row] for row in cells]
         )
+    known = {row["metric"]: row["known"] for row in found.by_metric.to_dict("records") if row["known"]}
     for row in found.frame[found.frame["verdict"] == "differs"].head(10).to_dict("records"):
         print_wrapped(
             f"! {row['model']}, {row['metric']}: {row['measured']:.4f} for {row['published']:.4f} "
-            f"({row['difference']:+.4f}). {row['expect']}"
+            f"({row['difference']:+.4f}). {row['expect'].removesuffix(known.get(row['metric'], '')).rstrip('; ')}"
         )
+    for metric, words in known.items():
+        print_wrapped(f"Known of the published {metric}: {words}.")
+    ranges = found.frame["kind"].value_counts().drop("exact", errors="ignore")
+    if len(ranges):
+        kinds = ", ".join(f"{n} {kind}" for kind, n in ranges.items())
+        print_wrapped(f"Published values that stand for a range: {kinds}.")
     if found.unknown:
         names = ", ".join(found.unknown[:4]) + (", ..." if len(found.unknown) > 4 else "")
         print_wrapped(f"Not among the published models: {names}.")

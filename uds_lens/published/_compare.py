@@ -121,7 +121,7 @@ def compare(run: str | os.PathLike[str], *, margins: Mapping[str, float] | None 
 
     A published value that is rounded, capped at 1 or set by definition stands for a range: what lies in it does not
     differ. Where a difference is beyond the margin, the row says whether the two were measured differently: other
-    prompts or a sample of the questions explain any difference, another dtype or last layer up to four margins.
+    prompts, references, tau or questions explain any difference, another dtype or last layer up to four margins.
 
     Args:
         run: Folder of `run`, or of any study; run folders of the UDS paper's released script; Open-Unlearning's saves.
@@ -180,15 +180,16 @@ def _verdict(row: Mapping[str, Any]) -> tuple[str, str]:
         reasons.append(f"dtype: {row['dtype'] or 'unknown'} here, bfloat16 there")
     if row["metric"] == "uds" and row["last_layer"] != "post_norm":
         reasons.append("last layer: the true residual stream here, the normed state there")
+    if row["otherwise"]:
+        reasons.append(row["otherwise"])
+        anything = True
     if row["sampled"]:
         reasons.append("measured on some of the questions")
         anything = True
     explained = anything or (bool(reasons) and row["beyond"] <= _ROUNDING * row["margin"])
     verdict = "agrees" if row["beyond"] <= row["margin"] else "differs as expected" if explained else "differs"
     notes = [*reasons, {"exact": "", "rounded": "printed with 3 decimals"}.get(row["kind"], row["kind"])]
-    if verdict == "differs":
-        notes.append(KNOWN_PROBLEMS.get(row["metric"], ""))
-    return verdict, "; ".join(filter(None, notes))
+    return verdict, "; ".join(filter(None, [*notes, KNOWN_PROBLEMS.get(row["metric"], "")]))
 
 
 def _by_metric(both: pd.DataFrame) -> pd.DataFrame:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from uds_lens._compat.huggingface_hub import asking_the_hub
+from uds_lens._compat.transformers import is_offline
 from uds_lens._storage import atomic_write_bytes, read_with_checksum, with_checksum
 from uds_lens.errors import ModelError, ResultFormatError
 from uds_lens.models._checkpoint import not_on_the_hub
@@ -50,7 +51,7 @@ class Downloads:
                     folder = None  # somebody read its configuration or tokenizer alone
             except LocalEntryNotFoundError as error:
                 if self._offline:
-                    raise ModelError(not_on_the_hub(name, _first(error), offline=True)) from error
+                    raise ModelError(_absent(name)) from error
                 if not self._keep and not _snapshots(name):  # else somebody's copy lies there, which stays
                     self._ours.append(name)
                     self._save()  # before the first byte, so that a killed download is removed later
@@ -95,7 +96,8 @@ class Downloads:
                 "of the plan."
             ) from error
         except Exception as error:  # the Hub's client has no common base class for its errors
-            raise ModelError(not_on_the_hub(name, _first(error), offline=False)) from error
+            words = _absent(name) if is_offline() else not_on_the_hub(name, _first(error), offline=False)
+            raise ModelError(words) from error
 
     def drop(self, *, but: Collection[str] = ()) -> None:
         """Remove what was downloaded here, except some."""
@@ -127,6 +129,13 @@ class Downloads:
     def _save(self) -> None:
         record = {"format": _FORMAT, "version": _VERSION, "revisions": self.revisions, "downloaded": self._ours}
         atomic_write_bytes(self._record, with_checksum(record))
+
+
+def _absent(name: str) -> str:
+    return (
+        f"{name!r} is not in the Hub's cache, and offline nothing is downloaded: run `hf download {name}` where there "
+        "is a connection, or this command again online."
+    )
 
 
 def _first(error: Exception) -> str:

@@ -23,8 +23,10 @@ if TYPE_CHECKING:
 
 COLUMNS = (
     *("group", "model", "role", "metric", "state", "measured", "reason"),
-    *("prompts", "dtype", "last_layer", "sampled", "at"),
+    *("prompts", "dtype", "last_layer", "otherwise", "sampled", "at"),
 )
+
+_TAU = 0.05  # of every published UDS
 
 _ROWS = 367  # rows with entities that the paper's UDS is measured on
 
@@ -95,7 +97,8 @@ def _of_study(place: Path) -> MeasuredRun:
         if known is not None:
             asked = _as_measured(folder, str(row["metric"]), roles[row["model_id"]], row["state"])
             facts = (known.group.name, known.name, known.role, row["metric"], row["state"], row["value"], row["reason"])
-            rows.append((*facts, *asked, sampled, row["model_id"]))
+            other = _otherwise(folder, known, str(row["metric"]))
+            rows.append((*facts, *asked, other, sampled, row["model_id"]))
     unknown = tuple(name for name, known in by_id.items() if known is None)
     return _made(rows, source=str(place), kind="study", unknown=unknown, folder=folder)
 
@@ -116,6 +119,36 @@ def _as_measured(folder: StudyFolder, metric: str, role: Any, state: Any) -> tup
     options = metric_settings(measure, style_of(measure, metric, role, state))
     internal = metric in METRICS and METRICS[metric].group == "representation"
     return RAW if internal else _words(options.protocol, options.chat), options.dtype, "resid_post"
+
+
+def _otherwise(folder: StudyFolder, model: PublishedModel, metric: str) -> str:
+    """Say which references, tau and questions are not those of the published value."""
+    from uds_lens.metrics import METRICS
+    from uds_lens.metrics._catalogue import resolve
+
+    plan, audit = folder.plan, audit_settings(folder.plan.measure)
+    by_audit = metric.startswith("uds") and audit is not None
+    needed = {need for spec in resolve([metric]) for need in spec.needs} if metric in METRICS else set()
+    if by_audit:
+        needed |= {"full", "retain"}
+    words = [
+        _references(plan.full if "full" in needed else "", plan.retain if "retain" in needed else "", model),
+        f"tau: {audit.tau:g} here, {_TAU:g} there" if audit is not None and by_audit and audit.tau != _TAU else "",
+        f"questions: {plan.data.split} here, {model.group.split} there"
+        if plan.data.tofu is not None and plan.data.split != model.group.split
+        else "",
+    ]
+    return "; ".join(filter(None, words))
+
+
+def _references(full: str, retain: str, model: PublishedModel) -> str:
+    """Say which of a run's full and retain are not the published ones; "" is unknown, or not needed."""
+    wanted = {"full": (full, model.group.full), "retain": (retain, model.group.retain)}
+    return "; ".join(
+        f"{role}: {given[-80:]} here, {there} there"
+        for role, (given, there) in wanted.items()
+        if given and ((known := find(given)) is None or known.hub_id != there)
+    )
 
 
 def _words(protocol: str, chat: ChatStyle) -> str:
@@ -141,7 +174,9 @@ def _of_released(place: Path) -> MeasuredRun:
             continue
         few = known.group.name.startswith("tofu") and own["n_examples"] + own["n_skipped"] < _ROWS
         shared = (known.group.name, known.name, known.role, "uds", "before", uds, reasons.get(name))
-        rows.append((*shared, RAW, own["dtype"], "post_norm", few or not own["complete"], name))
+        tau = "" if own["tau"] == _TAU else f"tau: {own['tau']:g} here, {_TAU:g} there"
+        other = "; ".join(filter(None, (_references(own["full"], own["retain"], known), tau)))
+        rows.append((*shared, RAW, own["dtype"], "post_norm", other, few or not own["complete"], name))
     return _made(rows, source=str(place), kind="released script", unknown=tuple(unknown))
 
 
@@ -166,7 +201,7 @@ def _of_open_unlearning(place: Path) -> MeasuredRun:
             if metric in entry:
                 shared = (model.group.name, model.name, model.role, metric, "before", entry[metric])
                 why = reasons.get((name, metric))
-                rows.append((*shared, why, "open_unlearning", "bfloat16", "resid_post", False, name))
+                rows.append((*shared, why, "open_unlearning", "bfloat16", "resid_post", "", False, name))
     return _made(rows, source=str(place), kind="Open-Unlearning", unknown=tuple(unknown))
 
 

@@ -176,7 +176,7 @@ def find(name: str, *, group: str | None = None) -> PublishedModel | None:
     """
     by_id, by_name = _names()
     cached = re.search(r"models--([\w.-]+?)--([\w.-]+)", name)
-    if cached or (name.count("/") == 1 and not Path(name).exists()):
+    if cached or (name.count("/") == 1 and not _is_there(name)):
         hub_id = f"{cached[1]}/{cached[2]}" if cached else name
         known = by_id.get(hub_id.partition("/")[2])
         return known if known is not None and known.hub_id == hub_id else None
@@ -186,6 +186,13 @@ def find(name: str, *, group: str | None = None) -> PublishedModel | None:
         if not is_within(part):
             break
     return by_name.get((group or "tofu-1b", name))
+
+
+def _is_there(name: str) -> bool:
+    try:
+        return Path(name).exists()
+    except (OSError, ValueError):  # longer than a file system takes, or no text that it can hold
+        return False
 
 
 @cache

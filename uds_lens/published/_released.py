@@ -30,6 +30,8 @@ _RUN = re.compile(r"\d{4}_\d{6}_tf_(.+)_layer")
 
 _DEFAULT_TAU, _CLOSE = 0.05, 1e-6
 
+_LONGEST, _LONGEST_PART = 2000, 255  # characters of a name, and bytes of a folder in it, that file systems take
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ReleasedRuns(ModelTable):
@@ -134,13 +136,13 @@ def _read(folder: Path) -> _Run:
             raise ResultFormatError(f"{here}: {len(s1)} values of S1 and {len(s2)} of S2.")
         uds = number(record.get("uds"), where=f"{here}, 'uds'")
         again = released_score(s1, s2, tau)
-        if s1 and not (math.isnan(uds) and math.isnan(again)) and not abs(uds - again) <= _CLOSE:
+        if not (math.isnan(uds) and math.isnan(again)) and not abs(uds - again) <= _CLOSE:
             raise ResultFormatError(f"{here}: its layers give UDS {again:.6g}, and {uds:.6g} is written beside them.")
         examples.append((name, uds))
         layers += [(name, layer, a, b) for layer, a, b in zip(_layers(record, len(s1), here), s1, s2, strict=True)]
     if len({name for name, _ in examples}) < len(examples):
         raise ResultFormatError(f"{str(folder)!r}: an example occurs twice.")
-    source = str(summary.get("source_model_id") or _from_name(folder))
+    source = _source(summary.get("source_model_id"), where) or _from_name(folder)
     known = find(source)
     settings = {
         "model": _from_name(folder) if known is None else known.name,
@@ -170,6 +172,18 @@ def released_score(s1: Sequence[float], s2: Sequence[float], tau: float) -> floa
     layers = [(one, two) for one, two in zip(s1, s2, strict=True) if one > tau]
     weight = sum(one for one, _ in layers)
     return sum(one * min(max(two / one, 0.0), 1.0) for one, two in layers) / weight if layers else math.nan
+
+
+def _source(given: Any, where: str) -> str:
+    """Check the model's Hub id or folder, which will be looked for on this machine; "" where there is none."""
+    if given is None:
+        return ""
+    named = isinstance(given, str) and given.isprintable() and len(given) <= _LONGEST
+    if not named or max(len(os.fsencode(part)) for part in given.split("/")) > _LONGEST_PART:
+        raise ResultFormatError(
+            f"{where}: 'source_model_id' must be a Hub id or a folder; got {kind(given)} {ascii(given)[:40]}."
+        )
+    return given
 
 
 def _from_name(folder: Path) -> str:
@@ -282,6 +296,7 @@ def _layers(record: Mapping[str, Any], count: int, where: str) -> list[int]:
         numbers = [part.get("layer") for part in parts if isinstance(part, dict)]
     if not numbers:
         return list(range(count))
-    if not isinstance(numbers, list) or len(numbers) != count or any(type(layer) is not int for layer in numbers):
+    whole = isinstance(numbers, list) and all(type(layer) is int for layer in numbers)
+    if not whole or not len(numbers) == len(set(numbers)) == count:
         raise ResultFormatError(f"{where}: expected the numbers of {count} layers; got {str(numbers)[:60]}.")
     return list(numbers)
