@@ -307,6 +307,7 @@ def main() -> None:
     found, tables = judged(frames, ul.study.examples_table(asked.study), metrics, resamples=asked.resamples)
     ruled = verdicts(found)
     asked.out.mkdir(parents=True, exist_ok=True)
+    (asked.out / "table.parquet").unlink(missing_ok=True)  # a checkout has no mark of ours beside it
     ul.study.write_table(long, asked.out / "table.parquet")
     told = (
         f"{state}. {len(frames.pools)} pool models, {len(frames.before)} unlearned ones. Left out of the plan: "
