@@ -62,8 +62,9 @@ def print_list(*, as_json: bool) -> None:
         line(name, *dittos, known)
         above = cells
     print_wrapped(
-        '": as above. Faithfulness: AUC for models that know the forget set against models that never saw it, 95% CI '
-        "(our study; 0.5 = chance; --json has more)."
+        '": as above. Faithfulness: AUC for models that know the forget set against models that never saw it '
+        "(0.5 = chance), in our study; 95% CI for more runs of its six kinds of small Llamas, not for other kinds "
+        "(--json has theirs)."
     )
 
 
