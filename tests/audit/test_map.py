@@ -153,5 +153,5 @@ def test_a_token_without_an_embedding_is_named():
     model = AutoModelForCausalLM.from_pretrained(WORLD.full, dtype=torch.float32)
     model.resize_token_embeddings(40)
     live = HookedModel(model, AutoTokenizer.from_pretrained(WORLD.full), name="short", owned=False)
-    with pytest.raises(ModelError, match="'short': token .* beyond its embedding"):
+    with pytest.raises(ModelError, match=r"'short': token .* beyond its embedding"):
         mapped(live, live, rows=ROWS[1:3], sites=["mlp_out"])

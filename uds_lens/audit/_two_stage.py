@@ -190,7 +190,10 @@ def measure_stages(
     with states_kept():
         states = read_sources(sources, plan, config=config, options=options)
         if draws:
+            n_fallen = len(plan.fallen)
             drawn = read_draws(full, plan, config=config, options=options)
+            if len(plan.fallen) > n_fallen:  # all sources are read in one way
+                states = read_sources(sources, plan, config=config, options=options)
             states, n_retains = [*drawn, *states], len(drawn)
         retains = [source.record for source in states[:n_retains]]
         # A retain model as the unlearned one needs no stage 2: it scores exactly 1.
