@@ -191,7 +191,7 @@ def measure_stages(
         states = read_sources(sources, plan, config=config, options=options)
         if draws:
             n_fallen = len(plan.fallen)
-            drawn = read_draws(full, plan, config=config, options=options)
+            drawn = read_draws(full, plan, config=config, options=options, share=len(sources) + 1)
             if len(plan.fallen) > n_fallen:  # all sources are read in one way
                 states = read_sources(sources, plan, config=config, options=options)
             states, n_retains = [*drawn, *states], len(drawn)
