@@ -11,7 +11,8 @@ import uds_lens as ul
 from uds_lens.audit import _inputs
 from uds_lens.audit._resume import Question
 from uds_lens.data import counterfactuals
-from uds_lens.errors import ConfigError
+from uds_lens.errors import ConfigError, UdsLensWarning, forget_warnings
+from uds_lens.patching import capture
 
 from .independent import forward, tokens_of
 
@@ -164,3 +165,25 @@ def test_an_audit_is_taken_up_again_only_with_the_same_counterfactuals(baseline,
 
     assert asked() is not None
     assert asked(draws=1) is None and asked(counterfactual="invented") is None
+
+
+def test_counterfactuals_that_cannot_be_read_fast_have_all_sources_read_plainly(audit, monkeypatch):
+    calls, unlearned = [], WORLD.unlearned["npo"]
+
+    def failing(model, batch, **settings):
+        calls.append((model.name, settings["engine"]))
+        if settings["engine"] != "naive" and model.name == str(WORLD.full):
+            raise IndexError("index out of range in self")
+        cache = capture(model, batch, **settings)
+        wrong = settings["engine"] != "naive"  # which nothing may be made of
+        return dataclasses.replace(cache, states=cache.states * 1.5) if wrong else cache
+
+    monkeypatch.setattr("uds_lens.audit._runner.capture", failing)
+    forget_warnings()
+    with pytest.warns(UdsLensWarning, match="it failed: IndexError: index out of range in self"):
+        found = ul.DepthAudit.run(
+            WORLD.full, None, unlearned, ROWS, config=CONFIG, options=dataclasses.replace(OPTIONS, engine="auto")
+        )
+    assert {(str(unlearned), "wavefront"), (str(WORLD.full), "wavefront"), (str(unlearned), "naive")} <= {*calls}
+    assert_close(found.s1_delta, audit.s1_delta, atol=1e-4, rtol=0)
+    assert_close(found.s2_delta, audit.s2_delta, atol=1e-4, rtol=0)

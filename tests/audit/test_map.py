@@ -10,6 +10,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import uds_lens as ul
 from uds_lens.audit import MapCell, depth_map
 from uds_lens.data import positions_of
+from uds_lens.errors import ModelError
+from uds_lens.models import HookedModel
 
 from .independent import forward, tokens_of
 
@@ -125,3 +127,31 @@ def test_tables_and_figure_hold_every_cell(found):
     assert labels == [cell.label for cell in found.cells]
     assert heat.z[labels.index("z, head 1, at all")][2] == pytest.approx(float(found.at("z", "all", 1)[:, 2].mean()))
     assert MapCell("z", "all", 1) in found.cells
+
+
+def test_settings_of_the_last_layer_do_not_reach_a_map():
+    usual, papers = (
+        depth_map(WORLD.full, WORLD.retain, ROWS[:2], sites=["resid_post"], config=config, options=OPTIONS)
+        for config in (CONFIG, dataclasses.replace(CONFIG, last_layer="post_norm"))
+    )
+    assert torch.equal(usual.lost_by_token.nan_to_num(9.0), papers.lost_by_token.nan_to_num(9.0))
+    assert papers.config.last_layer == "resid_post"
+
+
+@pytest.mark.parametrize("broken", ["full", "source"])
+@pytest.mark.parametrize("part", ["model.norm", "model.layers.3.mlp.down_proj"])
+def test_a_broken_model_is_named_instead_of_mapped(broken, part):
+    model = AutoModelForCausalLM.from_pretrained(WORLD.full, dtype=torch.float32)
+    model.get_submodule(part).weight.data[0] = torch.nan
+    live = HookedModel(model, AutoTokenizer.from_pretrained(WORLD.full), name="broken", owned=False)
+    pair = (live, WORLD.full) if broken == "full" else (WORLD.full, live)
+    with pytest.raises(ModelError, match="'broken'"):
+        mapped(*pair, rows=ROWS[1:3], sites=["mlp_out"])
+
+
+def test_a_token_without_an_embedding_is_named():
+    model = AutoModelForCausalLM.from_pretrained(WORLD.full, dtype=torch.float32)
+    model.resize_token_embeddings(40)
+    live = HookedModel(model, AutoTokenizer.from_pretrained(WORLD.full), name="short", owned=False)
+    with pytest.raises(ModelError, match=r"'short': token .* beyond its embedding"):
+        mapped(live, live, rows=ROWS[1:3], sites=["mlp_out"])

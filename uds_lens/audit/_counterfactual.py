@@ -20,11 +20,13 @@ if TYPE_CHECKING:
     from uds_lens.audit._two_stage import TargetScores
 
 
-def read_draws(full: ModelSource, plan: Plan, *, config: AuditConfig, options: RunOptions) -> list[SourceStates]:
+def read_draws(
+    full: ModelSource, plan: Plan, *, config: AuditConfig, options: RunOptions, share: int
+) -> list[SourceStates]:
     """Read `full` on all counterfactuals, as one source for each draw; a row with fewer begins again with its first."""
     counterfactual = plan.counterfactual
     assert counterfactual is not None
-    read = read_source(full, counterfactual.plan, role="counterfactuals", config=config, options=options)
+    read = read_source(full, counterfactual.plan, role="counterfactuals", config=config, options=options, share=share)
     record = replace(
         read.record,
         name=f"{read.record.name} on counterfactuals",

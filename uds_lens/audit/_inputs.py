@@ -299,6 +299,9 @@ def make_plan(
     )
     costs = ModelCosts.of(full.config, pick_device(options.device))
 
+    readings: dict[tuple[object, ...], Engine] = {}
+    fallen: list[str] = []  # shared, as the readings are: counterfactuals are read as all other rows
+
     def plan_of(encoded: Encoded, counterfactual: CounterfactualPlan | None = None) -> Plan:
         rows = [*encoded.rows, *(facts.rows if facts else ())]
         batches = costs.batches(rows, token_budget=options.token_budget, packed=packed)
@@ -311,6 +314,8 @@ def make_plan(
             prompts=words,
             packed=packed,
             counterfactual=counterfactual,
+            _readings=readings,
+            fallen=fallen,
         )
 
     if drawn is None:

@@ -18,7 +18,7 @@ from uds_lens._types import Engine, HookSite, MapPosition, check_choice
 from uds_lens.audit._inputs import Plan, forget_set, make_plan
 from uds_lens.audit._memory import GIB, run_halving
 from uds_lens.audit._runner import opened
-from uds_lens.audit._states import SourceStates, StateStore
+from uds_lens.audit._states import SourceStates, StateStore, mean_over_tokens, require_finite_head
 from uds_lens.data import ExamplesLike, ForgetExample, TokenBatch, positions_of
 from uds_lens.models import HookedModel, ModelSource
 from uds_lens.patching import capture, choose_engine, open_target, row_layout
@@ -73,7 +73,7 @@ class DepthMap:
     subject is not named), and past the entity's last token."""
 
     config: AuditConfig
-    """How it was measured; site and scope are those of the cells."""
+    """How it was measured; site and scope are those of the cells, and the last layer's state is its residual stream."""
 
     @cached_property
     def lost(self) -> Float[Tensor, "example layer cell"]:
@@ -202,6 +202,7 @@ def depth_map(
         IncompatibleModelsError: The checkpoints differ in architecture, size or tokenizer.
         ConfigError: A site or a position is not one of the words above.
         DataError: No examples.
+        ModelError: A model gives NaN, or has no embedding for a token.
 
     Example:
         >>> import uds_lens as ul
@@ -216,7 +217,7 @@ def depth_map(
         check_choice("sites", site, HookSite)
     for position in positions:
         check_choice("positions", position, MapPosition)
-    config = as_settings(AuditConfig, config, name="config")
+    config = replace(as_settings(AuditConfig, config, name="config"), last_layer="resid_post")
     options = as_settings(RunOptions, options, name="options")
     # Whole rows at a site inside a block: rows are padded, and every position lies in the window.
     whole = replace(config, scope="all", site="mlp_out", stand_in=None, counterfactual="other", draws=3)
@@ -224,6 +225,7 @@ def depth_map(
     plan = make_plan({"full": full, "source": source}, chosen, config=whole, options=options)
     record, read = _read(source, plan, sites, config=whole, options=options)
     with opened(full, whole, options) as model:
+        plan.require_embedded(model)
         numbers = {site: range(_n_heads(model, plan, site)) if heads else () for site in sites}
         cells = [MapCell(site, at, head) for site in sites for at in positions for head in (None, *numbers[site])]
         by_token = _patch_cells(model, plan, cells, read, options)
@@ -244,6 +246,8 @@ def _read(
     """Read the source's states of whole rows at every site."""
     with opened(source, config, options) as model:
         record, side = ModelRecord.of(model), row_layout(model).padding_side
+        require_finite_head(model)
+        plan.require_embedded(model)
         read = {
             site: SourceStates(record, StateStore(budget=int(options.memory_gib * GIB / len(sites))), site)
             for site in sites
@@ -278,11 +282,16 @@ def _patch_cells(
         tried = plan.batch_to_try(model, checked_rows(plan.rows))
         engines = {site: choose_engine(model, tried, site=site, packed=False) for site in read}
 
+    def require_finite(values: Tensor, batch: TokenBatch, name: str, what: str) -> None:
+        finite = mean_over_tokens(values, batch).isfinite()
+        plan.require_finite(finite.reshape(len(batch), -1).all(-1), batch.rows, name, what)
+
     def work(rows: list[int]) -> None:
         batch = plan.batch_of(rows, side).to(model.device)
         masks = {position: _where(batch, plan, model, position) for position in {cell.position for cell in cells}}
         for site, source in read.items():
             target = open_target(model, batch, site=site, engine=engines[site])
+            require_finite(target.logprobs, batch, model.name, "log-probabilities")
             own = capture(model, batch, site=site)
             states = source.cache(batch).states.to(own.states)
             cache = replace(own, states=states, name=source.record.name)
@@ -291,7 +300,9 @@ def _patch_cells(
                     continue
                 here = masks[cell.position]
                 some = cache.only(own, positions=here, heads=None if cell.head is None else [cell.head])
-                change = target.logprobs.cpu().double()[:, None] - target.patched(some).cpu().double()
+                patched = target.patched(some)
+                require_finite(patched, batch, source.record.name, "patched log-probabilities")
+                change = target.logprobs.cpu().double()[:, None] - patched.cpu().double()
                 for i, row in enumerate(rows):
                     if bool(here[i].any()):
                         of_entity = change[i][:, batch.scored_mask[i].cpu()]

@@ -45,6 +45,7 @@ def read_sources(
     sources: Sequence[Source], plan: Plan, *, config: AuditConfig, options: RunOptions
 ) -> list[SourceStates]:
     """Read all sources, one open at a time; where fast reading fails on one, all are read again plainly."""
+    share = len(sources) + (plan.counterfactual is not None)
     while True:
         n_fallen, states = len(plan.fallen), []
         for number, source in enumerate(sources, start=1):
@@ -52,9 +53,7 @@ def read_sources(
             if source.role == "unlearned" and source.index and isinstance(source.model, str | os.PathLike):
                 role, label = source.role, f"{PurePath(source.model).name} ({number} of {len(sources)})"
             with about(label) if label else nullcontext():
-                states.append(
-                    read_source(source.model, plan, role=role, config=config, options=options, share=len(sources))
-                )
+                states.append(read_source(source.model, plan, role=role, config=config, options=options, share=share))
         if len(plan.fallen) == n_fallen or len(states) == 1:
             return states
 

@@ -85,6 +85,9 @@ def patch_sources(
     def score(engine: PatchEngine, rows: list[int]) -> None:
         s_full[rows] = mean_over_tokens(engine.logprobs, engine.batch)
         target.plan.require_finite(s_full[rows].isfinite(), rows, full.name, "log-probabilities")
+        replaced = engine.states
+        if config.site != "resid_post":
+            replaced = capture(full, engine.batch, site=config.site).states
         for place, (source, delta, norm, cosine) in enumerate(zip(sources, deltas, norms, cosines, strict=True)):
             wanted = None
             if counting is not None and place >= n_telling:
@@ -98,9 +101,6 @@ def patch_sources(
                 delta[rows], norm[rows], cosine[rows] = 0.0, 1.0, 1.0
                 continue
             cache = target.states_of(source, engine)
-            replaced = engine.states
-            if config.site != "resid_post":
-                replaced = capture(full, engine.batch, site=config.site).states
             delta[rows] = lost = lost_logprob(engine, cache, replaced, exact_noop=config.exact_noop, wanted=wanted)
             finite = (lost.isfinite() if wanted is None else lost.isfinite() | ~wanted).all(-1)
             target.plan.require_finite(finite, rows, source.record.name, "patched log-probabilities")
@@ -190,7 +190,10 @@ def measure_stages(
     with states_kept():
         states = read_sources(sources, plan, config=config, options=options)
         if draws:
-            drawn = read_draws(full, plan, config=config, options=options)
+            n_fallen = len(plan.fallen)
+            drawn = read_draws(full, plan, config=config, options=options, share=len(sources) + 1)
+            if len(plan.fallen) > n_fallen:  # all sources are read in one way
+                states = read_sources(sources, plan, config=config, options=options)
             states, n_retains = [*drawn, *states], len(drawn)
         retains = [source.record for source in states[:n_retains]]
         # A retain model as the unlearned one needs no stage 2: it scores exactly 1.

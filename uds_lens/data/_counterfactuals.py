@@ -82,14 +82,13 @@ def _rewritten(
             f"No counterfactual: the subject {short(subject)} is named neither in the question nor in the answer "
             "before the entity."
         )
+    itself, entity = _plain(subject), _plain(example.entity)
     names = sorted(
-        name
-        for name, entities in known[example.type].items()
-        if _plain(name) != _plain(subject) and _plain(example.entity) not in entities
+        name for name, entities in known[example.type].items() if entity not in entities and _plain(name) != itself
     )
     random.Random(f"{seed} {example.id} {example.question}").shuffle(names)
     if kind == "invented":
-        names = list(islice(_invented(names, {*map(_plain, names), _plain(subject)}), draws))
+        names = list(islice(_invented(names, {*map(_plain, names), itself}), draws))
     if not names:
         least = "two other subjects" if kind == "invented" else "no other subject"
         of_type = f" of type {short(example.type)}" if example.type else ""

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
@@ -32,7 +32,7 @@ from uds_lens._storage import (
     sha256_bytes,
     with_checksum,
 )
-from uds_lens._types import Sampling
+from uds_lens._types import NonNegativeFloat, Sampling
 from uds_lens.data import ForgetExample, SkippedExample
 from uds_lens.errors import ConfigError, ResultFormatError, Setting, UdsLensError
 from uds_lens.results._records import ModelRecord, printable
@@ -212,6 +212,14 @@ class _Sample:
 
 
 @dataclass(frozen=True, kw_only=True)
+class _Stage2:
+    """The record of a stage 2 that was measured only where `full` holds knowledge."""
+
+    layers: Literal["knowledge"]
+    tau: NonNegativeFloat
+
+
+@dataclass(frozen=True, kw_only=True)
 class _Provenance:
     """The part of a provenance that is read."""
 
@@ -221,6 +229,8 @@ class _Provenance:
     ids_hash: str | None = None
     n_steering: int = 0
     steered_by: int = 0
+    counterfactual: dict[str, str | int] = field(default_factory=dict)
+    stage_2: _Stage2 | None = None
 
 
 def _manifest(content: bytes, folder: Path, kind: SavedKind) -> dict[str, Any]:
