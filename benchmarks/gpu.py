@@ -37,12 +37,11 @@ import torch
 from audit_cost import bucketed, whole_texts
 from bound import least_work
 from reference import one_forward_per_layer, plain_forward
-from workloads import Proportions, Workload, random_llama, shared_parser
+from workloads import Proportions, Workload, bytes_read, random_llama, shared_parser
 
 import uds_lens as ul
 from uds_lens.audit._inputs import make_plan
 from uds_lens.models import _fingerprint
-from uds_lens.models._streamed import StreamedModel
 
 TEN = ("es", "em", "prob", "paraprob", "truth_ratio", "mia_loss", "mia_zlib", "mia_min_k", "mia_min_kpp", "uds")
 SIZES = {
@@ -186,30 +185,24 @@ class Bench:
 
     def streamed(self) -> None:
         """The audit with a block in memory at a time, beside the same in memory, both from disk."""
-        read: list[int] = []
-        leave = StreamedModel.__exit__
-
-        def spy(model: StreamedModel, *error: object) -> None:
-            read.append(model.bytes_read)
-            leave(model, *error)
-
-        StreamedModel.__exit__ = spy  # type: ignore[method-assign]
         print("| | seconds | peak, GiB | reserved, GiB |\n|---|---|---|---|")
         audits, told = [], {}
-        for name, stream in (("in memory", False), ("streamed", True)):
-            if self.clock.gpu:
-                torch.cuda.empty_cache()
-            _fingerprint._known.clear()  # each hashes what it reads
-            options = replace(self.options, stream=stream, engine="wavefront")
+        with bytes_read() as read:
+            for name, stream in (("in memory", False), ("streamed", True)):
+                if self.clock.gpu:
+                    torch.cuda.empty_cache()
+                _fingerprint._known.clear()  # each hashes what it reads
+                options = replace(self.options, stream=stream, engine="wavefront")
 
-            def run(options: ul.RunOptions = options) -> None:
-                audits.append(ul.DepthAudit.run(*self.models, self.load.examples, config=self.config, options=options))
+                def run(options: ul.RunOptions = options) -> None:
+                    audits.append(
+                        ul.DepthAudit.run(*self.models, self.load.examples, config=self.config, options=options)
+                    )
 
-            seconds, peak = self.clock.once(run)
-            reserved = torch.cuda.max_memory_reserved(self.clock.device) / GIB if self.clock.gpu else float("nan")
-            told[name] = (seconds, peak, reserved)
-            print(f"| whole audit from disk, {name} | {seconds:.2f} | {peak:.2f} | {reserved:.2f} |", flush=True)
-        StreamedModel.__exit__ = leave  # type: ignore[method-assign]
+                seconds, peak = self.clock.once(run)
+                reserved = torch.cuda.max_memory_reserved(self.clock.device) / GIB if self.clock.gpu else float("nan")
+                told[name] = (seconds, peak, reserved)
+                print(f"| whole audit from disk, {name} | {seconds:.2f} | {peak:.2f} | {reserved:.2f} |", flush=True)
         held, streamed = audits
         apart = float(np.nanmax(np.abs(held.s2_delta.numpy() - streamed.s2_delta.numpy())))
         gib = [f"{n / GIB:.2f}" for n in read]

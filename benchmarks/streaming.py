@@ -84,21 +84,13 @@ class Sampler(threading.Thread):
 def measure(folder: Path, *, stream: bool, rows: int, dtype: str, device: str) -> None:
     """Audit, and print what it took as JSON."""
     import torch
+    from workloads import bytes_read
 
     import uds_lens as ul
     from uds_lens.audit._inputs import make_plan
     from uds_lens.audit._memory import estimate_memory, weight_sizes
     from uds_lens.models._checkpoint import load_config
-    from uds_lens.models._streamed import StreamedModel
 
-    read: list[int] = []
-    leave = StreamedModel.__exit__
-
-    def spy(model: StreamedModel, *error: object) -> None:
-        read.append(model.bytes_read)
-        leave(model, *error)
-
-    StreamedModel.__exit__ = spy  # type: ignore[method-assign]
     examples = list(ul.toy.load().examples)[:rows]
     config = ul.AuditConfig(dtype=dtype, protocol="raw")  # type: ignore[arg-type]
     options = ul.RunOptions(device=device, stream=stream, engine="wavefront", check_memory=False, progress=False)
@@ -116,7 +108,8 @@ def measure(folder: Path, *, stream: bool, rows: int, dtype: str, device: str) -
     sampler.start()
     start = time.perf_counter()
     full, retain, unlearned = places.values()
-    audit = ul.DepthAudit.run(full, retain, unlearned, examples, config=config, options=options)
+    with bytes_read() as read:
+        audit = ul.DepthAudit.run(full, retain, unlearned, examples, config=config, options=options)
     seconds = time.perf_counter() - start
     sizes = weight_sizes(llama, getattr(torch, dtype).itemsize)
     told = {

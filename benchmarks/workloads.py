@@ -8,6 +8,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -189,3 +190,22 @@ def random_llama(
     paths = write_trio(folder / name, size, tokenizer=place, dtype=dtype, device=device)
     examples = ul.load_examples(shared / "data" / "tofu" / "forget10_filtered.json", limit=limit, sample="first")
     return Workload(name, **paths, examples=examples, encoded=encode(examples, tokenizer))
+
+
+@contextmanager
+def bytes_read() -> Iterator[list[int]]:
+    """Yield a list that gets the bytes each streamed model has read, when it is closed."""
+    from uds_lens.models._streamed import StreamedModel  # here: `compare_commits.py` runs older libraries, without it
+
+    read: list[int] = []
+    leave = StreamedModel.__exit__
+
+    def noting(model: StreamedModel, *error: object) -> None:
+        read.append(model.bytes_read)
+        leave(model, *error)
+
+    StreamedModel.__exit__ = noting  # type: ignore[method-assign]
+    try:
+        yield read
+    finally:
+        StreamedModel.__exit__ = leave  # type: ignore[method-assign]

@@ -9,6 +9,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, TrainerCallback
 
+import uds_lens as ul
 from tests.unlearning.conftest import tiny  # noqa: F401 - a fixture
 from tests.unlearning.test_registry import MINE
 from uds_lens._cli.training import read_settings
@@ -184,3 +185,18 @@ def test_depth_while_it_trains(sweep: Path, uds_lens, tmp_path: Path) -> None:
     record = json.loads((tmp_path / "ga" / "depth.json").read_text())
     assert record["steers"] and record["score"]["uds"] >= 0
     assert [point["step"] for point in record["points"]] == list(range(len(record["points"])))
+
+
+def test_depth_is_measured_in_the_prompts_of_the_training(sweep: Path, uds_lens, tmp_path: Path, monkeypatch) -> None:
+    found = []
+
+    def measure(*models: object, config: ul.AuditConfig, **given: object) -> None:
+        found.append((config.protocol, config.system_prompt, config.chat_date))
+        raise ConfigError("enough")
+
+    monkeypatch.setattr(ul.Baseline, "measure", measure)
+    words = ["unlearn", "--method", "ga", "--full", sweep / "full", "--examples", sweep / "forget.json"]
+    words += ["--out", tmp_path / "ga", "--depth-every", "1", "--retain", sweep / "retain"]
+    asked = ("--protocol", "chat", "--system-prompt", "Be brief.", "--chat-date", "01 Jan 2026")
+    assert uds_lens(*words, *asked).err == uds_lens(*words, "--set", "protocol=raw").err == "error: enough\n"
+    assert found[0] == ("chat", "Be brief.", "01 Jan 2026") and found[1][0] == "raw"

@@ -3,16 +3,22 @@
 import math
 from dataclasses import replace
 from pathlib import Path
+from warnings import catch_warnings, simplefilter
 
 import numpy as np
 import pandas as pd
 import pytest
 from unlearning.conftest import QUICK, Tiny, people, tiny  # noqa: F401 - a fixture
 
-from uds_lens.errors import ConfigError
-from uds_lens.metrics import MetricData, MetricOptions
+from uds_lens.data import chosen_protocol
+from uds_lens.errors import ConfigError, UdsLensWarning
+from uds_lens.metrics import MetricData, MetricOptions, MetricResults
+from uds_lens.models._checkpoint import load_tokenizer
 from uds_lens.study import GRID, RelearnGrid, RelearnGridResults, relearn_grid
-from uds_lens.unlearning import RelearnConfig
+from uds_lens.unlearning import RelearnConfig, read_record
+
+HERE = {"revision": None, "offline": True, "trust_remote_code": False}
+CHAT = RelearnConfig(batch_size=2, protocol="chat")
 
 
 def result(after: dict[str, list[float]], loss: dict[str, list[float]], examples: dict[str, np.ndarray]):
@@ -104,3 +110,17 @@ def test_the_grid_on_a_tiny_model(tiny: Tiny, gone: Path, tmp_path: Path, monkey
     assert calls == [lost.stem] and again.summary() == pytest.approx(found.summary(), nan_ok=True)
     with pytest.raises(ConfigError, match=r"retain_q_prob of .* cannot be measured: there is no retain set"):
         relearn_grid(gone, tiny.full, replace(data, retain=()), **given)
+
+
+def test_both_models_are_trained_and_asked_in_one_prompt(tiny: Tiny, gone: Path, tmp_path: Path) -> None:  # noqa: F811
+    """The record of one names raw prompts; the other has none, and a chat template: alone, each would take its own."""
+    assert (
+        read_record(gone)["protocol"] == "raw" and chosen_protocol("auto", load_tokenizer(tiny.full, **HERE)) == "chat"
+    )
+    data, grid = MetricData(forget=tiny.forget, retain=tiny.retain), RelearnGrid(learning_rate=(2e-5,), epochs=(1,))
+    for name, config, prompts in (("auto", RelearnConfig(batch_size=2), "raw"), ("chat", CHAT, "chat")):
+        with catch_warnings():
+            simplefilter("ignore", UdsLensWarning)
+            relearn_grid(gone, tiny.full, data, out=tmp_path / name, grid=grid, config=config, options=QUICK)
+        found = [MetricResults.load(file) for file in (tmp_path / name / "measured").glob("*.json")]
+        assert [results.options.protocol for results in found] == [prompts] * 2

@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from uds_lens.errors import ModelError
+from uds_lens.errors import ConfigError, ModelError
 from uds_lens.unlearning import quantise, unlearn
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
@@ -36,7 +36,14 @@ def test_it_loads_again_with_transformers(tiny, quantised: Path) -> None:
         four, whole = (m(**batch).logits.float().log_softmax(-1) for m in (model, full))
     assert 1e-4 < (four - whole).abs().mean() < 0.5
     record = json.loads((quantised / "quantisation.json").read_text())
-    assert record["parent"] == str(tiny.full)
+    assert (record["parent"], record["revision"]) == (str(tiny.full), None)
+
+
+def test_a_copy_of_another_model_or_revision_is_not_replaced(tiny, quantised: Path, tmp_path: Path) -> None:
+    out = shutil.copytree(quantised, tmp_path / "nf4")
+    for model, revision in (("owner/other", None), (tiny.full, "v2")):
+        with pytest.raises(ConfigError, match=r"quantised: choose another out, or .*redo=True"):
+            quantise(model, revision=revision, out=out, device="cpu")
 
 
 def test_a_quantised_model_is_neither_quantised_nor_trained(tiny, quantised: Path, tmp_path: Path) -> None:

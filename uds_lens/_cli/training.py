@@ -18,7 +18,7 @@ from uds_lens._cli.terminal import print_depth, print_training, print_wrapped, s
 from uds_lens.data._prompts import ChatStyle
 from uds_lens.errors import ConfigError
 from uds_lens.unlearning._registry import method_words
-from uds_lens.unlearning._settings import FinetuneConfig, RelearnConfig, TrainOptions
+from uds_lens.unlearning._settings import FinetuneConfig, MethodConfig, RelearnConfig, TrainOptions
 
 if TYPE_CHECKING:
     from uds_lens.training import DepthCallback
@@ -57,8 +57,8 @@ class Depth:
         float | None, typer.Option(metavar="DAMAGE", help="With --depth-keep-best: the largest damage allowed.")
     ] = None
 
-    def callback(self, full: str, forget: str, options: TrainOptions) -> DepthCallback:
-        """Measure stage 1, and return the callback."""
+    def callback(self, full: str, forget: str, method: MethodConfig, options: TrainOptions) -> DepthCallback:
+        """Measure stage 1, in the prompts of the training, and return the callback."""
         import uds_lens as ul
 
         if self.retain_model is None:
@@ -66,7 +66,7 @@ class Depth:
         assert self.depth_every is not None
         where = {name: getattr(options, name) for name in ("device", "offline", "revision", "trust_remote_code")}
         run = ul.RunOptions(**where)
-        config = ul.AuditConfig(dtype=options.dtype)
+        config = ul.AuditConfig(dtype=options.dtype, protocol=method.protocol, **asdict(method.chat))
         facts = self.depth_examples or forget
         models = full, self.retain_model
         baseline = ul.Baseline.measure(*models, facts, control=self.control, config=config, options=run)
@@ -138,17 +138,11 @@ def unlearn(
 
     before = trained_before(out)
     with saying_what_is_saved(lambda: saved_so_far(out)), redirect_stdout(sys.stderr):  # loggers print
+        config = unlearning.make_config(method, {"protocol": protocol, **asdict(chat), **read_settings(set_)})
         if depth.depth_every is not None:
-            options = replace(options, callbacks=(depth.callback(full, forget, options),))
+            options = replace(options, callbacks=(depth.callback(full, forget, config, options),))
         unlearning.unlearn(
-            full,
-            forget,
-            retain,
-            method=unlearning.make_config(method, {"protocol": protocol, **asdict(chat), **read_settings(set_)}),
-            out=out,
-            refusals=refusals,
-            lora=adapters.settings,
-            options=options,
+            full, forget, retain, method=config, out=out, refusals=refusals, lora=adapters.settings, options=options
         )
     print_training(out, before=before, as_json=printing.json)
     if (out / "depth.json").is_file() and not printing.json:
@@ -193,8 +187,8 @@ def relearn(
     """Fine-tune a model on the forget set again.
 
     How fast do the answers come back? The defaults are those of the UDS paper's robustness test: all forget rows
-    once, 32 per step, AdamW without weight decay, a learning rate that falls linearly from 2e-5 without warm-up, chat
-    prompts where the tokenizer has a template.
+    once, 32 per step, AdamW without weight decay, a learning rate that falls linearly from 2e-5 without warm-up.
+    Prompts are those that the model's record names, else the chat template where the tokenizer has one, else raw.
 
     \b
     Example:

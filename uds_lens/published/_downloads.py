@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Collection
 from pathlib import Path
@@ -120,9 +121,8 @@ class Downloads:
             ]
             cache.delete_revisions(*commits).execute()
         for name in gone:  # killed before its first file was whole
-            folder = Path(HF_HUB_CACHE) / f"models--{name.replace('/', '--')}"
-            if not any(folder.glob("snapshots/*")):
-                shutil.rmtree(folder, ignore_errors=True)
+            if not _snapshots(name):
+                shutil.rmtree(_cached(name), ignore_errors=True)
         self._ours = [name for name in self._ours if name in but]
         self._save()
 
@@ -142,16 +142,18 @@ def _first(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
 
 
-def _snapshots(name: str) -> list[Path]:
+def _cached(name: str) -> Path:
     from huggingface_hub.constants import HF_HUB_CACHE
 
-    return list((Path(HF_HUB_CACHE) / f"models--{name.replace('/', '--')}").glob("snapshots/*"))
+    return Path(HF_HUB_CACHE) / f"models--{name.replace('/', '--')}"
+
+
+def _snapshots(name: str) -> list[Path]:
+    return list(_cached(name).glob("snapshots/*"))
 
 
 def _is_whole(folder: Path) -> bool:
     """Tell whether a snapshot has its weights, in any format."""
-    import json
-
     for index in (*folder.glob("*.safetensors.index.json"), *folder.glob("*.bin.index.json")):
         return all((folder / file).exists() for file in json.loads(index.read_text("utf-8"))["weight_map"].values())
     return any((*folder.glob("*.safetensors"), *folder.glob("pytorch_model*.bin")))

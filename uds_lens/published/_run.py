@@ -82,7 +82,6 @@ class PublishedRunner(ModelRunner):
 
     def open_references(self) -> None:
         """Download full and retain."""
-        self.downloads.drop(but=(self.plan.full, self.plan.retain))
         self.full, self.retain = self._place(self.plan.full), self._place(self.plan.retain)
 
     def make(self, model: StudyModel, place: Path) -> Weights:

@@ -131,7 +131,7 @@ def write_every_eval_ever(
                 "deployment_type": "self_deployed",
                 "model_availability": "open_weights" if owner else "unknown",
                 "weights": record.fingerprint,
-                **{role: shared_name(record.name) for role, record in result.models.items()},
+                **{role: shared_name(model.name) for role, model in result.models.items()},
             },
         },
         "evaluation_results": [_result(score, result, dataset, ident) for score in measured],

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from uds_lens.results import DepthAudit
 
 _WEIGHTS = ("config.json", "adapter_config.json")
-"""How our files begin, and those that Open-Unlearning sorted by name."""
+"""Files of which one lies beside weights."""
 
 
 @dataclass(frozen=True, kw_only=True)

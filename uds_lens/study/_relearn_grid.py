@@ -17,9 +17,12 @@ import numpy as np
 from uds_lens._progress import about, tell
 from uds_lens._settings import as_settings
 from uds_lens._storage import atomic_write_marked, check_folder, check_writable, plain
+from uds_lens._types import Protocol
 from uds_lens.data import sample_examples
 from uds_lens.errors import ConfigError, ResultFormatError
 from uds_lens.metrics import METRICS, MetricData, MetricOptions, MetricResults, evaluate
+from uds_lens.models import read_checkpoint_info
+from uds_lens.models._compatibility import protocol_of
 from uds_lens.results import RunOptions, contrast
 from uds_lens.results._intervals import cluster_codes
 from uds_lens.study._relearn_settings import RelearnGrid, RelearnSetting
@@ -200,7 +203,7 @@ def relearn_grid(
         grid: Settings, metric, utility and the bound on its loss; default `RelearnGrid()`.
         config: Everything else about the training (batch size, schedule, prompts, seed).
         options: How training runs.
-        metrics: How metrics are measured.
+        metrics: How metrics are measured; its prompts, unless it names others, are those of the training.
 
     Returns:
         Values of all settings, with the worst, the paper's, and the excess over retain.
@@ -212,7 +215,13 @@ def relearn_grid(
     grid = as_settings(RelearnGrid, grid, name="grid")
     config = as_settings(RelearnConfig, config, name="config")
     options = as_settings(TrainOptions, options, name="options")
+    if metrics is None:
+        metrics = MetricOptions(system_prompt=config.system_prompt, chat_date=config.chat_date)
     metrics = as_settings(MetricOptions, metrics, name="metrics")
+    protocol = _shared_protocol(os.fspath(model), os.fspath(retain), config, options)
+    config = replace(config, protocol=protocol)
+    if metrics.protocol == "auto":
+        metrics = replace(metrics, protocol=protocol)
     place = Path(out)
     check_folder(place, replaced=False)
     for name in ("settings.csv", "summary.json"):
@@ -233,6 +242,13 @@ def relearn_grid(
     )
     results.save(place)
     return results
+
+
+def _shared_protocol(model: str, retain: str, config: RelearnConfig, options: TrainOptions) -> Protocol:
+    """Choose the prompts of both models at once: in prompts of its own, retain would be no control."""
+    where = {name: getattr(options, name) for name in ("revision", "offline", "trust_remote_code")}
+    infos = {role: read_checkpoint_info(source, **where) for role, source in (("model", model), ("retain", retain))}
+    return protocol_of(config.protocol, infos, infos["model"].tokenizer)
 
 
 @dataclass(frozen=True)
@@ -267,6 +283,7 @@ class _Attack:
     def _measured(self, model: str) -> MetricResults:
         run = RunOptions(
             device=self.options.device,
+            revision=self.options.revision,
             offline=self.options.offline,
             trust_remote_code=self.options.trust_remote_code,
             progress=self.options.progress,

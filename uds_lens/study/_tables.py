@@ -164,7 +164,7 @@ def _subjects(folder: StudyFolder) -> dict[tuple[str, str], str]:
     if sets["entities"] is None:
         sets["entities"] = sets["forget"]
     subjects = {(name, row.id): row.subject for name, rows in sets.items() for row in rows or () if row.subject}
-    held_out = {("forget", f"holdout/{key}"): values for (name, key), values in subjects.items() if name == "holdout"}
+    held_out = {("forget", f"holdout/{key}"): subject for (name, key), subject in subjects.items() if name == "holdout"}
     return subjects | held_out
 
 

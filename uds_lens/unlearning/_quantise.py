@@ -67,13 +67,13 @@ def quantise(
         offline: Use only files already downloaded.
         revision: Branch, tag or commit on the Hub.
         trust_remote_code: Run the checkpoint's own Python code.
-        redo: Replace the quantised copy of another model in `out`.
+        redo: Replace the quantised copy of another model, or of another revision, in `out`.
 
     Returns:
         `out`.
 
     Raises:
-        ConfigError: `out` holds the quantised copy of another model.
+        ConfigError: `out` holds the quantised copy of another model, or of another revision.
         ResultFormatError: `out` holds something else.
         ModelError: The model cannot be opened, or is quantised already.
         MissingDependencyError: bitsandbytes is not installed.
@@ -85,7 +85,7 @@ def quantise(
     if not redo and (place / RECORD).is_file():
         with suppress(ResultFormatError):  # a broken one is made again
             earlier = read_with_checksum(place / RECORD, format=FORMAT, versions=(2,))
-            if earlier.get("parent") != source:
+            if (earlier.get("parent"), earlier.get("revision")) != (source, revision):
                 refuse_to_replace(place, f"{str(earlier.get('parent'))[-80:]!r} quantised")
     with _plain_checkpoint(source, offline=offline, **hub) as plain, LOADING, quiet_files(report=True):
         quantised = _load_in_4_bits(plain, device=device, local_files_only=offline or is_local(model), **hub)
@@ -99,6 +99,7 @@ def quantise(
             "format": FORMAT,
             "version": 2,
             "parent": source,
+            "revision": revision,
             "scheme": {"bits": 4, "type": "nf4", "arithmetic": "bfloat16", "double_quantisation": False},
             "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
             "versions": versions("bitsandbytes"),
