@@ -147,19 +147,19 @@ def _damage(audit: DepthAudit) -> dict[str, Any] | None:
     """Return loss on retained facts beside loss on forget facts, in words; None without a control."""
     if audit.control is None:
         return None
-    found = audit.damage_estimate
+    damage = audit.damage_estimate
     facts = int(audit.control.known.sum())
     losses = (
-        f"{found.control_loss:.3f} nats/token on {facts} retained facts (with retain's states: "
-        f"{found.retain_loss:.3f}), {found.forget_loss:.3f} on the forget facts. Measured at entities only, each after "
-        f"the correct beginning of its answer{_kept_prob(audit)}; for whole answers, see uds-lens metrics "
+        f"{damage.control_loss:.3f} nats/token on {facts} retained facts (with retain's states: "
+        f"{damage.retain_loss:.3f}), {damage.forget_loss:.3f} on the forget facts. Measured at entities only, each "
+        f"after the correct beginning of its answer{_kept_prob(audit)}; for whole answers, see uds-lens metrics "
         "--retain-data."
     )
     return {
-        "value": "undefined" if found.reason else f"{found.value:.3f}",
-        "interval": _interval(*found.interval),
-        "words": f"Undefined: {found.reason}." if found.reason else losses,
-        "marked": found.value > DAMAGED,
+        "value": "undefined" if damage.reason else f"{damage.value:.3f}",
+        "interval": _interval(*damage.interval),
+        "words": f"Undefined: {damage.reason}." if damage.reason else losses,
+        "marked": damage.value > DAMAGED,
     }
 
 
@@ -745,11 +745,11 @@ def render(
         short = shortened(named)
         names = dict(zip(named, short, strict=True))
         named, grey = short, [names[name] for name in grey]
-    found, elicited = measured(named, metrics), elicited_beside(named, elicitations)
+    results, elicited = measured(named, metrics), elicited_beside(named, elicitations)
     deltas = lens_deltas(named, [*lens, *lens_among(named, metrics)])
     pairs = differences(named, grey)
-    models = headlines(named, grey, found)
-    utility = utility_metric(found) is not None
+    models = headlines(named, grey, results)
+    utility = utility_metric(results) is not None
     prompts = (audit.provenance.get("first_prompt") for audit in named.values())
     context = {
         "title": title,
@@ -761,8 +761,8 @@ def render(
         "has_damage": any(model["damage"] for model in models),
         "has_retains": any(model["retains"] for model in models),
         "references": grey,
-        "sections": sections(named, metrics=found is not None, elicited=bool(elicited)),
-        "metrics": None if found is None else metrics_table(named, found, [model["name"] for model in models], grey),
+        "sections": sections(named, metrics=results is not None, elicited=bool(elicited)),
+        "metrics": results and metrics_table(named, results, [model["name"] for model in models], grey),
         "elicited": bool(elicited),
         "notes": notes(named),
         "skipped": skipped_rows(named),
@@ -774,7 +774,7 @@ def render(
         "recipe": recipe(named),
         "components": site_captions(named),
     }
-    data = payload(named, deltas, pairs, references=grey, metrics=found, elicited=elicited)
+    data = payload(named, deltas, pairs, references=grey, metrics=results, elicited=elicited)
     return fill("report.html.j2", scripts=_SCRIPTS, styles=("report.css",), data=data, context=context)
 
 
