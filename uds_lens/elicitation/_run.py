@@ -366,8 +366,8 @@ def _announce(asked: Sequence[Asked], options: ElicitOptions, **where: Any) -> N
     if hours > options.max_hours:
         warnings.warn(
             UdsLensWarning(
-                f"these probes may take about {hours:.2g} hours on this device (a guess, to within a factor of three), "
-                "more than ",
+                f"these probes may take about {hours:.2g} hours on this device (a rough estimate, within a factor of "
+                "three), more than ",
                 Setting("max_hours", options.max_hours),
                 ". To make it shorter, ask fewer examples, draw fewer samples or take fewer optimiser steps.",
             ),
