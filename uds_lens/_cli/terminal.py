@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _LEGEND = (
     "UDS 0 = knowledge intact (as in full), 1 = erased (as in retain). "
-    "CI: bootstrap over subjects, or over examples where there are none. N: examples measured. "
+    "Interval: bootstrap over subjects, or over examples where there are none. N: examples measured. "
     "NaN: examples that are not measurable, because at no layer full encodes more than retain (S1 <= tau). "
     "layers: knowledge-encoding layers, mean over examples."
 )

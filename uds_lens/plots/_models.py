@@ -170,7 +170,7 @@ def difference_matrix(
         customdata=[[cell[2] for cell in line] for line in table],
         texttemplate="%{text}" if len(names) <= 22 else None,
         textfont={"size": 11 if len(names) <= 14 else 9.5},
-        colorscale=[[0, colours.unlearned], [0.5, colours.paper], [1, colours.retain]],
+        colorscale=[[0, colours.below], [0.5, colours.paper], [1, colours.above]],
         zmin=-largest,
         zmax=largest,
         xgap=1,
