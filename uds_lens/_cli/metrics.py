@@ -135,7 +135,7 @@ def _print_one(results: MetricResults) -> None:
         shown_metrics = [metric for metric in results if metric.reason is None]
         for row, metric in zip(rows, shown_metrics, strict=True):
             row.insert(3, _interval(errors[metric.name].interval) if metric.name in errors else "-")
-    print_table(titles, rows, right=("n", "seconds"))
+    print_table(titles, rows, right=("n", "seconds"), shortest=max((len(row[0]) for row in rows), default=0))
 
 
 def _print_many(found: Mapping[str, MetricResults]) -> None:

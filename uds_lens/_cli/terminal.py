@@ -333,7 +333,10 @@ _started = time.monotonic()
 def say(message: str) -> None:
     """Print a line of progress at once."""
     printable = message.encode("utf-8", "backslashreplace").decode("utf-8")  # a system's names may be no text
-    text = f"[{elapsed()}] {printable}\n"
+    text = f"[{elapsed()}] {printable}"
+    if sys.stderr.isatty():
+        text = fill(text, width(), subsequent_indent=" " * 7, break_long_words=False, break_on_hyphens=False)
+    text += "\n"
     tqdm = sys.modules.get("tqdm")
     if tqdm is not None and sys.stderr.isatty():
         tqdm.tqdm.write(text, file=sys.stderr, end="")  # a bar that is shown makes room

@@ -243,7 +243,7 @@ def describe_protocol(
         return name
     opening = chat_opening(tokenizer, chat=chat)
     count = len(tokenizer(opening, add_special_tokens=False)["input_ids"])
-    return f"{name}, which begins each prompt with {opening!r} ({count} tokens)"
+    return f"{name} (each begins with {opening!r}, {count} tokens)"
 
 
 _QUESTION = "Q3f9a?"

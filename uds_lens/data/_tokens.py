@@ -100,9 +100,7 @@ class Encoded:
     """Which positions are patched."""
 
     def __repr__(self) -> str:
-        return (
-            f"Encoded({len(self.rows)} rows, {len(self.skipped)} skipped, {self.protocol} prompts)"
-        )
+        return f"Encoded({len(self.rows)} rows, {len(self.skipped)} skipped, {self.protocol} prompts)"
 
     @cached_property
     def ids_hash(self) -> str:

@@ -124,7 +124,7 @@ def elicit(
         ModelError: A checkpoint cannot be opened, or gives NaN.
         StorageError: Nothing can be written to `out`.
         MissingDependencyError: rouge-score is not installed.
-        TrioMismatchError: The checkpoints do not fit together.
+        IncompatibleModelsError: The checkpoints do not fit together.
 
     Warns:
         UdsLensWarning: The run may take longer than `max_hours`. It runs all the same: the estimate is a guess.
