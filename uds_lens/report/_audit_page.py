@@ -117,12 +117,12 @@ def headlines(
 
 def _sentence(audit: DepthAudit) -> str:
     if math.isnan(audit.uds):
-        return "Nothing could be measured: on no example do full and retain differ enough, at any layer."
+        return "Nothing could be measured: full and retain do not differ enough on any example, at any layer."
     if audit.fatal:
         return f"The number is not a valid score. {audit.fatal[0]}"
     return (
         f"On average over {count(audit.n_measured, 'example')}, {percent(audit.uds)} of the knowledge that full has "
-        f"and retain does not is gone from the unlearned model's layers. {thirds_in_words(audit)}"
+        f"and retain lacks is gone from the unlearned model's layers. {thirds_in_words(audit)}"
     )
 
 
@@ -275,7 +275,9 @@ def next_steps(
     if needed is not None:
         steps.append(Step(f"To order the models: {needed[:1].lower()}{needed[1:]}", ""))
     elif subjects < FEW_SUBJECTS:
-        steps.append(Step(f"Add subjects: {subjects} is few; {FEW_SUBJECTS} or more give reliable intervals.", ""))
+        steps.append(
+            Step(f"Add subjects: there are only {subjects}, and reliable intervals need {FEW_SUBJECTS} or more.", "")
+        )
     return steps
 
 
@@ -287,8 +289,9 @@ def site_captions(audits: Mapping[str, DepthAudit]) -> list[str]:
     """Return one caption for each figure of several patch sites."""
     names, groups = {id(audit): name for name, audit in audits.items()}, site_groups(audits.values())
     return [
-        "S1, the log-probability lost with retain's state patched in at other points of the block. It depends on full "
-        "and retain only." + (f" Audits: {'; '.join(names[id(a)] for a in sites.values())}." if len(groups) > 1 else "")
+        "S1, the log-probability lost when retain's state is patched in at different points of the block. It depends "
+        "only on full and retain."
+        + (f" Audits: {'; '.join(names[id(a)] for a in sites.values())}." if len(groups) > 1 else "")
         for sites in groups
     ]
 
@@ -605,7 +608,7 @@ def _subjects_needed(pairs: pd.DataFrame) -> str | None:
     while size * 2.0 ** (1 - enough) >= LEVEL:  # of all sign patterns, the observed one and its opposite
         enough += 1
     fewer = "" if size == 1 else ", or fewer models"
-    return f"{_least_p(pairs)}: nothing could be significant. It takes {enough} subjects or more{fewer}."
+    return f"{_least_p(pairs)}: no difference could be significant. This takes {enough} subjects or more{fewer}."
 
 
 def _difference_row(row: Any) -> dict[str, Any]:
