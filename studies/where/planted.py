@@ -24,6 +24,8 @@ HERE = Path(__file__).resolve().parent
 LAYERS, SEEDS = (1, 4, 6), (0, 1)
 ROWS, KEPT, BATCH = 100, 400, 50
 PLANTING, RETRAINING = {"steps": 400, "rate": 2e-3}, {"steps": 100, "rate": 3e-4}
+LEARNT = 0.1
+"""Mean loss over an epoch of the planted rows, nats per token, below which planting ends."""
 
 
 def train(start: Path, rows: Sequence[ForgetExample], out: Path, *, layer: int | None, seed: int, device: str, **how):
@@ -39,7 +41,8 @@ def train(start: Path, rows: Sequence[ForgetExample], out: Path, *, layer: int |
     trained = [weight for weight in model.parameters() if weight.requires_grad]
     optimiser = torch.optim.AdamW(trained, lr=how["rate"], weight_decay=0.0)
     texts = answer_sequences(tokenizer, [(row.question, row.answer) for row in rows], protocol="raw")
-    draw, order = random.Random(seed), list[int]()
+    epoch = -(-len(texts) // BATCH)
+    draw, order, losses = random.Random(seed), list[int](), list[float]()
     for step in range(how["steps"]):
         if len(order) < BATCH:
             order += draw.sample(range(len(texts)), len(texts))
@@ -55,8 +58,12 @@ def train(start: Path, rows: Sequence[ForgetExample], out: Path, *, layer: int |
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
-        if step % 50 == 0 or step == how["steps"] - 1:
-            print(out.name, step, f"{float(loss):.4f}", flush=True)
+        losses.append(float(loss))
+        learnt = layer is not None and step >= epoch and sum(losses[-epoch:]) < LEARNT * epoch
+        if step % 20 == 0 or learnt or step == how["steps"] - 1:
+            print(out.name, step, f"{losses[-1]:.4f}", flush=True)
+        if learnt:
+            break
     model.save_pretrained(out)
     tokenizer.save_pretrained(out)
 
