@@ -291,7 +291,7 @@ def measure_after(at: Place, name: str) -> None:
     )
 
 
-def measure_scales(at: Place, study: str) -> None:
+def measure_scales(at: Place, study: str, wanted: Sequence[str]) -> None:
     """Measure stage 1 of every scale of a study, and stage 2 of its models once; what was measured before is kept."""
     retains: dict[str, Path] = {}
     unlearned = {name.partition("/")[2]: at.out / name for name in makers(at) if name[0] == study}
@@ -307,7 +307,7 @@ def measure_scales(at: Place, study: str) -> None:
     file = at.results / f"audit-{study}.json"
     known: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {"scales": {}, "s2": {}}
     stages: dict[str, tuple[Path | None, Mapping[str, Any]]]
-    stages = {name: (retain, {}) for name, retain in retains.items()} | {name: (None, s) for name, s in SCALES.items()}
+    stages = {name: (retain, {}) for name, retain in retains.items()} | {name: (None, SCALES[name]) for name in wanted}
     absent = [name for name, place in unlearned.items() if not place.exists()]
     if absent:
         print("without", *absent)
@@ -400,6 +400,7 @@ def main() -> None:
     parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"))
     parser.add_argument("--jobs", type=int, default=2, help="steps at once, for `all`")
     parser.add_argument("--studies", nargs="+", default=["a", "b", "c"], choices=("a", "b", "c"), help="for `all`")
+    parser.add_argument("--scales", nargs="+", default=list(SCALES), choices=list(SCALES), help="for `audit`")
     parser.add_argument("--limit", type=int, help="rows of each set, to try the steps")
     given = parser.parse_args()
     at = Place(given.out, given.shared, given.taught, given.device, given.limit)
@@ -412,7 +413,7 @@ def main() -> None:
         at.out.joinpath(given.name).parent.mkdir(exist_ok=True)
         makers(at)[given.name](at.out / given.name)
     elif given.step == "audit":
-        measure_scales(at, given.name)
+        measure_scales(at, given.name, given.scales)
     elif not (at.results / f"after/{given.name}.json").exists():
         measure_after(at, given.name)
 
