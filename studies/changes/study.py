@@ -95,24 +95,25 @@ def edits(out: Path) -> None:
     pd.DataFrame(table).round(4).to_csv(out / "edits.csv", index=False)
 
 
-def refusals(
-    refusing: Path, before: Path, rows: Sequence[ForgetExample], config: ul.AuditConfig
-) -> list[ForgetExample]:
-    """Return the questions with the beginning of what the refusing model says by itself as the answer."""
+def refusals(refusing: Path, rows: Sequence[ForgetExample], config: ul.AuditConfig, known: int) -> list[ForgetExample]:
+    """Return the questions with the beginning of what the refusing model says by itself; `known` words are given."""
     with ul.open_model(refusing, device="cpu") as model:
         protocol = "raw" if config.protocol == "raw" else "chat"
         settings = GenerationSettings(max_new_tokens=3 * WORDS)
         said = generate_answers(model, [row.question for row in rows], protocol=protocol, settings=settings)
     texts = [" ".join(text.split()[:WORDS]) for text in said]
-    print(before.name, texts[:3], flush=True)
-    return [replace(row, answer=text, prefix="", entity=text) for row, text in zip(rows, texts, strict=True) if text]
+    print(texts[:3], flush=True)
+    split = [(text, " ".join(text.split()[:known]), " ".join(text.split()[known:])) for text in texts]
+    pairs = zip(rows, split, strict=True)
+    return [replace(row, answer=text, prefix=first, entity=rest) for row, (text, first, rest) in pairs if rest]
 
 
 def refusing_model(
-    name: str, out: Path, refusing: Path, before: Path, rows: Sequence[ForgetExample], config: ul.AuditConfig
+    name: str, out: Path, models: tuple[Path, Path], rows: Sequence[ForgetExample], config: ul.AuditConfig, known: int
 ) -> list[ForgetExample]:
-    """Measure where a refusal sits: by layer, and by output position."""
-    asked = refusals(refusing, before, rows, config)
+    """Measure where a refusal sits, from a model that refuses and the one before: by layer, and by output position."""
+    refusing, before = models
+    asked = refusals(refusing, rows, config, known)
     found = ul.audit.depth_map(
         refusing, before, asked, sites=["resid_post"], positions=["entity"], config=config, options=RUN
     )
@@ -123,11 +124,12 @@ def refusing_model(
     return asked
 
 
-def toy_refusals(out: Path) -> None:
+def toy_refusals(out: Path, known: int) -> None:
     """The toy world's IdkNLL model, and the same relearned."""
+    name = "toy" if known == 0 else "toy-second-word"
     world, config = ul.toy.load(), ul.AuditConfig(words="refusal", protocol="raw", n_bootstrap=1000)
     refusing, before = Path(world.unlearned["idknll"]), Path(world.full)
-    asked = refusing_model("toy", out, refusing, before, world.examples, config)
+    asked = refusing_model(name, out, (refusing, before), world.examples, config, known)
     taught = relearn(
         refusing,
         world.examples,
@@ -136,10 +138,10 @@ def toy_refusals(out: Path) -> None:
         options=TrainOptions(device="cpu", checkpoint_every=0, progress=False),
     )
     audit = ul.DepthAudit.run(refusing, before, taught, asked, config=config, options=RUN)
-    numbers = json.loads((out / "toy.json").read_text())
+    numbers = json.loads((out / f"{name}.json").read_text())
     numbers |= {"uds": audit.uds, "interval": list(audit.uds_interval), "reading": audit.reading}
     numbers |= {"probability": list(audit.entity_prob)[:2], "warnings": list(audit.warnings)}
-    (out / "toy.json").write_text(json.dumps(numbers))
+    (out / f"{name}.json").write_text(json.dumps(numbers))
     print(audit, audit.reading, flush=True)
 
 
@@ -161,24 +163,30 @@ def verdict(results: Path) -> None:
             "e3", str(table.groupby("layer")["uds_old"].mean().round(3).to_dict()), (means < 0).all(), (means > 0).all()
         )
     shares = {}
-    for file in sorted(results.glob("*-tokens.csv")):
+    files = [results / f"{name}-tokens.csv" for name in ("toy", "toy-second-word", "smollm2")]
+    for file in filter(Path.exists, files):
         tokens = pd.read_csv(file)
         last = tokens[tokens["layer"] == tokens["layer"].max()]
         lost = (last["lost"] * last["n"]).to_numpy()
         shares[file.stem.removesuffix("-tokens")] = float(lost[:FIRST].sum() / lost.sum())
         print(file.stem, [f"{value:.2f}" for value in last["lost"]])
     if shares:
-        both = len(shares) == 2
         text = str({name: round(share, 3) for name, share in shares.items()})
-        say("r1", text, both and min(shares.values()) >= 0.5, both and max(shares.values()) < 0.3)
+        claimed = [shares[name] for name in ("toy", "smollm2") if name in shares]
+        both = len(claimed) == 2
+        say("r1", text, both and min(claimed) >= 0.5, both and max(claimed) < 0.3)
     if (results / "smollm2.json").exists():
         s1 = json.loads((results / "smollm2.json").read_text())["s1"]
         first = next(layer for layer, value in enumerate(s1) if value >= max(s1) / 2)
         say("r2", f"layer {first} of {len(s1)}", first >= 20, first < 15)
-    if (results / "toy.json").exists():
-        toy = json.loads((results / "toy.json").read_text())
-        text = f"UDS {toy['uds']:.3f} ({toy['interval'][0]:.3f} to {toy['interval'][1]:.3f}), {toy['reading']}"
-        say("r3", text, toy["uds"] >= 0.65, toy["uds"] < 0.35)
+    for name in ("toy", "toy-second-word"):
+        if (results / f"{name}.json").exists():
+            toy = json.loads((results / f"{name}.json").read_text())
+            text = f"UDS {toy['uds']:.3f} ({toy['interval'][0]:.3f} to {toy['interval'][1]:.3f}), {toy['reading']}"
+            text += (
+                f"; probability per token {toy['probability'][0]:.2f}, of the changed model {toy['probability'][1]:.2f}"
+            )
+            say(f"r3 ({name})", text, toy["uds"] >= 0.65, toy["uds"] < 0.35)
 
 
 def main() -> None:
@@ -193,13 +201,15 @@ def main() -> None:
         if step == "edits":
             edits(given.out)
         elif step == "refusals":
-            toy_refusals(given.out)
+            for known in (0, 1):
+                toy_refusals(given.out, known)
         elif step == "verdict":
             verdict(given.out)
         else:
             rows = ul.load_examples(given.taught / "data" / "forget.json")[::2]
             config = ul.AuditConfig(words="refusal", protocol="chat", n_bootstrap=1000)
-            refusing_model("smollm2", given.out, given.taught / "idknll-1", given.taught / "full", rows, config)
+            models = given.taught / "idknll-1", given.taught / "full"
+            refusing_model("smollm2", given.out, models, rows, config, 0)
 
 
 if __name__ == "__main__":
