@@ -110,7 +110,7 @@ def _print(results: RelearnGridResults) -> None:
         f"{number(summary['held_out_excess'])}."
     )
     print_wrapped(
-        f"\nWorst: the highest {summary['metric']} of {summary['n_settings']} settings within {bound}, chosen after seeing "
-        "these outcomes; the interval ignores that choice, the last number does not. back: change towards knowledge; "
+        f"\nWorst: the highest {summary['metric']} of {summary['n_settings']} settings within {bound}, chosen after "
+        "seeing these outcomes; the interval ignores that choice, the last number does not. back: change towards knowledge; "
         "the part that retain reaches, too, was newly learned."
     )
