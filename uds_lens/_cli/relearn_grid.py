@@ -111,6 +111,6 @@ def _print(results: RelearnGridResults) -> None:
     )
     print_wrapped(
         f"\nWorst: the highest {summary['metric']} of {summary['n_settings']} settings within {bound}, chosen after "
-        "seeing these outcomes; the interval ignores that choice, the last number does not. back: change towards knowledge; "
-        "the part that retain reaches, too, was newly learned."
+        "seeing these outcomes; the interval ignores that choice, the last number does not. back: change towards "
+        "knowledge; the part that retain reaches, too, was newly learned."
     )
