@@ -150,7 +150,7 @@ def _damage(audit: DepthAudit) -> dict[str, Any] | None:
     found = audit.damage_estimate
     facts = int(audit.control.known.sum())
     losses = (
-        f"{found.control_loss:.3f} nats/token on {facts} retained facts (with retain's states: "
+        f"Loss: {found.control_loss:.3f} nats/token on {facts} retained facts (with retain's states: "
         f"{found.retain_loss:.3f}), {found.forget_loss:.3f} on the forget facts. Measured at entities only, each after "
         f"the correct beginning of its answer{_kept_prob(audit)}; for whole answers, see uds-lens metrics "
         "--retain-data."
