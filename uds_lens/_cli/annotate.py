@@ -60,21 +60,21 @@ def annotate(
     if review is not None and check_writable(review, directory=False) == located(out):
         raise ConfigError("--out and --review name the same file: give each its own.")
     rows = ul.load_examples(examples)
-    found = ul.annotate(rows, by=by, full=full, retain=retain, options=options, run=run, redo=redo)
-    found.save(out)
+    annotations = ul.annotate(rows, by=by, full=full, retain=retain, options=options, run=run, redo=redo)
+    annotations.save(out)
     if review is not None:
-        found.review(review)
+        annotations.review(review)
     if printing.json:
         places = {"out": str(out), "review": None if review is None else str(review)}
-        record = {**places, "examples": len(found.examples), "entities": found.counts}
+        record = {**places, "examples": len(annotations.examples), "entities": annotations.counts}
         typer.echo(json_format.dumps(record, indent=2, ensure_ascii=False))
         return
-    if set(found.counts) == {"given"}:
-        typer.echo(f"All {len(found.examples)} examples already have an entity; nothing was changed.")
+    if set(annotations.counts) == {"given"}:
+        typer.echo(f"All {len(annotations.examples)} examples already have an entity; nothing was changed.")
     else:
         words = {"given": "already marked", "none": "without an entity"}
-        counts = (f"{count} {words.get(way, f'found by {way}')}" for way, count in found.counts.items())
-        typer.echo(f"{len(found.examples)} examples: {'; '.join(counts)}.")
-    for reason, count in Counter(reason for _, reason in found.findings if reason).most_common():
+        counts = (f"{count} {words.get(way, f'found by {way}')}" for way, count in annotations.counts.items())
+        typer.echo(f"{len(annotations.examples)} examples: {'; '.join(counts)}.")
+    for reason, count in Counter(reason for _, reason in annotations.findings if reason).most_common():
         typer.echo(f"! {count} without: {reason}")
     typer.echo(f"\nSaved in {out}" + ("" if review is None else f"; look at {review} before you measure"))

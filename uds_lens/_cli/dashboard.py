@@ -93,8 +93,8 @@ def dashboard(
         )
         robust = points = None
         if perturbed.given:
-            found = judged(chosen.frame, perturbed, pools=own, min_utility=min_utility, metrics=None, direction=ways)
-            robust, points = found.robust, found.points
+            tables = judged(chosen.frame, perturbed, pools=own, min_utility=min_utility, metrics=None, direction=ways)
+            robust, points = tables.robust, tables.points
         page, notes = write_dashboard(chosen, place, pools=own, robust=robust, points=points, options=options)
         written.append(
             {"dashboard": str(page), "models": len(chosen.frame), "source": table.source, "notes": list(notes)}

@@ -148,30 +148,30 @@ def _runs(
         if not len(pools):
             continue
         try:
-            found = judged(pools, Perturbed(), min_utility=None, pairs=True, metrics=names, direction=ways or None)
+            judgement = judged(pools, Perturbed(), min_utility=None, pairs=True, metrics=names, direction=ways or None)
         except DataError as problem:
             typer.echo(f"note: {setup_name(group)} is not judged: {problem}", err=True)
             continue
-        parts[setup_name(group)] = found
+        parts[setup_name(group)] = judgement
     if out is not None:
         write_table_file(apart, out / "references.csv")
         for name in ("faithful", "cuts", "pairs") if parts else ():
-            tables = {setup: getattr(found, name) for setup, found in parts.items() if getattr(found, name) is not None}
+            tables = {setup: table for setup, part in parts.items() if (table := getattr(part, name)) is not None}
             if tables:
                 rows = pd.concat(tables, names=["setup"]).reset_index("setup").reset_index(drop=True)
                 columns = [*(column for column in rows.columns if column != "setup"), "setup"]
                 write_table_file(rows[columns], out / f"{name}.csv")
     if printing.json:
         setups_json = [
-            {"setup": name, **{k: None if v is None else records(v) for k, v in found._asdict().items()}}
-            for name, found in parts.items()
+            {"setup": name, **{k: None if v is None else records(v) for k, v in judgement._asdict().items()}}
+            for name, judgement in parts.items()
         ]
         _print_json({"source": models.source, "references": records(apart), "setups": setups_json})
         return
-    for name, found in parts.items():
+    for name, judgement in parts.items():
         typer.echo(f"\n{name}")
-        assert found.faithful is not None
-        _print_faithful(found.faithful, found.pairs)
+        assert judgement.faithful is not None
+        _print_faithful(judgement.faithful, judgement.pairs)
     rows_shown = [
         [
             row["metric"],

@@ -61,7 +61,9 @@ def print_audits(audits: Mapping[str, DepthAudit], *, cautions_of: Sequence[str]
     """
     from uds_lens.results._cautions import WITHHELD
     from uds_lens.results._frames import thirds_in_words
+    from uds_lens.results._words import worded, words_of
 
+    words_used = words_of(audits.values())
     levels = {audit.config.confidence for audit in audits.values()}
     titles = ["model", "UDS", f"{levels.pop():.0%} interval" if len(levels) == 1 else "interval"]
     sampled = any(audit.sample_error is not None for audit in audits.values())
@@ -101,12 +103,15 @@ def print_audits(audits: Mapping[str, DepthAudit], *, cautions_of: Sequence[str]
     of_full = ", ".join(dict.fromkeys(_number(prob.full) for prob in probs))
     legend = _LEGEND + (_PROB.format(of_full) if beside else "") + (_SAMPLED if sampled else "")
     legend += f" Prompts: {prompts}."
-    print_wrapped(f"\n{legend}", indent="")
+    print_wrapped("\n" + worded(legend, words_used), indent="")
 
 
 def _print_damage(audits: Mapping[str, DepthAudit]) -> None:
     if not audits:
         return
+    from uds_lens.results._words import worded, words_of
+
+    words = words_of(audits.values())
     rows = []
     for name, audit in audits.items():
         damage = audit.damage_estimate
@@ -114,10 +119,11 @@ def _print_damage(audits: Mapping[str, DepthAudit]) -> None:
         prob = audit.entity_prob
         probs = f"{_number(prob.control_full)} -> {_number(prob.control_unlearned)}"
         rows.append([name, _number(damage.value), _interval(damage.interval), *map(_number, losses), probs])
-    typer.echo("\nRetained facts")
-    titles = ("model", "damage", "interval", "forget", "kept", "retain's", "Prob")
-    print_table(titles, rows, right=("damage", "forget", "kept", "retain's", "Prob"), bold="damage")
-    print_wrapped(_DAMAGE, indent="")
+    typer.echo(worded("\nRetained facts", words))
+    measured = ("forget", "kept", "retain's") if words == "unlearning" else ("changed", "other", "ignorant's")
+    titles = ("model", "damage", "interval", *measured, "Prob")
+    print_table(titles, rows, right=("damage", *measured, "Prob"), bold="damage")
+    print_wrapped(worded(_DAMAGE, words), indent="")
 
 
 def _print_retains(audits: Mapping[str, DepthAudit]) -> None:
@@ -128,9 +134,13 @@ def _print_retains(audits: Mapping[str, DepthAudit]) -> None:
         for name, audit in audits.items()
         for row in audit.retains_frame().itertuples()
     ]
-    typer.echo("\nAgainst each retain model")
-    print_table(("model", "retain", "UDS", "interval", "N"), rows, right=("UDS", "N"), wrapped="retain")
-    print_wrapped(_RETAINS, indent="")
+    from uds_lens.results._words import role, worded, words_of
+
+    words = words_of(audits.values())
+    retain = role("retain", words)
+    typer.echo(worded("\nAgainst each retain model", words))
+    print_table(("model", retain, "UDS", "interval", "N"), rows, right=("UDS", "N"), wrapped=retain)
+    print_wrapped(worded(_RETAINS, words), indent="")
 
 
 def _number(value: float) -> str:

@@ -218,7 +218,7 @@ class _Asker:
 
     def parts(self, role: str, asked: Asked) -> list[Part]:
         """Return a part for each decoding of a probe."""
-        found = []
+        parts = []
         inputs = ((ask.rendered.prompt.question, ask.rendered.ids) for ask in asked.asks)
         require_embedded(self.model.hf, inputs, name=self.model.name)
         ends = answer_end_ids(self.model, protocol=self.protocol, chat=self.options.chat)
@@ -237,8 +237,8 @@ class _Asker:
                 part = self._ask(role, asked, decoding, ends)
                 if file is not None:
                     write_part(part, file, key=key)
-            found.append(dataclasses.replace(part, role=role))
-        return found
+            parts.append(dataclasses.replace(part, role=role))
+        return parts
 
     def _ask(self, role: str, asked: Asked, decoding: Decoding, ends: frozenset[int]) -> Part:
         began = time.perf_counter()

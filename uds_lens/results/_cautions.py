@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 from uds_lens.data._prompts import space_added
 from uds_lens.results._intervals import FEW_CLUSTERS, interval_basis
 from uds_lens.results._stage_1 import LEAST_KNOWN, mean_loss, of_rows
+from uds_lens.results._words import worded
 
 if TYPE_CHECKING:
     from uds_lens.results._depth_audit import DepthAudit
@@ -98,7 +99,9 @@ def cautions(audit: DepthAudit) -> tuple[Caution, ...]:
         _precision(audit),
         _engines(audit),
     )
-    return tuple(sorted(filter(None, checks), key=lambda caution: LEVELS.index(caution.level)))
+    words = audit.config.words
+    found = [Caution(one.level, worded(one.text, words), worded(one.mark, words)) for one in checks if one is not None]
+    return tuple(sorted(found, key=lambda caution: LEVELS.index(caution.level)))
 
 
 # The models and the forget set.

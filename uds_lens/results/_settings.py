@@ -21,6 +21,7 @@ from uds_lens._types import (
     Scope,
     Site,
     StandIn,
+    Words,
     check_choice,
 )
 from uds_lens.data._prompts import CHAT_DATE, ChatStyle
@@ -78,6 +79,10 @@ class AuditConfig:
 
     draws: PositiveInt = 3
     """Counterfactuals of each example, over which S1 is the mean; fewer where the data have too few subjects."""
+
+    words: Words = "unlearning"
+    """What was changed, in warnings, verdict, tables, figures and report: `edit` and `refusal` call the models knows,
+    ignorant and changed, and speak of loss where unlearning erases. No number depends on it."""
 
     exact_noop: bool = True
     """Report exactly 0 where source and target states are bitwise equal, instead of rounding noise."""
