@@ -359,7 +359,10 @@ def _saved_point(folder: Path) -> DepthPoint | None:
     from safetensors import safe_open
 
     if not (folder / _WEIGHTS).is_file():
-        warn_once(f"the best weights of the run that is resumed are not in {str(folder)[-120:]!r}: looking anew.")
+        warn_once(
+            f"the best weights of the run that is resumed are not in {str(folder)[-120:]!r}: the search for them "
+            "starts again."
+        )
         return None
     with safe_open(folder / _WEIGHTS, framework="pt") as saved:
         return conform(
