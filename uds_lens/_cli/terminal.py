@@ -27,19 +27,19 @@ if TYPE_CHECKING:
 
 _LEGEND = (
     "UDS 0 = knowledge intact (as in full), 1 = erased (as in retain). "
-    "CI: bootstrap over subjects, or over examples where there are none. N: examples measured. "
-    "NaN: examples that are not measurable: no layer where full encodes more than retain (S1 <= tau). "
+    "Interval: bootstrap over subjects, or over examples where there are none. N: examples measured. "
+    "NaN: examples that are not measurable, because at no layer full encodes more than retain (S1 <= tau). "
     "layers: knowledge-encoding layers, mean over examples."
 )
 _SAMPLED = (
-    " All examples: where the UDS over all examples lies, of which these are a random sample; the interval before it "
-    "is about subjects or examples beyond those in the data."
+    " All examples: estimated range of the UDS over all examples, of which these are a random sample; the interval "
+    "before it is about subjects or examples beyond those in the data."
 )
 _DAMAGE = (
     "Loss: mean log-probability lost when the unlearned states are patched in, nats per token, on forget facts and on "
-    "retained facts; beside them the loss with retain's states. Damage: the second as a share of the first. It covers "
-    "entities after the correct beginning of their answer. Prob: of the retained entities, under full and under the "
-    "model itself; of whole answers: uds-lens metrics --retain-data."
+    "retained facts; then the same with retain's states. Damage: loss on retained facts as a share of the loss on "
+    "forget facts. It covers entities after the correct beginning of their answer. Prob: probability of the retained "
+    "entities under full and under the model itself; for whole answers, see uds-lens metrics --retain-data."
 )
 _PROB = (
     " Prob: probability per token that the model itself gives the entity, after the correct beginning of its answer "
@@ -243,7 +243,7 @@ def print_depth(directory: Path) -> None:
             float("nan") if curve.score[n] is None else curve.score[n] for n in ("uds", "uds_low", "uds_high")
         )
         typer.echo(
-            f"Score, on {len(curve.held_out)} facts about other subjects than those that steered: "
+            f"Score on {len(curve.held_out)} facts about subjects that did not steer the training: "
             f"UDS {_number(uds)} ({_interval((low, high))})"
         )
 
@@ -343,7 +343,10 @@ _started = time.monotonic()
 def say(message: str) -> None:
     """Print a line of progress at once."""
     printable = message.encode("utf-8", "backslashreplace").decode("utf-8")  # a system's names may be no text
-    text = f"[{elapsed()}] {printable}\n"
+    text = f"[{elapsed()}] {printable}"
+    if sys.stderr.isatty():
+        text = fill(text, width(), subsequent_indent=" " * 7, break_long_words=False, break_on_hyphens=False)
+    text += "\n"
     tqdm = sys.modules.get("tqdm")
     if tqdm is not None and sys.stderr.isatty():
         tqdm.tqdm.write(text, file=sys.stderr, end="")  # a bar that is shown makes room

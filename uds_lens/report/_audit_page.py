@@ -120,13 +120,13 @@ def headlines(
 
 def _sentence(audit: DepthAudit) -> str:
     if math.isnan(audit.uds):
-        nothing = "Nothing could be measured: on no example do full and retain differ enough, at any layer."
+        nothing = "Nothing could be measured: full and retain do not differ enough on any example, at any layer."
         return worded(nothing, audit.config.words)
     if audit.fatal:
         return f"The number is not a valid score. {audit.fatal[0]}"
     on_average = (
         f"On average over {count(audit.n_measured, 'example')}, {percent(audit.uds)} of the knowledge that full has "
-        f"and retain does not is gone from the unlearned model's layers. {thirds_in_words(audit)}"
+        f"and retain lacks is gone from the unlearned model's layers. {thirds_in_words(audit)}"
     )
     return worded(on_average, audit.config.words)
 
@@ -152,19 +152,19 @@ def _damage(audit: DepthAudit) -> dict[str, Any] | None:
     """Return loss on retained facts beside loss on forget facts, in words; None without a control."""
     if audit.control is None:
         return None
-    found = audit.damage_estimate
+    damage = audit.damage_estimate
     facts = int(audit.control.known.sum())
     losses = (
-        f"{found.control_loss:.3f} nats/token on {facts} retained facts (with retain's states: "
-        f"{found.retain_loss:.3f}), {found.forget_loss:.3f} on the forget facts. Measured at entities only, each after "
-        f"the correct beginning of its answer{_kept_prob(audit)}; for whole answers, see uds-lens metrics "
+        f"{damage.control_loss:.3f} nats/token on {facts} retained facts (with retain's states: "
+        f"{damage.retain_loss:.3f}), {damage.forget_loss:.3f} on the forget facts. Measured at entities only, each "
+        f"after the correct beginning of its answer{_kept_prob(audit)}; for whole answers, see uds-lens metrics "
         "--retain-data."
     )
     return {
-        "value": "undefined" if found.reason else f"{found.value:.3f}",
-        "interval": _interval(*found.interval),
-        "words": worded(f"Undefined: {found.reason}." if found.reason else losses, audit.config.words),
-        "marked": found.value > DAMAGED,
+        "value": "undefined" if damage.reason else f"{damage.value:.3f}",
+        "interval": _interval(*damage.interval),
+        "words": worded(f"Undefined: {damage.reason}." if damage.reason else losses, audit.config.words),
+        "marked": damage.value > DAMAGED,
     }
 
 
@@ -280,7 +280,9 @@ def next_steps(
     if needed is not None:
         steps.append(Step(f"To order the models: {needed[:1].lower()}{needed[1:]}", ""))
     elif subjects < FEW_SUBJECTS:
-        steps.append(Step(f"Add subjects: {subjects} is few; {FEW_SUBJECTS} or more give reliable intervals.", ""))
+        steps.append(
+            Step(f"Add subjects: there are only {subjects}, and reliable intervals need {FEW_SUBJECTS} or more.", "")
+        )
     return steps
 
 
@@ -292,8 +294,9 @@ def site_captions(audits: Mapping[str, DepthAudit]) -> list[str]:
     """Return one caption for each figure of several patch sites."""
     names, groups = {id(audit): name for name, audit in audits.items()}, site_groups(audits.values())
     return [
-        "S1, the log-probability lost with retain's state patched in at other points of the block. It depends on full "
-        "and retain only." + (f" Audits: {'; '.join(names[id(a)] for a in sites.values())}." if len(groups) > 1 else "")
+        "S1, the log-probability lost when retain's state is patched in at different points of the block. It depends "
+        "only on full and retain."
+        + (f" Audits: {'; '.join(names[id(a)] for a in sites.values())}." if len(groups) > 1 else "")
         for sites in groups
     ]
 
@@ -612,7 +615,7 @@ def _subjects_needed(pairs: pd.DataFrame) -> str | None:
     while size * 2.0 ** (1 - enough) >= LEVEL:  # of all sign patterns, the observed one and its opposite
         enough += 1
     fewer = "" if size == 1 else ", or fewer models"
-    return f"{_least_p(pairs)}: nothing could be significant. It takes {enough} subjects or more{fewer}."
+    return f"{_least_p(pairs)}: no difference could be significant. This takes {enough} subjects or more{fewer}."
 
 
 def _difference_row(row: Any) -> dict[str, Any]:
@@ -754,11 +757,11 @@ def render(
         short = shortened(named)
         names = dict(zip(named, short, strict=True))
         named, grey = short, [names[name] for name in grey]
-    found, elicited = measured(named, metrics), elicited_beside(named, elicitations)
+    results, elicited = measured(named, metrics), elicited_beside(named, elicitations)
     deltas = lens_deltas(named, [*lens, *lens_among(named, metrics)])
     pairs, words = differences(named, grey), words_of(named.values())
-    models = headlines(named, grey, found)
-    utility = utility_metric(found) is not None
+    models = headlines(named, grey, results)
+    utility = utility_metric(results) is not None
     prompts = (audit.provenance.get("first_prompt") for audit in named.values())
     context = {
         "title": worded(title, words) if title == TITLE else title,
@@ -778,9 +781,11 @@ def render(
         "references": grey,
         "sections": [
             (place, worded(name, words))
-            for place, name in sections(named, metrics=found is not None, elicited=bool(elicited))
+            for place, name in sections(named, metrics=results is not None, elicited=bool(elicited))
         ],
-        "metrics": None if found is None else metrics_table(named, found, [model["name"] for model in models], grey),
+        "metrics": None
+        if results is None
+        else metrics_table(named, results, [model["name"] for model in models], grey),
         "elicited": bool(elicited),
         "notes": [note._replace(text=worded(note.text, words)) for note in notes(named)],
         "skipped": skipped_rows(named),
@@ -792,7 +797,7 @@ def render(
         "recipe": recipe(named),
         "components": [worded(caption, words) for caption in site_captions(named)],
     }
-    data = payload(named, deltas, pairs, references=grey, metrics=found, elicited=elicited)
+    data = payload(named, deltas, pairs, references=grey, metrics=results, elicited=elicited)
     return fill("report.html.j2", scripts=_SCRIPTS, styles=("report.css",), data=data, context=context, words=words)
 
 

@@ -313,11 +313,11 @@ def lens_deltas(audits: Mapping[str, DepthAudit], sources: Sequence[LensSource])
             if not _lens_belongs(source, audit):
                 continue
             missing = torch.full_like(audit.s1_delta, torch.nan)
-            found = deltas.setdefault(name, LensDeltas(missing, missing.clone()))
+            stored = deltas.setdefault(name, LensDeltas(missing, missing.clone()))
             for place, example in enumerate(audit.examples):
                 values = rows.get(example.id, ((), ()))
                 if all(len(side) == audit.n_layers for side in values) and audit.n_layers:
-                    for kept, side in zip(found, values, strict=True):
+                    for kept, side in zip(stored, values, strict=True):
                         kept[place] = torch.tensor(side, dtype=kept.dtype)
                     used += 1
         if not used:

@@ -1,6 +1,6 @@
 """Print what the study of planted facts decides: its tables, and each claim of claims.md with its numbers.
 
-python studies/where/verdict.py --results studies/where/results
+python studies/where/peaks.py --results studies/where/results
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Edits and refusals: how deep changes other than unlearning go. claims.md says what that decides.
 
-    python studies/changes/study.py edits refusals --out runs/changes
-    python studies/changes/study.py smollm2 --taught runs/smollm2-models --out runs/changes
+    python studies/changes/changes.py edits refusals --out runs/changes
+    python studies/changes/changes.py smollm2 --taught runs/smollm2-models --out runs/changes
 
 Writes `edits.csv`, and for each refusing model `NAME-tokens.csv` (loss by layer and output position) and `NAME.json`.
 """
