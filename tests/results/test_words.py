@@ -93,3 +93,11 @@ def test_names_in_quotes_options_and_files_stay():
 
     text = "Measure 'runs/full' with --retain x and forget.json; `full` and retain_loss stay."
     assert worded(text, "edit") == text
+
+
+def test_the_longer_phrase_comes_first():
+    from uds_lens.results._words import worded
+
+    assert worded(
+        "Unlearning depth report: 1 model is mostly erased (as in retain, a model that never saw it).", "edit"
+    ) == ("Depth report: 1 model has mostly lost the knowledge (as in the ignorant model).")
