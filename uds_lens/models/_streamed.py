@@ -358,7 +358,7 @@ class _Files:
                 self._open[file] = self._stack.enter_context(FileIO(folder / file))
                 length = int.from_bytes(self._open[file].read(8), "little")
                 header = json.loads(self._open[file].read(length))
-            except (OSError, SafetensorError, ValueError) as error:
+            except (OSError, SafetensorError, json.JSONDecodeError) as error:
                 raise self._broken(file, error) from error
             header.pop("__metadata__", None)
             self._places |= {key: (file, 8 + length + entry["data_offsets"][0]) for key, entry in header.items()}
@@ -392,7 +392,7 @@ class _Files:
                     if not (n := file.readinto(left)):
                         raise EOFError("it ends early")
                     left = left[n:]
-            except (OSError, EOFError, ValueError) as error:
+            except (OSError, EOFError) as error:
                 raise self._broken(name, error) from error
             self._loaded[key] = places[key]
             self.bytes_read += self.nbytes(key)
