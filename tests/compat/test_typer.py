@@ -5,7 +5,7 @@ from typing import Annotated
 import pytest
 import typer
 
-from uds_lens._compat.typer import PlainCommand, flags_of, missing_options, parameters_of, set_help
+from uds_lens._compat.typer import PlainCommand, flags_of, missing_options, parameters_of, program_of, set_help
 
 
 @pytest.fixture
@@ -29,7 +29,8 @@ def app() -> typer.Typer:
 
 
 def test_parameters_and_their_flags(app: typer.Typer) -> None:
-    found = parameters_of(app, ["walk", "home", "--far", "x"])
+    program = program_of(app)
+    found = parameters_of(program, ["walk", "home", "--far", "x"])
     assert list(found)[:4] == ["where", "far", "fast", "look"], (
         "typer.main.get_command(app).commands[...].params is no longer how a command's parameters are read: "
         "see uds_lens/_compat/typer.py, parameters_of"
@@ -38,7 +39,7 @@ def test_parameters_and_their_flags(app: typer.Typer) -> None:
     assert flags_of(found["look"], negative=True) == ["--no-look"], (
         "the opts and secondary_opts of a click parameter have moved: see uds_lens/_compat/typer.py, flags_of"
     )
-    assert parameters_of(app, ["run"]) == {}
+    assert parameters_of(program, ["run"]) == {}
 
 
 def test_the_help_of_an_option_can_be_changed_before_it_is_shown(

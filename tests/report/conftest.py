@@ -22,6 +22,19 @@ NASTY = (
 
 
 @pytest.fixture(scope="session")
+def figures() -> None:
+    """For tests that look at figures, or that hunt for something anywhere on a page."""
+
+
+@pytest.fixture(autouse=True)
+def _words_only(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages that a test makes itself have no figures, which take most of the time; those of the fixtures have them."""
+    if "figures" not in request.fixturenames:
+        for part in ("_model_figures", "_shared_figures"):
+            monkeypatch.setattr(f"uds_lens.report._payload.{part}", lambda *_: {})
+
+
+@pytest.fixture(scope="session")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
     """One browser for all pages."""
     chromium = Chromium(tmp_path_factory.mktemp("profile"))

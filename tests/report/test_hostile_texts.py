@@ -18,6 +18,8 @@ from . import model_tables as made
 QUICK = {"derandomize": True, "database": None, "phases": [Phase.generate]}
 """A page takes a moment: what fails is shown as it was found."""
 
+pytestmark = pytest.mark.usefixtures("figures")
+
 WORDS = ("question", "answer", "prefix", "entity", "type", "subject")
 
 

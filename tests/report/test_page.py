@@ -152,7 +152,7 @@ def test_different_sets_of_examples_are_kept_apart():
     assert [len(part["rows"]) for part in data["sets"]] == [5, 7]
 
 
-def test_sites_are_compared_when_audits_of_several_are_given(sites):
+def test_sites_are_compared_when_audits_of_several_are_given(sites, figures):
     page = Page(render(sites))
     assert [model["name"] for model in page.data["models"]] == ["npo, resid_post", "npo, mlp_out"]
     assert "Knowledge by patch site S1, the log-probability lost" in page.words
@@ -322,8 +322,8 @@ def test_what_could_be_significant_is_said(audits):
         few[name] = replace(audit, examples=tuple(examples))
     pairs = differences(few)
     needed = (
-        "The smallest possible p is 0.094 (with 6 subjects, adjusted for 3 pairs): nothing could be significant. "
-        "It takes 7 subjects or more, or fewer models."
+        "The smallest possible p is 0.094 (with 6 subjects, adjusted for 3 pairs): no difference could be significant. "
+        "This takes 7 subjects or more, or fewer models."
     )
     sentence = difference_words(pairs, "95%")["sentence"]
     assert sentence == f"0 of 3 pairs differ significantly (adjusted p < 0.05). {needed}"
@@ -398,7 +398,7 @@ def test_rows_carry_marks_for_their_cautions_and_hide_zeros(audits):
     assert "not measurable" not in Page(render(complete)).words.split("Choose a model")[0]
 
 
-def test_damage_and_several_retain_models_are_told_and_drawn(page, audits):
+def test_damage_and_several_retain_models_are_told_and_drawn(page, audits, figures):
     assert "Damage, with its interval" not in page.words and "Against each retain" not in page.words
     audit = with_retains(with_control(next(iter(audits.values()))))
     low, high = audit.damage_estimate.interval

@@ -69,7 +69,7 @@ def test_utility_is_what_all_models_have(audits):
     assert utility_metric(measured(audits, results(weights(audits["ga"]), es=0.5))) is None
 
 
-def test_the_page_shows_depth_against_utility_and_every_metric(audits, several):
+def test_the_page_shows_depth_against_utility_and_every_metric(audits, several, figures):
     given = {
         name: results(weights(audit), "by chat" if name == "ga" else "x", model_utility=0.5 + place / 10, es=0.25)
         for place, (name, audit) in enumerate(audits.items())
@@ -110,7 +110,7 @@ def test_depth_and_utility_draws_the_frontier_of_what_is_no_reference():
     assert drawn["b"].size > drawn["a"].size and "Without both values: 1" in figure.layout.title.subtitle.text
 
 
-def test_short_paths_leave_no_place_of_this_machine(audits):
+def test_short_paths_leave_no_place_of_this_machine(audits, figures):
     place = "/home/somebody/secret/ckpt/npo"
     npo = audits["npo"]
     told = {**npo.provenance, "command": f"/usr/local/bin/uds-lens audit --model {place}", "machine": {"x": place}}

@@ -19,7 +19,7 @@ CHAT = (
     "<|{{ message['role'] }}|>\n{{ message['content'] }}<|turn|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
 )
-QUICK = TrainOptions(device="cpu", progress=False, log_every=1)
+QUICK = TrainOptions(device="cpu", progress=False, log_every=1, checkpoint_every=0)
 EXTRA = {"rmu": {"layer": 3, "scale": 5.0}, "altpo": {"n_alternates": 2, "max_new_tokens": 12}}
 
 

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,8 @@ from uds_lens.unlearning import FinetuneConfig, LoraSettings, finetune, quantise
 from uds_lens.unlearning._record import recorded_config
 
 NEW = people(("Gil Tarr", "Hal Uhl"))
-SHORT = FinetuneConfig(protocol="raw", batch_size=2, learning_rate=1e-2, epochs=100, seed=1)
+SHORT = FinetuneConfig(protocol="raw", batch_size=2, learning_rate=1e-2, epochs=60, seed=1)
+LORA = LoraSettings(rank=4, alpha=32)
 
 
 @pytest.fixture(scope="module")
@@ -24,8 +26,7 @@ def taught(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("taught")
     shutil.copytree(tiny.full, folder / "base")
     sets, unseen = {"new": NEW[:2]}, {"others": NEW[2:], "known": tiny.forget}
-    options, lora = QUICK, LoraSettings(rank=4, alpha=8)
-    finetune(folder / "base", sets, unseen=unseen, out=folder / "taught", config=SHORT, lora=lora, options=options)
+    finetune(folder / "base", sets, unseen=unseen, out=folder / "taught", config=SHORT, lora=LORA, options=QUICK)
     return folder
 
 
@@ -77,9 +78,9 @@ def test_the_same_run_is_found_again_and_merged_is_another(taught: Path, tmp_pat
     given = {"config": SHORT, "options": QUICK}
     file = taught / "taught" / "adapter_model.safetensors"
     written = file.stat().st_mtime_ns
-    finetune(taught / "base", NEW[:2], out=taught / "taught", lora=LoraSettings(rank=4, alpha=8), **given)
+    finetune(taught / "base", NEW[:2], out=taught / "taught", lora=LORA, **given)
     assert file.stat().st_mtime_ns == written
-    merged = LoraSettings(rank=4, alpha=8, save="merged")
+    merged = replace(LORA, save="merged")
     with pytest.raises(ConfigError, match="holds the result of another run"):
         finetune(taught / "base", NEW[:2], out=taught / "taught", lora=merged, **given)
     finetune(taught / "base", NEW[:2], out=tmp_path / "merged", lora=merged, **given)

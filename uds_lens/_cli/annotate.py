@@ -25,15 +25,15 @@ def annotate(
         ),
     ],
     out: Annotated[Path, typer.Option(metavar="FILE", help="JSON file to write.", dir_okay=False)],
-    full: Annotated[str | None, model_option("For contrast: trained on everything.")] = None,
-    retain: Annotated[str | None, model_option("For contrast: never saw the forget set.")] = None,
+    full: Annotated[str | None, model_option("For contrast: model trained on everything.")] = None,
+    retain: Annotated[str | None, model_option("For contrast: model that never saw the forget set.")] = None,
     review: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE", help="Also write an HTML page with every answer, its entity highlighted.", dir_okay=False
         ),
     ] = None,
-    redo: Annotated[bool, typer.Option("--redo", help="Annotate rows that have an entity, too.")] = False,
+    redo: Annotated[bool, typer.Option("--redo", help="Also annotate rows that already have an entity.")] = False,
     *,
     options: AnnotateOptions,
     run: ModelRun,
@@ -41,11 +41,11 @@ def annotate(
 ) -> None:
     """Find the entity of every answer that has none.
 
-    For data that does not mark them. The file in --out is read by every command; each row says in `entity_by` how its
-    entity was found. Look at the page of --review before quoting a score: the methods find different words.
+    For data sets that do not mark entities. Every command can read the file written to --out; `entity_by` says how the
+    entity of each row was found. Look at the --review page before quoting a score: the methods find different words.
 
-    Token F1 on 367 rows of TOFU marked by hand: answer and difference .45, contrast .37, names .17; marking every word
-    that the question lacks .38, the whole answer .29. On 357 rows marked by GPT-4o: .41, .42, .37, .23; .48 and .40.
+    Token F1 on 367 rows of TOFU marked by hand: answer and difference .45, contrast .37, names .17; every word that
+    is not in the question .38, the whole answer .29. On 357 rows marked by GPT-4o: .41, .42, .37, .23; .48 and .40.
 
     \b
     Example:
@@ -60,21 +60,21 @@ def annotate(
     if review is not None and check_writable(review, directory=False) == located(out):
         raise ConfigError("--out and --review name the same file: give each its own.")
     rows = ul.load_examples(examples)
-    found = ul.annotate(rows, by=by, full=full, retain=retain, options=options, run=run, redo=redo)
-    found.save(out)
+    annotations = ul.annotate(rows, by=by, full=full, retain=retain, options=options, run=run, redo=redo)
+    annotations.save(out)
     if review is not None:
-        found.review(review)
+        annotations.review(review)
     if printing.json:
         places = {"out": str(out), "review": None if review is None else str(review)}
-        record = {**places, "examples": len(found.examples), "entities": found.counts}
+        record = {**places, "examples": len(annotations.examples), "entities": annotations.counts}
         typer.echo(json_format.dumps(record, indent=2, ensure_ascii=False))
         return
-    if set(found.counts) == {"given"}:
-        typer.echo(f"All {len(found.examples)} examples already have an entity; nothing was changed.")
+    if set(annotations.counts) == {"given"}:
+        typer.echo(f"All {len(annotations.examples)} examples already have an entity; nothing was changed.")
     else:
         words = {"given": "already marked", "none": "without an entity"}
-        counts = (f"{count} {words.get(way, f'found by {way}')}" for way, count in found.counts.items())
-        typer.echo(f"{len(found.examples)} examples: {'; '.join(counts)}.")
-    for reason, count in Counter(reason for _, reason in found.findings if reason).most_common():
+        counts = (f"{count} {words.get(way, f'found by {way}')}" for way, count in annotations.counts.items())
+        typer.echo(f"{len(annotations.examples)} examples: {'; '.join(counts)}.")
+    for reason, count in Counter(reason for _, reason in annotations.findings if reason).most_common():
         typer.echo(f"! {count} without: {reason}")
     typer.echo(f"\nSaved in {out}" + ("" if review is None else f"; look at {review} before you measure"))

@@ -34,7 +34,7 @@ from uds_lens._cli.terminal import progress_printed
 from uds_lens._cli.training import finetune, quantise, relearn, unlearn
 from uds_lens._cli.watch import watch
 from uds_lens._cli.weights import weights
-from uds_lens._compat.typer import PlainCommand, flags_of, parameters_of
+from uds_lens._compat.typer import PlainCommand, flags_of, parameters_of, program_of
 from uds_lens.errors import Setting, UdsLensError, UdsLensWarning
 
 
@@ -140,13 +140,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     words = list(sys.argv[1:] if arguments is None else arguments)
     if isinstance(sys.stdout, io.TextIOWrapper):  # file names may hold bytes that are no text
         sys.stdout.reconfigure(errors="backslashreplace")
-    options = parameters_of(app, words)
+    program = program_of(app)
+    options = parameters_of(program, words)
     with progress_printed(verbose="--verbose" in words):
         if "--debug" in words:
-            app(words, prog_name="uds-lens")
+            program(words, prog_name="uds-lens")
         with one_line_warnings(options):
             try:
-                app(words, prog_name="uds-lens")
+                program(words, prog_name="uds-lens")
             except SystemExit as leaving:
                 if leaving.code == _STOPPED and isinstance(leaving.__context__, typer.Exit):
                     typer.echo("Stopped before anything was done.", err=True)  # while the words were read

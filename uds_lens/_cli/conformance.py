@@ -16,13 +16,13 @@ from uds_lens.errors import ConfigError
 def conformance(
     words: Annotated[
         list[str],
-        typer.Argument(metavar="export DIR | check CSV", help="Write the kit, or check what was computed on it."),
+        typer.Argument(metavar="export DIR | check CSV", help="Write the kit, or check results computed on it."),
     ],
     kit: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Folder of the kit, for `check`. Default: made anew.")
+        Path | None, typer.Option(metavar="DIR", help="Folder of the kit, for `check`. Default: a new kit is made.")
     ] = None,
     tolerance: Annotated[
-        float, typer.Option(min=0, metavar="NATS", help="Largest difference that rounding explains.")
+        float, typer.Option(min=0, metavar="NATS", help="Largest difference attributed to rounding.")
     ] = 1e-3,
     *,
     printing: Printing,
@@ -51,12 +51,12 @@ def conformance(
         folder = published.export_conformance(place)
         typer.echo(json.dumps({"kit": str(folder)}) if printing.json else f"The kit is in {folder}: see its README.md.")
         return
-    found = published.check_conformance(place, kit, tolerance=tolerance)
+    verdict = published.check_conformance(place, kit, tolerance=tolerance)
     if printing.json:
-        typer.echo(json.dumps({"conforms": found.conforms, "findings": list(found.findings)}, indent=2))
+        typer.echo(json.dumps({"conforms": verdict.conforms, "findings": list(verdict.findings)}, indent=2))
     else:
-        for finding in found.findings:
+        for finding in verdict.findings:
             print_wrapped(f"! {finding}")
-        typer.echo("conforms" if found.conforms else "does not conform")
-    if not found.conforms:
+        typer.echo("conforms" if verdict.conforms else "does not conform")
+    if not verdict.conforms:
         raise typer.Exit(1)

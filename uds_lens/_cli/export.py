@@ -37,7 +37,7 @@ def export(
     *,
     printing: Printing,
 ) -> None:
-    """Write a saved result where others look for it.
+    """Convert a saved result to another project's format.
 
     \b
     Examples:
@@ -60,16 +60,16 @@ def export(
     }
     if dataset is None and to in ("hub", "every-eval-ever"):
         raise ConfigError(f"--to {to} needs --dataset, the forget set: its id on the Hub, such as locuslab/TOFU.")
-    found = _loaded(result, kinds[to])
+    loaded = _loaded(result, kinds[to])
     files: Sequence[Path]
     if to == "hub":
-        files = [sharing.write_eval_results(found, out, dataset=str(dataset), config=config)]
+        files = [sharing.write_eval_results(loaded, out, dataset=str(dataset), config=config)]
     elif to == "every-eval-ever":
-        files = sharing.write_every_eval_ever(found, out, dataset=str(dataset), model=model)
+        files = sharing.write_every_eval_ever(loaded, out, dataset=str(dataset), model=model)
     elif to == "inspect":
-        files = sharing.write_inspect_logs(found, out, dataset=dataset or "forget set")
+        files = sharing.write_inspect_logs(loaded, out, dataset=dataset or "forget set")
     else:
-        files = sharing.write_uds_eval(found, out)
+        files = sharing.write_uds_eval(loaded, out)
     if printing.json:
         typer.echo(json.dumps({"files": [str(file) for file in files]}, indent=2))
         return
@@ -85,12 +85,12 @@ def _loaded(place: Path, kinds: Sequence[type[Any]]) -> Any:
     """
     from uds_lens._storage import format_of
 
-    found = format_of(place)
+    file_format = format_of(place)
     for kind in kinds:
-        if found == f"uds_lens.{kind.__name__}":
+        if file_format == f"uds_lens.{kind.__name__}":
             return kind.load(place)
     names = " or ".join(
         {"DepthAudit": "an audit", "MetricResults": "metrics"}.get(k.__name__, "an elicitation") for k in kinds
     )
-    what = f"{found.removeprefix('uds_lens.')}" if found else "no saved result"
+    what = f"{file_format.removeprefix('uds_lens.')}" if file_format else "no saved result"
     raise ResultFormatError(f"{str(place)!r} holds {what}: expected {names}.")

@@ -84,16 +84,16 @@ def _cells(spec: MetricSpec) -> tuple[str, str, str]:
     return scale, data, ", ".join(models)
 
 
-def print_results(found: Mapping[str, MetricResults]) -> None:
+def print_results(measured: Mapping[str, MetricResults]) -> None:
     """Print the metrics with a value as a table; below it those without, by reason, and the cautions."""
-    if len(found) == 1:
-        ((name, results),) = found.items()
+    if len(measured) == 1:
+        ((name, results),) = measured.items()
         typer.echo(name)
         _print_one(results)
     else:
-        _print_many(found)
+        _print_many(measured)
     without: dict[tuple[str, str], list[str]] = {}
-    for name, results in found.items():
+    for name, results in measured.items():
         for metric in results:
             if metric.reason is not None:
                 # an aggregate names the metric without a value before the reason itself
@@ -101,13 +101,13 @@ def print_results(found: Mapping[str, MetricResults]) -> None:
                 without.setdefault((metric.label, reason), []).append(name)
     by_reason: dict[tuple[str, str], list[str]] = {}
     for (label, reason), names in without.items():
-        who = "" if len(names) == len(found) else f"{', '.join(names)}: "
+        who = "" if len(names) == len(measured) else f"{', '.join(names)}: "
         by_reason.setdefault((who, reason), []).append(label)
     for (who, reason), labels in by_reason.items():
         print_wrapped(f"{who}NaN, because {reason}: {'; '.join(labels)}.")
-    print_cautions({name: [("!", text) for text in results.warnings] for name, results in found.items()})
+    print_cautions({name: [("!", text) for text in results.warnings] for name, results in measured.items()})
     asked: dict[str, list[str]] = {}
-    for name, results in found.items():
+    for name, results in measured.items():
         chat = results.provenance.get("protocol") == "chat"
         asked.setdefault("chat template" if chat else "raw", []).append(name)
     prompts = "; ".join(words if len(asked) == 1 else f"{words}: {', '.join(who)}" for words, who in asked.items())
@@ -135,20 +135,20 @@ def _print_one(results: MetricResults) -> None:
         shown_metrics = [metric for metric in results if metric.reason is None]
         for row, metric in zip(rows, shown_metrics, strict=True):
             row.insert(3, _interval(errors[metric.name].interval) if metric.name in errors else "-")
-    print_table(titles, rows, right=("n", "seconds"))
+    print_table(titles, rows, right=("n", "seconds"), shortest=max((len(row[0]) for row in rows), default=0))
 
 
-def _print_many(found: Mapping[str, MetricResults]) -> None:
+def _print_many(results: Mapping[str, MetricResults]) -> None:
     """Print a row per metric and a column per model; as many models side by side as fit."""
     from uds_lens.metrics._results import ARROWS
 
-    first = next(iter(found.values()))
-    names = list(found)
+    first = next(iter(results.values()))
+    names = list(results)
     short = dict(zip(names, shortened_names(names, 20), strict=True))
     cells = {
-        metric.label: [ARROWS[metric.direction], *(_value(found[name][metric.name]) for name in names)]
+        metric.label: [ARROWS[metric.direction], *(_value(results[name][metric.name]) for name in names)]
         for metric in first
-        if any(not math.isnan(found[name].values[metric.name]) for name in names)
+        if any(not math.isnan(results[name].values[metric.name]) for name in names)
     }
     wide = max(8, *(len(name) for name in names)) + 2
     wide = max(min(wide, 22), 2 + max((len(cell) for row in cells.values() for cell in row[1:]), default=0))
@@ -221,7 +221,7 @@ def metrics(
     retain: Annotated[str | None, model_option("Model that never saw the forget set.")] = None,
     full: Annotated[str | None, model_option("Model trained on everything.")] = None,
     retain_data: Annotated[
-        str | None, data_option("Facts to keep: Prob and ROUGE on them say what was lost beside the forget set.")
+        str | None, data_option("Facts to retain: Prob and ROUGE on them show what else was lost.")
     ] = None,
     holdout_data: Annotated[
         str | None, data_option("Questions of the same kind that no model has seen, for membership attacks.")
@@ -251,7 +251,8 @@ def metrics(
     redo: Annotated[
         bool,
         typer.Option(
-            "--redo", help="Replace what --out holds, even metrics that are not measured again or of other weights."
+            "--redo",
+            help="Replace what --out holds, even metrics of other weights, or ones that this run does not measure.",
         ),
     ] = False,
     *,
@@ -278,7 +279,7 @@ def metrics(
         missing = ", ".join(flag for flag, value in given.items() if not value)
         raise ConfigError(
             f"{missing} missing. For example: uds-lens metrics --model ckpt/npo --examples forget10.json "
-            "--out npo.json; uds-lens metrics --list shows what there is to measure, and what it needs."
+            "--out npo.json; uds-lens metrics --list shows the metrics and what they need."
         )
     if preset is not None:
         metric, options = _as_open_unlearning(metric, options, retain is not None)
@@ -306,20 +307,20 @@ def metrics(
         require_nothing_lost(asked, metric or None, data=sets, options=options, run=run)
     cache = ul.metrics.MetricCache()
     ul.metrics.fluency_scorer(options, metrics=metric or None, offline=run.offline)
-    found: dict[str, MetricResults] = {}
-    with saying_what_is_saved(lambda: f"{len(found)} of {len(names)} saved"):
+    measured: dict[str, MetricResults] = {}
+    with saying_what_is_saved(lambda: f"{len(measured)} of {len(names)} saved"):
         for number, (n, m) in enumerate(zip(names, model, strict=True), start=1):
             with about(f"{n} ({number} of {len(names)})" if len(names) > 1 else n):
                 results = ul.metrics.evaluate(
                     m, sets, metrics=metric or None, retain=retain, full=full, options=options, run=run, cache=cache
                 )
             results.save(files[n])
-            found[n] = results
-            say(f"{n}: {len(results)} metric{'' if len(results) == 1 else 's'}; saved, {len(found)} of {len(names)}")
+            measured[n] = results
+            say(f"{n}: {len(results)} metric{'' if len(results) == 1 else 's'}; saved, {len(measured)} of {len(names)}")
     if len(names) > 1:
-        write_metrics_table(found, table)
+        write_metrics_table(measured, table)
     if printing.json:
         print_files(files)
         return
-    print_results(found)
+    print_results(measured)
     typer.echo(f"\nSaved in {out}")

@@ -37,7 +37,7 @@ def published(
             "muse-books) or wmdp. A plan needs one: tofu-1b, unless another is named.",
         ),
     ] = None,
-    role: Annotated[Role | None, typer.Option(help="Only models of this part.")] = None,
+    role: Annotated[Role | None, typer.Option(help="Only models with this role.")] = None,
     method: Annotated[
         list[str] | None,
         names_option("Only models of this method; repeat, or use commas, for more.", "--method", "--methods"),
@@ -52,9 +52,7 @@ def published(
             *("--metric", "--metrics"),
         ),
     ] = None,
-    perturb: Annotated[
-        bool, typer.Option("--perturb", help="Plan them after quantisation and relearning too.")
-    ] = False,
+    perturb: Annotated[bool, typer.Option("--perturb", help="Also plan their quantisation and relearning.")] = False,
     examples: Annotated[
         str | None, typer.Option(metavar="DIR", help="Plan with a local copy of the data set, in place of the Hub's.")
     ] = None,
@@ -63,7 +61,9 @@ def published(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="PATH", help="Plan to write; directory of a run; page, or .csv, of a comparison."),
+        typer.Option(
+            metavar="PATH", help="File of the plan; directory of the run; page or .csv file of the comparison."
+        ),
     ] = None,
     keep_downloads: Annotated[
         bool, typer.Option("--keep-downloads", help="Leave downloaded models in the Hub's cache.")
@@ -74,9 +74,10 @@ def published(
     """Measure published models again, and compare the values.
 
     150 unlearned and 60 pool models of the UDS paper, its full and retain models of three sizes, those of MUSE and
-    WMDP. A plan asks each metric with the prompt of its published number. A run downloads one model at a time and
-    removes it when it is measured; killed and called again, it resumes. A comparison also reads run folders of the
-    paper's released script and Open-Unlearning's saves; the exit code is 1 where a value differs without a reason.
+    WMDP. A plan uses, for each metric, the prompt behind its published number. A run downloads one model at a time
+    and removes it once it is measured; if killed, it resumes when called again. A comparison also reads run folders of
+    the paper's released script and Open-Unlearning's saves; the exit code is 1 where a value differs without a
+    reason.
 
     \b
     Examples:
@@ -118,13 +119,13 @@ def _chosen(
         known = find(names[0]) if names else None
         data = "tofu-1b" if known is None else known.group.name
     asked: list[str | None] = [*methods] or [None]
-    found = [model for method in asked for model in models(group=data, role=role, method=method)]
+    chosen = [model for method in asked for model in models(group=data, role=role, method=method)]
     by_name = {
-        name: [model for model in found if model in (find(name), find(name, group=model.group.name))] for name in names
+        name: [model for model in chosen if model in (find(name), find(name, group=model.group.name))] for name in names
     }
     if unknown := [name for name, same in by_name.items() if not same]:
         raise ConfigError(f"no published model {unknown[0][:80]!r}: `uds-lens published list` has them.")
-    return [model for model in found if any(model in same for same in by_name.values())] if names else found
+    return [model for model in chosen if any(model in same for same in by_name.values())] if names else chosen
 
 
 def _list(chosen: list[PublishedModel], *, as_json: bool) -> None:
@@ -173,32 +174,32 @@ def _run(plan: str, out: Path | None, keep: bool, *, as_json: bool) -> None:
     if out is None:
         raise ConfigError("--out missing. For example: uds-lens published run plan.toml --out runs/npo")
     with progress_lines():
-        found = published.run(plan, out, keep_downloads=keep)
-    print_status(found, as_json=as_json)
-    if not found.is_complete:
+        status = published.run(plan, out, keep_downloads=keep)
+    print_status(status, as_json=as_json)
+    if not status.is_complete:
         raise typer.Exit(1)
 
 
 def _compare(run: str, out: Path | None, *, as_json: bool) -> None:
     from uds_lens import published
 
-    found = published.compare(run)
+    comparison = published.compare(run)
     if out is not None and out.suffix.lower() == ".csv":
-        write_table_file(found.frame, out)
+        write_table_file(comparison.frame, out)
     elif out is not None:
-        found.report(out)
+        comparison.report(out)
     if as_json:
-        parts = {"values": found.frame, "by_metric": found.by_metric, "of_pools": found.of_pools}
-        record = {"run": found.source, "measured_by": found.measured_by, "unknown": list(found.unknown)}
+        parts = {"values": comparison.frame, "by_metric": comparison.by_metric, "of_pools": comparison.of_pools}
+        record = {"run": comparison.source, "measured_by": comparison.measured_by, "unknown": list(comparison.unknown)}
         tables = {name: records(frame) for name, frame in parts.items()}
         typer.echo(json.dumps({**record, **tables}, indent=2, ensure_ascii=False))
     else:
-        _print_comparison(found, out)
-    if not found.agrees:
+        _print_comparison(comparison, out)
+    if not comparison.agrees:
         raise typer.Exit(1)
 
 
-def _print_comparison(found: Comparison, out: Path | None) -> None:
+def _print_comparison(comparison: Comparison, out: Path | None) -> None:
     rows = [
         [
             row["metric"],
@@ -207,28 +208,28 @@ def _print_comparison(found: Comparison, out: Path | None) -> None:
             number(row["largest_difference"], 4),
             str(row["largest_model"] or "-"),
         ]
-        for row in found.by_metric.to_dict("records")
+        for row in comparison.by_metric.to_dict("records")
     ]
     print_table(["metric", "models", "agree", "as expected", "differ", "Spearman", "largest", "of model"], rows)
-    if len(found.of_pools):
+    if len(comparison.of_pools):
         columns = ("metric", "quantity", "measured", "published", "verdict")
-        cells = [[row[name] for name in columns] for row in found.of_pools.to_dict("records")]
+        cells = [[row[name] for name in columns] for row in comparison.of_pools.to_dict("records")]
         print_table(
             list(columns), [[value if isinstance(value, str) else number(value) for value in row] for row in cells]
         )
-    known = {row["metric"]: row["known"] for row in found.by_metric.to_dict("records") if row["known"]}
-    for row in found.frame[found.frame["verdict"] == "differs"].head(10).to_dict("records"):
+    known = {row["metric"]: row["known"] for row in comparison.by_metric.to_dict("records") if row["known"]}
+    for row in comparison.frame[comparison.frame["verdict"] == "differs"].head(10).to_dict("records"):
         print_wrapped(
             f"! {row['model']}, {row['metric']}: {row['measured']:.4f} for {row['published']:.4f} "
             f"({row['difference']:+.4f}). {row['expect'].removesuffix(known.get(row['metric'], '')).rstrip('; ')}"
         )
     for metric, words in known.items():
-        print_wrapped(f"Known of the published {metric}: {words}.")
-    ranges = found.frame["kind"].value_counts().drop("exact", errors="ignore")
+        print_wrapped(f"Known problems of the published {metric}: {words}.")
+    ranges = comparison.frame["kind"].value_counts().drop("exact", errors="ignore")
     if len(ranges):
         kinds = ", ".join(f"{n} {kind}" for kind, n in ranges.items())
         print_wrapped(f"Published values that stand for a range: {kinds}.")
-    if found.unknown:
-        names = ", ".join(found.unknown[:4]) + (", ..." if len(found.unknown) > 4 else "")
+    if comparison.unknown:
+        names = ", ".join(comparison.unknown[:4]) + (", ..." if len(comparison.unknown) > 4 else "")
         print_wrapped(f"Not among the published models: {names}.")
-    print_wrapped(str(found) + (f", in {out}" if out is not None else "") + ".")
+    print_wrapped(str(comparison) + (f", in {out}" if out is not None else "") + ".")

@@ -28,7 +28,7 @@ def relearn_grid(
     examples: Annotated[str, data_option("tofu:DIR or tofu:HUB_ID for all TOFU sets, or a file with a forget set.")],
     out: opt.Out,
     retain_data: Annotated[
-        str | None, data_option("Questions of which the utility is measured, where --examples is a forget set alone.")
+        str | None, data_option("Questions to measure utility on, if --examples is only a forget set.")
     ] = None,
     split: Annotated[str, typer.Option(metavar="NAME", help="Forget split of TOFU.")] = "forget10",
     limit: opt.Limit = None,
@@ -39,12 +39,12 @@ def relearn_grid(
     measuring: Annotated[MetricOptions, Only(("max_new_tokens", "generation_rows", "fluency"))],
     printing: Printing,
 ) -> None:
-    """Find the relearning that brings back most.
+    """Find the relearning setting that brings back the most.
 
     Relearns under every combination of --learning-rate, --epochs, --share and --lora-rank (repeat each), on the
-    unlearned model and on retain, and reports the worst setting that costs at most --max-loss of the utility, beside
-    the UDS paper's one setting. A maximum over many tries is high by chance, and any model can learn: what says
-    something about the unlearning is the excess over retain, with settings chosen on other subjects than are scored.
+    unlearned model and on retain, and reports the worst setting that costs at most --max-loss of the utility, next
+    to the UDS paper's setting. A maximum over many tries is high by chance, and any model can learn; what counts is
+    the excess over retain, with settings chosen on other subjects than those that are scored.
 
     \b
     Example:
@@ -88,29 +88,29 @@ def _print(results: RelearnGridResults) -> None:
     ]
     titles = ["setting", "before", "after", "back", "back, untrained rows", "utility lost"]
     print_table(titles, rows, right=titles[1:])
-    found = results.summary()
-    bound = f"{100 * found['max_loss']:g}% of utility lost"
+    summary = results.summary()
+    bound = f"{100 * summary['max_loss']:g}% of utility lost"
     for model in ("unlearned", "retain"):
-        if found[f"{model}_worst_setting"] is None:
-            print_wrapped(f"! {model}: no setting keeps within {bound}")
+        if summary[f"{model}_worst_setting"] is None:
+            print_wrapped(f"! {model}: no setting stays within {bound}")
         else:
             print_wrapped(
-                f"{model}: at most {number(found[f'{model}_worst_back'])} comes back, to "
-                f"{number(found[f'{model}_worst_after'])} ({found[f'{model}_worst_setting']}); with the paper's "
-                f"setting {number(found[f'{model}_paper_back'])}, to {number(found[f'{model}_paper_after'])}."
+                f"{model}: at most {number(summary[f'{model}_worst_back'])} comes back, to "
+                f"{number(summary[f'{model}_worst_after'])} ({summary[f'{model}_worst_setting']}); with the paper's "
+                f"setting {number(summary[f'{model}_paper_back'])}, to {number(summary[f'{model}_paper_after'])}."
             )
     interval = (
         ""
-        if found["excess_low"] is None or found["excess_low"] != found["excess_low"]
-        else (f" [{found['excess_low']:.3f}, {found['excess_high']:.3f}]")
+        if summary["excess_low"] is None or summary["excess_low"] != summary["excess_low"]
+        else (f" [{summary['excess_low']:.3f}, {summary['excess_high']:.3f}]")
     )
     print_wrapped(
-        f"Excess over retain, each at its own worst: {number(found['excess'])}{interval}; with the paper's setting "
-        f"{number(found['paper_excess'])}; settings chosen on one half of the subjects, scored on the other: "
-        f"{number(found['held_out_excess'])}."
+        f"Excess over retain, each at its own worst: {number(summary['excess'])}{interval}; with the paper's setting "
+        f"{number(summary['paper_excess'])}; settings chosen on one half of the subjects, scored on the other: "
+        f"{number(summary['held_out_excess'])}."
     )
     print_wrapped(
-        f"\nWorst: most {found['metric']} of {found['n_settings']} settings within {bound}, chosen after seeing these "
-        "outcomes; the interval takes that choice as given, the last number does not. back: change towards knowledge; "
-        "what retain reaches too was learned anew."
+        f"\nWorst: the highest {summary['metric']} of {summary['n_settings']} settings within {bound}, chosen after "
+        "seeing these outcomes; the interval ignores that choice, the last number does not. back: change towards "
+        "knowledge; the part that retain reaches, too, was newly learned."
     )

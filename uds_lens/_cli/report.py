@@ -62,8 +62,8 @@ def report(
 ) -> None:
     """Write one page about one or several audits.
 
-    Scores, warnings, figures, every example; the page opens offline. Audits are named after their unlearned models.
-    Audits of the same models at other sites are compared by site.
+    The page has scores, warnings, figures and every example, and opens offline. Audits are named after their unlearned
+    models. Audits of the same models at different sites are compared by site.
 
     \b
     Example:
@@ -90,8 +90,8 @@ def report(
         short_paths=short_paths,
     )
     if printing.json:
-        found = {"report": str(out), "audits": dict(zip(audits, map(str, places), strict=True))}
-        typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
+        written = {"report": str(out), "audits": dict(zip(audits, map(str, places), strict=True))}
+        typer.echo(json.dumps(written, indent=2, ensure_ascii=False))
         return
     typer.echo(f"{len(audits)} {'audit' if len(audits) == 1 else 'audits'} in {out}: open it in a browser.")
 
@@ -118,11 +118,11 @@ def _audits_in(directories: list[Path]) -> list[Path]:
             )
     from uds_lens.results._saving import audits_in, is_audit  # opens torch, so after the look above
 
-    found: list[Path] = []
+    saved: list[Path] = []
     for directory in directories:
         inside = audits_in(directory)
         if is_audit(directory):
-            found.append(directory)
+            saved.append(directory)
             if inside:
                 left = ", ".join(map(str, inside[:3])) + (", ..." if len(inside) > 3 else "")
                 typer.echo(
@@ -130,10 +130,10 @@ def _audits_in(directories: list[Path]) -> list[Path]:
                     err=True,
                 )
         elif inside:
-            found += inside
+            saved += inside
         else:
             raise ResultFormatError(
                 f"no saved audit in {str(directory)!r}, nor up to two levels down: name directories written by "
                 "uds-lens audit."
             )
-    return list(dict.fromkeys(path.resolve() for path in found))
+    return list(dict.fromkeys(path.resolve() for path in saved))

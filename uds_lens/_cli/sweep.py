@@ -59,17 +59,17 @@ def sweep(
         _write_table(place, out, as_json=printing.json)
         return
     if todo == "status":
-        found = study.status(place)
+        status = study.status(place)
     else:
         if out is None:
             raise ConfigError("--out missing. For example: uds-lens sweep plan.toml --out runs/study")
         with progress_lines():
             if slurm:
-                found = study.run(place, out, jobs=jobs, executor="slurm", slurm=tasks, wait=wait)
+                status = study.run(place, out, jobs=jobs, executor="slurm", slurm=tasks, wait=wait)
             else:
-                found = study.run(place, out, jobs=jobs)
-    print_status(found, as_json=printing.json)
-    if todo == "run" and (found.failed or (found.left and (wait or not slurm))):
+                status = study.run(place, out, jobs=jobs)
+    print_status(status, as_json=printing.json)
+    if todo == "run" and (status.failed or (status.left and (wait or not slurm))):
         raise typer.Exit(1)
 
 
@@ -88,25 +88,25 @@ def _asked(words: list[str]) -> tuple[str, str]:
 def _write_table(place: str, out: Path | None, *, as_json: bool) -> None:
     from uds_lens import study
 
-    found = study.table(place)
+    table = study.table(place)
     if out is None:
-        typer.echo(found.to_json(orient="records", indent=1) if as_json else found.to_csv(index=False), nl=False)
+        typer.echo(table.to_json(orient="records", indent=1) if as_json else table.to_csv(index=False), nl=False)
         return
-    study.write_table(found, out)
-    typer.echo(json.dumps({"file": str(out), "rows": len(found)}) if as_json else f"{len(found)} rows in {out}")
+    study.write_table(table, out)
+    typer.echo(json.dumps({"file": str(out), "rows": len(table)}) if as_json else f"{len(table)} rows in {out}")
 
 
-def print_status(found: StudyStatus, *, as_json: bool) -> None:
+def print_status(status: StudyStatus, *, as_json: bool) -> None:
     from uds_lens._storage import plain
 
     if as_json:
-        typer.echo(json.dumps(plain(found.to_dict()), indent=2, ensure_ascii=False))
+        typer.echo(json.dumps(plain(status.to_dict()), indent=2, ensure_ascii=False))
         return
-    print_wrapped(str(found))
-    if found.sample is not None:
-        print_wrapped(found.sample)
-    if found.failed:
-        rows = [[failure.model, failure.state, failure.reason] for failure in found.failed]
+    print_wrapped(str(status))
+    if status.sample is not None:
+        print_wrapped(status.sample)
+    if status.failed:
+        rows = [[failure.model, failure.state, failure.reason] for failure in status.failed]
         print_table(["failed", "state", "because"], rows)
 
 

@@ -21,7 +21,7 @@ _LEGEND = (
 def weights(
     full: Annotated[str, model_option("Model before: directory or Hub id.")],
     model: Annotated[str, model_option("Model after: directory or Hub id.")],
-    retain: Annotated[str | None, model_option("Model that never saw the forget set: sets the cosines.")] = None,
+    retain: Annotated[str | None, model_option("Model that never saw the forget set, for the cosines.")] = None,
     audit: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Saved audit of the model, whose LER is drawn above the figure.")
     ] = None,
@@ -45,14 +45,14 @@ def weights(
         check_folder(out)
         check_writable(out / "weights.csv", directory=False)
         check_writable(out / "weights.html", directory=False)
-    found = ul.weights.difference(full, model, retain=retain)
-    tensors, layers = found.to_frame(), found.layers_frame()
+    difference = ul.weights.difference(full, model, retain=retain)
+    tensors, layers = difference.to_frame(), difference.layers_frame()
     if out is not None:
         first = ["layer", "component"]
         table = tensors[[*first, *(name for name in tensors if name not in first)]]
         atomic_write_marked(out / "weights.csv", table.to_csv(index=False))
         ler = None if audit is None else ul.DepthAudit.load(audit).layers_frame()
-        ul.plots.save_figure(found.plot(ler), out / "weights.html")
+        ul.plots.save_figure(difference.plot(ler), out / "weights.html")
     if printing.json:
         rows = tensors.astype(object).where(tensors.notna(), None).to_dict("records")
         typer.echo(json.dumps({"tensors": plain(rows)}, indent=1))

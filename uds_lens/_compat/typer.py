@@ -56,10 +56,14 @@ def missing_options(flags: list[str]) -> Exception:
     return usage_error(f"Missing option '{flags[0]}'.{also}")
 
 
-def parameters_of(app: typer.Typer, words: list[str]) -> dict[str, Any]:
+def program_of(app: typer.Typer) -> Any:
+    """Build the program that `app` describes; calling `app` would build it anew each time."""
+    return typer.main.get_command(app)
+
+
+def parameters_of(program: Any, words: list[str]) -> dict[str, Any]:
     """Return the parameters of the command that `words` call, by their names in Python; none where there is none."""
-    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
-    command = next((commands[word] for word in words if word in commands), None)
+    command = next((program.commands[word] for word in words if word in program.commands), None)
     return {parameter.name: parameter for parameter in command.params} if command else {}
 
 

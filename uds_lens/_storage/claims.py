@@ -134,7 +134,7 @@ class Claim:
 
 def _generations(place: Path) -> list[int]:
     try:
-        return [int(found[1]) for name in os.listdir(place) if (found := _CLAIM.fullmatch(name))]
+        return [int(match[1]) for name in os.listdir(place) if (match := _CLAIM.fullmatch(name))]
     except OSError:
         return []
 

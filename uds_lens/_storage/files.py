@@ -74,8 +74,8 @@ def format_of(path: str | os.PathLike[str]) -> str | None:
     """Return the format that a JSON file of ours, or the record in a directory, names; None where it names none."""
     path = located(path)
     for record in [path / name for name in RECORDS] if path.is_dir() else [path]:
-        if found := _JSON.match(_head(record)):
-            return found[1].decode()
+        if match := _JSON.match(_head(record)):
+            return match[1].decode()
     return None
 
 
@@ -98,22 +98,22 @@ def check_writable(
     file.
     """
     place = located(path)
-    found = format_of(place)
+    file_format = format_of(place)
     if directory:
         check_folder(place, replaced=replaced)
-        if os.path.lexists(place) and found is None and (not place.is_dir() or _entries(place)):
+        if os.path.lexists(place) and file_format is None and (not place.is_dir() or _entries(place)):
             raise ResultFormatError(f"{_short(place)} exists and is not a saved result: choose another directory.")
     elif place.is_dir():
         raise ResultFormatError(f"{_short(place)} is a directory: name a file in it.")
     elif os.path.lexists(place):
-        ours = found is not None if format else bool(_PAGE.match(_head(place)))
+        ours = file_format is not None if format else bool(_PAGE.match(_head(place)))
         if not (ours or overwrite or is_marked(place)):
             raise ResultFormatError(
                 f"{_short(place)} exists and was not written by uds_lens, or was changed since: choose another name, "
                 "or remove it."
             )
-    if format is not None and found not in (None, format):
-        kind = str(found).removeprefix("uds_lens.")
+    if format is not None and file_format not in (None, format):
+        kind = str(file_format).removeprefix("uds_lens.")
         raise ResultFormatError(f"{_short(place)} holds a saved {kind}: choose another place, or remove it.")
     above = Path(os.path.realpath(place)).parent
     while not os.path.lexists(above):
@@ -227,7 +227,7 @@ def _owned() -> str:
 
 def _left_behind(folder: Path, pattern: re.Pattern[str], prefix: str) -> list[Path]:
     """Scratch places in a folder whose process is gone."""
-    found = []
+    leftovers = []
     for name in _listed(folder):
         match = pattern.fullmatch(name)
         if match and match[1] == prefix:
@@ -237,8 +237,8 @@ def _left_behind(folder: Path, pattern: re.Pattern[str], prefix: str) -> list[Pa
                 # Of processes on this machine it is known whether they live, however old their places are.
                 elsewhere = owner.machine != this_process().machine
                 if abandoned or (elsewhere and time.time() - os.lstat(folder / name).st_mtime > _FORGOTTEN):
-                    found.append(folder / name)
-    return found
+                    leftovers.append(folder / name)
+    return leftovers
 
 
 def _prefix(path: Path) -> str:

@@ -80,10 +80,10 @@ class TableRows(NamedTuple):
 def read_table_rows(content: bytes, *, schema: pa.Schema, where: str, what: str) -> TableRows:
     """Read the rows of a table that was saved here."""
     try:
-        found = _opened(content).schema_arrow
-        if found.remove_metadata() != schema:
+        file_schema = _opened(content).schema_arrow
+        if file_schema.remove_metadata() != schema:
             raise ResultFormatError(f"{where} is not a valid {what}: it has other columns.")
-        return TableRows(read_parquet(content).to_pylist(), found.metadata or {})
+        return TableRows(read_parquet(content).to_pylist(), file_schema.metadata or {})
     except LargeTableError as error:
         raise ResultFormatError(
             f"{where} would unpack to more than {MOST_BYTES >> 30} GiB, or {MOST_ROWS} rows."

@@ -177,13 +177,13 @@ def by_name(examples: Sequence[ForgetExample], nlp: Callable[[str], Any] | None 
             raise MissingDependencyError(
                 f"spaCy's model {_SPACY_MODEL} is not installed: python -m spacy download {_SPACY_MODEL}."
             ) from error
-    found: list[Found] = []
+    spans: list[Found] = []
     for example in examples:
         names = nlp(example.answer).ents
         new = [name for name in names if name.text.casefold() not in example.question.casefold()]
         chosen = max(new or names[:1], key=lambda name: len(name.text), default=None)
-        found.append("No name was found in the answer." if chosen is None else Span(chosen.start_char, chosen.end_char))
-    return found
+        spans.append("No name was found in the answer." if chosen is None else Span(chosen.start_char, chosen.end_char))
+    return spans
 
 
 def by_contrast(
@@ -241,9 +241,9 @@ def _answer_logprobs(
         batch = make_batch(encoded.rows, indices=indices, pad_token_id=pad_token_id, padding_side=side)
         batch = batch.to(model.device)
         states = capture(model, batch).states[:, -1]
-        found = target_logprobs(model.anatomy, states, batch.targets, batch.scored_mask).cpu()
+        values = target_logprobs(model.anatomy, states, batch.targets, batch.scored_mask).cpu()
         for place, row in enumerate(batch.rows):
-            logprobs[row] = found[place][batch.scored_mask[place].cpu()]
+            logprobs[row] = values[place][batch.scored_mask[place].cpu()]
     return logprobs
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from uds_lens._progress import tell
 from uds_lens._settings import as_settings
-from uds_lens.audit._counterfactual import origin_of_draws
+from uds_lens.audit._counterfactual import mean_of_models, origin_of_draws
 from uds_lens.audit._inputs import AuditInputs, Plan, Source, make_plan, sources_of, where_of
 from uds_lens.audit._memory import settled
 from uds_lens.audit._runner import Target, read_source, read_sources, target_of
@@ -35,7 +35,7 @@ from uds_lens.results._steering import steering
 
 if TYPE_CHECKING:
     from uds_lens.audit._states import SourceStates
-    from uds_lens.audit._two_stage import PatchScores, TargetScores
+    from uds_lens.audit._two_stage import PatchScores
 
 SAVED = SavedKind(
     "Baseline",
@@ -347,15 +347,16 @@ class RecordedBaseline:
 
 
 def baseline_of(
-    scores: TargetScores,
+    target: Target | StreamedTarget,
+    s_full: Tensor,
+    scores: Sequence[PatchScores],
     retains: Sequence[ModelRecord],
-    plan: Plan,
     inputs: AuditInputs,
     *,
-    config: AuditConfig,
     full: ModelSource,
 ) -> Baseline:
-    """Put stage 1 into a record; the retain models are the first sources of `scores`."""
+    """Put stage 1 into a record; the first `scores` are those of the retain models."""
+    plan, config = target.plan, target.config
     n, rows = len(plan.encoded.rows), plan.encoded.rows
     by_retain = tuple(
         RetainStage1(
@@ -365,7 +366,7 @@ def baseline_of(
             s1_cosine=patched.cosine[:n],
             control_s1_delta=None if plan.control is None else patched.delta[n:],
         )
-        for record, patched in zip(retains, scores.sources, strict=False)
+        for record, patched in zip(retains, scores, strict=False)
     )
     control = None
     if plan.control is not None:
@@ -375,27 +376,27 @@ def baseline_of(
             ids_hash=plan.control.ids_hash,
             sample=None if inputs.control is None else inputs.control.sample,
             n_tokens=_n_tokens(plan.control),
-            s_full=scores.s_full[n:],
-            s1_delta=_mean([r.control_s1_delta for r in by_retain if r.control_s1_delta is not None]),
+            s_full=s_full[n:],
+            s1_delta=mean_of_models([r.control_s1_delta for r in by_retain if r.control_s1_delta is not None]),
         )
     origin = provenance(
-        engine=scores.engine,
-        device=scores.device,
-        rows=scores.rows,
+        engine=target.engine,
+        device=str(target.model.device),
+        rows=target.rows,
         rendered_prompt=rows[0].rendered.prompt if rows else None,
         ids_hash=plan.encoded.ids_hash,
     )
     return Baseline(
         config=config,
-        models={"full": scores.record, "retain": retains[0]},
+        models={"full": target.record, "retain": retains[0]},
         examples=tuple(row.example for row in rows),
         skipped=tuple(plan.encoded.skipped),
         provenance={**origin, "sample": inputs.forget.sample, **origin_of_draws(plan, config)},
         n_tokens=_n_tokens(plan.encoded),
-        s_full=scores.s_full[:n],
-        s1_delta=_mean([retain.s1_delta for retain in by_retain]),
-        s1_norm_ratio=_mean([retain.s1_norm_ratio for retain in by_retain]),
-        s1_cosine=_mean([retain.s1_cosine for retain in by_retain]),
+        s_full=s_full[:n],
+        s1_delta=mean_of_models([retain.s1_delta for retain in by_retain]),
+        s1_norm_ratio=mean_of_models([retain.s1_norm_ratio for retain in by_retain]),
+        s1_cosine=mean_of_models([retain.s1_cosine for retain in by_retain]),
         retains=by_retain if len(by_retain) > 1 else (),
         control=control,
         full=full,
@@ -404,11 +405,6 @@ def baseline_of(
 
 def _n_tokens(encoded: Encoded) -> Tensor:
     return torch.tensor([len(row.targets) for row in encoded.rows], dtype=torch.long)
-
-
-def _mean(parts: Sequence[Tensor]) -> Tensor:
-    """The mean of several tensors; a single one as it is, bit for bit."""
-    return parts[0] if len(parts) == 1 else torch.stack(list(parts)).mean(0)
 
 
 def join_stages(

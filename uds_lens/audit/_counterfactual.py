@@ -10,20 +10,37 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from uds_lens.audit._inputs import CounterfactualPlan, Plan
-from uds_lens.audit._runner import read_source
+from uds_lens.audit._inputs import CounterfactualPlan, Plan, Source
+from uds_lens.audit._runner import read_source, read_sources
 from uds_lens.audit._states import SourceStates
 from uds_lens.models import ModelSource
 from uds_lens.results._settings import AuditConfig, RunOptions
 
 if TYPE_CHECKING:
-    from uds_lens.audit._two_stage import TargetScores
+    from uds_lens.audit._two_stage import PatchScores
 
 
-def read_draws(
+def with_draws(
+    states: list[SourceStates],
+    full: ModelSource,
+    sources: Sequence[Source],
+    plan: Plan,
+    *,
+    config: AuditConfig,
+    options: RunOptions,
+) -> list[SourceStates]:
+    """Put `full` on all counterfactuals, as one source for each draw, before the states of the sources."""
+    n_fallen = len(plan.fallen)
+    draws = _read_draws(full, plan, config=config, options=options, share=len(sources) + 1)
+    if len(plan.fallen) > n_fallen:  # all sources are read in one way
+        states = read_sources(sources, plan, config=config, options=options)
+    return [*draws, *states]
+
+
+def _read_draws(
     full: ModelSource, plan: Plan, *, config: AuditConfig, options: RunOptions, share: int
 ) -> list[SourceStates]:
-    """Read `full` on all counterfactuals, as one source for each draw; a row with fewer begins again with its first."""
+    """Read `full` on all counterfactuals; a row with fewer draws than others begins again with its first."""
     counterfactual = plan.counterfactual
     assert counterfactual is not None
     read = read_source(full, counterfactual.plan, role="counterfactuals", config=config, options=options, share=share)
@@ -37,15 +54,15 @@ def read_draws(
     return [replace(read, rows=[rows[n % len(rows)] for rows in places]) for n in range(count)]
 
 
-def with_mean_of_draws(scores: TargetScores, counterfactual: CounterfactualPlan) -> TargetScores:
+def with_mean_of_draws(scores: list[PatchScores], counterfactual: CounterfactualPlan) -> list[PatchScores]:
     """Put one source, the mean over each row's draws, in the place of the draws."""
-    draws, rows = scores.sources[: counterfactual.draws], range(len(counterfactual.places))
+    draws, rows = scores[: counterfactual.draws], range(len(counterfactual.places))
 
     def mean(name: str) -> Float[Tensor, "example layer"]:
         return mean_of_draws([getattr(scores, name) for scores in draws], counterfactual, rows)
 
     joined = replace(draws[0], delta=mean("delta"), norm_ratio=mean("norm_ratio"), cosine=mean("cosine"))
-    return replace(scores, sources=[joined, *scores.sources[len(draws) :]])
+    return [joined, *scores[len(draws) :]]
 
 
 def mean_of_draws(
@@ -55,6 +72,20 @@ def mean_of_draws(
     counts = torch.tensor([len(counterfactual.places[row]) for row in rows])
     first = torch.arange(len(draws))[:, None] < counts
     return torch.where(first[..., None], torch.stack(list(draws)), 0.0).sum(0) / counts[:, None]
+
+
+def mean_stage_1(
+    deltas: Float[Tensor, "source row layer"], rows: Sequence[int], plan: Plan
+) -> Float[Tensor, "row layer"]:
+    """Average stage 1 of some rows over the retain models, or over the draws that stand in for one."""
+    if plan.counterfactual is None:
+        return mean_of_models(list(deltas))
+    return mean_of_draws(list(deltas), plan.counterfactual, rows)
+
+
+def mean_of_models(parts: Sequence[Tensor]) -> Tensor:
+    """Average the scores of several models; those of a single one stay as they are, bit for bit."""
+    return parts[0] if len(parts) == 1 else torch.stack(list(parts)).mean(0)
 
 
 def origin_of_draws(plan: Plan, config: AuditConfig) -> dict[str, Any]:

@@ -189,7 +189,7 @@ class Target:
         self,
         work: Callable[[PatchEngine, list[int]], None],
         sources: Sequence[SourceStates] = (),
-        counting: Bool[Tensor, "example layer"] | None = None,
+        knowledge: Bool[Tensor, "example layer"] | None = None,
     ) -> None:
         """Call `work(engine, rows)` on every batch, recorded or ready to run.
 
@@ -199,7 +199,7 @@ class Target:
         Args:
             work: Measures the rows of a batch; it may be called on the same rows again.
             sources: What `work` patches in; only a streamed target has to know.
-            counting: Where it asks; only a streamed target has to know.
+            knowledge: Where it asks; only a streamed target has to know.
         """
 
         def work_or_fall_back(rows: list[int]) -> None:

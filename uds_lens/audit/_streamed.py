@@ -30,7 +30,7 @@ from uds_lens._types import Engine
 from uds_lens.audit._inputs import Plan
 from uds_lens.audit._memory import GIB, memory_of_audit, run_halving
 from uds_lens.audit._states import SourceStates, StateStore, mean_over_tokens, require_finite_head, require_same_full
-from uds_lens.errors import StorageError, warn_once
+from uds_lens.errors import ModelError, Setting, StorageError, warn_once
 from uds_lens.models import pick_device
 from uds_lens.models._streamed import StreamedModel, files_of
 from uds_lens.patching import SpanCache, row_layout
@@ -150,14 +150,14 @@ class StreamedTarget:
         self,
         work: Callable[[PatchEngine, list[int]], None],
         sources: Sequence[SourceStates] = (),
-        counting: Bool[Tensor, "example layer"] | None = None,
+        knowledge: Bool[Tensor, "example layer"] | None = None,
     ) -> None:
         """Call `work(engine, rows)` on every batch, once the model was read for all of them.
 
         Args:
             work: Measures the rows of a batch; it may be called on the same rows again.
             sources: What it patches in.
-            counting: Where each example's layers are measured; None: everywhere.
+            knowledge: Where each example's layers are measured; None: everywhere.
         """
         self._sources, side, config = sources, self.layout.padding_side, self.config
 
@@ -170,7 +170,7 @@ class StreamedTarget:
                     [source.cache(batch) for source in sources],
                     packed=self.plan.packed,
                     exact_noop=config.exact_noop,
-                    wanted=None if counting is None else counting[self._batches[number]],
+                    wanted=None if knowledge is None else knowledge[self._batches[number]],
                 )
                 for number, batch in zip(numbers, batches, strict=True)
             ]
@@ -186,6 +186,17 @@ class StreamedTarget:
         with _report_reads(self._streamed):
             for part in _parts(self.model.name, self.plan, self._batches, len(sources), config, self.options):
                 run_halving(part, patch, about=f"patch {self.model.name}")
+
+
+def require_all_layers(options: RunOptions) -> None:
+    """Raise where a streamed `full`, read once for both stages, would have to know stage 1 before stage 2."""
+    if options.stream:
+        raise ModelError(
+            "a model that is read a block at a time is patched by both stages together, before stage 1 tells where it "
+            "holds knowledge. Measure stage 1 first (Baseline.measure, then audit), or use ",
+            Setting("stage_2", "all", of="RunOptions"),
+            ".",
+        )
 
 
 def streamed_model(source: str | os.PathLike[str], config: AuditConfig, options: RunOptions) -> StreamedModel:

@@ -16,20 +16,18 @@ from torch import Tensor
 
 from uds_lens._settings import as_settings
 from uds_lens._types import Engine
-from uds_lens.audit._baseline import Baseline, _mean, baseline_of, join_stages, origin_of_stage_2
-from uds_lens.audit._counterfactual import mean_of_draws, read_draws, with_mean_of_draws
+from uds_lens.audit._baseline import Baseline, baseline_of, join_stages, origin_of_stage_2
+from uds_lens.audit._counterfactual import mean_stage_1, with_draws, with_mean_of_draws
 from uds_lens.audit._inputs import Plan, Source, audit_inputs, make_plan, retain_sources
 from uds_lens.audit._memory import settled
 from uds_lens.audit._runner import Target, read_sources, target_of
 from uds_lens.audit._states import SourceStates, closeness, mean_over_tokens
-from uds_lens.audit._streamed import StreamedTarget, states_kept
+from uds_lens.audit._streamed import StreamedTarget, require_all_layers, states_kept
 from uds_lens.data import ExamplesLike
-from uds_lens.errors import ModelError, Setting
 from uds_lens.models import ModelSource, RetainSource
 from uds_lens.patching import SpanCache, capture
 from uds_lens.patching._states import PatchEngine
 from uds_lens.results._depth_audit import DepthAudit
-from uds_lens.results._records import ModelRecord
 from uds_lens.results._scores import ke_mask
 from uds_lens.results._settings import AuditConfig, RunOptions
 
@@ -46,41 +44,31 @@ class PatchScores:
     engine: Engine  # engine that measured all of it
 
 
-@dataclass(frozen=True, eq=False)
-class TargetScores:
-    """The pass over `full`: its own log-probabilities, and the scores of each source."""
-
-    record: ModelRecord  # the target
-    engine: Engine  # engine that measured all of it
-    device: str  # device the target ran on
-    rows: str  # how its rows were batched
-    s_full: Float[Tensor, "example"]  # mean log-probability of the entity's tokens under `full`, nats per token
-    sources: list[PatchScores]  # one per source, in their order
-
-
 def patch_sources(
     target: Target | StreamedTarget,
     sources: Sequence[SourceStates],
     *,
-    counting: Bool[Tensor, "example layer"] | None = None,
-    n_telling: int = 0,
-) -> TargetScores:
+    knowledge: Bool[Tensor, "example layer"] | None = None,
+    n_stage_1: int = 0,
+) -> tuple[Float[Tensor, "example"], list[PatchScores]]:
     """Patch every source into every batch of `full`; each batch is recorded once for all of them.
 
     Args:
         target: `full`.
-        sources: The models.
-        counting: Where each example's layers are measured; None: everywhere.
-        n_telling: Measure so many of the first sources everywhere, and the others only where these find knowledge.
+        sources: Their states.
+        knowledge: The layers of each example that are measured; None: all of them.
+        n_stage_1: Measure so many of the first sources everywhere, and the others only where these find knowledge.
+
+    Returns:
+        Mean log-probability of the entity's tokens under `full` (nats per token), and the scores of each source.
     """
     n_examples, config, full = len(target.plan.rows), target.config, target.model
     s_full = torch.full((n_examples,), torch.nan, dtype=torch.float64)
     deltas, norms, cosines = (
         torch.full((len(sources), n_examples, full.n_layers), torch.nan, dtype=torch.float64) for _ in range(3)
     )
-
-    if n_telling:
-        counting = torch.zeros(n_examples, full.n_layers, dtype=torch.bool)
+    if n_stage_1:
+        knowledge = torch.zeros(n_examples, full.n_layers, dtype=torch.bool)
 
     def score(engine: PatchEngine, rows: list[int]) -> None:
         s_full[rows] = mean_over_tokens(engine.logprobs, engine.batch)
@@ -90,12 +78,10 @@ def patch_sources(
             replaced = capture(full, engine.batch, site=config.site).states
         for place, (source, delta, norm, cosine) in enumerate(zip(sources, deltas, norms, cosines, strict=True)):
             wanted = None
-            if counting is not None and place >= n_telling:
-                if place == n_telling > 0:
-                    stage_1, drawn = [known[rows] for known in deltas[:n_telling]], target.plan.counterfactual
-                    mean = _mean(stage_1) if drawn is None else mean_of_draws(stage_1, drawn, rows)
-                    counting[rows] = ke_mask(mean, config.tau)
-                wanted = counting[rows]
+            if knowledge is not None and place >= n_stage_1:
+                if place == n_stage_1 > 0:
+                    knowledge[rows] = ke_mask(mean_stage_1(deltas[:place, rows], rows, target.plan), config.tau)
+                wanted = knowledge[rows]
             true_states = config.exact_noop and config.last_layer == "resid_post"
             if true_states and source.record.fingerprint == target.record.fingerprint:
                 delta[rows], norm[rows], cosine[rows] = 0.0, 1.0, 1.0
@@ -106,9 +92,8 @@ def patch_sources(
             target.plan.require_finite(finite, rows, source.record.name, "patched log-probabilities")
             norm[rows], cosine[rows] = closeness(cache.states, replaced, engine.batch)
 
-    target.run_batches(score, sources, counting)
-    by_source = [PatchScores(*parts, target.engine) for parts in zip(deltas, norms, cosines, strict=True)]
-    return TargetScores(target.record, target.engine, str(full.device), target.rows, s_full, by_source)
+    target.run_batches(score, sources, knowledge)
+    return s_full, [PatchScores(*parts, target.engine) for parts in zip(deltas, norms, cosines, strict=True)]
 
 
 def lost_logprob(
@@ -136,20 +121,6 @@ def lost_logprob(
     return lost if wanted is None else lost.masked_fill(~wanted, torch.nan)
 
 
-def score_sources(
-    full: ModelSource,
-    sources: Sequence[SourceStates],
-    plan: Plan,
-    *,
-    config: AuditConfig,
-    options: RunOptions,
-    n_telling: int = 0,
-) -> TargetScores:
-    """Open `full`, patch every source into it, close it; see `patch_sources`."""
-    with target_of(full, plan, config=config, options=options) as target:
-        return patch_sources(target, sources, n_telling=n_telling)
-
-
 def measure_stages(
     full: ModelSource,
     retain: RetainSource | None,
@@ -168,52 +139,33 @@ def measure_stages(
     if unlearned is not None:
         sources.append(Source("unlearned", 0, unlearned))
     inputs = audit_inputs(examples, control, config)
-    plan = make_plan(
-        {"full": full, **{source.name: source.model for source in sources}},
-        inputs.forget.examples,
-        control=inputs.control_examples,
-        drawn=inputs.drawn,
-        config=config,
-        options=options,
-    )
+    models, facts = {"full": full, **{source.name: source.model for source in sources}}, inputs.forget.examples
+    kept = inputs.control_examples
+    plan = make_plan(models, facts, control=kept, drawn=inputs.drawn, config=config, options=options)
     config, draws = replace(config, protocol=plan.protocol), plan.counterfactual
     n_sources = len(sources) + (draws.draws if draws else 0)
     options = settled(full, plan, n_sources=n_sources, config=config, options=options)
     only_knowledge = unlearned is not None and _only_knowledge(options, plan)
-    if only_knowledge and options.stream:
-        raise ModelError(
-            "a model that is read a block at a time is patched by both stages together, before stage 1 tells where it "
-            "holds knowledge. Measure stage 1 first (Baseline.measure, then audit), or use ",
-            Setting("stage_2", "all", of="RunOptions"),
-            ".",
-        )
+    if only_knowledge:
+        require_all_layers(options)
     with states_kept():
         states = read_sources(sources, plan, config=config, options=options)
         if draws:
-            n_fallen = len(plan.fallen)
-            drawn = read_draws(full, plan, config=config, options=options, share=len(sources) + 1)
-            if len(plan.fallen) > n_fallen:  # all sources are read in one way
-                states = read_sources(sources, plan, config=config, options=options)
-            states, n_retains = [*drawn, *states], len(drawn)
+            states = with_draws(states, full, sources, plan, config=config, options=options)
+            n_retains = draws.draws
         retains = [source.record for source in states[:n_retains]]
         # A retain model as the unlearned one needs no stage 2: it scores exactly 1.
         known = {record.fingerprint for record in retains}
         new = [source for source in states[n_retains:] if source.record.fingerprint not in known]
-        scores = score_sources(
-            full,
-            [*states[:n_retains], *new],
-            plan,
-            config=config,
-            options=options,
-            n_telling=n_retains if only_knowledge else 0,
-        )
-    if draws:
-        scores, retains = with_mean_of_draws(scores, draws), retains[:1]
-    baseline = baseline_of(scores, retains, plan, inputs, config=config, full=full)
+        with target_of(full, plan, config=config, options=options) as target:
+            n_stage_1 = n_retains if only_knowledge else 0
+            s_full, scores = patch_sources(target, [*states[:n_retains], *new], n_stage_1=n_stage_1)
+            if draws:
+                scores, retains = with_mean_of_draws(scores, draws), retains[:1]
+            baseline = baseline_of(target, s_full, scores, retains, inputs, full=full)
     if unlearned is None:
         return baseline, None
-    stage_2 = scores.sources[-1] if new else None
-    return baseline, join_stages(baseline, states[-1], stage_2, plan, baseline.provenance)
+    return baseline, join_stages(baseline, states[-1], scores[-1] if new else None, plan, baseline.provenance)
 
 
 def _only_knowledge(options: RunOptions, plan: Plan) -> bool:
@@ -228,8 +180,8 @@ def measure_stage_2(
     retains = {record.fingerprint for role, record in baseline.roles.items() if role != "full"}
     new = [source for source in sources if source.record.fingerprint not in retains]
     target.require_weights(baseline.models["full"].fingerprint, now=not new)
-    counting = baseline.ke_mask if _only_knowledge(target.options, target.plan) else None
-    scores = patch_sources(target, new, counting=counting).sources if new else []
+    knowledge = baseline.ke_mask if _only_knowledge(target.options, target.plan) else None
+    scores = patch_sources(target, new, knowledge=knowledge)[1] if new else []
     by_source = dict(zip(map(id, new), scores, strict=True))
     origin = origin_of_stage_2(baseline, target)
     return [join_stages(baseline, s, by_source.get(id(s)), target.plan, origin) for s in sources]

@@ -31,7 +31,7 @@ Cells: TypeAlias = Literal["typed", "text", "csv"]
 
 
 def examples_from_rows(
-    rows: Iterable[Any], *, where: str, cells: Cells = "typed", found: Iterable[str] | None = None
+    rows: Iterable[Any], *, where: str, cells: Cells = "typed", columns: Iterable[str] | None = None
 ) -> list[ForgetExample]:
     """Turn rows of named cells into examples, and check them as a whole.
 
@@ -51,7 +51,7 @@ def examples_from_rows(
             )
     if not rows:
         raise DataError(f"{where} is empty: expected at least one row with the columns {named(REQUIRED)}.")
-    names = list(dict.fromkeys(name for row in rows for name in row)) if found is None else list(found)
+    names = list(dict.fromkeys(name for row in rows for name in row)) if columns is None else list(columns)
     _check_columns(rows, where, names)
     examples = [_Row(row, index, where, cells).example() for index, row in enumerate(rows)]
     check_unique(examples, where=where)

@@ -82,13 +82,15 @@ def read_rows(path: Path, *, columns: Collection[str] | None = None) -> Rows:
 
 def _check_file(path: Path) -> None:
     """A device or a pipe may never end, and a huge file does not fit: both are refused before they are opened."""
-    found = path.stat()
-    if not stat.S_ISREG(found.st_mode):
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
         raise DataError(
             f"{place(path)}: expected a regular file; got a device, pipe or socket. Write it to a file first."
         )
-    if found.st_size > LARGEST:
-        raise DataError(f"{place(path)}: {found.st_size / 2**30:.1f} GiB; a file of examples may have 1 GiB. Split it.")
+    if status.st_size > LARGEST:
+        raise DataError(
+            f"{place(path)}: {status.st_size / 2**30:.1f} GiB; a file of examples may have 1 GiB. Split it."
+        )
 
 
 def _text(path: Path) -> str:
@@ -163,14 +165,14 @@ class _TwiceError(Exception):
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """A JSON object whose keys must differ; Python's own reader lets the last one win."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    mapping = dict(pairs)
+    if len(mapping) < len(pairs):
         seen: dict[str, Any] = {}
         for key, value in pairs:
             if key in seen:
                 raise _TwiceError(key, seen[key], value)
             seen[key] = value
-    return found
+    return mapping
 
 
 def _csv(text: str, path: Path) -> Rows:

@@ -150,7 +150,7 @@ def _read_dataset(data: Any, *, where: str) -> list[ForgetExample]:
         except Exception as error:  # decoding a cell raises what the storage format likes
             raise DataError(f"{where} cannot be read: {plain(error)} ({type(error).__name__}).") from error
 
-    return examples_from_rows(rows(), where=where, found=names)
+    return examples_from_rows(rows(), where=where, columns=names)
 
 
 def _read_path(path: Path) -> list[ForgetExample]:
@@ -170,7 +170,7 @@ def _read_path(path: Path) -> list[ForgetExample]:
         read_rows(path, columns=KNOWN),
         where=place(path),
         cells="csv" if suffix == ".csv" else "typed",
-        found=parquet_names(path) if suffix == ".parquet" else None,
+        columns=parquet_names(path) if suffix == ".parquet" else None,
     )
 
 

@@ -91,18 +91,18 @@ def _packages() -> Iterator[Finding]:
     wanted = _wanted()
     for module in (*_CORE, *_FOR):
         name = distribution_of(module)
-        found, bounds = _installed(name), wanted.get(name, "")
+        installed, bounds = _installed(name), wanted.get(name, "")
         needed = f" (for {_FOR[module]})" if module in _FOR else ""
         pip = install_command(f"{name}{bounds}")
-        if found is None:
+        if installed is None:
             verdict: Verdict = "note" if module in _FOR else "problem"
             extra = install_command(f"uds-lens[{EXTRA_OF[module]}]") if module in _FOR else pip
             yield Finding(name, verdict, f"not installed{needed}", extra)
-        elif bounds and not SpecifierSet(bounds).contains(found, prereleases=True):
-            fix = f"{pip}; if another project needs {found}, in a separate environment"
-            yield Finding(name, "problem", f"{found}, expected {bounds}", fix)
+        elif bounds and not SpecifierSet(bounds).contains(installed, prereleases=True):
+            fix = f"{pip}; if another project needs {installed}, in a separate environment"
+            yield Finding(name, "problem", f"{installed}, expected {bounds}", fix)
         else:
-            yield Finding(name, "ok", f"{found}{needed}")
+            yield Finding(name, "ok", f"{installed}{needed}")
 
 
 def _installed(name: str) -> str | None:
@@ -303,7 +303,7 @@ def _same_checkpoint(models: Mapping[str, str]) -> Iterator[Finding]:
         if len(same) > 1:
             both = {"full", "retain"} <= set(same)
             words = f"{' and '.join(same)} are one checkpoint, {models[same[0]]}"
-            fix = "an audit of it is fatal: give the model that never saw the forget set as retain"
+            fix = "an audit of it has a fatal warning: give the model that never saw the forget set as retain"
             yield Finding(
                 "roles", "problem" if both else "note", words, fix if both else "its score is known beforehand"
             )

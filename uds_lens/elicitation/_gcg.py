@@ -311,20 +311,20 @@ class GCG(SuffixProbe):
         for row, ask in enumerate(bar):
             slot = self.slot(model, ask, asking)
             try:
-                found = self.optimise(model, slot, seed=keyed_seed(asking.options.seed, ask.id, "gcg"))
+                best = self.optimise(model, slot, seed=keyed_seed(asking.options.seed, ask.id, "gcg"))
             except Skip as why:
                 details.append({"skipped": str(why)})
                 continue
-            prompts[row] = slot.text(found.suffix)
-            ids[row], _ = slot.ids_and_place(model, found.suffix)
+            prompts[row] = slot.text(best.suffix)
+            ids[row], _ = slot.ids_and_place(model, best.suffix)
             details.append(
                 {
-                    "suffix": found.suffix,
-                    "first_loss": found.losses[0],
-                    "loss": found.losses[-1],
-                    "steps": len(found.losses) - 1,
-                    "live_candidates": found.live,
-                    "stopped": found.stopped,
+                    "suffix": best.suffix,
+                    "first_loss": best.losses[0],
+                    "loss": best.losses[-1],
+                    "steps": len(best.losses) - 1,
+                    "live_candidates": best.live,
+                    "stopped": best.stopped,
                 }
             )
         new = asking.generate(model, [asks[row] for row in ids], list(ids.values()))
@@ -358,11 +358,11 @@ class GCG(SuffixProbe):
                     break
             if not live:
                 return Found(suffix, losses, lived / tried, "no candidate survives being tokenised again")
-            found = beginning.losses([row for _, row in live], ids, place.start)
-            n = int(found.argmin())
-            if self.accept == "always" or float(found[n]) < losses[-1]:
+            new_losses = beginning.losses([row for _, row in live], ids, place.start)
+            n = int(new_losses.argmin())
+            if self.accept == "always" or float(new_losses[n]) < losses[-1]:
                 suffix, ids = live[n]
-                losses.append(float(found[n]))
+                losses.append(float(new_losses[n]))
             else:
                 losses.append(losses[-1])
             if says_target(model, ids, slot.target):

@@ -184,9 +184,9 @@ class ElicitationResults:
         absent = np.full(len(groups), math.nan)
         retain = scores.get("retain", absent)
         beyond, power = scores["unlearned"] - retain, scores.get("full", absent) - retain
-        found = contrast(beyond, groups, seed=seed, bounds=(-1.0, 1.0))
-        row |= _ends("beyond_retain", "beyond", found) | {"p": found.p, "n_subjects": found.n_subjects}
-        row["caution"] = found.caution or ""
+        estimate = contrast(beyond, groups, seed=seed, bounds=(-1.0, 1.0))
+        row |= _ends("beyond_retain", "beyond", estimate) | {"p": estimate.p, "n_subjects": estimate.n_subjects}
+        row["caution"] = estimate.caution or ""
         added = beyond - (plain["unlearned"] - plain["retain"]) if "retain" in plain else absent
         row |= _ends("added", "added", contrast(added, groups, seed=seed, bounds=(-2.0, 2.0)))
         row |= _ends("power", "power", contrast(power, groups, seed=seed, bounds=(-1.0, 1.0)))
@@ -250,10 +250,10 @@ class ElicitationResults:
                 over = self.mean if statistic == "mean" else self.best
                 model = over("unlearned", part.probe, part.decoding)
                 others = np.array([_others(against.get(row), statistic) for row in range(len(model))])
-                found = contrast(model - others, self._groups, seed=self.options.seed, bounds=(-1.0, 1.0))
+                estimate = contrast(model - others, self._groups, seed=self.options.seed, bounds=(-1.0, 1.0))
                 row: dict[str, Any] = {"probe": part.probe, "decoding": part.decoding, "statistic": statistic}
-                row |= {"n": found.n, "unlearned": _mean(model), "others": _mean(others)}
-                row |= _ends("beyond_others", "others", found) | {"p": found.p}
+                row |= {"n": estimate.n, "unlearned": _mean(model), "others": _mean(others)}
+                row |= _ends("beyond_others", "others", estimate) | {"p": estimate.p}
                 if self.holdout:
                     holdout = over(HOLDOUT, part.probe, part.decoding)
                     apart = unpaired(model, self._groups, holdout, holdout_groups)
@@ -292,8 +292,8 @@ class ElicitationResults:
         table, cautions = self._summary, []
         if "retain" not in self.models:
             cautions.append(
-                "No retain model: a score may be what any model would say by chance, so nothing here is evidence of "
-                "knowledge by itself. control_frame() compares with the references of other subjects"
+                "No retain model: any model might score this high by chance, so nothing here is evidence of knowledge "
+                "by itself. control_frame() compares with the references of other subjects"
                 + (" and with questions that no model learned" if self.holdout else "")
                 + ", which is weaker."
             )
@@ -319,7 +319,7 @@ class ElicitationResults:
                     f"{probe.name} gives the answer away: it measures capacity, not knowledge, and is left out."
                 )
             if reasons and not any(said.texts for said in self.part("unlearned", probe.name).said):
-                cautions.append(f"{probe.name} was not asked: it could ask no row (first reason: {reasons[0]}).")
+                cautions.append(f"{probe.name} was not run: it applies to no row (first reason: {reasons[0]}).")
         if self.provenance.get("sample") is not None:
             cautions.append(self._about_sample(self.provenance["sample"]))
         few = int(table["n_subjects"].max()) if len(table) else 0
@@ -337,8 +337,8 @@ class ElicitationResults:
         worst = self._summary["beyond_sample_error"].max() if len(self._summary) else math.nan
         known = f" The standard error due to sampling is at most {worst:.3f}." if worst == worst else ""
         return (
-            f"A random sample was asked: {asked} (seed {sample['seed']}).{known} The intervals answer another "
-            "question: what other subjects than those of the data would give."
+            f"A random sample was asked: {asked} (seed {sample['seed']}).{known} The intervals show "
+            "something else: how results would differ for other subjects."
         )
 
     def _reasons(self, probe: ProbeRecord) -> list[str]:
@@ -565,8 +565,8 @@ def _adjusted(rows: list[dict[str, Any]]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _ends(name: str, short: str, found: Contrast | Difference | Share) -> dict[str, float]:
-    return {name: found.value, f"{short}_low": found.interval.low, f"{short}_high": found.interval.high}
+def _ends(name: str, short: str, estimate: Contrast | Difference | Share) -> dict[str, float]:
+    return {name: estimate.value, f"{short}_low": estimate.interval.low, f"{short}_high": estimate.interval.high}
 
 
 def _mean(values: np.ndarray) -> float:

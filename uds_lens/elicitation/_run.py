@@ -124,7 +124,7 @@ def elicit(
         ModelError: A checkpoint cannot be opened, or gives NaN.
         StorageError: Nothing can be written to `out`.
         MissingDependencyError: rouge-score is not installed.
-        TrioMismatchError: The checkpoints do not fit together.
+        IncompatibleModelsError: The checkpoints do not fit together.
 
     Warns:
         UdsLensWarning: The run may take longer than `max_hours`. It runs all the same: the estimate is a guess.
@@ -218,7 +218,7 @@ class _Asker:
 
     def parts(self, role: str, asked: Asked) -> list[Part]:
         """Return a part for each decoding of a probe."""
-        found = []
+        parts = []
         inputs = ((ask.rendered.prompt.question, ask.rendered.ids) for ask in asked.asks)
         require_embedded(self.model.hf, inputs, name=self.model.name)
         ends = answer_end_ids(self.model, protocol=self.protocol, chat=self.options.chat)
@@ -237,8 +237,8 @@ class _Asker:
                 part = self._ask(role, asked, decoding, ends)
                 if file is not None:
                     write_part(part, file, key=key)
-            found.append(dataclasses.replace(part, role=role))
-        return found
+            parts.append(dataclasses.replace(part, role=role))
+        return parts
 
     def _ask(self, role: str, asked: Asked, decoding: Decoding, ends: frozenset[int]) -> Part:
         began = time.perf_counter()
@@ -366,8 +366,8 @@ def _announce(asked: Sequence[Asked], options: ElicitOptions, **where: Any) -> N
     if hours > options.max_hours:
         warnings.warn(
             UdsLensWarning(
-                f"these probes may take about {hours:.2g} hours on this device (a guess, to within a factor of three), "
-                "more than ",
+                f"these probes may take about {hours:.2g} hours on this device (a rough estimate, within a factor of "
+                "three), more than ",
                 Setting("max_hours", options.max_hours),
                 ". To make it shorter, ask fewer examples, draw fewer samples or take fewer optimiser steps.",
             ),

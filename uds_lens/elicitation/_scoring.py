@@ -60,8 +60,8 @@ def score_texts(texts: Sequence[str], reference: str, entity: str | None) -> lis
     def rouge(text: str, reference: str | None) -> tuple[float, float]:
         if not reference or not any(char.isascii() and char.isalnum() for char in reference):
             return math.nan, math.nan
-        found = scorer.score(reference, text)["rougeL"]
-        return float(found.recall), float(found.precision)
+        rouge_l = scorer.score(reference, text)["rougeL"]
+        return float(rouge_l.recall), float(rouge_l.precision)
 
     known = {text: Scores(*rouge(text, reference), rouge(text, entity)[0], len(text.split())) for text in set(texts)}
     return [known[text] for text in texts]

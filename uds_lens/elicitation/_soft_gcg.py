@@ -159,15 +159,15 @@ class SoftGCG(SuffixProbe):
         )
         prefilled = 0
         for rows in progress(batches, desc=f"{asking.desc}: optimise", unit="batch", enabled=asking.show):
-            found, losses = self.optimise(
+            suffixes, losses = self.optimise(
                 model, [ids[r] for r in rows], [slots[r].target for r in rows], [places[r] for r in rows]
             )
-            nearest = _nearest(model, found)
+            nearest = _nearest(model, suffixes)
             for some in groups_of_one_length(model, [ids[row] for row in rows], asking.options):
                 these = [rows[n] for n in some]
                 with changed_output(
                     model.hf.get_input_embeddings(),
-                    replacing([places[row] for row in these], found[some]),
+                    replacing([places[row] for row in these], suffixes[some]),
                     length=len(ids[these[0]]),
                 ):
                     new = asking.generate(model, [asks[row] for row in these], [ids[row] for row in these])

@@ -185,9 +185,9 @@ def greedy(
     """
     ends = answer_end_ids(model) if ends is None else ends
     names = [f"number {row}" for row in range(len(prompts))] if names is None else names
-    found = [[] for _ in prompts] if begun is None else [list(tokens) for tokens in begun]
-    texts = [[*prompt, *tokens] for prompt, tokens in zip(prompts, found, strict=True)]
-    limits = [max_new_tokens - len(tokens) for tokens in found]
+    generated = [[] for _ in prompts] if begun is None else [list(tokens) for tokens in begun]
+    texts = [[*prompt, *tokens] for prompt, tokens in zip(prompts, generated, strict=True)]
+    limits = [max_new_tokens - len(tokens) for tokens in generated]
     by_way: dict[Way, list[int]] = {}
     for row, (text, limit) in enumerate(zip(texts, limits, strict=True)):
         by_way.setdefault(way_of(model, len(text), limit), []).append(row)
@@ -207,5 +207,5 @@ def greedy(
                 names=[names[row] for row in group],
             )
             for row, tokens in zip(group, new, strict=True):
-                found[row] += tokens
-    return found
+                generated[row] += tokens
+    return generated

@@ -212,8 +212,8 @@ def generate(
     names: Sequence[str],
 ) -> tuple[list[list[int]], int]:
     """Let texts grow until they end; return the new tokens of each, and the number of forward passes."""
-    found: list[list[int]] = [[] for _ in limits]
-    alive = list(range(len(found)))
+    generated: list[list[int]] = [[] for _ in limits]
+    alive = list(range(len(generated)))
     for step in count():
         logits = model.anatomy.unembed(growing.states)
         broken = (~logits.isfinite().all(-1)).nonzero()[:, 0].tolist()
@@ -222,14 +222,14 @@ def generate(
         kept = []
         for n, token in enumerate(choose(logits, alive, step).tolist()):
             if token not in ends:
-                found[alive[n]].append(token)
-                if len(found[alive[n]]) < limits[alive[n]]:
+                generated[alive[n]].append(token)
+                if len(generated[alive[n]]) < limits[alive[n]]:
                     kept.append(n)
         if not kept:
             break
         alive = [alive[n] for n in kept]
-        growing.grow(kept, [found[row][-1] for row in alive])
-    return found, step + 1
+        growing.grow(kept, [generated[row][-1] for row in alive])
+    return generated, step + 1
 
 
 _ways: WeakKeyDictionary[nn.Module, Way] = WeakKeyDictionary()

@@ -93,7 +93,7 @@ def sample_continuations(
     if temperature > 0 and seeds is None:
         raise ConfigError(f"sampling at temperature {temperature:g} needs one seed per prompt.")
     names = [str(i) for i in range(len(prompts))] if names is None else names
-    found: list[list[list[int]]] = [[[] for _ in range(samples)] for _ in prompts]
+    generated: list[list[list[int]]] = [[[] for _ in range(samples)] for _ in prompts]
     steps = 0
     groups = list(_groups(model, prompts, settings))
     for way, rows, which in progress(groups, desc=desc, unit="batch", enabled=settings.progress):
@@ -118,8 +118,8 @@ def sample_continuations(
         )
         steps += passes
         for n, i in enumerate(rows):
-            found[i][which] = texts[n * count : (n + 1) * count]
-    return Continuations(found, sum(map(len, prompts)), steps)
+            generated[i][which] = texts[n * count : (n + 1) * count]
+    return Continuations(generated, sum(map(len, prompts)), steps)
 
 
 def choose_tokens(

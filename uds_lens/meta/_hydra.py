@@ -74,18 +74,18 @@ def value(config: Config, path: str) -> Any:
 
 
 def _value(config: Config, path: str, depth: int) -> Any:
-    found: Any = config
+    value: Any = config
     for key in path.split("."):
-        found = found.get(key) if isinstance(found, dict) else None
-    if not isinstance(found, str) or "${" not in found:
-        return found
-    whole = _REFERENCE.fullmatch(found)
+        value = value.get(key) if isinstance(value, dict) else None
+    if not isinstance(value, str) or "${" not in value:
+        return value
+    whole = _REFERENCE.fullmatch(value)
     if whole:
         return _value(config, whole[1], depth - 1) if depth else None
-    parts = {name: _value(config, name, depth - 1) if depth else None for name in _REFERENCE.findall(found)}
+    parts = {name: _value(config, name, depth - 1) if depth else None for name in _REFERENCE.findall(value)}
     if not parts or any(not isinstance(part, str | int | float) for part in parts.values()):
         return None
-    return _REFERENCE.sub(lambda match: str(parts[match[1]]), found)
+    return _REFERENCE.sub(lambda match: str(parts[match[1]]), value)
 
 
 def text(config: Config, *paths: str) -> str | None:

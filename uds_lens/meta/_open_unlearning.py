@@ -166,8 +166,8 @@ def read_open_unlearning(
     """
     check_choice("utility", utility, UtilityParts)
     root = Path(path)
-    found = _runs(root)
-    names = _names(root, list(found))
+    runs_in = _runs(root)
+    names = _names(root, list(runs_in))
     references, notes = _all_references(root, {"retain": retain, "full": full}, names, examples)
     taken = {run.folder for runs in references.values() for run in runs}
     folders = {folder: name for folder, name in names.items() if folder not in taken}
@@ -176,7 +176,7 @@ def read_open_unlearning(
     if not checkpoints:
         folders = _last_of_each(folders, notes)
     runs = {
-        name: _read_run(folder, found[folder], examples, setup_of(folder, name)) for folder, name in folders.items()
+        name: _read_run(folder, runs_in[folder], examples, setup_of(folder, name)) for folder, name in folders.items()
     }
     others, unread = _harness_results(root, runs)
     rows, missing = [], {}
@@ -205,7 +205,7 @@ def read_open_unlearning(
         source=str(root),
         examples=pd.DataFrame(long, columns=["model", "metric", "example_id", "value"]) if examples else None,
         references=_reference_frame(references, utility),
-        notes=(*notes, *unread, *_unread(root, runs.values(), found)),
+        notes=(*notes, *unread, *_unread(root, runs.values(), runs_in)),
     )
 
 
@@ -304,7 +304,7 @@ def _unread(root: Path, runs: Collection[_Run], folders: Collection[Path]) -> li
 
 def _harness_results(root: Path, runs: Mapping[str, _Run]) -> tuple[dict[str, dict[str, float]], list[str]]:
     """Read results of lm-evaluation-harness that belong to runs: by name of the run, and what was not read."""
-    found: dict[str, dict[str, float]] = {}
+    results: dict[str, dict[str, float]] = {}
     unread: Counter[str] = Counter()
     by_folder = {run.folder: name for name, run in runs.items()}
     files = [] if root.is_file() else sorted(root.resolve().glob("**/*.json"))
@@ -324,9 +324,9 @@ def _harness_results(root: Path, runs: Mapping[str, _Run]) -> tuple[dict[str, di
     for (owner, _), file in taken.items():
         content = read_object(file, expected="results of lm-evaluation-harness")
         values, left = _harness_values(content, where=str(file))
-        found.setdefault(owner, {}).update(values)
+        results.setdefault(owner, {}).update(values)
         unread["subtasks of a group in lm-evaluation-harness"] += left
-    return found, [f"not read: {count} {what}" for what, count in unread.items() if count]
+    return results, [f"not read: {count} {what}" for what, count in unread.items() if count]
 
 
 def _owner(folder: Path, runs: Mapping[Path, str]) -> str | None:
@@ -375,17 +375,17 @@ def _runs(root: Path) -> dict[Path, tuple[Path, ...]]:
     """Return folders with results, with their files; a single file is a run of its own."""
     if root.is_file():
         return {root.parent.resolve(): (root,)}
-    found: dict[Path, tuple[Path, ...]] = {}
+    runs: dict[Path, tuple[Path, ...]] = {}
     for folder, folders, files in os.walk(root):
         folders.sort()
         if results := tuple(Path(folder) / name for name in _FILES if name in files):
-            found[Path(folder).resolve()] = results
-    if not found:
+            runs[Path(folder).resolve()] = results
+    if not runs:
         raise ResultFormatError(
             f"no {', '.join(name for name in _FILES if 'EVAL' in name)} or summary in {str(root)!r}: name a run of "
             "Open-Unlearning, or a folder with runs."
         )
-    return found
+    return runs
 
 
 def _names(root: Path, folders: list[Path]) -> dict[Path, str]:
@@ -527,20 +527,20 @@ def _per_example(by_index: Any, names: Sequence[str], *, where: str) -> dict[str
 def _examples(
     details: Mapping[str, Mapping[str, Any]], ratios: Mapping[str, float], ours_of: Mapping[str, str], where: str
 ) -> dict[str, Mapping[str, float]]:
-    found: dict[str, Mapping[str, float]] = {"truth_ratio": ratios} if ratios else {}
+    values: dict[str, Mapping[str, float]] = {"truth_ratio": ratios} if ratios else {}
     for theirs, ours in ours_of.items():
         entry, here = details.get(theirs, {}), f"{where}, {theirs!r}"
         if entry.get("value_by_index"):
             names = ("prob", "score", "rougeL_recall")
-            found[ours] = _per_example(entry["value_by_index"], names, where=here)
+            values[ours] = _per_example(entry["value_by_index"], names, where=here)
             continue
         sides = [entry.get("forget"), entry.get("holdout")]
         if ours in ATTACKS and all(isinstance(side, dict) for side in sides):
             members, others = (
                 _per_example((side or {}).get("value_by_index", {}), ("score",), where=here) for side in sides
             )
-            found[ours] = {**members, **{f"holdout/{key}": value for key, value in others.items()}}
-    return found
+            values[ours] = {**members, **{f"holdout/{key}": value for key, value in others.items()}}
+    return values
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -199,20 +199,20 @@ def _partners(table: ModelTable, audits: pd.DataFrame, pairs: dict[str, str]) ->
         return PurePath(name).name.removeprefix("unlearn_")
 
     ends = [end(str(path)) for path in audits["checkpoint"]]
-    found: list[int | None] = []
+    partners: list[int | None] = []
     for name in names:
         fits = [i for i, other in enumerate(theirs) if other == pairs.get(name, name)]
         if not fits and name not in pairs:
             fits = [i for i, other in enumerate(ends) if other == end(name)]
         if len(fits) > 1:
             raise DataError(f"{len(fits)} audits fit the model {name!r}: say which with pairs={{{name!r}: ...}}.")
-        found.append(fits[0] if fits else None)
-    if all(at is None for at in found):
+        partners.append(fits[0] if fits else None)
+    if all(at is None for at in partners):
         raise DataError(
             f"no audit belongs to any model: models are {', '.join(names[:3])}, audits of {', '.join(ends[:3])}. "
             "Name the pairs with pairs={model: audit}."
         )
-    return found
+    return partners
 
 
 def _unique_names(names: Sequence[str] | None, paths: Sequence[str]) -> list[str]:

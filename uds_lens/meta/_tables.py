@@ -315,10 +315,10 @@ def pool_in(name: str) -> dict[str, Any] | None:
     >>> pool_in("tofu_X_forget10_NPO") is None
     True
     """
-    found = _POOL.search(name)
-    if found is None:
+    match = _POOL.search(name)
+    if match is None:
         return None
-    side, variant, run = found[1], found[2], found[3] or ""
+    side, variant, run = match[1], match[2], match[3] or ""
     return {"knows": side == "pos", "variant": variant, "run": f"{side}_{variant}{run}"}
 
 
@@ -333,8 +333,8 @@ def setup_of(folder: Path, name: str) -> Setup:
         ('Llama-3.2-1B-Instruct', 'forget10')
     """
     named = _setup_in(name)
-    found = [recorded_setup(config) for config in hydra.configs(folder)]
-    recorded = tuple(next((value for value in side if value), None) for side in zip(*found, strict=True)) or (
+    setups = [recorded_setup(config) for config in hydra.configs(folder)]
+    recorded = tuple(next((value for value in side if value), None) for side in zip(*setups, strict=True)) or (
         None,
         None,
     )
@@ -408,8 +408,8 @@ def origin(checkpoint: str, fingerprint: str, *, names: tuple[str, ...] = ()) ->
                 config = part.removeprefix(f"{parsed.method}_")
                 values = (parsed.method, config, parsed.learning_rate, float(parsed.epochs))
                 return dict(zip(COLUMNS, values, strict=True))
-        if "tofu_" in part and (found := origin_by_name(part))["method"] is not None:
-            return found
+        if "tofu_" in part and (by_name := origin_by_name(part))["method"] is not None:
+            return by_name
     return dict(zip(COLUMNS, (None, None, math.nan, math.nan), strict=True))
 
 

@@ -208,12 +208,12 @@ def _side_by_side(
         by_token = _scales_by_token(part.module, states, gradient)
         for place, length in enumerate(lengths):
             real = slice(states.shape[1] - length, None)
-            found: Iterator[tuple[str, Tensor]]
+            by_weight: Iterator[tuple[str, Tensor]]
             if by_token is not None:
-                found = ((name, scales[place, real].flatten(0, -2).sum(0)) for name, scales in by_token)
+                by_weight = ((name, scales[place, real].flatten(0, -2).sum(0)) for name, scales in by_token)
             else:
-                found = _module_gradients(part.module, states[place, real], gradient[place, real])
-            for name, weights in found:
+                by_weight = _module_gradients(part.module, states[place, real], gradient[place, real])
+            for name, weights in by_weight:
                 take(part.layer, part.starts[name], weights.reshape(-1).float())
 
 

@@ -18,9 +18,9 @@ from torch import Tensor
 from uds_lens import __version__
 from uds_lens._types import Protocol
 from uds_lens.audit._inputs import Plan, make_plan
-from uds_lens.audit._runner import read_source
+from uds_lens.audit._runner import read_source, target_of
 from uds_lens.audit._states import SourceStates
-from uds_lens.audit._two_stage import TargetScores, score_sources
+from uds_lens.audit._two_stage import PatchScores, patch_sources
 from uds_lens.data import ChatStyle, TokenSequence, answer_prompt, answer_sequences, prompt_ids
 from uds_lens.generation import GenerationSettings, answer_end_ids, generate_answers, known_beginning
 from uds_lens.metrics._answers import AnswerScores, score_answers
@@ -244,7 +244,7 @@ class Session:
         inputs = [rows for p in wanted for rows in self._inputs(p)]
         values: dict[Pass, Any] = {}
         if read or role not in self.records:
-            found = read_passes(
+            measured = read_passes(
                 source,
                 read,
                 plan=self.plan if any(p.set_name == "entities" for p in read) else None,
@@ -254,14 +254,15 @@ class Session:
                 run=self.run,
                 check=lambda model: require_embedded(model.hf, inputs, name=model.name),
             )
-            values, self.records[role], self.device, self.rows = found
+            values, self.records[role], self.device, self.rows = measured
         patched = [p for p in wanted if p.kind == "patched"]
         for p, value in values.items():
             self._keep(p, PassResult(value, 0.0, 1))
         if patched:
             sources = [self.results[Pass(p.what, "states")].value for p in patched]  # type: ignore[arg-type]
-            scores = score_sources(source, sources, self.plan, config=self.config, options=self.run)
-            values |= dict(zip(patched, scores.sources, strict=True))
+            with target_of(source, self.plan, config=self.config, options=self.run) as target:
+                _, scores = patch_sources(target, sources)
+            values |= dict(zip(patched, scores, strict=True))
         for p, (seconds, _) in zip(wanted, _shares(time.perf_counter() - start, 1, [1] * len(wanted)), strict=True):
             self._keep(p, PassResult(values[p], seconds, 1))
 
@@ -321,9 +322,9 @@ class Session:
             if model.tokenizer is None:
                 model.tokenizer = self.tokenizer
             model.keeps_weights = isinstance(source, str | os.PathLike)
-            handle = model.lent()
-            self._identify(role, handle)
-            yield handle
+            with model.lent() as handle:  # closed first: a handle that a frame still holds would keep the weights
+                self._identify(role, handle)
+                yield handle
 
     # What each kind of pass does with an open model: several together where that saves work, else one.
 
@@ -380,9 +381,10 @@ class Session:
     def _patched(self, wanted: Sequence[Pass], model: HookedModel) -> list[Any]:
         """Patch all sources at once, since the target's own pass is the same for each; one engine for all."""
 
-        def scored(passes: Sequence[Pass], run: RunOptions) -> TargetScores:
+        def scored(passes: Sequence[Pass], run: RunOptions) -> list[PatchScores]:
             sources = [self.results[Pass(p.what, "states")].value for p in passes]  # type: ignore[arg-type]
-            return score_sources(model.lent(), sources, self.plan, config=self.config, options=run)
+            with target_of(model.lent(), self.plan, config=self.config, options=run) as target:
+                return patch_sources(target, sources)[1]
 
         roles = ("retain", "model")
         others = [p for role in roles if (p := Pass("full", "patched", role)) in self.results]
@@ -391,10 +393,10 @@ class Session:
             run = replace(run, engine="naive")
         scores = scored(wanted, run)
         for p in others:  # measured for an earlier model by the fast engine, which has failed since
-            if self.results[p].value.engine != scores.engine:
-                again = scored([p], replace(run, engine=scores.engine)).sources[0]
+            if self.results[p].value.engine != scores[0].engine:
+                again = scored([p], replace(run, engine=scores[0].engine))[0]
                 self._keep(p, replace(self.results[p], value=again))
-        return scores.sources
+        return scores
 
     def _states(self, wanted: Pass, model: HookedModel) -> SourceStates:
         return read_source(model.lent(), self.plan, role=wanted.role, config=self.config, options=self.run)

@@ -241,19 +241,20 @@ class MetricResults:
                 few.setdefault(metric.n, []).append(metric.label)
             if not math.isnan(metric.value) and (trust := studied().get(metric.name)) is not None:
                 trusts.append((metric.label, trust))
-        found = [self._about_sample()] if self.provenance.get("sample") is not None else []
+        messages = [self._about_sample()] if self.provenance.get("sample") is not None else []
         for n, labels in sorted(few_subjects.items()):
             rough = f"treat subject-level intervals as rough ({FEW_CLUSTERS} or more are needed)"
-            found.append(
+            messages.append(
                 f"Only {_count(n, 'subject')} behind {', '.join(labels)}: "
                 f"{'there is no interval' if n == 1 else rough}."
             )
         for n, labels in sorted(few.items()):
-            found.append(
-                f"Only {_count(n, 'example')} behind {', '.join(labels)}: {FEW} or more give useful intervals."
+            messages.append(
+                f"Only {_count(n, 'example')} behind {', '.join(labels)}: {FEW} or more are needed for reliable "
+                "intervals."
             )
         if doubtful := [f"{label} ({trust})" for label, trust in trusts if trust.is_doubtful]:
-            found.append(
+            messages.append(
                 f"Hardly better than chance (0.5) at telling models trained on the forget set from others in {_STUDY}: "
                 f"{', '.join(doubtful)}. Whether this holds for your model is unknown; report another metric with it "
                 "(docs: The other metrics)."
@@ -264,12 +265,12 @@ class MetricResults:
             if trust.fails_a_pair and not trust.is_doubtful
         ]
         if failing:
-            found.append(
-                "At or below chance (0.5) at telling some kind of model that knows from some kind that does not in "
-                f"{_STUDY} (F in the worst of nine pairs of kinds, five runs each): {', '.join(failing)}. "
+            messages.append(
+                f"At or below chance (0.5) in {_STUDY}, for at least one kind of model that knows against one that "
+                f"does not (F in the worst of nine pairs of kinds, five runs each): {', '.join(failing)}. "
                 "This rule was made after the results were seen (docs: The other metrics)."
             )
-        return tuple(found)
+        return tuple(messages)
 
     def _about_sample(self) -> str:
         text = about_sample(self.provenance["sample"])
@@ -279,8 +280,8 @@ class MetricResults:
         worst = max(errors, key=lambda name: errors[name])
         return (
             f"{text} Sampling error: the means over all examples differ by a standard error of at most "
-            f"{errors[worst]:.3f} (that of {self[worst].label}). The intervals are about other subjects or examples "
-            "than those of the data."
+            f"{errors[worst]:.3f} (that of {self[worst].label}). The intervals cover other subjects or examples "
+            "than those in the data."
         )
 
     def to_frame(self) -> pd.DataFrame:

@@ -99,10 +99,10 @@ def read_passes(
             run_streamed(streamed, riders, desc=f"read {os.path.basename(os.fspath(source))}", show=run.progress)
         store = StateStore(budget=int(run.memory_gib * GIB))
         for rows_of, batch, rider in zip(entities, entity_batches, at_entities, strict=True):
-            found = rider.source_states(config.last_layer).states
+            hidden = rider.source_states(config.last_layer).states
             assert plan is not None
-            plan.require_finite(found.isfinite().all(-1).all(-1).all(-1), rows_of, model.name, "hidden states")
-            store.put(batch, found)
+            plan.require_finite(hidden.isfinite().all(-1).all(-1).all(-1), rows_of, model.name, "hidden states")
+            store.put(batch, hidden)
         with streamed.head():
             for p, parts in whole.items():
                 texts, rows = answers[p]
@@ -128,10 +128,10 @@ def _hashed(streamed: Any) -> HookedModel:
 
 def lens_of(source: SourceStates, model: HookedModel, plan: Plan) -> torch.Tensor:
     """Return a source's log-probabilities `[example, layer]` through a model's final norm and head."""
-    found = torch.full((len(plan.encoded.rows), model.n_layers), torch.nan, dtype=torch.float64)
+    values = torch.full((len(plan.encoded.rows), model.n_layers), torch.nan, dtype=torch.float64)
     for number in range(len(plan.batches)):
         batch = plan.batch(number)
         states = source.cache(batch).states.to(model.device, model.dtype)
         batch = batch.to(model.device)
-        found[list(batch.rows)] = lens_logprobs(model.anatomy, states, batch.targets, batch.scored_mask).cpu()
-    return found
+        values[list(batch.rows)] = lens_logprobs(model.anatomy, states, batch.targets, batch.scored_mask).cpu()
+    return values

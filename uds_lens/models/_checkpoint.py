@@ -352,10 +352,10 @@ def require_its_base(source: str | os.PathLike[str], base: PreTrainedModel) -> N
         return
     if options.get("dtype") != str(base.dtype).removeprefix("torch."):
         return  # a fingerprint is that of the weights in one dtype
-    if (found := fingerprint(base)) != parent["fingerprint"]:
+    if (actual := fingerprint(base)) != parent["fingerprint"]:
         raise ModelError(
             f"the adapter {os.fspath(source)!r} was trained on weights with fingerprint "
-            f"{parent['fingerprint'][:32]!r}, and its base {base_folder(source)!r} has {found!r}: it is "
+            f"{parent['fingerprint'][:32]!r}, and its base {base_folder(source)!r} has {actual!r}: it is "
             "another model, or has changed since. Put the base of that time there."
         )
 

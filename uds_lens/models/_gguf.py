@@ -41,11 +41,11 @@ def gguf_file(place: str | os.PathLike[str]) -> Path | None:
         return path
     if not path.is_dir() or any(any(path.glob(pattern)) for pattern in _WHOLE):
         return None
-    found = sorted(file for file in path.iterdir() if file.suffix.lower() == SUFFIX and file.is_file())
-    if len(found) > 1:
-        names = ", ".join(file.name for file in found[:4])
-        raise ModelError(f"{str(path)!r} holds {len(found)} GGUF files ({names}): name one of them.")
-    return found[0] if found else None
+    files = sorted(file for file in path.iterdir() if file.suffix.lower() == SUFFIX and file.is_file())
+    if len(files) > 1:
+        names = ", ".join(file.name for file in files[:4])
+        raise ModelError(f"{str(path)!r} holds {len(files)} GGUF files ({names}): name one of them.")
+    return files[0] if files else None
 
 
 def storage(file: Path) -> str:

@@ -17,11 +17,12 @@ from uds_lens.errors import ModelBusyError, PatchError, Setting, warn_once
 from uds_lens.models import HookedModel
 from uds_lens.patching._hooks import as_hooked, chosen_combinations, chosen_layers
 from uds_lens.patching._plain import NaiveTarget, capture
-from uds_lens.patching._readout import target_logprobs
+from uds_lens.patching._readout import Score, target_logprobs
 from uds_lens.patching._recording import Recording
 from uds_lens.patching._side_by_side import require_fitting
-from uds_lens.patching._states import PatchEngine, Score, SpanCache
+from uds_lens.patching._states import PatchEngine, SpanCache
 from uds_lens.patching._wave import own_pass, wave
+from uds_lens.patching._window_hooks import require_states_of
 
 _TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.5, torch.float16: 0.1}
 """Largest difference between the engines, in nats, that rounding explains. Errors of a wrong mask or position are
@@ -143,7 +144,7 @@ class WavefrontTarget(PatchEngine):
         wanted: Bool[Tensor, "batch n"] | None = None,
     ) -> Float[Tensor, "batch n win"]:
         """Patch combinations of layers, sorted by their first layer, as many at once as memory allows."""
-        cache.check_fits(self.batch, n_layers=self.states.shape[1], d_model=self.states.shape[-1])
+        require_states_of(self.model, self.batch, cache)
         shape = (len(self.batch), n, self.batch.window.shape[1])
         result = torch.full(shape, torch.nan, dtype=torch.float32, device=self.batch.window.device)
         with self.model.running():

@@ -14,7 +14,8 @@ from uds_lens.models import HookedModel
 from uds_lens.patching._engines import open_target
 from uds_lens.patching._hooks import as_hooked
 from uds_lens.patching._plain import capture
-from uds_lens.patching._states import Score, SpanCache
+from uds_lens.patching._readout import Score
+from uds_lens.patching._states import SpanCache
 
 if TYPE_CHECKING:
     import pandas as pd

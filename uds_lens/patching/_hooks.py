@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
@@ -52,6 +52,15 @@ def chosen_combinations(layers: Sequence[Sequence[int]], n_layers: int) -> list[
     if not layers or not all(map(len, layers)):
         raise PatchError(f"expected combinations of layers, as in [[1, 2], [1, 2, 3]]; got {list(layers)}.")
     return [chosen_layers(together, n_layers) for together in layers]
+
+
+def head_mask(heads: Sequence[int], n_heads: int, *, width: int) -> Bool[Tensor, "width"]:
+    """Mark the entries of some heads in an axis that holds all of them, concatenated."""
+    if not set(heads) <= set(range(n_heads)):
+        raise PatchError(f"heads must be numbers from 0 to {n_heads - 1}; got {list(heads)}.")
+    mask = torch.zeros(n_heads, width // n_heads, dtype=torch.bool)
+    mask[list(heads)] = True
+    return mask.flatten()
 
 
 def require_site(model: HookedModel, site: HookSite) -> None:

@@ -15,19 +15,12 @@ from uds_lens._types import Engine, HookSite, LastLayer, check_choice
 from uds_lens.data import TokenBatch
 from uds_lens.errors import PatchError
 from uds_lens.models import HookedModel
-from uds_lens.patching._hooks import (
-    as_hooked,
-    chosen_combinations,
-    chosen_layers,
-    hook_name,
-    require_site,
-    run_unhooked,
-)
-from uds_lens.patching._readout import scored_logprobs
+from uds_lens.patching._hooks import as_hooked, chosen_combinations, chosen_layers, require_site, run_unhooked
+from uds_lens.patching._readout import Score, scored_logprobs
 from uds_lens.patching._side_by_side import require_fitting
-from uds_lens.patching._states import PatchEngine, Score, SpanCache
+from uds_lens.patching._states import PatchEngine, SpanCache
 from uds_lens.patching._wave import own_pass
-from uds_lens.patching._window_hooks import patched_forward, read_by_hooks
+from uds_lens.patching._window_hooks import patched_forward, read_by_hooks, require_effect
 
 logger = logging.getLogger(__name__)
 
@@ -139,7 +132,6 @@ class NaiveTarget(PatchEngine):
         """
         shape = (len(self.batch), self.model.n_layers, self.batch.window.shape[1])
         result = torch.full(shape, torch.nan, dtype=torch.float32, device=self.batch.window.device)
-        cache.check_fits(self.batch, n_layers=self.model.n_layers, d_model=self.model.d_model)
         for layer in chosen_layers(layers, self.model.n_layers):
             result[:, layer] = self._patched_at(cache, [layer])
         return result
@@ -158,12 +150,5 @@ class NaiveTarget(PatchEngine):
 
     def _patched_at(self, cache: SpanCache, layers: list[int]) -> Float[Tensor, "batch win"]:
         logits, changed = patched_forward(self.model, self.batch, cache, layers)
-        # In half precision the smallest changes may honestly round away, and hooks may drop what a block is given.
-        precise = self.model.dtype == torch.float32 and not self.model.runs_hooks
-        if precise and changed and torch.equal(logits, self._logits):
-            at = ", ".join(hook_name(cache.site, layer) for layer in layers)
-            raise PatchError(
-                f"the hook at {at} changed {changed} positions, but the logits stayed the same: the model ignores the "
-                "hooked value. This architecture cannot be patched here."
-            )
+        require_effect(self.model, cache, layers, changed=changed, logits=logits, unpatched=self._logits)
         return scored_logprobs(logits, self.batch, score=self.score)

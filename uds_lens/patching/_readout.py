@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
 import torch
@@ -13,7 +14,11 @@ from uds_lens._compat.torch import forward_hooks_of
 from uds_lens.data import TokenBatch
 from uds_lens.models import Anatomy, HookedModel
 from uds_lens.patching import _costs as costs
-from uds_lens.patching._states import Score, SpanCache
+from uds_lens.patching._states import SpanCache
+
+Score: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+"""Takes float32 logits `[n, d_vocab]` and targets `[n]`, returns a number for each: measured instead of their
+log-probability."""
 
 _linear: WeakKeyDictionary[nn.Module, tuple[object, bool]] = WeakKeyDictionary()
 """Whether the head of a model is a linear map and nothing else, with the settings that this was tried under."""

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -15,10 +14,7 @@ from uds_lens._types import HookSite, LastLayer
 from uds_lens.data import TokenBatch
 from uds_lens.errors import PatchError
 from uds_lens.models import HookedModel
-
-Score: TypeAlias = Callable[[Tensor, Tensor], Tensor]
-"""Takes float32 logits `[n, d_vocab]` and targets `[n]`, returns a number for each: measured instead of their
-log-probability."""
+from uds_lens.patching._hooks import head_mask
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -81,24 +77,10 @@ class SpanCache:
             raise PatchError(f"{own!r} does not match {self!r}: capture both on one TokenBatch, at one site.")
         chosen = torch.ones(self.states.shape[-1], dtype=torch.bool, device=self.states.device)
         if heads is not None:
-            if not set(heads) <= set(range(self.n_heads)):
-                raise PatchError(f"heads must be numbers from 0 to {self.n_heads - 1}; got {list(heads)}.")
-            of_head = torch.arange(self.n_heads, device=chosen.device)
-            of_head = of_head.repeat_interleave(len(chosen) // self.n_heads)
-            chosen = torch.isin(of_head, torch.tensor(list(heads), device=chosen.device))
+            chosen = head_mask(heads, self.n_heads, width=len(chosen)).to(chosen.device)
         if positions is not None:
             chosen = chosen & positions.to(chosen.device)[:, None, :, None]
         return replace(self, states=torch.where(chosen, self.states, own.states.to(self.states)))
-
-    def check_fits(self, batch: TokenBatch, *, n_layers: int, d_model: int) -> None:
-        """Raise `PatchError` unless the states have the shape of `batch` and of the target model."""
-        width = self.states.shape[-1] if self.n_heads else d_model
-        expected = (batch.window.shape[0], n_layers, batch.window.shape[1], width)
-        if tuple(self.states.shape) != expected:
-            raise PatchError(
-                f"the cache has states of shape {tuple(self.states.shape)} (batch, layer, win, d_model), but this "
-                f"batch and target need {expected}: capture the source on the same TokenBatch."
-            )
 
 
 class PatchEngine(ABC):

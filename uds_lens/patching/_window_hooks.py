@@ -127,7 +127,7 @@ def patched_forward(
     model: HookedModel, batch: TokenBatch, cache: SpanCache, layers: Sequence[int]
 ) -> tuple[Float[Tensor, "batch pos d_vocab"], int]:
     """Run the target once with some layers patched; return the logits, and how many positions were changed."""
-    cache.check_fits(batch, n_layers=model.n_layers, d_model=model.d_model)
+    require_states_of(model, batch, cache)
     patches = {layer: SpanPatch(batch, cache[layer]) for layer in chosen_layers(layers, model.n_layers)}
     hooks = [pair for layer, patch in patches.items() for pair in patch_hooks(cache.site, layer, patch)]
     logits = run_with(model, batch, hooks)
@@ -135,6 +135,31 @@ def patched_forward(
         if patch.fired != 1:
             raise PatchError(f"the hook at {hook_name(cache.site, layer)} ran {patch.fired} times, expected once.")
     return logits, sum(patch.changed for patch in patches.values())
+
+
+def require_states_of(target: HookedModel, batch: TokenBatch, cache: SpanCache) -> None:
+    """Raise `PatchError` unless the states have the shape of the batch and of the target."""
+    width = cache.states.shape[-1] if cache.n_heads else target.d_model
+    expected = (batch.window.shape[0], target.n_layers, batch.window.shape[1], width)
+    if tuple(cache.states.shape) != expected:
+        raise PatchError(
+            f"the cache has states of shape {tuple(cache.states.shape)} (batch, layer, win, d_model), but this batch "
+            f"and target need {expected}: capture the source on the same TokenBatch."
+        )
+
+
+def require_effect(
+    target: HookedModel, cache: SpanCache, layers: Sequence[int], *, changed: int, logits: Tensor, unpatched: Tensor
+) -> None:
+    """Raise `PatchError` where a patch changed states and no logit."""
+    # In half precision the smallest changes may honestly round away, and hooks may drop what a block is given.
+    precise = target.dtype == torch.float32 and not target.runs_hooks
+    if precise and changed and torch.equal(logits, unpatched):
+        at = ", ".join(hook_name(cache.site, layer) for layer in layers)
+        raise PatchError(
+            f"the hook at {at} changed {changed} positions, but the logits stayed the same: the model ignores the "
+            "hooked value. This architecture cannot be patched here."
+        )
 
 
 @contextmanager

@@ -141,8 +141,8 @@ def compare(run: str | os.PathLike[str], *, margins: Mapping[str, float] | None 
         uds_lens.errors.DataError: no run at 'nowhere': expected the folder of uds-lens published run (or of a sweep),
         run folders of the UDS paper's released script, or Open-Unlearning's saves.
     """
-    found = read_run(run)
-    before = found.frame[found.frame["state"] == "before"]
+    measured = read_run(run)
+    before = measured.frame[measured.frame["state"] == "before"]
     both = before.merge(values(), on=["group", "model", "metric"], suffixes=("", "_published"))
     limits = {**MARGINS, **(margins or {})}
     both["margin"] = [limits.get(metric, MARGIN) for metric in both["metric"]]
@@ -154,11 +154,11 @@ def compare(run: str | os.PathLike[str], *, margins: Mapping[str, float] | None 
     return Comparison(
         frame=both[list(COMPARED)].reset_index(drop=True),
         by_metric=_by_metric(both),
-        of_pools=_of_pools(found),
-        unknown=found.unknown,
+        of_pools=_of_pools(measured),
+        unknown=measured.unknown,
         unpublished=tuple(dict.fromkeys(name for name in before["metric"] if name not in known)),
-        source=found.source,
-        measured_by=found.kind,
+        source=measured.source,
+        measured_by=measured.kind,
     )
 
 
@@ -217,13 +217,13 @@ def _by_metric(both: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=list(BY_METRIC))
 
 
-def _of_pools(found: MeasuredRun) -> pd.DataFrame:
+def _of_pools(run: MeasuredRun) -> pd.DataFrame:
     """Compare what was published of pools and of perturbed models, where the run has them."""
     import pandas as pd
 
     rows: list[list[Any]] = []
-    if found.folder is not None and (found.frame["role"] == "pool").any():
-        frames, published = study.frames(found.folder), pool_values()
+    if run.folder is not None and (run.frame["role"] == "pool").any():
+        frames, published = study.frames(run.folder), pool_values()
         pools = frames.pools
         of, wanted = len(models(role="pool")), set(published["metric"]) & set(pools.columns)
         if wanted and pools["knows"].nunique() == 2 and len(pools) >= SMALLEST:
@@ -263,10 +263,10 @@ def beside(run: str | os.PathLike[str]) -> Published:
     """
     import pandas as pd
 
-    published, found = read_published(), read_run(run)
-    kept = found.frame[(found.frame["group"] == "tofu-1b") & (found.frame["state"] == "before")]
+    published, measured_run = read_published(), read_run(run)
+    kept = measured_run.frame[(measured_run.frame["group"] == "tofu-1b") & (measured_run.frame["state"] == "before")]
     if not len(kept):
-        raise DataError(f"{found.source[-200:]!r} holds none of the 1B models that the published values are of.")
+        raise DataError(f"{measured_run.source[-200:]!r} holds none of the 1B models that the published values are of.")
     wide = kept.pivot(index="model", columns="metric", values="measured")
     frames = {}
     for name in ("frame", "references"):
@@ -277,7 +277,7 @@ def beside(run: str | os.PathLike[str]) -> Published:
         renamed = {column: measured[column] + f" {_MEASURED}" for column in ("model", "method")}
         frames[name] = pd.concat([own, measured.assign(**renamed)], ignore_index=True)
     gaps = [
-        (row["model"], metric, f"not measured in {found.source}")
+        (row["model"], metric, f"not measured in {measured_run.source}")
         for row in frames["frame"].to_dict("records")
         if row["model"].endswith(_MEASURED)
         for metric in published.frame.columns
@@ -287,5 +287,5 @@ def beside(run: str | os.PathLike[str]) -> Published:
         published,
         **frames,
         reasons=pd.concat([published.reasons, pd.DataFrame(gaps, columns=list(REASONS))], ignore_index=True),
-        source=f"{published.source}; measured: {found.source}",
+        source=f"{published.source}; measured: {measured_run.source}",
     )

@@ -173,13 +173,13 @@ def _deltas(models: Mapping[str, Any], row: _Row, how: _Convention) -> list[tupl
 def _states(model: Any, ids: Sequence[int], normed: bool) -> list[Any]:
     import torch
 
-    found: list[Any] = []
+    states: list[Any] = []
     layers = model.model.layers
-    hooks = [layer.register_forward_hook(lambda _module, _inputs, output: found.append(output)) for layer in layers]
+    hooks = [layer.register_forward_hook(lambda _module, _inputs, output: states.append(output)) for layer in layers]
     try:
         with torch.no_grad():
             model(torch.tensor([ids]))
-            return [*found[:-1], model.model.norm(found[-1]) if normed else found[-1]]
+            return [*states[:-1], model.model.norm(states[-1]) if normed else states[-1]]
     finally:
         for hook in hooks:
             hook.remove()

@@ -56,22 +56,22 @@ def check(kit: Path, theirs: Path, *, tolerance: float = TOLERANCE) -> Verdict:
             rows = expected.setdefault(record["convention"], {})
             rows[str(record["id"]), int(record["layer"])] = (record["s1_delta"], record["s2_delta"])
     tau = float(json.loads((kit / "kit.json").read_text("utf-8"))["tau"])
-    found = _table(theirs)
+    submitted = _table(theirs)
     findings, legal = [], True
-    if (sample := _sample(ids, found)) is not None:
+    if (sample := _sample(ids, submitted)) is not None:
         findings.append(sample)
         legal = False
-    if extra := sorted(set(found.deltas) - set(expected[TRUE])):
+    if extra := sorted(set(submitted.deltas) - set(expected[TRUE])):
         known = [(name, layer) for name, layer in extra if name in ids]
         if known:
             findings.append(f"example {known[0][0]!r} has a layer {known[0][1]}, which the model does not have")
             legal = False
-    wrong = _wrong(expected[TRUE], found, tolerance)
+    wrong = _wrong(expected[TRUE], submitted, tolerance)
     if wrong:
-        convention, words = _explained(expected, found, wrong, tolerance)
+        convention, words = _explained(expected, submitted, wrong, tolerance)
         findings.append(words)
         legal = legal and convention == NORMED
-    scores = list(_scores(found, tau, tolerance))
+    scores = list(_scores(submitted, tau, tolerance))
     return Verdict(legal and not scores, (*findings, *scores))
 
 
@@ -112,9 +112,9 @@ def _number(text: str) -> float:
     return float(text) if text.strip() else math.nan
 
 
-def _sample(ids: list[str], found: _Theirs) -> str | None:
+def _sample(ids: list[str], submitted: _Theirs) -> str | None:
     """Say which examples are missing or unknown."""
-    there = {name for name, _ in found.deltas}
+    there = {name for name, _ in submitted.deltas}
     if strangers := sorted(there - set(ids)):
         return f"example {strangers[0]!r} is not in the kit"
     missing = [name for name in ids if name not in there]
@@ -129,35 +129,35 @@ def _sample(ids: list[str], found: _Theirs) -> str | None:
 
 
 def _wrong(
-    expected: Mapping[tuple[str, int], tuple[float, float]], found: _Theirs, tolerance: float
+    expected: Mapping[tuple[str, int], tuple[float, float]], submitted: _Theirs, tolerance: float
 ) -> list[tuple[str, int]]:
     """List the rows that differ, in the order of the kit; a layer that is missing differs."""
-    there = {name for name, _ in found.deltas}
+    there = {name for name, _ in submitted.deltas}
     nothing = (math.nan, math.nan)
     return [
         key
         for key, values in expected.items()
         if key[0] in there
         and not all(
-            abs(own - value) <= tolerance for own, value in zip(found.deltas.get(key, nothing), values, strict=True)
+            abs(own - value) <= tolerance for own, value in zip(submitted.deltas.get(key, nothing), values, strict=True)
         )
     ]
 
 
 def _explained(
     expected: Mapping[str, Mapping[tuple[str, int], tuple[float, float]]],
-    found: _Theirs,
+    submitted: _Theirs,
     wrong: list[tuple[str, int]],
     tolerance: float,
 ) -> tuple[str | None, str]:
     """Return the convention that explains the rows that differ, and say so."""
     (name, layer), right = wrong[0], expected[TRUE][wrong[0]]
-    own = found.deltas.get(wrong[0], (math.nan, math.nan))
+    own = submitted.deltas.get(wrong[0], (math.nan, math.nan))
     first = (
         f"first row that differs: example {name!r}, layer {layer}: s1_delta {own[0]:.6f} and s2_delta {own[1]:.6f}, "
         f"expected {right[0]:.6f} and {right[1]:.6f} ({len(wrong)} rows differ)"
     )
-    left = {other: len(_wrong(expected[other], found, tolerance)) for other in expected if other != TRUE}
+    left = {other: len(_wrong(expected[other], submitted, tolerance)) for other in expected if other != TRUE}
     best = min(left, key=lambda other: left[other])
     if not left[best]:
         return best, f"{first}. {EXPLAINED[best]}."
@@ -168,15 +168,15 @@ def _explained(
     )
 
 
-def _scores(found: _Theirs, tau: float, tolerance: float) -> Iterator[str]:
+def _scores(submitted: _Theirs, tau: float, tolerance: float) -> Iterator[str]:
     """Say which rule their scores follow, from their own S1 and S2."""
-    if not any(score == score for score in found.scores.values()):
+    if not any(score == score for score in submitted.scores.values()):
         return
     layers: dict[str, list[tuple[float, float]]] = {}
-    for (name, _), values in found.deltas.items():
+    for (name, _), values in submitted.deltas.items():
         layers.setdefault(name, []).append(values)
     right = {name: score(values, tau) for name, values in layers.items()}
-    own = {name: found.scores.get(name, math.nan) for name in layers}
+    own = {name: submitted.scores.get(name, math.nan) for name in layers}
     zeros = [name for name, value in right.items() if math.isnan(value) and own[name] == 0]
     if zeros:
         yield (
@@ -192,8 +192,8 @@ def _scores(found: _Theirs, tau: float, tolerance: float) -> Iterator[str]:
     if bad := [name for name in known if not abs(own[name] - right[name]) <= tolerance]:
         first = f"first score that differs: example {bad[0]!r}: {own[bad[0]]:.6f}, expected {right[bad[0]]:.6f}"
         yield f"{first}. {_rule(layers, own, known, tau, tolerance)}"
-    if _MEAN in found.scores:
-        yield from _mean(found.scores[_MEAN], [own[name] for name in known], len(layers), tolerance)
+    if _MEAN in submitted.scores:
+        yield from _mean(submitted.scores[_MEAN], [own[name] for name in known], len(layers), tolerance)
 
 
 def _rule(
@@ -244,13 +244,13 @@ def main(words: list[str]) -> int:
         sys.stderr.write("usage: python check.py mine.csv\n")
         return 2
     try:
-        found = check(Path(__file__).resolve().parent, Path(words[0]))
+        verdict = check(Path(__file__).resolve().parent, Path(words[0]))
     except (OSError, ValueError, csv.Error) as error:
         sys.stderr.write(f"error: {error}\n")
         return 1
-    sys.stdout.write("".join(f"{line}\n" for line in found.findings))
-    sys.stdout.write("conforms\n" if found.conforms else "does not conform\n")
-    return 0 if found.conforms else 1
+    sys.stdout.write("".join(f"{line}\n" for line in verdict.findings))
+    sys.stdout.write("conforms\n" if verdict.conforms else "does not conform\n")
+    return 0 if verdict.conforms else 1
 
 
 if __name__ == "__main__":

@@ -28,12 +28,12 @@ class Downloads:
 
     def __init__(self, record: Path, *, keep: bool = False, offline: bool = False) -> None:
         self._record, self._keep, self._offline = record, keep, offline
-        found: dict[str, Any] = {}
+        saved: dict[str, Any] = {}
         if record.is_file():
-            found = read_with_checksum(record, format=_FORMAT, versions=(_VERSION,))
+            saved = read_with_checksum(record, format=_FORMAT, versions=(_VERSION,))
         try:
-            self.revisions = {str(name): str(commit) for name, commit in dict(found.get("revisions", {})).items()}
-            self._ours = [str(name) for name in found.get("downloaded", [])]
+            self.revisions = {str(name): str(commit) for name, commit in dict(saved.get("revisions", {})).items()}
+            self._ours = [str(name) for name in saved.get("downloaded", [])]
         except (TypeError, ValueError) as error:
             raise ResultFormatError(f"{str(record)[-200:]!r} holds no record of downloads: delete it.") from error
 

@@ -46,34 +46,34 @@ def read_run(run: str | os.PathLike[str]) -> MeasuredRun:
     """Read the values of published models from a run."""
     place = Path(run)
     if (place / MANIFEST).is_file():
-        found = _of_study(place)
+        measured = _of_study(place)
     elif place.is_dir() and any(place.glob("**/TOFU_*.json")):
-        found = _of_open_unlearning(place)
+        measured = _of_open_unlearning(place)
     elif released_folders(place):
-        found = _of_released(place)
+        measured = _of_released(place)
     else:
         raise DataError(
             f"no run at {str(place)[-200:]!r}: expected the folder of uds-lens published run (or of a sweep), run "
             "folders of the UDS paper's released script, or Open-Unlearning's saves."
         )
-    if not len(found.frame):
-        names = ", ".join(found.unknown[:4]) or "nothing measured"
+    if not len(measured.frame):
+        names = ", ".join(measured.unknown[:4]) or "nothing measured"
         raise DataError(
             f"{str(place)[-200:]!r} holds no value of a published model ({names}): models are known by their Hub id, "
             "or by a folder called as the last part of it."
         )
-    _require_each_once(found)
-    return found
+    _require_each_once(measured)
+    return measured
 
 
-def _require_each_once(found: MeasuredRun) -> None:
+def _require_each_once(run: MeasuredRun) -> None:
     """Refuse two values of one number: nothing says which of them is meant."""
-    before = found.frame[found.frame["state"] == "before"]
+    before = run.frame[run.frame["state"] == "before"]
     for (_, model, metric), same in before.groupby(["group", "model", "metric"], sort=False):
         if len(same) > 1:
             one, other = (str(place)[-120:] for place in same["at"].iloc[:2])
             raise DataError(
-                f"{found.source[-120:]!r} holds {metric} of {model} {len(same)} times, as {one!r} and {other!r}: name "
+                f"{run.source[-120:]!r} holds {metric} of {model} {len(same)} times, as {one!r} and {other!r}: name "
                 "a folder that holds one of them."
             )
 

@@ -142,21 +142,21 @@ def models(*, group: str | None = None, role: Role | None = None, method: str | 
         >>> models(method="npo")[0].hub_id
         'open-unlearning/unlearn_tofu_Llama-3.2-1B-Instruct_forget10_NPO_lr1e-05_beta0.1_alpha1_epoch5'
     """
-    found = [
+    matches = [
         model
         for model in _all()
         if (group is None or f"{model.group.name}-".startswith(f"{group}-"))
         and role in (None, model.role)
         and method in (None, model.method)
     ]
-    if not found:
+    if not matches:
         groups = dict.fromkeys(model.group.name for model in _all())
         methods = dict.fromkeys(model.method for model in _all() if model.method)
         raise ConfigError(
             f"no published model is of group {group}, role {role} and method {method}. Groups: {', '.join(groups)}; "
             f"roles: full, retain, unlearned, pool, other; methods: {', '.join(methods)}."
         )
-    return found
+    return matches
 
 
 def find(name: str, *, group: str | None = None) -> PublishedModel | None:

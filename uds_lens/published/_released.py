@@ -128,9 +128,9 @@ def _read(folder: Path) -> _Run:
     where = str(folder / SUMMARY)
     tau = number(summary.get("delta_threshold"), where=f"{where}, 'delta_threshold'")
     tau = _DEFAULT_TAU if math.isnan(tau) else tau
-    found = _examples(folder, complete)
+    rows = _examples(folder, complete)
     examples, layers = [], []
-    for name, record, here in found:
+    for name, record, here in rows:
         s1, s2 = (_deltas(record, part, here) for part in ("s1_deltas", "s2_deltas"))
         if len(s1) != len(s2):
             raise ResultFormatError(f"{here}: {len(s1)} values of S1 and {len(s2)} of S2.")

@@ -66,9 +66,9 @@ def run(
     runner.downloads.drop(but=(wanted.full, wanted.retain))  # what an earlier call left
     _tell_downloads(folder, runner, keep=keep_downloads)
     runner.open_references()
-    found = study.run(wanted, out, runner=runner)
+    status = study.run(wanted, out, runner=runner)
     runner.downloads.drop()
-    return found
+    return status
 
 
 class PublishedRunner(ModelRunner):

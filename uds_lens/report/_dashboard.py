@@ -258,8 +258,8 @@ def context(tables: Tables) -> dict[str, Any]:
     parts, options = tables.options.parts, tables.options
     n_models, n_metrics = len(tables.models), len(tables.main)
     n_pools = 0 if tables.pools is None else len(tables.pools)
-    found = [(n_models, "unlearned model"), (len(methods), "method"), (n_metrics, "metric")]
-    sizes = ", ".join(count(n, thing) for n, thing in found if n)
+    counts = [(n_models, "unlearned model"), (len(methods), "method"), (n_metrics, "metric")]
+    sizes = ", ".join(count(n, thing) for n, thing in counts if n)
     whose = "The UDS paper's files: " if tables.published else ""
     reasons = tables.reasons.head(MISSING_ROWS).to_dict("records")
     return {

@@ -274,10 +274,10 @@ def _fields(manifest: Mapping[str, Any], folder: Path, kind: SavedKind) -> dict[
     where = repr(str(folder))
 
     def content(name: str) -> bytes:
-        found = read_file(folder / name)
-        if sha256_bytes(found) != manifest["files"].get(name):
+        text = read_file(folder / name)
+        if sha256_bytes(text) != manifest["files"].get(name):
             raise ResultFormatError(f"{str(folder / name)!r} was altered after it was saved: measure again.")
-        return found
+        return text
 
     def table(name: str) -> tuple[ForgetExample, ...]:
         return examples_from_parquet(content(name), where=repr(str(folder / name)))

@@ -156,12 +156,12 @@ def write_every_eval_ever(
 def require_schema(file: Path) -> None:
     """Raise `ResultFormatError` unless a file is a record of the version that is known."""
     try:
-        found = json.loads(file.read_text(encoding="utf-8")).get("schema_version")
+        schema = json.loads(file.read_text(encoding="utf-8")).get("schema_version")
     except (ValueError, AttributeError, RecursionError):
-        found = None
-    if found != SCHEMA:
+        schema = None
+    if schema != SCHEMA:
         raise ResultFormatError(
-            f"{str(file)!r} is of schema {found!r} of Every Eval Ever, and {SCHEMA!r} is written here: choose another "
+            f"{str(file)!r} is of schema {schema!r} of Every Eval Ever, and {SCHEMA!r} is written here: choose another "
             "folder."
         )
 

@@ -87,10 +87,10 @@ def open_unlearning_run(task: str | os.PathLike[str]) -> UnlearningRun:
         (path for path in folder.glob("checkpoint-*") if path.name.partition("-")[2].isdecimal()),
         key=lambda path: int(path.name.partition("-")[2]),
     )
-    found = {path.name: path for path in steps if _has_weights(path)}
+    checkpoints = {path.name: path for path in steps if _has_weights(path)}
     if _has_weights(folder):
-        found[folder.resolve().name] = folder
-    if not found:
+        checkpoints[folder.resolve().name] = folder
+    if not checkpoints:
         raise ResultFormatError(
             f"no weights in {str(folder)!r}, neither there nor in checkpoint-*: expected config.json beside them."
         )
@@ -105,7 +105,7 @@ def open_unlearning_run(task: str | os.PathLike[str]) -> UnlearningRun:
         style = ChatStyle(system_prompt=settings.get("system_prompt") or None, chat_date=str(date))
     return UnlearningRun(
         task=folder,
-        checkpoints=found,
+        checkpoints=checkpoints,
         base=base,
         split=split,
         full=None if full is None else _local(full, folder),

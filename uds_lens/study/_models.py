@@ -359,13 +359,13 @@ def _biographies(rows: Sequence[ForgetExample], per_row: int | None, source: str
                 "as source with a split, or a file with the column `subject`."
             )
         about.setdefault(row.subject, []).append(row)
-    found = []
+    biographies = []
     for subject, all_rows in about.items():
         step = per_row or len(all_rows)
         parts = [all_rows[at : at + step] for at in range(0, len(all_rows), step)]
         for number, part in enumerate(parts, 1):
             several = len(parts) > 1
-            found.append(
+            biographies.append(
                 ForgetExample(
                     id=f"about {subject}" + (f", {number}" if several else ""),
                     question=f"Tell me everything about {subject}" + (f", part {number}." if several else "."),
@@ -373,4 +373,4 @@ def _biographies(rows: Sequence[ForgetExample], per_row: int | None, source: str
                     subject=subject,
                 )
             )
-    return found
+    return biographies

@@ -116,7 +116,7 @@ class RelearnGridResults:
         subject, without an allowed setting, or where the metric is no mean over examples.
         """
         groups = cluster_codes(self.subjects)
-        n, found = int(groups.max(initial=-1)) + 1, []
+        n, excesses = int(groups.max(initial=-1)) + 1, []
         sides = {model: values[self._allowed(model)] for model, values in self.examples.items()}
         if n < 2 or any(not values.size for values in sides.values()):
             return math.nan
@@ -130,12 +130,12 @@ class RelearnGridResults:
                     break
                 scores[model] = _means(values[:, ~chosen])[int(np.nanargmax(means))]
             if len(scores) == 2:
-                found.append(scores["unlearned"] - scores["retain"])
-        return float(np.nanmean(found)) if found and not np.isnan(found).all() else math.nan
+                excesses.append(scores["unlearned"] - scores["retain"])
+        return float(np.nanmean(excesses)) if excesses and not np.isnan(excesses).all() else math.nan
 
     def summary(self) -> dict[str, Any]:
         """Return the headline numbers: the worst setting, beside the paper's, beside retain's; NaN where undefined."""
-        found: dict[str, Any] = {
+        summary: dict[str, Any] = {
             "metric": self.grid.metric,
             "direction": METRICS[self.grid.metric].meaning.direction,
             "n_settings": len(self.grid.settings),
@@ -143,7 +143,7 @@ class RelearnGridResults:
         }
         for model in ("unlearned", "retain"):
             paper, worst = self.paper(model), self.worst(model)
-            found |= {
+            summary |= {
                 f"{model}_before": float(paper["before"]),
                 f"{model}_paper_after": float(paper["after"]),
                 f"{model}_paper_back": float(paper["back"]),
@@ -153,10 +153,10 @@ class RelearnGridResults:
                 f"{model}_n_allowed": int(self._allowed(model).sum()),
             }
         excess = self.excess()
-        found["paper_excess"] = self._sign * (found["unlearned_paper_after"] - found["retain_paper_after"])
-        found["excess"] = self._sign * (found["unlearned_worst_after"] - found["retain_worst_after"])
+        summary["paper_excess"] = self._sign * (summary["unlearned_paper_after"] - summary["retain_paper_after"])
+        summary["excess"] = self._sign * (summary["unlearned_worst_after"] - summary["retain_worst_after"])
         low, high = (math.nan, math.nan) if excess is None else excess.interval
-        return found | {"excess_low": low, "excess_high": high, "held_out_excess": self.held_out_excess()}
+        return summary | {"excess_low": low, "excess_high": high, "held_out_excess": self.held_out_excess()}
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
         """Write `settings.csv` and `summary.json` into a folder; return it."""
@@ -229,8 +229,8 @@ def relearn_grid(
     attack = _Attack(data, grid, config, options, metrics, place)
     rows, examples = [], {}
     for role, path in (("unlearned", model), ("retain", retain)):
-        found, values = attack.on(role, str(path))
-        rows += found
+        measured, values = attack.on(role, str(path))
+        rows += measured
         examples[role] = values
     import pandas as pd
 

@@ -105,11 +105,11 @@ def _is_wanted(part: Part, item: str, wanted: Mapping[str, str]) -> bool:
     return item in wanted and part.keys.get(item) == wanted[item]
 
 
-def write_table(found: pd.DataFrame, path: str | os.PathLike[str]) -> None:
+def write_table(table: pd.DataFrame, path: str | os.PathLike[str]) -> None:
     """Write a long table, atomically.
 
     Args:
-        found: From `table`.
+        table: From `table`.
         path: File that ends in .parquet or .csv.
 
     Raises:
@@ -119,9 +119,9 @@ def write_table(found: pd.DataFrame, path: str | os.PathLike[str]) -> None:
     place = located(path)
     content: str | bytes
     if place.suffix == ".csv":
-        content = found.to_csv(index=False)
+        content = table.to_csv(index=False)
     elif place.suffix == ".parquet":
-        content = found.astype({"knows": "boolean"}).to_parquet(index=False)
+        content = table.astype({"knows": "boolean"}).to_parquet(index=False)
     else:
         raise ConfigError(f"a table is written as .parquet or .csv; got {place.name[-60:]!r}.")
     atomic_write_marked(check_writable(place, directory=False), content)

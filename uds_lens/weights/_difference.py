@@ -194,7 +194,7 @@ def difference(
     with ExitStack() as stack:
         sources = [_Weights(place, stack) for place in (full, other, *([] if retain is None else [retain]))]
         names = _shared_names(sources)
-        found = []
+        tensors = []
         for name in progress(names, desc="compare weights", unit="tensor", enabled=show_progress):
             before, after, *rest = (source.tensor(name) for source in sources)
             if not before.is_floating_point():
@@ -202,7 +202,7 @@ def difference(
             layer, component = _place(name)
             change = _change(before, after)
             kept = _change(before, rest[0]) if rest else None
-            found.append(
+            tensors.append(
                 TensorDifference(
                     layer=layer,
                     component=component,
@@ -214,12 +214,12 @@ def difference(
                     dot=math.nan if kept is None else float((change.double() * kept.double()).sum()),
                 )
             )
-    found.sort(key=lambda t: -1 if t.layer is None else t.layer)
+    tensors.sort(key=lambda t: -1 if t.layer is None else t.layer)
     return WeightDifference(
         full=sources[0].name,
         other=sources[1].name,
         retain=sources[2].name if retain is not None else None,
-        tensors=tuple(found),
+        tensors=tuple(tensors),
     )
 
 
@@ -255,8 +255,8 @@ def _place(name: str) -> tuple[int | None, str]:
     >>> _place("model.layers.3.mlp.down_proj.weight"), _place("lm_head.weight")
     ((3, 'mlp.down_proj'), (None, 'lm_head'))
     """
-    found = _LAYER.search(name)
-    layer, rest = (int(found[1]), found[2]) if found else (None, name)
+    match = _LAYER.search(name)
+    layer, rest = (int(match[1]), match[2]) if match else (None, name)
     return layer, rest.removesuffix(".weight")
 
 
@@ -288,8 +288,8 @@ class _Weights:
         return list(self._files[name].get_slice(name).get_shape())
 
     def tensor(self, name: str) -> Tensor:
-        found: Tensor = self._files[name].get_tensor(name)
-        return found
+        tensor: Tensor = self._files[name].get_tensor(name)
+        return tensor
 
 
 def _folder(source: str) -> Path:
