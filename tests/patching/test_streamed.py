@@ -117,6 +117,9 @@ def test_files_that_fail_end_in_a_sentence(trio, tmp_path):
             file.truncate(30000)
         with pytest.raises(ModelError, match=r"cannot read 'model\.safetensors' of .*late.*: it ends early\."):
             list(model.blocks())
+        (cut_late / "model.safetensors").unlink()
+        with pytest.raises(ModelError, match=r"cannot read 'model\.safetensors' of .*late.*No such file"):
+            list(model.blocks())
     written = copy("written")
     with streamed(written) as model:
         (written / "model.safetensors").touch()
