@@ -182,6 +182,21 @@ def test_the_estimate_counts_keys_states_masks_and_attention_of_a_batch(plan):
     assert 1 < of(keep=False).batch / (max(held) + logits) < 1.2
 
 
+def test_the_estimate_of_a_streamed_model_holds_a_block_and_the_bytes_of_the_next(plan):
+    def weights(dtype, **changes):
+        config = build_model("llama", **changes).config
+        config.dtype = torch.bfloat16  # as its files hold it
+        settings = {"n_sources": 2, "dtype": dtype, "device": "cpu", "states_budget": GIB, "streamed": True}
+        return estimate_memory(config, plan, **settings).weights
+
+    model = build_model("llama", intermediate_size=4096)
+    block = sum(p.numel() for p in model.model.layers[0].parameters())
+    norm = model.model.norm.weight.numel()
+    assert weights("float32", intermediate_size=4096) == block * (4 + 2) + norm * 4
+    assert weights("bfloat16", intermediate_size=4096) == block * (2 + 2) + norm * 2
+    assert weights("float32", vocab_size=100_000) == 100_000 * 32 * (4 + 2) + norm * 4  # the head alone is more
+
+
 def test_an_audit_that_cannot_fit_is_refused_before_any_work(trio, monkeypatch, caplog):
     monkeypatch.setattr("uds_lens.audit._memory.free_bytes", lambda device: 1000)
     monkeypatch.setattr("uds_lens.audit._runner.capture", lambda *a, **k: pytest.fail("work was done"))

@@ -1,6 +1,9 @@
 """Audits of streamed models: the numbers of models in memory, each weight read once, and what was read is not lost."""
 
 import dataclasses
+import os
+import tempfile
+from pathlib import Path
 
 import pytest
 import torch
@@ -89,13 +92,16 @@ def test_an_audit_that_was_stopped_goes_on_from_the_sources_read(trio, readings,
     assert kept(temporary) == []
 
 
-def test_a_full_disk_costs_the_kept_states_and_not_the_audit(trio, monkeypatch):
+@pytest.mark.parametrize("at", ["safetensors.torch.save_file", "os.mkdir", "os.fsync"])
+def test_a_full_disk_costs_the_kept_states_and_not_the_audit(at, trio, monkeypatch):
+    """Wherever it refuses: at the directory, the states, their record, or when all are flushed to it."""
     paths = trio("llama")
+    Path(tempfile.gettempdir(), f"uds_lens-kept-{os.getuid()}").mkdir()
 
-    def full(tensors, file):
+    def full(*given, **named):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("safetensors.torch.save_file", full)
+    monkeypatch.setattr(at, full)
     forget_warnings()
     with pytest.warns(UdsLensWarning, match="states are not kept.*No space left"):
         audit = DepthAudit.run(paths.full, paths.retain, paths.unlearned, EXAMPLES, options=STREAMED)

@@ -10,7 +10,7 @@ from tiny_models import each_family
 
 from uds_lens.errors import UdsLensWarning
 from uds_lens.patching import choose_engine, open_target, target_logprobs
-from uds_lens.patching._blocks import OwnPass
+from uds_lens.patching._blocks import OwnPass, run_block
 from uds_lens.patching._packing import PackedAttention, Packing
 from uds_lens.patching._plain import capture
 from uds_lens.patching._side_by_side import PACKED_FAMILIES, may_be_packable, packable
@@ -204,4 +204,19 @@ def test_one_wave_carries_the_own_pass_and_its_variants(opened, batch_of, family
     with torch.no_grad():
         found = target_logprobs(own.recording.anatomy, final, targets, scored)
     expected = open_target(model, batch, packed=packed).patched(cache)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5, equal_nan=True)
+
+
+def test_a_variant_runs_only_the_rows_that_want_its_layer(opened, batch_of, monkeypatch):
+    model, batch = opened("llama"), batch_of()
+    wanted = torch.zeros(len(batch), model.n_layers, dtype=torch.bool)
+    wanted[0, 0] = wanted[1:3, 1] = True
+    monkeypatch.setattr("uds_lens.patching._costs.CALL", {"cpu": (1e9, 0)})  # so that all rows are one group
+    cache, tokens = probe(model, batch), []
+    true = run_block
+    monkeypatch.setattr("uds_lens.patching._wave.run_block", lambda *a: tokens.append(a[2].shape[1]) or true(*a))
+    target = open_target(model, batch, packed=True)
+    found, widths = target.patched(cache, wanted=wanted), batch.window_mask.sum(1)
+    assert tokens == [int(widths[0]), *[int(widths[:3].sum())] * (model.n_layers - 2)]
+    expected = target.patched(cache).masked_fill(~wanted[..., None], torch.nan)
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5, equal_nan=True)

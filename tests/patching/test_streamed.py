@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from tiny_models import each_family
 
 from uds_lens.errors import ModelError
@@ -114,7 +115,10 @@ def test_files_that_fail_end_in_a_sentence(trio, tmp_path):
         model.embed(torch.arange(5))
         with open(cut_late / "model.safetensors", "r+b") as file:
             file.truncate(30000)
-        with pytest.raises(ModelError, match=r"cannot read .* of .*late"):
+        with pytest.raises(ModelError, match=r"cannot read 'model\.safetensors' of .*late.*: it ends early\."):
+            list(model.blocks())
+        (cut_late / "model.safetensors").unlink()
+        with pytest.raises(ModelError, match=r"cannot read 'model\.safetensors' of .*late.*No such file"):
             list(model.blocks())
     written = copy("written")
     with streamed(written) as model:
@@ -130,4 +134,7 @@ def test_what_cannot_be_streamed_is_said(trio, tmp_path):
     folder = shutil.copytree(trio("llama").full, tmp_path / "a")
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
     with pytest.raises(ModelError, match=r"neither model\.safetensors nor"):
+        streamed(folder)
+    save_file({"weight": torch.zeros(2, dtype=torch.int8)}, folder / "model.safetensors")
+    with pytest.raises(ModelError, match="'weight' is stored as I8; expected floating point"):
         streamed(folder)

@@ -13,7 +13,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -30,7 +30,7 @@ from uds_lens._types import Engine
 from uds_lens.audit._inputs import Plan
 from uds_lens.audit._memory import GIB, memory_of_audit, run_halving
 from uds_lens.audit._states import SourceStates, StateStore, mean_over_tokens, require_finite_head, require_same_full
-from uds_lens.errors import ModelError, Setting, warn_once
+from uds_lens.errors import ModelError, Setting, StorageError, warn_once
 from uds_lens.models import pick_device
 from uds_lens.models._streamed import StreamedModel, files_of
 from uds_lens.patching import SpanCache, row_layout
@@ -85,7 +85,8 @@ def read_streamed(
             streamed.fingerprint()
         record = ModelRecord.of(model)
         if folder is not None and store.keeps_files:
-            atomic_write_text(folder / _RECORD, json.dumps({"record": asdict(record), "logprobs": own.tolist()}))
+            with _warned():
+                atomic_write_text(folder / _RECORD, json.dumps({"record": asdict(record), "logprobs": own.tolist()}))
     if place is not None:
         store.moved_to(place)
     return SourceStates(record, store, config.site, config.last_layer, logprobs=own)
@@ -311,11 +312,23 @@ def _load_kept(place: Path | None, config: AuditConfig) -> SourceStates | None:
 
 @contextmanager
 def _keeping(place: Path | None) -> Iterator[Path | None]:
-    """Yield the directory to write to; it appears atomically."""
-    if place is None:
-        yield None
-        return
-    with suppress(OSError):  # said by the next line
-        place.parent.mkdir(mode=0o700, exist_ok=True)  # another process may have removed it when it was empty
-    with atomic_directory(place) as folder:
+    """Yield the directory to write to, which appears atomically; None, with a warning, where nothing can be written."""
+    with ExitStack() as stack:
+        folder = None
+        if place is not None:
+            with _warned():
+                with suppress(OSError):  # said by the next line
+                    place.parent.mkdir(mode=0o700, exist_ok=True)  # another process may have removed it, empty
+                folder = stack.enter_context(atomic_directory(place))
         yield folder
+        with _warned():
+            stack.close()
+
+
+@contextmanager
+def _warned() -> Iterator[None]:
+    """Warn where the disk refuses states that are only kept for an audit that is stopped."""
+    try:
+        yield
+    except StorageError as error:
+        warn_once(f"states are not kept, so that this audit would begin anew if it is stopped: {error}")

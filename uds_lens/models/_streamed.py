@@ -16,8 +16,7 @@ import os
 from collections import Counter
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, nullcontext
-from io import FileIO
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -163,7 +162,6 @@ class StreamedModel:
 
     def __exit__(self, *error: object) -> None:
         self._rooms.clear()
-        self._files.close()
         self.model.close()
 
     @property
@@ -334,7 +332,7 @@ class StreamedModel:
 
 
 class _Files:
-    """The safetensors files of a checkpoint, open.
+    """The safetensors files of a checkpoint.
 
     Tensors are read into memory that is given: the library itself maps files, whose pages would count as memory, or
     takes new memory for every tensor.
@@ -349,16 +347,14 @@ class _Files:
         """Tensors of all files on the meta device, by their names."""
         self._loaded: dict[str, Tensor] = {}
         self._places: dict[str, tuple[str, int]] = {}
-        self._stack = ExitStack()
-        self._open: dict[str, FileIO] = {}
         for file in _weight_files(folder, name):
             try:
                 with safe_open(folder / file, framework="pt", backend="pread") as checked:  # its header is sound
                     self._describe(checked)
-                self._open[file] = self._stack.enter_context(FileIO(folder / file))
-                length = int.from_bytes(self._open[file].read(8), "little")
-                header = json.loads(self._open[file].read(length))
-            except (OSError, SafetensorError, ValueError) as error:
+                with open(folder / file, "rb", buffering=0) as opened:
+                    length = int.from_bytes(opened.read(8), "little")
+                    header = json.loads(opened.read(length))
+            except (OSError, SafetensorError, json.JSONDecodeError) as error:
                 raise self._broken(file, error) from error
             header.pop("__metadata__", None)
             self._places |= {key: (file, 8 + length + entry["data_offsets"][0]) for key, entry in header.items()}
@@ -373,10 +369,6 @@ class _Files:
                 )
             self.empty[key] = torch.empty(header.get_shape(), dtype=dtype, device="meta")
 
-    def close(self) -> None:
-        """Close all files."""
-        self._stack.close()
-
     def nbytes(self, key: str) -> int:
         return self.empty[key].numel() * self.empty[key].element_size()
 
@@ -385,14 +377,15 @@ class _Files:
         places = _laid_out(room, {key: self.empty[key] for key in keys})
         for key in sorted(keys, key=self._places.__getitem__):
             name, start = self._places[key]
+            left = places[key].flatten().view(torch.uint8).numpy().data
             try:
-                file, left = self._open[name], places[key].flatten().view(torch.uint8).numpy().data
-                file.seek(start)
-                while left:
-                    if not (n := file.readinto(left)):
-                        raise EOFError("it ends early")
-                    left = left[n:]
-            except (OSError, EOFError, ValueError) as error:
+                with open(self.folder / name, "rb", buffering=0) as file:
+                    file.seek(start)
+                    while left:
+                        if not (n := file.readinto(left)):
+                            raise EOFError("it ends early")
+                        left = left[n:]
+            except (OSError, EOFError) as error:
                 raise self._broken(name, error) from error
             self._loaded[key] = places[key]
             self.bytes_read += self.nbytes(key)

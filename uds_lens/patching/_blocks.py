@@ -188,7 +188,7 @@ def run_block(
     Args:
         own: The pass whose arguments, masks, positions, keys and values apply.
         layer: Which block.
-        variants: Window states that enter it; n times `own.width` tokens (see `Recording.enter`).
+        variants: Window states that enter it, of n variants (see `Recording.enter`).
 
     Returns:
         Window states that leave it.
@@ -196,7 +196,7 @@ def run_block(
     Raises:
         PatchError: The block takes an argument that cannot be cut to the window.
     """
-    n = variants.shape[1] // own.width
+    n = own.count(variants)
     if (layer, n) not in own.resumed:
         args, kwargs = own.calls[layer]
         plain = own.windows is not None and own.plain[layer]
@@ -208,7 +208,7 @@ def run_block(
     block = own.anatomy.layers[layer]
     if own.windows is None:
         return first_tensor(block(variants, *args, **kwargs))
-    attention = PackedAttention(own.windows.repeated(n), past=own.before(layer), plain=own.plain[layer])
+    attention = PackedAttention(own.packing(n), past=own.before(layer), plain=own.plain[layer])
     with attending(attention):
         output = first_tensor(block(variants, *args, **kwargs))
     attention.require_once()
@@ -227,19 +227,21 @@ def _cut(own: Recording, value: Any, n: int, *, plain: bool) -> Any:
     if not isinstance(value, Tensor) or value.ndim == 0:
         return value
 
-    def made(build: Callable[[Recording, Tensor, int], Tensor]) -> Tensor:
-        key = (id(value), build)
+    def made(build: Callable[[Recording, Tensor, int], Tensor], most: int) -> Tensor:
+        key = (id(value), build, most)
         if key not in own.cuts:
-            own.cuts[key] = build(own, value, max(n, own.variants_at_once))
+            own.cuts[key] = build(own, value, most)
         return own.cuts[key]
 
-    length, width = own.batch.input_ids.shape[1], own.batch.window.shape[1]
+    length, width, most = own.batch.input_ids.shape[1], own.batch.window.shape[1], max(n, own.variants_at_once)
     if value.ndim == 4 and value.shape[-2:] == (length, length):
         if plain:
-            return made(_mask_of_one)
-        return made(_mask_of_all)[:, :, : n * width, : own.first_column + n * width]
+            return made(_mask_of_one, 1)
+        return made(_mask_of_all, most)[:, :, : n * width, : own.first_column + n * width]
     if value.ndim >= 2 and value.shape[1] == length and value.dtype != torch.bool:
-        return made(_at_variants)[:, : n * own.width]
+        if own.variant_rows is not None:
+            return made(_at_variants, n)
+        return made(_at_variants, most)[:, : n * own.width]
     raise PatchError(
         f"a block takes a tensor of shape {tuple(value.shape)} that the wavefront cannot cut to the window. Use ",
         Setting("engine", "naive"),
@@ -251,8 +253,10 @@ def _at_variants(own: Recording, value: Tensor, n: int) -> Tensor:
     """Values at the window positions, once per variant."""
     window = own.batch.window.to(value.device)
     rows = torch.arange(window.shape[0], device=value.device)[:, None]
-    cut = own.enter(value.expand(window.shape[0], *value.shape[1:])[rows, window])
-    return cut.repeat(1, n, *([1] * (value.ndim - 2)))
+    cut = value.expand(window.shape[0], *value.shape[1:])[rows, window]
+    if own.variant_rows is not None:
+        return torch.cat([own.enter(cut, number) for number in range(n)], dim=1)
+    return own.enter(cut).repeat(1, n, *([1] * (value.ndim - 2)))
 
 
 def _mask_of_all(own: Recording, mask: Tensor, n: int) -> Tensor:

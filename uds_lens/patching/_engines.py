@@ -159,9 +159,10 @@ class WavefrontTarget(PatchEngine):
                         for layer in combinations[place][1:]:
                             again.setdefault(layer, []).append(number)
                     first = [combinations[place][0] for place in places]
-                    final = wave(self.model, own, cache=states, layers=first, again=again)
-                    assert final is not None
                     asked = None if here is None else here[:, places]
+                    some_rows = own if asked is None else own.with_rows(asked.unbind(1))
+                    final = wave(self.model, some_rows, cache=states, layers=first, again=again)
+                    assert final is not None
                     values = variant_logprobs(own, final, asked, score=self.score)
                     for number, place in enumerate(places):
                         result[rows, place, :width] = values[:, number]

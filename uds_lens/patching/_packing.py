@@ -52,6 +52,22 @@ class Packing:
         count = (real.flatten().cumsum(0) - 1).unflatten(0, real.shape)
         return cls(torch.where(real, count, count.amax(1, keepdim=True)), places)
 
+    @classmethod
+    def of_copies(cls, real: Bool[Tensor, "batch pos"], chosen: Bool[Tensor, "batch copy"]) -> Packing:
+        """Pack copies of rows that side by side are padded, one copy of all its rows after the other, where chosen.
+
+        Example:
+            >>> chosen = torch.tensor([[True, False], [True, True]])
+            >>> packing = Packing.of_copies(torch.tensor([[True, False], [True, True]]), chosen)
+            >>> packing.pack(torch.tensor([[0, 9, 9, 9], [1, 2, 3, 4]])).tolist()
+            [[0, 1, 2, 3, 4]]
+        """
+        there = real[:, None] & chosen[..., None]
+        count = (there.transpose(0, 1).flatten().cumsum(0) - 1).view(*chosen.shape[::-1], -1).transpose(0, 1)
+        order = torch.where(there, count, count.amax(-1, keepdim=True)).clamp(min=0)
+        places = torch.arange(there.numel(), device=real.device).view(there.shape)
+        return cls(order.flatten(1), places.transpose(0, 1)[there.transpose(0, 1)], chosen.shape[1])
+
     def __len__(self) -> int:
         """Number of packed tokens."""
         return len(self.places)

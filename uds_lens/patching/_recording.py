@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from itertools import accumulate
 from typing import Any, NamedTuple, TypeAlias
 
+import torch
 from jaxtyping import Bool, Float, Shaped
-from torch import Tensor, cat
+from torch import Tensor
 
 from uds_lens._compat.transformers import key_value_cache
 from uds_lens.data import TokenBatch, cheapest_cuts
@@ -61,7 +63,7 @@ class KeptKeys:
 
         def prepend(layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
             before, after = self.before(layer, columns)
-            return cat([before, keys], dim=2), cat([after, values], dim=2)
+            return torch.cat([before, keys], dim=2), torch.cat([after, values], dim=2)
 
         return key_value_cache([partial(prepend, layer) for layer in range(len(self.keys))], length=columns)
 
@@ -71,6 +73,14 @@ class BlockCall(NamedTuple):
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
+
+
+class VariantRows(NamedTuple):
+    """Rows that one variant is of, where not all are patched at its layer."""
+
+    chosen: Bool[Tensor, "batch"]
+    n_tokens: int
+    """Tokens of their windows."""
 
 
 @dataclass(eq=False, repr=False)
@@ -119,11 +129,17 @@ class Recording:
     variants_at_once: int = 1
     """How many variants are resumed together at most."""
 
-    cuts: dict[tuple[int, object], Tensor] = field(default_factory=dict)
-    """Masks, positions and rotary tables cut to the window, by the tensor they come from and how they were cut."""
+    cuts: dict[tuple[int, object, int], Tensor] = field(default_factory=dict)
+    """Masks, positions and rotary tables cut to the window, by where they come from, how, and for how many variants."""
 
     resumed: dict[tuple[int, int], BlockCall] = field(default_factory=dict)
     """Arguments that a block is resumed with, by layer and number of variants: views of the above."""
+
+    variant_rows: list[VariantRows] | None = None
+    """Rows of each variant, in the order in which they join; None: all rows in all."""
+
+    packings: dict[int, Packing] = field(default_factory=dict)
+    """How so many variants are packed, where their rows differ."""
 
     def __repr__(self) -> str:
         rows = "padded" if self.windows is None else "packed"
@@ -143,15 +159,48 @@ class Recording:
         """Tokens that one variant brings to a block: the window's width, or all windows of the batch when packed."""
         return self.batch.window.shape[1] if self.windows is None else len(self.windows)
 
-    def enter(self, states: Shaped[Tensor, "batch win *rest"]) -> Shaped[Tensor, "rows tokens *rest"]:
-        """Lay out window states as one variant that blocks are resumed on."""
+    def enter(self, states: Shaped[Tensor, "batch win *rest"], number: int = 0) -> Shaped[Tensor, "rows tokens *rest"]:
+        """Lay out window states as one variant that blocks are resumed on; `number` says which."""
+        if self.variant_rows is not None:
+            return states[self.batch.window_mask & self.variant_rows[number].chosen[:, None]][None]
         return states if self.windows is None else self.windows.pack(states)
 
     def leave(self, variants: Float[Tensor, "rows tokens d_model"]) -> Float[Tensor, "batch variant win d_model"]:
-        """Return the window states of each variant; entries past a row's window mean nothing."""
-        n = variants.shape[1] // self.width
-        padded = variants if self.windows is None else self.windows.repeated(n).pad(variants)
+        """Return the window states of each variant; entries past a row's window, or of rows it is not of, are void."""
+        n = self.count(variants)
+        padded = variants if self.windows is None else self.packing(n).pad(variants)
         return padded.unflatten(1, (n, -1))
+
+    def count(self, variants: Float[Tensor, "rows tokens d_model"]) -> int:
+        """Return how many variants stand side by side."""
+        if self.variant_rows is None:
+            return variants.shape[1] // self.width
+        return list(accumulate(rows.n_tokens for rows in self.variant_rows)).index(variants.shape[1]) + 1
+
+    def packing(self, n: int) -> Packing:
+        """Return how the first n variants are packed."""
+        assert self.windows is not None
+        if self.variant_rows is None:
+            return self.windows.repeated(n)
+        if n not in self.packings:
+            chosen = torch.stack([rows.chosen for rows in self.variant_rows[:n]], dim=1)
+            self.packings[n] = Packing.of_copies(self.batch.window_mask, chosen)
+        return self.packings[n]
+
+    def with_rows(self, chosen: Iterable[Bool[Tensor, "batch"]] = ()) -> Recording:
+        """Return the same recording for variants of some rows only; itself where rows stay padded."""
+        if self.windows is None:
+            return self
+        own = dataclasses.replace(self, variant_rows=[], packings={}, cuts={}, resumed={})
+        for rows in chosen:
+            own.add_rows(rows)
+        return own
+
+    def add_rows(self, chosen: Bool[Tensor, "batch"]) -> None:
+        """Say which rows the next variant is of; without effect where rows stay padded."""
+        if self.variant_rows is not None:
+            chosen = chosen.to(self.batch.window_mask.device)
+            self.variant_rows.append(VariantRows(chosen, int(self.batch.window_mask[chosen].sum())))
 
     def ready(self) -> Recording:
         """Set how many variants are resumed together, and forget what was cut for another number of them."""
@@ -193,7 +242,8 @@ class Recording:
         if wanted is None:
             yield from ((slice(start, stop), group) for start, stop, group in self.row_groups)
             return
-        for rows in cut_by_layers(self.batch, self._costs, wanted.tolist()):
+        packed = self.windows is not None
+        for rows in cut_by_layers(self.batch, self._costs, wanted.tolist(), packed=packed):
             yield rows, self._of_rows(rows)
 
     def _of_rows(self, rows: Rows) -> Recording:
@@ -273,16 +323,19 @@ def cut_row_groups(batch: TokenBatch, model: costs.ModelCosts, *, packed: bool) 
     )
 
 
-def cut_by_layers(batch: TokenBatch, model: costs.ModelCosts, wanted: Sequence[Sequence[bool]]) -> list[list[int]]:
+def cut_by_layers(
+    batch: TokenBatch, model: costs.ModelCosts, wanted: Sequence[Sequence[bool]], *, packed: bool
+) -> list[list[int]]:
     """Group the rows of a batch by the layers at which they are patched.
 
-    The variants of a group are those of all its layers, and a group is resumed from the first of them on: rows that
-    want few and late layers cost little beside their like.
+    The variants of a group are those of all its layers, and a group is resumed from the first of them on. Packed, each
+    row takes part only in its own; attention, and everything where rows stay padded, runs all rows in all.
 
     Args:
         batch: The rows.
         model: Costs of the model that is resumed.
         wanted: For each row, which layers.
+        packed: Whether windows are packed.
 
     Returns:
         Rows of each group, in increasing order; rows that want no layer are in none.
@@ -291,26 +344,30 @@ def cut_by_layers(batch: TokenBatch, model: costs.ModelCosts, wanted: Sequence[S
     widths, prefixes = batch.window_mask.sum(1).tolist(), batch.window[:, 0].tolist()
     rides: dict[int, tuple[int, int]] = {}
 
-    def cost(layers: int, count: int, tokens: int, prefix: int, widest: int) -> float:
+    def ride(layers: int) -> tuple[int, int]:
+        """Blocks that a group with these layers runs, and that all its variants run together."""
         if layers not in rides:
             left = [model.n_layers - 1 - layer for layer in range(model.n_layers) if layers >> layer & 1]
             rides[layers] = max(left), sum(left)
-        blocks, passed = rides[layers]
-        if count > 1 and tokens * layers.bit_count() > model.variant_tokens_at_once:
-            return math.inf
-        return model.call * blocks + passed * (tokens + model.pair * count * widest * prefix)
+        return rides[layers]
 
     order = sorted((row for row, mask in enumerate(masks) if mask), key=lambda row: (-(masks[row] & -masks[row]), row))
     best, begins = [0.0], [0]
     for stop in range(1, len(order) + 1):
-        layers = tokens = prefix = widest = 0
+        layers = tokens = prefix = widest = own_passed = own_held = 0
         least = (math.inf, stop - 1)
         for start in range(stop - 1, -1, -1):
             row = order[start]
             layers, tokens = layers | masks[row], tokens + widths[row]
             prefix, widest = max(prefix, prefixes[row]), max(widest, widths[row])
-            if (together := cost(layers, stop - start, tokens, prefix, widest)) == math.inf:
+            own_passed += widths[row] * ride(masks[row])[1]
+            own_held += widths[row] * masks[row].bit_count()
+            (blocks, passed), count = ride(layers), stop - start
+            held = own_held if packed else tokens * layers.bit_count()
+            if count > 1 and held > model.variant_tokens_at_once:
                 break
+            pairs = model.pair * passed * count * widest * prefix
+            together = model.call * blocks + pairs + (own_passed if packed else passed * tokens)
             least = min(least, (best[start] + together, start))
         best.append(least[0])
         begins.append(least[1])

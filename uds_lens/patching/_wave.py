@@ -51,7 +51,7 @@ class Wave:
         source = self.cache if joining or again else None
         if source is not None and source.site != "resid_post":  # patched inside the block
             self._join(own.states[:, layer - 1] if layer else own.entry, joining)
-            n = 0 if self.variants is None else self.variants.shape[1] // own.width
+            n = self._count()
             back = [*(n - i for i in again), *range(1, joining + 1)]
             with patched_inside(self.model, own.batch, source, layer, back):
                 self._pass(layer)
@@ -71,9 +71,13 @@ class Wave:
 
     def _join(self, variant: Float[Tensor, "batch win d_model"], times: int) -> None:
         if times:
-            entered = self.own.enter(variant)
-            there = [] if self.variants is None else [self.variants]
-            self.variants = torch.cat([*there, *[entered.to(there[0].device) if there else entered] * times], dim=1)
+            first, there = self._count(), [] if self.variants is None else [self.variants]
+            joined = [self.own.enter(variant, number) for number in range(first, first + times)]
+            device = (there or joined)[0].device
+            self.variants = torch.cat([*there, *(one.to(device) for one in joined)], dim=1)
+
+    def _count(self) -> int:
+        return 0 if self.variants is None else self.own.count(self.variants)
 
     def _write(self, states: Tensor, patched: Tensor, numbers: Collection[int]) -> None:
         assert self.variants is not None
