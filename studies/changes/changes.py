@@ -13,6 +13,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pandas as pd
 import torch
@@ -98,7 +99,7 @@ def edits(out: Path) -> None:
 def refusals(refusing: Path, rows: Sequence[ForgetExample], config: ul.AuditConfig, known: int) -> list[ForgetExample]:
     """Return the questions with the beginning of what the refusing model says by itself; `known` words are given."""
     with ul.open_model(refusing, device="cpu") as model:
-        protocol = "raw" if config.protocol == "raw" else "chat"
+        protocol: Literal["raw", "chat"] = "raw" if config.protocol == "raw" else "chat"
         settings = GenerationSettings(max_new_tokens=3 * WORDS)
         said = generate_answers(model, [row.question for row in rows], protocol=protocol, settings=settings)
     texts = [" ".join(text.split()[:WORDS]) for text in said]
