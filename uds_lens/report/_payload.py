@@ -516,18 +516,18 @@ def _texts_by_example(audit: DepthAudit, results: ElicitationResults) -> dict[st
     for record in results.probes:
         for decoding in ("greedy", "sampled"):
             parts = [part for part in results.parts if (part.probe, part.decoding) == (record.name, decoding)]
-            by_role = {part.role: {said.row: said for said in part.said} for part in parts}
+            by_role = {part.role: {response.row: response for response in part.responses} for part in parts}
             how = "greedy" if decoding == "greedy" else f"best of {results.options.samples} samples"
             name = f"{record.name}, {how}" + (" (given the answer)" if record.capacity else "")
             for row, place in enumerate(of):
                 texts = []
                 for role in _ROLES:
-                    said = by_role.get(role, {}).get(row)
-                    if said is None or not said.texts or place is None:
+                    response = by_role.get(role, {}).get(row)
+                    if response is None or not response.texts or place is None:
                         continue
                     scores = [score.recall for score in results.scores[role, record.name, decoding][row]]
                     best = max(range(len(scores)), key=lambda n: -1.0 if math.isnan(scores[n]) else scores[n])
-                    text = " ".join(said.texts[best].split())
+                    text = " ".join(response.texts[best].split())
                     short = text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
                     texts.append([role, short, _number(scores[best])])
                 if texts:
