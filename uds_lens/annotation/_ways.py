@@ -114,8 +114,8 @@ def _standing_out(
 
     Words of the question score 0 at most.
     """
-    known = _keys(example.question)
-    new = [min(score, 0.0) if word.key in known else score for word, score in zip(words, scores, strict=True)]
+    in_question = _keys(example.question)
+    new = [min(score, 0.0) if word.key in in_question else score for word, score in zip(words, scores, strict=True)]
     run = range(1) if words and words[0].key in ("yes", "no") else best_run(new) or otherwise
     if not isinstance(run, range):
         return run
@@ -132,8 +132,8 @@ def by_answer(example: ForgetExample) -> Found:
     words = first_sentence(example.answer)
     if not words:
         return "The answer has no word."
-    known = _keys(example.question)
-    scores = [-1.0 if word.key in known else float(word.key not in _SMALL) for word in words]
+    in_question = _keys(example.question)
+    scores = [-1.0 if word.key in in_question else float(word.key not in _SMALL) for word in words]
     return _standing_out(example, words, scores, range(len(words)))
 
 

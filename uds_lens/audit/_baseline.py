@@ -200,13 +200,13 @@ class Baseline(Stage1):
 
         kept, facts = list(rows), None if control is None else list(control)
         if facts is not None and self.control is not None and plan.control is not None:
-            known = self.control
+            control_facts = self.control
             part = dataclasses.replace(
-                known,
-                examples=[known.examples[i] for i in facts],
+                control_facts,
+                examples=[control_facts.examples[i] for i in facts],
                 skipped=(),
                 ids_hash=hash_of(plan.control, facts),
-                **{name: getattr(known, name)[facts] for name in ("n_tokens", "s_full", "s1_delta")},
+                **{name: getattr(control_facts, name)[facts] for name in ("n_tokens", "s_full", "s1_delta")},
             )
         else:
             facts, part = None, None
@@ -287,8 +287,8 @@ class Baseline(Stage1):
             options=options,
         )
         hashes = plan.encoded.ids_hash, None if plan.control is None else plan.control.ids_hash
-        known = None if self.control is None else self.control.ids_hash
-        if hashes != (self.provenance.get("ids_hash"), known):
+        control_hash = None if self.control is None else self.control.ids_hash
+        if hashes != (self.provenance.get("ids_hash"), control_hash):
             raise ModelError(
                 "the tokenizer of `full` no longer gives the tokens this baseline was measured on: measure it again."
             )

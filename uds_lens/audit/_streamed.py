@@ -143,7 +143,7 @@ class StreamedTarget:
     def states_of(self, source: SourceStates, engine: PatchEngine) -> SpanCache:
         """Return a source's states on the rows of a batch, as they were patched in."""
         assert isinstance(engine, StreamedBatch)
-        return engine.placed(next(i for i, known in enumerate(self._sources) if known is source))
+        return engine.placed(next(i for i, other in enumerate(self._sources) if other is source))
 
     def run_batches(
         self,

@@ -155,8 +155,8 @@ def measure_stages(
             n_retains = draws.draws
         retains = [source.record for source in states[:n_retains]]
         # A retain model as the unlearned one needs no stage 2: it scores exactly 1.
-        known = {record.fingerprint for record in retains}
-        new = [source for source in states[n_retains:] if source.record.fingerprint not in known]
+        of_retains = {record.fingerprint for record in retains}
+        new = [source for source in states[n_retains:] if source.record.fingerprint not in of_retains]
         with target_of(full, plan, config=config, options=options) as target:
             n_stage_1 = n_retains if only_knowledge else 0
             s_full, scores = patch_sources(target, [*states[:n_retains], *new], n_stage_1=n_stage_1)

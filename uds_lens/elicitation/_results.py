@@ -572,8 +572,8 @@ def _ends(name: str, short: str, estimate: Contrast | Difference | Share) -> dic
 
 
 def _mean(values: np.ndarray) -> float:
-    known = values[~np.isnan(values)]
-    return float(known.mean()) if len(known) else math.nan
+    defined = values[~np.isnan(values)]
+    return float(defined.mean()) if len(defined) else math.nan
 
 
 def _others(recall: np.ndarray | None, statistic: str) -> float:
@@ -616,10 +616,10 @@ def unpaired(
 
 def _side(scores: np.ndarray, groups: np.ndarray) -> tuple[float, float, int]:
     """Return the mean, its standard error over subjects, and the number of subjects."""
-    known = ~np.isnan(scores)
-    if not known.any():
+    defined = ~np.isnan(scores)
+    if not defined.any():
         return math.nan, math.nan, 0
-    sums, counts = by_group(scores[known], groups[known])
+    sums, counts = by_group(scores[defined], groups[defined])
     mean, m = float(sums.sum() / counts.sum()), len(sums)
     left = float(((sums - mean * counts) ** 2).sum())
     return mean, math.sqrt(left * m / max(1, m - 1)) / float(counts.sum()), m

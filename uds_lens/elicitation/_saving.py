@@ -214,8 +214,8 @@ def load_members(path: str | os.PathLike[str]) -> dict[str, Any]:
         {name for name, _ in asked}
     ) != sorted(probe.name for probe in manifest.probes):
         raise ResultFormatError(f"{where}: probes and parts do not fit together.")
-    known = {name: getattr(manifest, name) for name in ("options", "protocol", "models", "probes", "provenance")}
-    return {**known, "examples": tuple(examples), "holdout": tuple(holdout), "parts": parts}
+    saved = {name: getattr(manifest, name) for name in ("options", "protocol", "models", "probes", "provenance")}
+    return {**saved, "examples": tuple(examples), "holdout": tuple(holdout), "parts": parts}
 
 
 def _examples(rows: Any, where: str) -> list[ForgetExample]:

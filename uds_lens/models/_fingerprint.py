@@ -69,8 +69,8 @@ def arithmetic(config: Any) -> dict[str, Any]:
     Entries that the config's class does not know are left out, since its model does not read them.
     """
     text = config.get_text_config()
-    known = type(text)().to_dict()
-    flat = dict(_flat({k: v for k, v in computing_entries(text.to_dict()).items() if k in known}))
+    defaults = type(text)().to_dict()
+    flat = dict(_flat({k: v for k, v in computing_entries(text.to_dict()).items() if k in defaults}))
     plain_positions = "max_position_embeddings" not in flat or flat.get("rope_parameters.rope_type") == "default"
     left_out = (*_ELSEWHERE, *(_FOR_LONG_TEXTS if plain_positions else ()))
     return {

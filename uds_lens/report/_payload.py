@@ -483,10 +483,10 @@ def elicited_figures(audit: DepthAudit, results: ElicitationResults) -> dict[str
 
 
 def _elicited_sentence(table: pd.DataFrame) -> str:
-    known = table[table["p_holm"].notna()]
-    if not len(known):
+    tested = table[table["p_holm"].notna()]
+    if not len(tested):
         return "No comparison: there is no retain model as a control."
-    real = known[(known["p_holm"] < LEVEL) & (known["beyond_retain"] > 0)]
+    real = tested[(tested["p_holm"] < LEVEL) & (tested["beyond_retain"] > 0)]
     if not len(real):
         return f"No probe extracts significantly more than retain knows (adjusted p ≥ {LEVEL:g})."
     best = real.loc[real["beyond_retain"].idxmax()]
@@ -614,8 +614,8 @@ def payload(
     )
 
 
-def _index(known: list[Any], item: Any) -> int:
+def _index(items: list[Any], item: Any) -> int:
     """Return the place of `item` in `known`, added if new."""
-    if item not in known:
-        known.append(item)
-    return known.index(item)
+    if item not in items:
+        items.append(item)
+    return items.index(item)
