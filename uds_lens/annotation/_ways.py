@@ -150,9 +150,9 @@ def by_difference(example: ForgetExample) -> Found:
     for answer in example.perturbed_answers:
         theirs = [word.key for word in words_of(answer)]
         blocks = SequenceMatcher(None, keys, theirs, autojunk=False).get_matching_blocks()
-        kept = {place for block in blocks for place in range(block.a, block.a + block.size)}
+        common = {place for block in blocks for place in range(block.a, block.a + block.size)}
         for place in range(len(words)):
-            scores[place] -= ((place in kept) - 0.5) / len(example.perturbed_answers)
+            scores[place] -= ((place in common) - 0.5) / len(example.perturbed_answers)
     for answer in example.paraphrased_answers:
         theirs_anywhere = _keys(answer)
         for place, key in enumerate(keys):

@@ -411,7 +411,7 @@ def join_stages(
     baseline: Baseline, source: SourceStates, scores: PatchScores | None, plan: Plan, origin: Mapping[str, Any]
 ) -> DepthAudit:
     """Join the stages; `scores` None means the model is a retain model itself, whose stage 2 is its stage 1."""
-    n, unlearned, own = len(plan.encoded.rows), source.record, source.logprobs
+    n, unlearned, s_unlearned = len(plan.encoded.rows), source.record, source.logprobs
     if scores is not None:
         delta, ratio, cosine = scores.delta[:n], scores.norm_ratio[:n], scores.cosine[:n]
         control = None if plan.control is None else scores.delta[n:]
@@ -439,8 +439,8 @@ def join_stages(
         retains=baseline.retains,
         control=baseline.control,
         control_s2_delta=control,
-        s_unlearned=None if own is None else own[:n],
-        control_s_unlearned=None if own is None or plan.control is None else own[n:],
+        s_unlearned=None if s_unlearned is None else s_unlearned[:n],
+        control_s_unlearned=None if s_unlearned is None or plan.control is None else s_unlearned[n:],
     )
     _warn_if_unmeasurable(audit, baseline)
     return audit

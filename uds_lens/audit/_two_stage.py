@@ -140,8 +140,8 @@ def measure_stages(
         sources.append(Source("unlearned", 0, unlearned))
     inputs = audit_inputs(examples, control, config)
     models, facts = {"full": full, **{source.name: source.model for source in sources}}, inputs.forget.examples
-    kept = inputs.control_examples
-    plan = make_plan(models, facts, control=kept, drawn=inputs.drawn, config=config, options=options)
+    retained = inputs.control_examples
+    plan = make_plan(models, facts, control=retained, drawn=inputs.drawn, config=config, options=options)
     config, draws = replace(config, protocol=plan.protocol), plan.counterfactual
     n_sources = len(sources) + (draws.draws if draws else 0)
     options = settled(full, plan, n_sources=n_sources, config=config, options=options)

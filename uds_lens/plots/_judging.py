@@ -477,7 +477,7 @@ def perturbation_scatter(
     require(points, columns, source="the points of uds_lens.meta.robustness(...)")
     colours, figure = palette(theme), go.Figure()
     rows = points[(points["metric"] == metric) & points["before"].notna() & points[state].notna()]
-    kept = rows["kept"].astype(bool).to_numpy()
+    is_kept = rows["kept"].astype(bool).to_numpy()
     star = retain if retain is not None and not any(map(math.isnan, retain)) else None
     values = np.append(rows[["before", state]].to_numpy(dtype=float).ravel(), star or ())
     ends = [0.0, 1.0]
@@ -497,8 +497,8 @@ def perturbation_scatter(
         line, name = {"color": colours.retain, "width": 1.5}, f"retain's shift {number(dr, 3)}"
         figure.add_scatter(x=ends, y=[end + dr for end in ends], mode="lines", line=line, hoverinfo="skip", name=name)
     looks = (
-        (~kept, "left out", {"size": 6, "color": colours.faint, "symbol": "circle-open", "opacity": 0.5}),
-        (kept, "kept", {"size": 8, "color": colours.erased, "symbol": "circle", "opacity": 0.8}),
+        (~is_kept, "left out", {"size": 6, "color": colours.faint, "symbol": "circle-open", "opacity": 0.5}),
+        (is_kept, "kept", {"size": 8, "color": colours.erased, "symbol": "circle", "opacity": 0.8}),
     )
     for mask, name, marker in looks:
         figure.add_scatter(
@@ -522,14 +522,14 @@ def perturbation_scatter(
         )
     if not len(rows):
         note(figure, "No model has both values.")
-    moved = (rows[state] - rows["before"]).to_numpy(dtype=float)[kept] - dr
+    moved = (rows[state] - rows["before"]).to_numpy(dtype=float)[is_kept] - dr
     above, below = int((moved > 1e-12).sum()), int((moved < -1e-12).sum())
     axis = {"range": ends, "showgrid": True, "constrain": "domain"}
     figure.update_xaxes(**axis, title_text=f"{shown(metric, limit=30)} before (m, higher: known)")
     figure.update_yaxes(**axis, title_text=f"m {state}")
     done, by = ("Quantisation", "") if state == "quantised" else ("Relearning", " more than retain")
-    finding = f"{done} raises {short(metric)}{by} in {above} of {count(int(kept.sum()), 'model')}"
-    subtitle = f"Of {count(int(kept.sum()), 'kept model')} {above} above the line, {below} below."
+    finding = f"{done} raises {short(metric)}{by} in {above} of {count(int(is_kept.sum()), 'model')}"
+    subtitle = f"Of {count(int(is_kept.sum()), 'kept model')} {above} above the line, {below} below."
     return style(figure, theme, title, finding, subtitle, height=440)
 
 

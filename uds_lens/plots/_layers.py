@@ -273,8 +273,8 @@ def forget_and_kept(layers: pd.DataFrame, *, theme: Theme = "light", title: str 
         figure.add_trace(curve(layer, layers[f"{key}_mean"], name=name, colour=colour, hover=hover, dash=dash))
     layer_axis(figure, len(layers))
     figure.update_layout(yaxis=_DELTA_AXIS, **_UNIFIED)
-    forget, kept = layers["forget_mean"].mean(), layers["control_mean"].mean()
-    finding = f"Mean loss: {number(forget)} nats/token on forget facts, {number(kept)} on retained facts"
+    forget, retained = layers["forget_mean"].mean(), layers["control_mean"].mean()
+    finding = f"Mean loss: {number(forget)} nats/token on forget facts, {number(retained)} on retained facts"
     subtitle = "S2: loss with the unlearned model's states patched in. Bands: intervals clustered by subject."
     return style(figure, theme, title, finding, subtitle, height=420)
 

@@ -264,10 +264,10 @@ def beside(run: str | os.PathLike[str]) -> Published:
     import pandas as pd
 
     published, measured_run = read_published(), read_run(run)
-    kept = measured_run.frame[(measured_run.frame["group"] == "tofu-1b") & (measured_run.frame["state"] == "before")]
-    if not len(kept):
+    frame = measured_run.frame[(measured_run.frame["group"] == "tofu-1b") & (measured_run.frame["state"] == "before")]
+    if not len(frame):
         raise DataError(f"{measured_run.source[-200:]!r} holds none of the 1B models that the published values are of.")
-    wide = kept.pivot(index="model", columns="metric", values="measured")
+    wide = frame.pivot(index="model", columns="metric", values="measured")
     frames = {}
     for name in ("frame", "references"):
         own: pd.DataFrame = getattr(published, name)

@@ -309,8 +309,8 @@ def lens_deltas(audits: Mapping[str, DepthAudit], sources: Sequence[LensSource])
             for place, example in enumerate(audit.examples):
                 values = rows.get(example.id, ((), ()))
                 if all(len(side) == audit.n_layers for side in values) and audit.n_layers:
-                    for kept, side in zip(stored, values, strict=True):
-                        kept[place] = torch.tensor(side, dtype=kept.dtype)
+                    for tensor, side in zip(stored, values, strict=True):
+                        tensor[place] = torch.tensor(side, dtype=tensor.dtype)
                     used += 1
         if not used:
             raise ConfigError(
